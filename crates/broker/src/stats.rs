@@ -1,4 +1,4 @@
-//! What a broker can tell of itself, and its one form in JSON.
+//! Statistics of a broker, and their rendering in JSON.
 
 use crate::core::{Counters, Kind, ServiceInfo, WorkerInfo};
 use crate::store::SpoolUsage;
@@ -15,7 +15,7 @@ pub struct Stats {
     pub bytes: usize,
     /// All connections.
     pub connections: Vec<ConnectionStats>,
-    /// What happened since the start.
+    /// Counters since the start.
     pub counters: Counters,
     /// The spool for large bodies.
     pub spool: SpoolUsage,
@@ -44,7 +44,7 @@ pub struct ConnectionStats {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WorkerStats {
-    /// What it has.
+    /// State of the worker.
     pub worker: WorkerInfo,
     /// Where it really is.
     pub address: Option<Address>,

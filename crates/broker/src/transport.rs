@@ -54,7 +54,7 @@ pub trait Transport {
     /// Sets how many bytes are read from one peer in one poll.
     fn set_read_budget_bytes(&mut self, bytes: usize);
 
-    /// What is queued for a peer.
+    /// Messages and bytes queued for a peer.
     fn queued(&self, peer: PeerId) -> Queued;
 
     /// Bytes of memory queued for all peers.

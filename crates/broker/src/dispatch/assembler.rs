@@ -70,7 +70,7 @@ pub(super) fn is_too_large(body: &Body) -> bool {
     body.large_bytes() == 0 && body.length() > BODY_BYTES_MAX as u64
 }
 
-/// What comes before a body.
+/// The frames before a body.
 struct Head {
     /// How many frames.
     frames: usize,
@@ -78,7 +78,7 @@ struct Head {
     is_numbered: bool,
 }
 
-/// What these frames begin with, if the next one is of a body.
+/// The head that these frames are, if the next frame belongs to a body.
 fn head_of(frames: &[Bytes]) -> Option<Head> {
     if let [header, _] = frames
         && (header == CLIENT_HEADER || header == WORKER_HEADER)
@@ -94,7 +94,7 @@ fn head_of(frames: &[Bytes]) -> Option<Head> {
     }
 }
 
-/// What the frame that follows is all of, so that it may go to a file; and whether a stock client sends it.
+/// Kind of the body that the next frame is as a whole, so that it may go to a file, and whether a stock client sends it.
 fn whole_body(frames: &[Bytes]) -> Option<(BodyOf, bool)> {
     match frames {
         [header, block] if header == CLIENT_HEADER => {

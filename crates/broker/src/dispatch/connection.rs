@@ -10,13 +10,13 @@ use towpath_requests::majordomo::Dialect;
 use towpath_requests::numbered::{Block, Extent};
 use towpath_sockets::{Message, PeerId};
 
-/// Who has hardly read for as many of these is as idle as another one; in milliseconds.
+/// Granularity of idle times, in milliseconds: peers are equally idle within it.
 const IDLE_GRAIN: Millis = 1_000;
 
-/// What a peer turned out to be, by its first message.
+/// Protocol and role of a peer, detected from its first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PeerProtocol {
-    /// It has said nothing yet.
+    /// Nothing has been received yet.
     Nothing,
     /// Numbered requests.
     NumberedClient,
@@ -35,16 +35,16 @@ pub(super) struct Connection<W: BodySink> {
     pub protocol: PeerProtocol,
     /// Records on their way to it.
     pub block: Block,
-    /// It is among those to be flushed.
+    /// In the list of connections to flush.
     pub is_dirty: bool,
-    /// What the hub had no room for.
+    /// Messages that the transport had no room for.
     pub pending: VecDeque<Message>,
     pub pending_bytes: usize,
     /// The same, as [`Connections`] has counted it.
     counted_pending_bytes: usize,
     /// Replies to a stock client that wait for others.
     pub batch: Vec<Message>,
-    /// The core was told that nothing more fits.
+    /// The core knows that nothing more fits.
     pub is_blocked: bool,
     /// Parts of replies are among what waits: there may be any number of them.
     pub gets_parts: bool,
@@ -62,9 +62,9 @@ pub(super) struct Connection<W: BodySink> {
     pub assembler: Assembler<W>,
     /// Its bytes in memory, as [`Connections`] has counted them.
     held_bytes: usize,
-    /// It has closed its side while it wasn't read: nothing that it is sent will be read.
+    /// Closed its side while reading was paused: nothing sent to it will be read.
     pub has_hung_up: bool,
-    /// It has ended, and is here until that has been taken.
+    /// Closed, and kept until its last messages have been processed.
     pub is_gone: bool,
 }
 
@@ -93,7 +93,7 @@ impl<W: BodySink> Connection<W> {
         }
     }
 
-    /// What waits for it, if anything does.
+    /// The backlog of this peer, if it has one.
     fn look(&mut self, now: Millis, transport: &impl Transport) -> Option<Backlog> {
         let queued = transport.queued(self.id);
         let bytes = queued.memory_bytes + self.pending_bytes;
@@ -105,15 +105,15 @@ impl<W: BodySink> Connection<W> {
     }
 }
 
-/// What waits for a peer.
+/// Backlog of a peer.
 #[derive(Debug)]
 pub(super) struct Backlog {
     pub id: PeerId,
     /// Bytes of memory, in the hub and beside it.
     pub bytes: usize,
-    /// In one message at most: whoever gets it can't be said to be slow to read others.
+    /// At most one message, so a peer that gets it can't be called slow yet.
     pub is_one: bool,
-    /// For so long it has hardly read.
+    /// Milliseconds for which it has hardly read.
     pub idle_ms: Millis,
 }
 
@@ -125,9 +125,9 @@ pub(super) struct Connections<W: BodySink> {
     pub dirty: Vec<Peer>,
     /// How long blocks become.
     pub extent: Extent,
-    /// What all hold of messages that can't be taken yet.
+    /// Bytes of messages of all connections that can't be processed yet.
     held_bytes: usize,
-    /// What waits for all, beside what the hub holds.
+    /// Bytes queued for all connections beside the transport's queues.
     pending_bytes: usize,
 }
 
@@ -155,7 +155,7 @@ impl<W: BodySink> Connections<W> {
         Some(connection)
     }
 
-    /// Counts what a connection holds of messages that can't be taken yet, and tells what all of them do.
+    /// Updates the count of a connection's unprocessed bytes, and returns the sum of all.
     pub fn recount(&mut self, id: PeerId) -> usize {
         if let Some(connection) = self.of(id) {
             let counted = connection.assembler.bytes();
@@ -185,8 +185,7 @@ impl<W: BodySink> Connections<W> {
         self.pending_bytes
     }
 
-    /// Those for whom something waits: first who has hardly read for so long, and the one with the most of these, then whoever has read
-    /// longest ago.
+    /// Peers with a backlog: first by how long they have hardly read and by size, then by their last read.
     pub fn backlogs(&mut self, now: Millis, idle_ms: Millis, transport: &impl Transport) -> Vec<Backlog> {
         let connections = self.slots.iter_mut().flatten().filter(|connection| !connection.is_gone);
         let mut backlogs: Vec<_> = connections.filter_map(|connection| connection.look(now, transport)).collect();

@@ -1,4 +1,4 @@
-//! From what peers send to what the core is told.
+//! Decoding messages from peers, and passing them to the core.
 
 use super::Dispatch;
 use super::assembler::{Attached, body_of, is_too_large};
@@ -79,18 +79,18 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     self.authenticator.as_ref().is_some_and(|authenticator| authenticator.allows(&credentials));
                 self.transport.authenticate(peer, allowed);
             }
-            // No range that is sent has a tag, and the hub's log tells of peers that never were ready (`Failed`).
+            // Ranges are sent without tags, and the hub logs peers that were never ready (`Failed`).
             _ => {}
         }
     }
 
-    /// From now on a peer protocol so. What those bring who have said nothing yet, and stock clients, has to wait where there is no room:
-    /// others can act on a refusal, or make room.
+    /// Sets a peer's protocol. Peers without one and stock clients are deferred where there is no room: others can act on a
+    /// refusal, or make room.
     fn set_protocol(&mut self, id: PeerId, protocol: PeerProtocol) -> PeerProtocol {
         if let Some(connection) = self.connections.of(id) {
             connection.protocol = protocol;
             self.transport.set_deferrable(id, matches!(protocol, PeerProtocol::Nothing | PeerProtocol::StockClient(_)));
-            // It gets no more than it said it can take: its credit, or one request.
+            // Workers never get more than they can take: their credit, or one request.
             if matches!(protocol, PeerProtocol::NumberedWorker | PeerProtocol::StockWorker(_)) {
                 self.transport.detect_stalls(id);
             }
@@ -208,8 +208,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
     }
 
-    /// Takes the records of a block one by one, and what came behind it with one of them. Nothing more is taken from whoever is sent
-    /// away for one of them: its place is another's then, who would be taken for it.
+    /// Processes the records of a block, and the body behind it with its record. Stops if the peer is disconnected for one
+    /// of them: its slot may belong to another peer then.
     #[inline]
     fn each_record<'a, R>(
         &mut self,
@@ -236,7 +236,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
     }
 
     fn on_stock(&mut self, id: PeerId, frames: &[Bytes], attached: Attached) {
-        // What libzmq sends on every connection with ZMQ_PROBE_ROUTER.
+        // Sent by libzmq on every connection with ZMQ_PROBE_ROUTER.
         if let ([probe], Attached::Nothing) = (frames, &attached)
             && probe.is_empty()
         {
@@ -322,7 +322,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     fn on_malformed(&mut self, id: PeerId, error: MdpError) {
         match error {
-            // A valid header, so whoever it is will understand.
+            // A valid header, so the peer will understand.
             MdpError::Malformed { worker: Some(dialect), why } => {
                 if let Some(connection) = self.connections.of(id)
                     && connection.protocol == PeerProtocol::Nothing

@@ -20,8 +20,8 @@ const ANSWERS_BYTES_MAX: usize = 4 * 1024 * 1024;
 impl<T: Transport, S: Store> Dispatch<T, S> {
     /// Does what the core wants, until it wants nothing more.
     pub(crate) fn act(&mut self) {
-        // Whoever is sent away in the middle of it leaves more to be done, behind what there is: a worker must not be given a request
-        // before it hears that another one is over.
+        // A disconnect during this loop adds actions behind the existing ones: a worker must not be given a request before
+        // it is told that another one is over.
         if std::mem::replace(&mut self.is_acting, true) {
             return;
         }
@@ -86,7 +86,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 if let Some(PeerProtocol::StockClient(dialect)) = self.protocol(peer) {
                     self.note_part(peer, partial);
                     let head = majordomo::reply_head(dialect, envelope.as_ref(), &service, partial);
-                    // What isn't implemented says so itself, as MMI has it.
+                    // NOT_IMPLEMENTED speaks for itself in MMI.
                     let is_told = status.is_ok() || status == Status::NOT_IMPLEMENTED;
                     let body = if is_told { body } else { failure(status, &body) };
                     self.send_reply(peer, with_body(head, &body));
@@ -162,7 +162,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             }
             Action::SendAway { peer, reason } => {
                 let Some(id) = self.connections.find(peer).map(|connection| connection.id) else { return };
-                // What it was refused, and why, is on its way before.
+                // The refusal is sent first.
                 self.flush();
                 self.transport.flush();
                 self.drop_connection(id);
@@ -174,7 +174,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 match protocol {
                     PeerProtocol::StockWorker(_) => self.dismiss(id, reason),
                     _ => {
-                        // What it is to leave off is on its way before.
+                        // The cancellation is sent first.
                         self.flush();
                         self.transport.flush();
                         self.reject(id, reason);
@@ -252,9 +252,9 @@ pub(super) fn set_reading<W: BodySink>(transport: &mut impl Transport, connectio
     );
 }
 
-/// Ends a stock client that has hung up while the queues had no room for more of its requests. What it asked can't be answered
-/// any more, nor what it has sent since: to wait for room would keep both until they expire. Others that aren't read for a while
-/// are read again before long, and then to their end: what workers replied before it counts.
+/// Disconnects a stock client that has hung up while the queues had no room for its requests. Nothing that it asked can be
+/// answered, and waiting for room would keep its requests until they expire. Other peers are soon read again, to their end:
+/// a worker's replies before it count.
 pub(super) fn give_up<W: BodySink>(transport: &mut impl Transport, connection: &Connection<W>) {
     let waits =
         connection.is_paused || connection.assembler.waits_for_room().is_some() || transport.is_deferred(connection.id);
@@ -263,7 +263,7 @@ pub(super) fn give_up<W: BodySink>(transport: &mut impl Transport, connection: &
     }
 }
 
-/// A stock client can't be told of a failure but in a body: the status, and why.
+/// Failure for a stock client, which can only be told in a body: status and reason.
 fn failure(status: Status, reason: &Body) -> Body {
     let reason = reason.to_frames().unwrap_or_default();
     Body::of_frames([Bytes::from(status.0.to_string())].into_iter().chain(reason))
@@ -295,14 +295,14 @@ mod tests {
         let (slow, worker) = (0, 1);
         broker.dispatch.connections.find(slow).unwrap().protocol = PeerProtocol::StockClient(majordomo::Dialect::Mdp01);
         broker.dispatch.connections.find(worker).unwrap().protocol = PeerProtocol::NumberedWorker;
-        // It has all that it takes.
+        // The worker's credit is used up.
         broker.dispatch.core.worker_ready(0, worker, Kind::Numbered, b"work", 2);
         broker.dispatch.core.client_hello(0, CLIENT, towpath_requests::numbered::ClientId([1; 16]), 1);
         for number in 1..=2 {
             broker.dispatch.core.request(0, CLIENT, number, 0, false, b"work", Body::default());
         }
         broker.dispatch.act();
-        // The first of these is over, and another one in its place, of a client that is sent away when it is told something.
+        // The first request ends, and one of a client that is disconnected by its reply takes its slot.
         broker.dispatch.core.stock_refuse(0, slow, None, b"work", Status::UNAVAILABLE, "no");
         broker.dispatch.core.stock_request(0, slow, true, None, b"work", Body::default());
         broker.dispatch.core.request(0, CLIENT, 3, 0, false, b"work", Body::default());

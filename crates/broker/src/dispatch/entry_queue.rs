@@ -11,7 +11,7 @@ pub(super) struct EntryQueue {
     taken: Vec<Entry>,
     /// The position of each entry that isn't known to be on the disk; `None`: the store never takes it.
     positions: VecDeque<Option<Position>>,
-    /// How many of those the core hasn't been told of.
+    /// Refused entries that the core doesn't know of yet.
     refused: usize,
     /// Requests whose acceptance isn't in the store, as long as the core may think that it is. An outcome of one would be damage.
     unknown: HashSet<u64>,
@@ -38,7 +38,7 @@ impl EntryQueue {
                 }
                 Err(AppendError::Later) => break,
                 Err(AppendError::Never(error)) => {
-                    // Nobody may be told that it is kept.
+                    // The client must not be told that it is kept.
                     tracing::error!(%error, id, "something can't be kept in the journal, and fails");
                     if matches!(entry, Entry::Accepted { .. }) {
                         self.unknown.insert(id);
@@ -81,7 +81,7 @@ impl EntryQueue {
     /// Tells the core what is on the disk by now, what never will be, and whether the store works.
     pub fn take_durable(&mut self, now: Millis, core: &mut Core, store: &mut impl Store) {
         let durable = store.durable();
-        // Before what became durable is told: it doesn't say so of these.
+        // Before durable entries are reported, which don't include these.
         if let Some(given_up) = store.take_given_up() {
             self.give_up(now, given_up, core);
         }

@@ -149,7 +149,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         self.services.end_round(now);
     }
 
-    /// What an operator sees.
+    /// Statistics for an operator.
     pub fn stats(&self) -> Stats {
         let (core, transport) = (&self.core, &self.transport);
         let (requests, bytes) = core.load();
@@ -211,7 +211,7 @@ mod tests {
     use std::time::{Duration, Instant};
     use towpath_sockets::{Hub, HubOptions, SocketType};
 
-    /// A broker with so many connections, in the places from 0 on, that have said nothing yet; and their other side.
+    /// A broker with this many silent connections, in slots from 0, and the other side of them.
     pub fn connected(count: usize) -> (Broker, Hub) {
         let mut broker = Broker::bind(BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()])).unwrap();
         let mut peers = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();

@@ -1,9 +1,9 @@
-//! Whether a peer reads what it is sent. The hub says only now and then that it has room, when half of a queue is gone, which may be
-//! one large message; what the system has taken for the peer tells more.
+//! Whether a peer reads. The transport reports room only when half of a queue is gone, which may be one large message; the
+//! bytes that the system has taken for the peer are more precise.
 
 use crate::core::Millis;
 
-/// Of what waits for a peer, it is to take one part of so many in the time that it has; less is hardly reading.
+/// Fraction of its backlog that a peer has to take in the allowed time, as one part of this many.
 const PART: usize = 12;
 
 /// Nothing is known of the time between two looks that are further apart.
@@ -22,7 +22,7 @@ impl LastRead {
         *self = LastRead { bytes, at: now };
     }
 
-    /// Whether none were for so long, as `bytes` tells, which is only asked for if it matters.
+    /// Whether no bytes were taken for `most` milliseconds. `bytes` is only called if it matters.
     pub fn has_stalled(&mut self, now: Millis, most: Millis, bytes: impl FnOnce() -> u64) -> bool {
         if now.saturating_sub(self.at) < most {
             return false;
@@ -47,8 +47,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// So many bytes have been taken by now, and so many wait: milliseconds since it last read enough of these. A peer for which
-    /// nothing waits, or which wasn't seen for a while, has all its time before it.
+    /// Updates with the bytes taken so far and the bytes waiting, and returns the milliseconds since the peer last read
+    /// enough. A peer without a backlog, or seen after a pause, starts afresh.
     pub fn look(&mut self, now: Millis, bytes: u64, waiting: usize) -> Millis {
         let is_unknown = now.saturating_sub(std::mem::replace(&mut self.seen, now)) > SEEN_WITHIN;
         let taken = bytes.saturating_sub(self.bytes);

@@ -5,16 +5,16 @@ use towpath_requests::numbered::Extent;
 /// The least: with less, a turn costs more than what it does.
 const READ_TURN_BYTES_MIN: usize = 4 * 1024;
 
-/// What a message has beside its block, and a little of the next: a block that isn't read whole has to wait for another turn.
+/// Room for a message's header and a little of the next: a block that is only partly read waits for another turn.
 const MORE_BYTES: usize = 1024;
 
-/// After so many records, those before count half.
+/// Records after which earlier ones count half.
 const RECORDS_MAX: usize = 1536;
 
-/// How long records have been lately.
+/// Average length of recent records.
 ///
-/// What one peer has sent is passed on before more of it is read, so that others can begin; but as many records together as fill a
-/// block, however long they are, since it is by the record that the work is shared out.
+/// Little of each peer is read at a time, so that others get their turn, but at least as many records as fill a block,
+/// whatever their length: work is shared out by the record.
 #[derive(Debug, Default)]
 pub(super) struct ReadBudget {
     bytes: usize,
@@ -22,7 +22,7 @@ pub(super) struct ReadBudget {
 }
 
 impl ReadBudget {
-    /// So many records came, of so many bytes in all. Of a body that streams, each piece is one.
+    /// Counts records and their bytes. Each piece of a streamed body counts as one.
     #[inline]
     pub fn note(&mut self, bytes: usize, records: usize) {
         self.bytes += bytes;
@@ -33,7 +33,7 @@ impl ReadBudget {
         }
     }
 
-    /// Bytes to read of one peer in a turn, if blocks are so long.
+    /// Bytes to read from a peer in a turn, for blocks of this extent.
     #[inline]
     pub fn read_turn_bytes(&self, extent: Extent) -> usize {
         let block = extent.of_records(self.bytes / self.records.max(1));

@@ -62,8 +62,9 @@ impl SlowConsumerMonitor {
         is_due
     }
 
-    /// The peers to be disconnected: above half of the memory those that are idle, and above three quarters whoever has read the least
-    /// lately or has the most, if that is so for a second time: a peer that reads at once has had time to.
+    /// Peers to disconnect: above half of the memory the idle ones; above three quarters also the one that has read least
+    /// lately or has the largest backlog, if that is so for the second time in a row, which gives a peer that reads at once
+    /// time to do so.
     fn excess(&mut self, backlogs: Vec<Backlog>, memory_bytes: usize) -> Vec<PeerId> {
         let quarter = memory_bytes / 4;
         let (some, most) = (2 * quarter, 3 * quarter);
@@ -101,7 +102,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         let last_read = &mut connection.last_read;
         let mut has_stalled = || {
             if transport.is_prefetching(id) {
-                // It is this side that is slow.
+                // This side is slow, not the peer.
                 last_read.note(now, transport.bytes_out(id));
             }
             last_read.has_stalled(now, STALLED_MAX_MS, || transport.bytes_out(id))
@@ -125,7 +126,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         if !self.slow_consumers.is_due(now, bytes, memory_bytes) {
             return;
         }
-        // What came in this round was offered to nobody yet.
+        // Messages of this round haven't been offered to any peer yet.
         self.transport.flush();
         let backlogs = self.connections.backlogs(now, STALLED_MAX_MS, &self.transport);
         for id in self.slow_consumers.excess(backlogs, memory_bytes) {
@@ -232,7 +233,7 @@ mod tests {
             (asked, got)
         };
         let held = |broker: &Broker| broker.dispatch.core.workers().next().unwrap().held;
-        // What a worker gets is to nobody, so its tokens are taken from the core.
+        // The worker's messages are lost, so its tokens are taken from the core.
         let mut tokens = Vec::new();
         while held(&broker) <= REPLIES {
             turn(&mut broker);
@@ -250,7 +251,7 @@ mod tests {
         assert!(connection.pending_bytes > PENDING_BYTES_MAX);
     }
 
-    /// A stock client that reads only when it is turned, and has so many requests with the worker.
+    /// A stock client that reads only when it is polled, with `count` requests at the worker.
     fn asked(broker: &mut Broker, count: usize) -> Hub {
         broker.dispatch.core.worker_ready(0, WORKER, Kind::Numbered, b"work", count as u32);
         let mut client = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();

@@ -17,7 +17,7 @@ pub(super) struct Control {
     commands: Receiver<Command<Stats>>,
     /// The broker is to end.
     pub is_shutdown: bool,
-    /// It is to end without a grace time.
+    /// End without a grace time.
     pub at_once: bool,
 }
 

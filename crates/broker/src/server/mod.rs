@@ -42,7 +42,7 @@ pub enum BrokerError {
     },
 }
 
-/// What is on its way to peers after the grace time may take so long.
+/// Time for messages to leave after the grace time.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// A broker that listens. [`Broker::run`] serves.

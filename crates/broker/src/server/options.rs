@@ -74,7 +74,7 @@ impl BrokerOptions {
         }
     }
 
-    /// Refuses what can't work; what the hub is told, it looks at itself.
+    /// Rejects options that can't work, but for the hub's, which it checks itself.
     pub(super) fn check(&self) -> Result<(), SocketError> {
         let Settings { heartbeat_ms, liveness, .. } = self.settings;
         let counts = [("settings.heartbeat_ms", heartbeat_ms), ("settings.liveness", u64::from(liveness))];

@@ -1,4 +1,4 @@
-//! What Majordomo's management interface (RFC 8) tells, and what ours tells beyond it.
+//! Majordomo's management interface (RFC 8), and our extensions.
 
 use super::{Broker, coded};
 use crate::core::WorkerInfo;
@@ -15,18 +15,18 @@ use towpath_requests::is_built_in;
 /// A list that took this long to make, or longer, may be given again later on.
 const LIST_TAKES_LONG: Duration = Duration::from_millis(2);
 
-/// For so many times as long as it took: whoever asks without end gets a tenth of the broker's time.
+/// Pause between lists as a multiple of their cost: a peer that asks without end gets a tenth of the broker's time.
 const LIST_RESTS: u32 = 9;
 
 /// Lists that have been made: those who ask together get the same one, and what is long is made now and then.
 #[derive(Default)]
 pub(super) struct Lists {
     replies: HashMap<Asked, Made<Body>>,
-    /// All workers by their services, so that whoever asks for one service after another doesn't have all looked at for each.
+    /// Workers by service, so that asking for one service after another doesn't scan all workers each time.
     workers: Option<Made<HashMap<Bytes, Vec<WorkerInfo>>>>,
 }
 
-/// What was asked for: a service of the broker's, and of which service.
+/// The built-in service and its argument.
 type Asked = (Bytes, Bytes);
 
 struct Made<T> {

@@ -19,7 +19,7 @@ pub(crate) struct Services {
     lists: Lists,
 }
 
-/// What the services ask and tell.
+/// The parts of a broker that built-in services use.
 pub(crate) struct Broker<'a, T, S> {
     pub core: &'a mut Core,
     pub store: &'a mut S,

@@ -25,9 +25,9 @@ const TOO_MANY_REPLIES: &str = "large replies that were asked for before have th
 
 /// Why a stored reply in a file isn't given at once.
 enum NotNow {
-    /// It is to come into memory, where there is no room for it now.
+    /// Has to be loaded into memory, and there is no room now.
     NoRoom,
-    /// It is to be read first.
+    /// Has to be read from disk first.
     OnDisk(Arc<SpooledBody>),
 }
 
@@ -90,7 +90,7 @@ fn answer_later(core: &mut Core, token: &Token) {
     core.built_in_reply(token, Status::UNAVAILABLE, Body::from(TOO_MANY_REPLIES));
 }
 
-/// Answers with stored replies that had to be read. What was asked behind them may have closed them meanwhile.
+/// Answers with stored replies that had to be read, unless a later request has closed them.
 pub(super) fn take_loaded(core: &mut Core, store: &mut impl Store) {
     while let Some((token, bytes)) = store.next_loaded() {
         match bytes {
@@ -107,7 +107,7 @@ pub(super) fn take_loaded(core: &mut Core, store: &mut impl Store) {
     }
 }
 
-/// What is stored under a name.
+/// Body stored under a name.
 fn stored(core: &Core, token: &Token, argument: &[u8]) -> Result<Body, NotNow> {
     Ok(match name_of(argument).and_then(|name| core.stored(name)) {
         None => coded("400", []),
@@ -203,7 +203,7 @@ mod tests {
                 assert!(start.elapsed() < Duration::from_secs(60), "it isn't answered");
                 broker.dispatch.act();
                 broker.turn().unwrap();
-                // Once more, to be told what became of it.
+                // Asks again for the outcome.
                 broker.dispatch.core.request(0, 0, number, 0, false, b"titanic.reply", Body::default());
                 actions.clear();
                 broker.dispatch.core.take_actions(&mut actions);
@@ -242,7 +242,7 @@ mod tests {
                         break body;
                     }
                 };
-                // It is here beside what was stored.
+                // The reply is here beside the stored one.
                 broker.dispatch.core.confirm(0, 0, number, 1);
                 answered.push((reply.to_frames().unwrap()[1].clone(), broker.dispatch.core.load().0));
             }

@@ -51,7 +51,7 @@ impl BodyLoader {
         true
     }
 
-    /// What has been read.
+    /// The next body that has been read.
     pub fn next(&mut self) -> Option<Answer> {
         let answer = self.read.try_recv().ok()?;
         self.under_way -= 1;

@@ -19,15 +19,15 @@ use towpath_sockets::Waker;
 #[derive(Debug)]
 pub struct JournalStore {
     journal: Option<Journal>,
-    /// What the journal held, until it is taken.
+    /// Content of the journal at start, until it is taken.
     recovered: Option<towpath_journal::Recovered>,
     clocks: Clocks,
     spooler: Spooler,
     loader: BodyLoader,
 }
 
-/// What both clocks say at the same time. Deadlines in the journal are of the system's clock, which outlives the process and may be set
-/// meanwhile; the core's are not.
+/// Both clocks at one moment. Deadlines in the journal use the system's clock, which outlives the process and may be set;
+/// the core's don't.
 #[derive(Debug, Clone, Copy, Default)]
 struct Clocks {
     now: Millis,

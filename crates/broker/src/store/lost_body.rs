@@ -9,11 +9,11 @@ const RETRY_MS: u32 = 1_000;
 /// Why a large body isn't here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostBody {
-    /// It couldn't be written.
+    /// The write failed.
     Unwritten,
-    /// It wasn't written.
+    /// There was no room.
     NoRoom(NoRoom),
-    /// It has several frames, which are held in memory, and more bytes than may be.
+    /// Several frames, which are held in memory, of more bytes than may be.
     TooLarge,
 }
 

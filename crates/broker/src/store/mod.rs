@@ -39,7 +39,7 @@ pub trait Store {
     /// Why nothing can be written now.
     fn failure(&self) -> Option<String>;
 
-    /// Begins to write a large body of so many bytes.
+    /// Starts writing a large body of this length.
     fn spool(&mut self, kind: BodyOf, length: u64) -> Result<Self::Writer, NoRoom>;
 
     /// Takes the number ([`BodySink::number`]) of a body that was finished, and the body.
@@ -67,7 +67,7 @@ pub enum AppendError {
     Never(JournalError),
 }
 
-/// What an earlier process has left.
+/// Content of an earlier process's journal.
 #[derive(Debug, Default)]
 pub struct Recovered {
     /// All requests that were accepted and not forgotten.

@@ -15,7 +15,7 @@ use towpath_sockets::Waker;
 /// How often the log says that there is no room.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
-/// What a body that has begun still has to send is counted as long as it comes at least so fast, after a moment to begin.
+/// Rate above which the rest of an incoming body is counted as needed, after a moment to start.
 const PACE_BYTES_PER_S: u64 = 256 * 1024;
 const PACE_BEGINS_AFTER: Duration = Duration::from_millis(250);
 
@@ -72,20 +72,20 @@ pub(super) struct Spooler {
     /// Where bodies are, for people.
     directory: PathBuf,
     quota: Arc<SpoolQuota>,
-    /// What is on its way.
+    /// Bodies that are coming in.
     coming: Vec<Weak<Coming>>,
     said: Option<Instant>,
 }
 
 impl Spooler {
-    /// Bodies go to a directory, of which they may have so many bytes (default: half of what the disk has room for). An earlier process
-    /// has left `kept` bytes in the journal. `sync`: see [`Writing::to`].
+    /// Bodies go to a directory, where they may have this many bytes (default: half of the free space). `kept`: bytes that
+    /// an earlier process has left in the journal. `sync`: see [`Writing::to`].
     pub fn start(directory: &Path, bytes_max: Option<u64>, kept: u64, sync: bool, waker: Waker) -> io::Result<Spooler> {
         let spool = Spool::new(directory)?;
         if let Err(error) = spool.create()
             && !matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
         {
-            // What is full may be less so when the first large body comes. That nothing can be written there is better said now.
+            // A full disk may have room when the first large body comes. Other failures are better reported now.
             return Err(error);
         }
         let most = bytes_max.map_or_else(|| SpoolQuota::half_of(directory, kept), Ok)?;

@@ -18,9 +18,9 @@ use crate::root::{Links, Root};
 pub(super) struct Place {
     pub(super) dir: PathBuf,
     pub(super) placement: Placement,
-    /// It is empty.
+    /// Empty directory.
     pub(super) fresh: bool,
-    /// It was made for this transfer, and gets the mode of the directory that it is a copy of.
+    /// Made for this transfer; gets the mode of the directory that it copies.
     pub(super) made: bool,
 }
 
@@ -85,7 +85,7 @@ fn place_as(dir: &Path, name: RelPath) -> Result<Place, GetError> {
 fn place_tree(destination: &Path, dir: Option<DirStat>, durable: bool) -> Result<Place, GetError> {
     let refused = |reason: &str| GetError::Destination { path: destination.to_owned(), reason: reason.to_owned() };
     let mode = dir.map(|dir| dir.mode & DIR_MODE_BITS);
-    // What was made as the copy of a directory stays one over an interruption, of which the next transfer knows nothing.
+    // A copied directory stays one over an interruption, which the next transfer can't know.
     let open_up = |mode: u32| std::fs::set_permissions(destination, Permissions::from_mode(mode | OWNER_MODE));
     if !destination.exists() {
         make_dirs(destination, durable)?;

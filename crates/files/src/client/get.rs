@@ -130,7 +130,7 @@ pub enum GetError {
     Refused {
         /// The server.
         endpoint: String,
-        /// What it said, or how the two sides are set up.
+        /// Reason of the server, or the mismatch of both sides.
         reason: String,
     },
     /// The destination is impossible.
@@ -246,7 +246,7 @@ struct Driver {
     last_reason: Option<String>,
     warnings: Vec<String>,
     warned: u64,
-    /// What [`Sink::pieces_read`] was when it was last looked at.
+    /// Last seen value of [`Sink::pieces_read`].
     pieces_read: u64,
     finished: bool,
 }

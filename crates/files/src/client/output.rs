@@ -7,7 +7,7 @@ use super::disk::Disk;
 use super::ordered_writer::OrderedWriter;
 use super::transfer::{DiskCommand, DiskReport, Found, SmallOutcome};
 
-/// What carries out disk commands.
+/// Executor of disk commands.
 pub(super) enum Sink {
     /// A directory that isn't known yet.
     Unopened,

@@ -142,7 +142,7 @@ impl DigestCache {
 
 impl State {
     fn new() -> State {
-        // What bounds it is bytes.
+        // Bounded in bytes, not in entries.
         State { entries: LruCache::unbounded(), bytes: 0 }
     }
 
@@ -279,7 +279,7 @@ mod tests {
                 let is_known = inode as usize <= known;
                 assert_eq!(cache.lookup(&stat(inode)), is_known.then(|| value(expected)), "{length}");
             }
-            // What is cut off is overwritten by what comes next.
+            // Truncated bytes are overwritten by the next record.
             cache.remember(&stat(7), value(7), LATER);
             drop(cache);
             assert!(DigestCache::with_file(1 << 20, &path).unwrap().lookup(&stat(7)).is_some());

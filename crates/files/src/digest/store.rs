@@ -59,7 +59,7 @@ impl Store {
             each(key, digested);
         }
         drop(reader);
-        // What isn't whole goes, so that what is appended can be read again.
+        // An incomplete record is cut off, so that appended ones can be read again.
         store.truncate(length)?;
         Ok(store)
     }

@@ -52,7 +52,7 @@ impl Dir {
     pub fn entries(&self, entries_max: usize) -> Result<Vec<DirEntry>, RootError> {
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.0)? {
-            // It was opened for what is in it only, since it may not be read.
+            // Opened without read permission, for its names only.
             let entry = entry.map_err(|errno| if errno == Errno::BADF { Errno::ACCESS } else { errno })?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {

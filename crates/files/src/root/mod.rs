@@ -226,7 +226,7 @@ impl Root {
     pub fn mounted_below(&self, path: &RelPath) -> Option<u64> {
         let own = self.place?;
         let place = self.resolver.cached_place(self.actual(path).ok()?)?;
-        // What is mounted twice, or bound to another folder, hangs together.
+        // Bind mounts of one device hang together.
         (place.mount != own.mount && place.device != own.device).then_some(place.device)
     }
 

@@ -70,7 +70,7 @@ impl Resolver {
             return None;
         }
         let place = |bytes: &[u8]| self.cached(bytes);
-        // What is below a name that isn't in the cache isn't either: of a path of thousands of names, few are tried.
+        // If a name isn't cached, nothing below it is: few names of a long path are tried.
         place(bytes).or_else(|| {
             let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/');
             let ends: Vec<&[u8]> = ends.filter_map(|(at, _)| bytes.get(..at)).collect();

@@ -40,7 +40,7 @@ pub(super) fn inspect(
     let existing = dir.existing(name).map_err(failed)?;
     match &existing {
         Some(stat) if stat.kind == FileKind::File && (stat.size, stat.modified) == (listed.size, listed.modified) => {
-            // It may have been installed from a partial file just before its transfer was killed.
+            // Perhaps installed from a partial file just before its transfer was killed.
             if has_state(listed) {
                 clear_away(&dir, listed, name);
             }

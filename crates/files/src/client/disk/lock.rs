@@ -28,7 +28,7 @@ pub(super) enum Unclaimed {
 
 /// Creates a partial file, replacing one that is left over.
 pub(super) fn create(dir: &Dir, part_name: &[u8]) -> Result<File, DiskError> {
-    // What had the name stays locked until the new file is: others find it taken, instead of making one too.
+    // The former file stays locked until the new one is: others find the name taken, instead of making one too.
     let mut _displaced = None;
     for _ in 0..ATTEMPTS_MAX {
         match dir.create_file(part_name, PARTIAL_MODE) {

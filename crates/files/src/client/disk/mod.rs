@@ -149,7 +149,7 @@ impl Disk {
             }
             DiskCommand::CheckSpace { .. } => self.report(DiskReport::Space { free: self.destination.free_bytes() }),
             DiskCommand::MakeDir { local } => {
-                // What stands in the place of a directory has to go before anything is made below it: in order, then.
+                // Anything in the place of a directory has to go before files below it are made: in order, then.
                 let worker = if self.options.fresh { self.worker_in(&local) } else { 0 };
                 self.send(worker, Job::MakeDir { local });
             }

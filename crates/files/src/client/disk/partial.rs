@@ -138,7 +138,7 @@ impl OpenPartial {
         let is_reserved = !spec.version.sparse && allocated >= size;
         let length_min = if spec.version.sparse { size } else { 0 };
         if length < length_min {
-            // What is left as a hole would otherwise have no length, and look as if it had been cut off.
+            // A trailing hole would have no length, and look as if the file had been cut off.
             file.set_len(size).map_err(|error| io_error("cannot set its length", &error))?;
         }
         Ok(Self {
@@ -287,7 +287,7 @@ fn open_log(spec: &ContentSpec, dir: &Dir, state_name: &[u8]) -> Result<Log, Dis
         && let Ok((file, _)) = dir.open_writable(state_name)
         && let Ok(Some(mut state)) = state::read(&file)
     {
-        // What is true of the leaves that are going to be recorded, too.
+        // True of the leaves that will be recorded, too.
         let verified = state.header.verified && spec.verify;
         let header = Header { verified, sparse: state.header.sparse || spec.version.sparse, ..state.header };
         if state.header == header {

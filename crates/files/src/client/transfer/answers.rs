@@ -107,7 +107,7 @@ impl Transfer {
             return TransferError::protocol("the leaf size changed");
         }
         if matches!(task.phase, Phase::Installing | Phase::Touching) {
-            // It was checked against the digest that the server sent before, and that one is confirmed.
+            // Already checked against the digest that the server sent before, and that one is acknowledged.
             return Ok(());
         }
         if task.digest.is_some_and(|known| known != reply.digest)

@@ -26,7 +26,7 @@ pub struct Version {
     pub modified: Timestamp,
     /// Permission bits.
     pub mode: u32,
-    /// It has holes, which are kept.
+    /// Has holes, which are kept.
     pub sparse: bool,
 }
 
@@ -45,11 +45,11 @@ pub enum Output {
     /// Find out where the files go, and call [`super::Transfer::destination`]. Comes once, before any command to the
     /// disk.
     OpenDestination {
-        /// What the source is.
+        /// Kind of the source.
         base: Base,
         /// The source's own name, if it is a file or link.
         name: Option<RelPath>,
-        /// Mode and time of a source that is a directory, if the server told them.
+        /// Mode and time of a source that is a directory, if the server sent them.
         dir: Option<DirStat>,
     },
     /// Carry out a command. Each is answered by a [`DiskReport`] unless its documentation says otherwise.
@@ -236,7 +236,7 @@ pub struct ContentSpec {
     pub resume: bool,
 }
 
-/// What was found at the place of a file.
+/// Result of inspecting the place of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing of use.
@@ -272,7 +272,7 @@ pub enum DiskReport {
     Inspected {
         /// The file.
         file: FileKey,
-        /// What was found.
+        /// Result of the inspection.
         found: Result<Found, DiskError>,
     },
     /// To [`DiskCommand::CheckSpace`].
@@ -347,6 +347,6 @@ pub enum SmallOutcome {
 pub struct DiskError {
     /// The disk is full: nothing else would succeed.
     pub full: bool,
-    /// What failed and why, for people.
+    /// Operation that failed and the reason, for people.
     pub message: String,
 }

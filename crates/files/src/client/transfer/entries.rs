@@ -72,7 +72,7 @@ impl Tree {
         self.inspecting > 0
     }
 
-    /// The disk was told to make or finish a directory or link.
+    /// A command to make or finish a directory or link was sent.
     fn begin(&mut self) {
         self.pending += 1;
     }

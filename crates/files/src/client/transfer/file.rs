@@ -24,7 +24,7 @@ pub(super) enum Phase {
     Leaves(LeafQuery),
     /// The disk installs it.
     Installing,
-    /// It exists; the disk sets its mode and time.
+    /// Complete; the disk sets its mode and time.
     Touching,
 }
 
@@ -105,9 +105,9 @@ impl FileTask {
 #[derive(Debug)]
 pub(super) struct Content {
     pub(super) key: ContentKey,
-    /// The disk was told of it.
+    /// The disk has a command for it.
     pub(super) begun: bool,
-    /// It resumes a partial file.
+    /// Resumes a partial file.
     pub(super) resumes: bool,
     /// The resumed ranges that are still believed to be right.
     pub(super) resumed: RangeSet,

@@ -18,7 +18,7 @@ pub enum TransferError {
         /// The server's reason.
         message: String,
     },
-    /// What was asked for can't be had, as this side found.
+    /// The source can't be had, as this side found.
     #[error("{message}")]
     Unmet {
         /// The code that the server would have sent.

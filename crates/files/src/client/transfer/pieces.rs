@@ -25,7 +25,7 @@ pub(super) struct Piece {
     id: u32,
     entry: DataEntry,
     file: FileKey,
-    /// It is dropped: only its credit counts.
+    /// Dropped: only its credit counts.
     useless: bool,
     /// Bytes of it that were passed on.
     passed: u64,
@@ -33,7 +33,7 @@ pub(super) struct Piece {
     credit: u64,
     /// A compressed body, until it is complete.
     packed: Vec<u8>,
-    /// What arrived of a small file, until it is complete.
+    /// Pieces of a small file, until it is complete.
     gathered: Vec<Bytes>,
 }
 

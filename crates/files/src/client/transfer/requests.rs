@@ -26,7 +26,7 @@ pub(super) struct Fetch {
     pub(super) files: Vec<RequestedFile>,
 }
 
-/// What was asked for of one file.
+/// A file's part of a fetch.
 #[derive(Debug)]
 pub(super) struct RequestedFile {
     pub(super) file: FileKey,
@@ -38,7 +38,7 @@ pub(super) struct RequestedFile {
     cursor: u64,
     /// The file isn't what the ranges were chosen for: they are of no use.
     pub(super) useless: bool,
-    /// The server has told its digest in this fetch.
+    /// The server has sent the digest in this fetch.
     pub(super) digest_sent: bool,
 }
 
@@ -106,7 +106,7 @@ impl Requests {
         self.leaves.values().copied()
     }
 
-    /// What was asked for with a fetch of its file number `n`.
+    /// File number `n` of a fetch.
     pub(super) fn asked(&mut self, id: u32, n: u32) -> Result<&mut RequestedFile, TransferError> {
         let fetch = self.fetches.get_mut(&id);
         let asked = fetch.and_then(|fetch| fetch.files.get_mut(usize::try_from(n).ok()?));
