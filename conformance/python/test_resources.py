@@ -135,7 +135,7 @@ def test_incomplete_messages_share_one_budget(broker, good, frame_bytes):  # noq
     # At 100 MB the reassembly budget is 64 MiB, the largest message, with one such message beside it.
     assert most < 200_000
     assert ended >= 8
-    assert any(reason in server.log() for reason in ("this peer's was the largest", "this one is the largest"))
+    assert "this peer's was the largest" in server.log() or "disconnected in the middle of a message" in server.log()
     for raw in raws:
         raw.close()
     # A message of the largest size still passes.
