@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn a_body_that_waits_for_room_goes_on_or_is_lost() {
         let files = Files::default();
-        for (room, has_come) in [(Some(9), false), (Some(2), false), (None, true)] {
+        for room in [Some(9), Some(2), None] {
             let mut assembler: Assembler<File> = Assembler::default();
             assembler.begin(frames(&[b"head"]), |_| Destination::Waiting { length: 6 });
             assembler.data("one".into());
@@ -406,7 +406,6 @@ mod tests {
                 Some(_) => assert_eq!(message(progress).attached, Attached::Lost("full")),
                 None => assert_eq!(message(progress).attached, Attached::Lost("no room")),
             }
-            assert_eq!(has_come, room.is_none());
         }
     }
 
