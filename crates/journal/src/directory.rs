@@ -34,16 +34,35 @@ pub(super) fn make_bodies(path: &Path, dir: &File) -> Result<(), JournalError> {
     made.map_err(JournalError::io("make", path.join(BODIES_NAME)))
 }
 
+/// A file or directory that is unlocked when dropped. Closing it isn't enough: a process that another thread is just starting has a
+/// copy of the descriptor until it runs its program, and the copy keeps the lock.
+#[derive(Debug)]
+pub(super) struct Lock(File);
+
+impl std::ops::Deref for Lock {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 /// Opens the directory.
-pub(super) fn open(path: &Path) -> Result<File, JournalError> {
+pub(super) fn open(path: &Path) -> Result<Lock, JournalError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty());
-    Ok(File::from(opened.map_err(|errno| JournalError::io("open", path)(errno.into()))?))
+    Ok(Lock(File::from(opened.map_err(|errno| JournalError::io("open", path)(errno.into()))?)))
 }
 
 /// Takes the write lock. The directory is locked, so that removing the lock file doesn't help; the file is locked too, for
 /// earlier builds that lock nothing else.
-pub(super) fn lock(path: &Path, dir: &File) -> Result<File, JournalError> {
+pub(super) fn lock(path: &Path, dir: &File) -> Result<Lock, JournalError> {
     lock_dir(path, dir, FlockOperation::NonBlockingLockExclusive)?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = openat(dir, LOCK_NAME, flags, Mode::RUSR | Mode::WUSR);
@@ -51,16 +70,16 @@ pub(super) fn lock(path: &Path, dir: &File) -> Result<File, JournalError> {
     lock_file(path, &file, FlockOperation::NonBlockingLockExclusive)?;
     // Only for the message of a second process; failing to write it is no reason not to start.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-    Ok(file)
+    Ok(Lock(file))
 }
 
 /// Takes the read lock. A copy of a journal may lack the lock file: nobody writes to it.
-pub(super) fn lock_to_read(path: &Path, dir: &File) -> Result<Option<File>, JournalError> {
+pub(super) fn lock_to_read(path: &Path, dir: &File) -> Result<Option<Lock>, JournalError> {
     lock_dir(path, dir, FlockOperation::NonBlockingLockShared)?;
     match open_lock(dir) {
         Ok(file) => {
             lock_file(path, &file, FlockOperation::NonBlockingLockShared)?;
-            Ok(Some(file))
+            Ok(Some(Lock(file)))
         }
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(JournalError::io("open", path.join(LOCK_NAME))(errno.into())),

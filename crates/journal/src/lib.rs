@@ -53,7 +53,7 @@ pub struct Journal {
     thread: Option<JoinHandle<Result<(), JournalError>>>,
     pending_bytes: usize,
     /// Held while the thread writes.
-    _lock: Option<File>,
+    _lock: Option<directory::Lock>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -83,7 +83,7 @@ impl Journal {
     fn open_on<S>(
         storage: S,
         options: &JournalOptions,
-        lock: Option<File>,
+        lock: Option<directory::Lock>,
         wake: impl Fn() + Send + 'static,
     ) -> Result<(Journal, Recovered), JournalError>
     where

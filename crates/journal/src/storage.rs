@@ -1,5 +1,6 @@
 //! File system operations of the journal, as a trait: tests use a disk that fails and forgets.
 
+use super::directory::Lock;
 use crate::spool::SpooledBody;
 use rustix::fs::{
     AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, fallocate, fstat, linkat, openat, renameat, renameat_with,
@@ -95,32 +96,32 @@ pub(super) trait StorageFile: Send {
 #[derive(Debug)]
 pub(super) struct DirStorage {
     path: PathBuf,
-    dir: File,
+    dir: Lock,
     writable: bool,
 }
 
 impl DirStorage {
     /// Below `dir`, which was opened at `path`.
-    pub(super) fn new(path: &Path, dir: File, writable: bool) -> DirStorage {
+    pub(super) fn new(path: &Path, dir: Lock, writable: bool) -> DirStorage {
         DirStorage { path: path.to_owned(), dir, writable }
     }
 
     /// Opens an existing file.
     fn open_at(&self, name: &str, access: OFlags) -> io::Result<File> {
         let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        Ok(openat(&self.dir, name, flags, Mode::empty())?.into())
+        Ok(openat(&*self.dir, name, flags, Mode::empty())?.into())
     }
 
     fn open_bodies(&self) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(openat(&self.dir, BODIES_NAME, flags, Mode::empty())?.into())
+        Ok(openat(&*self.dir, BODIES_NAME, flags, Mode::empty())?.into())
     }
 
     fn copy_body(&self, body: &SpooledBody, to: &str) -> io::Result<()> {
         use towpath_requests::LargeBody;
         // Not over the old one: it may be the file that is copied.
         let fresh = Path::new(to).with_extension("tmp");
-        let file = new_file(&self.dir, &fresh)?;
+        let file = new_file(&*self.dir, &fresh)?;
         let mut bytes = PageBuffer::zeroed(COPY_BYTES);
         let (mut done, length) = (0, body.length());
         while done < length {
@@ -133,7 +134,7 @@ impl DirStorage {
             done += read as u64;
         }
         file.sync_data()?;
-        Ok(renameat(&self.dir, &fresh, &self.dir, to)?)
+        Ok(renameat(&*self.dir, &fresh, &*self.dir, to)?)
     }
 }
 
@@ -161,7 +162,7 @@ impl Storage for DirStorage {
     type File = File;
 
     fn is_in_place(&self) -> io::Result<bool> {
-        let opened = fstat(&self.dir)?;
+        let opened = fstat(&*self.dir)?;
         match stat(&self.path) {
             Ok(found) => Ok((found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
@@ -170,7 +171,7 @@ impl Storage for DirStorage {
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
-        names_in(&self.dir)
+        names_in(&*self.dir)
     }
 
     fn open(&self, name: &str) -> io::Result<File> {
@@ -178,15 +179,15 @@ impl Storage for DirStorage {
     }
 
     fn create(&self, name: &str) -> io::Result<File> {
-        new_file(&self.dir, Path::new(name))
+        new_file(&*self.dir, Path::new(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        Ok(renameat(&self.dir, from, &self.dir, to)?)
+        Ok(renameat(&*self.dir, from, &*self.dir, to)?)
     }
 
     fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
-        match renameat_with(&self.dir, from, &self.dir, to, RenameFlags::NOREPLACE) {
+        match renameat_with(&*self.dir, from, &*self.dir, to, RenameFlags::NOREPLACE) {
             // Not supported by every file system or sandbox. Only the process that holds the locks writes here anyway.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => self.rename(from, to),
             renamed => Ok(renamed?),
@@ -194,7 +195,7 @@ impl Storage for DirStorage {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        Ok(unlinkat(&self.dir, name, AtFlags::empty())?)
+        Ok(unlinkat(&*self.dir, name, AtFlags::empty())?)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -216,11 +217,11 @@ impl Storage for DirStorage {
             return self.copy_body(body, &to);
         }
         let linked = match body.path() {
-            Some(path) => linkat(rustix::fs::CWD, path, &self.dir, &to, AtFlags::empty()),
+            Some(path) => linkat(rustix::fs::CWD, path, &*self.dir, &to, AtFlags::empty()),
             None => {
                 // AT_EMPTY_PATH needs a capability before Linux 6.10; the name in /proc needs none.
                 let path = format!("/proc/self/fd/{}", body.file().as_raw_fd());
-                linkat(rustix::fs::CWD, path, &self.dir, &to, AtFlags::SYMLINK_FOLLOW)
+                linkat(rustix::fs::CWD, path, &*self.dir, &to, AtFlags::SYMLINK_FOLLOW)
             }
         };
         match linked {

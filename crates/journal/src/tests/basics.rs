@@ -79,6 +79,19 @@ fn removing_the_lock_file_does_not_admit_a_second_owner() {
     open(dir.path());
 }
 
+/// As a process has it that another thread starts at that moment.
+#[test]
+fn a_copy_of_the_descriptors_does_not_keep_the_lock() {
+    use crate::directory;
+    let dir = tempfile::tempdir().unwrap();
+    let opened = directory::open(dir.path()).unwrap();
+    let lock = directory::lock(dir.path(), &opened).unwrap();
+    let copies = (opened.try_clone().unwrap(), lock.try_clone().unwrap());
+    drop((opened, lock));
+    open(dir.path());
+    drop(copies);
+}
+
 #[test]
 fn the_owner_is_woken_when_more_is_durable() {
     let dir = tempfile::tempdir().unwrap();
