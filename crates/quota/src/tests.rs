@@ -80,50 +80,87 @@ proptest! {
     }
 
     #[test]
-    fn keys_take_turns_and_lines_keep_their_order(
-        tape in proptest::collection::vec((0u8..8, 0u8..4, 0usize..100), 0..200),
+    fn tenants_take_turns_then_keys_and_lines_keep_their_order(
+        tape in proptest::collection::vec((0u8..9, 0u8..6, 0usize..100), 0..200),
     ) {
         let mut queue = FairQueue::default();
-        let mut model: VecDeque<(u8, VecDeque<usize>)> = VecDeque::new();
+        let mut model: Vec<ModelTenant> = Vec::new();
         for (what, key, item) in tape {
-            let at = model.iter().position(|(of, _)| *of == key);
-            match (what, at) {
-                (0..=4, None) => {
-                    queue.push(key, item);
-                    model.push_back((key, VecDeque::from([item])));
+            let tenant = key / 2;
+            match what {
+                0..=3 => {
+                    queue.push(&tenant, key, item);
+                    model_line(&mut model, key).push_back(item);
                 }
-                (0..=3, Some(at)) => {
-                    queue.push(key, item);
-                    model[at].1.push_back(item);
+                4 => {
+                    queue.push_front(&tenant, key, item);
+                    model_line(&mut model, key).push_front(item);
                 }
-                (4, Some(at)) => {
-                    queue.push_front(key, item);
-                    model[at].1.push_front(item);
+                5 => prop_assert_eq!(queue.pop(key), model_pop(&mut model, key)),
+                6 | 7 => {
+                    let next = model.first().map(|(_, lines)| lines[0].0);
+                    prop_assert_eq!(queue.pop_next(), next.and_then(|key| Some((key, model_pop(&mut model, key)?))));
                 }
-                (5, Some(at)) => {
-                    let (_, mut line) = model.remove(at).unwrap();
-                    prop_assert_eq!(queue.pop(key), line.pop_front());
-                    if !line.is_empty() {
-                        model.push_back((key, line));
-                    }
-                }
-                (6, _) if !model.is_empty() => {
-                    let (key, mut line) = model.pop_front().unwrap();
-                    prop_assert_eq!(queue.pop_next(), line.pop_front().map(|item| (key, item)));
-                    if !line.is_empty() {
-                        model.push_back((key, line));
-                    }
-                }
-                (_, at) => {
+                _ => {
                     queue.remove(key);
-                    at.map(|at| model.remove(at));
+                    model.iter_mut().for_each(|(_, lines)| lines.retain(|(of, _)| *of != key));
+                    model.retain(|(_, lines)| !lines.is_empty());
                 }
             }
             let firsts: Vec<_> = queue.firsts().map(|(key, item)| (key, *item)).collect();
-            let expected: Vec<_> = model.iter().map(|(key, line)| (*key, line[0])).collect();
+            let lines = || model.iter().flat_map(|(_, lines)| lines);
+            let expected: Vec<_> = lines().map(|(key, line)| (*key, line[0])).collect();
             prop_assert_eq!(firsts, expected);
             prop_assert_eq!(queue.is_empty(), model.is_empty());
-            prop_assert_eq!(queue.contains(key), model.iter().any(|(of, _)| *of == key));
+            prop_assert_eq!(queue.contains(key), lines().any(|(of, _)| *of == key));
         }
     }
+}
+
+/// A tenant, and its keys' lines, each in the order of turns.
+type ModelTenant = (u8, Vec<(u8, VecDeque<usize>)>);
+
+fn model_line(model: &mut Vec<ModelTenant>, key: u8) -> &mut VecDeque<usize> {
+    let at = model.iter().position(|(tenant, _)| *tenant == key / 2).unwrap_or_else(|| {
+        model.push((key / 2, Vec::new()));
+        model.len() - 1
+    });
+    let lines = &mut model[at].1;
+    let at = lines.iter().position(|(of, _)| *of == key).unwrap_or_else(|| {
+        lines.push((key, VecDeque::new()));
+        lines.len() - 1
+    });
+    &mut lines[at].1
+}
+
+fn model_pop(model: &mut Vec<ModelTenant>, key: u8) -> Option<usize> {
+    let at = model.iter().position(|(_, lines)| lines.iter().any(|(of, _)| *of == key))?;
+    let (tenant, mut lines) = model.remove(at);
+    let at = lines.iter().position(|(of, _)| *of == key)?;
+    let (_, mut line) = lines.remove(at);
+    let item = line.pop_front();
+    if !line.is_empty() {
+        lines.push((key, line));
+    }
+    if !lines.is_empty() {
+        model.push((tenant, lines));
+    }
+    item
+}
+
+#[test]
+fn a_line_that_was_moved_to_the_front_has_the_next_turn() {
+    let (mut turns, mut order): (Turns<u8, u8, u8, u8>, _) = Default::default();
+    for key in 0..6 {
+        let (line, of_tenant) = turns.line(&mut order, &(key / 2), key);
+        *line = key;
+        *of_tenant += key;
+    }
+    let keys = |turns: &Turns<u8, u8, u8, u8>, order: &Order| turns.iter(order).map(|(key, _)| key).collect::<Vec<_>>();
+    turns.move_to_front(&mut order, 5);
+    assert_eq!(keys(&turns, &order), [5, 4, 0, 1, 2, 3]);
+    turns.end_turn(&mut order, 5);
+    assert_eq!(turns.first(&order), Some((0, &0)));
+    assert_eq!(keys(&turns, &order), [0, 1, 2, 3, 4, 5]);
+    assert_eq!([0, 1, 2, 3].map(|tenant| turns.tenant(&tenant).copied()), [Some(1), Some(5), Some(9), None]);
 }

@@ -77,6 +77,7 @@ pub use hub::{Hub, LargeMessages};
 pub use message::{FileRange, Frame, IfShort, Message, OpenFile};
 pub use net::address::Address;
 pub use net::endpoint::Endpoint;
+pub use net::tenant::Tenant;
 pub use options::{Backoff, Congestion, HubOptions, STABLE_AFTER};
 pub use peer::PeerInfo;
 pub use peer_id::PeerId;

@@ -16,12 +16,13 @@ use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use towpath_quota::FairQueue;
-use towpath_sockets::{PeerId, PeerInfo, Principal};
+use towpath_sockets::{PeerId, PeerInfo, Principal, Tenant};
 
 /// A connected client.
 struct Client {
     session: Session<OpenFile>,
     address: String,
+    tenant: Tenant,
     /// Id for the fair queues of the pool.
     key: u64,
     /// State of its requests that have started jobs.
@@ -37,7 +38,7 @@ pub(super) struct Clients {
     pool: Pool,
     quotas: Quotas,
     /// Clients that wait for an open file of others to be closed.
-    awaiting_files: FairQueue<PeerId, ()>,
+    awaiting_files: FairQueue<Tenant, PeerId, ()>,
     next_key: u64,
     counters: Counters,
 }
@@ -56,6 +57,7 @@ impl Clients {
     }
 
     pub(super) fn connected(&mut self, info: PeerInfo) {
+        let tenant = Tenant::of(&info);
         let PeerInfo { id: peer, address, principal, .. } = info;
         let address = address.to_string();
         match &principal {
@@ -68,6 +70,7 @@ impl Clients {
         let client = Client {
             session: Session::new(principal, quotas.clone()),
             address,
+            tenant,
             key: self.next_key,
             requests: HashMap::new(),
             quotas,
@@ -210,10 +213,9 @@ impl Clients {
 
     /// Called after a client was served: notes whether it waits for an open file.
     pub(super) fn served(&mut self, peer: PeerId) {
-        if self.clients.get_mut(&peer).is_some_and(|client| client.session.take_waits_for_files())
-            && !self.awaiting_files.contains(peer)
-        {
-            self.awaiting_files.push(peer, ());
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        if client.session.take_waits_for_files() && !self.awaiting_files.contains(peer) {
+            self.awaiting_files.push(&client.tenant, peer, ());
         }
     }
 

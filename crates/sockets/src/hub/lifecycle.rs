@@ -5,6 +5,7 @@ use super::connect::{Attempt, Origin};
 use super::member::Member;
 use crate::event::Event;
 use crate::net::address::Address;
+use crate::net::tenant::Tenant;
 use crate::peer::{End, Peer};
 use crate::peer_id::PeerId;
 use crate::unsent::Unsent;
@@ -12,6 +13,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 use towpath_zmtp::{Connection, ProtocolDeviations, SocketType};
 
@@ -53,7 +55,7 @@ impl Hub {
 
     /// Takes in an accepted connection, within the limits.
     fn on_accepted(&mut self, fd: OwnedFd, address: Address) {
-        let from_address = address.ip().map_or(0, |ip| self.per_address.get(&ip).copied().unwrap_or(0));
+        let from_address = self.per_address.get(&Tenant::of_address(&address)).copied().unwrap_or(0);
         if self.peers.len() >= self.options.max_peers || from_address >= self.options.max_peers_per_address {
             tracing::warn!(%address, peers = self.peers.len(), from_address, "connection refused: too many connections");
             return;
@@ -82,8 +84,8 @@ impl Hub {
         let id = self.peers.next_id();
         epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.token()), watched_for())
             .map_err(|errno| format!("cannot watch the connection: {}", std::io::Error::from(errno)))?;
-        if let (Origin::Accepted, Some(ip)) = (origin, address.ip()) {
-            *self.per_address.entry(ip).or_default() += 1;
+        if origin == Origin::Accepted && *address != Address::Inproc {
+            *self.per_address.entry(Tenant::of_address(address)).or_default() += 1;
         }
         self.handshakes += 1;
         let connection = Connection::new(self.config.clone(), self.now);
@@ -137,12 +139,12 @@ impl Hub {
         if peer.write.is_prefetching() {
             self.prefetcher.cancel(peer.id);
         }
-        if let (Origin::Accepted, Some(ip)) = (member.origin, peer.address.ip())
-            && let Some(count) = self.per_address.get_mut(&ip)
+        if member.origin == Origin::Accepted
+            && let Entry::Occupied(mut count) = self.per_address.entry(Tenant::of_address(&peer.address))
         {
-            *count -= 1;
-            if *count == 0 {
-                self.per_address.remove(&ip);
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
             }
         }
         if !peer.is_ready() {

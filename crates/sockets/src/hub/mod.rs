@@ -21,6 +21,7 @@ use crate::error::SocketError;
 use crate::event::Event;
 use crate::net::endpoint::Endpoint;
 use crate::net::resolver::Resolver;
+use crate::net::tenant::Tenant;
 use crate::net::transport::Listener;
 use crate::net::unacked::UnackedBytes;
 use crate::options::{HubOptions, READ_AHEAD_BYTES_MAX};
@@ -42,7 +43,6 @@ use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_buffers::PageBuffer;
@@ -100,7 +100,7 @@ pub struct Hub {
     routing: HashMap<Bytes, PeerId>,
     next_routing_id: u32,
     /// Connections by IP address.
-    per_address: HashMap<IpAddr, usize>,
+    per_address: HashMap<Tenant, usize>,
     handshakes: usize,
     /// Messages that were queued for peers when these went, if they are counted.
     lost: Option<Unsent>,

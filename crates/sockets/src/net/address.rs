@@ -1,7 +1,7 @@
 //! Network addresses of peers.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// The network address of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,16 +18,6 @@ pub enum Address {
     },
     /// Within this process.
     Inproc,
-}
-
-impl Address {
-    /// The IP address by which connections are counted.
-    pub(crate) fn ip(&self) -> Option<IpAddr> {
-        match self {
-            Address::Tcp(address) => Some(address.ip().to_canonical()),
-            _ => None,
-        }
-    }
 }
 
 impl fmt::Display for Address {

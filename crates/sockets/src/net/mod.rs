@@ -4,5 +4,6 @@ pub(crate) mod address;
 pub(crate) mod congestion;
 pub(crate) mod endpoint;
 pub(crate) mod resolver;
+pub(crate) mod tenant;
 pub(crate) mod transport;
 pub(crate) mod unacked;

@@ -12,7 +12,7 @@ use crate::server::limits::{
     CLIENT_COPIES_BYTES_MAX, CLIENT_COPIES_BYTES_SURE, COPIES_BYTES_MAX, DEVICE_COPIES_AHEAD_BYTES_MAX,
 };
 use bytes::Bytes;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_buffers::PageBuffer;
 use towpath_quota::FairQueue;
@@ -20,11 +20,9 @@ use towpath_quota::FairQueue;
 /// Memory of copies, and ranges `W` that wait for it. Used by the event thread only.
 pub(crate) struct Copies<W> {
     counts: Arc<Counts>,
-    /// By client and request. The ranges of a request are sent in their order, so they are granted in it: else later ones would take
-    /// the memory that an earlier one waits for.
-    waiting: HashMap<u64, FairQueue<u64, Wanted<W>>>,
-    /// The clients of `waiting` in the order of their turns, each once.
-    turns: VecDeque<u64>,
+    /// By client, and by request with its client. The ranges of a request are sent in their order, so they are granted in it: else later
+    /// ones would take the memory that an earlier one waits for.
+    waiting: FairQueue<u64, (u64, u64), Wanted<W>>,
 }
 
 /// A range that waits for memory.
@@ -90,26 +88,22 @@ impl<W> Copies<W> {
     /// `wake` is called on any thread when there may be something for [`Copies::next`].
     pub(crate) fn new(wake: impl Fn() + Send + Sync + 'static) -> Copies<W> {
         let counts = Arc::new(Counts { held: Mutex::default(), wake: Box::new(wake) });
-        Copies { counts, waiting: HashMap::new(), turns: VecDeque::new() }
+        Copies { counts, waiting: FairQueue::default() }
     }
 
     /// Queues a piece.
     pub(crate) fn push(&mut self, wanted: Wanted<W>) {
-        let client = wanted.client;
-        let queue = self.waiting.entry(client).or_insert_with(|| {
-            self.turns.push_back(client);
-            FairQueue::default()
-        });
+        let (client, key) = (wanted.client, (wanted.client, wanted.request));
         match wanted.cut {
-            Cut::Was => queue.push_front(wanted.request, wanted),
-            Cut::Never | Cut::May => queue.push(wanted.request, wanted),
+            Cut::Was => self.waiting.push_front(&client, key, wanted),
+            Cut::Never | Cut::May => self.waiting.push(&client, key, wanted),
         }
         self.counts.lock().is_changed = true;
     }
 
     /// The next range that memory is granted to. Called until there is none.
     pub(crate) fn next(&mut self) -> Option<(W, Share)> {
-        if self.turns.is_empty() {
+        if self.waiting.is_empty() {
             return None;
         }
         let counts = Arc::clone(&self.counts);
@@ -119,51 +113,32 @@ impl<W> Copies<W> {
         }
         let mut is_kept = false;
         let mut found = None;
-        'turns: for (turn, client) in self.turns.iter().enumerate() {
-            for (request, wanted) in self.waiting.get(client).into_iter().flat_map(FairQueue::firsts) {
-                if let Some((bytes, is_sure)) = held.room(wanted, &mut is_kept) {
-                    found = Some((turn, request, bytes, is_sure));
-                    break 'turns;
-                }
+        for (key, wanted) in self.waiting.firsts() {
+            if let Some((bytes, is_sure)) = held.room(wanted, &mut is_kept) {
+                found = Some((key, bytes, is_sure));
+                break;
             }
         }
         held.is_changed = found.is_some();
-        let taken = found.and_then(|(turn, request, bytes, is_sure)| {
-            let wanted = self.pop(turn, request)?;
+        let taken = found.and_then(|(key, bytes, is_sure)| {
+            let wanted = self.waiting.pop(key)?;
             let share = held.grant(&counts, &wanted, bytes, is_sure);
             Some((wanted.what, share))
         });
-        held.is_awaited = !self.turns.is_empty();
+        held.is_awaited = !self.waiting.is_empty();
         taken
-    }
-
-    /// Removes the first range of a request of the client whose turn it is. The client's next turn comes after those of all others.
-    fn pop(&mut self, turn: usize, request: u64) -> Option<Wanted<W>> {
-        let client = self.turns.remove(turn)?;
-        let queue = self.waiting.get_mut(&client)?;
-        let wanted = queue.pop(request)?;
-        if queue.is_empty() {
-            self.waiting.remove(&client);
-        } else {
-            self.turns.push_back(client);
-        }
-        Some(wanted)
     }
 
     /// Drops the waiting ranges of a client, or of one request.
     pub(crate) fn forget(&mut self, client: u64, request: Option<u64>) {
-        let Some(queue) = self.waiting.get_mut(&client) else { return };
-        if let Some(request) = request {
-            queue.remove(request);
-        }
-        if request.is_none() || queue.is_empty() {
-            self.waiting.remove(&client);
-            self.turns.retain(|of| *of != client);
+        match request {
+            Some(request) => self.waiting.remove((client, request)),
+            None => self.waiting.retain(|(of, _)| of != client),
         }
         let mut held = self.counts.lock();
         // Memory may have been reserved for it.
         held.is_changed = true;
-        held.is_awaited = !self.turns.is_empty();
+        held.is_awaited = !self.waiting.is_empty();
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MIB: usize = 1 << 20;

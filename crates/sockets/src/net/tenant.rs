@@ -1,0 +1,71 @@
+//! Who peers are, for sharing.
+
+use crate::net::address::Address;
+use crate::peer::PeerInfo;
+use bytes::Bytes;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use towpath_zmtp::Principal;
+
+/// Who a peer is, for sharing: peers of one tenant have one turn and one share, however many connections they make.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Tenant {
+    /// A user that logged in, from wherever.
+    User(Bytes),
+    /// An IPv4 address.
+    Ipv4(Ipv4Addr),
+    /// The first 64 bits of IPv6 addresses: a host has them all.
+    Ipv6([u8; 8]),
+    /// A user of this machine, over ipc. `None`: the kernel doesn't know it.
+    Ipc(Option<u32>),
+    /// This process.
+    Inproc,
+}
+
+impl Tenant {
+    /// The tenant of a peer.
+    pub fn of(peer: &PeerInfo) -> Tenant {
+        match &peer.principal {
+            Principal::User(user) => Tenant::User(user.clone()),
+            _ => Tenant::of_address(&peer.address),
+        }
+    }
+
+    /// The tenant of a peer that hasn't logged in.
+    pub fn of_address(address: &Address) -> Tenant {
+        match address {
+            Address::Tcp(address) => Tenant::of_ip(address),
+            Address::Ipc { uid, .. } => Tenant::Ipc(*uid),
+            Address::Inproc => Tenant::Inproc,
+        }
+    }
+
+    fn of_ip(address: &SocketAddr) -> Tenant {
+        match address.ip().to_canonical() {
+            IpAddr::V4(address) => Tenant::Ipv4(address),
+            IpAddr::V6(address) => {
+                let [a, b, c, d, e, f, g, h, ..] = address.octets();
+                Tenant::Ipv6([a, b, c, d, e, f, g, h])
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_network_or_user_are_one_tenant() {
+        let tcp = |address: &str| Tenant::of_address(&Address::Tcp(address.parse().unwrap()));
+        assert_eq!(tcp("192.0.2.1:1"), tcp("192.0.2.1:2"));
+        assert_ne!(tcp("192.0.2.1:1"), tcp("192.0.2.2:1"));
+        assert_eq!(tcp("[::ffff:192.0.2.1]:1"), tcp("192.0.2.1:1"));
+        assert_eq!(tcp("[2001:db8:0:1::1]:1"), tcp("[2001:db8:0:1:ffff::9]:1"));
+        assert_ne!(tcp("[2001:db8:0:1::1]:1"), tcp("[2001:db8:0:2::1]:1"));
+        let ipc = |uid| Tenant::of_address(&Address::Ipc { pid: Some(uid as i32 + 7), uid: Some(uid) });
+        assert_eq!(ipc(1000), ipc(1000));
+        assert_ne!(ipc(1000), ipc(1001));
+    }
+}
