@@ -19,10 +19,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod catalogue;
 pub mod client;
 pub mod digest;
 pub mod limits;
 pub mod path;
 pub mod protocol;
+mod record_log;
 pub mod root;
 pub mod server;

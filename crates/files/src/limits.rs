@@ -27,6 +27,17 @@ pub const LIST_PAGE_ENTRIES_MAX: usize = 4096;
 /// Bytes of JSON in one page of a list ("list").
 pub const LIST_PAGE_BYTES_MAX: usize = 512 << 10;
 
+/// Changes in one page (`docs/protocol/follow.md`, "changes").
+pub const CHANGES_PAGE_ENTRIES_MAX: usize = 1024;
+/// Bytes of JSON in one page of changes ("changes").
+pub const CHANGES_PAGE_BYTES_MAX: usize = 512 << 10;
+/// Follows of one client ("follow").
+pub const FOLLOWS_MAX: usize = 16;
+/// Paths of a server that watches ("Limits").
+pub const CATALOGUE_PATHS_MAX: usize = 1 << 22;
+/// Deletions that a server remembers at least ("Sequence numbers").
+pub const TOMBSTONES_MIN: usize = 1 << 16;
+
 /// Smallest chunk that a client may ask for ("fetch").
 pub const CHUNK_BYTES_MIN: u64 = 4 << 10;
 /// Chunk size where the client names none ("fetch").

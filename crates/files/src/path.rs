@@ -148,6 +148,20 @@ pub fn check_name(name: &[u8]) -> Result<(), PathError> {
     }
 }
 
+/// Beginning of the names of files that transfers keep beside what they receive.
+pub const TRANSFER_PREFIX: &[u8] = b".tow-";
+/// Hex digits in such a name.
+pub const TRANSFER_HASH_DIGITS: usize = 16;
+/// Their ends.
+const TRANSFER_SUFFIXES: [&[u8]; 3] = [b".part", b".state", b".follow"];
+
+/// Whether a name is that of a partial file, of its state, or of the record of a follower. No such file is received or published.
+pub fn is_reserved(name: &[u8]) -> bool {
+    let Some(rest) = name.strip_prefix(TRANSFER_PREFIX) else { return false };
+    let stem = TRANSFER_SUFFIXES.iter().find_map(|suffix| rest.strip_suffix(*suffix));
+    stem.is_some_and(|stem| stem.len() == TRANSFER_HASH_DIGITS && stem.iter().all(u8::is_ascii_hexdigit))
+}
+
 /// Displays bytes from a peer safely in a log or on a terminal: control characters, backslashes and invalid UTF-8 are escaped.
 #[derive(Copy, Clone)]
 pub struct Escaped<'a>(pub &'a [u8]);

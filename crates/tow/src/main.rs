@@ -10,7 +10,7 @@ mod runtime;
 use crate::cli::escape::Printable;
 use crate::cli::exit::Failure;
 use crate::cli::output::eprint_line;
-use crate::commands::{broker, call, demo, get, ls, serve, work};
+use crate::commands::{broker, call, demo, follow, get, ls, serve, work};
 use crate::runtime::{log, rlimits, signals};
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
@@ -20,13 +20,14 @@ Files:
   tow serve /srv/data                          # on tcp://127.0.0.1:5571
   tow ls tcp://127.0.0.1:5571/
   tow get tcp://127.0.0.1:5571/dir ./dir       # again: fetches only what is missing
+  tow follow tcp://127.0.0.1:5571/dir ./dir    # of tow serve --watch: goes on with what changes
 Requests:
   tow broker --journal /var/lib/tow            # on tcp://127.0.0.1:5555
   tow work shout -- tr a-z A-Z                 # runs `tr` for each request
   tow call shout hello                         # prints HELLO
 
 A TIME is in seconds or has a unit: 0.5, 500ms, 2min. A SIZE is in bytes, or in K, M, G or T.
-Exit status: 0 done, 1 failed or incomplete, 2 wrong usage.
+Exit status: 0 done, 1 failed or incomplete, 2 wrong usage, 3 deletions are held (follow).
 TOW_LOG sets the level of the log on standard error: error, warn, info, debug or trace.";
 
 /// Moves files and requests between machines over ZeroMQ's wire protocol, ZMTP 3.1.
@@ -45,6 +46,8 @@ enum Command {
     Ls(ls::Arguments),
     /// Fetch a file, a directory or a glob, and resume it.
     Get(get::Arguments),
+    /// Keep a directory as a path on a server is, change by change.
+    Follow(follow::Arguments),
     /// Queue requests and give them to workers; an asynchronous Majordomo broker.
     Broker(broker::Arguments),
     /// Serve requests by running a command for each.
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Ls(arguments) => ls::run(arguments),
         Command::Get(arguments) => get::run(arguments),
+        Command::Follow(arguments) => follow::run(arguments),
         Command::Broker(arguments) => broker::run(arguments),
         Command::Call(arguments) => call::run(arguments),
         Command::Work(arguments) => work::run(arguments),

@@ -35,7 +35,11 @@ const CRATES: &[Crate] = &[
         layers: "auth message peer_id waker | error event handle options unsent | disk net options_check | peer | hub | socket",
         known: &[],
     },
-    Crate { folder: "crates/files", layers: "path | root | digest | limits | protocol | client server", known: &[] },
+    Crate {
+        folder: "crates/files",
+        layers: "path record_log | root | digest | limits | protocol | catalogue | client server",
+        known: &[],
+    },
     Crate { folder: "crates/requests", layers: "limits | body | assembler numbered | message | majordomo", known: &[] },
     Crate {
         folder: "crates/journal",

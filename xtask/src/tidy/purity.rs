@@ -10,6 +10,7 @@ const RULE: &str = "pure";
 const PURE: &[&str] = &[
     "crates/zmtp/src",
     "crates/files/src/protocol",
+    "crates/files/src/catalogue",
     "crates/files/src/server/session",
     "crates/files/src/client/transfer",
     "crates/broker/src/core",

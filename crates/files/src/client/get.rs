@@ -213,7 +213,7 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
 
 /// Twice as many as there are cores. All bytes of a leaf go to one worker: with no more workers than cores, leaves
 /// would wait for a worker that waits for a core or for its turn to write to the file, and a core would be idle.
-fn workers() -> usize {
+pub(super) fn workers() -> usize {
     std::thread::available_parallelism().map_or(WORKERS_MIN, |cores| (2 * cores.get()).clamp(WORKERS_MIN, WORKERS_MAX))
 }
 
@@ -345,6 +345,8 @@ impl Driver {
                     }
                 }
                 Output::OpenDestination { base, name, dir } => self.open_destination(base, name, dir)?,
+                // Only of what is fed.
+                Output::InPlace => {}
                 Output::Warn(text) => {
                     tracing::warn!("{text}");
                     self.warned += 1;

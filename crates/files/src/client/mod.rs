@@ -7,6 +7,7 @@ pub mod assembler;
 mod connection;
 mod destination;
 mod disk;
+pub mod follow;
 mod get;
 mod idle_timer;
 mod listing;

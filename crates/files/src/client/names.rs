@@ -1,26 +1,34 @@
 //! Names at the destination: of partial files, of what a pattern matches, and the targets of links.
 
-use crate::path::RelPath;
+use super::transfer::Source;
+pub use crate::path::is_reserved;
+use crate::path::{RelPath, TRANSFER_HASH_DIGITS, TRANSFER_PREFIX};
 
-const PREFIX: &[u8] = b".tow-";
 const PART_SUFFIX: &[u8] = b".part";
 const STATE_SUFFIX: &[u8] = b".state";
-/// Hex digits of the hash in the name of a partial file.
-const HASH_DIGITS: usize = 16;
 
 /// The names of the partial file and of its state for a file of this name: `.tow-<16 hex digits of the BLAKE3 of the
 /// name>.part` and `.state`, beside it. A hash, since the name itself may be as long as names can be.
 pub fn partial_names(name: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let hash = blake3::hash(name).to_hex();
-    let stem = [PREFIX, hash.as_bytes().get(..HASH_DIGITS).unwrap_or_default()].concat();
+    let stem = [TRANSFER_PREFIX, hash.as_bytes().get(..TRANSFER_HASH_DIGITS).unwrap_or_default()].concat();
     ([&stem, PART_SUFFIX].concat(), [&stem, STATE_SUFFIX].concat())
 }
 
-/// Whether a name is that of a partial file or its state.
-pub fn is_reserved(name: &[u8]) -> bool {
-    let Some(rest) = name.strip_prefix(PREFIX) else { return false };
-    let stem = rest.strip_suffix(PART_SUFFIX).or_else(|| rest.strip_suffix(STATE_SUFFIX));
-    stem.is_some_and(|stem| stem.len() == HASH_DIGITS && stem.iter().all(u8::is_ascii_hexdigit))
+/// The name of the record of a follower of this source.
+pub fn follow_name(source: &Source) -> Vec<u8> {
+    let key = match source {
+        Source::Path(path) => [b"/path/", path.as_bytes()].concat(),
+        Source::Glob(glob) => [b"/glob/", glob.as_bytes()].concat(),
+    };
+    let hash = blake3::hash(&key).to_hex();
+    let digits = hash.as_bytes().get(..TRANSFER_HASH_DIGITS).unwrap_or_default();
+    [TRANSFER_PREFIX, digits, b".follow"].concat()
+}
+
+/// The last name of a path, as a path.
+pub fn own_name(path: &RelPath) -> Option<RelPath> {
+    path.name().and_then(|name| RelPath::new(name).ok())
 }
 
 /// The directory that all matches of a pattern are below: its leading names without a wildcard, never the last name.

@@ -168,7 +168,7 @@ fn entry_bytes(value: &Digested) -> usize {
 }
 
 /// Whether the digest of a file that was the same before and after hashing stays valid: see [`SETTLED_AFTER_SECONDS`].
-pub(super) fn may_be_remembered(stat: &FileStat, hashing_began: Timestamp) -> bool {
+pub(crate) fn may_be_remembered(stat: &FileStat, hashing_began: Timestamp) -> bool {
     let settled = stat.changed.seconds.saturating_add(SETTLED_AFTER_SECONDS);
     (hashing_began.seconds, hashing_began.nanoseconds) >= (settled, stat.changed.nanoseconds)
 }

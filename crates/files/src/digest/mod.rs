@@ -10,7 +10,7 @@ pub use cache::{DigestCache, Digested, FileKey, SETTLED_AFTER_SECONDS, wall_cloc
 pub use hash::{FileHasher, HashError};
 pub use leaves::{LEAF_BYTES_MIN, LEAVES_MAX, Leaf, LeafError, LeafHasher, LeafSize, TreeHasher, merge_leaves};
 
-use cache::may_be_remembered;
+pub(crate) use cache::may_be_remembered;
 use std::fmt;
 use std::str::FromStr;
 

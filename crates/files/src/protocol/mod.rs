@@ -6,6 +6,7 @@ pub mod control;
 pub mod data;
 pub mod envelope;
 mod error;
+pub mod follow;
 pub mod plain;
 
 pub use error::{ErrorCode, WireError};
@@ -19,6 +20,10 @@ pub const CONTROL_TAG: &[u8; 4] = b"TOW1";
 pub const DATA_TAG: &[u8; 4] = b"TOWD";
 /// First frame of a request in the plain dialect.
 pub const PLAIN_FETCH: &[u8] = b"fetch";
+/// First frame of a follow in the plain dialect.
+pub const PLAIN_FOLLOW: &[u8] = b"follow";
+/// First frame that gives credit in the plain dialect.
+pub const PLAIN_CREDIT: &[u8] = b"credit";
 /// First frame of an error in the plain dialect.
 pub const PLAIN_ERROR: &[u8] = b"error";
 
@@ -29,7 +34,7 @@ pub enum Dialect {
     Control,
     /// `TOWD…`: the header of a data message; bodies follow.
     Data,
-    /// `fetch`: the plain dialect.
+    /// `fetch`, `follow` or `credit`: the plain dialect.
     Plain,
 }
 
@@ -40,7 +45,7 @@ impl Dialect {
             Some(Self::Control)
         } else if first_frame.starts_with(DATA_TAG) {
             Some(Self::Data)
-        } else if first_frame == PLAIN_FETCH {
+        } else if [PLAIN_FETCH, PLAIN_FOLLOW, PLAIN_CREDIT].contains(&first_frame) {
             Some(Self::Plain)
         } else {
             None

@@ -2,8 +2,79 @@
 
 use bytes::Bytes;
 
-use super::{PLAIN_ERROR, PLAIN_FETCH, WireError};
-use crate::limits::{FILE_BYTES_MAX, PATH_BYTES_MAX, PLAIN_SIZE_MAX};
+use super::follow::{Cursor, FollowFrom, FollowFromError};
+use super::{PLAIN_CREDIT, PLAIN_ERROR, PLAIN_FETCH, PLAIN_FOLLOW, WireError};
+use crate::limits::{CREDIT_BYTES_MAX, FILE_BYTES_MAX, PATH_BYTES_MAX, PLAIN_SIZE_MAX};
+
+/// A message of the plain dialect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlainMessage {
+    /// Asks for a file.
+    Fetch(PlainRequest),
+    /// Asks for changes, with the contents of files.
+    Follow(PlainFollow),
+    /// Lets the server send more.
+    Credit {
+        /// Bytes, added to what is left of earlier credit.
+        bytes: u64,
+    },
+}
+
+/// A follow in the plain dialect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlainFollow {
+    /// What is followed; empty for the root. Not checked beyond its length.
+    pub path: Bytes,
+    /// Where it begins.
+    pub from: FollowFrom,
+}
+
+impl PlainMessage {
+    /// Reads a message from its frames, envelope already taken off.
+    ///
+    /// # Errors
+    /// Neither a `fetch`, a `follow` nor a `credit` with what belongs to it.
+    pub fn decode<F: AsRef<[u8]>>(frames: &[F]) -> Result<Self, WireError> {
+        let frames_of =
+            |first: &[u8]| frames.split_first().filter(|(of, _)| of.as_ref() == first).map(|(_, rest)| rest);
+        if let Some(operands) = frames_of(PLAIN_FOLLOW) {
+            let (path, from) = match operands {
+                [path] => (path, FollowFrom::Beginning),
+                [path, from] => {
+                    let from = std::str::from_utf8(from.as_ref()).ok().and_then(|from| from.parse().ok());
+                    (path, from.ok_or_else(|| WireError::bad(format!("FROM is {FollowFromError}")))?)
+                }
+                _ => return Err(WireError::bad("`follow` takes PATH, and FROM")),
+            };
+            return Ok(Self::Follow(PlainFollow { path: path_operand(path.as_ref())?, from }));
+        }
+        match frames_of(PLAIN_CREDIT) {
+            Some([bytes]) => {
+                let bytes = decimal(bytes.as_ref(), "BYTES")?;
+                if bytes > CREDIT_BYTES_MAX {
+                    return Err(WireError::bad(format!("BYTES is over {CREDIT_BYTES_MAX}")));
+                }
+                Ok(Self::Credit { bytes })
+            }
+            Some(_) => Err(WireError::bad("`credit` takes BYTES")),
+            None => PlainRequest::decode(frames).map(Self::Fetch),
+        }
+    }
+}
+
+/// The frames of a change.
+pub fn follow_frames(
+    kind: &'static [u8],
+    path: &[u8],
+    cursor: Cursor,
+    size: u64,
+    offset: u64,
+    body: Bytes,
+) -> [Bytes; 6] {
+    let text = |number: u64| number.to_string().into();
+    let (path, cursor) = (Bytes::copy_from_slice(path), cursor.to_string().into());
+    [Bytes::from_static(kind), path, cursor, text(size), text(offset), body]
+}
 
 /// A request of the plain dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]

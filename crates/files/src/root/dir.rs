@@ -2,7 +2,7 @@
 
 use super::{FileKind, FileStat, RootError, Timestamp};
 use crate::path::check_name;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
     Access, AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, accessat, chmod, fchmod, fcntl_setfl,
     fstat, futimens, linkat, mkdirat, openat, readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
@@ -221,6 +221,12 @@ impl Dir {
     /// Makes creations, renames and removals in it durable.
     pub fn sync(&self) -> Result<(), RootError> {
         Ok(rustix::fs::fsync(&self.0)?)
+    }
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

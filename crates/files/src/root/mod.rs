@@ -245,6 +245,11 @@ impl Root {
         }
     }
 
+    /// Whether the kernel tells of all changes below it, as far as its own file system goes.
+    pub fn has_events(&self) -> bool {
+        self.is_local
+    }
+
     /// Whether a file opened here is on a local file system, where cached data is read without blocking.
     pub fn is_local(&self, file: &File, stat: &FileStat) -> bool {
         (self.is_local && self.device == stat.device) || local::is_local(file)

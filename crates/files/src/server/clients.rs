@@ -10,7 +10,7 @@ use super::{Failure, RECEIPTS};
 use crate::path::Escaped;
 use crate::protocol::control::{ConfirmedFile, Request};
 use crate::protocol::envelope::{Opening, opening};
-use crate::protocol::plain::PlainRequest;
+use crate::protocol::plain::{PlainMessage, PlainRequest};
 use crate::protocol::{Dialect, ErrorCode, WireError};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
@@ -68,7 +68,7 @@ impl Clients {
         self.counters.connected += 1;
         let quotas = self.quotas.client();
         let client = Client {
-            session: Session::new(principal, quotas.clone()),
+            session: Session::new(principal, quotas.clone()).following(self.pool.context().published.is_some()),
             address,
             tenant,
             key: self.next_key,
@@ -77,6 +77,15 @@ impl Clients {
             snapshot: Arc::default(),
         };
         self.clients.insert(peer, client);
+    }
+
+    /// Something was published: tells those who follow.
+    pub(super) fn published(&mut self, touched: &mut BTreeSet<PeerId>) {
+        for (peer, client) in &mut self.clients {
+            if client.session.published() {
+                touched.insert(*peer);
+            }
+        }
     }
 
     /// Removes a client and releases all that it had.
@@ -104,10 +113,15 @@ impl Clients {
         let envelope: Vec<Bytes> = envelope.iter().map(|frame| Bytes::copy_from_slice(frame)).collect();
         match frames.first().and_then(|first| Dialect::of(first)) {
             Some(Dialect::Plain) => {
-                let request = PlainRequest::decode(frames);
-                log_plain(&client.address, &request);
-                self.counters.add_request(&request);
-                client.session.plain_request(envelope, request);
+                let message = PlainMessage::decode(frames);
+                log_plain(&client.address, &message);
+                self.counters.add_request(&message);
+                match message {
+                    Ok(PlainMessage::Fetch(request)) => client.session.plain_request(envelope, Ok(request)),
+                    Err(error) => client.session.plain_request(envelope, Err(error)),
+                    Ok(PlainMessage::Follow(request)) => client.session.plain_follow(envelope, request),
+                    Ok(PlainMessage::Credit { bytes }) => client.session.plain_credit(bytes),
+                }
             }
             Some(Dialect::Control) => {
                 let json = frames.get(1).ok_or_else(|| WireError::bad("a control message has a second frame, of JSON"));
@@ -121,7 +135,9 @@ impl Clients {
             }
             Some(Dialect::Data) | None => {
                 tracing::warn!(address = %client.address, "refused: a message of no known dialect");
-                client.session.request(envelope, Err(WireError::bad("a message begins with TOW1 or fetch")));
+                client
+                    .session
+                    .request(envelope, Err(WireError::bad("a message begins with TOW1, fetch, follow or credit")));
             }
         }
     }
@@ -273,15 +289,20 @@ fn log_request(address: &str, request: &Result<Request, WireError>) {
             tracing::info!(%address, id = fetch.id, files = fetch.files.len(), %first, "fetch");
         }
         Ok(Request::List(list)) => tracing::info!(%address, id = list.id, recursive = list.recursive, "list"),
+        Ok(Request::Follow(follow)) => tracing::info!(%address, id = follow.id, from = %follow.from, "follow"),
         Ok(Request::Cancel { id }) => tracing::info!(%address, id, "cancel"),
         Ok(_) => {}
         Err(error) => tracing::warn!(%address, id = error.id, reason = %error, "refused"),
     }
 }
 
-fn log_plain(address: &str, request: &Result<PlainRequest, WireError>) {
+fn log_plain(address: &str, request: &Result<PlainMessage, WireError>) {
     match request {
-        Ok(PlainRequest { path, range: None }) => {
+        Ok(PlainMessage::Follow(follow)) => {
+            let path = Escaped(&follow.path).to_string();
+            tracing::info!(%address, %path, from = %follow.from, "plain follow");
+        }
+        Ok(PlainMessage::Fetch(PlainRequest { path, range: None })) => {
             let path = Escaped(path.as_deref().unwrap_or_default()).to_string();
             tracing::info!(%address, %path, "plain fetch");
         }

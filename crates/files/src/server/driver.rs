@@ -8,11 +8,15 @@ use super::quota::small_files::SmallFiles;
 use super::session::{IfShort, Outgoing, Part, Ticket};
 use super::snapshot::RootWatch;
 use super::storage::{PageCache, Storage};
+use super::watch::{Published, Watch, WatchOptions};
+use crate::catalogue::Catalogue;
 use crate::digest::DigestCache;
 use crate::limits::CONTROL_BYTES_MAX;
+use crate::protocol::follow::Epoch;
 use crate::root::RootError;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use towpath_sockets::SocketType;
 use towpath_sockets::{
@@ -52,6 +56,8 @@ pub struct ServerOptions {
     pub open_files_max: usize,
     /// Memory of small files that were read and not sent yet, for all clients, in bytes.
     pub small_files_bytes: usize,
+    /// Watch the directory, so that clients can follow it.
+    pub watch: Option<WatchOptions>,
 }
 
 impl ServerOptions {
@@ -70,6 +76,7 @@ impl ServerOptions {
             digest_file: None,
             open_files_max: half_of_descriptors(),
             small_files_bytes: SMALL_FILES_BYTES,
+            watch: None,
         }
     }
 
@@ -101,6 +108,14 @@ pub enum ServeError {
         /// Why.
         source: std::io::Error,
     },
+    /// The root can't be watched.
+    #[error("cannot watch {path}: {reason}")]
+    Watch {
+        /// As it was given.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// Threads can't be started.
     #[error("cannot start the server's threads: {0} (ulimit -u, pids.max?)")]
     Threads(#[source] std::io::Error),
@@ -117,6 +132,9 @@ pub struct Server {
     done: Receiver<Done>,
     authenticator: Option<Authenticator>,
     control: Control,
+    published: Option<Arc<Published>>,
+    /// The threads that watch, until the server ends.
+    _watch: Option<Watch>,
 }
 
 impl Server {
@@ -127,7 +145,13 @@ impl Server {
 
     pub(super) fn bind_with(options: ServerOptions, storage: Box<dyn Storage>) -> Result<Server, ServeError> {
         let ServerOptions { root: path, endpoints, mut hub, authenticator, .. } = options;
-        let root = RootWatch::open(&path).map_err(|source| ServeError::Root { path, source })?;
+        let root = RootWatch::open(&path).map_err(|source| ServeError::Root { path: path.clone(), source })?;
+        if options.watch.is_some() && root.last().only_file().is_some() {
+            return Err(ServeError::Watch {
+                path,
+                reason: "it is a file; only a directory can be followed".to_owned(),
+            });
+        }
         hub.socket_type = SocketType::Router;
         hub.max_message_bytes = MESSAGE_BYTES_MAX;
         hub.max_frames = MESSAGE_FRAMES_MAX;
@@ -141,10 +165,18 @@ impl Server {
                 .map_err(|source| ServeError::DigestFile { path: file.clone(), source })?,
         };
         let small_files = SmallFiles::new(options.small_files_bytes);
-        let (pool, done) = Pool::new(root, cache, small_files, storage, waker.clone()).map_err(ServeError::Threads)?;
+        let catalogue = |_| Arc::new(Published::new(Catalogue::new(new_epoch()), waker.clone()));
+        let published = options.watch.map(catalogue);
+        let (pool, done) = Pool::new(root, cache, small_files, storage, published.clone(), waker.clone())
+            .map_err(ServeError::Threads)?;
+        let watch = options.watch.zip(published.clone()).map(|(options, published)| {
+            Watch::start(options, pool.context(), published)
+                .map_err(|error| ServeError::Watch { path, reason: error.to_string() })
+        });
+        let watch = watch.transpose()?;
         let clients = Clients::new(pool, options.open_files_max);
         let control = Control::new(waker);
-        Ok(Server { hub, endpoints, clients, done, authenticator, control })
+        Ok(Server { hub, endpoints, clients, done, authenticator, control, published, _watch: watch })
     }
 
     /// Endpoints that it listens on, with the real ports.
@@ -170,6 +202,9 @@ impl Server {
                 self.clients.done(done, &mut touched);
             }
             self.clients.start_copies();
+            if self.published.as_ref().is_some_and(|published| published.take_news()) {
+                self.clients.published(&mut touched);
+            }
             self.control.turn(&mut self.hub, &self.clients);
             loop {
                 touched.append(&mut self.clients.may_open());
@@ -255,6 +290,17 @@ impl Server {
         clients.served(peer);
         hub.pause_reading(peer, clients.is_congested(peer));
     }
+}
+
+/// An epoch that no other server has had.
+fn new_epoch() -> Epoch {
+    let mut epoch = [0; 16];
+    // Without the system's randomness, which it always has, the time is as good as unique.
+    if rustix::rand::getrandom(&mut epoch, rustix::rand::GetRandomFlags::empty()) != Ok(epoch.len()) {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        epoch = since.as_nanos().to_be_bytes();
+    }
+    Epoch(epoch)
 }
 
 fn half_of_descriptors() -> usize {

@@ -8,6 +8,7 @@ mod chunks;
 mod clients;
 mod deferred_close;
 mod driver;
+mod follow;
 mod glob;
 mod handle;
 mod jobs;
@@ -18,6 +19,7 @@ mod session;
 mod snapshot;
 mod stats;
 mod storage;
+mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,7 @@ pub use driver::{ServeError, Server, ServerOptions};
 pub use handle::Handle;
 pub use stats::{Counters, PeerStats, QuotaStats, Stats, TransferStats, Wait};
 pub use towpath_sockets::Authenticator;
+pub use watch::WatchOptions;
 
 use crate::protocol::ErrorCode;
 

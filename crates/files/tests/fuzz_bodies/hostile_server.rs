@@ -339,6 +339,7 @@ impl Play {
                     self.transfer.destination(placement, self.fresh);
                 }
                 Output::Disk(command) => self.disk.carry_out(command),
+                Output::InPlace => {}
                 Output::Warn(text) => assert!(!text.chars().any(char::is_control), "a terminal would obey {text:?}"),
                 Output::Finished => self.over = true,
             }
@@ -359,7 +360,11 @@ impl Play {
                 });
                 self.fetches.push_back(Fetch { id: fetch.id, files: files.collect() });
             }
-            Request::Hello | Request::Credit { .. } | Request::Cancel { .. } | Request::Confirm(_) => {}
+            Request::Hello
+            | Request::Follow(_)
+            | Request::Credit { .. }
+            | Request::Cancel { .. }
+            | Request::Confirm(_) => {}
         }
     }
 

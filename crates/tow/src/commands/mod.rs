@@ -4,6 +4,7 @@ pub mod broker;
 pub mod call;
 mod call_load;
 pub mod demo;
+pub mod follow;
 pub mod get;
 pub mod ls;
 pub mod serve;

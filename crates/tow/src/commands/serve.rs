@@ -3,10 +3,12 @@
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
+use crate::cli::units::duration;
 use crate::runtime::signals::on_stop_signal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use towpath_files::server::{Server, ServerOptions};
+use std::time::Duration;
+use towpath_files::server::{Server, ServerOptions, WatchOptions};
 use towpath_sockets::{Congestion, Heartbeat, MechanismConfig};
 
 /// Heartbeat intervals without a word after which a client is disconnected. Generous, since libzmq doesn't read while its application
@@ -26,6 +28,15 @@ pub struct Arguments {
     /// Remember digests of files in this file across restarts.
     #[arg(long, value_name = "FILE")]
     digest_file: Option<PathBuf>,
+    /// Watch the directory, so that clients can follow it.
+    #[arg(long)]
+    watch: bool,
+    /// Publish a file when nothing has happened to it for so long.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, requires = "watch")]
+    settle: Duration,
+    /// Look at everything again so often, whatever the kernel tells.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration, requires = "watch")]
+    rescan: Duration,
     #[command(flatten)]
     listen: ListenArgs,
     /// TCP congestion control: system, a name, or auto (cubic for peers on this machine).
@@ -37,6 +48,7 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let mut options = ServerOptions::new(&arguments.path);
     options.digest_file = arguments.digest_file;
+    options.watch = arguments.watch.then_some(WatchOptions { settle: arguments.settle, rescan: arguments.rescan });
     let interval = arguments.listen.heartbeat;
     let timeout = interval * HEARTBEATS_MISSED_MAX;
     // The client needn't wait longer than the server does.

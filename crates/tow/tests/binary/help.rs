@@ -2,7 +2,7 @@
 
 use crate::support::process::{run, tow};
 
-const COMMANDS: [&str; 8] = ["", "serve", "ls", "get", "broker", "work", "call", "demo"];
+const COMMANDS: [&str; 9] = ["", "serve", "ls", "get", "follow", "broker", "work", "call", "demo"];
 
 /// Widest line.
 const COLUMNS: usize = 100;

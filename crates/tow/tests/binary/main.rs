@@ -11,6 +11,7 @@ mod demo;
 mod destination;
 mod failover;
 mod features;
+mod following;
 mod hanging_disk;
 mod help;
 mod hostile_server;

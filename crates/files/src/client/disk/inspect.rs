@@ -26,6 +26,7 @@ pub(super) fn inspect(
     destination: &Destination,
     local: &RelPath,
     listed: &Version,
+    digest: Option<Digest>,
     verify: bool,
     cancelled: &Cancelled,
 ) -> Result<Found, DiskError> {
@@ -39,7 +40,11 @@ pub(super) fn inspect(
     };
     let existing = dir.existing(name).map_err(failed)?;
     match &existing {
-        Some(stat) if stat.kind == FileKind::File && (stat.size, stat.modified) == (listed.size, listed.modified) => {
+        Some(stat)
+            if stat.kind == FileKind::File
+                && (stat.size, stat.modified) == (listed.size, listed.modified)
+                && digest.is_none_or(|digest| has_digest(&dir, name, digest, cancelled)) =>
+        {
             // Perhaps installed from a partial file just before its transfer was killed.
             if has_state(listed) {
                 clear_away(&dir, listed, name);
@@ -94,6 +99,11 @@ fn remove(dir: &Dir, name: &[u8]) {
 
 fn is_empty_dir(dir: &Dir, name: &[u8]) -> bool {
     dir.open_dir(name).and_then(|dir| dir.entries(0)).is_ok_and(|entries| entries.is_empty())
+}
+
+/// Whether a file has a digest. What can't be read is fetched again.
+fn has_digest(dir: &Dir, name: &[u8], digest: Digest, cancelled: &Cancelled) -> bool {
+    same_size(dir, name, cancelled) == Ok(Found::SameSize(digest))
 }
 
 /// Hashes a file of the right size: its digest tells whether it has to be fetched.

@@ -45,7 +45,7 @@ impl Partly {
 
     fn inspect_as(&self, listed: Version, verify: bool) -> Option<Partial> {
         let destination = Destination::new(self.temp.path(), false).unwrap();
-        match inspect(&destination, &"f".parse().unwrap(), &listed, verify, &Cancelled::default()).unwrap() {
+        match inspect(&destination, &"f".parse().unwrap(), &listed, None, verify, &Cancelled::default()).unwrap() {
             Found::Partial(partial) => Some(partial),
             Found::Nothing => None,
             other => panic!("{other:?}"),

@@ -143,9 +143,9 @@ impl Disk {
     /// Carries out a command. Small files wait for [`Disk::flush`].
     pub(super) fn command(&mut self, command: DiskCommand) {
         match command {
-            DiskCommand::Inspect { file, local, listed } => {
+            DiskCommand::Inspect { file, local, listed, digest } => {
                 let verify = self.options.verify;
-                self.send(file.0, Job::Inspect { file, local, listed, verify });
+                self.send(file.0, Job::Inspect { file, local, listed, digest, verify });
             }
             DiskCommand::CheckSpace { .. } => self.report(DiskReport::Space { free: self.destination.free_bytes() }),
             DiskCommand::MakeDir { local } => {

@@ -135,7 +135,7 @@ fn partial_file_that_changed_since_inspection_is_not_resumed() {
     drop(first);
     let mut second = folder.disk();
     let local: RelPath = "f".parse().unwrap();
-    second.command(DiskCommand::Inspect { file: FileKey(1), local, listed: VERSION });
+    second.command(DiskCommand::Inspect { file: FileKey(1), local, listed: VERSION, digest: None });
     let found = report(&mut second);
     assert!(matches!(found, DiskReport::Inspected { found: Ok(Found::Partial(_)), .. }), "{found:?}");
     let mut third = folder.disk();

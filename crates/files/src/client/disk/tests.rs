@@ -76,7 +76,12 @@ fn end_does_not_wait_for_hashing() {
     let mut disk = Disk::start(folder.path(), options, || {}).unwrap();
     disk.command(DiskCommand::Begin(spec));
     disk.command(DiskCommand::Zeros { content, leaf: 0, offset: 0, length: SIZE, credit: 0 });
-    disk.command(DiskCommand::Inspect { file: FileKey(1), local: "there".parse().unwrap(), listed: version });
+    disk.command(DiskCommand::Inspect {
+        file: FileKey(1),
+        local: "there".parse().unwrap(),
+        listed: version,
+        digest: None,
+    });
     // Both workers have begun.
     let (part, _) = partial_names(b"hole");
     let part = folder.path().join(OsString::from_vec(part));

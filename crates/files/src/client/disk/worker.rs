@@ -18,7 +18,7 @@ use super::inspect::{inspect, read_range};
 use super::install::{self, OpenDir};
 use super::partial::{OpenPartial, PartialFile, io_error};
 use crate::client::transfer::{ContentKey, DiskError, DiskReport, FileKey, Part, SmallFile, Version};
-use crate::digest::{Leaf, LeafHasher, LeafSize};
+use crate::digest::{Digest, Leaf, LeafHasher, LeafSize};
 use crate::path::RelPath;
 use crate::root::Timestamp;
 
@@ -35,6 +35,7 @@ pub(super) enum Job {
         file: FileKey,
         local: RelPath,
         listed: Version,
+        digest: Option<Digest>,
         verify: bool,
     },
     Small(Vec<SmallFile>),
@@ -178,8 +179,8 @@ impl Worker {
 
     fn work(&mut self, job: Job) -> Vec<DiskReport> {
         let report = match job {
-            Job::Inspect { file, local, listed, verify } => {
-                let found = inspect(&self.destination, &local, &listed, verify, &self.cancelled);
+            Job::Inspect { file, local, listed, digest, verify } => {
+                let found = inspect(&self.destination, &local, &listed, digest, verify, &self.cancelled);
                 DiskReport::Inspected { file, found }
             }
             Job::Small(files) => {

@@ -31,7 +31,7 @@ impl Transfer {
                 self.request_cancelled(cancelled.id);
                 Ok(())
             }
-            Reply::Hello(_) | Reply::Unknown => Ok(()),
+            Reply::Hello(_) | Reply::Following(_) | Reply::Changes(_) | Reply::Unknown => Ok(()),
         }
     }
 
@@ -78,6 +78,9 @@ impl Transfer {
         let changed = !version.same_content(&task.version)
             || leaves != task.leaves
             || task.digest.is_some_and(|known| metadata.digest.is_some_and(|digest| digest != known));
+        if changed && task.must_be.is_some() {
+            return self.file_failed(key, out_of_date());
+        }
         self.totals.listed_bytes = self.totals.listed_bytes.saturating_sub(task.version.size).saturating_add(size);
         task.version = version;
         task.leaves = leaves;
@@ -115,6 +118,9 @@ impl Transfer {
         {
             // The partial file was of another version with the same size and time.
             task.digest = None;
+            if task.must_be.is_some() {
+                return self.file_failed(key, out_of_date());
+            }
             return self.restart(key, "the file changed", true);
         }
         task.digest = Some(reply.digest);
@@ -234,4 +240,9 @@ impl Transfer {
         }
         Ok(())
     }
+}
+
+/// The failure of a file that has another version by now.
+fn out_of_date() -> TransferError {
+    TransferError::Unmet { code: ErrorCode::Changed, message: "the file changed; what it is now follows".to_owned() }
 }

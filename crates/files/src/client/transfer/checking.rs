@@ -79,7 +79,7 @@ impl Transfer {
                 if partial.leaves.file_bytes() == task.version.size {
                     let content = Content::resume(fresh, &partial);
                     task.leaves = partial.leaves;
-                    task.digest = partial.digest;
+                    task.digest = task.must_be.or(partial.digest);
                     self.totals.unfinished_bytes += content.written.total();
                     task.content = Some(content);
                 }

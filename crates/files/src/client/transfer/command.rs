@@ -54,6 +54,8 @@ pub enum Output {
     },
     /// Carry out a command. Each is answered by a [`DiskReport`] unless its documentation says otherwise.
     Disk(DiskCommand),
+    /// All that was fed is in place, or has failed.
+    InPlace,
     /// Show a warning.
     Warn(String),
     /// The end. Comes once, and last.
@@ -72,6 +74,8 @@ pub enum DiskCommand {
         local: RelPath,
         /// The file as it was listed.
         listed: Version,
+        /// The digest that it must have, if size and time aren't enough.
+        digest: Option<Digest>,
     },
     /// Report the free space: [`DiskReport::Space`].
     CheckSpace {

@@ -8,6 +8,7 @@ use super::file::{FileTask, Phase};
 use super::listing::Opened;
 use super::outcome::TransferError;
 use super::{FILES_IN_PROGRESS_MAX, Output};
+use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::control::{DirStat, ListPage};
 use crate::root::Timestamp;
@@ -22,6 +23,8 @@ pub(super) enum Entry {
         version: Version,
         /// Bytes that it takes on the server's disk.
         allocated: u64,
+        /// The digest that it must have, if it must have one.
+        digest: Option<Digest>,
     },
     /// A directory.
     Dir(ListedDir),
@@ -146,11 +149,13 @@ impl Transfer {
 
     fn take_entry(&mut self, entry: Entry) {
         match entry {
-            Entry::File { remote, local, version, allocated } => {
+            Entry::File { remote, local, version, allocated, digest } => {
                 self.totals.listed_files += 1;
                 self.totals.listed_bytes = self.totals.listed_bytes.saturating_add(version.size);
                 let phase = if self.fresh { Phase::Waiting } else { Phase::Inspecting };
-                let key = self.files.insert(FileTask::new(remote, local, version, allocated, phase));
+                let task =
+                    FileTask { digest, must_be: digest, ..FileTask::new(remote, local, version, allocated, phase) };
+                let key = self.files.insert(task);
                 if self.fresh {
                     self.waiting.push_back(key);
                 } else {
@@ -172,9 +177,9 @@ impl Transfer {
     /// Has files inspected that can be.
     pub(super) fn pump_inspections(&mut self) {
         for file in self.tree.take_deferred() {
-            if let Some(FileTask { local, version, .. }) = self.files.get(file) {
-                let (local, listed) = (local.clone(), *version);
-                self.command(DiskCommand::Inspect { file, local, listed });
+            if let Some(FileTask { local, version, must_be, .. }) = self.files.get(file) {
+                let (local, listed, digest) = (local.clone(), *version, *must_be);
+                self.command(DiskCommand::Inspect { file, local, listed, digest });
             }
         }
     }

@@ -77,6 +77,8 @@ impl Transfer {
             let metadata_only = values_first && task.values.is_none();
             digest = match self.options.verify {
                 false => DigestWish::None,
+                // Known already: the server needn't hash it.
+                true if task.must_be.is_some() => DigestWish::None,
                 true if values_first && !metadata_only => DigestWish::None,
                 true if small || metadata_only => DigestWish::Now,
                 true => DigestWish::Later,
@@ -104,7 +106,7 @@ impl Transfer {
         self.abandon(key);
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         task.restarts += 1;
-        (task.digest, task.values) = (None, None);
+        (task.digest, task.values) = (task.must_be, None);
         if task.restarts > RETRIES_MAX {
             let code = if is_changed { ErrorCode::Changed } else { ErrorCode::Io };
             return self.file_failed(key, TransferError::Unmet { code, message: gave_up(reason, is_changed) });

@@ -46,6 +46,8 @@ pub(super) struct FileTask {
     pub(super) allocated: u64,
     pub(super) leaves: LeafSize,
     pub(super) digest: Option<Digest>,
+    /// The digest that it must have: content of another one is another version, which isn't wanted.
+    pub(super) must_be: Option<Digest>,
     /// Leaf values that are known before the content arrives: of a file that is verified and delivered in order.
     pub(super) values: Option<Arc<[Leaf]>>,
     /// Some of it is written to an output that can't take it back.
@@ -73,6 +75,7 @@ impl FileTask {
             allocated,
             leaves: LeafSize::for_file(version.size),
             digest: None,
+            must_be: None,
             values: None,
             delivered: false,
             local_digest: None,

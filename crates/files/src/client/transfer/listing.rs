@@ -2,7 +2,7 @@
 //!
 //! A source knows nothing of fetches and of the disk. The transfer calls, in this order: [`Listing::next_request`] whenever it has room for
 //! more entries, [`Listing::page`] with each answer, [`Listing::place`] once it is known where the files go, and [`Listing::next_entry`]
-//! until there is none. A source of changes would yield the same [`Entry`]s.
+//! until there is none. Entries that were not requested here come by [`Listing::feed`].
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashSet, VecDeque};
@@ -54,6 +54,8 @@ pub(super) struct Listing {
     left_out: Option<RelPath>,
     /// Files that were yielded.
     files: u64,
+    /// Entries come by [`Listing::feed`].
+    is_fed: bool,
 }
 
 /// The source, as its first page describes it.
@@ -83,7 +85,21 @@ impl Listing {
             hasher: RandomState::new(),
             left_out: None,
             files: 0,
+            is_fed: false,
         }
+    }
+
+    /// Nothing is requested: entries come by [`Listing::feed`].
+    pub(super) fn expect_entries(&mut self) {
+        (self.complete, self.opened, self.placement) = (true, true, Some(Placement::Below));
+        self.is_fed = true;
+    }
+
+    /// Takes entries that weren't requested here.
+    pub(super) fn feed(&mut self, entries: Vec<ListEntry>) {
+        self.seen.clear();
+        self.left_out = None;
+        self.entries.extend(entries);
     }
 
     /// The open request.
@@ -260,7 +276,10 @@ impl Listing {
             EntryKind::File => {
                 self.files += 1;
                 let version = Version { size: entry.size, modified: entry.mtime, mode: entry.mode, sparse: false };
-                Ok(Some(Entry::File { remote, local, version, allocated: entry.allocated.unwrap_or(u64::MAX) }))
+                // That of a listing is nothing that a file must have: it may change.
+                let digest = entry.digest.filter(|_| self.is_fed);
+                let allocated = entry.allocated.unwrap_or(u64::MAX);
+                Ok(Some(Entry::File { remote, local, version, allocated, digest }))
             }
             EntryKind::Dir if matches!(self.placement, Some(Placement::As(_))) => {
                 Err("refused: a directory, where a file was listed".to_owned())
@@ -312,6 +331,9 @@ impl Listing {
             (_, Source::Path(source)) => remote.below(source),
             (_, Source::Glob(glob)) => remote.below(&names::glob_base(glob)),
         };
+        let is_itself = |local: &RelPath| self.is_fed && local.is_root();
+        // A file that is followed has its own name.
+        let stripped = stripped.and_then(|local| if is_itself(&local) { names::own_name(remote) } else { Some(local) });
         stripped
             .filter(|local| !local.is_root())
             .ok_or_else(|| "refused: it is not below what was requested".to_owned())

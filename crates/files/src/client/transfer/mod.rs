@@ -65,7 +65,7 @@ use super::idle_timer::{IdleTimer, is_of_no_use};
 use super::reconnects::Reconnects;
 use crate::path::RelPath;
 use crate::protocol::WireError;
-use crate::protocol::control::{Compression, Reply, Request};
+use crate::protocol::control::{Compression, ListEntry, Reply, Request};
 
 /// Chunk size, in bytes, down to which it is halved while connections break and nothing gets complete.
 const CHUNK_BYTES_RECONNECT_MIN: u64 = 64 << 10;
@@ -158,6 +158,10 @@ pub struct Transfer {
     failure: Option<TransferError>,
     idle: IdleTimer,
     reconnects: Reconnects,
+    /// Entries come by [`Transfer::feed`].
+    is_fed: bool,
+    /// Some of them aren't in place yet.
+    is_owing: bool,
 }
 
 impl Transfer {
@@ -193,8 +197,35 @@ impl Transfer {
             failure: None,
             idle: IdleTimer::new(now),
             reconnects: Reconnects::default(),
+            is_fed: false,
+            is_owing: false,
             options,
         }
+    }
+
+    /// A transfer whose entries come by [`Transfer::feed`], and go below the destination. It doesn't end by itself.
+    pub fn fed(options: TransferOptions, now: Instant) -> Self {
+        let mut transfer = Self::new(options, now);
+        transfer.is_fed = true;
+        transfer.listing.expect_entries();
+        transfer
+    }
+
+    /// Takes entries, of files with the digest that each must have. When all are in place or have failed, [`Output::InPlace`] says so.
+    pub fn feed(&mut self, entries: Vec<ListEntry>, now: Instant) {
+        self.progressed(now);
+        self.listing.feed(entries);
+        self.is_owing = true;
+        self.space = None;
+        match self.take_entries() {
+            Ok(()) => self.pump(),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// The entries that failed since the last call, if not too many did to be remembered; and how many did.
+    pub fn take_failures(&mut self) -> (Vec<FileFailure>, u64) {
+        (std::mem::take(&mut self.totals.failures), std::mem::take(&mut self.totals.failed))
     }
 
     /// A connection was made, the first or another one. That alone is no progress: a server that ends every connection
@@ -221,7 +252,9 @@ impl Transfer {
             }
         }
         let progress = self.progress();
-        if let Some(times) = self.reconnects.lost_at(progress.bytes_done + progress.files_done + progress.files_total) {
+        if let Some(times) = self.reconnects.lost_at(progress.bytes_done + progress.files_done + progress.files_total)
+            && !self.is_fed
+        {
             self.fail(TransferError::Breaking { times });
         }
         // A compressed piece, or several small files in one message, are lost with their connection.
@@ -354,6 +387,11 @@ impl Transfer {
         self.totals.progress(self.listing.is_complete())
     }
 
+    /// Why the transfer failed, if it did.
+    pub fn failure(&mut self) -> Option<TransferError> {
+        self.failure.take()
+    }
+
     /// The totals, and why the transfer failed if it did: to be called after [`Output::Finished`].
     pub fn into_outcome(self) -> (Totals, Option<TransferError>) {
         (self.totals, self.failure)
@@ -405,11 +443,15 @@ impl Transfer {
 
     fn pump_end(&mut self) {
         let idle = self.listing.is_complete() && self.files.is_empty() && self.tree.pending() == 0;
-        if !idle {
+        if !idle || (self.is_fed && !self.is_owing) {
             return;
         }
         self.stage = Stage::FinishingDirs;
         if self.pump_dirs() {
+            if self.is_fed {
+                (self.stage, self.is_owing) = (Stage::Running, false);
+                return self.outputs.push_back(Output::InPlace);
+            }
             if self.connected || !self.confirmations.are_due() {
                 return self.over();
             }

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::limits::{PATH_BYTES_MAX, REASON_BYTES_MAX};
+use crate::limits::{FILE_BYTES_MAX, LEAF_BYTES_MIN, MODE_MAX, PATH_BYTES_MAX, REASON_BYTES_MAX};
 use crate::path::{PathError, RelPath};
 use crate::root::Timestamp;
 
@@ -124,4 +124,23 @@ pub(super) fn cut_reason(mut text: String) -> String {
         text.truncate(end.unwrap_or(0));
     }
     text
+}
+
+/// Checks members that stat(2) has.
+pub(super) fn check_stat(size: u64, mode: u32) -> Result<(), String> {
+    if size > FILE_BYTES_MAX {
+        return Err("`size` is over 2^63 - 1".to_owned());
+    }
+    if mode > MODE_MAX {
+        return Err("`mode` has more than permission bits".to_owned());
+    }
+    Ok(())
+}
+
+/// Checks the size of a leaf.
+pub(super) fn check_leaf_bytes(leaf_bytes: u64) -> Result<(), String> {
+    if leaf_bytes < LEAF_BYTES_MIN || !leaf_bytes.is_power_of_two() {
+        return Err("`leaf_bytes` is not a power of two from 1 MiB up".to_owned());
+    }
+    Ok(())
 }

@@ -4,12 +4,14 @@
 //! `re` is [`Reply::Unknown`]: that is how the protocol grows.
 
 mod bounded;
+mod changes;
 mod fields;
 mod head;
 mod page;
 mod reply;
 mod request;
 
+pub use changes::{Change, ChangeContent, ChangesReply, FollowRequest, FollowState, FollowingReply};
 pub use fields::{LinkTarget, WirePath};
 pub use page::PageWriter;
 pub use reply::{
@@ -25,6 +27,12 @@ use bytes::Bytes;
 
 use super::{CONTROL_TAG, WireError};
 use crate::limits::CONTROL_BYTES_MAX;
+
+/// Id of the request that a server's message belongs to, if it can be read.
+pub fn request_id(json: &[u8]) -> Option<u32> {
+    check_size(json).ok()?;
+    head::Head::read(json, "re").ok()?.id
+}
 
 /// A JSON object as the two frames of a control message.
 fn frames(json: Vec<u8>) -> [Bytes; 2] {

@@ -4,14 +4,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::bounded::at_most;
-use super::fields::{LinkTarget, WirePath, cut_reason};
+use super::changes::{ChangesReply, FollowingReply};
+use super::fields::{LinkTarget, WirePath, check_leaf_bytes, check_stat, cut_reason};
 use super::head::Head;
 use super::{check_size, frames, parse_error};
 use crate::digest::{Digest, LeafSize};
-use crate::limits::{
-    FEATURES_MAX, FETCH_FILES_MAX, FILE_BYTES_MAX, LEAF_BYTES_MIN, LEAVES_MAX, LEAVES_PAGE_MAX, LIST_PAGE_ENTRIES_MAX,
-    MODE_MAX,
-};
+#[cfg(doc)]
+use crate::limits::MODE_MAX;
+use crate::limits::{FEATURES_MAX, FETCH_FILES_MAX, LEAVES_MAX, LEAVES_PAGE_MAX, LIST_PAGE_ENTRIES_MAX};
 use crate::protocol::{ErrorCode, WireError};
 use crate::root::Timestamp;
 
@@ -42,6 +42,10 @@ pub enum Reply {
     },
     /// Chaining values follow in an attachment.
     Leaves(LeavesReply),
+    /// A follow begins, or begins again.
+    Following(FollowingReply),
+    /// A page of changes.
+    Changes(ChangesReply),
     /// A request was ended early.
     Cancelled(Cancelled),
     /// A request failed.
@@ -300,6 +304,8 @@ impl Reply {
             Self::Void(void) => json("void", void),
             Self::Done { id } => json("done", &Cancelled { id: *id }),
             Self::Leaves(leaves) => json("leaves", leaves),
+            Self::Following(following) => json("following", following),
+            Self::Changes(changes) => json("changes", changes),
             Self::Cancelled(cancelled) => json("cancelled", cancelled),
             Self::Error(error) => json("error", error),
             Self::Unknown => Vec::new(),
@@ -340,6 +346,8 @@ impl Reply {
             }
             "done" => Self::Done { id: parse::<Cancelled>(json)?.id },
             "leaves" => Self::Leaves(parse::<LeavesReply>(json)?.check()?),
+            "following" => Self::Following(parse(json)?),
+            "changes" => Self::Changes(parse(json)?),
             "cancelled" => Self::Cancelled(parse(json)?),
             "error" => {
                 let error: ErrorReply = parse(json)?;
@@ -480,21 +488,4 @@ impl From<FileAnswer> for RawFileAnswer {
             },
         }
     }
-}
-
-fn check_stat(size: u64, mode: u32) -> Result<(), String> {
-    if size > FILE_BYTES_MAX {
-        return Err("`size` is over 2^63 - 1".to_owned());
-    }
-    if mode > MODE_MAX {
-        return Err("`mode` has more than permission bits".to_owned());
-    }
-    Ok(())
-}
-
-fn check_leaf_bytes(leaf_bytes: u64) -> Result<(), String> {
-    if leaf_bytes < LEAF_BYTES_MIN || !leaf_bytes.is_power_of_two() {
-        return Err("`leaf_bytes` is not a power of two from 1 MiB up".to_owned());
-    }
-    Ok(())
 }

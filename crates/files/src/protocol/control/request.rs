@@ -5,6 +5,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::bounded::Bounded;
+use super::changes::FollowRequest;
 use super::fields::WirePath;
 use super::head::Head;
 use super::{check_size, frames, parse_error};
@@ -14,6 +15,7 @@ use crate::limits::{
     GLOB_BYTES_MAX,
 };
 use crate::protocol::WireError;
+use crate::protocol::follow::FollowFrom;
 use crate::root::Timestamp;
 
 /// A client's message.
@@ -23,11 +25,13 @@ pub enum Request {
     Hello,
     /// Asks for a listing.
     List(ListRequest),
-    /// Asks for the next page of a listing.
+    /// Asks for the next page of a listing or a follow.
     More {
-        /// Id of the listing.
+        /// Id of the listing or the follow.
         id: u32,
     },
+    /// Asks to be told of changes.
+    Follow(FollowRequest),
     /// Asks for files.
     Fetch(FetchRequest),
     /// Lets the server send more.
@@ -259,6 +263,7 @@ impl Request {
             Self::Hello => json("hello", &Nothing {}),
             Self::List(list) => json("list", list),
             Self::More { id } => json("more", &OnlyId { id: *id }),
+            Self::Follow(follow) => json("follow", follow),
             Self::Fetch(fetch) => json("fetch", fetch),
             Self::Credit { bytes } => json("credit", &CreditBody { bytes: *bytes }),
             Self::Leaves(leaves) => json("leaves", leaves),
@@ -290,6 +295,7 @@ impl Request {
             "hello" => parse::<IgnoredAny>(json).map(|_| Self::Hello),
             "list" => Ok(Self::List(parse::<RawList>(json)?.check()?)),
             "more" => Ok(Self::More { id: parse::<OnlyId>(json)?.id }),
+            "follow" => Ok(Self::Follow(parse::<RawFollow>(json)?.check()?)),
             "fetch" => Ok(Self::Fetch(parse::<RawFetch>(json)?.check()?)),
             "credit" => Ok(Self::Credit { bytes: checked_credit(parse::<CreditBody>(json)?.bytes)? }),
             "leaves" => Ok(Self::Leaves(parse::<RawLeaves>(json)?.check()?)),
@@ -314,16 +320,38 @@ struct RawList {
 
 impl RawList {
     fn check(self) -> Result<ListRequest, WireError> {
-        let path = WirePath::from_members(self.path, self.path_b64).map_err(WireError::bad)?;
-        let target = match (path, self.glob) {
-            (Some(_), Some(_)) => return Err(WireError::bad("both `path` and `glob`")),
-            (_, Some(glob)) if glob.len() > GLOB_BYTES_MAX => {
-                return Err(WireError::bad(format!("`glob` is longer than {GLOB_BYTES_MAX} bytes")));
-            }
-            (None, Some(glob)) => ListTarget::Glob { glob },
-            (path, None) => ListTarget::Path(path.unwrap_or_default()),
-        };
+        let target = target(self.path, self.path_b64, self.glob)?;
         Ok(ListRequest { id: self.id, target, recursive: self.recursive, digest: self.digest })
+    }
+}
+
+/// The target from the members that can hold it.
+fn target(path: Option<String>, path_b64: Option<String>, glob: Option<String>) -> Result<ListTarget, WireError> {
+    let path = WirePath::from_members(path, path_b64).map_err(WireError::bad)?;
+    match (path, glob) {
+        (Some(_), Some(_)) => Err(WireError::bad("both `path` and `glob`")),
+        (_, Some(glob)) if glob.len() > GLOB_BYTES_MAX => {
+            Err(WireError::bad(format!("`glob` is longer than {GLOB_BYTES_MAX} bytes")))
+        }
+        (None, Some(glob)) => Ok(ListTarget::Glob { glob }),
+        (path, None) => Ok(ListTarget::Path(path.unwrap_or_default())),
+    }
+}
+
+#[derive(Deserialize)]
+struct RawFollow {
+    id: u32,
+    path: Option<String>,
+    path_b64: Option<String>,
+    glob: Option<String>,
+    #[serde(default)]
+    from: FollowFrom,
+}
+
+impl RawFollow {
+    fn check(self) -> Result<FollowRequest, WireError> {
+        let target = target(self.path, self.path_b64, self.glob)?;
+        Ok(FollowRequest { id: self.id, target, from: self.from })
     }
 }
 

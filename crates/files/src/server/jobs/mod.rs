@@ -3,6 +3,7 @@
 //! Each has a module with its job, the answer, and what happens between them. A new one is such a module and a line in each of [`Job`],
 //! [`Answer`] and [`Job::start`]; [`Session::finish`](super::session::Session::finish) takes the answer.
 
+mod changes;
 mod extents;
 mod hash;
 mod hasher;
@@ -13,13 +14,14 @@ mod open;
 mod pool;
 mod prepare;
 
+pub(super) use changes::{Changes, ChangesBody, ChangesTold, PageForm, ReadPiece, is_full};
 pub(super) use extents::FindExtents;
 pub(super) use hash::Hash;
 pub(super) use leaves::{Leaves, LeavesAnswer};
 pub(super) use list::{List, Page};
 pub(super) use load::{Load, LoadHow, Loaded};
 pub(super) use open::Open;
-pub(super) use pool::{Done, Pool, Requester};
+pub(super) use pool::{Context, Done, Pool, Requester};
 pub(super) use prepare::{Prepare, Prepared};
 
 use super::Failure;
@@ -28,6 +30,7 @@ use super::open_file::OpenFile;
 use super::session::Slot;
 use super::snapshot::RootSnapshot;
 use crate::digest::Digest;
+use bytes::Bytes;
 use list::Listing;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_blocking::CancelToken;
@@ -43,6 +46,8 @@ pub(super) enum Job<F> {
     List(List),
     Leaves(Leaves),
     Open(Open),
+    Changes(Changes),
+    Piece(ReadPiece),
 }
 
 /// The answer to a job.
@@ -59,6 +64,9 @@ pub(super) enum Answer<F> {
     Leaves(Result<LeavesAnswer, Failure>),
     /// The file and its size.
     Open(Result<(F, u64), Failure>),
+    Changes(Result<ChangesTold, Failure>),
+    /// A piece of a published file.
+    Piece(Result<Bytes, Failure>),
 }
 
 /// State that the jobs of one request share.
@@ -107,6 +115,8 @@ impl Job<OpenFile> {
             Job::Load(job) => return job.start(pool, requester).map(|(slot, loaded)| Answer::Load(slot, loaded)),
             Job::List(job) => job.start(pool, requester, request),
             Job::Leaves(job) => job.start(pool, requester, request),
+            Job::Changes(job) => job.start(pool, requester),
+            Job::Piece(job) => job.start(pool, requester),
             Job::Open(job) => return job.start(pool, requester).map(Answer::Open),
         }
         None

@@ -14,6 +14,7 @@ use crate::server::quota::small_files::SmallFiles;
 use crate::server::session::Ticket;
 use crate::server::snapshot::{RootSnapshot, RootWatch};
 use crate::server::storage::Storage;
+use crate::server::watch::Published;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -73,9 +74,11 @@ pub(crate) struct Pool {
 }
 
 /// State that all jobs share.
-pub(super) struct Context {
-    pub(super) root: RootWatch,
-    pub(super) hasher: Hasher,
+pub(in crate::server) struct Context {
+    pub(in crate::server) root: RootWatch,
+    pub(in crate::server) hasher: Hasher,
+    /// The catalogue, if the directory is watched.
+    pub(in crate::server) published: Option<Arc<Published>>,
     pub(super) small_files: Arc<SmallFiles>,
     pub(super) storage: Box<dyn Storage>,
     waker: Waker,
@@ -87,6 +90,7 @@ impl Pool {
         cache: DigestCache,
         small_files: Arc<SmallFiles>,
         storage: Box<dyn Storage>,
+        published: Option<Arc<Published>>,
         waker: Waker,
     ) -> std::io::Result<(Pool, Receiver<Done>)> {
         let (sender, receiver) = channel();
@@ -110,7 +114,7 @@ impl Pool {
         };
         let copies_waker = waker.clone();
         let pool = Pool {
-            context: Arc::new(Context { root, hasher: Hasher::new(cache), small_files, storage, waker }),
+            context: Arc::new(Context { root, hasher: Hasher::new(cache), published, small_files, storage, waker }),
             // Where the system gives no threads, the start fails, and not the first request that needs one.
             files: BlockingPool::started(FILES)?,
             list: BlockingPool::started(LIST)?,
@@ -123,6 +127,11 @@ impl Pool {
             sender,
         };
         Ok((pool, receiver))
+    }
+
+    /// State that all jobs share.
+    pub(crate) fn context(&self) -> Arc<Context> {
+        Arc::clone(&self.context)
     }
 
     pub(crate) fn load(&self) -> Vec<PoolLoad> {

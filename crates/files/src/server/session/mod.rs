@@ -10,9 +10,11 @@
 
 mod credit;
 mod fetch;
+mod follow;
 mod large;
 mod pipeline;
 mod plain;
+mod plain_follow;
 mod queries;
 mod shared;
 #[cfg(test)]
@@ -28,10 +30,12 @@ use super::quota::Quotas;
 use super::stats::TransferStats;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
 use crate::protocol::control::{Cancelled, FetchRequest, HelloReply, Reply, Request};
-use crate::protocol::plain::PlainRequest;
+use crate::protocol::plain::{PlainFollow as PlainFollowRequest, PlainRequest, error_frames};
 use crate::protocol::{ErrorCode, WireError};
 use fetch::Fetch;
+use follow::Follows;
 use plain::Plain;
+use plain_follow::PlainFollow;
 use queries::Queries;
 use shared::Shared;
 use std::collections::VecDeque;
@@ -47,6 +51,10 @@ pub(super) struct Session<F> {
     fetches: VecDeque<Fetch<F>>,
     queries: Queries,
     plain: Plain<F>,
+    follows: Follows,
+    plain_follow: Option<PlainFollow>,
+    /// The server watches its directory.
+    can_follow: bool,
 }
 
 impl<F: Clone> Session<F> {
@@ -54,7 +62,30 @@ impl<F: Clone> Session<F> {
     pub(super) fn new(principal: Principal, quotas: Quotas) -> Session<F> {
         let mut shared = Shared::new(quotas);
         let plain = Plain::new(shared.ticket());
-        Session { principal, shared, fetches: VecDeque::new(), queries: Queries::default(), plain }
+        Session {
+            principal,
+            shared,
+            fetches: VecDeque::new(),
+            queries: Queries::default(),
+            plain,
+            follows: Follows::default(),
+            plain_follow: None,
+            can_follow: false,
+        }
+    }
+
+    /// The same of a server that watches its directory, if it does.
+    pub(super) fn following(self, can_follow: bool) -> Session<F> {
+        Session { can_follow, ..self }
+    }
+
+    /// Something was published: whether anybody here follows.
+    pub(super) fn published(&mut self) -> bool {
+        self.follows.published(&mut self.shared);
+        if let Some(follow) = &mut self.plain_follow {
+            follow.published(&mut self.shared);
+        }
+        self.plain_follow.is_some() || self.follows.ids().next().is_some()
     }
 
     /// The client's identity.
@@ -71,13 +102,22 @@ impl<F: Clone> Session<F> {
             }
         };
         match request {
-            Request::Hello => self.shared.reply(&envelope, &Reply::Hello(hello())),
+            Request::Hello => self.shared.reply(&envelope, &Reply::Hello(hello(self.can_follow))),
             Request::Credit { bytes } => {
                 self.shared.credit.add(bytes);
             }
             Request::Cancel { id } => self.cancel(&envelope, id),
             Request::Confirm(confirm) => self.shared.actions.push_back(Action::Log(LogEvent::Confirmed(confirm))),
+            Request::More { id } if self.follows.more(id, &mut self.shared) => {}
             Request::More { id } => self.queries.more(&envelope, id, &mut self.shared),
+            Request::Follow(request) => {
+                if !self.follows.has_room() {
+                    return self.shared.error(&envelope, Some(request.id), Follows::too_many());
+                }
+                if let Some(ticket) = self.admit(&envelope, request.id) {
+                    self.follows.follow(ticket, envelope, request, &mut self.shared);
+                }
+            }
             Request::List(list) => {
                 if let Some(ticket) = self.admit(&envelope, list.id) {
                     self.queries.list(ticket, envelope, list, &mut self.shared);
@@ -111,6 +151,21 @@ impl<F: Clone> Session<F> {
         self.plain.request(envelope, request, &mut self.shared);
     }
 
+    /// Takes a follow of the plain dialect.
+    pub(super) fn plain_follow(&mut self, envelope: Envelope, request: PlainFollowRequest) {
+        if self.plain_follow.is_some() {
+            let frames = error_frames("this connection follows already");
+            return self.shared.reply_frames(envelope.into_iter().chain(frames).collect());
+        }
+        let ticket = self.shared.ticket();
+        self.plain_follow = Some(PlainFollow::new(ticket, envelope, request, &mut self.shared));
+    }
+
+    /// Takes credit of the plain dialect.
+    pub(super) fn plain_credit(&mut self, bytes: u64) {
+        self.shared.credit.add(bytes);
+    }
+
     /// Takes the answer to a job. Answers to a request that is over are ignored.
     pub(super) fn finish(&mut self, ticket: Ticket, answer: Answer<F>) {
         match answer {
@@ -125,6 +180,22 @@ impl<F: Clone> Session<F> {
             }
             Answer::List(result) => self.queries.listed(ticket, result, &mut self.shared),
             Answer::Leaves(result) => self.queries.found_leaves(ticket, result, &mut self.shared),
+            Answer::Changes(result) => {
+                let shared = &mut self.shared;
+                match self.plain_follow.as_mut().filter(|follow| follow.ticket() == ticket) {
+                    None => self.follows.told(ticket, result, shared),
+                    Some(follow) => {
+                        if !follow.told(result, shared) {
+                            self.plain_follow = None;
+                        }
+                    }
+                }
+            }
+            Answer::Piece(result) => {
+                if let Some(follow) = &mut self.plain_follow {
+                    follow.read(result, &mut self.shared);
+                }
+            }
             Answer::Open(result) => self.plain.opened(result, &mut self.shared),
         }
     }
@@ -167,8 +238,12 @@ impl<F: Clone> Session<F> {
 
     /// The next message. Called only when the socket has room.
     pub(super) fn next_message(&mut self) -> Option<Outgoing<F>> {
+        if let Some(follow) = &mut self.plain_follow {
+            follow.progress(&mut self.shared);
+        }
         if let Some(reply) = self.shared.next_reply() {
             self.queries.make_pages(&mut self.shared);
+            self.follows.make_pages(&mut self.shared);
             return Some(reply);
         }
         if let Some(message) = self.plain.next_message(&mut self.shared) {
@@ -242,7 +317,10 @@ impl<F: Clone> Session<F> {
     }
 
     fn ids(&self) -> impl Iterator<Item = (u32, Ticket)> {
-        self.queries.ids().chain(self.fetches.iter().map(|fetch| (fetch.id(), fetch.ticket())))
+        self.queries
+            .ids()
+            .chain(self.follows.ids())
+            .chain(self.fetches.iter().map(|fetch| (fetch.id(), fetch.ticket())))
     }
 
     /// Cancels a request. Answered even if there is none: it may have ended while the cancel was on its way.
@@ -250,6 +328,7 @@ impl<F: Clone> Session<F> {
         let found = self.ids().find(|(of, _)| *of == id);
         if let Some((_, ticket)) = found {
             self.queries.cancel(ticket, &mut self.shared);
+            self.follows.cancel(ticket);
             if let Some(at) = self.fetches.iter().position(|fetch| fetch.ticket() == ticket)
                 && let Some(mut fetch) = self.fetches.remove(at)
             {
@@ -272,13 +351,14 @@ impl<F: Clone> Session<F> {
     }
 }
 
-fn hello() -> HelloReply {
+fn hello(can_follow: bool) -> HelloReply {
+    let features = ["zstd", "leaves", "holes"].into_iter().chain(can_follow.then_some("follow"));
     HelloReply {
         protocol: 1,
         software: concat!("towpath ", env!("CARGO_PKG_VERSION")).into(),
         chunk_bytes_max: CHUNK_BYTES_MAX,
         fetch_files_max: FETCH_FILES_MAX.try_into().unwrap_or(u32::MAX),
         requests_max: REQUESTS_MAX.try_into().unwrap_or(u32::MAX),
-        features: ["zstd", "leaves", "holes"].map(String::from).into(),
+        features: features.map(String::from).collect(),
     }
 }

@@ -233,11 +233,8 @@ impl Simulation {
     }
 
     fn finish_job(&mut self) {
-        if self.jobs.is_empty() {
-            return;
-        }
-        let at = self.chance.below(self.jobs.len());
-        let (ticket, job) = self.jobs.swap_remove(at);
+        let at = self.chance.below(self.jobs.len().max(1));
+        let Some((ticket, job)) = (at < self.jobs.len()).then(|| self.jobs.swap_remove(at)) else { return };
         let answer = match job {
             Job::Prepare(Prepare { request, from, open_max }) => {
                 let most = request.files.len() - from;
@@ -295,6 +292,7 @@ impl Simulation {
                 let reply = LeavesReply { id: request.id, from: 0, count: 0, total: 0 };
                 Answer::Leaves(Ok(LeavesAnswer { reply, attachment: Bytes::new() }))
             }
+            Job::Changes(_) | Job::Piece(_) => return,
             Job::Open(_) => Answer::Open(Ok((FakeFile { kind: Kind::Large, size: 1000 }, 1000))),
         };
         self.session.finish(ticket, answer);

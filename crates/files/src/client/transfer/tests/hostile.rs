@@ -89,6 +89,7 @@ impl Session {
                     self.transfer.destination(name.map_or(Placement::Below, Placement::As), self.fresh);
                 }
                 Output::Disk(command) => self.commands.push(command),
+                Output::InPlace => {}
                 Output::Warn(text) => self.warnings.push(text),
                 Output::Finished => self.finished = true,
             }

@@ -136,7 +136,7 @@ impl SimServer {
                 self.confirmed.extend(confirm.files);
                 Vec::new()
             }
-            Request::Hello => Vec::new(),
+            Request::Hello | Request::Follow(_) => Vec::new(),
         }
     }
 

@@ -117,7 +117,7 @@ impl World {
                         transfer.destination(placement, self.fresh);
                     }
                     Output::Disk(command) => self.disk.commands.push_back(command),
-                    Output::Warn(_) => {}
+                    Output::Warn(_) | Output::InPlace => {}
                     Output::Finished => {
                         assert!(transfer.next_output().is_none(), "nothing comes after the end");
                         let cancelled = std::mem::take(&mut self.server.requests);

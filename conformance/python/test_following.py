@@ -1,0 +1,205 @@
+"""Following a path with stock pyzmq sockets: the plain dialect, and the messages of the other one."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from conftest import DEADLINE_SECONDS, WORKSPACE, wait_until
+
+SETTLE = "100ms"
+COST_MIN = 256
+
+
+def follow(dealer, path=b"", *start, credit=1 << 30):
+    dealer.send_multipart([b"follow", path, *start])
+    dealer.send_multipart([b"credit", b"%d" % credit])
+
+
+def changes_until_live(dealer):
+    """Takes changes up to the next `live`: (kind, path, whole content), and the cursor."""
+    changes, content = [], b""
+    while True:
+        kind, path, cursor, size, offset, body = dealer.recv_multipart()
+        if kind == b"live":
+            return changes, cursor
+        if kind == b"file":
+            assert len(content) == int(offset), "pieces come in order"
+            content += body
+            if len(content) < int(size):
+                continue
+            body, content = content, b""
+        changes.append((kind, path, body))
+
+
+def as_tree(changes):
+    return {path.decode(): body for kind, path, body in changes if kind == b"file"}
+
+
+def test_full_state_then_changes(serve, connected, tree):
+    root, contents = tree
+    (root / "link").symlink_to("one")
+    dealer = connected(serve(root, "--watch", "--settle", SETTLE))
+    follow(dealer)
+    changes, cursor = changes_until_live(dealer)
+    assert changes[0] == (b"full", b"", b"")
+    assert as_tree(changes) == contents
+    assert (b"link", b"link", b"one") in changes
+    assert (b"dir", b"sub/folder", b"") in changes
+
+    (root / "new").write_bytes(b"new" * 100_000)
+    assert changes_until_live(dealer)[0] == [(b"file", b"new", b"new" * 100_000)]
+    # Another content under the same name, in two ways.
+    (root / "one").write_bytes(b"two")
+    assert changes_until_live(dealer)[0] == [(b"file", b"one", b"two")]
+    (root / "next").write_bytes(b"three")
+    os.replace(root / "next", root / "one")
+    assert changes_until_live(dealer)[0] == [(b"file", b"one", b"three")]
+    (root / "many/7").unlink()
+    changes, cursor = changes_until_live(dealer)
+    assert changes == [(b"gone", b"many/7", b"")]
+
+    # Another connection goes on where this one is.
+    (root / "meanwhile").write_bytes(b"x")
+    assert changes_until_live(dealer)[0] == [(b"file", b"meanwhile", b"x")]
+    later = connected(dealer.last_endpoint.decode())
+    follow(later, b"", cursor)
+    assert changes_until_live(later)[0] == [(b"file", b"meanwhile", b"x")]
+    # From now on there is nothing yet.
+    now = connected(dealer.last_endpoint.decode())
+    follow(now, b"", b"now")
+    assert changes_until_live(now)[0] == []
+
+
+def test_only_what_is_below_the_path(serve, connected, tree):
+    root, contents = tree
+    dealer = connected(serve(root, "--watch", "--settle", SETTLE))
+    follow(dealer, b"sub")
+    changes, _ = changes_until_live(dealer)
+    assert as_tree(changes) == {name: data for name, data in contents.items() if name.startswith("sub/")}
+    (root / "elsewhere").write_bytes(b"1")
+    (root / "sub/here").write_bytes(b"2")
+    assert changes_until_live(dealer)[0] == [(b"file", b"sub/here", b"2")]
+
+
+def test_nothing_comes_without_credit(serve, connected, tmp_path):
+    root = tmp_path / "served"
+    root.mkdir()
+    (root / "big").write_bytes(bytes(1_000_000))
+    dealer = connected(serve(root, "--watch", "--settle", SETTLE))
+    follow(dealer, credit=COST_MIN + 10_000)
+    assert dealer.recv_multipart()[0] == b"full"
+    kind, _, _, size, offset, body = dealer.recv_multipart()
+    assert (kind, size, offset, len(body)) == (b"file", b"1000000", b"0", 10_000)
+    # The plain fetch goes on beside it, and has no credit.
+    dealer.send_multipart([b"fetch", b"big", b"0", b"5"])
+    assert dealer.recv_multipart() == [bytes(5)]
+    dealer.send_multipart([b"credit", b"250000"])
+    assert int(dealer.recv_multipart()[4]) == 10_000
+    dealer.send_multipart([b"credit", b"250000"])
+    assert int(dealer.recv_multipart()[4]) == 260_000
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        [b"follow"],
+        [b"follow", b"", b"yesterday"],
+        [b"follow", b"../etc"],
+        [b"follow", b"", b"now", b"more"],
+        [b"credit"],
+        [b"credit", b"-1"],
+    ],
+)
+def test_bad_requests_are_answered(serve, connected, tree, message):
+    root, _ = tree
+    dealer = connected(serve(root, "--watch", "--settle", SETTLE))
+    dealer.send_multipart(message)
+    word, reason = dealer.recv_multipart()
+    assert word == b"error" and reason
+    dealer.send_multipart([b"fetch", b"one", b"0", b"5"])
+    assert dealer.recv_multipart() == [b"1"]
+
+
+def test_a_server_that_does_not_watch_says_so(serve, connected, tree):
+    root, _ = tree
+    dealer = connected(serve(root))
+    dealer.send_multipart([b"follow", b""])
+    word, reason = dealer.recv_multipart()
+    assert word == b"error" and b"--watch" in reason
+
+
+def test_messages_of_the_other_dialect(serve, connected, tree):
+    root, contents = tree
+    dealer = connected(serve(root, "--watch", "--settle", SETTLE))
+
+    def ask(**message):
+        dealer.send_multipart([b"TOW1", json.dumps(message).encode()])
+
+    def answer():
+        tag, body = dealer.recv_multipart()
+        assert tag == b"TOW1"
+        return json.loads(body)
+
+    ask(op="hello")
+    assert "follow" in answer()["features"]
+    ask(op="follow", id=7, glob="many/*")
+    following = answer()
+    assert following["re"] == "following" and following["state"] == "full"
+    paths, last = set(), 0
+    while True:
+        page = answer()
+        assert page["re"] == "changes" and page["id"] == 7
+        for change in page["changes"]:
+            assert last < change["seq"] <= page["head"]
+            last = change["seq"]
+            assert change["type"] == "file" and len(change["digest"]) == 64
+            assert change["size"] == len(contents[change["path"]])
+            paths.add(change["path"])
+        if page["live"]:
+            break
+        ask(op="more", id=7)
+    assert paths == {f"many/{n}" for n in range(50)}
+    # Without another `more` nothing comes, whatever happens.
+    (root / "many/new").write_bytes(b"1")
+    ask(op="hello")
+    assert answer()["re"] == "hello"
+    ask(op="more", id=7)
+    page = answer()
+    assert [change["path"] for change in page["changes"]] == ["many/new"]
+    ask(op="cancel", id=7)
+    assert answer() == {"re": "cancelled", "id": 7}
+    ask(op="follow", id=7, **{"from": page["cursor"]})
+    assert answer()["state"] == "changes"
+    ask(op="follow", id=8, **{"from": "f" * 32 + "-7"})
+    replies = [answer(), answer()]
+    assert {reply["state"] for reply in replies if reply["re"] == "following"} == {"full"}
+
+
+def test_client_of_the_readme(serve, tree, tmp_path):
+    root, contents = tree
+    server = serve(root, "--watch", "--settle", SETTLE)
+    copy = tmp_path / "copy"
+    command = [sys.executable, WORKSPACE / "examples/follow.py", server.endpoint, "", copy]
+    client = subprocess.Popen(command)
+    try:
+
+        def has(name, data):
+            return (copy / name).is_file() and (copy / name).read_bytes() == data
+
+        wait_until(lambda: all(has(name, data) for name, data in contents.items()), "all files are there")
+        (root / "sub/late").write_bytes(b"late" * 1000)
+        wait_until(lambda: has("sub/late", b"late" * 1000), "a new file is there")
+        assert client.poll() is None
+    finally:
+        client.kill()
+        client.wait(DEADLINE_SECONDS)
+
+
+def test_the_readme_shows_this_client():
+    client = (WORKSPACE / "examples/follow.py").read_text()
+    lines = [line for line in client.splitlines() if line.strip() and not line.startswith("#")]
+    assert len(lines) <= 10
+    assert client in (WORKSPACE / "README.md").read_text(), "the README shows another client than the one tested"

@@ -1,0 +1,93 @@
+//! What is at a path, and how to find out whether it is still that.
+
+use crate::digest::Digest;
+use crate::protocol::control::{ChangeContent, LinkTarget};
+use crate::root::{FileStat, Timestamp};
+
+/// What followers are told of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A finished regular file.
+    File {
+        /// Bytes.
+        size: u64,
+        /// Time of the last change of its content.
+        modified: Timestamp,
+        /// Permission bits.
+        mode: u32,
+        /// Its digest.
+        digest: Digest,
+    },
+    /// A directory.
+    Dir {
+        /// Permission bits.
+        mode: u32,
+    },
+    /// A symbolic link.
+    Link {
+        /// As stored.
+        target: Box<[u8]>,
+        /// Time of its last change.
+        modified: Timestamp,
+    },
+    /// Nothing any more.
+    Gone,
+}
+
+/// What followers aren't told: whether the entry is still the same one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Device.
+    pub device: u64,
+    /// Inode.
+    pub inode: u64,
+    /// Time of the last change of content or metadata.
+    pub changed: Timestamp,
+    /// Another change of the content would have changed the times: see [`crate::digest::SETTLED_AFTER_SECONDS`].
+    pub is_settled: bool,
+}
+
+/// The most that a change's other members take in JSON, in bytes.
+const MEMBERS_BYTES: usize = 300;
+
+impl Content {
+    /// The most that this takes in a page, in bytes.
+    pub fn cost(&self, path: &[u8]) -> usize {
+        let target = if let Content::Link { target, .. } = self { json_bytes(target) } else { 0 };
+        MEMBERS_BYTES + json_bytes(path) + target
+    }
+
+    /// As it is sent.
+    pub fn to_wire(&self) -> ChangeContent {
+        match self {
+            &Content::File { size, modified: mtime, mode, digest } => ChangeContent::File { size, mtime, mode, digest },
+            &Content::Dir { mode } => ChangeContent::Dir { mode },
+            Content::Link { target, modified } => {
+                ChangeContent::Link { target: LinkTarget::from(target.to_vec()), mtime: *modified }
+            }
+            Content::Gone => ChangeContent::Gone,
+        }
+    }
+}
+
+impl Identity {
+    /// Of what was just looked at.
+    pub fn of(stat: &FileStat, is_settled: bool) -> Identity {
+        Identity { device: stat.device, inode: stat.inode, changed: stat.changed, is_settled }
+    }
+
+    /// Whether it is the same file or directory, whatever its times are.
+    pub fn is_same_inode(&self, stat: &FileStat) -> bool {
+        (self.device, self.inode) == (stat.device, stat.inode)
+    }
+}
+
+/// The most that bytes take as a JSON text, or as base64.
+fn json_bytes(bytes: &[u8]) -> usize {
+    let escaped = bytes.iter().map(|byte| match byte {
+        0..0x20 => 6,
+        b'"' | b'\\' => 2,
+        _ => 1,
+    });
+    escaped.sum::<usize>().max(bytes.len().div_ceil(3) * 4)
+}

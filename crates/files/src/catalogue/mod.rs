@@ -1,0 +1,311 @@
+//! The state of a served tree, with a sequence number for each path: what a follower at a cursor is owed.
+//!
+//! Pure: whoever watches the tree puts in what it finds ([`Catalogue::put`], [`Catalogue::remove`]), and whoever sends takes pages out
+//! ([`Catalogue::begin`], then [`Catalogue::owed`]). A change of a path replaces the older one, so memory is bounded by the paths, and a follower
+//! that doesn't read costs its [`Position`]. Specified in `docs/protocol/follow.md`.
+
+mod content;
+#[cfg(test)]
+mod tests;
+
+pub use content::{Content, Identity};
+
+use crate::limits::{CATALOGUE_PATHS_MAX, TOMBSTONES_MIN};
+use crate::path::RelPath;
+use crate::protocol::control::FollowState;
+use crate::protocol::follow::{Cursor, Epoch, FollowFrom};
+use crate::root::FileStat;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// The newest entry of each path.
+#[derive(Debug)]
+pub struct Catalogue {
+    epoch: Epoch,
+    /// The newest number.
+    head: u64,
+    /// The highest number of a deletion that was forgotten: older cursors would miss it.
+    floor: u64,
+    /// The tree was read once, as a whole.
+    is_complete: bool,
+    entries: BTreeMap<Arc<[u8]>, Entry>,
+    by_seq: BTreeMap<u64, Arc<[u8]>>,
+    /// Numbers of entries that are gone.
+    tombstones: BTreeSet<u64>,
+    tombstones_min: usize,
+}
+
+/// The newest entry of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its number.
+    pub seq: u64,
+    /// What is there.
+    pub content: Content,
+    /// How to find out whether it is still that.
+    pub identity: Identity,
+}
+
+impl Entry {
+    /// Whether a file with this metadata is what was published.
+    pub fn is_file(&self, stat: &FileStat) -> bool {
+        let Content::File { size, modified, .. } = self.content else { return false };
+        self.identity.is_same_inode(stat)
+            && (size, modified, self.identity.changed) == (stat.size, stat.modified, stat.changed)
+    }
+}
+
+/// How far a follower is in this catalogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    epoch: Epoch,
+    after: u64,
+    /// A full state has no need for deletions up to this number; 0 where changes are followed.
+    full_until: u64,
+}
+
+/// What a follower is owed next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owed {
+    /// Changes, perhaps none.
+    Changes {
+        /// By ascending number.
+        changes: Vec<(Arc<[u8]>, Entry)>,
+        /// Where the follower is then.
+        position: Position,
+        /// It then has everything.
+        live: bool,
+    },
+    /// It was too slow: [`Catalogue::begin`] gives it a full state.
+    Restart,
+}
+
+/// How much a page may have.
+#[derive(Clone, Copy, Debug)]
+pub struct PageLimits {
+    /// Changes.
+    pub changes: usize,
+    /// Their [`Content::cost`].
+    pub bytes: usize,
+    /// Entries that are looked at, wanted or not.
+    pub examined: usize,
+}
+
+/// More paths than there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {CATALOGUE_PATHS_MAX} paths")]
+pub struct TooManyPaths;
+
+impl Position {
+    /// The cursor to send.
+    pub fn cursor(&self) -> Cursor {
+        Cursor { epoch: self.epoch, seq: self.after }
+    }
+}
+
+impl Catalogue {
+    /// An empty catalogue of a new epoch.
+    pub fn new(epoch: Epoch) -> Catalogue {
+        Catalogue {
+            epoch,
+            head: 0,
+            floor: 0,
+            is_complete: false,
+            entries: BTreeMap::new(),
+            by_seq: BTreeMap::new(),
+            tombstones: BTreeSet::new(),
+            tombstones_min: TOMBSTONES_MIN,
+        }
+    }
+
+    /// The newest number.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// The numbers' epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Paths at which something is.
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.tombstones.len()
+    }
+
+    /// Whether nothing is there.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The tree was read once, as a whole: followers can be up to date.
+    pub fn complete(&mut self) {
+        self.is_complete = true;
+    }
+
+    /// What is at a path.
+    pub fn get(&self, path: &[u8]) -> Option<&Entry> {
+        self.entries.get(path).filter(|entry| entry.content != Content::Gone)
+    }
+
+    /// Notes what is at a path: its new number, if that is something else than before. What was below it goes first, if it isn't a directory.
+    ///
+    /// # Errors
+    /// There are too many paths.
+    pub fn put(&mut self, path: &RelPath, content: Content, identity: Identity) -> Result<Option<u64>, TooManyPaths> {
+        let path = path.as_bytes();
+        if self.get(path).is_none() && self.len() >= CATALOGUE_PATHS_MAX {
+            return Err(TooManyPaths);
+        }
+        if let Some(entry) = self.entries.get_mut(path).filter(|entry| entry.content == content) {
+            entry.identity = identity;
+            return Ok(None);
+        }
+        if !matches!(content, Content::Dir { .. }) {
+            self.remove_below(path);
+        }
+        let seq = self.replace(path, content, identity);
+        self.forget_tombstones();
+        Ok(Some(seq))
+    }
+
+    /// Notes that nothing is at a path any more, and nothing below it.
+    pub fn remove(&mut self, path: &[u8]) {
+        if self.get(path).is_some() {
+            self.remove_below(path);
+            self.replace(path, Content::Gone, Identity::default());
+            self.forget_tombstones();
+        }
+    }
+
+    fn remove_below(&mut self, dir: &[u8]) {
+        // What is in a directory before the directory itself.
+        let below: Vec<_> = self.below(dir).rev().map(|(path, _)| Arc::clone(path)).collect();
+        for path in below {
+            self.replace(&path, Content::Gone, Identity::default());
+        }
+    }
+
+    fn replace(&mut self, path: &[u8], content: Content, identity: Identity) -> u64 {
+        self.head += 1;
+        let (seq, is_gone) = (self.head, content == Content::Gone);
+        let entry = Entry { seq, content, identity };
+        let known = self.entries.get_mut(path).map(|old| std::mem::replace(old, entry.clone()).seq);
+        let path = match known {
+            Some(old) => {
+                self.tombstones.remove(&old);
+                self.by_seq.remove(&old).unwrap_or_else(|| path.into())
+            }
+            None => {
+                let path: Arc<[u8]> = path.into();
+                self.entries.insert(Arc::clone(&path), entry);
+                path
+            }
+        };
+        self.by_seq.insert(seq, path);
+        if is_gone {
+            self.tombstones.insert(seq);
+        }
+        seq
+    }
+
+    fn forget_tombstones(&mut self) {
+        while self.tombstones.len() > self.tombstones_min.max(self.len()) {
+            let Some(seq) = self.tombstones.pop_first() else { return };
+            if let Some(path) = self.by_seq.remove(&seq) {
+                self.entries.remove(&path);
+            }
+            self.floor = seq;
+        }
+    }
+
+    /// What is below a directory, by path.
+    pub fn below(&self, dir: &[u8]) -> impl DoubleEndedIterator<Item = (&Arc<[u8]>, &Entry)> {
+        let (from, until) = below(dir);
+        let range =
+            self.entries.range::<[u8], _>((from.as_ref().map(Vec::as_slice), until.as_ref().map(Vec::as_slice)));
+        range.filter(|(_, entry)| entry.content != Content::Gone)
+    }
+
+    /// What is in a directory, but not what is below that.
+    pub fn children(&self, dir: &[u8]) -> Vec<(Arc<[u8]>, &Entry)> {
+        let mut children = Vec::new();
+        let (mut from, until) = below(dir);
+        let prefix = if dir.is_empty() { 0 } else { dir.len() + 1 };
+        loop {
+            let range = (from.as_ref().map(Vec::as_slice), until.as_ref().map(Vec::as_slice));
+            let Some((path, entry)) = self.entries.range::<[u8], _>(range).next() else { return children };
+            let name = path.get(prefix..).unwrap_or_default();
+            from = match name.iter().position(|byte| *byte == b'/') {
+                // Deeper: goes on behind all that is in that directory.
+                Some(end) => match below(path.get(..prefix + end).unwrap_or_default()).1 {
+                    Bound::Excluded(end) => Bound::Included(end),
+                    end => end,
+                },
+                None => {
+                    if entry.content != Content::Gone {
+                        children.push((Arc::clone(path), entry));
+                    }
+                    Bound::Excluded(path.to_vec())
+                }
+            };
+        }
+    }
+
+    /// Where a follow begins, and with what; `None` if that isn't known before the tree was read.
+    pub fn begin(&self, from: FollowFrom) -> Option<(Position, FollowState)> {
+        let Catalogue { epoch, head, .. } = *self;
+        match from {
+            FollowFrom::Now if !self.is_complete => None,
+            FollowFrom::Now => Some((Position { epoch, after: head, full_until: 0 }, FollowState::Changes)),
+            FollowFrom::Cursor(Cursor { epoch: of, seq })
+                if of == epoch && (self.floor..=head).contains(&seq) && seq > 0 =>
+            {
+                Some((Position { epoch, after: seq, full_until: 0 }, FollowState::Changes))
+            }
+            FollowFrom::Cursor(_) | FollowFrom::Beginning => {
+                Some((Position { epoch, after: 0, full_until: head }, FollowState::Full))
+            }
+        }
+    }
+
+    /// What a follower is owed next of the paths that it wants.
+    pub fn owed(&self, at: Position, mut wants: impl FnMut(&[u8]) -> bool, limits: PageLimits) -> Owed {
+        if at.epoch != self.epoch || self.floor > at.after.max(at.full_until) {
+            return Owed::Restart;
+        }
+        let (mut changes, mut after, mut bytes) = (Vec::new(), at.after, 0);
+        let mut rest = self.by_seq.range((Bound::Excluded(at.after), Bound::Unbounded));
+        let mut is_end = false;
+        for _ in 0..limits.examined {
+            let Some((seq, path)) = rest.next() else {
+                is_end = true;
+                break;
+            };
+            let Some(entry) = self.entries.get(path) else { continue };
+            let is_needed = entry.content != Content::Gone || *seq > at.full_until;
+            if is_needed && wants(path) {
+                bytes += entry.content.cost(path);
+                if !changes.is_empty() && (changes.len() >= limits.changes || bytes > limits.bytes) {
+                    break;
+                }
+                changes.push((Arc::clone(path), entry.clone()));
+            }
+            after = *seq;
+        }
+        if is_end {
+            after = self.head;
+        }
+        Owed::Changes { changes, position: Position { after, ..at }, live: is_end && self.is_complete }
+    }
+}
+
+/// The range of what is below a directory.
+fn below(dir: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    if dir.is_empty() {
+        return (Bound::Excluded(Vec::new()), Bound::Unbounded);
+    }
+    // The byte behind the slash.
+    (Bound::Excluded([dir, b"/"].concat()), Bound::Excluded([dir, b"0"].concat()))
+}

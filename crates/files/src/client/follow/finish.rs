@@ -1,0 +1,127 @@
+//! What a follower does when a page is in place: stores how far it is, deletes what is gone, and tries again what failed.
+
+use super::super::get::GetError;
+use super::super::names::glob_base;
+use super::super::transfer::Source;
+use super::driver::Driver;
+use super::place::Removal;
+use super::{FollowEnd, FollowEvent};
+use crate::path::RelPath;
+use std::time::{Duration, Instant};
+
+/// Time before what failed is tried again, at first and at most.
+pub(super) const RETRY_MIN: Duration = Duration::from_secs(10);
+const RETRY_MAX: Duration = Duration::from_secs(600);
+/// Deletions that are never held, unless they are of everything.
+const DELETE_FREELY: usize = 1000;
+
+impl Driver<'_> {
+    /// Stores the cursor, if everything up to it is in place.
+    pub(super) fn store(&mut self) -> Result<(), GetError> {
+        let is_all = self.failed.is_empty() && self.gone.is_empty() && self.pages.seen.is_none();
+        let cursor = if is_all { self.cursor } else { self.record.cursor() };
+        self.record.store(cursor, self.options.durable).map_err(|error| self.record_failed(&error))
+    }
+
+    pub(super) fn record_failed(&self, error: &std::io::Error) -> GetError {
+        let reason = format!("cannot write the record of what was followed: {error}");
+        GetError::Destination { path: self.options.destination.clone(), reason }
+    }
+
+    /// The server knows nothing more: deletes what is gone, and says that it is all there.
+    pub(super) fn up_to_date(&mut self, is_retry: bool) -> Result<(), GetError> {
+        let seq = self.cursor.map_or(0, |cursor| cursor.seq);
+        if let Some(seen) = self.pages.seen.take() {
+            // A full state without it.
+            let unseen = self.record.iter().map(|(path, _)| path).filter(|path| !seen.contains(*path));
+            let base = self.base();
+            let gone: Vec<_> = unseen.map(|path| (path.clone(), (join(&base, path), seq))).collect();
+            if self.options.mirror {
+                self.gone.extend(gone);
+            }
+        }
+        self.delete()?;
+        if !self.failed.is_empty() && !is_retry {
+            // What was deleted may have been in the way.
+            return self.retry();
+        }
+        self.store()?;
+        if self.failed.is_empty() && !self.is_holding {
+            self.retry_after = RETRY_MIN;
+            (self.tell)(FollowEvent::UpToDate { seq })?;
+        } else if !self.failed.is_empty() {
+            for (placed, reason) in self.failed.values() {
+                (self.tell)(FollowEvent::Failed { path: placed.remote.clone(), reason: reason.clone() })?;
+            }
+            self.retry_at = Some(Instant::now() + self.retry_after);
+            self.retry_after = (self.retry_after * 2).min(RETRY_MAX);
+        }
+        if self.options.once {
+            self.end = Some(match (self.is_holding, self.failed.is_empty()) {
+                (true, _) => FollowEnd::Held,
+                (false, true) => FollowEnd::UpToDate,
+                (false, false) => FollowEnd::Incomplete,
+            });
+        }
+        Ok(())
+    }
+
+    /// Tries again what failed.
+    pub(super) fn retry(&mut self) -> Result<(), GetError> {
+        let failed = std::mem::take(&mut self.failed);
+        let placed = failed.into_values().map(|(placed, _)| placed).collect();
+        self.start(placed, None, true, true)
+    }
+
+    /// Deletes what is gone, unless that isn't wanted or too much.
+    fn delete(&mut self) -> Result<(), GetError> {
+        if self.gone.is_empty() {
+            self.is_holding = false;
+            return Ok(());
+        }
+        if !self.options.mirror {
+            for (_, (path, seq)) in std::mem::take(&mut self.gone) {
+                (self.tell)(FollowEvent::Gone { path, seq, kept: true })?;
+            }
+            return Ok(());
+        }
+        let (count, known) = (self.gone.len(), self.record.len());
+        let is_too_much = match self.options.max_delete {
+            Some(most) => count as u64 > most,
+            None => (count > DELETE_FREELY && count > known / 10) || (count == known && count > 1),
+        };
+        if is_too_much {
+            if !std::mem::replace(&mut self.is_holding, true) {
+                let paths = self.gone.values().map(|(path, _)| path.clone()).collect();
+                (self.tell)(FollowEvent::Held { paths })?;
+            }
+            return Ok(());
+        }
+        self.is_holding = false;
+        // What is in a directory before the directory.
+        for (local, (path, seq)) in std::mem::take(&mut self.gone).into_iter().rev() {
+            let Some(known) = self.record.get(&local).copied() else { continue };
+            let removal = match self.place.remove(&local, &known) {
+                Ok(removal) => removal,
+                Err(error) => {
+                    (self.tell)(FollowEvent::Failed { path: path.clone(), reason: error.to_string() })?;
+                    Removal::Kept
+                }
+            };
+            self.record.forget(&local).map_err(|error| self.record_failed(&error))?;
+            (self.tell)(FollowEvent::Gone { path, seq, kept: removal == Removal::Kept })?;
+        }
+        Ok(())
+    }
+
+    fn base(&self) -> RelPath {
+        match &self.options.source {
+            Source::Path(path) => path.clone(),
+            Source::Glob(glob) => glob_base(glob),
+        }
+    }
+}
+
+fn join(base: &RelPath, path: &RelPath) -> RelPath {
+    path.names().try_fold(base.clone(), |at, name| at.join(name)).unwrap_or_else(|_| path.clone())
+}

@@ -1,0 +1,191 @@
+//! Follows a path of a server: brings the destination up to date, and keeps it so.
+//!
+//! [`pages`] checks what the server says, [`record`] remembers what was put into the destination, [`place`] is what is done there beside a
+//! transfer, and [`driver`] and [`finish`] join them with the connection, and with a transfer that fetches, checks and installs.
+
+mod driver;
+mod finish;
+mod pages;
+mod place;
+mod record;
+
+use super::connection::ConnectOptions;
+use super::get::{GetError, WINDOW_BYTES_DEFAULT};
+use super::transfer::{Source, TransferError};
+use crate::limits::CHUNK_BYTES_DEFAULT;
+use crate::path::RelPath;
+use crate::protocol::control::Compression;
+use driver::Driver;
+use std::path::PathBuf;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+use towpath_blocking::CancelToken;
+
+/// Options of [`follow()`].
+#[derive(Clone, Debug)]
+pub struct FollowOptions {
+    /// The server.
+    pub connect: ConnectOptions,
+    /// A path or a glob on the server.
+    pub source: Source,
+    /// The directory that is kept up to date, made if there is none.
+    pub destination: PathBuf,
+    /// End when it is up to date.
+    pub once: bool,
+    /// Delete what is gone at the server, if it was put there by following, and is as it was put.
+    pub mirror: bool,
+    /// Deletions at a time, beyond which all are held; by default 1,000 if that is over a tenth, or everything.
+    pub max_delete: Option<u64>,
+    /// Sync files before they get their names, directories after, and the record.
+    pub durable: bool,
+    /// Whether bodies may be compressed.
+    pub compress: Option<Compression>,
+    /// Largest body frame, in bytes.
+    pub chunk_bytes: u64,
+    /// Credit window, in bytes.
+    pub window_bytes: u64,
+}
+
+impl FollowOptions {
+    /// The defaults for a source and a destination.
+    pub fn new(connect: ConnectOptions, source: Source, destination: PathBuf) -> Self {
+        Self {
+            connect,
+            source,
+            destination,
+            once: false,
+            mirror: false,
+            max_delete: None,
+            durable: false,
+            compress: None,
+            chunk_bytes: CHUNK_BYTES_DEFAULT,
+            window_bytes: WINDOW_BYTES_DEFAULT,
+        }
+    }
+}
+
+/// What happens while following. Paths are those on the server unless it says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FollowEvent {
+    /// Something new or changed is in place.
+    Put {
+        /// Its path.
+        path: RelPath,
+        /// Its number.
+        seq: u64,
+        /// Nothing was put there before.
+        is_new: bool,
+        /// What it is.
+        kind: PutKind,
+    },
+    /// Something is gone.
+    Gone {
+        /// Its path.
+        path: RelPath,
+        /// Its number; that of the page, for what a full state doesn't have.
+        seq: u64,
+        /// It was left here: nothing is deleted, or it was changed here.
+        kept: bool,
+    },
+    /// A file has another name.
+    Renamed {
+        /// The old path.
+        from: RelPath,
+        /// The new path.
+        to: RelPath,
+        /// The number of the new one.
+        seq: u64,
+    },
+    /// What was changed at the destination is kept under another name there.
+    Conflict {
+        /// The path.
+        path: RelPath,
+        /// Where it is kept, below the destination.
+        kept_as: RelPath,
+    },
+    /// Everything up to a number is in place.
+    UpToDate {
+        /// The number.
+        seq: u64,
+    },
+    /// So many deletions are held.
+    Held {
+        /// Their paths.
+        paths: Vec<RelPath>,
+    },
+    /// Something can't be put in place, and is tried again later.
+    Failed {
+        /// Its path.
+        path: RelPath,
+        /// Why.
+        reason: String,
+    },
+    /// Following is interrupted, and goes on later.
+    Interrupted {
+        /// Why.
+        reason: String,
+    },
+    /// Something to know.
+    Warning(String),
+}
+
+/// What was put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PutKind {
+    /// A file.
+    File {
+        /// Bytes.
+        size: u64,
+        /// Its digest.
+        digest: crate::digest::Digest,
+    },
+    /// A directory.
+    Dir,
+    /// A link.
+    Link {
+        /// Its target.
+        target: Vec<u8>,
+    },
+}
+
+/// How following ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FollowEnd {
+    /// Up to date.
+    UpToDate,
+    /// Deletions are held.
+    Held,
+    /// Something could not be put in place.
+    Incomplete,
+}
+
+/// Pause before it is tried again.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Follows; blocks until it is up to date with [`FollowOptions::once`], otherwise until it is cancelled. `tell` is called with what happens.
+///
+/// # Errors
+/// The server can't be reached at first, refuses, or breaks the protocol; the destination is impossible; `tell` failed; or it was cancelled.
+pub fn follow(
+    options: &FollowOptions,
+    tell: &mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
+    cancel: &CancelToken,
+) -> Result<FollowEnd, GetError> {
+    let mut was_connected = false;
+    loop {
+        let error = match Driver::run(options, tell, cancel, &mut was_connected) {
+            Err(error @ GetError::Transfer(TransferError::DiskFull(_) | TransferError::Stalled { .. }))
+                if !options.once =>
+            {
+                error
+            }
+            outcome => return outcome,
+        };
+        tell(FollowEvent::Interrupted { reason: format!("{error}; trying again in {} s", PAUSE.as_secs()) })?;
+        let (cancelled, wait) = sync_channel(1);
+        cancel.on_cancel(move || _ = cancelled.try_send(()));
+        if cancel.is_cancelled() || wait.recv_timeout(PAUSE).is_ok() {
+            return Err(TransferError::Cancelled.into());
+        }
+    }
+}

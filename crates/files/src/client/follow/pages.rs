@@ -1,0 +1,175 @@
+//! What the server says of changes, checked.
+
+use super::super::names;
+use super::super::transfer::{Source, TransferError};
+use crate::path::{Escaped, RelPath};
+use crate::protocol::control::{
+    Change, ChangeContent, ChangesReply, EntryKind, FollowRequest, FollowState, FollowingReply, ListEntry, ListTarget,
+    Request,
+};
+use crate::protocol::follow::{Cursor, FollowFrom};
+use crate::root::Timestamp;
+use std::collections::HashSet;
+
+/// Id of the follow: those of fetches are counted from 1.
+pub(super) const FOLLOW_ID: u32 = u32::MAX;
+/// Mode bits that the follower needs to go on writing into a directory.
+const OWNER_MODE: u32 = 0o700;
+
+/// Where the follow is.
+#[derive(Debug)]
+pub(super) struct Pages {
+    source: Source,
+    /// The cursor of what is in place or has failed, and is tried again.
+    at: Option<Cursor>,
+    is_begun: bool,
+    is_awaiting: bool,
+    /// The number of the last change.
+    last: u64,
+    /// The destination's paths of a full state, until it is complete.
+    pub(super) seen: Option<HashSet<RelPath>>,
+}
+
+/// A change with its paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Placed {
+    pub(super) remote: RelPath,
+    pub(super) local: RelPath,
+    pub(super) change: Change,
+}
+
+/// A page, checked.
+#[derive(Debug)]
+pub(super) struct CheckedPage {
+    pub(super) cursor: Cursor,
+    pub(super) live: bool,
+    pub(super) changes: Vec<Placed>,
+    /// What can't be followed, for people.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Pages {
+    pub(super) fn new(source: Source, at: Option<Cursor>) -> Pages {
+        Pages { source, at, is_begun: false, is_awaiting: false, last: 0, seen: None }
+    }
+
+    /// The connection is lost, and the follow with it.
+    pub(super) fn lost(&mut self) {
+        (self.is_begun, self.is_awaiting) = (false, false);
+    }
+
+    /// What is to be sent when a page can be taken.
+    pub(super) fn next_request(&mut self) -> Option<Request> {
+        if std::mem::replace(&mut self.is_awaiting, true) {
+            return None;
+        }
+        if std::mem::replace(&mut self.is_begun, true) {
+            return Some(Request::More { id: FOLLOW_ID });
+        }
+        let target = match &self.source {
+            Source::Path(path) => ListTarget::Path(path.into()),
+            Source::Glob(glob) => ListTarget::Glob { glob: glob.clone() },
+        };
+        // A full state that was interrupted begins anew: what it has told before the interruption isn't known.
+        let from = self.at.filter(|_| self.seen.is_none()).map_or(FollowFrom::Beginning, FollowFrom::Cursor);
+        Some(Request::Follow(FollowRequest { id: FOLLOW_ID, target, from }))
+    }
+
+    /// The follow begins: whether with the full state.
+    pub(super) fn following(&mut self, following: &FollowingReply) -> Result<bool, TransferError> {
+        if !self.is_begun || !self.is_awaiting {
+            return TransferError::protocol("a follow that wasn't asked for begins");
+        }
+        let is_full = following.state == FollowState::Full;
+        if !is_full && self.at.is_none_or(|at| at != following.cursor) {
+            return TransferError::protocol("changes since another time than was asked for");
+        }
+        self.last = following.cursor.seq;
+        self.at = Some(following.cursor);
+        self.seen = is_full.then(HashSet::new);
+        Ok(is_full)
+    }
+
+    /// Takes a page.
+    pub(super) fn page(&mut self, page: ChangesReply) -> Result<CheckedPage, TransferError> {
+        let at = self.at.filter(|at| self.is_begun && at.epoch == page.cursor.epoch);
+        if at.is_none() || !std::mem::take(&mut self.is_awaiting) {
+            return TransferError::protocol("a page of changes that wasn't asked for");
+        }
+        if page.changes.is_empty() && !page.live {
+            return TransferError::protocol("an empty page of changes");
+        }
+        let (mut changes, mut warnings) = (Vec::with_capacity(page.changes.len()), Vec::new());
+        for change in page.changes {
+            if change.seq <= self.last || change.seq > page.cursor.seq {
+                return TransferError::protocol("changes out of order");
+            }
+            self.last = change.seq;
+            let shown = Escaped(change.path.as_bytes()).to_string();
+            let remote = change.path.to_rel_path().map_err(|error| error.to_string());
+            match remote.and_then(|remote| Ok((self.local(&remote, &change.content)?, remote))) {
+                // The followed directory itself.
+                Ok((None, _)) => {}
+                Ok((Some(local), remote)) => changes.push(Placed { remote, local, change }),
+                Err(reason) => warnings.push(format!("{shown}: refused: {reason}")),
+            }
+        }
+        if page.cursor.seq < self.last {
+            return TransferError::protocol("a cursor that goes back");
+        }
+        self.last = page.cursor.seq;
+        self.at = Some(page.cursor);
+        if let Some(seen) = &mut self.seen {
+            let there = changes.iter().filter(|placed| placed.change.content != ChangeContent::Gone);
+            seen.extend(there.map(|placed| placed.local.clone()));
+            let gone = changes.iter().filter(|placed| placed.change.content == ChangeContent::Gone);
+            gone.for_each(|placed| _ = seen.remove(&placed.local));
+        }
+        Ok(CheckedPage { cursor: page.cursor, live: page.live, changes, warnings })
+    }
+
+    /// Where something goes; `None` for the followed directory.
+    fn local(&self, remote: &RelPath, content: &ChangeContent) -> Result<Option<RelPath>, String> {
+        let base = match &self.source {
+            Source::Path(path) => path.clone(),
+            Source::Glob(glob) => names::glob_base(glob),
+        };
+        let local = remote.below(&base).ok_or("it is not below what is followed")?;
+        if local.names().any(names::is_reserved) {
+            return Err("it has the name of a file that transfers use".to_owned());
+        }
+        Ok(match content {
+            _ if !local.is_root() => Some(local),
+            ChangeContent::Dir { .. } => None,
+            // A file that is followed has its own name.
+            _ => names::own_name(remote),
+        })
+    }
+}
+
+impl Placed {
+    /// What a transfer puts in place; `None` for what is gone.
+    pub(super) fn entry(&self, now: Timestamp) -> Option<ListEntry> {
+        let entry = |kind, size, mtime, mode, target, digest| ListEntry {
+            path: (&self.remote).into(),
+            kind,
+            size,
+            mtime,
+            mode,
+            allocated: None,
+            target,
+            digest,
+            message: None,
+        };
+        match &self.change.content {
+            &ChangeContent::File { size, mtime, mode, digest } => {
+                Some(entry(EntryKind::File, size, mtime, mode, None, Some(digest)))
+            }
+            ChangeContent::Dir { mode } => Some(entry(EntryKind::Dir, 0, now, mode | OWNER_MODE, None, None)),
+            ChangeContent::Link { target, mtime } => {
+                Some(entry(EntryKind::Link, 0, *mtime, 0o777, Some(target.clone()), None))
+            }
+            ChangeContent::Gone => None,
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What a follower does at its destination beside what a transfer does: looks, keeps what a person changed, renames, copies, removes.
+
+use super::record::Known;
+use crate::client::names::partial_names;
+use crate::digest::Digest;
+use crate::path::RelPath;
+use crate::protocol::control::{Change, ChangeContent};
+use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, set_mode, set_modified};
+use std::path::Path;
+
+const DIR_MODE: u32 = 0o777;
+const MODE_BITS: u32 = 0o777;
+/// Attempts to find a free name for what is kept.
+const NAMES_MAX: u64 = 100;
+
+/// The destination.
+#[derive(Debug)]
+pub(super) struct Place {
+    root: Root,
+}
+
+/// What is to be done with something new or changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// It is there already.
+    InPlace,
+    /// It goes where nothing is, or where what is there may be replaced.
+    Get,
+    /// It can't be put there.
+    Refused(String),
+}
+
+/// The outcome of a removal.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Removal {
+    Removed,
+    /// A person changed it, or put something into it.
+    Kept,
+}
+
+impl Place {
+    pub(super) fn open(path: &Path) -> Result<Place, RootError> {
+        Ok(Place { root: Root::directory(path, Links::Never)? })
+    }
+
+    pub(super) fn top(&self) -> Result<Dir, RootError> {
+        self.root.open_dir(&RelPath::root())
+    }
+
+    /// What is at a path.
+    pub(super) fn stat(&self, path: &RelPath) -> Result<Option<FileStat>, RootError> {
+        match self.root.stat(path) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(RootError::NotFound | RootError::NotADirectory | RootError::Outside) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Looks whether a change is in place, and makes way for it. What a person put there is kept under another name, which `kept` is told.
+    pub(super) fn plan(
+        &self,
+        path: &RelPath,
+        change: &Change,
+        known: Option<&Known>,
+        mirrors: bool,
+        kept: &mut dyn FnMut(&RelPath),
+    ) -> Result<Plan, RootError> {
+        let Some(stat) = self.stat(path)? else { return Ok(Plan::Get) };
+        let is_own = known.is_some_and(|known| known.is(&stat));
+        match (&change.content, stat.kind) {
+            (_, FileKind::Other) => return Ok(Plan::Refused("a device, pipe or socket is in the way".to_owned())),
+            (ChangeContent::Dir { .. }, FileKind::Dir) => return Ok(Plan::Get),
+            (ChangeContent::File { size, mtime, mode, digest }, FileKind::File) => {
+                if is_own && known.and_then(Known::digest) == Some(*digest) {
+                    let is_same = (stat.modified, stat.mode & MODE_BITS) == (*mtime, mode & MODE_BITS);
+                    return Ok(if is_same { Plan::InPlace } else { Plan::Get });
+                }
+                // Of the same size and time, it is compared when it is received.
+                let is_equal = stat.size == *size && (stat.modified == *mtime || self.digest(path)? == Some(*digest));
+                if is_own || is_equal {
+                    return Ok(Plan::Get);
+                }
+            }
+            (ChangeContent::Link { target, .. }, FileKind::Link) => {
+                let there = self.root.read_link(path)?;
+                if there == target.as_bytes() {
+                    return Ok(Plan::InPlace);
+                }
+                if is_own && known == Some(&Known::Link(Digest::of(&there))) {
+                    return Ok(Plan::Get);
+                }
+            }
+            // Another type. Of a directory it isn't known what is in it; if that is going to be deleted, this is for later.
+            (_, FileKind::Dir) if is_own && mirrors => return Ok(Plan::Get),
+            (_, FileKind::Dir) => {}
+            _ if is_own => return Ok(Plan::Get),
+            _ => {}
+        }
+        let (dir, name) = self.parent(path)?;
+        for number in 0..NAMES_MAX {
+            let again = if number == 0 { String::new() } else { format!("-{number}") };
+            let new_name = [&name[..], format!(".tow-conflict-{}{again}", change.seq).as_bytes()].concat();
+            if dir.existing(&new_name)?.is_none() {
+                dir.rename(&name, &dir, &new_name)?;
+                kept(&path.parent().unwrap_or_default().join(&new_name)?);
+                return Ok(Plan::Get);
+            }
+        }
+        Ok(Plan::Refused("what is there was changed here, and no name is free to keep it".to_owned()))
+    }
+
+    fn parent(&self, path: &RelPath) -> Result<(Dir, Vec<u8>), RootError> {
+        let (parent, name) = path.split().ok_or(RootError::NotAFile)?;
+        Ok((self.root.open_dir(&parent)?, name.to_vec()))
+    }
+
+    /// The digest of a file; `None` if it changes meanwhile.
+    fn digest(&self, path: &RelPath) -> Result<Option<Digest>, RootError> {
+        let (file, before) = self.root.open_file(path)?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(&file).map_err(RootError::Io)?;
+        let is_same = FileStat::try_from(&file)?.same_content(&before);
+        Ok(is_same.then(|| Digest(*hasher.finalize().as_bytes())))
+    }
+
+    /// Renames a file that is as it was left here, to where nothing is. Returns whether it was.
+    pub(super) fn rename(&self, from: &RelPath, known: &Known, to: &RelPath) -> Result<bool, RootError> {
+        if !self.stat(from)?.is_some_and(|stat| known.is(&stat)) || self.stat(to)?.is_some() {
+            return Ok(false);
+        }
+        let (new_parent, new_name) = to.split().ok_or(RootError::NotAFile)?;
+        let new_dir = self.root.create_dirs(&new_parent, DIR_MODE)?;
+        let (dir, name) = self.parent(from)?;
+        dir.rename(&name, &new_dir, new_name)?;
+        Ok(true)
+    }
+
+    /// Copies a file to where it is wanted too, if its content has the digest. Returns whether it has.
+    pub(super) fn copy(&self, from: &RelPath, known: &Known, to: &RelPath, change: &Change) -> Result<bool, RootError> {
+        let ChangeContent::File { mtime, mode, digest, size } = change.content else { return Ok(false) };
+        let (mut source, stat) = self.root.open_file(from)?;
+        if !known.is(&stat) || stat.size != size {
+            return Ok(false);
+        }
+        let (parent, name) = to.split().ok_or(RootError::NotAFile)?;
+        let dir = self.root.create_dirs(&parent, DIR_MODE)?;
+        let (part, _) = partial_names(name);
+        let mut file = match dir.create_file(&part, 0o600) {
+            // A part of it is there already.
+            Err(RootError::Exists) => return Ok(false),
+            created => created?,
+        };
+        let copied = (|| {
+            // By copy_file_range(2), which shares the blocks where the file system can.
+            std::io::copy(&mut source, &mut file).map_err(RootError::Io)?;
+            let mut hasher = blake3::Hasher::new();
+            hasher.update_reader(&dir.open_file(&part)?.0).map_err(RootError::Io)?;
+            if Digest(*hasher.finalize().as_bytes()) != digest {
+                return Ok(false);
+            }
+            set_mode(&file, mode & MODE_BITS)?;
+            set_modified(&file, mtime)?;
+            dir.rename(&part, &dir, name)?;
+            Ok(true)
+        })();
+        if !matches!(copied, Ok(true)) {
+            let _ = dir.remove_file(&part);
+        }
+        copied
+    }
+
+    /// Removes what was put at a path, if it is as it was left.
+    pub(super) fn remove(&self, path: &RelPath, known: &Known) -> Result<Removal, RootError> {
+        let Some(stat) = self.stat(path)? else { return Ok(Removal::Removed) };
+        if !known.is(&stat) {
+            return Ok(Removal::Kept);
+        }
+        let (dir, name) = self.parent(path)?;
+        let removed = match known {
+            Known::Link(digest) if Digest::of(&dir.read_link(&name)?) != *digest => return Ok(Removal::Kept),
+            Known::Dir => dir.remove_dir(&name),
+            Known::File { .. } | Known::Link(_) => dir.remove_file(&name),
+        };
+        match removed {
+            Ok(()) | Err(RootError::NotFound) => Ok(Removal::Removed),
+            // Not empty: something in it isn't the follower's.
+            Err(RootError::Io(error)) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(Removal::Kept),
+            Err(RootError::Exists) => Ok(Removal::Kept),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What was just put at a path, as it is to be found again.
+    pub(super) fn known(&self, path: &RelPath, change: &Change) -> Result<Option<Known>, RootError> {
+        let Some(stat) = self.stat(path)? else { return Ok(None) };
+        Ok(match (&change.content, stat.kind) {
+            (ChangeContent::File { size, mtime, digest, .. }, FileKind::File) => {
+                // A file system may keep coarser times. Anything else is of somebody who was quicker.
+                let is_own = stat.size == *size && stat.modified.seconds.abs_diff(mtime.seconds) <= 2;
+                is_own.then_some(Known::File { size: *size, modified: stat.modified, digest: *digest })
+            }
+            (ChangeContent::Dir { .. }, FileKind::Dir) => Some(Known::Dir),
+            (ChangeContent::Link { target, .. }, FileKind::Link) => Some(Known::Link(Digest::of(target.as_bytes()))),
+            _ => None,
+        })
+    }
+}

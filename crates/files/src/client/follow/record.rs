@@ -1,0 +1,289 @@
+//! What a follower has put into its destination, and how far it is: `docs/formats/follow.md`.
+
+use crate::client::names::{follow_name, partial_names};
+use crate::client::transfer::Source;
+use crate::digest::Digest;
+use crate::path::RelPath;
+use crate::protocol::follow::Cursor;
+use crate::record_log::{LogError, RecordLog};
+use crate::root::{Dir, FileKind, FileStat, RootError, Timestamp};
+use std::collections::HashMap;
+use std::io;
+
+const MAGIC: &[u8; 8] = b"TOWFOL1\n";
+const MODE: u32 = 0o600;
+/// Bytes, beyond which the file is written anew if most of it is out of date.
+const REWRITE_FROM_BYTES: u64 = 1 << 20;
+
+const KIND_CURSOR: u8 = 1;
+const KIND_FORGOTTEN: u8 = 2;
+const KIND_FILE: u8 = 3;
+const KIND_DIR: u8 = 4;
+const KIND_LINK: u8 = 5;
+
+/// What was put at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    File {
+        size: u64,
+        modified: Timestamp,
+        digest: Digest,
+    },
+    Dir,
+    /// With the digest of its target.
+    Link(Digest),
+}
+
+impl Known {
+    /// The digest of a file.
+    pub(super) fn digest(&self) -> Option<Digest> {
+        match *self {
+            Known::File { digest, .. } => Some(digest),
+            Known::Dir | Known::Link(_) => None,
+        }
+    }
+
+    /// Whether a file is as it was left here.
+    pub(super) fn is(&self, stat: &FileStat) -> bool {
+        match *self {
+            Known::File { size, modified, .. } => {
+                (stat.kind, stat.size, stat.modified) == (FileKind::File, size, modified)
+            }
+            Known::Dir => stat.kind == FileKind::Dir,
+            Known::Link(_) => stat.kind == FileKind::Link,
+        }
+    }
+}
+
+/// The record of one follower. Locked against others as long as it exists.
+#[derive(Debug)]
+pub(super) struct Record {
+    log: RecordLog,
+    known: HashMap<RelPath, Known>,
+    /// A path for each digest.
+    by_digest: HashMap<Digest, RelPath>,
+    cursor: Option<Cursor>,
+}
+
+/// Why a destination can't be followed into.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecordError {
+    #[error("another follower of the same source is at work in it")]
+    Locked,
+    #[error("{name}: {reason}")]
+    Log { name: String, reason: LogError },
+    #[error(transparent)]
+    Root(#[from] RootError),
+}
+
+impl Record {
+    /// The record in a destination, made if there is none. A damaged one begins anew: everything is compared then.
+    pub(super) fn open(dir: &Dir, source: &Source) -> Result<Record, RecordError> {
+        let name = follow_name(source);
+        let shown = || String::from_utf8_lossy(&name).into_owned();
+        for _ in 0..2 {
+            let file = match dir.create_file(&name, MODE) {
+                Err(RootError::Exists) => dir.open_writable(&name)?.0,
+                created => created?,
+            };
+            let (mut known, mut cursor, mut is_strange) = (HashMap::new(), None, false);
+            let opened = RecordLog::open(file, MAGIC, |body| match decode(body) {
+                Some(Item::Cursor(at)) => cursor = at,
+                Some(Item::Known(path, what)) => _ = known.insert(path, what),
+                Some(Item::Forgotten(path)) => _ = known.remove(&path),
+                None => is_strange = true,
+            });
+            match opened {
+                Ok(log) if !is_strange => {
+                    let mut record = Record { log, known, by_digest: HashMap::new(), cursor };
+                    let digests = record.known.iter().filter_map(|(path, known)| Some((known.digest()?, path.clone())));
+                    record.by_digest = digests.collect();
+                    if let Err(error) = record.rewrite_if_worthwhile(dir, &name) {
+                        tracing::warn!(%error, "cannot write the record of what was followed anew");
+                    }
+                    return Ok(record);
+                }
+                Err(LogError::Locked) => return Err(RecordError::Locked),
+                Err(reason @ (LogError::Io(_) | LogError::Foreign)) => {
+                    return Err(RecordError::Log { name: shown(), reason });
+                }
+                Ok(_) | Err(LogError::Damaged(_)) => {
+                    tracing::warn!(name = %shown(), "the record of what was followed is damaged: all files are compared");
+                    dir.remove_file(&name)?;
+                }
+            }
+        }
+        Err(RecordError::Root(RootError::Exists))
+    }
+
+    /// How far the destination is; `None` if it needs the full state.
+    pub(super) fn cursor(&self) -> Option<Cursor> {
+        self.cursor
+    }
+
+    /// What was put at a path.
+    pub(super) fn get(&self, path: &RelPath) -> Option<&Known> {
+        self.known.get(path)
+    }
+
+    /// A file of this content that was put somewhere.
+    pub(super) fn with_digest(&self, digest: Digest) -> Option<(&RelPath, &Known)> {
+        let path = self.by_digest.get(&digest)?;
+        self.known.get(path).filter(|known| known.digest() == Some(digest)).map(|known| (path, known))
+    }
+
+    /// What was put anywhere.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&RelPath, &Known)> {
+        self.known.iter()
+    }
+
+    /// Paths at which something was put.
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Something was put at a path.
+    pub(super) fn put(&mut self, path: &RelPath, known: Known) -> io::Result<()> {
+        if self.known.get(path) == Some(&known) {
+            return Ok(());
+        }
+        if let Some(digest) = known.digest() {
+            self.by_digest.insert(digest, path.clone());
+        }
+        self.known.insert(path.clone(), known);
+        self.log.append(&encode_known(path, &known))
+    }
+
+    /// What was put at a path isn't there any more, or isn't this follower's.
+    pub(super) fn forget(&mut self, path: &RelPath) -> io::Result<()> {
+        let Some(known) = self.known.remove(path) else { return Ok(()) };
+        if let Some(digest) = known.digest().filter(|digest| self.by_digest.get(digest) == Some(path)) {
+            self.by_digest.remove(&digest);
+        }
+        self.log.append(&[&[KIND_FORGOTTEN], path.as_bytes()].concat())
+    }
+
+    /// Everything up to a cursor is in place. `None`: the full state is needed.
+    pub(super) fn store(&mut self, cursor: Option<Cursor>, durable: bool) -> io::Result<()> {
+        if self.cursor != cursor {
+            self.cursor = cursor;
+            self.log.append(&encode_cursor(cursor))?;
+        }
+        if durable { self.log.sync() } else { self.log.flush() }
+    }
+
+    /// Writes the file anew if most of it is out of date.
+    fn rewrite_if_worthwhile(&mut self, dir: &Dir, name: &[u8]) -> Result<(), RecordError> {
+        let needed: u64 = self.known.keys().map(|path| path.as_bytes().len() as u64 + 100).sum();
+        if self.log.length() < REWRITE_FROM_BYTES.max(2 * needed) {
+            return Ok(());
+        }
+        let (_, new_name) = partial_names(name);
+        match dir.remove_file(&new_name) {
+            Ok(()) | Err(RootError::NotFound) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let failed = |reason| RecordError::Log { name: String::from_utf8_lossy(name).into_owned(), reason };
+        let mut log = RecordLog::open(dir.create_file(&new_name, MODE)?, MAGIC, |_| {}).map_err(failed)?;
+        let written = self.known.iter().try_for_each(|(path, known)| log.append(&encode_known(path, known)));
+        let written = written.and_then(|()| log.append(&encode_cursor(self.cursor))).and_then(|()| log.sync());
+        written.map_err(|error| failed(error.into()))?;
+        // Locked before it has the name.
+        dir.rename(&new_name, dir, name)?;
+        self.log = log;
+        Ok(())
+    }
+}
+
+enum Item {
+    Cursor(Option<Cursor>),
+    Known(RelPath, Known),
+    Forgotten(RelPath),
+}
+
+fn encode_cursor(cursor: Option<Cursor>) -> Vec<u8> {
+    let text = cursor.map(|cursor| cursor.to_string()).unwrap_or_default();
+    [&[KIND_CURSOR], text.as_bytes()].concat()
+}
+
+fn encode_known(path: &RelPath, known: &Known) -> Vec<u8> {
+    let mut body = match known {
+        Known::File { size, modified, digest } => {
+            let mut body = vec![KIND_FILE];
+            body.extend_from_slice(&size.to_be_bytes());
+            body.extend_from_slice(&modified.seconds.to_be_bytes());
+            body.extend_from_slice(&modified.nanoseconds.to_be_bytes());
+            body.extend_from_slice(&digest.0);
+            body
+        }
+        Known::Dir => vec![KIND_DIR],
+        Known::Link(digest) => [&[KIND_LINK], &digest.0[..]].concat(),
+    };
+    body.extend_from_slice(path.as_bytes());
+    body
+}
+
+fn decode(body: &[u8]) -> Option<Item> {
+    let (kind, mut rest) = body.split_first()?;
+    match *kind {
+        KIND_CURSOR if rest.is_empty() => Some(Item::Cursor(None)),
+        KIND_CURSOR => Some(Item::Cursor(Some(std::str::from_utf8(rest).ok()?.parse().ok()?))),
+        KIND_FORGOTTEN => Some(Item::Forgotten(RelPath::new(rest).ok()?)),
+        KIND_FILE => {
+            let size = u64::from_be_bytes(take(&mut rest)?);
+            let seconds = i64::from_be_bytes(take(&mut rest)?);
+            let modified = Timestamp { seconds, nanoseconds: u32::from_be_bytes(take(&mut rest)?) };
+            let digest = Digest(take(&mut rest)?);
+            Some(Item::Known(RelPath::new(rest).ok()?, Known::File { size, modified, digest }))
+        }
+        KIND_DIR => Some(Item::Known(RelPath::new(rest).ok()?, Known::Dir)),
+        KIND_LINK => {
+            let digest = Digest(take(&mut rest)?);
+            Some(Item::Known(RelPath::new(rest).ok()?, Known::Link(digest)))
+        }
+        _ => None,
+    }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = rest.split_first_chunk::<N>()?;
+    *rest = tail;
+    Some(*head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::follow::Epoch;
+    use crate::root::{Links, Root};
+
+    #[test]
+    fn what_was_put_is_known_after_a_restart_and_damage_begins_anew() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = || Root::directory(temp.path(), Links::Never).unwrap().open_dir(&RelPath::root()).unwrap();
+        let source = Source::Path("a".parse().unwrap());
+        let path = |text: &str| text.parse::<RelPath>().unwrap();
+        let file =
+            Known::File { size: 7, modified: Timestamp { seconds: -1, nanoseconds: 5 }, digest: Digest([3; 32]) };
+        let cursor = Some(Cursor { epoch: Epoch([1; 16]), seq: 99 });
+        let mut record = Record::open(&dir(), &source).unwrap();
+        assert!(matches!(Record::open(&dir(), &source), Err(RecordError::Locked)));
+        assert!(Record::open(&dir(), &Source::Glob("*".to_owned())).is_ok());
+        for (name, known) in [("f", file), ("d", Known::Dir), ("l", Known::Link(Digest([4; 32]))), ("x", file)] {
+            record.put(&path(name), known).unwrap();
+        }
+        record.forget(&path("x")).unwrap();
+        record.store(cursor, false).unwrap();
+        drop(record);
+        let record = Record::open(&dir(), &source).unwrap();
+        assert_eq!((record.cursor(), record.len()), (cursor, 3));
+        assert_eq!((record.get(&path("f")), record.get(&path("d"))), (Some(&file), Some(&Known::Dir)));
+        drop(record);
+        let name = temp.path().join(String::from_utf8(follow_name(&source)).unwrap());
+        let mut bytes = std::fs::read(&name).unwrap();
+        bytes[20] ^= 1;
+        std::fs::write(&name, bytes).unwrap();
+        let record = Record::open(&dir(), &source).unwrap();
+        assert_eq!((record.cursor(), record.len()), (None, 0));
+    }
+}

@@ -1,0 +1,82 @@
+//! What a follow wants, and the pages that it gets.
+
+use super::Failure;
+use super::glob::Glob;
+use crate::path::RelPath;
+use crate::protocol::ErrorCode;
+use crate::protocol::control::ListTarget;
+use std::sync::OnceLock;
+
+/// What a follow wants.
+#[derive(Debug)]
+pub(super) struct Followed {
+    target: ListTarget,
+    /// Compiled by the first job that needs it.
+    filter: OnceLock<Result<Filter, Failure>>,
+}
+
+#[derive(Debug)]
+pub(super) enum Filter {
+    /// A path, and all below it.
+    Path(RelPath),
+    /// What matches, and all below a directory that does.
+    Glob(Box<Glob>),
+}
+
+impl Followed {
+    pub(super) fn new(target: ListTarget) -> Followed {
+        Followed { target, filter: OnceLock::new() }
+    }
+
+    /// The filter; an error if there can't be one. May take a while.
+    pub(super) fn filter(&self) -> Result<&Filter, Failure> {
+        let filter = self.filter.get_or_init(|| match &self.target {
+            ListTarget::Path(path) => match path.to_rel_path() {
+                Ok(path) => Ok(Filter::Path(path)),
+                Err(error) => Err(Failure::new(ErrorCode::NotFound, error.to_string())),
+            },
+            ListTarget::Glob { glob } => Glob::new(glob).map(|glob| Filter::Glob(Box::new(glob))),
+        });
+        filter.as_ref().map_err(Clone::clone)
+    }
+}
+
+impl Filter {
+    pub(super) fn wants(&self, path: &[u8]) -> bool {
+        match self {
+            Filter::Path(above) if above.is_root() => true,
+            Filter::Path(above) => {
+                let rest = path.strip_prefix(above.as_bytes());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+            }
+            Filter::Glob(glob) => {
+                let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+                ends.chain([path.len()]).any(|end| glob.matches(path.get(..end).unwrap_or_default()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_below_is_wanted_too() {
+        let wants = |target: ListTarget, path: &str| Followed::new(target).filter().unwrap().wants(path.as_bytes());
+        let path = |text: &str| ListTarget::Path(text.as_bytes().to_vec().into());
+        let glob = |text: &str| ListTarget::Glob { glob: text.to_owned() };
+        for (target, yes, no) in [
+            (path(""), &["a", "a/b"][..], &[][..]),
+            (path("a"), &["a", "a/b/c"], &["ab", "b", "b/a"]),
+            (glob("*.d"), &["x.d", "x.d/y/z"], &["x", "y/x.d"]),
+            (glob("**/*.c"), &["a.c", "b/a.c", "b/a.c/d"], &["a", "b/a.cc"]),
+        ] {
+            assert!(yes.iter().all(|path| wants(target.clone(), path)), "{target:?}");
+            assert!(!no.iter().any(|path| wants(target.clone(), path)), "{target:?}");
+        }
+        for wrong in [path("../a"), glob("[")] {
+            assert!(Followed::new(wrong).filter().is_err());
+        }
+    }
+}

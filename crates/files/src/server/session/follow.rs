@@ -1,0 +1,147 @@
+//! Follows: pages of changes, each asked for, when there is something to tell. Unlike other requests they don't end.
+
+use super::shared::Shared;
+use super::{Action, Envelope, Ticket};
+use crate::catalogue::Position;
+use crate::limits::FOLLOWS_MAX;
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{FollowRequest, Reply};
+use crate::protocol::follow::FollowFrom;
+use crate::server::Failure;
+use crate::server::follow::Followed;
+use crate::server::jobs::{Changes, ChangesBody, ChangesTold, Job, PageForm};
+use crate::server::limits::{PAGE_BYTES_EXPECTED, PAGES_AHEAD_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
+use std::sync::Arc;
+
+/// The follows of a client.
+#[derive(Debug, Default)]
+pub(super) struct Follows(Vec<Follow>);
+
+#[derive(Debug)]
+struct Follow {
+    id: u32,
+    ticket: Ticket,
+    envelope: Envelope,
+    followed: Arc<Followed>,
+    from: FollowFrom,
+    at: Option<Position>,
+    /// Pages that may be sent.
+    asked: u32,
+    is_making: bool,
+    /// Something was published since the last page was begun.
+    has_news: bool,
+    /// The last page said that the client is up to date.
+    is_live: bool,
+}
+
+impl Follows {
+    pub(super) fn ids(&self) -> impl Iterator<Item = (u32, Ticket)> {
+        self.0.iter().map(|follow| (follow.id, follow.ticket))
+    }
+
+    /// Whether another one may begin.
+    pub(super) fn has_room(&self) -> bool {
+        self.0.len() < FOLLOWS_MAX
+    }
+
+    pub(super) fn follow<F>(
+        &mut self,
+        ticket: Ticket,
+        envelope: Envelope,
+        request: FollowRequest,
+        shared: &mut Shared<F>,
+    ) {
+        self.0.push(Follow {
+            id: request.id,
+            ticket,
+            envelope,
+            followed: Arc::new(Followed::new(request.target)),
+            from: request.from,
+            at: None,
+            asked: 1,
+            is_making: false,
+            has_news: true,
+            is_live: false,
+        });
+        self.make_pages(shared);
+    }
+
+    /// Asks for another page: whether there is a follow of this id.
+    pub(super) fn more<F>(&mut self, id: u32, shared: &mut Shared<F>) -> bool {
+        let Some(follow) = self.0.iter_mut().find(|follow| follow.id == id) else { return false };
+        // Further ones are ignored: the next page answers them too.
+        if follow.asked <= PAGES_AHEAD_MAX {
+            follow.asked += 1;
+        }
+        self.make_pages(shared);
+        true
+    }
+
+    pub(super) fn cancel(&mut self, ticket: Ticket) {
+        self.0.retain(|follow| follow.ticket != ticket);
+    }
+
+    /// Something was published.
+    pub(super) fn published<F>(&mut self, shared: &mut Shared<F>) {
+        self.0.iter_mut().for_each(|follow| follow.has_news = true);
+        self.make_pages(shared);
+    }
+
+    /// Takes what there is to tell: false if the ticket isn't that of a follow.
+    pub(super) fn told<F>(&mut self, ticket: Ticket, result: Result<ChangesTold, Failure>, shared: &mut Shared<F>) {
+        let Some(at) = self.0.iter().position(|follow| follow.ticket == ticket) else { return };
+        let Some(follow) = self.0.get_mut(at) else { return };
+        follow.is_making = false;
+        // It holds no root meanwhile.
+        shared.actions.push_back(Action::Release { ticket, take_back: false });
+        match result {
+            Ok(ChangesTold { began, page, at }) => {
+                follow.at = at;
+                if let Some(began) = began {
+                    shared.reply(&follow.envelope, &Reply::Following(began));
+                    follow.is_live = false;
+                }
+                if let Some(page) = page {
+                    follow.asked = follow.asked.saturating_sub(1);
+                    follow.is_live = page.live;
+                    // There may be more.
+                    follow.has_news |= !page.live;
+                    if let ChangesBody::Json(json) = page.body {
+                        shared.reply_json(&follow.envelope, json, None);
+                    }
+                }
+            }
+            Err(failure) => {
+                shared.error(&follow.envelope, Some(follow.id), failure);
+                self.0.swap_remove(at);
+            }
+        }
+        self.make_pages(shared);
+    }
+
+    /// Starts pages that were asked for where there may be something to tell, while few replies wait: a client that doesn't read can't make
+    /// this hold more.
+    pub(super) fn make_pages<F>(&mut self, shared: &mut Shared<F>) {
+        let mut making = self.0.iter().filter(|follow| follow.is_making).count();
+        for follow in &mut self.0 {
+            if shared.replies.len() + making >= REPLIES_WAITING_MAX
+                || shared.reply_bytes + making * PAGE_BYTES_EXPECTED >= REPLY_BYTES_WAITING_MAX
+            {
+                return;
+            }
+            if follow.asked == 0 || follow.is_making || !follow.has_news {
+                continue;
+            }
+            (follow.is_making, follow.has_news) = (true, false);
+            making += 1;
+            let Follow { at, from, is_live, .. } = *follow;
+            let (followed, form) = (Arc::clone(&follow.followed), PageForm::Json(follow.id));
+            shared.start(follow.ticket, Job::Changes(Changes { followed, at, from, is_live, form }));
+        }
+    }
+
+    /// The error for a follow too many.
+    pub(super) fn too_many() -> Failure {
+        Failure::new(ErrorCode::Busy, format!("more than {FOLLOWS_MAX} follows"))
+    }
+}

@@ -1,0 +1,255 @@
+//! Files that aren't published yet: waits until each is finished, and hashes it once.
+
+use super::Watcher;
+use super::look::open;
+use crate::catalogue::{Content, Identity};
+use crate::digest::{Digest, FileHasher, HashError, LEAF_BYTES_MIN, may_be_remembered, wall_clock};
+use crate::path::RelPath;
+use crate::root::{FileStat, Root, RootError, Timestamp};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+/// Files that are hashed before events are taken again.
+const FILES_AT_A_TIME: usize = 256;
+/// After so long a file that isn't finished is reported.
+const REPORTED_AFTER: Duration = Duration::from_secs(60);
+
+/// Files that aren't published yet.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    settle: Duration,
+    files: BTreeMap<RelPath, Waiting>,
+    /// By the time at which they are finished unless something happens.
+    by_due: BTreeSet<(Instant, RelPath)>,
+    /// Large files that are being hashed, in turns.
+    hashing: VecDeque<Hashing>,
+    /// Files that were there when the tree was first read, and nothing has happened to since: nobody is up to date without them.
+    first: BTreeSet<RelPath>,
+    is_first_read: bool,
+    is_first_done: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    stat: FileStat,
+    due: Instant,
+    since: Instant,
+    is_reported: bool,
+}
+
+#[derive(Debug)]
+struct Hashing {
+    path: RelPath,
+    file: File,
+    stat: FileStat,
+    began: Timestamp,
+    progress: Option<FileHasher>,
+}
+
+impl Unfinished {
+    pub(super) fn new(settle: Duration) -> Unfinished {
+        Unfinished {
+            settle,
+            files: BTreeMap::new(),
+            by_due: BTreeSet::new(),
+            hashing: VecDeque::new(),
+            first: BTreeSet::new(),
+            is_first_read: false,
+            is_first_done: false,
+        }
+    }
+
+    /// When something is to be done.
+    pub(super) fn due(&self) -> Option<Instant> {
+        if !self.hashing.is_empty() {
+            return Some(Instant::now());
+        }
+        self.by_due.first().map(|(due, _)| *due)
+    }
+
+    /// Something happened to a file, or it isn't what is published.
+    pub(super) fn found(&mut self, path: RelPath, stat: FileStat) {
+        self.first.remove(&path);
+        self.hashing.retain(|hashing| hashing.path != path);
+        let before = self.remove_waiting(&path);
+        self.wait(path, stat, before);
+    }
+
+    fn wait(&mut self, path: RelPath, stat: FileStat, before: Option<Waiting>) {
+        let now = Instant::now();
+        // What was written long ago needs no wait.
+        let due = now + self.settle.saturating_sub(age(&stat));
+        let (since, mut is_reported) = before.map_or((now, false), |before| (before.since, before.is_reported));
+        if !is_reported && now.duration_since(since) > REPORTED_AFTER {
+            tracing::warn!(%path, "it is written to all the time, and isn't published before it rests");
+            is_reported = true;
+        }
+        self.by_due.insert((due, path.clone()));
+        self.files.insert(path, Waiting { stat, due, since, is_reported });
+    }
+
+    /// A file is published, or isn't there.
+    pub(super) fn remove(&mut self, path: &RelPath) {
+        self.hashing.retain(|hashing| hashing.path != *path);
+        self.remove_waiting(path);
+        self.first.remove(path);
+    }
+
+    fn remove_waiting(&mut self, path: &RelPath) -> Option<Waiting> {
+        let waiting = self.files.remove(path)?;
+        self.by_due.remove(&(waiting.due, path.clone()));
+        Some(waiting)
+    }
+
+    /// A path is gone, with all below it.
+    pub(super) fn remove_below(&mut self, path: &RelPath) {
+        let begin = self.files.range(path.clone()..).map(|(path, _)| path);
+        let near = begin.take_while(|other| other.as_bytes().starts_with(path.as_bytes()));
+        let below: Vec<_> = near.filter(|other| other.below(path).is_some()).cloned().collect();
+        below.iter().for_each(|path| self.remove(path));
+        self.remove(path);
+    }
+
+    /// The whole tree was read.
+    pub(super) fn tree_was_read(&mut self) {
+        if !std::mem::replace(&mut self.is_first_read, true) {
+            self.first = self.files.keys().cloned().collect();
+        }
+    }
+
+    /// Whether all that was there at the start is published, unless it was changed since. Said once.
+    fn take_first_done(&mut self) -> bool {
+        let is_done = self.is_first_read && self.first.is_empty();
+        is_done && !std::mem::replace(&mut self.is_first_done, true)
+    }
+
+    fn take_due(&mut self, now: Instant) -> Option<(RelPath, Waiting)> {
+        let path = self.by_due.first().filter(|(due, _)| *due <= now)?.1.clone();
+        let waiting = self.remove_waiting(&path)?;
+        Some((path, waiting))
+    }
+}
+
+/// What a look at a file that should be finished found.
+enum Look {
+    /// It is as it was.
+    Same(File),
+    /// Something happened to it.
+    Changed(FileStat),
+}
+
+impl Watcher {
+    /// Hashes files that are finished, and publishes them.
+    pub(super) fn finish(&mut self) {
+        let root = self.context.root.look();
+        let mut done = Vec::new();
+        for _ in 0..FILES_AT_A_TIME {
+            let Some((path, waiting)) = self.unfinished.take_due(Instant::now()) else { break };
+            let stat = waiting.stat;
+            match look_at(&root, &path, &stat) {
+                Ok(Look::Same(file)) if stat.size <= LEAF_BYTES_MIN => match self.hash_small(&file, &stat) {
+                    Ok(digest) => done.push((path, stat, digest)),
+                    Err(HashError::Io(error)) => self.unreadable(&path, &error),
+                    Err(_) => self.changed(&path),
+                },
+                Ok(Look::Same(file)) => {
+                    let began = wall_clock();
+                    self.unfinished.hashing.push_back(Hashing { path, file, stat, began, progress: None });
+                }
+                Ok(Look::Changed(stat)) => {
+                    self.unfinished.first.remove(&path);
+                    self.unfinished.wait(path, stat, Some(waiting));
+                }
+                // The event that says so is on its way.
+                Err(RootError::NotFound | RootError::NotAFile | RootError::NotADirectory | RootError::Outside) => {
+                    self.unfinished.remove(&path);
+                }
+                Err(error) => self.unreadable(&path, &error),
+            }
+        }
+        done.extend(self.hash_slice());
+        let is_first_done = {
+            done.iter().for_each(|(path, ..)| _ = self.unfinished.first.remove(path));
+            self.unfinished.take_first_done()
+        };
+        if done.is_empty() && !is_first_done {
+            return;
+        }
+        let is_full = self.published.change(|catalogue| {
+            let mut is_full = false;
+            for (path, stat, (digest, is_settled)) in &done {
+                let FileStat { size, modified, mode, .. } = *stat;
+                let content = Content::File { size, modified, mode, digest: *digest };
+                is_full |= catalogue.put(path, content, Identity::of(stat, *is_settled)).is_err();
+            }
+            if is_first_done {
+                catalogue.complete();
+            }
+            is_full
+        });
+        self.note_full(is_full);
+    }
+
+    /// The digest of a small file, and whether it will stay valid as long as the file's times do.
+    fn hash_small(&self, file: &File, stat: &FileStat) -> Result<(Digest, bool), HashError> {
+        let cache = &self.context.hasher.cache;
+        if let Some(digest) = cache.lookup_small(stat) {
+            return Ok((digest, true));
+        }
+        let began = wall_clock();
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(file)?;
+        if !FileStat::try_from(file).is_ok_and(|after| after.same_content(stat)) {
+            return Err(HashError::Changed);
+        }
+        let digest = Digest(*hasher.finalize().as_bytes());
+        cache.remember_small(stat, digest, began);
+        Ok((digest, may_be_remembered(stat, began)))
+    }
+
+    /// Hashes a part of a large file: its digest, if that was the last.
+    fn hash_slice(&mut self) -> Option<(RelPath, FileStat, (Digest, bool))> {
+        let Hashing { path, file, stat, began, mut progress } = self.unfinished.hashing.pop_front()?;
+        match self.context.hasher.slice(&file, &stat, &mut progress, || self.events.is_stopped()) {
+            Ok(Some(digested)) => return Some((path, stat, (digested.digest, may_be_remembered(&stat, began)))),
+            Ok(None) => self.unfinished.hashing.push_back(Hashing { path, file, stat, began, progress }),
+            Err(HashError::Io(error)) => self.unreadable(&path, &error),
+            Err(_) => self.changed(&path),
+        }
+        None
+    }
+
+    /// A file can't be read: it isn't published before something happens to it, and nobody waits for it.
+    fn unreadable(&mut self, path: &RelPath, reason: &dyn std::fmt::Display) {
+        tracing::warn!(%path, %reason, "it can't be read, and isn't published");
+        self.unfinished.remove(path);
+    }
+
+    /// A file changed while it was hashed: it is looked at again.
+    fn changed(&mut self, path: &RelPath) {
+        self.unfinished.remove(path);
+        if let Some((parent, name)) = path.split() {
+            self.events.look_at(&parent, name);
+        }
+    }
+}
+
+fn look_at(root: &Root, path: &RelPath, expected: &FileStat) -> Result<Look, RootError> {
+    let (parent, name) = path.split().ok_or(RootError::NotAFile)?;
+    let (file, stat) = open(root, &parent)?.open_file(name)?;
+    let is_same = stat.same_content(expected) && stat.mode == expected.mode;
+    Ok(if is_same { Look::Same(file) } else { Look::Changed(stat) })
+}
+
+/// How long nothing has happened to a file, as far as its times tell.
+fn age(stat: &FileStat) -> Duration {
+    let since = |time: Timestamp| {
+        let now = wall_clock();
+        let seconds = now.seconds.saturating_sub(time.seconds);
+        let whole = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        (whole + Duration::from_nanos(now.nanoseconds.into()))
+            .saturating_sub(Duration::from_nanos(time.nanoseconds.into()))
+    };
+    since(stat.changed).min(since(stat.modified))
+}

@@ -1,0 +1,291 @@
+//! Looks at directories and names, and compares them with the catalogue.
+
+use super::Watcher;
+use super::dirty::{Dirty, Names};
+use crate::catalogue::{Catalogue, Content, Entry, Identity};
+use crate::path::{RelPath, is_reserved};
+use crate::root::{Dir, FileKind, FileStat, Root, RootError};
+use rustix::io::Errno;
+use std::collections::HashMap;
+
+/// Names of one directory.
+const NAMES_MAX: usize = 1 << 20;
+
+/// What a look found.
+#[derive(Debug, Default)]
+struct Findings {
+    /// Directories that are still to be read, in whole.
+    dirs: Vec<RelPath>,
+    /// What is published as it is: directories and links.
+    now: Vec<(RelPath, Content, Identity)>,
+    /// Files that aren't what the catalogue has.
+    files: Vec<(RelPath, FileStat)>,
+    gone: Vec<RelPath>,
+    /// Directories that could not be read.
+    unread: u64,
+}
+
+/// What tells a file that was renamed: device, inode, size and time.
+type Moved = HashMap<(u64, u64, u64, crate::root::Timestamp), Content>;
+
+impl Watcher {
+    /// Looks where something may have changed. What is there is published, except files, which are published when they are finished.
+    pub(super) fn look(&mut self, dirty: Dirty) {
+        let root = self.context.root.look();
+        let Some((before, is_accepted)) = self.root_now(&root) else {
+            tracing::warn!("the served directory can't be read: nothing is published until it can");
+            return;
+        };
+        let Dirty { is_everything, dirs } = dirty;
+        let mut found = Findings::default();
+        if is_everything {
+            self.is_blind = !root.has_events();
+            found.dirs.push(RelPath::root());
+        }
+        for (path, names) in dirs {
+            match names {
+                Names::All => found.dirs.push(path),
+                Names::These(names) => {
+                    let opened = open(&root, &path);
+                    self.read(&path, opened, Some(names.into_iter().collect()), false, &mut found);
+                }
+            }
+        }
+        while let Some(path) = found.dirs.pop() {
+            if self.events.is_stopped() {
+                return;
+            }
+            let opened = open(&root, &path);
+            self.read(&path, opened, None, is_everything, &mut found);
+        }
+        if found.unread > 0 {
+            tracing::warn!(directories = found.unread, "directories can't be read: what is known of them stays");
+        }
+        // Only what was read of the same root is a reason to delete anything.
+        let after = self.context.root.look();
+        if self.root_now(&after).map(|(now, _)| (now.device, now.inode)) != Some((before.device, before.inode)) {
+            tracing::warn!("the served directory was replaced while it was looked at: it is looked at again");
+            return self.events.everything();
+        }
+        self.publish(found, is_everything, is_accepted);
+    }
+
+    /// Reads a directory, or looks at some of its names.
+    fn read(
+        &mut self,
+        path: &RelPath,
+        opened: Result<Dir, RootError>,
+        names: Option<Vec<Box<[u8]>>>,
+        goes_down: bool,
+        found: &mut Findings,
+    ) {
+        let is_whole = names.is_none();
+        let listed = opened.and_then(|dir| {
+            if is_whole && let Err(errno) = self.events.watch(path, &dir) {
+                self.blind(path, errno);
+            }
+            let names = match names {
+                Some(names) => names,
+                None => dir.entries(NAMES_MAX)?.into_iter().map(|entry| entry.name).collect(),
+            };
+            Ok((dir, names))
+        });
+        let (dir, names) = match listed {
+            Ok(listed) => listed,
+            // Gone, or something else by now: what is above it has the event that says so.
+            Err(RootError::NotFound | RootError::NotADirectory | RootError::Outside) => return,
+            Err(_) => {
+                found.unread += 1;
+                return;
+            }
+        };
+        let known: HashMap<Box<[u8]>, Entry> = {
+            let catalogue = self.published.read();
+            let child = |name: &[u8]| catalogue.get(path.join(name).ok()?.as_bytes()).cloned();
+            if is_whole {
+                let children = catalogue.children(path.as_bytes());
+                let name = |path: &[u8]| path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().into();
+                children.into_iter().map(|(path, entry)| (name(&path), entry.clone())).collect()
+            } else {
+                names.iter().filter_map(|name| Some((name.clone(), child(name)?))).collect()
+            }
+        };
+        let mut missing: HashMap<_, _> = known.iter().map(|(name, entry)| (name.clone(), entry)).collect();
+        for name in &names {
+            let Ok(path) = path.join(name) else { continue };
+            if is_reserved(name) {
+                continue;
+            }
+            let stat = match dir.stat(name) {
+                Ok(stat) => stat,
+                Err(RootError::NotFound) => continue,
+                // It is there, and can't be looked at.
+                Err(_) => {
+                    missing.remove(name);
+                    continue;
+                }
+            };
+            let entry = known.get(name);
+            match stat.kind {
+                FileKind::File => {
+                    missing.remove(name);
+                    if entry.is_some_and(|entry| entry.identity.is_settled && entry.is_file(&stat)) {
+                        self.unfinished.remove(&path);
+                    } else {
+                        found.files.push((path, stat));
+                    }
+                }
+                FileKind::Dir => {
+                    missing.remove(name);
+                    let is_known = entry.is_some_and(|entry| {
+                        matches!(entry.content, Content::Dir { .. }) && entry.identity.is_same_inode(&stat)
+                    });
+                    found.now.push((path.clone(), Content::Dir { mode: stat.mode }, Identity::of(&stat, true)));
+                    if !is_known || goes_down {
+                        found.dirs.push(path);
+                    }
+                }
+                FileKind::Link => {
+                    if let Ok(target) = dir.read_link(name) {
+                        missing.remove(name);
+                        let content = Content::Link { target: target.into(), modified: stat.modified };
+                        found.now.push((path, content, Identity::of(&stat, true)));
+                    }
+                }
+                // Something that isn't published took the name.
+                FileKind::Other => {}
+            }
+        }
+        found.gone.extend(missing.into_keys().filter_map(|name| path.join(&name).ok()));
+    }
+
+    /// A directory can't be watched.
+    fn blind(&mut self, path: &RelPath, errno: Errno) {
+        if !std::mem::replace(&mut self.is_blind, true) {
+            let hint = if errno == Errno::NOSPC { " (raise fs.inotify.max_user_watches)" } else { "" };
+            let every = self.rescan().as_secs();
+            tracing::warn!(%path, reason = %errno, "a directory can't be watched{hint}: everything is looked at every {every} s");
+        }
+    }
+
+    fn publish(&mut self, found: Findings, is_everything: bool, is_accepted: bool) {
+        let Findings { now, files, mut gone, .. } = found;
+        let published = std::sync::Arc::clone(&self.published);
+        let (is_held, moved) = {
+            let catalogue = published.read();
+            let reason = held(&catalogue, &gone, is_everything, is_accepted, now.is_empty() && files.is_empty());
+            self.log_held(reason, gone.len());
+            (reason.is_some(), moved(&catalogue, &gone))
+        };
+        if is_held {
+            gone.clear();
+        }
+        for path in &gone {
+            self.events.unwatch(path);
+            self.unfinished.remove_below(path);
+        }
+        // A file that was renamed has the content that it had. Only its name is new.
+        let (renamed, files): (Vec<_>, Vec<_>) = files
+            .into_iter()
+            .map(|(path, stat)| {
+                let content = moved.get(&(stat.device, stat.inode, stat.size, stat.modified)).filter(|_| !is_held);
+                (path, stat, content.cloned())
+            })
+            .partition(|(_, _, content)| content.is_some());
+        if !gone.is_empty() || !renamed.is_empty() || !now.is_empty() {
+            let full = published.change(|catalogue| {
+                for path in &gone {
+                    catalogue.remove(path.as_bytes());
+                }
+                let mut is_full = false;
+                for (path, content, identity) in now {
+                    is_full |= catalogue.put(&path, content, identity).is_err();
+                }
+                for (path, stat, content) in renamed {
+                    if let Some(content) = with_mode(content, stat.mode) {
+                        is_full |= catalogue.put(&path, content, Identity::of(&stat, true)).is_err();
+                    }
+                }
+                is_full
+            });
+            self.note_full(full);
+        }
+        for (path, stat, _) in files {
+            self.unfinished.found(path, stat);
+        }
+        if is_everything {
+            self.unfinished.tree_was_read();
+        }
+    }
+
+    /// Logs why deletions are held, once.
+    fn log_held(&mut self, reason: Option<&str>, count: usize) {
+        match reason {
+            Some(reason) if !std::mem::replace(&mut self.is_holding, true) => {
+                tracing::warn!(paths = count, "{reason}: what is missing in it stays published");
+            }
+            Some(_) => {}
+            None if count > 0 => self.is_holding = false,
+            None => {}
+        }
+    }
+
+    /// Logs that there are too many paths, once.
+    pub(super) fn note_full(&mut self, is_full: bool) {
+        if is_full && !std::mem::replace(&mut self.is_full, true) {
+            tracing::error!("{}: the others aren't published", crate::catalogue::TooManyPaths);
+        }
+    }
+}
+
+/// Why nothing is deleted, if so.
+fn held(
+    catalogue: &Catalogue,
+    gone: &[RelPath],
+    is_everything: bool,
+    is_accepted: bool,
+    nothing_found: bool,
+) -> Option<&'static str> {
+    if gone.is_empty() {
+        return None;
+    }
+    if is_everything && !is_accepted {
+        return Some("another directory has taken the place of the served one");
+    }
+    let at_the_top = catalogue.children(b"");
+    let is_gone = |path: &[u8]| gone.iter().any(|gone| gone.as_bytes() == path);
+    if nothing_found && at_the_top.iter().all(|(path, _)| is_gone(path)) {
+        return Some("the served directory is empty");
+    }
+    None
+}
+
+/// The contents of files that are gone.
+fn moved(catalogue: &Catalogue, gone: &[RelPath]) -> Moved {
+    let mut moved = Moved::new();
+    let mut note = |entry: &Entry| {
+        if let Content::File { size, modified, .. } = entry.content
+            && entry.identity.is_settled
+        {
+            moved.insert((entry.identity.device, entry.identity.inode, size, modified), entry.content.clone());
+        }
+    };
+    for path in gone {
+        catalogue.get(path.as_bytes()).into_iter().for_each(&mut note);
+        catalogue.below(path.as_bytes()).for_each(|(_, entry)| note(entry));
+    }
+    moved
+}
+
+fn with_mode(content: Option<Content>, mode: u32) -> Option<Content> {
+    match content? {
+        Content::File { size, modified, digest, .. } => Some(Content::File { size, modified, mode, digest }),
+        _ => None,
+    }
+}
+
+/// Opens a directory, through no link.
+pub(super) fn open(root: &Root, path: &RelPath) -> Result<Dir, RootError> {
+    let top = root.open_dir(&RelPath::root())?;
+    path.names().try_fold(top, |dir, name| dir.open_dir(name))
+}

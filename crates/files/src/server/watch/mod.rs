@@ -1,0 +1,167 @@
+//! Watching the served directory: what is finished there gets into the catalogue.
+//!
+//! Two threads. One takes the kernel's events ([`events`]), which only say where to look. The other looks ([`look`]), waits until files are
+//! finished and hashes them ([`finish`]), and notes what there is in the catalogue, which the jobs that make pages read.
+
+mod dirty;
+mod events;
+mod finish;
+mod look;
+mod published;
+
+pub(super) use published::Published;
+
+use super::jobs::Context;
+use crate::path::RelPath;
+use crate::root::FileStat;
+use events::{Events, Woken};
+use finish::Unfinished;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How a server watches its directory.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchOptions {
+    /// How long nothing may have happened to a file before it is published.
+    pub settle: Duration,
+    /// Time between looks at the whole tree.
+    pub rescan: Duration,
+}
+
+impl Default for WatchOptions {
+    fn default() -> WatchOptions {
+        WatchOptions { settle: Duration::from_secs(2), rescan: Duration::from_secs(3600) }
+    }
+}
+
+/// Events that come together are looked at together.
+const COALESCE: Duration = Duration::from_millis(10);
+/// Time between looks at whether the root is where it was.
+const ROOT_CHECK: Duration = Duration::from_secs(2);
+/// Time between looks at the whole tree where the kernel doesn't tell of changes.
+const RESCAN_BLIND: Duration = Duration::from_secs(30);
+
+/// The threads. Dropping it ends them.
+#[derive(Debug)]
+pub(super) struct Watch {
+    events: Arc<Events>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Starts them.
+    pub(super) fn start(
+        options: WatchOptions,
+        context: Arc<Context>,
+        published: Arc<Published>,
+    ) -> std::io::Result<Watch> {
+        let events = Events::new()?;
+        events.everything();
+        let mut watch = Watch { events: Arc::clone(&events), threads: Vec::new() };
+        let taker = Arc::clone(&events);
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        watch.threads.push(thread("tow-events").spawn(move || taker.run())?);
+        let watcher = Watcher {
+            options,
+            context,
+            published,
+            events,
+            accepted: None,
+            unfinished: Unfinished::new(options.settle),
+            is_blind: false,
+            is_holding: false,
+            is_full: false,
+        };
+        watch.threads.push(thread("tow-watch").spawn(move || watcher.run())?);
+        Ok(watch)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.events.stop();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread that watches panicked");
+            }
+        }
+    }
+}
+
+/// The thread that looks.
+struct Watcher {
+    options: WatchOptions,
+    context: Arc<Context>,
+    published: Arc<Published>,
+    events: Arc<Events>,
+    /// The root at the start: nothing is deleted because another one has less.
+    accepted: Option<FileStat>,
+    unfinished: Unfinished,
+    /// Some directories can't be watched.
+    is_blind: bool,
+    /// Deletions are held, which was logged.
+    is_holding: bool,
+    /// There are too many paths, which was logged.
+    is_full: bool,
+}
+
+impl Watcher {
+    fn run(mut self) {
+        let (mut next_rescan, mut next_root) = (Instant::now() + self.options.rescan, Instant::now());
+        let mut root = self.context.root.last();
+        loop {
+            let due = [Some(next_rescan), Some(next_root), self.unfinished.due()].into_iter().flatten().min();
+            match self.events.wait(due) {
+                Woken::Stopped => return,
+                Woken::Dirty { mut dirty, overflows } => {
+                    std::thread::sleep(COALESCE);
+                    // What came meanwhile.
+                    if let Woken::Dirty { dirty: more, overflows } = self.events.wait(Some(Instant::now())) {
+                        dirty.add(more);
+                        log_overflows(overflows);
+                    }
+                    log_overflows(overflows);
+                    let is_whole = dirty.is_everything;
+                    self.look(dirty);
+                    if is_whole {
+                        next_rescan = Instant::now() + self.rescan();
+                    }
+                }
+                Woken::Due => {
+                    if Instant::now() >= next_rescan {
+                        self.events.everything();
+                        next_rescan = Instant::now() + self.rescan();
+                    }
+                }
+            }
+            // No event tells that another directory has taken the root's place.
+            if Instant::now() >= next_root {
+                next_root = Instant::now() + ROOT_CHECK;
+                let now = self.context.root.look();
+                if !Arc::ptr_eq(&now, &root) {
+                    root = now;
+                    self.events.everything();
+                }
+            }
+            self.finish();
+        }
+    }
+
+    fn rescan(&self) -> Duration {
+        if self.is_blind { self.options.rescan.min(RESCAN_BLIND) } else { self.options.rescan }
+    }
+
+    /// Whether the root is the one that there was at the start, and what it is now; `None` if it can't be read.
+    fn root_now(&mut self, root: &crate::root::Root) -> Option<(FileStat, bool)> {
+        let now = root.stat(&RelPath::root()).ok()?;
+        let accepted = self.accepted.get_or_insert(now);
+        Some((now, (accepted.device, accepted.inode) == (now.device, now.inode)))
+    }
+}
+
+fn log_overflows(overflows: u64) {
+    if overflows > 0 {
+        tracing::warn!("the kernel's queue of events overflowed: the whole directory is looked at");
+    }
+}

@@ -1,0 +1,201 @@
+//! `tow follow`: keeps a directory as a path on a server is.
+
+use super::get::{cancel_on_signal, failure_at, source_of};
+use crate::cli::connect_args::FileServerArgs;
+use crate::cli::escape::Printable;
+use crate::cli::exit::Failure;
+use crate::cli::location::Location;
+use crate::cli::output::{eprint_line, print_line};
+use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
+use serde_json::{Map, Value, json};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use towpath_files::client::follow::{FollowEnd, FollowEvent, FollowOptions, PutKind, follow};
+use towpath_files::client::{GetError, Source, TransferError};
+use towpath_files::path::{Escaped, RelPath};
+use towpath_files::protocol::control::{Compression, LinkTarget, WirePath};
+
+/// Exit status when deletions are held.
+const HELD: u8 = 3;
+/// Paths of held deletions that are printed.
+const HELD_SHOWN_MAX: usize = 20;
+
+/// Arguments of `tow follow`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Path or glob (* ? [a-z] {a,b} **): tcp://HOST:PORT/PATH or ipc://SOCKET:/PATH.
+    location: OsString,
+    /// Directory to keep up to date [default: the path's name; of a glob or the root .]
+    destination: Option<PathBuf>,
+    /// End when it is up to date.
+    #[arg(long)]
+    once: bool,
+    /// Delete what is gone at the server; never what was changed here.
+    #[arg(long)]
+    mirror: bool,
+    /// Hold all deletions if more are due at a time [default: 1000 if over a tenth, or everything]
+    #[arg(long, value_name = "N", requires = "mirror")]
+    max_delete: Option<u64>,
+    /// Print one JSON object for each event.
+    #[arg(long)]
+    json: bool,
+    /// Sync each file before it gets its name, its directory after, and how far this is.
+    #[arg(long)]
+    fsync: bool,
+    /// Let the server compress what shrinks, for slow links.
+    #[arg(long)]
+    zstd: bool,
+    #[command(flatten)]
+    server: FileServerArgs,
+}
+
+/// Follows until it is interrupted, or up to date.
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let location = Location::parse(&arguments.location)?;
+    let source = source_of(&location)?;
+    let destination = arguments.destination.unwrap_or_else(|| own_name(&source));
+    let mut options = FollowOptions::new(arguments.server.options(location.endpoint)?, source, destination);
+    options.once = arguments.once;
+    options.mirror = arguments.mirror;
+    options.max_delete = arguments.max_delete;
+    options.durable = arguments.fsync;
+    options.compress = arguments.zstd.then_some(Compression::Zstd);
+    let watchdog = Watchdog::new();
+    let cancel = cancel_on_signal(watchdog.heartbeat())?;
+    let as_json = arguments.json;
+    let outcome = watchdog.run(None, END_TIMEOUT, move || {
+        let mut tell = |event: FollowEvent| if as_json { show_json(&event) } else { show(&event) };
+        follow(&options, &mut tell, &cancel)
+    })?;
+    let Ok(outcome) = outcome else {
+        exit_now(&Failure::failed(TransferError::Cancelled), || {});
+    };
+    match outcome {
+        Ok(FollowEnd::UpToDate) => Ok(ExitCode::SUCCESS),
+        Ok(FollowEnd::Held) => Ok(ExitCode::from(HELD)),
+        Ok(FollowEnd::Incomplete) => Ok(ExitCode::FAILURE),
+        // That is how following ends.
+        Err(GetError::Transfer(TransferError::Cancelled)) => Ok(ExitCode::FAILURE),
+        Err(error) => Err(failure_at(&arguments.location, &error, &arguments.server)),
+    }
+}
+
+fn own_name(source: &Source) -> PathBuf {
+    match source {
+        Source::Path(path) => path.name().map_or_else(|| Path::new(".").into(), |name| OsStr::from_bytes(name).into()),
+        Source::Glob(_) => ".".into(),
+    }
+}
+
+fn line(line: impl std::fmt::Display) -> io::Result<()> {
+    print_line(line).map_err(|failure| io::Error::other(failure.to_string()))
+}
+
+/// A line for each change.
+fn show(event: &FollowEvent) -> io::Result<()> {
+    match event {
+        FollowEvent::Put { path, is_new, kind, .. } => {
+            let sign = if *is_new { '+' } else { '~' };
+            match kind {
+                PutKind::File { size, .. } => line(format_args!("{sign} {path} {size}")),
+                PutKind::Dir => line(format_args!("{sign} {path}/")),
+                PutKind::Link { target } => line(format_args!("{sign} {path} -> {}", Escaped(target))),
+            }
+        }
+        FollowEvent::Gone { path, .. } => line(format_args!("- {path}")),
+        FollowEvent::Renamed { from, to, .. } => line(format_args!("> {from} {to}")),
+        FollowEvent::UpToDate { seq } => line(format_args!("up to date at {seq}")),
+        FollowEvent::Conflict { path, kept_as } => {
+            eprint_line(format_args!("tow: {path}: it was changed here; that is kept as {kept_as}"));
+            Ok(())
+        }
+        FollowEvent::Held { paths } => {
+            eprint_line(format_args!(
+                "tow: {} deletions are held; --max-delete {} allows them:",
+                paths.len(),
+                paths.len()
+            ));
+            for path in paths.iter().take(HELD_SHOWN_MAX) {
+                eprint_line(format_args!("tow:   {path}"));
+            }
+            if paths.len() > HELD_SHOWN_MAX {
+                eprint_line(format_args!("tow:   and {} more", paths.len() - HELD_SHOWN_MAX));
+            }
+            Ok(())
+        }
+        FollowEvent::Failed { path, reason } => {
+            eprint_line(format_args!("tow: {path}: {}", Printable(reason)));
+            Ok(())
+        }
+        FollowEvent::Interrupted { reason } => {
+            eprint_line(format_args!("tow: {}", Printable(reason)));
+            Ok(())
+        }
+        FollowEvent::Warning(text) => {
+            eprint_line(format_args!("tow: {}", Printable(text)));
+            Ok(())
+        }
+    }
+}
+
+/// A JSON object for each event.
+fn show_json(event: &FollowEvent) -> io::Result<()> {
+    let object = match event {
+        FollowEvent::Put { path, seq, is_new, kind } => {
+            let event = if *is_new { "new" } else { "changed" };
+            let mut object = with_path(json!({ "event": event, "seq": seq }), path);
+            match kind {
+                PutKind::File { size, digest } => {
+                    object.extend([
+                        ("type".to_owned(), "file".into()),
+                        ("size".to_owned(), (*size).into()),
+                        ("digest".to_owned(), digest.to_string().into()),
+                    ]);
+                }
+                PutKind::Dir => object.extend([("type".to_owned(), "dir".into())]),
+                PutKind::Link { target } => {
+                    object.extend([("type".to_owned(), "link".into())]);
+                    object.extend(members(&LinkTarget::from(target.clone())));
+                }
+            }
+            object
+        }
+        FollowEvent::Gone { path, seq, kept } => with_path(json!({ "event": "gone", "seq": seq, "kept": kept }), path),
+        FollowEvent::Renamed { from, to, seq } => {
+            let mut object = with_path(json!({ "event": "renamed", "seq": seq }), to);
+            let from =
+                members(&WirePath::from(from)).into_iter().map(|(name, value)| (name.replace("path", "from"), value));
+            object.extend(from);
+            object
+        }
+        FollowEvent::UpToDate { seq } => members(&json!({ "event": "up-to-date", "seq": seq })),
+        FollowEvent::Conflict { path, kept_as } => {
+            with_path(json!({ "event": "conflict", "kept_as": kept_as.to_string() }), path)
+        }
+        FollowEvent::Held { paths } => {
+            let shown: Vec<_> = paths.iter().take(HELD_SHOWN_MAX).map(ToString::to_string).collect();
+            members(&json!({ "event": "held", "count": paths.len(), "paths": shown }))
+        }
+        FollowEvent::Failed { path, reason } => with_path(json!({ "event": "failed", "reason": reason }), path),
+        FollowEvent::Interrupted { reason } => members(&json!({ "event": "interrupted", "reason": reason })),
+        FollowEvent::Warning(text) => members(&json!({ "event": "warning", "reason": text })),
+    };
+    line(Value::Object(object))
+}
+
+fn with_path(object: Value, path: &RelPath) -> Map<String, Value> {
+    let mut object = members(&object);
+    object.extend(members(&WirePath::from(path)));
+    object
+}
+
+/// The members of an object.
+fn members(value: &impl serde::Serialize) -> Map<String, Value> {
+    match serde_json::to_value(value) {
+        Ok(Value::Object(object)) => object,
+        _ => Map::new(),
+    }
+}

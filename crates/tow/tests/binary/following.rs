@@ -1,0 +1,389 @@
+//! `tow serve --watch` and `tow follow`: a directory that is kept as another one is, through faults of either side.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::{TempDir, tempdir};
+
+use crate::support::process::{Outcome, Process, Server, run, tow};
+use crate::support::tree::{mixed, random_file, write};
+use crate::support::wait_until;
+
+const SETTLE: &str = "200ms";
+/// A file that was hashed so long after its last change is known by its identity and times.
+const SETTLE_FULLY: &str = "2s";
+
+/// A watched directory, its server, and where it is followed to.
+struct Pair {
+    folder: TempDir,
+    server: Option<Server>,
+    settle: &'static str,
+}
+
+impl Pair {
+    fn start() -> Self {
+        let folder = tempdir().expect("a folder");
+        fs::create_dir(folder.path().join("source")).expect("mkdir");
+        Self { folder, server: None, settle: SETTLE }
+    }
+
+    fn source(&self) -> PathBuf {
+        self.folder.path().join("source")
+    }
+
+    fn copy(&self) -> PathBuf {
+        self.folder.path().join("copy")
+    }
+
+    /// Starts the server, on the port that it had.
+    fn serve(&mut self) {
+        let port = self.server.as_ref().map_or(0, Server::port);
+        self.server = None;
+        let bind = format!("tcp://127.0.0.1:{port}");
+        let source = self.source();
+        let words = ["serve", source.to_str().expect("UTF-8"), "--watch", "--settle", self.settle, "--bind", &bind];
+        self.server = Some(Server::from_command(&mut tow(words)));
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("a server")
+    }
+
+    fn words(&self, path: &str, options: &[&str]) -> Vec<String> {
+        let copy = self.copy().to_str().expect("UTF-8").to_owned();
+        let words = ["follow".to_owned(), self.server().url(path), copy];
+        words.into_iter().chain(options.iter().map(ToString::to_string)).collect()
+    }
+
+    fn follow(&self, options: &[&str]) -> Process {
+        Process::start(&mut tow(self.words("", options)))
+    }
+
+    fn once(&self, options: &[&str]) -> Outcome {
+        run(tow(self.words("", options)).arg("--once"))
+    }
+
+    /// Waits until the copy has what the source has.
+    fn wait_same(&self) {
+        let mut last = (BTreeMap::new(), BTreeMap::new());
+        wait_until("the copy is as its source", || {
+            last = (contents(&self.source()), contents(&self.copy()));
+            last.0 == last.1
+        });
+    }
+}
+
+/// What is in a directory, without the files that following keeps there: bytes of files and targets of links, with modes.
+fn contents(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    let mut dirs = vec![root.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        let Ok(entries) = fs::read_dir(&dir) else { continue };
+        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+            let Ok(meta) = path.symlink_metadata() else { continue };
+            if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".tow-")) {
+                continue;
+            }
+            let bytes = if meta.is_symlink() {
+                fs::read_link(&path).map(|target| target.into_os_string().into_encoded_bytes())
+            } else if meta.is_dir() {
+                dirs.push(path.clone());
+                Ok(b"a directory".to_vec())
+            } else {
+                fs::read(&path)
+            };
+            let relative = path.strip_prefix(root).expect("below").to_owned();
+            found.insert(relative, (meta.mode() & 0o777, bytes.unwrap_or_default()));
+        }
+    }
+    found
+}
+
+fn lines(output: &str, begin: &str) -> Vec<String> {
+    output.lines().filter(|line| line.starts_with(begin)).map(ToOwned::to_owned).collect()
+}
+
+fn text(outcome: &Outcome) -> String {
+    String::from_utf8(outcome.stdout.clone()).expect("UTF-8")
+}
+
+#[test]
+fn copy_follows_every_kind_of_change() {
+    let mut pair = Pair::start();
+    let source = pair.source();
+    mixed(&source.join("tree"), 40, 2);
+    fs::create_dir_all(source.join("empty/below")).expect("mkdir");
+    symlink("tree", source.join("link")).expect("symlink");
+    pair.serve();
+    let mut follower = pair.follow(&["--mirror"]);
+    pair.wait_same();
+
+    write(&source.join("new"), b"new");
+    random_file(&source.join("large"), 5 << 20, 1);
+    fs::create_dir_all(source.join("a/b/c")).expect("mkdir");
+    write(&source.join("a/b/c/deep"), b"deep");
+    pair.wait_same();
+
+    write(&source.join("new"), b"another");
+    fs::set_permissions(source.join("new"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("chmod");
+    // A file becomes a directory, a directory a file, and a link something else.
+    fs::remove_file(source.join("large")).expect("rm");
+    fs::create_dir(source.join("large")).expect("mkdir");
+    write(&source.join("large/inner"), b"inner");
+    fs::remove_dir_all(source.join("a")).expect("rm -r");
+    write(&source.join("a"), b"was a directory");
+    fs::remove_file(source.join("link")).expect("rm");
+    symlink("new", source.join("link")).expect("symlink");
+    fs::remove_dir_all(source.join("empty")).expect("rm -r");
+    pair.wait_same();
+
+    fs::rename(source.join("tree"), source.join("moved")).expect("mv");
+    pair.wait_same();
+    wait_until("it says so", || {
+        follower.output().lines().next_back().is_some_and(|line| line.starts_with("up to date at "))
+    });
+    assert!(!follower.ended());
+    follower.signal(Signal::INT);
+    follower.finish();
+}
+
+#[test]
+fn renamed_file_isnt_sent_again() {
+    let mut pair = Pair::start();
+    pair.settle = SETTLE_FULLY;
+    let source = pair.source();
+    random_file(&source.join("big"), 20 << 20, 1);
+    write(&source.join("other"), b"1");
+    pair.serve();
+    let follower = pair.follow(&["--mirror"]);
+    pair.wait_same();
+    let inode = fs::metadata(pair.copy().join("big")).expect("stat").ino();
+    let before = follower.output();
+    fs::rename(source.join("big"), source.join("bigger")).expect("mv");
+    pair.wait_same();
+    wait_until("it is said", || follower.output().contains("> big bigger"));
+    assert_eq!(fs::metadata(pair.copy().join("bigger")).expect("stat").ino(), inode, "{before}");
+}
+
+#[test]
+fn killed_follower_and_server_lose_nothing_and_send_nothing_twice() {
+    let mut pair = Pair::start();
+    let source = pair.source();
+    mixed(&source, 60, 2);
+    pair.serve();
+    let outcome = pair.once(&["--mirror"]).expect_code(0);
+    assert_eq!(lines(&text(&outcome), "up to date at ").len(), 1);
+    pair.wait_same();
+    // It goes on where it was.
+    write(&source.join("later"), b"later");
+    fs::remove_file(first_file(&source)).expect("rm");
+    wait_until("all is there", || {
+        let outcome = pair.once(&["--mirror"]).expect_code(0);
+        assert!(lines(&text(&outcome), "+ ").len() + lines(&text(&outcome), "~ ").len() <= 1, "{}", text(&outcome));
+        contents(&source) == contents(&pair.copy())
+    });
+
+    let follower = pair.follow(&["--mirror"]);
+    wait_until("it is up to date", || follower.output().contains("up to date at "));
+    // The server is killed, and knows nothing of its numbers any more.
+    write(&source.join("meanwhile"), b"meanwhile");
+    pair.serve();
+    pair.wait_same();
+    wait_until("it says so", || lines(&follower.output(), "up to date at ").len() >= 2);
+    assert_eq!(lines(&follower.output(), "+ "), ["+ meanwhile 9"]);
+    assert_eq!(lines(&follower.output(), "~ "), [""; 0]);
+
+    // The follower is killed in the middle.
+    for round in 0..5 {
+        mixed(&source.join(format!("round-{round}")), 100, 1);
+        let follower = pair.follow(&["--mirror"]);
+        wait_until("it has begun", || pair.copy().join(format!("round-{round}")).exists());
+        follower.signal(Signal::KILL);
+        drop(follower);
+    }
+    let _follower = pair.follow(&["--mirror"]);
+    pair.wait_same();
+}
+
+fn first_file(root: &Path) -> PathBuf {
+    let found = contents(root);
+    let file = found.keys().find(|path| root.join(path).is_file()).expect("a file");
+    root.join(file)
+}
+
+#[test]
+fn what_a_person_changed_is_kept() {
+    let mut pair = Pair::start();
+    let (source, copy) = (pair.source(), pair.copy());
+    for name in ["changed", "deleted", "other"] {
+        write(&source.join(name), b"from the server");
+    }
+    pair.serve();
+    pair.once(&["--mirror"]).expect_code(0);
+    write(&copy.join("changed"), b"edited here");
+    write(&copy.join("deleted"), b"edited here too");
+    write(&copy.join("own"), b"own");
+    write(&source.join("changed"), b"a new version");
+    fs::remove_file(source.join("deleted")).expect("rm");
+    let mut told = String::new();
+    wait_until("it is told of both", || {
+        told += &text(&pair.once(&["--mirror"]).expect_code(0));
+        told.contains("~ changed 13") && told.contains("- deleted")
+    });
+    assert_eq!(fs::read(copy.join("changed")).expect("read"), b"a new version");
+    let is_kept = |path: &PathBuf| path.to_string_lossy().contains(".tow-conflict-");
+    let kept: Vec<_> = contents(&copy).into_iter().filter(|(path, _)| is_kept(path)).collect();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert_eq!(kept[0].1.1, b"edited here");
+    assert_eq!(fs::read(copy.join("deleted")).expect("read"), b"edited here too");
+    assert_eq!(fs::read(copy.join("own")).expect("read"), b"own");
+}
+
+#[test]
+fn deletions_need_mirror_and_are_held_above_the_limit() {
+    let mut pair = Pair::start();
+    let (source, copy) = (pair.source(), pair.copy());
+    for index in 0..20 {
+        write(&source.join(format!("dir/{index}")), b"x");
+    }
+    pair.serve();
+    pair.once(&[]).expect_code(0);
+    for index in 0..5 {
+        fs::remove_file(source.join(format!("dir/{index}"))).expect("rm");
+    }
+    let mut told = 0;
+    wait_until("all deletions are told", || {
+        told += lines(&text(&pair.once(&[]).expect_code(0)), "- dir/").len();
+        told == 5
+    });
+    assert_eq!(contents(&copy).len(), 21, "nothing is deleted without --mirror");
+
+    let mut other = Pair { folder: tempdir().expect("a folder"), server: None, settle: SETTLE };
+    other.server = pair.server.take();
+    for index in 5..10 {
+        fs::remove_file(source.join(format!("dir/{index}"))).expect("rm");
+    }
+    // A mirror that had all that there was.
+    let has = |count: usize| contents(&other.copy()).len() == count;
+    wait_until("the rest is there", || {
+        other.once(&["--mirror"]).expect_code(0);
+        has(11)
+    });
+    for index in 10..15 {
+        fs::remove_file(source.join(format!("dir/{index}"))).expect("rm");
+    }
+    wait_until("the deletions are held", || other.once(&["--mirror", "--max-delete", "3"]).status.code() == Some(3));
+    let held = other.once(&["--mirror", "--max-delete", "3"]).expect_code(3);
+    assert!(has(11) && held.stderr.contains("dir/1"), "{}", held.stderr);
+    wait_until("they are released", || {
+        other.once(&["--mirror", "--max-delete", "5"]).expect_code(0);
+        has(6)
+    });
+}
+
+#[test]
+fn only_whole_files_appear() {
+    const PIECES: usize = 20;
+    let mut pair = Pair::start();
+    pair.settle = SETTLE_FULLY;
+    let (source, copy) = (pair.source(), pair.copy());
+    pair.serve();
+    let _follower = pair.follow(&[]);
+    // Written slowly, and renamed while it is open: neither that nor the pauses make it a whole file.
+    let mut file = fs::File::create(source.join("growing.tmp")).expect("create");
+    let piece = vec![7; 50_000];
+    for index in 0..PIECES {
+        file.write_all(&piece).expect("write");
+        if index == PIECES / 2 {
+            fs::rename(source.join("growing.tmp"), source.join("growing")).expect("mv");
+        }
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(!copy.join("growing").exists() && !copy.join("growing.tmp").exists(), "a part of a file appeared");
+    }
+    drop(file);
+    wait_until("it is there", || copy.join("growing").exists());
+    assert_eq!(fs::metadata(copy.join("growing")).expect("stat").len() as usize, PIECES * piece.len());
+}
+
+#[test]
+fn root_that_is_emptied_or_replaced_deletes_nothing() {
+    let mut pair = Pair::start();
+    let (source, copy) = (pair.source(), pair.copy());
+    for index in 0..5 {
+        write(&source.join(format!("dir/{index}")), b"x");
+    }
+    pair.serve();
+    let mut follower = pair.follow(&["--mirror", "--max-delete", "1000"]);
+    pair.wait_same();
+    let away = pair.folder.path().join("away");
+    fs::rename(&source, &away).expect("mv");
+    fs::create_dir(&source).expect("mkdir");
+    write(&source.join("added"), b"added");
+    wait_until("what is new there comes all the same", || copy.join("added").exists());
+    assert!((0..5).all(|index| copy.join(format!("dir/{index}")).exists()));
+    assert!(pair.server().log().contains("another directory has taken the place"), "{}", pair.server().log());
+    // The old one is back: what is deleted in it now is deleted.
+    fs::remove_dir_all(&source).expect("rm -r");
+    fs::rename(&away, &source).expect("mv");
+    fs::remove_file(source.join("dir/1")).expect("rm");
+    pair.wait_same();
+    fs::rename(source.join("dir"), &away).expect("mv");
+    wait_until("it is noticed", || pair.server().log().contains("is empty"));
+    write(&source.join("later"), b"later");
+    wait_until("it goes on", || copy.join("later").exists());
+    assert!(copy.join("dir/2").exists() && !follower.ended());
+}
+
+#[test]
+fn a_path_or_a_glob_is_followed_alone() {
+    let mut pair = Pair::start();
+    let source = pair.source();
+    write(&source.join("models/a.bin"), b"a");
+    write(&source.join("models/b.txt"), b"b");
+    write(&source.join("else"), b"else");
+    pair.serve();
+    let follow = |path: &str| {
+        run(&mut tow(pair.words(path, &["--once"]))).expect_code(0);
+        let found = contents(&pair.copy()).into_keys().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        fs::remove_dir_all(pair.copy()).expect("rm -r");
+        found
+    };
+    assert_eq!(follow("models"), ["a.bin", "b.txt"]);
+    assert_eq!(follow("models/b.txt"), ["b.txt"]);
+    assert_eq!(follow("models/*.bin"), ["a.bin"]);
+    assert_eq!(follow("not-yet"), [""; 0]);
+}
+
+#[test]
+fn events_are_told_as_json() {
+    let mut pair = Pair::start();
+    write(&pair.source().join("a"), b"hello");
+    pair.serve();
+    let outcome = pair.once(&["--json"]).expect_code(0);
+    let events: Vec<serde_json::Value> =
+        text(&outcome).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let digest = blake3::hash(b"hello").to_hex().to_string();
+    assert_eq!(events[0]["event"], "new");
+    assert_eq!((&events[0]["path"], &events[0]["size"]), (&"a".into(), &5.into()));
+    assert_eq!(events[0]["digest"], digest);
+    assert_eq!((&events[1]["event"], &events[1]["seq"]), (&"up-to-date".into(), &events[0]["seq"]));
+}
+
+#[test]
+fn server_that_does_not_watch_says_so() {
+    let folder = tempdir().expect("a folder");
+    let server = Server::start(folder.path());
+    let copy = folder.path().join("copy");
+    let outcome = run(tow(["follow", &server.url(""), copy.to_str().expect("UTF-8")]).arg("--once")).expect_code(1);
+    assert!(outcome.stderr.contains("--watch"), "{}", outcome.stderr);
+    // One file can't be followed.
+    let file = folder.path().join("file");
+    write(&file, b"x");
+    let words = ["serve", file.to_str().expect("UTF-8"), "--watch", "--bind", "tcp://127.0.0.1:0"];
+    assert!(run(&mut tow(words)).expect_code(1).stderr.contains("only a directory"));
+}
