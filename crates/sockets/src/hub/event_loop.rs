@@ -6,6 +6,7 @@ use crate::error::SocketError;
 use crate::event::{EVENTS_MAX, Event};
 use crate::hub::flow::reassembly::ReadPermit;
 use crate::net::address::Address;
+use crate::net::transport::Listener;
 use crate::peer::End;
 use crate::peer::buffers::Pool;
 use crate::peer::read::Budget;
@@ -72,7 +73,9 @@ impl Hub {
         self.buffer_returned = true;
         self.take_addresses();
         self.take_prefetched();
-        for listening in self.listeners.iter_mut().filter(|listening| listening.listener.fd().is_none()) {
+        for listening in
+            self.listeners.iter_mut().filter(|listening| matches!(listening.listener, Listener::Inproc(..)))
+        {
             listening.pending = true;
         }
     }

@@ -165,14 +165,10 @@ impl Hub {
     /// Listens, and gives the endpoint with its actual port. May be called several times.
     pub fn bind(&mut self, endpoint: &Endpoint) -> Result<Endpoint, SocketError> {
         let (listener, endpoint) = Listener::bind(endpoint, &self.waker, &self.options.congestion)?;
-        if let Some(fd) = listener.fd() {
-            let token = LISTENER_TOKENS + self.listeners.len() as u64;
-            epoll::add(
-                &self.epoll,
-                fd,
-                epoll::EventData::new_u64(token),
-                epoll::EventFlags::IN | epoll::EventFlags::ET,
-            )?;
+        let token = LISTENER_TOKENS + self.listeners.len() as u64;
+        for fd in listener.fds() {
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)?;
         }
         self.listeners.push(Listening { listener, pending: false, rest_until: None });
         Ok(endpoint)

@@ -6,6 +6,7 @@ use crate::error::SocketError;
 use crate::net::address::Address;
 use crate::net::congestion::{self, SystemDefault};
 use crate::net::endpoint::Endpoint;
+use crate::net::ipc::IpcListener;
 use crate::options::Congestion;
 use crate::waker::Waker;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,14 +16,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Connections that the kernel holds until they are accepted.
-const BACKLOG: i32 = 1024;
+pub(crate) const BACKLOG: i32 = 1024;
 
 /// Silence after which TCP probes a peer, so that a dead machine is noticed even without heartbeats.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ static INPROC: Mutex<Option<Listening>> = Mutex::new(None);
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(OwnedFd, Option<SystemDefault>),
-    Ipc(OwnedFd, PathBuf),
+    Ipc(IpcListener),
     Inproc(Receiver<OwnedFd>, String),
 }
 
@@ -59,8 +59,8 @@ impl Listener {
                 Ok((Listener::Tcp(fd, system), Endpoint::Tcp { host: host.to_owned(), port }))
             }
             Endpoint::Ipc(path) => {
-                let fd = bind_ipc(path).map_err(failed)?;
-                Ok((Listener::Ipc(fd, path.clone()), endpoint.clone()))
+                let listener = IpcListener::bind(path).map_err(failed)?;
+                Ok((Listener::Ipc(listener), endpoint.clone()))
             }
             Endpoint::Inproc(name) => {
                 let mut registry = INPROC.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,16 +75,17 @@ impl Listener {
         }
     }
 
-    /// The descriptor to wait on; inproc connections wake the hub instead.
-    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+    /// The descriptors to wait on; inproc connections wake the hub instead.
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            Listener::Tcp(fd, _) | Listener::Ipc(fd, _) => Some(fd.as_fd()),
-            Listener::Inproc(..) => None,
+            Listener::Tcp(fd, _) => vec![fd.as_fd()],
+            Listener::Ipc(listener) => listener.fds().collect(),
+            Listener::Inproc(..) => Vec::new(),
         }
     }
 
     /// The next connection, if there is one.
-    pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, Address)>> {
+    pub(crate) fn accept(&mut self) -> io::Result<Option<(OwnedFd, Address)>> {
         let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
         match self {
             Listener::Tcp(fd, system) => match rustix::net::acceptfrom_with(fd, flags) {
@@ -97,12 +98,15 @@ impl Listener {
                 Err(rustix::io::Errno::AGAIN) => Ok(None),
                 Err(errno) => Err(errno.into()),
             },
-            Listener::Ipc(fd, _) => match rustix::net::accept_with(fd, flags) {
+            Listener::Ipc(listener) => match rustix::net::accept_with(&*listener, flags) {
                 Ok(peer) => {
                     let address = ipc_address(&peer);
                     Ok(Some((peer, address)))
                 }
-                Err(rustix::io::Errno::AGAIN) => Ok(None),
+                Err(rustix::io::Errno::AGAIN) => {
+                    listener.report_loss();
+                    Ok(None)
+                }
                 Err(errno) => Err(errno.into()),
             },
             Listener::Inproc(receiver, _) => Ok(receiver.try_recv().ok().map(|fd| (fd, Address::Inproc))),
@@ -112,16 +116,10 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        match self {
-            Listener::Tcp(..) => {}
-            Listener::Ipc(_, path) => {
-                let _ = std::fs::remove_file(path);
-            }
-            Listener::Inproc(_, name) => {
-                if let Some(registry) = INPROC.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-                    registry.remove(name);
-                }
-            }
+        if let Listener::Inproc(_, name) = self
+            && let Some(registry) = INPROC.lock().unwrap_or_else(PoisonError::into_inner).as_mut()
+        {
+            registry.remove(name);
         }
     }
 }
@@ -160,28 +158,6 @@ fn bind_tcp(address: SocketAddr, congestion: &Congestion) -> io::Result<(OwnedFd
     socket.listen(BACKLOG)?;
     let port = socket.local_addr()?.as_socket().map_or(address.port(), |address| address.port());
     Ok((socket.into(), port, system))
-}
-
-fn bind_ipc(path: &Path) -> io::Result<OwnedFd> {
-    let address = SockAddr::unix(path)?;
-    let new_socket = || Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None);
-    let socket = new_socket()?;
-    match socket.bind(&address) {
-        // Left behind by a process that was killed: nobody listens, so the name is free. Nothing but a socket is removed.
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
-            let refused =
-                new_socket()?.connect(&address).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-            if !(is_socket && refused) {
-                return Err(error);
-            }
-            std::fs::remove_file(path)?;
-            socket.bind(&address)?;
-        }
-        bound => bound?,
-    }
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
 }
 
 fn ipc_address(peer: &OwnedFd) -> Address {
