@@ -35,7 +35,6 @@ pub use types::{Entry, JournalFigures, JournalOptions, Lsn, Recovered, Recovered
 
 use queue::{Batch, PendingBody, Shared};
 use std::any::Any;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,30 +1,30 @@
 //! Spool for bodies too large for memory: unnamed files.
 
+mod folder;
 mod quota;
 mod writing;
 
+pub use folder::{default_spool_folder, make_dir};
 pub use quota::{BodyOf, NoRoom, SpoolQuota};
 pub use towpath_quota::Permit;
 pub use writing::{UnderWay, Writing};
 
 use bytes::Bytes;
+use folder::{Folder, PREFIX};
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 use std::any::Any;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use towpath_blocking::{BlockingPool, DropOffload, PoolLimits};
 use towpath_buffers::PageBuffer;
 use towpath_requests::body::{Body, LargeBody};
 use towpath_sockets::FileRange;
-
-/// Prefix of names where the file system has no unnamed files.
-const PREFIX: &str = "spool-";
 
 /// Closing the last descriptor of an unnamed file frees its space, which takes 0.1 to 0.2 s a GiB, or for ever if the disk
 /// hangs, and the last owner is often the event thread. Finding out the disk of a file could block as well, so all are one
@@ -44,36 +44,40 @@ fn shared(file: Arc<File>) -> Shared {
 /// Bodies that a journal keeps are linked if the spool is on the journal's file system, and copied otherwise.
 #[derive(Debug)]
 pub struct Spool {
-    dir: PathBuf,
+    folder: Arc<Folder>,
     is_in_memory: bool,
     unnamed: AtomicBool,
     next: AtomicU64,
 }
 
 impl Spool {
-    /// Makes the directory if needed, and removes leftovers of killed processes.
-    pub fn new(dir: impl Into<PathBuf>) -> io::Result<Spool> {
-        let dir = dir.into();
-        make_dir(&dir)?;
-        for entry in std::fs::read_dir(&dir)? {
-            let entry = entry?;
-            if entry.file_name().to_string_lossy().starts_with(PREFIX) {
-                remove_left_over(&entry.path());
-            }
-        }
-        let is_in_memory = is_in_memory(&dir);
-        Ok(Spool { dir, is_in_memory, unnamed: AtomicBool::new(true), next: AtomicU64::new(0) })
+    /// Opens a directory, made if needed, and removes leftovers of killed processes.
+    pub fn new(dir: impl AsRef<Path>) -> io::Result<Spool> {
+        Spool::open(Some(dir.as_ref()))
     }
 
-    /// Path of the directory.
+    /// The same. `None`: a directory that only this user can use, below the system's for temporary files.
+    pub fn open(dir: Option<&Path>) -> io::Result<Spool> {
+        let folder = dir.map_or_else(Folder::by_default, Folder::named)?;
+        folder.remove_left_over()?;
+        let is_in_memory = is_in_memory(&folder);
+        Ok(Spool { folder: Arc::new(folder), is_in_memory, unnamed: AtomicBool::new(true), next: AtomicU64::new(0) })
+    }
+
+    /// Path of the directory when it was opened.
     pub fn directory(&self) -> &Path {
-        &self.dir
+        self.folder.path()
+    }
+
+    /// Bytes free on the directory's file system.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let system = rustix::fs::fstatvfs(&*self.folder)?;
+        Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
 
     /// Refuses a body that the file system has no room for.
     pub fn check_room(&self, length: u64) -> io::Result<()> {
-        let system = rustix::fs::statvfs(&self.dir)?;
-        let free = system.f_bavail.saturating_mul(system.f_frsize);
+        let free = self.free_bytes()?;
         if length <= free {
             return Ok(());
         }
@@ -86,19 +90,19 @@ impl Spool {
         let mode = Mode::RUSR | Mode::WUSR;
         if self.unnamed.load(Ordering::Relaxed) {
             let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-            match rustix::fs::open(&self.dir, flags, mode) {
+            match openat(&*self.folder, ".", flags, mode) {
                 Ok(descriptor) => return Ok(self.writer(File::from(descriptor), None)),
                 Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => self.unnamed.store(false, Ordering::Relaxed),
                 Err(errno) => return Err(errno.into()),
             }
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let path = self.dir.join(format!("{PREFIX}{}-{number}", std::process::id()));
+        let name = format!("{PREFIX}{}-{number}", std::process::id());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = File::from(rustix::fs::open(&path, flags, mode)?);
+        let file = File::from(openat(&*self.folder, &name, flags, mode)?);
         // Marks the file as in use. Without locks, leftovers stay.
         let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
-        Ok(self.writer(file, Some(Named(path))))
+        Ok(self.writer(file, Some(Named { folder: Arc::clone(&self.folder), name })))
     }
 
     fn writer(&self, file: File, named: Option<Named>) -> SpoolWriter {
@@ -107,42 +111,23 @@ impl Spool {
 }
 
 /// Whether a directory is on a file system in memory, whose pages are always cached unless they are swapped out.
-fn is_in_memory(dir: &Path) -> bool {
+fn is_in_memory(folder: &Folder) -> bool {
     const TMPFS: u32 = 0x0102_1994;
     const RAMFS: u32 = 0x8584_58F6;
     // The field is signed and of platform-dependent width; the magic numbers have 32 bits.
-    rustix::fs::statfs(dir).is_ok_and(|system| [TMPFS, RAMFS].contains(&(system.f_type as u32)))
-}
-
-/// Directory of this user below the system's directory for temporary files.
-pub fn default_spool_folder() -> PathBuf {
-    std::env::temp_dir().join(format!("towpath-{}", rustix::process::geteuid().as_raw()))
-}
-
-/// Makes a directory and its parents, accessible for this user only.
-pub fn make_dir(dir: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| match error.kind() {
-        // Something else has the name; that it exists isn't the problem.
-        io::ErrorKind::AlreadyExists => Errno::NOTDIR.into(),
-        _ => error,
-    })
-}
-
-fn remove_left_over(path: &Path) {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return };
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        let _ = std::fs::remove_file(path);
-    }
+    rustix::fs::fstatfs(folder).is_ok_and(|system| [TMPFS, RAMFS].contains(&(system.f_type as u32)))
 }
 
 /// A file name that is removed when dropped.
 #[derive(Debug)]
-struct Named(PathBuf);
+struct Named {
+    folder: Arc<Folder>,
+    name: String,
+}
 
 impl Drop for Named {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        self.folder.remove(&self.name);
     }
 }
 
@@ -247,11 +232,6 @@ impl SpooledBody {
         Ok(Bytes::from(bytes))
     }
 
-    /// Path, where the file system has no unnamed files. The last owner removes it.
-    pub fn path(&self) -> Option<&Path> {
-        self.named.as_ref().map(|named| &*named.0)
-    }
-
     /// Waits until the body is on the disk. The journal syncs bodies before records that name them; a large body is better
     /// synced earlier, on a thread that may block.
     pub fn sync(&self) -> io::Result<()> {
@@ -304,14 +284,12 @@ mod tests {
             writer.write(b"two").unwrap();
             let body = writer.finish();
             assert_eq!(read(&body), b"one two");
-            if let Some(path) = body.path().map(Path::to_owned) {
-                // Another process that uses the directory leaves it alone.
-                Spool::new(dir.path().join("spool")).unwrap();
-                assert!(path.exists());
-                drop(body);
-                assert!(!path.exists());
-            }
-            assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 0);
+            // Another process that uses the directory leaves it alone.
+            Spool::new(dir.path().join("spool")).unwrap();
+            let names = || std::fs::read_dir(dir.path().join("spool")).unwrap().count();
+            assert_eq!(names(), usize::from(!unnamed));
+            drop(body);
+            assert_eq!(names(), 0);
         }
     }
 
@@ -324,15 +302,5 @@ mod tests {
             assert_eq!(Spool::new(place).unwrap_err().kind(), io::ErrorKind::NotADirectory);
         }
         make_dir(dir.path()).unwrap();
-    }
-
-    #[test]
-    fn leftovers_of_killed_processes_are_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("spool-1-0"), "left").unwrap();
-        std::fs::write(dir.path().join("other"), "not ours").unwrap();
-        Spool::new(dir.path()).unwrap();
-        assert!(!dir.path().join("spool-1-0").exists());
-        assert!(dir.path().join("other").exists());
     }
 }

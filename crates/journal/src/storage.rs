@@ -216,15 +216,9 @@ impl Storage for DirStorage {
         if copy {
             return self.copy_body(body, &to);
         }
-        let linked = match body.path() {
-            Some(path) => linkat(rustix::fs::CWD, path, &*self.dir, &to, AtFlags::empty()),
-            None => {
-                // AT_EMPTY_PATH needs a capability before Linux 6.10; the name in /proc needs none.
-                let path = format!("/proc/self/fd/{}", body.file().as_raw_fd());
-                linkat(rustix::fs::CWD, path, &*self.dir, &to, AtFlags::SYMLINK_FOLLOW)
-            }
-        };
-        match linked {
+        // AT_EMPTY_PATH needs a capability before Linux 6.10; the name in /proc needs none.
+        let path = format!("/proc/self/fd/{}", body.file().as_raw_fd());
+        match linkat(rustix::fs::CWD, path, &*self.dir, &to, AtFlags::SYMLINK_FOLLOW) {
             Ok(()) => body.sync(),
             // Left by an earlier attempt, or by a request that never became durable: ids are not reused otherwise.
             Err(Errno::EXIST) => self.copy_body(body, &to),

@@ -199,6 +199,17 @@ impl<S: BodySink> Assembler<S> {
         self.complete(partial.frames, attached)
     }
 
+    /// Takes a message for complete whose body is lost, without its body. What comes of that later is dropped.
+    pub fn cut_short(&mut self) -> Progress<S::Lost> {
+        match self.current.take() {
+            Some(Partial { frames, streamed: Streamed::Lost(why), .. }) => self.complete(frames, Attached::Lost(why)),
+            other => {
+                self.current = other;
+                Progress::Incomplete
+            }
+        }
+    }
+
     /// Bytes of a body that waits for room, if there is one.
     pub fn waits_for_room(&self) -> Option<u64> {
         match self.current.as_ref()?.streamed {

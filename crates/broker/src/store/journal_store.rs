@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use towpath_journal::spool::{BodyOf, NoRoom, SpooledBody};
+use towpath_journal::spool::{BodyOf, NoRoom, Spool, SpooledBody};
 use towpath_journal::{self, Journal, JournalError, JournalOptions, Status as JournalStatus};
 use towpath_requests::body::Body;
 use towpath_requests::numbered::{ClientId, Status, Token};
@@ -92,9 +92,10 @@ impl JournalStore {
         let (journal_folder, (journal, recovered)) = (journal, opened.transpose().map_err(OpenError::Journal)?.unzip());
         let kept = recovered.as_ref().map_or(0, large_bytes);
         let directory = spool.map(Path::to_owned).or_else(|| Some(journal_folder?.join("spool")));
-        let directory = directory.unwrap_or_else(towpath_journal::default_spool_folder);
-        let spooler = Spooler::start(&directory, spool_bytes_max, kept, journal.is_some(), waker.clone());
-        let spooler = spooler.map_err(|error| OpenError::Spool(directory, error))?;
+        let spooler = Spool::open(directory.as_deref())
+            .and_then(|spool| Spooler::start(spool, spool_bytes_max, kept, journal.is_some(), waker.clone()));
+        let named = |directory: Option<PathBuf>| directory.unwrap_or_else(towpath_journal::default_spool_folder);
+        let spooler = spooler.map_err(|error| OpenError::Spool(named(directory), error))?;
         let (clocks, loader) = (Clocks::default(), BodyLoader::new(waker));
         Ok(JournalStore { journal, recovered, clocks, spooler, loader })
     }
@@ -196,7 +197,7 @@ mod tests {
         pub(crate) fn with_journal((journal, recovered): (Journal, towpath_journal::Recovered)) -> JournalStore {
             let waker = Hub::new(HubOptions::new(SocketType::Router)).unwrap().waker();
             let folder = tempfile::tempdir().unwrap();
-            let spooler = Spooler::start(folder.path(), Some(0), 0, false, waker.clone()).unwrap();
+            let spooler = Spooler::start(Spool::new(folder.path()).unwrap(), Some(0), 0, false, waker.clone()).unwrap();
             JournalStore {
                 journal: Some(journal),
                 recovered: Some(recovered),

@@ -3,7 +3,7 @@
 use super::{LostBody, SpoolUsage};
 use bytes::Bytes;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -78,19 +78,19 @@ pub(super) struct Spooler {
 }
 
 impl Spooler {
-    /// Bodies go to a directory, where they may have this many bytes (default: half of the free space). `kept`: bytes that
+    /// Bodies go to a spool, where they may have this many bytes (default: half of the free space). `kept`: bytes that
     /// an earlier process has left in the journal. `sync`: see [`Writing::to`].
-    pub fn start(directory: &Path, bytes_max: Option<u64>, kept: u64, sync: bool, waker: Waker) -> io::Result<Spooler> {
-        let spool = Spool::new(directory)?;
+    pub fn start(spool: Spool, bytes_max: Option<u64>, kept: u64, sync: bool, waker: Waker) -> io::Result<Spooler> {
         if let Err(error) = spool.create()
             && !matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
         {
             // A full disk may have room when the first large body comes. Other failures are better reported now.
             return Err(error);
         }
-        let most = bytes_max.map_or_else(|| SpoolQuota::half_of(directory, kept), Ok)?;
+        let most = bytes_max.map_or_else(|| SpoolQuota::half_of(&spool, kept), Ok)?;
         let files = SpoolQuota::half_of_files();
-        tracing::info!(directory = %directory.display(), mib = most >> 20, kept_mib = kept >> 20, files, "room for large bodies");
+        let directory = spool.directory().display();
+        tracing::info!(%directory, mib = most >> 20, kept_mib = kept >> 20, files, "room for large bodies");
         Spooler::with_quota(spool, SpoolQuota::new(most, files), sync, waker)
     }
 

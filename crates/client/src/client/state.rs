@@ -114,7 +114,7 @@ impl State {
             block: Block::default(),
             pending: VecDeque::new(),
             is_full: false,
-            incoming: Inbound::new(link.spool_folder.clone()),
+            incoming: Inbound::new(link.spool_folder.clone(), link.max_body_bytes),
             link,
             gone: None,
             paused: false,

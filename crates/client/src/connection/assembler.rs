@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use towpath_journal::default_spool_folder;
 use towpath_journal::spool::{UnderWay, Writing};
 use towpath_requests::assembler::{Assembler, Attached, Destination, Progress, Received};
 use towpath_requests::body::Body;
@@ -20,14 +21,15 @@ const STREAMED_BYTES_MAX: usize = BODY_BYTES_MAX + 4 * BODY_FRAMES_MAX;
 #[derive(Debug)]
 pub(crate) struct Inbound {
     assembler: Assembler<UnderWay>,
-    folder: PathBuf,
+    folder: Option<PathBuf>,
+    max_body_bytes: u64,
     writing: Option<Writing>,
 }
 
 impl Inbound {
-    /// Large bodies go to files in this folder.
-    pub fn new(folder: PathBuf) -> Inbound {
-        Inbound { assembler: Assembler::default(), folder, writing: None }
+    /// Large bodies, of at most this many bytes, go to files in this folder ([`towpath_journal::Spool::open`]).
+    pub fn new(folder: Option<PathBuf>, max_body_bytes: u64) -> Inbound {
+        Inbound { assembler: Assembler::default(), folder, max_body_bytes, writing: None }
     }
 
     /// Drops everything: the connection is gone.
@@ -61,7 +63,10 @@ impl Inbound {
             Event::Message { frames, .. } => self.assembler.message(frames),
             Event::BodyStart { head, length, more, .. } => {
                 self.begin(head, length, |frames| !more && is_whole(frames), waker)?;
-                return Ok(None);
+                if more || length <= self.max_body_bytes {
+                    return Ok(None);
+                }
+                self.assembler.cut_short()
             }
             Event::BodyData { data, .. } => {
                 self.assembler.data(data);
@@ -84,11 +89,13 @@ impl Inbound {
         if before > MESSAGE_BYTES_MAX {
             return Err(format!("a message has over {MESSAGE_BYTES_MAX} bytes in memory"));
         }
-        let Inbound { assembler, folder, writing } = self;
+        let Inbound { assembler, folder, max_body_bytes, writing } = self;
         assembler.begin(head, |frames| {
-            if is_whole(frames) {
-                let file = open_file(writing, folder, length, waker);
-                file.map_or_else(|error| Destination::Lost(lost(folder, &error)), Destination::File)
+            if length > *max_body_bytes {
+                Destination::Lost(format!("it has {length} bytes, over the limit of {max_body_bytes} (--max-reply)"))
+            } else if is_whole(frames) {
+                let file = open_file(writing, folder.as_ref(), length, waker);
+                file.map_or_else(|error| Destination::Lost(lost(folder.as_ref(), &error)), Destination::File)
             } else if length.saturating_add(before as u64) <= STREAMED_BYTES_MAX as u64 {
                 Destination::Memory
             } else {
@@ -103,7 +110,7 @@ impl Inbound {
         while let Some((number, body)) = self.writing.as_ref().and_then(Writing::next_finished) {
             let attached = match body {
                 Ok(body) => Attached::Body(Body::large(body)),
-                Err(error) => Attached::Lost(lost(&self.folder, &error)),
+                Err(error) => Attached::Lost(lost(self.folder.as_ref(), &error)),
             };
             self.assembler.written(number, attached);
         }
@@ -111,15 +118,21 @@ impl Inbound {
     }
 }
 
-fn open_file(writing: &mut Option<Writing>, folder: &Path, length: u64, waker: &Waker) -> io::Result<UnderWay> {
+fn open_file(
+    writing: &mut Option<Writing>,
+    folder: Option<&PathBuf>,
+    length: u64,
+    waker: &Waker,
+) -> io::Result<UnderWay> {
     let writing = match writing {
         Some(writing) => writing,
-        none => none.insert(Writing::to_folder(folder.to_owned(), waker.clone())?),
+        none => none.insert(Writing::to_folder(folder.cloned(), waker.clone())?),
     };
     Ok(writing.begin(length, None))
 }
 
-fn lost(folder: &Path, error: &io::Error) -> String {
+fn lost(folder: Option<&PathBuf>, error: &io::Error) -> String {
+    let folder = folder.cloned().unwrap_or_else(default_spool_folder);
     let folder = folder.display();
     tracing::warn!(%folder, %error, "cannot spool a large body; it is lost");
     format!("cannot keep a large body in {folder}: {error}")
@@ -129,6 +142,7 @@ fn lost(folder: &Path, error: &io::Error) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::path::Path;
     use std::time::{Duration, Instant};
     use towpath_requests::limits::SERVICE_BYTES_MAX;
     use towpath_requests::message::body_of;
@@ -147,7 +161,7 @@ mod tests {
     impl Connection {
         fn to(folder: &Path) -> Connection {
             let hub = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
-            Connection { incoming: Inbound::new(folder.to_owned()), hub }
+            Connection { incoming: Inbound::new(Some(folder.to_owned()), u64::MAX), hub }
         }
 
         fn on(&mut self, event: Event) -> Result<Option<FromBroker>, String> {
@@ -222,6 +236,23 @@ mod tests {
             assert!(matches!(connection.wait().attached, Attached::Lost(_)));
             assert_eq!(connection.message(&[b"fine"]).unwrap().frames.len(), 1);
         }
+    }
+
+    #[test]
+    fn a_body_over_the_limit_is_lost_before_it_has_come() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut connection = Connection::to(folder.path());
+        connection.incoming.max_body_bytes = 10;
+        let start = Event::BodyStart { peer: peer(), head: frames(&[b"head"]), length: 11, more: false };
+        let lost = connection.on(start).unwrap().unwrap();
+        assert!(body(lost).unwrap_err().contains("11 bytes, over the limit of 10"));
+        connection.data("the first part");
+        assert!(connection.end(false).is_none());
+        assert_eq!(connection.message(&[b"fine"]).unwrap().frames.len(), 1);
+        connection.begin(&[b"head"], 10, false).unwrap();
+        connection.data("ten bytes.");
+        assert!(connection.end(false).is_none());
+        assert_eq!(body(connection.wait()).unwrap().length(), 10);
     }
 
     #[test]

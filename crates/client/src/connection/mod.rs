@@ -10,7 +10,6 @@ use std::time::Duration;
 use towpath_sockets::{Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType};
 
 use dialect_detect::DialectGuess;
-use towpath_journal::default_spool_folder;
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, LARGE_BODY_BYTES_MAX, MESSAGE_BYTES_MAX};
 use towpath_requests::{majordomo, numbered};
 
@@ -65,8 +64,11 @@ pub struct LinkOptions {
     pub backoff_most: Duration,
     /// Larger bodies are spooled to an unlinked temporary file. From 128 KiB to 64 MiB.
     pub spool_over_bytes: u64,
-    /// Folder of those files, made when needed. It should be on a disk.
-    pub spool_folder: PathBuf,
+    /// Folder of those files, made when needed. It should be on a disk. `None`: one that only this user can use, below the system's for
+    /// temporary files.
+    pub spool_folder: Option<PathBuf>,
+    /// Largest body that is received. The request whose reply is larger fails, without waiting for it.
+    pub max_body_bytes: u64,
 }
 
 impl Default for LinkOptions {
@@ -80,7 +82,8 @@ impl Default for LinkOptions {
             backoff_first: Duration::from_millis(20),
             backoff_most: Duration::from_secs(1),
             spool_over_bytes: 1024 * 1024,
-            spool_folder: default_spool_folder(),
+            spool_folder: None,
+            max_body_bytes: LARGE_BODY_BYTES_MAX,
         }
     }
 }

@@ -74,7 +74,7 @@ impl BrokerConnection {
             block: Block::default(),
             pending: VecDeque::new(),
             pending_bytes: 0,
-            incoming: Inbound::new(options.spool_folder.clone()),
+            incoming: Inbound::new(options.spool_folder.clone(), options.max_body_bytes),
             guess: DialectGuess::first(options.dialect),
             options,
             handler,

@@ -35,7 +35,7 @@ fn a_worker_without_a_place_for_large_bodies_leaves_them_to_others() {
         let broker = Running::start(|_| ());
         let here = std::slice::from_ref(&broker.endpoint);
         let mut without = options(1, Dialect::Auto);
-        without.link.spool_folder = "/proc/nowhere".into();
+        without.link.spool_folder = Some("/proc/nowhere".into());
         let without = Worker::at_once(here, "work", without, |_| Body::from("without")).unwrap();
         let client = client(&[&broker.endpoint], Dialect::Auto);
         // There is nobody else.

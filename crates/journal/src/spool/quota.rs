@@ -1,8 +1,8 @@
 //! The disk that large bodies may take together.
 
+use super::Spool;
 use rustix::process::{Resource, getrlimit};
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use towpath_quota::{Permit, Quota};
 
@@ -46,11 +46,10 @@ impl SpoolQuota {
         getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 2
     }
 
-    /// Half of the free space of a directory's file system, with `kept` bytes that bodies have there already: the other half is for the
+    /// Half of the free space of a spool's file system, with `kept` bytes that bodies have there already: the other half is for the
     /// journal and other programs.
-    pub fn half_of(directory: &Path, kept: u64) -> io::Result<u64> {
-        let system = rustix::fs::statvfs(directory)?;
-        Ok((system.f_bavail.saturating_mul(system.f_frsize).saturating_add(kept)) / 2)
+    pub fn half_of(spool: &Spool, kept: u64) -> io::Result<u64> {
+        Ok(spool.free_bytes()?.saturating_add(kept) / 2)
     }
 
     /// Bytes that all bodies may have for one of this kind to be admitted.

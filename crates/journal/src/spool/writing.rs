@@ -77,7 +77,7 @@ pub struct Writing {
 
 /// Target directory.
 struct Place {
-    folder: PathBuf,
+    folder: Option<PathBuf>,
     spool: Option<Spool>,
 }
 
@@ -85,7 +85,7 @@ impl Place {
     fn create(&mut self, length: u64, permit: Option<Permit>) -> io::Result<SpoolWriter> {
         let spool = match &mut self.spool {
             Some(spool) => spool,
-            none => none.insert(Spool::new(&self.folder)?),
+            none => none.insert(Spool::open(self.folder.as_deref())?),
         };
         match permit {
             Some(permit) => spool.create().map(|mut writer| {
@@ -104,11 +104,11 @@ impl Writing {
     /// Starts the thread for an existing spool. `sync`: bodies are synced when finished, because a journal will name them.
     /// The waker is called for each finished body.
     pub fn to(spool: Spool, sync: bool, waker: Waker) -> io::Result<Writing> {
-        Writing::start(Place { folder: spool.directory().to_owned(), spool: Some(spool) }, sync, waker)
+        Writing::start(Place { folder: None, spool: Some(spool) }, sync, waker)
     }
 
-    /// Starts the thread for a folder that is made when the first body comes.
-    pub fn to_folder(folder: PathBuf, waker: Waker) -> io::Result<Writing> {
+    /// Starts the thread for a folder that is made when the first body comes ([`Spool::open`]).
+    pub fn to_folder(folder: Option<PathBuf>, waker: Waker) -> io::Result<Writing> {
         Writing::start(Place { folder, spool: None }, false, waker)
     }
 

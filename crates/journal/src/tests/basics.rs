@@ -5,6 +5,7 @@ use crate::SpooledBody;
 use crate::spool::Spool;
 use bytes::Bytes;
 use std::any::Any;
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use towpath_requests::LargeBody;
 

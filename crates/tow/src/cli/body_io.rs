@@ -7,7 +7,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use towpath_buffers::PageBuffer;
-use towpath_journal::{Spool, SpoolWriter, SpooledBody};
+use towpath_journal::{Spool, SpoolWriter, SpooledBody, default_spool_folder};
 use towpath_requests::Body;
 
 /// Largest body in memory.
@@ -19,13 +19,14 @@ pub const PIECE_BYTES: usize = 256 * 1024;
 /// Failure to spool a large body.
 #[derive(Debug)]
 pub struct SpoolError {
-    folder: PathBuf,
+    folder: Option<PathBuf>,
     reason: io::Error,
 }
 
 impl fmt::Display for SpoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot spool a large body in {}: {}; set --spool", self.folder.display(), self.reason)
+        let folder = self.folder.clone().unwrap_or_else(default_spool_folder);
+        write!(f, "cannot spool a large body in {}: {}; set --spool", folder.display(), self.reason)
     }
 }
 
@@ -63,12 +64,12 @@ impl From<SpoolError> for ReadBodyError {
 pub struct BodyBuilder {
     memory: Vec<u8>,
     file: Option<SpoolWriter>,
-    folder: PathBuf,
+    folder: Option<PathBuf>,
 }
 
 impl BodyBuilder {
-    /// An empty body; a large one goes to a file in this folder.
-    pub fn new(folder: PathBuf) -> BodyBuilder {
+    /// An empty body; a large one goes to a file in this folder ([`Spool::open`]).
+    pub fn new(folder: Option<PathBuf>) -> BodyBuilder {
         BodyBuilder { memory: Vec::new(), file: None, folder }
     }
 
@@ -79,7 +80,7 @@ impl BodyBuilder {
 
     fn keep(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.file.is_none() && self.needs_disk(bytes.len()) {
-            let mut file = Spool::new(&self.folder)?.create()?;
+            let mut file = Spool::open(self.folder.as_deref())?.create()?;
             file.write(&std::mem::take(&mut self.memory))?;
             self.file = Some(file);
         }
@@ -107,7 +108,7 @@ impl BodyBuilder {
 }
 
 /// Reads a stream to its end.
-pub fn read_body(mut from: impl Read, folder: PathBuf) -> Result<Body, ReadBodyError> {
+pub fn read_body(mut from: impl Read, folder: Option<PathBuf>) -> Result<Body, ReadBodyError> {
     let mut collector = BodyBuilder::new(folder);
     let mut piece = PageBuffer::zeroed(PIECE_BYTES);
     loop {

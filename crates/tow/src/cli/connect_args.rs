@@ -117,7 +117,7 @@ impl BrokerArgs {
         };
         let mut link = LinkOptions { dialect, mechanism: self.connect.mechanism()?, ..LinkOptions::default() };
         if let Some(folder) = &self.spool {
-            link.spool_folder.clone_from(folder);
+            link.spool_folder = Some(folder.clone());
         }
         Ok(link)
     }

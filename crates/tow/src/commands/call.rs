@@ -192,7 +192,7 @@ fn summary(outcome: Result<u64, &Failure>, resent: u64, taken: Duration) -> serd
 }
 
 /// Body from the command line, or else from standard input.
-async fn request_body(words: Vec<OsString>, as_frames: bool, spool_folder: PathBuf) -> Result<Body, Failure> {
+async fn request_body(words: Vec<OsString>, as_frames: bool, spool_folder: Option<PathBuf>) -> Result<Body, Failure> {
     if !words.is_empty() {
         let words: Vec<Vec<u8>> = words.into_iter().map(OsString::into_vec).collect();
         return Ok(if as_frames {

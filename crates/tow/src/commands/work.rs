@@ -190,7 +190,7 @@ fn is_missing(error: &io::Error) -> bool {
 struct Job {
     command: Vec<OsString>,
     service: String,
-    spool: PathBuf,
+    spool: Option<PathBuf>,
     commands: Arc<Running>,
 }
 
@@ -283,7 +283,7 @@ async fn feed(mut input: ChildStdin, body: &Body) {
 }
 
 /// Reads a reply. Large ones are written to the spool by other threads: this one has heartbeats and other requests to answer.
-async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: PathBuf) -> Result<Body, ReadBodyError> {
+async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: Option<PathBuf>) -> Result<Body, ReadBodyError> {
     let mut collector = BodyBuilder::new(folder);
     let mut piece = PageBuffer::zeroed(PIECE_BYTES);
     loop {

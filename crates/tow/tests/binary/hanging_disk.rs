@@ -105,7 +105,7 @@ fn client_answers_while_its_spool_disk_hangs() {
     let broker = Broker::start();
     let _worker = work(&[&broker], &["echo", "--echo"]);
     let mut options = ClientOptions::default();
-    options.link.spool_folder = mount.join("spool");
+    options.link.spool_folder = Some(mount.join("spool"));
     let endpoints = [broker.endpoint().parse().expect("an endpoint")];
     let (told, hears) = channel();
     let (go, goes_on) = tokio::sync::oneshot::channel();

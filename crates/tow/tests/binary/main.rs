@@ -17,6 +17,7 @@ mod help;
 mod hostile_server;
 mod limits;
 mod logins;
+mod local_users;
 mod paths;
 mod pipes;
 mod requests;

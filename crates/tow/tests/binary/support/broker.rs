@@ -27,7 +27,12 @@ impl Broker {
                 command.args([option, value]);
             }
         }
-        let process = Process::start(command.args(arguments));
+        Self::from_command(command.args(arguments))
+    }
+
+    /// A broker of any kind; waits for its line on standard output.
+    pub fn from_command(command: &mut Command) -> Self {
+        let process = Process::start(command);
         let line =
             || process.output().lines().next().and_then(|line| Some(line.strip_prefix("broker on ")?.to_owned()));
         wait_until("the broker listens", || process.output().contains('\n'));
