@@ -199,7 +199,7 @@ impl Hub {
             return;
         }
         self.last_scan = now;
-        let mut ended = Vec::new();
+        let (mut ended, mut refused) = (Vec::new(), Vec::new());
         let mut next: Option<Instant> = None;
         for member in self.peers.iter_mut() {
             if let Some(until) = member.connect_deadline.filter(|_| member.is_connecting) {
@@ -208,6 +208,13 @@ impl Hub {
                     continue;
                 }
                 next = next.into_iter().chain([until]).min();
+            }
+            if let Some(at) = member.refuse_at {
+                if at <= now {
+                    refused.push(member.peer.id);
+                    continue;
+                }
+                next = next.into_iter().chain([at]).min();
             }
             let peer = &mut member.peer;
             if peer.connection.deadline().is_some_and(|deadline| deadline <= now) {
@@ -249,6 +256,7 @@ impl Hub {
         for (id, end) in ended {
             self.end(id, end);
         }
+        refused.into_iter().for_each(|id| self.refuse(id));
         self.end_overdue_lookups();
         self.retry_connectors();
     }

@@ -17,6 +17,8 @@ pub(super) struct Member {
     pub(super) is_connecting: bool,
     /// When connect(2) is given up, because there is another address to try.
     pub(super) connect_deadline: Option<Instant>,
+    /// When to tell it that its login has failed.
+    pub(super) refuse_at: Option<Instant>,
     /// When the handshake was over.
     pub(super) ready_at: Option<Instant>,
     /// In the hub's ready queue.
@@ -32,6 +34,7 @@ impl Member {
             attempt: None,
             is_connecting,
             connect_deadline: None,
+            refuse_at: None,
             ready_at: None,
             is_scheduled: false,
             flow: FlowState::default(),

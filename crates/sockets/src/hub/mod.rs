@@ -12,6 +12,7 @@
 mod busy_poll;
 pub(crate) mod connect;
 mod event_loop;
+mod failed_logins;
 mod flow;
 mod lifecycle;
 mod member;
@@ -34,6 +35,7 @@ use crate::waker::Waker;
 use busy_poll::BusyPoll;
 use bytes::Bytes;
 use connect::{Attempt, Connector};
+use failed_logins::FailedLogins;
 use flow::read_budget::ReadBudget;
 pub use flow::reassembly::LargeMessages;
 use flow::reassembly::{ReadPermit, ReassemblyBudget};
@@ -102,6 +104,7 @@ pub struct Hub {
     /// Connections by IP address.
     per_address: HashMap<Tenant, usize>,
     handshakes: usize,
+    failed_logins: FailedLogins<Tenant>,
     /// Messages that were queued for peers when these went, if they are counted.
     lost: Option<Unsent>,
     reassembly: ReassemblyBudget,
@@ -148,6 +151,7 @@ impl Hub {
             next_routing_id: 1,
             per_address: HashMap::new(),
             handshakes: 0,
+            failed_logins: FailedLogins::new(),
             lost: None,
             reassembly: ReassemblyBudget::new(&options),
             reassembly_limit: options.reassembly_limit(),
@@ -300,13 +304,32 @@ impl Hub {
         }
     }
 
-    /// Answers [`Event::Authenticate`]: the peer's handshake goes on, or the peer is told that it was refused.
+    /// Answers [`Event::Authenticate`]: the peer's handshake goes on, or the peer is told that it was refused. After many refusals of a tenant
+    /// it is told later, and then not listened to for a while.
     pub fn authenticate(&mut self, peer: PeerId, accept: bool) {
+        let now = Instant::now();
         let Some(member) = self.peers.find_mut(peer) else { return };
+        let tenant = Tenant::of_address(&member.peer.address);
+        if !self.failed_logins.may_try(&tenant, now) {
+            // Without an ERROR, which would be final: whoever has the right password may try again.
+            return self.end(peer, End::new("not checked, after too many failed logins from there"));
+        }
         if accept {
             member.peer.connection.accept();
-            member.schedule(&mut self.ready);
-        } else {
+            return member.schedule(&mut self.ready);
+        }
+        let delay = self.failed_logins.failed(tenant, now);
+        if delay.is_zero() {
+            return self.refuse(peer);
+        }
+        let until = now + delay;
+        (member.refuse_at, member.flow.paused) = (Some(until), true);
+        self.next_timer = self.next_timer.into_iter().chain([until]).min();
+    }
+
+    /// Tells a peer that its credentials were refused.
+    fn refuse(&mut self, peer: PeerId) {
+        if let Some(member) = self.peers.find_mut(peer) {
             let end = End::from(member.peer.connection.refuse());
             self.end(peer, end);
         }

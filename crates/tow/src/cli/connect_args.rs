@@ -15,17 +15,21 @@ pub struct ConnectArgs {
     /// Log in by PLAIN, with the password in TOW_PASSWORD.
     #[arg(long)]
     user: Option<String>,
+    /// The password is the first line of this file, which nobody else may read.
+    #[arg(long, value_name = "FILE", requires = "user")]
+    password_file: Option<PathBuf>,
 }
 
 impl ConnectArgs {
     fn mechanism(&self) -> Result<MechanismConfig, Failure> {
-        mechanism_as(self.user.as_ref())
+        mechanism_as(self.user.as_ref(), self.password_file.as_deref())
     }
 
     /// Advice for a login that was refused.
     pub fn login_hint(&self) -> &'static str {
         match self.user {
             None => "does it want a --user?",
+            Some(_) if self.password_file.is_some() => "does it want no --user, or is its password wrong?",
             Some(_) => "does it want no --user, or are --user and TOW_PASSWORD wrong?",
         }
     }

@@ -1,5 +1,6 @@
 //! `tow work`: a worker that runs a command for each request, or echoes it.
 
+use crate::cli::auth_args::PASSWORD;
 use crate::cli::body_io::{BodyBuilder, PIECE_BYTES, ReadBodyError, SpoolError, open_large};
 use crate::cli::connect_args::BrokerArgs;
 use crate::cli::exit::Failure;
@@ -199,6 +200,7 @@ impl Job {
         let large = open_large(request.body()).transpose()?;
         Command::new(program)
             .args(rest)
+            .env_remove(PASSWORD)
             .env("TOW_SERVICE", &self.service)
             .env("TOW_ATTEMPT", request.attempt().to_string())
             .stdin(large.map_or_else(Stdio::piped, Stdio::from))

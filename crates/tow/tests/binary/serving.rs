@@ -10,7 +10,7 @@ use tempfile::tempdir;
 
 use crate::support::process::{Process, Server, get, get_command, run, tow};
 use crate::support::proxy::Proxy;
-use crate::support::tree::{digest, random_file, write};
+use crate::support::tree::{digest, random_file, write, write_secret};
 use crate::support::wait_until;
 use crate::support::wire::Wire;
 
@@ -113,7 +113,7 @@ fn unknown_congestion_control_is_logged_and_ignored() {
 fn refused_client_fails_at_once() {
     let folder = tempdir().expect("a folder");
     let passwords = folder.path().join("passwords");
-    write(&passwords, b"ann:secret\n");
+    write_secret(&passwords, "ann:secret\n");
     let source = folder.path().join("a");
     write(&source, b"a");
     let mut command = tow([OsStr::new("serve"), source.as_ref(), "--plain-passwords".as_ref(), passwords.as_ref()]);
@@ -168,7 +168,7 @@ fn server_admits_only_users_with_passwords() {
     let source = folder.path().join("served.bin");
     random_file(&source, 300_000, 1);
     let passwords = folder.path().join("passwords");
-    write(&passwords, b"ada:lovelace\n");
+    write_secret(&passwords, "ada:lovelace\n");
     let mut command = tow([OsStr::new("serve"), source.as_ref(), "--plain-passwords".as_ref(), passwords.as_ref()]);
     let server = Server::from_command(command.args(["--bind", "tcp://127.0.0.1:0"]));
     let copy = folder.path().join("copy");

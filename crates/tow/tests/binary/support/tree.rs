@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::random::Random;
@@ -88,4 +88,11 @@ pub fn mixed(root: &Path, small: usize, large: usize) {
     for index in 0..large {
         random_file(&root.join(format!("large/{index}.bin")), (4 << 20) + index * 4099, 1000 + index as u64);
     }
+}
+
+/// Writes a file that only this user can read.
+pub fn write_secret(path: &Path, text: &str) {
+    write(path, b"");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("set the mode");
+    write(path, text.as_bytes());
 }

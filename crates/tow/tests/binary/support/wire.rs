@@ -164,6 +164,11 @@ impl Wire {
         self.stream.write_all(bytes)
     }
 
+    /// Reads bytes as they are.
+    pub fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.stream.read_exact(bytes)
+    }
+
     /// Sends a message.
     pub fn send<F: AsRef<[u8]>>(&mut self, frames: &[F]) -> io::Result<()> {
         let mut bytes = Vec::new();
