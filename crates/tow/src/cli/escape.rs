@@ -19,6 +19,30 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
+/// JSON text in which invisible characters are escaped that JSON allows as they are. It means the same.
+pub struct Json<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for Json<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(JsonWriter(f), "{}", self.0)
+    }
+}
+
+/// Writer of JSON. Beyond ASCII there are only characters of strings, and controls of ASCII but DEL are escaped already, or white space.
+struct JsonWriter<'a, W>(&'a mut W);
+
+impl<W: Write> Write for JsonWriter<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|one| {
+            let is_visible = if one.is_ascii() { one != '\x7f' } else { one.escape_debug().len() == 1 };
+            if is_visible {
+                return self.0.write_char(one);
+            }
+            one.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(self.0, "\\u{unit:04x}"))
+        })
+    }
+}
+
 /// Formats the fields of log lines, each event on one line.
 pub fn log_fields() -> impl for<'writer> FormatFields<'writer> + 'static {
     let field = |writer: &mut Writer<'_>, field: &Field, value: &dyn Debug| {
@@ -58,5 +82,13 @@ mod tests {
         let mut line = String::new();
         OneLine(&mut line).write_str("one\nline\u{1b}").unwrap();
         assert_eq!(line, "one\\nline\\u{1b}");
+    }
+
+    #[test]
+    fn json_is_escaped_and_means_the_same() {
+        let value = serde_json::json!({ "ü\u{9b}\n": ["\u{202e}\u{7f}\"", "\u{e0041}"] });
+        let text = Json(&value).to_string();
+        assert_eq!(text, r#"{"ü\u009b\n":["\u202e\u007f\"","\udb40\udc41"]}"#);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::cli::body_io::{ReadBodyError, read_body, write_body};
 use crate::cli::connect_args::BrokerArgs;
-use crate::cli::escape::Printable;
+use crate::cli::escape::{Json, Printable};
 use crate::cli::exit::Failure;
 use crate::cli::output::{eprint_line, stdout_failure};
-use crate::cli::units::{body_size, clients, duration, positive, rate};
+use crate::cli::units::{body_size, clients, duration, positive, rate, size};
 use crate::commands::call_load::Load;
 use crate::runtime::rlimits::own_usage;
 use serde_json::json;
@@ -44,6 +44,9 @@ pub struct Arguments {
     /// How long a request may take [default: 60s; in a load test the broker's]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
+    /// Largest reply, with all its parts.
+    #[arg(long, value_name = "SIZE", default_value = "16G", value_parser = size)]
+    max_reply: u64,
     /// Don't ask the broker to journal the request.
     #[arg(long)]
     volatile: bool,
@@ -128,6 +131,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
     let interrupted = notify_on_signal()?;
     let mut link = arguments.brokers.link()?;
+    link.max_body_bytes = arguments.max_reply;
     let read = request_body(arguments.body, arguments.frames, link.spool_folder.clone());
     let body = tokio::select! {
         body = read => body,
@@ -137,7 +141,7 @@ async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
         Ok(body) => body,
         Err(failure) => {
             if arguments.json {
-                eprint_line(summary(Err(&failure), 0, Duration::ZERO));
+                eprint_line(Json(summary(Err(&failure), 0, Duration::ZERO)));
             }
             return Err(failure);
         }
@@ -153,13 +157,13 @@ async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
     let client = Client::connect(&arguments.brokers.endpoints, options_of_client).map_err(Failure::failed)?;
     let started = Instant::now();
     let outcome = tokio::select! {
-        outcome = call(&client, &arguments.service, body, options) => outcome,
+        outcome = call(&client, &arguments.service, body, options, arguments.max_reply) => outcome,
         () = interrupted.notified() => Err(Failure::failed(INTERRUPTED)),
         never = report_waiting(&client) => match never {},
     };
     let status = client.status();
     if arguments.json {
-        eprint_line(summary(outcome.as_ref().copied(), status.counters.resent, started.elapsed()));
+        eprint_line(Json(summary(outcome.as_ref().copied(), status.counters.resent, started.elapsed())));
     }
     // Confirm the reply, so that the broker can forget it.
     client.close().await;
@@ -251,6 +255,12 @@ fn without_code(body: &Body) -> Result<Option<Body>, Failure> {
     }
 }
 
+/// A reply of MMI, JSON with names that others have chosen, for a terminal.
+fn escaped(body: Body) -> Body {
+    let text = body.frames().and_then(|frames| frames.map(std::str::from_utf8).collect::<Result<String, _>>().ok());
+    text.map_or(body, |text| Body::from(Json(text).to_string()))
+}
+
 /// Failure in a reply to a stock client. Majordomo has no failures, so our broker sends two frames, a status and a reason.
 fn failure_of_stock(body: &Body) -> Option<Failure> {
     let mut frames = body.frames()?;
@@ -261,11 +271,25 @@ fn failure_of_stock(body: &Body) -> Option<Failure> {
 }
 
 /// Makes one request and writes its reply to standard output as it arrives; returns its length.
-async fn call(client: &Client, service: &str, body: Body, options: CallOptions) -> Result<u64, Failure> {
+async fn call(
+    client: &Client,
+    service: &str,
+    body: Body,
+    options: CallOptions,
+    bytes_max: u64,
+) -> Result<u64, Failure> {
     let mut stream = client.stream(service, body, options).await.map_err(Failure::usage)?;
     let (mut parts, mut bytes) = (0, 0);
     while let Some(item) = stream.next().await {
-        match item.map_err(Failure::failed)? {
+        let item = item.map_err(Failure::failed)?;
+        bytes += match &item {
+            StreamItem::Part { body, .. } => body.length(),
+            StreamItem::Final(reply) => reply.body.length(),
+        };
+        if bytes > bytes_max {
+            return Err(Failure::failed(format!("the reply has over {bytes_max} bytes (--max-reply)")));
+        }
+        match item {
             StreamItem::Part { number, body } => {
                 if number != parts {
                     return Err(Failure::failed(
@@ -273,13 +297,11 @@ async fn call(client: &Client, service: &str, body: Body, options: CallOptions) 
                     ));
                 }
                 parts += 1;
-                bytes += body.length();
                 to_output(body).await?;
             }
             StreamItem::Final(reply) if is_built_in(service.as_bytes()) => {
-                bytes += reply.body.length();
                 if let Some(body) = without_code(&reply.body)? {
-                    to_output(body).await?;
+                    to_output(if service.starts_with("mmi.") { escaped(body) } else { body }).await?;
                 }
                 // A reply of MMI is a line of text, one of Titanic is a worker's reply.
                 if service.starts_with("mmi.") && reply.body.frames().is_some_and(|frames| frames.len() > 1) {
@@ -290,7 +312,6 @@ async fn call(client: &Client, service: &str, body: Body, options: CallOptions) 
                 if let Some(failure) = failure_of_stock(&reply.body).filter(|_| client.status().is_stock) {
                     return Err(failure);
                 }
-                bytes += reply.body.length();
                 to_output(reply.body).await?;
             }
         }

@@ -1,7 +1,7 @@
 //! `tow get`: fetches a file, a directory or a glob.
 
 use crate::cli::connect_args::FileServerArgs;
-use crate::cli::escape::Printable;
+use crate::cli::escape::{Json, Printable};
 use crate::cli::exit::Failure;
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, print_line};
@@ -158,10 +158,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let show = move |object: serde_json::Value| match as_json {
         // Standard output has the file itself.
         true if to_output => {
-            eprint_line(object);
+            eprint_line(Json(object));
             Ok(())
         }
-        true => print_line(object),
+        true => print_line(Json(object)),
         false => Ok(()),
     };
     let outcome = outcome.unwrap_or_else(|hang| {

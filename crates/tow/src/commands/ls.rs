@@ -1,6 +1,7 @@
 //! `tow ls`: lists files on a server.
 
 use crate::cli::connect_args::FileServerArgs;
+use crate::cli::escape::Json;
 use crate::cli::exit::Failure;
 use crate::cli::location::Location;
 use crate::cli::progress::human_bytes;
@@ -66,7 +67,7 @@ fn print(options: &ListOptions, as_json: bool, cancel: &CancelToken) -> Result<u
         listed = true;
         unreadable += u64::from(entry.kind == EntryKind::Error);
         match as_json {
-            true => writeln!(output, "{}", serde_json::to_string(&entry)?),
+            true => writeln!(output, "{}", Json(serde_json::to_string(&entry)?)),
             false => writeln!(output, "{}", line(&entry)),
         }
     };

@@ -21,5 +21,6 @@ mod local_users;
 mod paths;
 mod pipes;
 mod requests;
+mod replies;
 mod serving;
 mod slow_disk;
