@@ -110,7 +110,6 @@ def bad_commands(dialect) -> dict[str, list]:
         "READY with too long a name": (False, [b"\1", b"s" * 256]),
         "READY for mmi.service": (False, [b"\1", b"mmi.service"]),
         "READY for mmi.mine": (False, [b"\1", b"mmi.mine"]),
-        "READY for titanic.request": (False, [b"\1", b"titanic.request"]),
         "no command": (False, []),
         "an empty command": (False, [b""]),
         "a command of two bytes": (False, [b"\1\1", b"mine"]),

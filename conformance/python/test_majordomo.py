@@ -265,7 +265,22 @@ def test_titanic_keeps_requests_and_replies_across_restarts(broker, mdp_client, 
 
 def test_titanic_needs_a_journal(broker, mdp_client):
     client = mdp_client(broker())
-    assert client.ask(b"titanic.request", b"echo", b"body") == [b"501"]
+    code, reason = client.ask(b"titanic.request", b"echo", b"body")
+    assert code == b"501" and b"--journal" in reason
+
+
+def test_a_stock_worker_may_be_titanic_without_a_journal(broker, mdp_client, mdp_worker, tmp_path):
+    server = broker()
+    client = mdp_client(server)
+    worker = mdp_worker(server, b"titanic.request")
+    wait_until(lambda: client.ask(b"mmi.service", b"titanic.request") == [b"200"], "the worker is known")
+    client.send(b"titanic.request", b"echo", b"body")
+    address, request = worker.request()
+    assert request == [b"echo", b"body"]
+    worker.reply(address, b"200", b"name")
+    assert client.receive(b"titanic.request") == [[b"200", b"name"]]
+    # With a journal the broker is Titanic itself.
+    mdp_worker(broker("--journal", tmp_path / "journal"), b"titanic.request").expect_disconnect()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)

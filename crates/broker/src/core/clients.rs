@@ -9,7 +9,6 @@ use super::settings::{Millis, NEVER};
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use bytes::Bytes;
 use towpath_requests::body::{Arriving, Body};
-use towpath_requests::is_built_in;
 use towpath_requests::numbered::{ClientId, Status};
 
 /// Gaps between confirmed numbers that one client may have. More than the requests that it may have here, since it may hold more
@@ -76,7 +75,7 @@ impl Core {
             return;
         }
         // Built-in services answer at once, and after a restart nobody would.
-        let journalled = self.settings.journal && !volatile && !is_built_in(service);
+        let journalled = self.settings.journal && !volatile && !self.answers_for(service);
         let room = self.admit(Some(key), service, body.memory_bytes(), journalled);
         if let Err(Refusal { status, retry_ms, reason }) = room {
             self.counters.refused += 1;
@@ -148,7 +147,7 @@ impl Core {
         let Some(key) = self.stock_session(now, peer) else { return };
         let session = &mut self.sessions[key];
         session.one_reply = one_reply;
-        if session.blocked && is_built_in(service) {
+        if session.blocked && self.answers_for(service) {
             // The answers would pile up.
             let (status, reason) = (Status::UNAVAILABLE, "replies are queued; read them before you ask for more");
             return self.stock_refuse(now, peer, envelope, service, status, reason);
@@ -191,7 +190,7 @@ impl Core {
         envelope: StockEnvelope,
     ) -> ServiceKey {
         let asked = service;
-        let is_built_in = is_built_in(asked);
+        let is_built_in = self.answers_for(asked);
         let service = self.services.find_or_add(if is_built_in { BUILT_IN } else { asked });
         let expires = now.checked_add(ttl_ms).unwrap_or(NEVER);
         self.deadlines.expires_at(expires);

@@ -9,6 +9,7 @@ use super::worker::Worker;
 use super::{Action, Core, Kind, Peer, Role, ServiceKey, WorkerKey};
 use smallvec::SmallVec;
 use towpath_requests::body::{Arriving, Body};
+use towpath_requests::is_built_in;
 use towpath_requests::numbered::{Status, Token};
 
 /// Reason for a reply in parts whose worker went.
@@ -25,7 +26,7 @@ impl Core {
             Role::Client(_) => return self.disconnect(now, peer, "a client can't be a worker too"),
             Role::Worker(_) => return self.disconnect(now, peer, "a second READY on one connection"),
         }
-        if towpath_requests::is_built_in(service) {
+        if is_built_in(service) && !(kind == Kind::Stock && self.may_be_titanic(service)) {
             return self.disconnect(now, peer, "names that begin with mmi. or titanic. are the broker's own");
         }
         if self.services.len() >= self.settings.services_max && self.services.find(service).is_none() {
@@ -54,6 +55,17 @@ impl Core {
         }
         self.mark_available(worker);
         self.dispatch(now, service);
+    }
+
+    /// Whether a worker may serve a Titanic service: without a journal the broker has none of its own.
+    fn may_be_titanic(&self, service: &[u8]) -> bool {
+        !self.settings.journal && service.starts_with(b"titanic.")
+    }
+
+    /// Whether the broker itself answers for a service.
+    #[inline]
+    pub(super) fn answers_for(&mut self, service: &[u8]) -> bool {
+        is_built_in(service) && !(self.may_be_titanic(service) && self.services.find(service).is_some())
     }
 
     /// A worker has sent something, whatever it was.

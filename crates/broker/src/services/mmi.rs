@@ -10,7 +10,6 @@ use serde_json::json;
 use std::collections::HashMap;
 use std::time::Duration;
 use towpath_requests::body::Body;
-use towpath_requests::is_built_in;
 
 /// A list that took this long to make, or longer, may be given again later on.
 const LIST_TAKES_LONG: Duration = Duration::from_millis(2);
@@ -99,7 +98,7 @@ impl Lists {
             let listed = match service {
                 b"mmi.workers" => self.workers(broker, of),
                 b"mmi.queue" => {
-                    let queues = broker.core.services().filter(|service| !is_built_in(&service.name));
+                    let queues = broker.core.services().filter(|service| !service.name.starts_with(b"mmi."));
                     queues.take(LISTED_MAX).map(|service| queue_json(&service)).collect()
                 }
                 _ => {

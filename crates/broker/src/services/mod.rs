@@ -13,6 +13,9 @@ use towpath_requests::body::Body;
 use towpath_requests::numbered::{Status, Token};
 use towpath_sockets::PeerId;
 
+/// Why there is no Titanic.
+const NO_TITANIC: &str = "titanic.* needs a broker with --journal, or a stock worker of that name";
+
 /// The broker's own services, and what they keep between two requests.
 #[derive(Default)]
 pub(crate) struct Services {
@@ -45,7 +48,9 @@ impl Services {
             _ => self.lists.mmi(&broker, service, &argument),
         };
         let status = if reply.is_some() { Status::OK } else { Status::NOT_IMPLEMENTED };
-        broker.core.built_in_reply(token, status, reply.unwrap_or_else(|| coded("501", [])));
+        let needs_journal = service.starts_with(b"titanic.") && !has_journal;
+        let why = needs_journal.then_some(Bytes::from_static(NO_TITANIC.as_bytes()));
+        broker.core.built_in_reply(token, status, reply.unwrap_or_else(|| coded("501", why)));
     }
 
     /// Answers with stored replies that had to be read.

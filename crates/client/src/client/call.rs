@@ -37,9 +37,12 @@ pub enum CallError {
 
 impl CallError {
     fn ended(status: Status, body: &Body) -> CallError {
-        let first =
-            body.frames().and_then(|mut frames| frames.next().map(|frame| String::from_utf8_lossy(frame).into()));
-        CallError::Ended { status, reason: first.unwrap_or_default() }
+        let mut frames = body.frames().into_iter().flatten().map(String::from_utf8_lossy);
+        let first = frames.next().unwrap_or_default();
+        // A built-in service may say more behind a code.
+        let is_code = first == status.0.to_string();
+        let reason = frames.next().filter(|_| is_code).unwrap_or(first).into_owned();
+        CallError::Ended { status, reason }
     }
 
     /// Status of the outcome, if the request was submitted.

@@ -295,3 +295,24 @@ fn a_full_journal_refuses_requests_that_no_worker_had() {
     core.persisted(7);
     assert_eq!(actions(&mut core), [Action::Accepted { peer: 1, first: 6, count: 1 }]);
 }
+
+#[test]
+fn stock_worker_serves_titanic_where_there_is_no_journal() {
+    for journal in [false, true] {
+        let mut core = Core::new(Settings { secret: [3, 4], journal, ..Settings::default() });
+        core.client_hello(0, 1, CLIENT, 1);
+        core.request(0, 1, 1, 0, false, b"titanic.request", Body::default());
+        assert!(matches!(actions(&mut core)[..], [Action::Welcome { .. }, Action::BuiltIn { .. }]));
+        core.worker_ready(0, 2, Kind::Numbered, b"titanic.request", 1);
+        assert!(matches!(actions(&mut core)[..], [Action::Disconnect { peer: 2, .. }]));
+        core.worker_ready(0, 3, Kind::Stock, b"titanic.request", 1);
+        core.request(0, 1, 2, 0, false, b"titanic.request", Body::default());
+        let done = actions(&mut core);
+        match journal {
+            true => {
+                assert!(matches!(done[..], [Action::Disconnect { peer: 3, .. }, Action::BuiltIn { .. }]), "{done:?}")
+            }
+            false => assert!(matches!(done[..], [Action::Dispatch { peer: 3, .. }]), "{done:?}"),
+        }
+    }
+}
