@@ -72,6 +72,9 @@ impl Core {
         if now >= self.workers.next_rest_end {
             self.end_rests(now);
         }
+        if now >= self.retries.next() {
+            self.end_pauses(now);
+        }
         if now >= self.deadlines.absence_check {
             self.deadlines.absence_check = now + ABSENCE_GRAIN;
             self.check_absent(now);
@@ -85,7 +88,7 @@ impl Core {
         if self.may_resume() {
             return 0;
         }
-        self.deadlines.next(self.requests.len()).min(self.workers.next_rest_end)
+        self.deadlines.next(self.requests.len()).min(self.workers.next_rest_end).min(self.retries.next())
     }
 
     /// Ends requests that have expired and disconnects workers that exceed the busy timeout. One look at all requests, when the

@@ -63,6 +63,7 @@ mod outcome;
 mod reply_budget;
 mod requests;
 mod requeue;
+mod retry;
 mod roles;
 mod sequence_map;
 mod service;
@@ -115,6 +116,7 @@ pub struct Core {
     durability: durability::Durability,
     stored: stored::Stored,
     dead_letters: dead_letter::DeadLetters,
+    retries: retry::Retries,
     /// Bytes of memory of all requests and replies.
     bytes: usize,
     replies: ReplyBudget,
@@ -141,6 +143,7 @@ impl Core {
             durability: durability::Durability::default(),
             stored: stored::Stored::default(),
             dead_letters: dead_letter::DeadLetters::default(),
+            retries: retry::Retries::default(),
             bytes: 0,
             replies: ReplyBudget::new(&settings),
             deadlines: expiry::Deadlines::default(),
@@ -246,7 +249,7 @@ impl Core {
             match request.state {
                 State::Held(worker, _) => assert!(self.workers[worker].held.len > 0),
                 State::Free => panic!("a free slot is listed"),
-                State::Waiting | State::Parked | State::Detached | State::Settled => {}
+                State::Waiting | State::Parked | State::Postponed | State::Detached | State::Settled => {}
             }
         }
         bytes += self.sessions.iter().map(|(_, session)| session.confirmed.gaps() * session::GAP_BYTES).sum::<usize>();
@@ -263,6 +266,7 @@ impl Core {
         assert_eq!(out, self.services.iter().map(|(_, service)| service.workers_out).sum::<usize>());
         let parked: usize = self.sessions.iter().map(|(_, session)| session.parked.len).sum();
         assert_eq!(parked, states(|state| state == State::Parked));
+        assert_eq!(self.retries.len(), states(|state| state == State::Postponed));
         self.check_windows();
         self.sessions.check();
         self.services.check(&self.requests);

@@ -56,6 +56,7 @@ impl Core {
                 let session = &mut self.sessions[self.requests.at(slot).session];
                 self.requests.unlink(&mut session.parked, slot);
             }
+            State::Postponed => self.forget_retry(slot),
             State::Held(key, _) => {
                 let (token, since) = (self.token_of(slot), self.requests.at(slot).since);
                 self.release_from_worker(key, slot);

@@ -29,6 +29,8 @@ pub(super) enum State {
     Waiting,
     /// In its session's list of parked requests: its client has to confirm replies first.
     Parked,
+    /// In the list of retries: a worker couldn't do it, and its next attempt comes later.
+    Postponed,
     /// In its worker's list, with the size that is expected of its reply.
     Held(WorkerKey, ExpectedBytes),
     /// In no list: the broker answers it itself, or is about to end it.

@@ -193,7 +193,9 @@ impl Core {
             return self.disconnect(now, peer, "a reply to a request that the worker wasn't given");
         }
         // It was given the request: over another connection, or before another worker was.
-        let is_open = found.is_some_and(|r| matches!(r.state, State::Waiting | State::Parked | State::Held(..)));
+        let is_open = found.is_some_and(|request| {
+            matches!(request.state, State::Waiting | State::Parked | State::Postponed | State::Held(..))
+        });
         let has_parts = found.is_some_and(|request| request.has_parts);
         match part {
             // A dead letter that one worker fails is left to another.

@@ -177,6 +177,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     Ok(reason) if status == Status::NO_STORAGE && part.is_none() => {
                         core.worker_returns_request(now, peer, &token, reason.into_body());
                     }
+                    Ok(reason) if status == Status::UNAVAILABLE && part.is_none() => {
+                        core.worker_tries_later(now, peer, &token, reason.into_body());
+                    }
                     Ok(body) => {
                         // Others mean something that only the broker can know.
                         let status = if status.is_ok() { status } else { Status::FAILED };

@@ -21,7 +21,7 @@ pub(crate) mod session;
 mod tests;
 
 pub use crate::connection::{Dialect, LinkOptions};
-pub use request::{NotWanted, Request};
+pub use request::{NotWanted, Request, WorkError};
 pub use session::WorkerCounters;
 
 use crate::connection::driver::Shared;
@@ -245,6 +245,19 @@ impl Worker {
         F: Fn(Request) -> W,
         W: Future<Output = Result<Body, String>> + Send + 'static,
     {
+        let work = |request| {
+            let outcome = work(request);
+            async move { outcome.await.map_err(WorkError::Failed) }
+        };
+        self.run_with_retries(work).await;
+    }
+
+    /// The same for work that may ask for another attempt, here or at another worker.
+    pub async fn run_with_retries<F, W>(&self, work: F)
+    where
+        F: Fn(Request) -> W,
+        W: Future<Output = Result<Body, WorkError>> + Send + 'static,
+    {
         let mut tasks = JoinSet::new();
         loop {
             tokio::select! {
@@ -252,7 +265,7 @@ impl Worker {
                     let Some(request) = request else { break };
                     let (request, answer) = request.split();
                     let Ok(work) = catch_unwind(AssertUnwindSafe(|| work(request))) else {
-                        let _ = answer.end(Err(PANICKED.to_owned()));
+                        let _ = answer.end(Err(WorkError::Failed(PANICKED.to_owned())));
                         continue;
                     };
                     tasks.spawn(async move {

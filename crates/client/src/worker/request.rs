@@ -54,6 +54,18 @@ impl Cancellation {
 #[error("the reply isn't wanted any more")]
 pub struct NotWanted;
 
+/// How the work on a request ended without a reply.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WorkError {
+    /// The request fails, for this reason.
+    #[error("{0}")]
+    Failed(String),
+    /// It can't be done now, for this reason. The broker dispatches it again after a while, as often as it has attempts. At a stock
+    /// broker it fails.
+    #[error("not now: {0}")]
+    TryLater(String),
+}
+
 /// Obligation to reply. Dropped without a reply, it fails the request.
 pub(super) struct Answer {
     link: Arc<Shared<BrokerConnection>>,
@@ -72,13 +84,14 @@ impl Answer {
         if wanted { Ok(()) } else { Err(NotWanted) }
     }
 
-    pub fn end(mut self, outcome: Result<Body, String>) -> Result<(), NotWanted> {
+    pub fn end(mut self, outcome: Result<Body, WorkError>) -> Result<(), NotWanted> {
         match outcome {
             Ok(body) => match encoder::check(&body) {
                 Ok(()) => self.give(Status::OK, None, &body),
                 Err(why) => self.give(Status::FAILED, None, &unfit(why)),
             },
-            Err(reason) => self.give(Status::FAILED, None, &Body::from(reason)),
+            Err(WorkError::Failed(reason)) => self.give(Status::FAILED, None, &Body::from(reason)),
+            Err(WorkError::TryLater(reason)) => self.give(Status::UNAVAILABLE, None, &Body::from(reason)),
         }
     }
 
@@ -176,7 +189,12 @@ impl Request {
 
     /// Fails the request. A stock broker has no failures: the reason is the reply.
     pub fn fail(self, reason: impl Into<String>) -> Result<(), NotWanted> {
-        self.answer.end(Err(reason.into()))
+        self.answer.end(Err(WorkError::Failed(reason.into())))
+    }
+
+    /// Asks for another attempt later ([`WorkError::TryLater`]).
+    pub fn try_later(self, reason: impl Into<String>) -> Result<(), NotWanted> {
+        self.answer.end(Err(WorkError::TryLater(reason.into())))
     }
 
     /// Drops the request silently, since the connection closes.

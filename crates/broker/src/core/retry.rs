@@ -1,0 +1,77 @@
+//! Retries: a worker can't do a request now, and asks for another attempt later.
+
+use super::requests::State;
+use super::settings::{Millis, NEVER};
+use super::{Core, Peer, Role};
+use std::collections::BTreeSet;
+use towpath_requests::body::Body;
+use towpath_requests::numbered::{Status, Token};
+
+/// Pause before the second attempt. Doubled with each attempt.
+const FIRST_PAUSE_MS: Millis = 1_000;
+const PAUSE_MS_MAX: Millis = 60_000;
+
+/// Postponed requests, by the time of their next attempt.
+#[derive(Debug, Default)]
+pub(super) struct Retries(BTreeSet<(Millis, u32)>);
+
+impl Retries {
+    /// When the first one is due.
+    #[inline]
+    pub fn next(&self) -> Millis {
+        self.0.first().map_or(NEVER, |(due, _)| *due)
+    }
+
+    /// Part of [`Core::check`].
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Core {
+    /// A worker asks for another attempt at a request, which it can't do now. Its last attempt fails it.
+    pub fn worker_tries_later(&mut self, now: Millis, peer: Peer, token: &Token, reason: Body) {
+        let Role::Worker(key) = self.roles.get(peer) else {
+            return self.disconnect(now, peer, "a reply before READY");
+        };
+        let found = self.find_held(key, token);
+        let Some(slot) = found.filter(|slot| !self.has_sent_stock_parts(*slot)) else {
+            return self.worker_reply(now, peer, token, Status::FAILED, None, reason);
+        };
+        self.release_from_worker(key, slot);
+        self.update_request(slot, |request| drop(request.take_parts()));
+        let request = self.requests.at_mut(slot);
+        if request.attempt >= self.settings.attempts_max {
+            request.state = State::Detached;
+            self.give_up(now, slot);
+        } else {
+            let doublings = u32::from(request.attempt.saturating_sub(1)).min(16);
+            let due = now.saturating_add((FIRST_PAUSE_MS << doublings).min(PAUSE_MS_MAX));
+            (request.state, request.since) = (State::Postponed, due);
+            self.retries.0.insert((due, slot));
+            self.counters.requeued += 1;
+        }
+        let service = self.workers[key].service;
+        self.mark_available(key);
+        self.dispatch(now, service);
+    }
+
+    /// Forgets the next attempt of a postponed request.
+    #[cold]
+    pub(super) fn forget_retry(&mut self, slot: u32) {
+        let due = self.requests.at(slot).since;
+        self.retries.0.remove(&(due, slot));
+    }
+
+    /// Queues postponed requests that are due.
+    #[cold]
+    pub(super) fn end_pauses(&mut self, now: Millis) {
+        while self.retries.next() <= now
+            && let Some((_, slot)) = self.retries.0.pop_first()
+        {
+            self.requests.at_mut(slot).state = State::Waiting;
+            self.enqueue(slot, false);
+            self.dispatch(now, self.requests.at(slot).service);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Requests that a worker can't do now.
+
+use super::*;
+
+#[test]
+fn request_is_tried_again_with_growing_pauses_and_given_up_in_the_end() {
+    let mut core = Core::new(Settings { secret: [3, 4], attempts_max: 3, ..Settings::default() });
+    core.client_hello(0, 1, CLIENT, 1);
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 10);
+    core.request(0, 1, 1, 60_000, false, b"echo", Body::from("hello"));
+    let mut now = 0;
+    for (attempt, pause) in [(1, 1_000), (2, 2_000)] {
+        let [(2, token, given)] = dispatched(&mut core)[..] else { panic!("not given to the worker") };
+        assert_eq!(given, attempt);
+        core.worker_tries_later(now, 2, &token, Body::from("not now"));
+        core.tick(now + pause - 1);
+        assert_eq!(dispatched(&mut core), []);
+        assert!(core.next_deadline() <= now + pause);
+        now += pause;
+        core.tick(now);
+    }
+    let [(2, token, 3)] = dispatched(&mut core)[..] else { panic!("not given to the worker") };
+    core.worker_tries_later(now, 2, &token, Body::from("not now"));
+    let given_up = |action: &Action| matches!(action, Action::Reply { status: Status::ATTEMPTS_USED_UP, .. });
+    assert!(actions(&mut core).iter().any(given_up));
+}
+
+#[test]
+fn postponed_request_expires_and_is_cancelled() {
+    let mut core = core();
+    core.client_hello(0, 1, CLIENT, 1);
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 10);
+    for number in [1, 2] {
+        core.request(0, 1, number, 500, false, b"echo", Body::from("hello"));
+    }
+    for (_, token, _) in dispatched(&mut core) {
+        core.worker_tries_later(0, 2, &token, Body::from("not now"));
+    }
+    core.cancel(1, 1, 2);
+    core.tick(600);
+    let expired = |action: &Action| matches!(action, Action::Reply { number: 1, status: Status::TIMED_OUT, .. });
+    assert!(actions(&mut core).iter().any(expired));
+    core.tick(5_000);
+    assert_eq!(dispatched(&mut core), []);
+}
