@@ -56,6 +56,9 @@ enum Command {
     Call(call::Arguments),
     /// Try files and requests on this machine, with crashes.
     Demo(demo::Arguments),
+    /// Kill the commands of a `tow work` that has died. It starts this itself.
+    #[command(name = work::guard::COMMAND, hide = true)]
+    WorkGuard,
 }
 
 /// Parses the command line. A negative number is a value that its option refuses, not an unknown option.
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         Command::Call(arguments) => call::run(arguments),
         Command::Work(arguments) => work::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
+        Command::WorkGuard => work::guard::run(),
     };
     outcome.unwrap_or_else(report)
 }

@@ -2,16 +2,15 @@
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, test_kill_process};
+use rustix::process::Signal;
 use tempfile::tempdir;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::support::broker::{Broker, await_progress, call, work};
-use crate::support::process::{Process, Server, run, tow};
+use crate::support::process::{Process, Server, is_running, run, tow};
 use crate::support::tree::{digest, random_file};
 use crate::support::wait_until;
 
@@ -370,26 +369,6 @@ fn requests_of_a_killed_worker_go_to_another() {
     drop(one);
     let outcome = load.finish().expect_code(0);
     assert_eq!((outcome.number("replies"), outcome.number("failed")), (1000, 0));
-}
-
-fn is_running(pid_file: &Path) -> Option<Pid> {
-    let pid = std::fs::read_to_string(pid_file).ok()?.trim().parse().ok().and_then(Pid::from_raw)?;
-    test_kill_process(pid).is_ok().then_some(pid)
-}
-
-#[test]
-fn cancelled_request_kills_the_process_group_of_its_command() {
-    let broker = Broker::start();
-    let folder = tempdir().expect("a folder");
-    let pid_file = folder.path().join("pid");
-    let script = format!("sleep 1000 & echo $! > {}; wait", pid_file.display());
-    let _slow = work(&[&broker], &["slow", "--", "sh", "-c", &script]);
-    let caller = Process::start(&mut call(&[&broker], &["slow", "x"]));
-    wait_until("the command runs", || is_running(&pid_file).is_some());
-    caller.signal(Signal::INT);
-    let outcome = caller.finish().expect_code(1);
-    assert!(outcome.stderr.contains("interrupted"), "{}", outcome.stderr);
-    wait_until("the command is gone", || is_running(&pid_file).is_none());
 }
 
 #[test]

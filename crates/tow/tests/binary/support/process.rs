@@ -9,10 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 
 use super::wait_until;
+
+/// Process whose id is in a file, if it runs.
+pub fn is_running(pid_file: &Path) -> Option<Pid> {
+    let pid = std::fs::read_to_string(pid_file).ok()?.trim().parse().ok().and_then(Pid::from_raw)?;
+    test_kill_process(pid).is_ok().then_some(pid)
+}
 
 /// User of unprivileged runs when the tests run as root.
 const NOBODY: u32 = 65_534;
