@@ -121,7 +121,7 @@ impl DirStorage {
         use towpath_requests::LargeBody;
         // Not over the old one: it may be the file that is copied.
         let fresh = Path::new(to).with_extension("tmp");
-        let file = new_file(&*self.dir, &fresh)?;
+        let file = new_file(&self.dir, &fresh)?;
         let mut bytes = PageBuffer::zeroed(COPY_BYTES);
         let (mut done, length) = (0, body.length());
         while done < length {
@@ -171,7 +171,7 @@ impl Storage for DirStorage {
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
-        names_in(&*self.dir)
+        names_in(&self.dir)
     }
 
     fn open(&self, name: &str) -> io::Result<File> {
@@ -179,7 +179,7 @@ impl Storage for DirStorage {
     }
 
     fn create(&self, name: &str) -> io::Result<File> {
-        new_file(&*self.dir, Path::new(name))
+        new_file(&self.dir, Path::new(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
