@@ -8,11 +8,14 @@
 //! Numbers are big-endian. What a crash leaves at the end, a part of a record or zeros, is cut off; anything else that isn't a record is damage,
 //! which isn't guessed about.
 
+use crate::root::{Dir, RootError};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 
+/// Mode of such files.
+pub(crate) const MODE: u32 = 0o600;
 /// Largest body.
 const BODY_BYTES_MAX: usize = 64 << 10;
 const MAGIC_BYTES: usize = 8;
@@ -42,6 +45,8 @@ pub(crate) enum LogError {
     Damaged(u64),
     #[error(transparent)]
     Io(#[from] io::Error),
+    #[error(transparent)]
+    Root(#[from] RootError),
 }
 
 impl RecordLog {
@@ -76,6 +81,26 @@ impl RecordLog {
         }
         drop(reader);
         log.truncate(at)?;
+        Ok(log)
+    }
+
+    /// Makes a new file with what `fill` appends, and gives it the name of the old one when it is durable.
+    pub(crate) fn replace(
+        dir: &Dir,
+        name: &[u8],
+        new_name: &[u8],
+        magic: &[u8; 8],
+        fill: impl FnOnce(&mut RecordLog) -> io::Result<()>,
+    ) -> Result<RecordLog, LogError> {
+        match dir.remove_file(new_name) {
+            Ok(()) | Err(RootError::NotFound) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Locked before it has the name.
+        let mut log = RecordLog::open(dir.create_file(new_name, MODE)?, magic, |_| {})?;
+        fill(&mut log)?;
+        log.sync()?;
+        dir.rename(new_name, dir, name)?;
         Ok(log)
     }
 

@@ -119,6 +119,37 @@ impl Catalogue {
         }
     }
 
+    /// A catalogue as it was stored. `head` is at least every number that was given out.
+    pub fn restored(
+        epoch: Epoch,
+        head: u64,
+        floor: u64,
+        entries: impl IntoIterator<Item = (Arc<[u8]>, Entry)>,
+    ) -> Self {
+        let mut catalogue = Catalogue { head, floor, ..Catalogue::new(epoch) };
+        for (path, entry) in entries {
+            if entry.content == Content::Gone {
+                catalogue.tombstones.insert(entry.seq);
+            }
+            catalogue.head = catalogue.head.max(entry.seq);
+            catalogue.by_seq.insert(entry.seq, Arc::clone(&path));
+            catalogue.entries.insert(path, entry);
+        }
+        catalogue.forget_tombstones();
+        catalogue
+    }
+
+    /// The highest number of a deletion that was forgotten.
+    pub fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Entries with higher numbers, also of what is gone.
+    pub fn since(&self, seq: u64) -> impl Iterator<Item = (&Arc<[u8]>, &Entry)> {
+        let newer = self.by_seq.range((Bound::Excluded(seq), Bound::Unbounded));
+        newer.filter_map(|(_, path)| Some((path, self.entries.get(path)?)))
+    }
+
     /// The newest number.
     pub fn head(&self) -> u64 {
         self.head

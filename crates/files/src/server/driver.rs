@@ -8,7 +8,7 @@ use super::quota::small_files::SmallFiles;
 use super::session::{IfShort, Outgoing, Part, Ticket};
 use super::snapshot::RootWatch;
 use super::storage::{PageCache, Storage};
-use super::watch::{Published, Watch, WatchOptions};
+use super::watch::{Published, State, StateError, Watch, WatchOptions};
 use crate::catalogue::Catalogue;
 use crate::digest::DigestCache;
 use crate::limits::CONTROL_BYTES_MAX;
@@ -58,6 +58,8 @@ pub struct ServerOptions {
     pub small_files_bytes: usize,
     /// Watch the directory, so that clients can follow it.
     pub watch: Option<WatchOptions>,
+    /// Directory in which the sequence numbers of what is watched persist. None: each start begins a new epoch.
+    pub state_directory: Option<PathBuf>,
 }
 
 impl ServerOptions {
@@ -77,6 +79,7 @@ impl ServerOptions {
             open_files_max: half_of_descriptors(),
             small_files_bytes: SMALL_FILES_BYTES,
             watch: None,
+            state_directory: None,
         }
     }
 
@@ -114,6 +117,14 @@ pub enum ServeError {
         /// As it was given.
         path: PathBuf,
         /// Why.
+        reason: String,
+    },
+    /// The stored sequence numbers can't be used.
+    #[error("cannot keep sequence numbers in {path}: {reason}")]
+    State {
+        /// The directory as it was given.
+        path: PathBuf,
+        /// Why, and what to do.
         reason: String,
     },
     /// Threads can't be started.
@@ -165,8 +176,17 @@ impl Server {
                 .map_err(|source| ServeError::DigestFile { path: file.clone(), source })?,
         };
         let small_files = SmallFiles::new(options.small_files_bytes);
-        let catalogue = |_| Arc::new(Published::new(Catalogue::new(new_epoch()), waker.clone()));
-        let published = options.watch.map(catalogue);
+        let published = match (options.watch, &options.state_directory) {
+            (None, _) => None,
+            (Some(_), None) => Some(Published::new(Catalogue::new(new_epoch()), None, waker.clone())),
+            (Some(_), Some(directory)) => {
+                let failed =
+                    |error: StateError| ServeError::State { path: directory.clone(), reason: error.to_string() };
+                let (state, catalogue) = State::open(directory, new_epoch()).map_err(failed)?;
+                Some(Published::new(catalogue, Some(state), waker.clone()))
+            }
+        };
+        let published = published.map(Arc::new);
         let (pool, done) = Pool::new(root, cache, small_files, storage, published.clone(), waker.clone())
             .map_err(ServeError::Threads)?;
         let watch = options.watch.zip(published.clone()).map(|(options, published)| {

@@ -31,6 +31,9 @@ pub struct Arguments {
     /// Watch the directory, so that clients can follow it.
     #[arg(long)]
     watch: bool,
+    /// Keep sequence numbers in this directory, so that a restart begins no new epoch.
+    #[arg(long, value_name = "DIR", requires = "watch")]
+    state: Option<PathBuf>,
     /// Publish a file when nothing has happened to it for so long.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, requires = "watch")]
     settle: Duration,
@@ -49,6 +52,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let mut options = ServerOptions::new(&arguments.path);
     options.digest_file = arguments.digest_file;
     options.watch = arguments.watch.then_some(WatchOptions { settle: arguments.settle, rescan: arguments.rescan });
+    options.state_directory = arguments.state;
     let interval = arguments.listen.heartbeat;
     let timeout = interval * HEARTBEATS_MISSED_MAX;
     // The client needn't wait longer than the server does.

@@ -23,13 +23,17 @@ struct Pair {
     folder: TempDir,
     server: Option<Server>,
     settle: &'static str,
+    /// Keeps its numbers.
+    has_state: bool,
+    /// The server's port, once it has one.
+    port: u16,
 }
 
 impl Pair {
     fn start() -> Self {
         let folder = tempdir().expect("a folder");
         fs::create_dir(folder.path().join("source")).expect("mkdir");
-        Self { folder, server: None, settle: SETTLE }
+        Self { folder, server: None, settle: SETTLE, has_state: false, port: 0 }
     }
 
     fn source(&self) -> PathBuf {
@@ -42,12 +46,18 @@ impl Pair {
 
     /// Starts the server, on the port that it had.
     fn serve(&mut self) {
-        let port = self.server.as_ref().map_or(0, Server::port);
         self.server = None;
+        let port = self.port;
         let bind = format!("tcp://127.0.0.1:{port}");
         let source = self.source();
         let words = ["serve", source.to_str().expect("UTF-8"), "--watch", "--settle", self.settle, "--bind", &bind];
-        self.server = Some(Server::from_command(&mut tow(words)));
+        let mut command = tow(words);
+        if self.has_state {
+            command.arg("--state").arg(self.folder.path().join("state"));
+        }
+        let server = Server::from_command(&mut command);
+        self.port = server.port();
+        self.server = Some(server);
     }
 
     fn server(&self) -> &Server {
@@ -210,6 +220,44 @@ fn killed_follower_and_server_lose_nothing_and_send_nothing_twice() {
     pair.wait_same();
 }
 
+#[test]
+fn killed_server_that_keeps_its_numbers_goes_on_with_them() {
+    let mut pair = Pair::start();
+    pair.has_state = true;
+    let source = pair.source();
+    mixed(&source, 30, 1);
+    pair.serve();
+    pair.once(&["--mirror"]).expect_code(0);
+    for round in 0..3 {
+        // Killed, with whatever it has not published yet.
+        write(&source.join(format!("before-{round}")), b"before");
+        pair.server = None;
+        let gone = first_file(&source.join("folder 1"));
+        fs::remove_file(&gone).expect("rm");
+        write(&source.join("changed"), format!("in round {round}").as_bytes());
+        pair.serve();
+        let follower = pair.follow(&["--mirror"]);
+        pair.wait_same();
+        wait_until("it says so", || follower.output().contains("up to date at "));
+        let told = follower.output();
+        assert_eq!(lines(&told, "- ").len(), 1, "{told}");
+        assert!(lines(&told, "+ ").len() + lines(&told, "~ ").len() <= 3, "{told}");
+        let log = pair.server().log();
+        assert!(log.contains("from=") && !log.contains("from=beginning"), "{log}");
+    }
+    // Damaged, it is refused.
+    pair.server = None;
+    let name = pair.folder.path().join("state/catalogue");
+    let mut bytes = fs::read(&name).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&name, bytes).expect("write");
+    let state = pair.folder.path().join("state");
+    let words = ["serve", source.to_str().expect("UTF-8"), "--watch", "--bind", "tcp://127.0.0.1:0"];
+    let outcome = run(tow(words).arg("--state").arg(&state)).expect_code(1);
+    assert!(outcome.stderr.contains("remove it"), "{}", outcome.stderr);
+}
+
 fn first_file(root: &Path) -> PathBuf {
     let found = contents(root);
     let file = found.keys().find(|path| root.join(path).is_file()).expect("a file");
@@ -263,7 +311,8 @@ fn deletions_need_mirror_and_are_held_above_the_limit() {
     });
     assert_eq!(contents(&copy).len(), 21, "nothing is deleted without --mirror");
 
-    let mut other = Pair { folder: tempdir().expect("a folder"), server: None, settle: SETTLE };
+    let mut other =
+        Pair { folder: tempdir().expect("a folder"), server: None, settle: SETTLE, has_state: false, port: 0 };
     other.server = pair.server.take();
     for index in 5..10 {
         fs::remove_file(source.join(format!("dir/{index}"))).expect("rm");

@@ -5,13 +5,12 @@ use crate::client::transfer::Source;
 use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::follow::Cursor;
-use crate::record_log::{LogError, RecordLog};
+use crate::record_log::{LogError, MODE, RecordLog};
 use crate::root::{Dir, FileKind, FileStat, RootError, Timestamp};
 use std::collections::HashMap;
 use std::io;
 
 const MAGIC: &[u8; 8] = b"TOWFOL1\n";
-const MODE: u32 = 0o600;
 /// Bytes, beyond which the file is written anew if most of it is out of date.
 const REWRITE_FROM_BYTES: u64 = 1 << 20;
 
@@ -104,7 +103,7 @@ impl Record {
                     return Ok(record);
                 }
                 Err(LogError::Locked) => return Err(RecordError::Locked),
-                Err(reason @ (LogError::Io(_) | LogError::Foreign)) => {
+                Err(reason @ (LogError::Io(_) | LogError::Root(_) | LogError::Foreign)) => {
                     return Err(RecordError::Log { name: shown(), reason });
                 }
                 Ok(_) | Err(LogError::Damaged(_)) => {
@@ -178,18 +177,12 @@ impl Record {
         if self.log.length() < REWRITE_FROM_BYTES.max(2 * needed) {
             return Ok(());
         }
-        let (_, new_name) = partial_names(name);
-        match dir.remove_file(&new_name) {
-            Ok(()) | Err(RootError::NotFound) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let failed = |reason| RecordError::Log { name: String::from_utf8_lossy(name).into_owned(), reason };
-        let mut log = RecordLog::open(dir.create_file(&new_name, MODE)?, MAGIC, |_| {}).map_err(failed)?;
-        let written = self.known.iter().try_for_each(|(path, known)| log.append(&encode_known(path, known)));
-        let written = written.and_then(|()| log.append(&encode_cursor(self.cursor))).and_then(|()| log.sync());
-        written.map_err(|error| failed(error.into()))?;
-        // Locked before it has the name.
-        dir.rename(&new_name, dir, name)?;
+        let log = RecordLog::replace(dir, name, &partial_names(name).1, MAGIC, |log| {
+            self.known.iter().try_for_each(|(path, known)| log.append(&encode_known(path, known)))?;
+            log.append(&encode_cursor(self.cursor))
+        });
+        let name = || String::from_utf8_lossy(name).into_owned();
+        let log = log.map_err(|reason| RecordError::Log { name: name(), reason })?;
         self.log = log;
         Ok(())
     }

@@ -26,7 +26,7 @@ struct Findings {
 }
 
 /// What tells a file that was renamed: device, inode, size and time.
-type Moved = HashMap<(u64, u64, u64, crate::root::Timestamp), Content>;
+type Moved = HashMap<(u64, u64, u64, crate::root::Timestamp), (Content, bool)>;
 
 impl Watcher {
     /// Looks where something may have changed. What is there is published, except files, which are published when they are finished.
@@ -202,8 +202,8 @@ impl Watcher {
                     is_full |= catalogue.put(&path, content, identity).is_err();
                 }
                 for (path, stat, content) in renamed {
-                    if let Some(content) = with_mode(content, stat.mode) {
-                        is_full |= catalogue.put(&path, content, Identity::of(&stat, true)).is_err();
+                    if let Some((content, is_settled)) = with_mode(content, stat.mode) {
+                        is_full |= catalogue.put(&path, content, Identity::of(&stat, is_settled)).is_err();
                     }
                 }
                 is_full
@@ -264,10 +264,9 @@ fn held(
 fn moved(catalogue: &Catalogue, gone: &[RelPath]) -> Moved {
     let mut moved = Moved::new();
     let mut note = |entry: &Entry| {
-        if let Content::File { size, modified, .. } = entry.content
-            && entry.identity.is_settled
-        {
-            moved.insert((entry.identity.device, entry.identity.inode, size, modified), entry.content.clone());
+        if let Content::File { size, modified, .. } = entry.content {
+            let key = (entry.identity.device, entry.identity.inode, size, modified);
+            moved.insert(key, (entry.content.clone(), entry.identity.is_settled));
         }
     };
     for path in gone {
@@ -277,9 +276,11 @@ fn moved(catalogue: &Catalogue, gone: &[RelPath]) -> Moved {
     moved
 }
 
-fn with_mode(content: Option<Content>, mode: u32) -> Option<Content> {
+fn with_mode(content: Option<(Content, bool)>, mode: u32) -> Option<(Content, bool)> {
     match content? {
-        Content::File { size, modified, digest, .. } => Some(Content::File { size, modified, mode, digest }),
+        (Content::File { size, modified, digest, .. }, is_settled) => {
+            Some((Content::File { size, modified, mode, digest }, is_settled))
+        }
         _ => None,
     }
 }

@@ -8,8 +8,10 @@ mod events;
 mod finish;
 mod look;
 mod published;
+mod state;
 
 pub(super) use published::Published;
+pub(super) use state::{State, StateError};
 
 use super::jobs::Context;
 use crate::path::RelPath;
@@ -67,7 +69,7 @@ impl Watch {
             context,
             published,
             events,
-            accepted: None,
+            accepted: (None, None),
             unfinished: Unfinished::new(options.settle),
             is_blind: false,
             is_holding: false,
@@ -95,8 +97,8 @@ struct Watcher {
     context: Arc<Context>,
     published: Arc<Published>,
     events: Arc<Events>,
-    /// The root at the start: nothing is deleted because another one has less.
-    accepted: Option<FileStat>,
+    /// Inode and device of the root at the start, or of the one before: nothing is deleted because another one has less.
+    accepted: (Option<u64>, Option<u64>),
     unfinished: Unfinished,
     /// Some directories can't be watched.
     is_blind: bool,
@@ -155,8 +157,11 @@ impl Watcher {
     /// Whether the root is the one that there was at the start, and what it is now; `None` if it can't be read.
     fn root_now(&mut self, root: &crate::root::Root) -> Option<(FileStat, bool)> {
         let now = root.stat(&RelPath::root()).ok()?;
-        let accepted = self.accepted.get_or_insert(now);
-        Some((now, (accepted.device, accepted.inode) == (now.device, now.inode)))
+        let (inode, device) = &mut self.accepted;
+        let inode = *inode.get_or_insert_with(|| self.published.watched_before(now.inode));
+        // The device's number may be another one after the system was started.
+        let is_accepted = inode == now.inode && *device.get_or_insert(now.device) == now.device;
+        Some((now, is_accepted))
     }
 }
 

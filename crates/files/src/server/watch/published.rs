@@ -1,5 +1,6 @@
 //! The catalogue, shared by the thread that watches and the jobs that make pages.
 
+use super::state::State;
 use crate::catalogue::Catalogue;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,14 +9,17 @@ use towpath_sockets::Waker;
 /// See the [module](self).
 pub(in crate::server) struct Published {
     catalogue: Mutex<Catalogue>,
+    /// Where the catalogue is stored, if it is. Locked after the catalogue.
+    state: Mutex<Option<State>>,
     /// Something was published that followers weren't told of.
     has_news: AtomicBool,
     waker: Waker,
 }
 
 impl Published {
-    pub(in crate::server) fn new(catalogue: Catalogue, waker: Waker) -> Published {
-        Published { catalogue: Mutex::new(catalogue), has_news: AtomicBool::new(false), waker }
+    pub(in crate::server) fn new(catalogue: Catalogue, state: Option<State>, waker: Waker) -> Published {
+        let state = Mutex::new(state);
+        Published { catalogue: Mutex::new(catalogue), state, has_news: AtomicBool::new(false), waker }
     }
 
     /// The catalogue, to be read for a moment.
@@ -25,10 +29,41 @@ impl Published {
 
     /// Changes the catalogue, and wakes the event loop.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut Catalogue) -> R) -> R {
-        let changed = change(&mut self.read());
+        let changed = {
+            let mut catalogue = self.read();
+            let changed = change(&mut catalogue);
+            // Before anybody can see the new numbers.
+            self.with_state(|state| state.store(&catalogue));
+            changed
+        };
         self.has_news.store(true, Ordering::Release);
         self.waker.wake();
         changed
+    }
+
+    /// The inode of the root that was watched before, if that is known; that of the root now is noted otherwise.
+    pub(super) fn watched_before(&self, inode: u64) -> u64 {
+        let mut before = inode;
+        self.with_state(|state| match state.root() {
+            Some(root) => {
+                before = root;
+                Ok(())
+            }
+            None => state.note_root(inode),
+        });
+        before
+    }
+
+    fn with_state(&self, store: impl FnOnce(&mut State) -> std::io::Result<()>) {
+        let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(state) = &mut *guard else { return };
+        if let Err(error) = store(state) {
+            tracing::error!(%error, "the catalogue can't be stored: a restart begins a new epoch");
+            // Numbers that it doesn't know must not be given out again.
+            if let Some(Err(error)) = guard.take().map(State::abandon) {
+                tracing::error!(%error, "nor can its file be removed: remove it before the next start");
+            }
+        }
     }
 
     /// Whether something was published since the last call.
