@@ -68,6 +68,26 @@ fn ipc_reuses_only_abandoned_sockets() {
 }
 
 #[test]
+fn one_of_many_takes_over_an_abandoned_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..20 {
+        let path = folder.path().join(format!("socket-{round}"));
+        let endpoint: Endpoint = format!("ipc://{}", path.display()).parse().unwrap();
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let bind = || {
+            let mut hub = Hub::new(options(SocketType::Router)).unwrap();
+            hub.bind(&endpoint).is_ok().then_some(hub)
+        };
+        let bound: Vec<Hub> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(bind)).collect();
+            threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(bound.len(), 1, "the others see that somebody listens");
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+    }
+}
+
+#[test]
 fn inproc() {
     let pair = echo_over("inproc://transports");
     assert_eq!(pair.server.peer(pair.at_server).unwrap().address, Address::Inproc);
