@@ -73,9 +73,16 @@ pub enum Event {
     },
     /// A peer that isn't read ([`crate::Hub::pause_reading`], [`crate::Hub::set_large_messages`]) has closed its side, or its connection has
     /// failed. What came before can still be read, and [`Event::Gone`] follows it; [`crate::Hub::disconnect`] drops it. Nothing sent will be
-    /// read: ZMTP peers don't close one direction alone. An end behind more bytes than the kernel holds isn't noticed here, but by
+    /// read: few peers close one direction alone. An end behind more bytes than the kernel holds isn't noticed here, but by
     /// sending something, such as a PING.
     HungUp {
+        /// The peer.
+        peer: PeerId,
+    },
+    /// The peer has closed its side, and everything before that has been delivered; it may still read
+    /// ([`crate::HubOptions::keep_half_closed`]). The connection lasts until [`crate::Hub::end_half_closed`], or until it fails: soon, if the peer
+    /// has closed both sides.
+    HalfClosed {
         /// The peer.
         peer: PeerId,
     },

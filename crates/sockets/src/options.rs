@@ -63,6 +63,8 @@ pub struct HubOptions {
     pub mechanism: MechanismConfig,
     /// PINGs to peers that announce ZMTP 3.1. The timeout isn't zero.
     pub heartbeat: Option<Heartbeat>,
+    /// Whether a peer that has closed its side alone is sent what it still waits for ([`crate::Event::HalfClosed`]).
+    pub keep_half_closed: bool,
     /// Timeout from connecting to READY. An address that doesn't answer gets its share of it, if the name has others. Not zero.
     pub handshake_timeout: Duration,
     /// Maximum bytes of memory in each peer's send queue (file ranges count 64 each). At least 1: one message at a time.
@@ -117,6 +119,7 @@ impl HubOptions {
             metadata: Metadata::new(),
             mechanism: MechanismConfig::Null,
             heartbeat: None,
+            keep_half_closed: false,
             handshake_timeout: Duration::from_secs(10),
             send_queue_bytes: 16 * 1024 * 1024,
             queued_bytes_max: usize::MAX,

@@ -5,7 +5,8 @@ mod support;
 
 use bytes::Bytes;
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 use support::*;
 use towpath_sockets::{
     Endpoint, Event, Heartbeat, Hub, HubOptions, Message, ProtocolDeviations, SendError, SocketType,
@@ -130,6 +131,41 @@ fn silent_peer_is_disconnected_and_an_answering_one_is_not() {
 }
 
 #[test]
+fn peers_that_answered_while_the_process_was_stopped_stay() {
+    let heartbeat =
+        Heartbeat { interval: Duration::from_millis(30), timeout: Duration::from_millis(120), ttl: Duration::ZERO };
+    let (mut server, endpoint) = bound(HubOptions { heartbeat: Some(heartbeat), ..options(SocketType::Router) });
+    // More than one wait takes the readiness of.
+    let mut peers: Vec<_> = (0..400).map(|_| raw_connection(&endpoint)).collect();
+    for peer in &mut peers {
+        peer.set_nonblocking(true).unwrap();
+        peer.write_all(&[raw_greeting(), raw_ready()].concat()).unwrap();
+    }
+    let has_ping = |peer: &TcpStream| {
+        let mut said = [0; 512];
+        peer.peek(&mut said).is_ok_and(|bytes| said[..bytes].windows(5).any(|name| name == b"\x04PING"))
+    };
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !peers.iter().all(has_ping) {
+        assert!(Instant::now() < deadline, "not everyone gets a PING");
+        for peer in peers.iter_mut().filter(|peer| has_ping(peer)) {
+            peer.write_all(b"\x04\x05\x04PONG").unwrap();
+        }
+        server.poll(Some(Duration::from_millis(1))).unwrap();
+    }
+    for peer in &mut peers {
+        peer.write_all(b"\x04\x05\x04PONG").unwrap();
+    }
+    let stopped = Instant::now();
+    while stopped.elapsed() < 2 * (heartbeat.interval + heartbeat.timeout) {
+        std::thread::yield_now();
+    }
+    server.poll(Some(Duration::ZERO)).unwrap();
+    let gone = std::iter::from_fn(|| server.next_event()).find(|event| matches!(event, Event::Gone { .. }));
+    assert!(gone.is_none(), "{gone:?}");
+}
+
+#[test]
 fn garbage_is_named() {
     let (mut server, endpoint) = bound(options(SocketType::Router));
     let mut connection = raw_connection(&endpoint);
@@ -153,7 +189,9 @@ fn protocol_deviations_are_skipped_and_counted() {
     let (mut server, endpoint) = bound(options(SocketType::Router));
     let mut connection = raw_connection(&endpoint);
     let (unknown, odd) = (b"\x04\x08\x07UNKNOWN", b"\xf8\x05hello");
-    connection.write_all(&[&raw_greeting()[..], &raw_ready(), unknown, odd, odd].concat()).unwrap();
+    // A command isn't part of a message.
+    let more = b"\x05\x05\x04PONG";
+    connection.write_all(&[&raw_greeting()[..], &raw_ready(), unknown, more, odd, odd].concat()).unwrap();
     let mut messages = 0;
     let peer = until(&mut [&mut server], |_, event| match event {
         Event::Message { peer, .. } => {
@@ -162,7 +200,7 @@ fn protocol_deviations_are_skipped_and_counted() {
         }
         _ => None,
     });
-    assert_eq!(server.peer(peer).unwrap().deviations, ProtocolDeviations { unknown_commands: 1, reserved_bits: 2 });
+    assert_eq!(server.peer(peer).unwrap().deviations, ProtocolDeviations { unknown_commands: 1, reserved_bits: 3 });
 }
 
 #[test]

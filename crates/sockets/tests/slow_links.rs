@@ -4,10 +4,10 @@
 mod support;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use support::*;
-use towpath_sockets::{Event, Heartbeat, Hub, Message, SocketType};
+use towpath_sockets::{Endpoint, Event, Heartbeat, Hub, Message, PeerId, SocketType};
 
 const LINK_BYTES_PER_SECOND: f64 = 300_000.0;
 
@@ -17,15 +17,16 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A peer that never says anything, and takes what comes as fast as its link lets it.
-struct Silent {
-    stream: TcpStream,
+struct Silent<S> {
+    stream: S,
+    bytes_per_second: f64,
     taken: usize,
 }
 
-impl Silent {
+impl<S: Read> Silent<S> {
     /// Takes what has come since, up to `most` in all.
     fn read(&mut self, since: Instant, most: usize) {
-        let lets = (since.elapsed().as_secs_f64() * LINK_BYTES_PER_SECOND) as usize;
+        let lets = (since.elapsed().as_secs_f64() * self.bytes_per_second) as usize;
         let mut bytes = vec![0; lets.min(most).saturating_sub(self.taken)];
         match self.stream.read(&mut bytes) {
             Ok(bytes) => self.taken += bytes,
@@ -37,18 +38,34 @@ impl Silent {
 /// Sends one message of so many bytes to such a peer, which takes so many of them: what it has taken when it is given up, and
 /// why.
 fn given_up(length: usize, takes: usize, detect_stalls: bool) -> (usize, String) {
-    let heartbeat = Heartbeat { interval: INTERVAL, timeout: TIMEOUT, ttl: Duration::ZERO };
-    let mut options = options(SocketType::Router);
-    (options.heartbeat, options.send_queue_bytes) = (Some(heartbeat), 64 << 20);
-    let mut hub = Hub::new(options).unwrap();
-    let endpoint = hub.bind(&anywhere()).unwrap();
-    let mut silent = Silent { stream: raw_connection(&endpoint), taken: 0 };
-    silent.stream.write_all(&[raw_greeting(), raw_ready()].concat()).unwrap();
+    let (mut hub, endpoint) = beating(&anywhere());
+    let mut stream = raw_connection(&endpoint);
+    stream.write_all(&[raw_greeting(), raw_ready()].concat()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let silent = Silent { stream, bytes_per_second: LINK_BYTES_PER_SECOND, taken: 0 };
     let peer = ready(&mut [&mut hub])[0];
     if detect_stalls {
         hub.detect_stalls(peer);
     }
-    silent.stream.set_nonblocking(true).unwrap();
+    given_up_after(hub, peer, silent, length, takes)
+}
+
+fn beating(endpoint: &Endpoint) -> (Hub, Endpoint) {
+    let heartbeat = Heartbeat { interval: INTERVAL, timeout: TIMEOUT, ttl: Duration::ZERO };
+    let mut options = options(SocketType::Router);
+    (options.heartbeat, options.send_queue_bytes) = (Some(heartbeat), 64 << 20);
+    let mut hub = Hub::new(options).unwrap();
+    let endpoint = hub.bind(endpoint).unwrap();
+    (hub, endpoint)
+}
+
+fn given_up_after(
+    mut hub: Hub,
+    peer: PeerId,
+    mut silent: Silent<impl Read>,
+    length: usize,
+    takes: usize,
+) -> (usize, String) {
     hub.send(peer, Message::new().with(vec![1; length])).unwrap();
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {
@@ -69,6 +86,22 @@ fn peer_with_a_ping_behind_a_large_message_is_cut_only_without_progress() {
     // All of it is in the system's hands at once.
     let (taken, reason) = given_up(1_200_000, 900_000, false);
     assert_eq!(taken, 900_000, "{reason}");
+    assert!(reason.contains("PING"), "{reason}");
+}
+
+#[test]
+fn slow_peer_over_ipc_is_cut_only_without_progress() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let (mut hub, _) = beating(&Endpoint::Ipc(path.clone()));
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(&[raw_greeting(), raw_ready()].concat()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let peer = ready(&mut [&mut hub])[0];
+    // What it takes keeps it busy for longer than the timeout.
+    let silent = Silent { stream, bytes_per_second: 100_000.0, taken: 0 };
+    let (taken, reason) = given_up_after(hub, peer, silent, 180_000, 160_000);
+    assert_eq!(taken, 160_000, "{reason}");
     assert!(reason.contains("PING"), "{reason}");
 }
 

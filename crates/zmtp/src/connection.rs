@@ -5,7 +5,7 @@ use crate::credentials::Credentials;
 use crate::error::{Error, printable};
 use crate::greeting::{self, GREETING_BYTES};
 use crate::inbox::{Frames, Inbox, InboxLimits, Item};
-use crate::limits::ROUTING_ID_BYTES_MAX;
+use crate::limits::{REPLIES_WAITING_MAX, ROUTING_ID_BYTES_MAX};
 use crate::liveness::LivenessTimer;
 use crate::mechanism::{Mechanism, MechanismConfig, Step};
 use crate::metadata::Metadata;
@@ -63,7 +63,7 @@ impl Config {
 pub struct ProtocolDeviations {
     /// Commands with unknown names.
     pub unknown_commands: u64,
-    /// Frames with reserved bits set in their flags.
+    /// Frames with flags that the specification doesn't have: reserved bits, or MORE on a command.
     pub reserved_bits: u64,
 }
 
@@ -142,6 +142,8 @@ pub struct Connection<F> {
     handshake_deadline: Option<Instant>,
     last_heard: Instant,
     next_ping: Option<Instant>,
+    /// Time without an answer after which the peer is given up.
+    pong_timeout: Duration,
     /// Runs since a PING was sent and nothing received after it.
     pong: Option<LivenessTimer>,
     peer_ttl: Option<Duration>,
@@ -150,6 +152,8 @@ pub struct Connection<F> {
     /// Bytes written at the last check of `stall`.
     stall_written: u64,
     reading: bool,
+    /// The application hasn't answered [`Event::Authenticate`].
+    awaits_verdict: bool,
     unknown_commands: u64,
 }
 
@@ -167,21 +171,23 @@ impl<F> Connection<F> {
             handshake_deadline: after(now, config.handshake_timeout),
             last_heard: now,
             next_ping: None,
+            pong_timeout: config.heartbeat.map_or(Duration::ZERO, |heartbeat| heartbeat.timeout),
             pong: None,
             peer_ttl: None,
             stall: None,
             stall_written: 0,
             reading: true,
+            awaits_verdict: false,
             unknown_commands: 0,
             config,
         }
     }
 
-    /// Decodes the next event from the front of `input`; `None`: more bytes are needed.
+    /// Decodes the next event from the front of `input`; `None`: more bytes are needed, or [`Connection::is_waiting`].
     ///
     /// After an error the connection is over. The outbox may still hold an ERROR for the peer, to be sent before closing.
     pub fn input(&mut self, input: &mut BytesMut, now: Instant) -> Result<Option<Event>, Error> {
-        loop {
+        while !self.is_waiting() {
             match self.phase {
                 Phase::Greeting => {
                     let Some(version) = greeting::decode(input, self.mechanism.name())? else { return Ok(None) };
@@ -212,6 +218,14 @@ impl<F> Connection<F> {
                 }
             }
         }
+        Ok(None)
+    }
+
+    /// Whether nothing is decoded for now, whatever has come: the decision on the peer's credentials is due, or
+    /// [`REPLIES_WAITING_MAX`] answers to its commands wait to be written. The driver doesn't read on meanwhile, and calls
+    /// [`Connection::input`] again afterwards.
+    pub fn is_waiting(&self) -> bool {
+        self.awaits_verdict || self.outbox.replies_waiting() >= REPLIES_WAITING_MAX
     }
 
     fn step(&mut self, step: Step, version: (u8, u8), now: Instant) -> Result<Option<Event>, Error> {
@@ -221,7 +235,10 @@ impl<F> Connection<F> {
                 self.outbox.push_command(frame);
                 Ok(None)
             }
-            Step::Authenticate(credentials) => Ok(Some(Event::Authenticate(credentials))),
+            Step::Authenticate(credentials) => {
+                self.awaits_verdict = true;
+                Ok(Some(Event::Authenticate(credentials)))
+            }
             Step::Done { send, metadata } => {
                 let properties = self.check(metadata, version).inspect_err(|error| {
                     self.outbox.push_command(command::error(&error.to_string()));
@@ -276,6 +293,7 @@ impl<F> Connection<F> {
 
     /// Accepts the credentials of [`Event::Authenticate`].
     pub fn accept(&mut self) {
+        self.awaits_verdict = false;
         if let Step::Send(frame) = self.mechanism.accept() {
             self.outbox.push_command(frame);
         }
@@ -293,6 +311,16 @@ impl<F> Connection<F> {
         if !matches!(self.phase, Phase::Greeting) {
             self.outbox.push_command(command::error(reason));
         }
+    }
+
+    /// Lets this peer leave a PING unanswered for at least this long, from the next one on.
+    pub fn extend_pong_timeout(&mut self, to: Duration) {
+        self.pong_timeout = self.pong_timeout.max(to);
+    }
+
+    /// Has a PING sent with the next [`Connection::on_timeout`], if this peer is sent any.
+    pub fn ping_soon(&mut self, now: Instant) {
+        self.next_ping = self.next_ping.map(|_| now);
     }
 
     /// Bytes came from the peer, including those that the driver took past [`Connection::input`].
@@ -451,7 +479,8 @@ impl<F> Connection<F> {
                 let ttl_deciseconds = u16::try_from(heartbeat.ttl.as_millis().div_ceil(100)).unwrap_or(u16::MAX);
                 self.outbox.push_command(command::ping(ttl_deciseconds));
                 let written = self.outbox.bytes_written();
-                self.pong.get_or_insert_with(|| LivenessTimer::new(heartbeat.timeout, written, now));
+                let timeout = self.pong_timeout;
+                self.pong.get_or_insert_with(|| LivenessTimer::new(timeout, written, now));
             }
         }
         Ok(())

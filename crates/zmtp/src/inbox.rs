@@ -270,7 +270,8 @@ impl Inbox {
             return Ok(None);
         }
         self.wanted = 0;
-        self.reserved_bits_seen += u64::from(header.reserved_bits);
+        // A command isn't part of a message.
+        self.reserved_bits_seen += u64::from(header.reserved_bits || (header.command && header.more));
         input.advance(header_bytes);
         Ok(Some(if header.length == 0 { BytesMut::new() } else { input.split_to(whole - header_bytes) }))
     }
@@ -335,7 +336,7 @@ impl Inbox {
         self.is_in_dedicated_buffer.then_some(self.wanted)
     }
 
-    /// Frames whose header had reserved bits set.
+    /// Frames with flags that the specification doesn't have.
     pub(crate) fn reserved_bits_seen(&self) -> u64 {
         self.reserved_bits_seen
     }

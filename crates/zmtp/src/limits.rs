@@ -21,7 +21,7 @@ pub const PING_CONTEXT_BYTES_MAX: usize = 16;
 /// Maximum TTL that a PING announces, in tenths of a second: libzmq's timer overflows above it (libzmq #4226).
 pub const PING_TTL_DECISECONDS_MAX: u16 = 655;
 
-/// Maximum PONGs queued. A peer that sends PINGs and doesn't read gets the newest answers only.
+/// Maximum PONGs queued. Nothing more is taken from a peer that sends PINGs and doesn't read the answers.
 pub const REPLIES_WAITING_MAX: usize = 16;
 
 /// Frames of at least this size are read into a dedicated buffer, so that keeping one keeps little else alive. A smaller one is a slice of

@@ -5,7 +5,7 @@
 //! kernel move it. Commands go before the next frame, even within a message, so that a PONG never waits for more than one frame.
 
 use crate::frame::{self, FrameFlags, Header};
-use crate::limits::{FRAME_OVERHEAD_BYTES, REPLIES_WAITING_MAX};
+use crate::limits::FRAME_OVERHEAD_BYTES;
 use crate::seal::Sealer;
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -147,7 +147,6 @@ pub struct Outbox<F> {
     external: Option<External<F>>,
     commands: VecDeque<Bytes>,
     replies: VecDeque<Bytes>,
-    replies_dropped: u64,
     /// Bytes of `commands` and `replies`.
     command_bytes: usize,
     waiting: VecDeque<Waiting<F>>,
@@ -171,7 +170,6 @@ impl<F> Default for Outbox<F> {
             external: None,
             commands: VecDeque::new(),
             replies: VecDeque::new(),
-            replies_dropped: 0,
             command_bytes: 0,
             waiting: VecDeque::new(),
             sums: Sums::default(),
@@ -204,22 +202,16 @@ impl<F> Outbox<F> {
         self.commands.push_back(wire);
     }
 
-    /// Queues a whole command frame that answers one of the peer's. The peer decides how many there are, so over [`REPLIES_WAITING_MAX`] the
-    /// oldest is dropped and counted.
+    /// Queues a whole command frame that answers one of the peer's. The peer decides how many there are, so the caller takes no more of its
+    /// commands while too many wait ([`Outbox::replies_waiting`]).
     pub fn push_reply(&mut self, wire: Bytes) {
-        if self.replies.len() >= REPLIES_WAITING_MAX
-            && let Some(oldest) = self.replies.pop_front()
-        {
-            self.command_bytes -= oldest.len();
-            self.replies_dropped += 1;
-        }
         self.command_bytes += wire.len();
         self.replies.push_back(wire);
     }
 
-    /// Replies dropped for newer ones, because the peer sends commands and doesn't read.
-    pub fn replies_dropped(&self) -> u64 {
-        self.replies_dropped
+    /// Replies of which nothing has been staged.
+    pub fn replies_waiting(&self) -> usize {
+        self.replies.len()
     }
 
     fn pop_command(&mut self) -> Option<Bytes> {

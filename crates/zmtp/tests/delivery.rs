@@ -124,6 +124,10 @@ proptest! {
         for piece in pieces.iter().cycle() {
             let (now, later) = rest.split_at(rest.len().min(*piece));
             end.hear(now, at(0)).unwrap();
+            while end.connection.is_waiting() {
+                answers.extend(end.write_all());
+                end.hear(b"", at(0)).unwrap();
+            }
             answers.extend(end.write_all());
             rest = later;
             if rest.is_empty() {
@@ -132,9 +136,8 @@ proptest! {
         }
         prop_assert_eq!(messages(&end.events), expected);
         prop_assert_eq!(end.connection.deviations(), ProtocolDeviations { unknown_commands: unknown, reserved_bits: 0 });
-        let dropped = end.connection.outbox().replies_dropped() as usize;
         let pongs = answers.windows(5).filter(|bytes| *bytes == b"\x04PONG").count();
-        prop_assert_eq!(pongs + dropped, pings);
+        prop_assert_eq!(pongs, pings);
     }
 }
 

@@ -99,6 +99,19 @@ fn later_pings_do_not_delay_the_timeout() {
 }
 
 #[test]
+fn timeout_of_one_peer_may_be_extended_and_its_ping_sent_early() {
+    let mut end = End::ready(beating(1000, 400, 0), SocketType::Dealer);
+    end.connection.extend_pong_timeout(Duration::from_millis(100));
+    end.connection.extend_pong_timeout(Duration::from_millis(5000));
+    end.connection.ping_soon(at(10));
+    assert_eq!(end.connection.deadline(), Some(at(10)));
+    end.connection.on_timeout(at(10)).unwrap();
+    assert_eq!(end.write_all(), command(b"PING", b"\0\0"));
+    assert_eq!(end.connection.on_timeout(at(5009)), Ok(()));
+    assert_eq!(end.connection.on_timeout(at(5010)), Err(Error::HeartbeatTimeout));
+}
+
+#[test]
 fn a_late_call_sends_one_ping_and_not_a_burst() {
     let mut end = End::ready(beating(100, 5000, 0), SocketType::Dealer);
     end.connection.on_timeout(at(1000)).unwrap();

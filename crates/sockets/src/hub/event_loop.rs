@@ -5,7 +5,6 @@ use super::{Hub, LISTENER_TOKENS, WAKER_TOKEN};
 use crate::error::SocketError;
 use crate::event::{EVENTS_MAX, Event};
 use crate::hub::flow::reassembly::ReadPermit;
-use crate::net::address::Address;
 use crate::net::transport::Listener;
 use crate::peer::End;
 use crate::peer::buffers::Pool;
@@ -13,6 +12,7 @@ use crate::peer::read::Budget;
 use crate::peer_id::PeerId;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
+use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -93,7 +93,11 @@ impl Hub {
             // Nobody reads up to the end, which would tell.
             self.events.push_back(Event::HungUp { peer: id });
         }
+        if failed && member.peer.read.has_ended {
+            return self.end(id, End::closed());
+        }
         member.peer.read.on_readiness(flags.contains(epoll::EventFlags::IN), hangs_up);
+        member.peer.read.has_failed |= failed;
         member.peer.write.is_writable |= failed || flags.contains(epoll::EventFlags::OUT);
         member.schedule(&mut self.ready);
     }
@@ -145,6 +149,7 @@ impl Hub {
                 self.next_timer = Some(self.next_timer.map_or(deadline, |at| at.min(deadline)));
             }
             self.send_budget.update(member);
+            let ends_now = member.ends_when_sent && !member.peer.connection.outbox_ref().has_output();
             if member.flow.was_full && member.flow.queued_bytes <= self.send_budget.limit() / 2 {
                 member.flow.was_full = false;
                 self.events.push_back(Event::Writable { peer: id });
@@ -159,8 +164,11 @@ impl Hub {
             if !was_ready && member.peer.is_ready() {
                 self.on_ready(id);
             }
-            if let Err(end) = outcome {
-                self.end(id, end);
+            match outcome {
+                Ok(()) if ends_now => self.end(id, End::closed()),
+                Err(end) if end.is_end_of_input && self.half_close(id) => {}
+                Err(end) => self.end(id, end),
+                Ok(()) => {}
             }
             if self.reassembly.bytes() > self.reassembly_limit {
                 self.end_largest();
@@ -218,22 +226,17 @@ impl Hub {
             }
             let peer = &mut member.peer;
             if peer.connection.deadline().is_some_and(|deadline| deadline <= now) {
-                if peer.is_ready() && peer.read.is_readable {
-                    // Bytes have arrived that this side had no memory for: the silence isn't the peer's.
+                // Bytes have arrived that this side had no memory or time for: the silence isn't the peer's.
+                if peer.is_ready() && (peer.read.is_readable || has_unread(&peer.fd)) {
                     peer.connection.on_received(now);
                 }
                 if peer.write.is_prefetching() {
                     peer.connection.on_local_delay(now);
                 }
-                if peer.connection.wants_unacked_bytes(now) && matches!(peer.address, Address::Tcp(_)) {
-                    match self.unacked.bytes(&peer.fd, now) {
-                        Ok(Some(bytes)) => peer.connection.on_unacked_bytes(bytes, now),
-                        Ok(None) => {}
-                        Err(later) => {
-                            next = next.into_iter().chain([later]).min();
-                            continue;
-                        }
-                    }
+                if peer.connection.wants_unacked_bytes(now)
+                    && let Some(bytes) = towpath_outq::untaken_bytes(&peer.fd)
+                {
+                    peer.connection.on_unacked_bytes(bytes, now);
                 }
                 match peer.connection.on_timeout(now) {
                     Ok(()) => member.schedule(&mut self.ready),
@@ -260,6 +263,11 @@ impl Hub {
         self.end_overdue_lookups();
         self.retry_connectors();
     }
+}
+
+/// Whether the kernel holds bytes from a peer whose readiness it may not have reported yet, such as after this process was stopped.
+fn has_unread(fd: &OwnedFd) -> bool {
+    rustix::io::ioctl_fionread(fd).is_ok_and(|bytes| bytes > 0)
 }
 
 fn timespec(timeout: Duration) -> Timespec {

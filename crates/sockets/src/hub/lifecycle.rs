@@ -96,6 +96,25 @@ impl Hub {
         Ok(id)
     }
 
+    /// A peer has closed its side. True if it can still be sent to, and the application says when it ends.
+    pub(super) fn half_close(&mut self, id: PeerId) -> bool {
+        let Some(Member { peer, .. }) = self.peers.find_mut(id).filter(|_| self.options.keep_half_closed) else {
+            return false;
+        };
+        let is_in_message = peer.reassembly_bytes() > 0 || peer.connection.body_remaining() > 0;
+        if !peer.is_ready() || peer.read.has_failed || is_in_message {
+            return false;
+        }
+        peer.read.has_ended = true;
+        peer.read.is_readable = false;
+        peer.connection.set_reading(false, self.now);
+        // If it has closed both sides, its system resets the connection when something comes.
+        peer.connection.ping_soon(self.now);
+        self.next_timer = self.next_timer.into_iter().chain(peer.connection.deadline()).min();
+        self.events.push_back(Event::HalfClosed { peer: id });
+        true
+    }
+
     /// Removes a peer in whatever state it is.
     pub(super) fn end(&mut self, id: PeerId, end: End) {
         let Some(mut member) = self.peers.remove(id) else { return };

@@ -21,6 +21,8 @@ pub(super) struct Member {
     pub(super) refuse_at: Option<Instant>,
     /// When the handshake was over.
     pub(super) ready_at: Option<Instant>,
+    /// The connection ends when everything queued has left.
+    pub(super) ends_when_sent: bool,
     /// In the hub's ready queue.
     pub(super) is_scheduled: bool,
     pub(super) flow: FlowState,
@@ -36,13 +38,14 @@ impl Member {
             connect_deadline: None,
             refuse_at: None,
             ready_at: None,
+            ends_when_sent: false,
             is_scheduled: false,
             flow: FlowState::default(),
         }
     }
 
     pub(super) fn wants_to_read(&self) -> bool {
-        self.peer.read.is_possible() && !self.is_paused() && !self.is_connecting && self.flow.permit.allows_reading()
+        self.peer.can_read() && !self.is_paused() && !self.is_connecting && self.flow.permit.allows_reading()
     }
 
     /// Whether the application wants no more, except for the rest of a message that is over budget.

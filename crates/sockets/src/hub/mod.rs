@@ -24,7 +24,6 @@ use crate::net::endpoint::Endpoint;
 use crate::net::resolver::Resolver;
 use crate::net::tenant::Tenant;
 use crate::net::transport::Listener;
-use crate::net::unacked::UnackedBytes;
 use crate::options::{HubOptions, READ_AHEAD_BYTES_MAX};
 use crate::peer::buffers::Pool;
 use crate::peer::table::Table;
@@ -116,7 +115,6 @@ pub struct Hub {
     read_budget: ReadBudget,
     next_timer: Option<Instant>,
     last_scan: Instant,
-    unacked: UnackedBytes,
     now: Instant,
 }
 
@@ -160,7 +158,6 @@ impl Hub {
             read_budget: ReadBudget::new(now),
             next_timer: None,
             last_scan: now,
-            unacked: UnackedBytes::default(),
             now,
             options,
         })
@@ -283,11 +280,11 @@ impl Hub {
         if let Some(member) = self.peers.find_mut(peer).filter(|member| member.flow.paused != paused) {
             member.flow.paused = paused;
             let target = &mut member.peer;
-            target.connection.set_reading(!paused, now);
+            target.connection.set_reading(!paused && !target.read.has_ended, now);
             if paused {
                 target.deliver_partial(&self.pool, &mut self.events);
             }
-            if paused && target.read.hung_up && target.is_ready() {
+            if paused && target.read.hung_up && !target.read.has_ended && target.is_ready() {
                 self.events.push_back(Event::HungUp { peer });
             }
             // A silent peer isn't read, which is when deadlines are noted.
@@ -302,6 +299,24 @@ impl Hub {
         if let Some(member) = self.peers.find_mut(peer) {
             member.peer.connection.detect_stalls(Instant::now());
         }
+    }
+
+    /// Lets a peer leave a PING unanswered for at least this long, if that is more than the heartbeat's timeout: for peers that would lose
+    /// something with the connection.
+    pub fn extend_pong_timeout(&mut self, peer: PeerId, to: Duration) {
+        if let Some(member) = self.peers.find_mut(peer) {
+            member.peer.connection.extend_pong_timeout(to);
+        }
+    }
+
+    /// Ends a connection whose peer has closed its side ([`Event::HalfClosed`]): at once, or when what is queued has left.
+    pub fn end_half_closed(&mut self, peer: PeerId, at_once: bool) {
+        let Some(member) = self.peers.find_mut(peer).filter(|member| member.peer.read.has_ended) else { return };
+        if at_once {
+            return self.end(peer, End::closed());
+        }
+        member.ends_when_sent = true;
+        member.schedule(&mut self.ready);
     }
 
     /// Answers [`Event::Authenticate`]: the peer's handshake goes on, or the peer is told that it was refused. After many refusals of a tenant

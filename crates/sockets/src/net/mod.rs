@@ -7,4 +7,3 @@ pub(crate) mod ipc;
 pub(crate) mod resolver;
 pub(crate) mod tenant;
 pub(crate) mod transport;
-pub(crate) mod unacked;

@@ -64,15 +64,21 @@ pub(crate) struct End {
     pub(crate) misbehaved: bool,
     /// The two sides will never agree.
     pub(crate) refused: bool,
+    /// The peer has closed its side, behind all that it had to say.
+    pub(crate) is_end_of_input: bool,
 }
 
 impl End {
     pub(crate) fn new(reason: impl Into<String>) -> End {
-        End { reason: reason.into(), misbehaved: false, refused: false }
+        End { reason: reason.into(), misbehaved: false, refused: false, is_end_of_input: false }
     }
 
     pub(crate) fn misbehaviour(reason: &str) -> End {
         End { misbehaved: true, ..End::new(reason) }
+    }
+
+    pub(crate) fn closed() -> End {
+        End { is_end_of_input: true, ..End::new("the peer closed the connection") }
     }
 
     pub(crate) fn system(doing: &str, errno: rustix::io::Errno) -> End {
@@ -82,7 +88,8 @@ impl End {
 
 impl From<towpath_zmtp::Error> for End {
     fn from(error: towpath_zmtp::Error) -> End {
-        End { misbehaved: error.is_peer_misbehaviour(), refused: error.is_refusal(), reason: error.to_string() }
+        let (misbehaved, refused) = (error.is_peer_misbehaviour(), error.is_refusal());
+        End { misbehaved, refused, ..End::new(error.to_string()) }
     }
 }
 
@@ -125,6 +132,11 @@ impl Peer {
 
     pub(crate) fn is_ready(&self) -> bool {
         self.properties.is_some()
+    }
+
+    /// Whether reading, or going on with what was read, may bring something now.
+    pub(crate) fn can_read(&self) -> bool {
+        self.read.is_possible() && !self.connection.is_waiting()
     }
 
     /// Bytes of memory held for messages that are not complete.

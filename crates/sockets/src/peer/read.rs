@@ -32,6 +32,8 @@ pub(crate) struct Budget {
 pub(crate) struct ReadState {
     /// Bytes received that the state machine has not taken yet.
     pub(crate) input: BytesMut,
+    /// It didn't take all that it could have, because it waits ([`towpath_zmtp::Connection::is_waiting`]).
+    is_withheld: bool,
     /// The buffer that a streamed body is being read into.
     pub(super) partial: Option<Partial>,
     /// Bytes to read ahead of a header.
@@ -40,6 +42,10 @@ pub(crate) struct ReadState {
     pub(crate) is_readable: bool,
     /// The peer has closed its side, or the connection has failed: its end can be read behind what came before.
     pub(crate) hung_up: bool,
+    /// The connection has failed, or both sides are closed: nothing sent will be read.
+    pub(crate) has_failed: bool,
+    /// The end of what the peer sends has been read, and the connection lasts.
+    pub(crate) has_ended: bool,
     /// The peer waits in the hub's queue for a body buffer.
     pub(crate) awaits_buffer: bool,
     pub(crate) bytes_in: u64,
@@ -50,10 +56,13 @@ impl Default for ReadState {
     fn default() -> Self {
         ReadState {
             input: BytesMut::new(),
+            is_withheld: false,
             partial: None,
             read_ahead: READ_AHEAD_BYTES_MAX,
             is_readable: false,
             hung_up: false,
+            has_failed: false,
+            has_ended: false,
             awaits_buffer: false,
             bytes_in: 0,
             messages_in: 0,
@@ -65,12 +74,12 @@ impl ReadState {
     /// Takes in what epoll reported.
     pub(crate) fn on_readiness(&mut self, readable: bool, hangs_up: bool) {
         self.hung_up |= hangs_up;
-        self.is_readable |= self.hung_up || readable;
+        self.is_readable |= (self.hung_up || readable) && !self.has_ended;
     }
 
     /// Whether reading may bring something now.
     pub(crate) fn is_possible(&self) -> bool {
-        self.is_readable && !self.awaits_buffer
+        (self.is_readable || self.is_withheld) && !self.awaits_buffer
     }
 
     /// Takes in a recv of `bytes` into a buffer for `wanted`.
@@ -100,8 +109,11 @@ impl Peer {
         let mut small = 0;
         // One full buffer a poll: it is processed while it is in the processor's cache, and the next is read into the same memory.
         let mut filled = false;
+        if self.read.is_withheld {
+            self.decode(pool, events, now)?;
+        }
         // Two bytes make an empty message, and each costs an event: the budget in bytes alone would not bound memory.
-        while self.read.is_possible() && taken < budget.all && events.len() < EVENTS_MAX && !filled {
+        while self.can_read() && taken < budget.all && events.len() < EVENTS_MAX && !filled {
             let remaining = self.connection.body_remaining();
             let is_direct =
                 self.read.input.is_empty() && (remaining >= DIRECT_BYTES_MIN || self.has_partial(remaining));
@@ -180,10 +192,10 @@ impl Peer {
     }
 
     fn closed(&self) -> End {
-        End::new(match self.is_ready() {
-            true => "the peer closed the connection",
-            false => "the peer closed the connection during the handshake",
-        })
+        match self.is_ready() {
+            true => End::closed(),
+            false => End::new("the peer closed the connection during the handshake"),
+        }
     }
 
     /// Turns what has been read into events.
@@ -219,6 +231,7 @@ impl Peer {
             };
             events.push_back(event);
         }
+        self.read.is_withheld = self.connection.is_waiting() && !self.read.input.is_empty();
         Ok(())
     }
 }

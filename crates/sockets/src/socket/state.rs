@@ -304,6 +304,11 @@ impl State {
                     hub.authenticate(peer, false);
                 }
             }
+            Event::HalfClosed { peer } => {
+                if let Some(hub) = &mut self.hub {
+                    hub.end_half_closed(peer, false);
+                }
+            }
             // Its messages are still wanted, and come before its end.
             Event::HungUp { .. } | Event::FileSent { .. } => {}
             Event::Failed { address, reason, .. } => {

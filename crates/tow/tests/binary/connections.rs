@@ -330,10 +330,11 @@ fn server_survives_running_out_of_descriptors() {
 fn protocol_deviations_are_logged_at_the_end_of_a_connection() {
     let fixture = Fixture::new();
     let mut wire = Wire::dealer(fixture.server.port());
-    wire.write(&[command("NOVELTY", b"?"), frame(0x80, b"nonsense")].concat()).expect("send");
+    let ping = frame(COMMAND | MORE, b"\x04PING\0\0");
+    wire.write(&[command("NOVELTY", b"?"), ping, frame(0x80, b"nonsense")].concat()).expect("send");
     assert_eq!(wire.control()["re"], "error");
     drop(wire);
-    wait_until("it is said", || fixture.server.log().contains("unknown_commands=1 reserved_bits=1"));
+    wait_until("it is said", || fixture.server.log().contains("unknown_commands=1 reserved_bits=2"));
 }
 
 /// Connects, sends something that is no greeting, and waits until the server closes.

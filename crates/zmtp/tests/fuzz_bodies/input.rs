@@ -119,7 +119,14 @@ impl Heard {
     }
 
     fn take_events(&mut self) -> Result<(), Error> {
-        while let Some(event) = self.connection.input(&mut self.input, at(0))? {
+        loop {
+            let Some(event) = self.connection.input(&mut self.input, at(0))? else {
+                if !self.connection.is_waiting() {
+                    return Ok(());
+                }
+                self.write();
+                continue;
+            };
             if matches!(event, Event::Authenticate(_)) {
                 if self.unwelcome {
                     return Err(self.connection.refuse());
@@ -133,7 +140,6 @@ impl Heard {
                 (_, event) => self.events.push(event),
             }
         }
-        Ok(())
     }
 
     fn write(&mut self) {
