@@ -111,7 +111,7 @@ impl Core {
     ) {
         let body = body.into();
         let Role::Worker(key) = self.roles.get(peer) else {
-            return self.disconnect(now, peer, "a reply before READY");
+            return self.reply_without_role(now, peer, token, status, part, body);
         };
         let Some(slot) = self.find_held(key, token) else {
             return self.unexpected_reply(now, key, token, status, part, body);
@@ -180,8 +180,7 @@ impl Core {
             }
             return;
         }
-        let slot = ticket.slot;
-        let found = self.requests.find(slot, ticket.generation);
+        let found = self.requests.find(ticket.slot, ticket.generation);
         let is_of_its_service = found.is_none_or(|request| request.service == worker.service);
         if !is_of_its_service || !self.tokens.is_genuine(ticket, token) {
             let (peer, is_numbered) = (worker.peer, worker.kind == Kind::Numbered);
@@ -192,7 +191,41 @@ impl Core {
             }
             return self.disconnect(now, peer, "a reply to a request that the worker wasn't given");
         }
-        // It was given the request: over another connection, or before another worker was.
+        self.reply_to_earlier_attempt(now, ticket, status, part, body);
+    }
+
+    /// A reply over a connection that hasn't introduced itself. libzmq connects again without telling a stock worker, which may have
+    /// finished what it was given before.
+    #[cold]
+    fn reply_without_role(
+        &mut self,
+        now: Millis,
+        peer: Peer,
+        token: &Token,
+        status: Status,
+        part: Option<u32>,
+        body: Arriving<'_>,
+    ) {
+        let ticket = Ticket::read(token);
+        let mut reason = "a reply before READY";
+        if self.roles.get(peer) == Role::None && self.tokens.is_genuine(ticket, token) {
+            self.reply_to_earlier_attempt(now, ticket, status, part, body);
+            reason = "it replies over a new connection, on which it has to say again what it serves";
+        }
+        self.disconnect(now, peer, reason);
+    }
+
+    /// A reply to a request that was given to the worker over another connection, or before another worker got it.
+    fn reply_to_earlier_attempt(
+        &mut self,
+        now: Millis,
+        ticket: Ticket,
+        status: Status,
+        part: Option<u32>,
+        body: Arriving<'_>,
+    ) {
+        let slot = ticket.slot;
+        let found = self.requests.find(slot, ticket.generation);
         let is_open = found.is_some_and(|request| {
             matches!(request.state, State::Waiting | State::Parked | State::Postponed | State::Held(..))
         });

@@ -133,6 +133,8 @@ pub struct StockWorker {
     beat_at: Millis,
     executions: u64,
     is_connected: bool,
+    /// Its connection was lost, and its library hasn't told it.
+    is_unaware: bool,
 }
 
 impl StockWorker {
@@ -146,6 +148,7 @@ impl StockWorker {
             beat_at: 0,
             executions: 0,
             is_connected: false,
+            is_unaware: false,
         }
     }
 
@@ -184,12 +187,17 @@ impl StockWorker {
 impl End for StockWorker {
     fn connected(&mut self, io: &mut Io) {
         self.is_connected = true;
-        self.ready(io);
+        if !std::mem::take(&mut self.is_unaware) {
+            self.ready(io);
+        }
     }
 
-    fn disconnected(&mut self, _: &mut Io) {
+    fn disconnected(&mut self, io: &mut Io) {
         self.is_connected = false;
-        self.jobs.clear();
+        self.is_unaware = io.rng.percent(40);
+        if !self.is_unaware {
+            self.jobs.clear();
+        }
     }
 
     fn receive(&mut self, io: &mut Io, frames: &[Bytes]) {
@@ -243,6 +251,7 @@ impl End for StockWorker {
 
     fn restart(&mut self, _: &mut Io) {
         self.jobs.clear();
+        self.is_unaware = false;
     }
 
     fn is_done(&self) -> bool {

@@ -105,3 +105,28 @@ fn parts_of_an_earlier_attempt_do_not_prevent_a_return() {
     no_place(&mut core, 3, &second);
     assert!(matches!(dispatched(&mut core)[..], [(4, _, 2)]), "not given to the one after it");
 }
+
+#[test]
+fn reply_over_a_connection_that_has_not_introduced_itself_counts() {
+    let mut core = core();
+    core.worker_ready(0, 2, Kind::Stock, b"echo", 1);
+    core.stock_request(0, 1, true, None, b"echo", Body::from("hello"));
+    let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given to the worker") };
+    // The connection is reset, and the worker doesn't know. First a reply with a token that nobody was given.
+    core.peer_gone(1, 2);
+    let mut forged = token;
+    forged.0[15] ^= 1;
+    core.worker_reply(2, 3, &forged, Status::OK, None, Body::from("forged"));
+    assert!(matches!(actions(&mut core)[..], [Action::Disconnect { peer: 3, .. }]));
+    core.worker_reply(2, 3, &token, Status::OK, None, Body::from("there"));
+    let [Action::StockReply { peer: 1, status: Status::OK, body, .. }, Action::Disconnect { peer: 3, .. }] =
+        &actions(&mut core)[..]
+    else {
+        panic!("it is not taken, or the worker is not told to register again")
+    };
+    assert_eq!((body, core.counters().replied), (&Body::from("there"), 1));
+    // Once more, by another connection: there is an outcome already.
+    core.worker_reply(3, 4, &token, Status::OK, None, Body::from("again"));
+    assert!(matches!(actions(&mut core)[..], [Action::Disconnect { peer: 4, .. }]));
+    assert_eq!((core.load(), core.counters().late_replies), ((0, 0), 1));
+}

@@ -72,7 +72,15 @@ impl Model {
         what: u64,
         length: usize,
     ) {
-        let Some(&Role::Worker(key)) = self.roles.get(&peer) else { return self.disconnect(now, peer) };
+        let key = match self.roles.get(&peer) {
+            Some(&Role::Worker(key)) => key,
+            Some(Role::Client(_)) => return self.disconnect(now, peer),
+            // A worker that was connected again without knowing it.
+            None => {
+                self.late_reply(request, ok, part, what, length);
+                return self.disconnect(now, peer);
+            }
+        };
         let slot = self.find(request);
         let state = slot.map(|slot| self.requests.at(slot).state);
         let status = if ok { 200 } else { 500 };
@@ -95,11 +103,7 @@ impl Model {
             }
             return self.disconnect(now, peer);
         }
-        let is_open = matches!(state, Some(State::Waiting | State::Parked | State::Held(_)));
-        let Some(slot) = slot.filter(|_| is_open) else {
-            self.counters.late_replies += 1;
-            return;
-        };
+        let Some(slot) = slot.filter(|_| is_own) else { return self.late_reply(request, ok, part, what, length) };
         if let Some(part) = part {
             self.requests.at(slot).has_parts = true;
             let (session, number) = (self.requests.at(slot).session, self.requests.at(slot).number);
@@ -107,7 +111,6 @@ impl Model {
             let session = self.sessions.at(session);
             let connection = session.connections;
             match (session.peer, session.client) {
-                _ if !is_own => self.counters.late_replies += 1,
                 (Some(_), Some(_)) if was_on != 0 && was_on != connection => self.counters.lost_parts += 1,
                 (Some(peer), Some(_)) => {
                     self.requests.at(slot).parts_on = connection;
@@ -124,7 +127,7 @@ impl Model {
                     }
                 }
             }
-        } else if is_own {
+        } else {
             let service = self.workers.at(key).service;
             self.workers.at(key).held.retain(|&held| held != slot);
             self.requests.at(slot).expected = 0;
@@ -136,11 +139,25 @@ impl Model {
             self.mark_available(key);
             self.settle_reply(slot, status, what, length);
             self.dispatch(service);
-        } else if self.requests.at(slot).has_parts || (!ok && self.is_dead_letter(slot)) {
-            self.counters.late_replies += 1;
-        } else {
-            self.withdraw(slot);
-            self.settle_reply(slot, status, what, length);
+        }
+    }
+
+    /// A reply to an attempt that isn't, or isn't any more, this connection's.
+    fn late_reply(&mut self, request: u64, ok: bool, part: Option<u32>, what: u64, length: usize) {
+        let slot = self.find(request);
+        let state = slot.map(|slot| self.requests.at(slot).state);
+        let is_open = matches!(state, Some(State::Waiting | State::Parked | State::Held(_)));
+        match slot.filter(|_| is_open) {
+            Some(slot) if part.is_none() && !self.requests.at(slot).has_parts && (ok || !self.is_dead_letter(slot)) => {
+                self.withdraw(slot);
+                self.settle_reply(slot, if ok { 200 } else { 500 }, what, length);
+            }
+            open => {
+                if let Some(slot) = open.filter(|_| part.is_some()) {
+                    self.requests.at(slot).has_parts = true;
+                }
+                self.counters.late_replies += 1;
+            }
         }
     }
 

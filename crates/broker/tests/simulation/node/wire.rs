@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use towpath_broker::core::Millis;
 use towpath_requests::Body;
-use towpath_requests::majordomo::{CLIENT_01, CLIENT_02, WORKER_01, WORKER_02};
+use towpath_requests::majordomo::{CLIENT_01, CLIENT_02, WORKER_01, WORKER_02, token_of};
 use towpath_requests::numbered::{
     Block, CLIENT_HEADER, ClientId, FromClient, FromWorker, Status, ToClient, ToWorker, Token, WORKER_HEADER,
 };
@@ -29,6 +29,10 @@ pub struct Wire {
     client: Option<ClientId>,
     /// Requests that its worker has, and whether parts of the reply have come.
     given: BTreeMap<[u8; 16], (Key, bool)>,
+    /// Those that any worker was given, over all connections.
+    known: Rc<RefCell<BTreeMap<[u8; 16], Key>>>,
+    /// Requests of which parts of a reply have come, over all connections: a reply over another one doesn't count then.
+    in_parts: Rc<RefCell<BTreeSet<Key>>>,
     /// Requests of which the whole reply has come.
     replied: BTreeSet<Key>,
     /// The block of a message whose attached body is still coming.
@@ -51,6 +55,8 @@ impl Wire {
             stash: Rc::default(),
             client: None,
             given: BTreeMap::new(),
+            known: Rc::default(),
+            in_parts: Rc::default(),
             replied: BTreeSet::new(),
             coming: None,
         }
@@ -103,6 +109,9 @@ impl Wire {
                         println!("{now} node {node} peer {id}: {record:?}");
                     }
                     let FromWorker::Reply { token, part, .. } = record else { continue };
+                    if let (Some(_), Some(key)) = (part, self.known.borrow().get(&token.0)) {
+                        self.in_parts.borrow_mut().insert(*key);
+                    }
                     let Some((key, has_parts)) = self.given.get_mut(&token.0) else { continue };
                     *has_parts |= part.is_some();
                     if part.is_none() && !*has_parts {
@@ -115,8 +124,29 @@ impl Wire {
                     }
                 }
             }
-            _ if self.trace => println!("{now} node {node} peer {id}: {frames:?}"),
-            _ => {}
+            _ => {
+                if self.trace {
+                    println!("{now} node {node} peer {id}: {frames:?}");
+                }
+                self.note_from_stock(frames, happened);
+            }
+        }
+    }
+
+    /// Notes a stock worker's reply. It counts on whichever connection it comes.
+    fn note_from_stock(&mut self, frames: &[Bytes], happened: &mut Vec<Event>) {
+        let (command, address, last) = match frames {
+            [_, header, command, address, _, ..] if header == WORKER_01 => (command, address, 3),
+            [header, command, address, _, ..] if header == WORKER_02 => (command, address, 4),
+            _ => return,
+        };
+        let token = token_of(address).unwrap_or_default();
+        let Some(&key) = self.known.borrow().get(&token.0) else { return };
+        if command[..] != [last] {
+            self.in_parts.borrow_mut().insert(key);
+        } else if !self.in_parts.borrow().contains(&key) {
+            self.replied.insert(key);
+            happened.push(Event::Replied { node: self.node, life: self.life, key });
         }
     }
 
@@ -189,11 +219,20 @@ impl Wire {
     fn note_to_worker(&mut self, frames: &Frames, happened: &mut Vec<Event>) {
         let mut attached = frames.get(2).map(|frame| Body::from(frame.clone()));
         let mut rest = &frames[1][..];
+        let mut requests = Vec::new();
         while let Ok(record) = ToWorker::decode(&mut rest) {
-            if let ToWorker::Request { token, content, .. } = record {
-                let attached = attached.take_if(|_| content.is_attached());
-                self.note_given(&content.to_body(&frames[1], attached).expect("it has a body"), Some(token), happened);
+            match record {
+                ToWorker::Request { token, content, .. } => {
+                    let attached = attached.take_if(|_| content.is_attached());
+                    requests.push((token, content.to_body(&frames[1], attached).expect("it has a body")));
+                }
+                // A reply over another connection came before this block left.
+                ToWorker::Cancel { token } => requests.retain(|(given, _)| *given != token),
+                _ => {}
             }
+        }
+        for (token, body) in requests {
+            self.note_given(&body, Some(token), happened);
         }
     }
 
@@ -202,14 +241,15 @@ impl Wire {
             happened.push(Event::Given { node: self.node, life: self.life, key });
             if let Some(token) = token {
                 self.given.insert(token.0, (key, false));
+                self.known.borrow_mut().insert(token.0, key);
             }
         }
     }
 
     fn note_to_stock(&mut self, mut frames: Frames, happened: &mut Vec<Event>) -> Frames {
-        let body = match &frames[..] {
-            [_, header, command, _, _, ..] if header == WORKER_01 && command[..] == [2] => 5,
-            [header, command, _, _, ..] if header == WORKER_02 && command[..] == [2] => 4,
+        let (address, body) = match &frames[..] {
+            [_, header, command, address, _, ..] if header == WORKER_01 && command[..] == [2] => (address.clone(), 5),
+            [header, command, address, _, ..] if header == WORKER_02 && command[..] == [2] => (address.clone(), 4),
             [_, _, header, ..] if header == CLIENT_01 => {
                 if self.fault == Fault::LoseParts && frames.len() > 4 + 3 {
                     frames.remove(4);
@@ -224,7 +264,7 @@ impl Wire {
             }
             _ => return frames,
         };
-        self.note_given(&Body::of_frames(frames[body..].iter().cloned()), None, happened);
+        self.note_given(&Body::of_frames(frames[body..].iter().cloned()), token_of(&address), happened);
         frames
     }
 }
