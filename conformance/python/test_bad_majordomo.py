@@ -1,5 +1,5 @@
-"""Invalid messages of Majordomo peers: dropped, answered by DISCONNECT, or the end of the connection, as the specifications
-say; the broker and other peers are not affected."""
+"""Invalid messages of Majordomo peers: dropped, answered by a status or DISCONNECT, or the end of the connection; the broker and other
+peers are not affected."""
 
 import struct
 
@@ -13,24 +13,12 @@ from raw import GREETING, MORE, Raw, connections, frame, header, message, ready
 
 SILENCE_MS = 30
 
-NOT_REQUESTS = {
-    "only empty frames": [b"", b""],
-    "empty frames": [b""] * 5,
+INVALID_REQUESTS = {
     "no service": [b"", b"MDPC01"],
     "an empty service": [b"", b"MDPC01", b"", b"x"],
     "a service name too long": [b"", b"MDPC01", b"s" * 256, b"x"],
     "no body": [b"", b"MDPC01", b"good"],
     "a body of 1001 frames": [b"", b"MDPC01", b"good", *[b"x"] * 1001],
-    "no header": [b"", b"good", b"x"],
-    "a header of the future": [b"", b"MDPC99", b"good", b"x"],
-    "a header in small letters": [b"", b"mdpc01", b"good", b"x"],
-    "half a header": [b"", b"MDPC0", b"good", b"x"],
-    "no empty frame": [b"MDPC01", b"good", b"x"],
-    "HTTP": [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"],
-    "bytes": [bytes(range(256)), b"\xff" * 1000],
-    "too long an envelope": [*[b"e"] * 17, b"", b"MDPC01", b"good", b"x"],
-    "too large an envelope": [b"e" * 4097, b"", b"MDPC01", b"good", b"x"],
-    "a worker's header behind an envelope": [b"e", b"", b"MDPW01", b"\1", b"good"],
     "0.2: only a header": [b"MDPC02"],
     "0.2: no service": [b"MDPC02", b"\1"],
     "0.2: an empty service": [b"MDPC02", b"\1", b"", b"x"],
@@ -41,6 +29,21 @@ NOT_REQUESTS = {
     "0.2: a command of two bytes": [b"MDPC02", b"\1\1", b"good", b"x"],
     "majortomo: no service": [b"", b"MDPC02", b"\2"],
     "majortomo: no body": [b"", b"MDPC02", b"\2", b"good"],
+}
+
+NOT_REQUESTS = {
+    "only empty frames": [b"", b""],
+    "empty frames": [b""] * 5,
+    "no header": [b"", b"good", b"x"],
+    "a header of the future": [b"", b"MDPC99", b"good", b"x"],
+    "a header in small letters": [b"", b"mdpc01", b"good", b"x"],
+    "half a header": [b"", b"MDPC0", b"good", b"x"],
+    "no empty frame": [b"MDPC01", b"good", b"x"],
+    "HTTP": [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"],
+    "bytes": [bytes(range(256)), b"\xff" * 1000],
+    "too long an envelope": [*[b"e"] * 17, b"", b"MDPC01", b"good", b"x"],
+    "too large an envelope": [b"e" * 4097, b"", b"MDPC01", b"good", b"x"],
+    "a worker's header behind an envelope": [b"e", b"", b"MDPW01", b"\1", b"good"],
 }
 
 # The log names them for the operator.
@@ -64,7 +67,16 @@ def once(connected):
     return lambda server: connected(server, RECONNECT_IVL=-1)
 
 
-def test_invalid_requests_are_dropped(peers, once):
+def test_invalid_requests_are_refused(peers, once):
+    for name, frames in INVALID_REQUESTS.items():
+        dealer = once(peers.server)
+        dealer.send_multipart(frames)
+        *_, code, reason = dealer.recv_multipart()
+        assert code in (b"400", b"413") and reason, name
+        peers.work()
+
+
+def test_what_is_no_request_is_dropped(peers, once):
     for name, frames in NOT_REQUESTS.items():
         dealer = once(peers.server)
         dealer.send_multipart(frames)
@@ -72,7 +84,7 @@ def test_invalid_requests_are_dropped(peers, once):
         peers.work()
 
 
-def test_req_asks_again_after_a_dropped_request(peers, connected):
+def test_req_asks_again_after_an_invalid_request(peers, connected):
     req = connected(peers.server, zmq.REQ, REQ_RELAXED=1, REQ_CORRELATE=1)
     for frames in ([b"MDPC01"], [b"MDPC01", b""], [b"MDPC01", b"good"]):
         req.send_multipart(frames)

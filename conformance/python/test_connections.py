@@ -1,7 +1,5 @@
 """libzmq's connections: heartbeats, PLAIN, reconnecting, routing ids, endpoints."""
 
-import socket
-import threading
 import time
 from contextlib import suppress
 
@@ -10,6 +8,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from conftest import DEADLINE_SECONDS, monitor_of, wait_until
+from relay import TO_CLIENT, TO_SERVER, Relay
 from test_plain_dialect import ten_ahead, whole_at_once
 
 HEARTBEAT = {"HEARTBEAT_IVL": 50, "HEARTBEAT_TIMEOUT": 1000, "HEARTBEAT_TTL": 2000}
@@ -50,44 +49,18 @@ def test_heartbeats_reach_a_client_that_reads_slowly(serve, connected, tree):
     assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=0.1)
 
 
-class Overheard:
-    """A proxy to a server that records all bytes of a connection."""
-
-    def __init__(self, server):
-        self.to_server, self.to_client = bytearray(), bytearray()
-        self.port = int(server.endpoint.rpartition(":")[2])
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"tcp://127.0.0.1:{self.listener.getsockname()[1]}"
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        with suppress(OSError):
-            client, _ = self.listener.accept()
-            server = socket.create_connection(("127.0.0.1", self.port))
-            for ends in ((client, server, self.to_server), (server, client, self.to_client)):
-                threading.Thread(target=self.pump, args=ends, daemon=True).start()
-
-    @staticmethod
-    def pump(source, target, heard):
-        with suppress(OSError):
-            while data := source.recv(65536):
-                heard += data
-                target.sendall(data)
-        target.close()
-
-
 def test_libzmq_answers_heartbeats_of_the_server(serve, connected, tree):
     root, _ = tree
-    way = Overheard(serve(root, "--heartbeat", "0.5"))
-    dealer = connected(way.endpoint)
-    monitor = monitor_of(dealer)
-    assert whole_at_once(dealer, b"one") == b"1"
-    # One more interval than may pass without an answer. A PING has the server's own limit as TTL: 2.5 s.
-    for heard, command in ((way.to_client, b"\x04PING\x00\x19"), (way.to_server, b"\x04PONG")):
-        wait_until(lambda heard=heard, command=command: heard.count(command) > 5, f"{command} was sent")
-    assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=0.1)
-    assert whole_at_once(dealer, b"one") == b"1"
-    way.listener.close()
+    with Relay(serve(root, "--heartbeat", "0.5")) as way:
+        dealer = connected(way.endpoint)
+        monitor = monitor_of(dealer)
+        assert whole_at_once(dealer, b"one") == b"1"
+        # One more interval than may pass without an answer. A PING's TTL is 0: a client of the plain dialect couldn't ask again.
+        for direction, command in ((TO_CLIENT, b"\x04PING\x00\x00"), (TO_SERVER, b"\x04PONG")):
+            heard = way.heard[direction]
+            wait_until(lambda heard=heard, command=command: heard.count(command) > 5, f"{command} was sent")
+        assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=0.1)
+        assert whole_at_once(dealer, b"one") == b"1"
 
 
 @pytest.fixture

@@ -51,6 +51,12 @@ pub trait Transport {
     /// Ends the connection of a peer that stops reading.
     fn detect_stalls(&mut self, peer: PeerId);
 
+    /// Lets a peer leave a PING unanswered for at least this long.
+    fn extend_pong_timeout(&mut self, peer: PeerId, to: Duration);
+
+    /// Ends the connection of a peer that has closed its side ([`Event::HalfClosed`]): at once, or when what is queued has left.
+    fn end_half_closed(&mut self, peer: PeerId, at_once: bool);
+
     /// Sets how many bytes are read from one peer in one poll.
     fn set_read_budget_bytes(&mut self, bytes: usize);
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use towpath_requests::assembler::{Assembler, BodySink};
 use towpath_requests::majordomo::Dialect;
 use towpath_requests::numbered::{Block, Extent};
-use towpath_sockets::{Message, PeerId};
+use towpath_sockets::{Address, Message, PeerId};
 
 /// Granularity of idle times, in milliseconds: peers are equally idle within it.
 const IDLE_GRAIN: Millis = 1_000;
@@ -32,6 +32,8 @@ pub(super) enum PeerProtocol {
 #[derive(Debug)]
 pub(super) struct Connection<W: BodySink> {
     pub id: PeerId,
+    /// Where it is, for logs.
+    pub address: Option<Address>,
     pub protocol: PeerProtocol,
     /// Records on their way to it.
     pub block: Block,
@@ -64,14 +66,17 @@ pub(super) struct Connection<W: BodySink> {
     held_bytes: usize,
     /// Closed its side while reading was paused: nothing sent to it will be read.
     pub has_hung_up: bool,
+    /// Closed its side, and is sent the replies that it waits for.
+    pub is_half_closed: bool,
     /// Closed, and kept until its last messages have been processed.
     pub is_gone: bool,
 }
 
 impl<W: BodySink> Connection<W> {
-    fn new(id: PeerId) -> Connection<W> {
+    fn new(id: PeerId, address: Option<Address>) -> Connection<W> {
         Connection {
             id,
+            address,
             protocol: PeerProtocol::Nothing,
             block: Block::default(),
             is_dirty: false,
@@ -89,6 +94,7 @@ impl<W: BodySink> Connection<W> {
             assembler: Assembler::default(),
             held_bytes: 0,
             has_hung_up: false,
+            is_half_closed: false,
             is_gone: false,
         }
     }
@@ -138,12 +144,12 @@ impl<W: BodySink> Default for Connections<W> {
 }
 
 impl<W: BodySink> Connections<W> {
-    pub fn insert(&mut self, id: PeerId) {
+    pub fn insert(&mut self, id: PeerId, address: Option<Address>) {
         let slot = id.slot() as usize;
         if slot >= self.slots.len() {
             self.slots.resize_with(slot + 1, || None);
         }
-        self.slots[slot] = Some(Box::new(Connection::new(id)));
+        self.slots[slot] = Some(Box::new(Connection::new(id, address)));
     }
 
     /// Forgets a connection, unless another one has its slot by now.

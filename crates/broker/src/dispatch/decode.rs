@@ -9,6 +9,7 @@ use crate::core::{Kind, Peer};
 use crate::store::{LostBody, Store};
 use crate::transport::Transport;
 use bytes::Bytes;
+use std::time::Duration;
 use towpath_requests::body::Body;
 use towpath_requests::majordomo::{self, FromPeer, MdpError, WorkerCommand};
 use towpath_requests::numbered::{CLIENT_HEADER, FromClient, FromWorker, Status, Token, WORKER_HEADER, WireError};
@@ -43,7 +44,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     self.forget(former);
                 }
                 debug_assert!(!self.core.has_role(peer.slot()), "what it is was left behind by another connection");
-                self.connections.insert(peer);
+                self.connections.insert(peer, self.transport.address(peer));
             }
             Event::Writable { peer } => self.on_writable(peer),
             Event::HungUp { peer } => {
@@ -52,6 +53,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     give_up(&mut self.transport, connection);
                 }
             }
+            Event::HalfClosed { peer } => self.on_half_closed(peer),
             Event::Gone { peer, reason } => {
                 if self.core.is_worker(peer.slot()) && self.connections.of(peer).is_some() {
                     tracing::info!(%peer, reason, "a worker is gone");
@@ -90,6 +92,11 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         if let Some(connection) = self.connections.of(id) {
             connection.protocol = protocol;
             self.transport.set_deferrable(id, matches!(protocol, PeerProtocol::Nothing | PeerProtocol::StockClient(_)));
+            if matches!(protocol, PeerProtocol::StockClient(_)) {
+                // It can't ask again for what it waits for, or what is still on its way here, if the connection ends.
+                let longest = Duration::from_millis(self.core.settings().ttl_ms);
+                self.transport.extend_pong_timeout(id, longest);
+            }
             // Workers never get more than they can take: their credit, or one request.
             if matches!(protocol, PeerProtocol::NumberedWorker | PeerProtocol::StockWorker(_)) {
                 self.transport.detect_stalls(id);
@@ -100,11 +107,22 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     /// A connection is gone, and everything that came from it was taken.
     pub(super) fn forget(&mut self, id: PeerId) {
-        if self.drop_connection(id).is_some() {
-            let now = self.now();
-            self.core.peer_gone(now, id.slot());
+        if let Some(connection) = self.drop_connection(id) {
+            self.peer_gone(&connection);
             self.act();
         }
+    }
+
+    /// What was a peer's is requeued, kept or given up. A stock client has asked for nothing any more.
+    fn peer_gone(&mut self, connection: &Connection<S::Writer>) {
+        let (now, peer) = (self.now(), connection.id.slot());
+        let requests = self.core.outstanding(peer);
+        if requests > 0 && matches!(connection.protocol, PeerProtocol::StockClient(_)) {
+            let address = connection.address.as_ref().map(tracing::field::display);
+            let what = "requests are given up: the connection of the stock client that waits for them has ended";
+            tracing::warn!(peer = %connection.id, address, requests, "{what}");
+        }
+        self.core.peer_gone(now, peer);
     }
 
     /// Its place is free for another from now on.
@@ -258,7 +276,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         };
         let Some(connection) = self.connections.of(id) else { return };
         let spoken = match &message {
-            FromPeer::Request { dialect, .. } => PeerProtocol::StockClient(*dialect),
+            FromPeer::Request { dialect, .. } | FromPeer::Refused { dialect, .. } => {
+                PeerProtocol::StockClient(*dialect)
+            }
             FromPeer::Worker { dialect, .. } => PeerProtocol::StockWorker(*dialect),
         };
         if connection.protocol == PeerProtocol::Nothing {
@@ -277,6 +297,10 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     }
                 };
                 self.core.stock_request(now, peer, dialect.has_one_reply(), envelope, &service, body);
+            }
+            FromPeer::Refused { envelope, service, status, reason, .. } => {
+                self.complain(id, reason, "refused");
+                self.core.stock_refuse(now, peer, envelope, &service, status, reason);
             }
             FromPeer::Worker { command, .. } => {
                 self.core.worker_heard(now, peer);
@@ -326,7 +350,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
     fn on_malformed(&mut self, id: PeerId, error: MdpError) {
         match error {
             // A valid header, so the peer will understand.
-            MdpError::Malformed { worker: Some(dialect), why } => {
+            MdpError::Malformed { worker: dialect, why } => {
                 if let Some(connection) = self.connections.of(id)
                     && connection.protocol == PeerProtocol::Nothing
                 {
@@ -334,8 +358,6 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 }
                 self.dismiss(id, why);
             }
-            // The specification: what is invalid is dropped.
-            MdpError::Malformed { worker: None, .. } => self.complain(id, &error.to_string(), "dropped"),
             MdpError::Dialect(_) | MdpError::NotMajordomo(_) | MdpError::UnknownHeader(_) => {
                 self.reject(id, &error.to_string())
             }
@@ -365,11 +387,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     /// Ends a connection; false if there is none of that name.
     pub fn disconnect(&mut self, id: PeerId, reason: &str) -> bool {
-        if self.drop_connection(id).is_none() {
-            return false;
-        }
-        let now = self.now();
-        self.core.peer_gone(now, id.slot());
+        let Some(connection) = self.drop_connection(id) else { return false };
+        self.peer_gone(&connection);
         self.transport.disconnect(id, reason);
         self.act();
         true

@@ -192,6 +192,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
     /// Sends a message, or keeps it until there is room.
     pub(super) fn send(&mut self, peer: Peer, message: Message) {
         let Some(connection) = self.connections.find(peer) else { return };
+        if connection.is_half_closed {
+            self.half_closed.push(connection.id);
+        }
         if push(&mut self.transport, connection, message) {
             self.block(peer);
         } else {

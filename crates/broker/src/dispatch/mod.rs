@@ -15,6 +15,7 @@ mod connection;
 mod decode;
 mod encode;
 mod entry_queue;
+mod half_closed;
 mod progress;
 mod read_budget;
 mod reply_batcher;
@@ -48,6 +49,8 @@ pub struct Dispatch<T, S: Store> {
     entries: EntryQueue,
     /// Whose bodies are being written, by the numbers of these.
     spooled_for: HashMap<u64, PeerId>,
+    /// Half-closed connections that may have been sent their last reply.
+    half_closed: Vec<PeerId>,
     /// Stock clients that wait for room in the spool, in this order.
     spool_queue: VecDeque<PeerId>,
     tasks: Vec<QueuedAction>,
@@ -90,6 +93,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             connections: Connections::default(),
             entries: EntryQueue::default(),
             spooled_for: HashMap::new(),
+            half_closed: Vec::new(),
             spool_queue: VecDeque::new(),
             tasks: Vec::new(),
             is_acting: false,
@@ -145,6 +149,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             self.act();
             self.flush();
         }
+        self.end_half_closed();
         let now = self.transport.now();
         self.services.end_round(now);
     }

@@ -154,6 +154,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
         self.connections.recount_pending(id);
         let Some(connection) = self.connections.of(id).filter(|_| !is_full) else { return };
+        if connection.is_half_closed {
+            self.half_closed.push(id);
+        }
         if std::mem::take(&mut connection.is_blocked) {
             (connection.asks_too_much, connection.gets_parts) = (false, false);
             set_reading(&mut self.transport, connection);

@@ -92,8 +92,10 @@ impl BrokerOptions {
         hub.heartbeat = Some(Heartbeat {
             interval: self.heartbeats.interval,
             timeout: self.heartbeats.timeout,
-            ttl: self.heartbeats.interval.saturating_add(self.heartbeats.timeout),
+            // A stock peer's library would end the connection by itself, and what its owner waits for would be lost.
+            ttl: Duration::ZERO,
         });
+        hub.keep_half_closed = true;
         hub.stream_over_bytes = Some(STREAM_OVER_BYTES);
         hub.max_frame_bytes = towpath_requests::limits::LARGE_BODY_BYTES_MAX;
         hub.max_message_bytes = towpath_requests::limits::MESSAGE_BYTES_MAX as u64;

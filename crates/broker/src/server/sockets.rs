@@ -77,6 +77,14 @@ impl Transport for Sockets {
         self.hub.detect_stalls(peer);
     }
 
+    fn extend_pong_timeout(&mut self, peer: PeerId, to: Duration) {
+        self.hub.extend_pong_timeout(peer, to);
+    }
+
+    fn end_half_closed(&mut self, peer: PeerId, at_once: bool) {
+        self.hub.end_half_closed(peer, at_once);
+    }
+
     fn set_read_budget_bytes(&mut self, bytes: usize) {
         self.hub.set_read_budget_bytes(bytes);
     }

@@ -3,7 +3,7 @@
 use super::{CLIENT_01, CLIENT_02, CLIENT_03, Dialect, WORKER_01, WORKER_02, WORKER_03, command};
 use crate::is_built_in;
 use crate::limits::{BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
-use crate::numbered::Token;
+use crate::numbered::{Status, Token};
 use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
@@ -24,12 +24,26 @@ pub enum FromPeer {
     Request {
         /// Dialect of the client.
         dialect: Dialect,
-        /// Frames before the empty one, returned with the reply. `None`: the dialect has no empty frame.
+        /// Frames before the empty one, returned with the reply; in MDP/0.2 frames before the header, with the empty one if there is one.
+        /// `None`: the header comes first.
         envelope: Option<Arc<[Bytes]>>,
         /// Name of the service.
         service: Bytes,
         /// Body of at least one frame.
         body: SmallVec<[Bytes; 2]>,
+    },
+    /// A client's request that can't be taken, to be answered with the reason.
+    Refused {
+        /// Dialect of the client.
+        dialect: Dialect,
+        /// As of [`FromPeer::Request`].
+        envelope: Option<Arc<[Bytes]>>,
+        /// What stands in the place of the service, cut if it is long.
+        service: Bytes,
+        /// Malformed or too large.
+        status: Status,
+        /// Reason.
+        reason: &'static str,
     },
     /// A worker's command.
     Worker {
@@ -104,25 +118,31 @@ pub enum MdpError {
     /// An unknown header in the place of Majordomo's.
     #[error("not a supported Majordomo message: an unknown header after the empty frame, \"{0}\"")]
     UnknownHeader(Header),
-    /// Majordomo, but malformed.
+    /// A worker's message that is malformed.
     #[error("malformed: {why}")]
     Malformed {
         /// Reason.
         why: &'static str,
-        /// Dialect of the worker that should get a DISCONNECT, if it was a worker.
-        worker: Option<Dialect>,
+        /// Dialect of the worker, which should get a DISCONNECT.
+        worker: Dialect,
     },
 }
 
-fn malformed<T>(why: &'static str, worker: Option<Dialect>) -> Result<T, MdpError> {
+fn malformed<T>(why: &'static str, worker: Dialect) -> Result<T, MdpError> {
     Err(MdpError::Malformed { why, worker })
 }
+
+/// Longest beginning of an invalid service name that a refusal repeats. Clients compare the name in a reply with their own.
+const REFUSED_SERVICE_BYTES_MAX: usize = 4_096;
+
+/// Why a request or a reply is invalid.
+type Invalid = (Status, &'static str);
 
 /// Decodes a message from a stock peer.
 pub fn decode(frames: &[Bytes]) -> Result<FromPeer, MdpError> {
     let first = frames.first().map_or(&b""[..], |frame| frame);
     match first {
-        CLIENT_02 => return strict_request(None, &frames[1..]),
+        CLIENT_02 => return Ok(strict_request(None, &frames[1..])),
         WORKER_02 => return worker(Dialect::Mdp02, &frames[1..]),
         // A layout without an empty frame. Behind one, the peer took it for Majordomo.
         CLIENT_03 | WORKER_03 => return Err(MdpError::Dialect("the MDP/0.3 of opencmw-cpp")),
@@ -134,102 +154,128 @@ pub fn decode(frames: &[Bytes]) -> Result<FromPeer, MdpError> {
         }
         _ => {}
     }
-    let Some(delimiter) = frames.iter().take(ENVELOPE_FRAMES_MAX + 1).position(Bytes::is_empty) else {
+    // A proxy puts the id of its client before a message of MDP/0.2, and no empty frame.
+    let is_end = |frame: &Bytes| frame.is_empty() || frame == CLIENT_02;
+    let Some(delimiter) = frames.iter().take(ENVELOPE_FRAMES_MAX + 1).position(is_end) else {
         return Err(MdpError::NotMajordomo("no header, and no empty frame before one"));
     };
-    let (envelope, rest) = frames.split_at(delimiter);
-    let [_, header, rest @ ..] = rest else {
-        return Err(MdpError::NotMajordomo("nothing after the empty frame"));
-    };
-    if envelope.iter().map(Bytes::len).sum::<usize>() > ENVELOPE_BYTES_MAX {
+    if frames[..delimiter].iter().map(Bytes::len).sum::<usize>() > ENVELOPE_BYTES_MAX {
         return Err(MdpError::NotMajordomo("over 4096 bytes of envelope"));
     }
     // Copied: a slice would keep the read buffer alive as long as the request.
-    let envelope = || -> Arc<[Bytes]> { envelope.iter().map(|frame| Bytes::copy_from_slice(frame)).collect() };
-    match &header[..] {
-        CLIENT_01 => {
-            let (service, body) = service_and_body(rest)?;
-            Ok(FromPeer::Request { dialect: Dialect::Mdp01, envelope: Some(envelope()), service, body })
+    let copy =
+        |frames: &[Bytes]| -> Arc<[Bytes]> { frames.iter().map(|frame| Bytes::copy_from_slice(frame)).collect() };
+    let rest = match &frames[delimiter..] {
+        [header, rest @ ..] if header == CLIENT_02 => {
+            return Ok(strict_request(Some(copy(&frames[..delimiter])), rest));
         }
+        rest => rest,
+    };
+    let [_, header, rest @ ..] = rest else {
+        return Err(MdpError::NotMajordomo("nothing after the empty frame"));
+    };
+    let envelope = || copy(&frames[..delimiter]);
+    match &header[..] {
+        CLIENT_01 => Ok(request(Dialect::Mdp01, Some(envelope()), rest)),
         CLIENT_02 => match rest {
             [command, rest @ ..] if command[..] == [command::REQUEST] => {
-                let (service, body) = service_and_body(rest)?;
-                Ok(FromPeer::Request { dialect: Dialect::Majortomo, envelope: Some(envelope()), service, body })
+                Ok(request(Dialect::Majortomo, Some(envelope()), rest))
             }
-            [command, ..] if command[..] == [1] => strict_request(Some(envelope()), rest),
+            [command, ..] if command[..] == [1] => Ok(strict_request(Some(copy(&frames[..=delimiter])), rest)),
             _ => Err(MdpError::Dialect("the MDP/0.2 of zeromq/majordomo, whose clients send no command")),
         },
         WORKER_01 if delimiter == 0 => worker(Dialect::Mdp01, rest),
         WORKER_02 if delimiter == 0 => worker(Dialect::Majortomo, rest),
+        WORKER_01 | WORKER_02 => Err(MdpError::NotMajordomo(
+            "a worker behind an envelope; connect workers to the broker itself, not to a proxy",
+        )),
         CLIENT_03 | WORKER_03 => Err(MdpError::Dialect("the MDP/0.3 of opencmw-cpp")),
         _ => Err(MdpError::UnknownHeader(Header::of(header))),
     }
 }
 
-fn strict_request(envelope: Option<Arc<[Bytes]>>, rest: &[Bytes]) -> Result<FromPeer, MdpError> {
+fn strict_request(envelope: Option<Arc<[Bytes]>>, rest: &[Bytes]) -> FromPeer {
     match rest {
-        [command, rest @ ..] if command[..] == [1] => {
-            let (service, body) = service_and_body(rest)?;
-            Ok(FromPeer::Request { dialect: Dialect::Mdp02, envelope, service, body })
+        [command, rest @ ..] if command[..] == [1] => request(Dialect::Mdp02, envelope, rest),
+        _ => {
+            let invalid = (Status::MALFORMED, "a client of MDP/0.2 sends the command 01");
+            refused(Dialect::Mdp02, envelope, rest.get(1), invalid)
         }
-        _ => malformed("a client of MDP/0.2 sends the command 01", None),
     }
 }
 
-type ServiceAndBody = (Bytes, SmallVec<[Bytes; 2]>);
-
-/// Service and body of a client's request.
-fn service_and_body(frames: &[Bytes]) -> Result<ServiceAndBody, MdpError> {
-    let [service, body @ ..] = frames else { return malformed("no service", None) };
-    let service = check_service(service, None)?;
-    // Some built-in services take no argument: an empty frame, or none.
-    let body = if body.is_empty() && is_built_in(&service) { smallvec![Bytes::new()] } else { check_body(body, None)? };
-    Ok((service, body))
+/// A client's request: service and body.
+fn request(dialect: Dialect, envelope: Option<Arc<[Bytes]>>, frames: &[Bytes]) -> FromPeer {
+    let checked = match frames {
+        [] => Err((Status::MALFORMED, "no service")),
+        // Some built-in services take no argument: an empty frame, or none.
+        [service] if is_built_in(service) => check_service(service).map(|service| (service, smallvec![Bytes::new()])),
+        [service, body @ ..] => check_service(service).and_then(|service| Ok((service, check_body(body)?))),
+    };
+    match checked {
+        Ok((service, body)) => FromPeer::Request { dialect, envelope, service, body },
+        Err(invalid) => refused(dialect, envelope, frames.first(), invalid),
+    }
 }
 
-fn check_service(service: &Bytes, worker: Option<Dialect>) -> Result<Bytes, MdpError> {
+fn refused(
+    dialect: Dialect,
+    envelope: Option<Arc<[Bytes]>>,
+    service: Option<&Bytes>,
+    (status, reason): Invalid,
+) -> FromPeer {
+    let service = service.map(|service| service.slice(..service.len().min(REFUSED_SERVICE_BYTES_MAX)));
+    FromPeer::Refused { dialect, envelope, service: service.unwrap_or_default(), status, reason }
+}
+
+fn check_service(service: &Bytes) -> Result<Bytes, Invalid> {
     match service.len() {
-        0 => malformed("an empty service name", worker),
+        0 => Err((Status::MALFORMED, "an empty service name")),
         1..=SERVICE_BYTES_MAX => Ok(service.clone()),
-        _ => malformed("a service name of over 255 bytes", worker),
+        _ => Err((Status::MALFORMED, "a service name of over 255 bytes")),
     }
 }
 
-fn check_body(body: &[Bytes], worker: Option<Dialect>) -> Result<SmallVec<[Bytes; 2]>, MdpError> {
+fn check_body(body: &[Bytes]) -> Result<SmallVec<[Bytes; 2]>, Invalid> {
     match body.len() {
-        0 => malformed("a body of no frames", worker),
+        0 => Err((Status::MALFORMED, "a body of no frames")),
         1..=BODY_FRAMES_MAX => Ok(body.iter().cloned().collect()),
-        _ => malformed("a body of too many frames", worker),
+        _ => Err((Status::TOO_LARGE, "a body of over 1000 frames")),
     }
 }
 
 fn worker(dialect: Dialect, rest: &[Bytes]) -> Result<FromPeer, MdpError> {
-    let of = Some(dialect);
-    let [command, rest @ ..] = rest else { return malformed("a worker's message without a command", of) };
-    let &[command] = &command[..] else { return malformed("a command of other than one byte", of) };
+    let [command, rest @ ..] = rest else { return malformed("a worker's message without a command", dialect) };
+    let &[command] = &command[..] else { return malformed("a command of other than one byte", dialect) };
     let command = match command {
         command::READY => match rest {
-            [service] => WorkerCommand::Ready { service: check_service(service, of)? },
-            [] => return malformed("READY without a service", of),
-            _ => return malformed("READY with more than a service", of),
+            [service] => match check_service(service) {
+                Ok(service) => WorkerCommand::Ready { service },
+                Err((_, why)) => return malformed(why, dialect),
+            },
+            [] => return malformed("READY without a service", dialect),
+            _ => return malformed("READY with more than a service", dialect),
         },
         command::REPLY_01 => reply(dialect, rest, dialect != Dialect::Mdp01)?,
         command::FINAL if dialect != Dialect::Mdp01 => reply(dialect, rest, false)?,
         heartbeat if heartbeat == command::heartbeat(dialect) => WorkerCommand::Heartbeat,
         disconnect if disconnect == command::disconnect(dialect) => WorkerCommand::Disconnect,
-        _ => return malformed("an unknown command of a worker", of),
+        _ => return malformed("an unknown command of a worker", dialect),
     };
     Ok(FromPeer::Worker { dialect, command })
 }
 
 fn reply(dialect: Dialect, rest: &[Bytes], partial: bool) -> Result<WorkerCommand, MdpError> {
     let [address, delimiter, body @ ..] = rest else {
-        return malformed("a reply without address, empty frame and body", Some(dialect));
+        return malformed("a reply without address, empty frame and body", dialect);
     };
     if !delimiter.is_empty() {
-        return malformed("no empty frame after a reply's address", Some(dialect));
+        return malformed("no empty frame after a reply's address", dialect);
     }
-    Ok(WorkerCommand::Reply { address: address.clone(), partial, body: check_body(body, Some(dialect))? })
+    match check_body(body) {
+        Ok(body) => Ok(WorkerCommand::Reply { address: address.clone(), partial, body }),
+        Err((_, why)) => malformed(why, dialect),
+    }
 }
 
 /// Frames before the body of a request to a worker. The address is the token in hexadecimal, since some stock workers treat
@@ -269,7 +315,9 @@ pub fn reply_head(dialect: Dialect, envelope: Option<&Arc<[Bytes]>>, service: &B
     let mut head = Head::new();
     if let Some(envelope) = envelope {
         head.extend(envelope.iter().cloned());
-        head.push(Bytes::new());
+        if dialect != Dialect::Mdp02 {
+            head.push(Bytes::new());
+        }
     }
     let one = |byte: u8| Bytes::from(vec![byte]);
     match dialect {

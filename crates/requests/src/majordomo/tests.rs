@@ -25,7 +25,10 @@ fn dialects_are_detected_from_the_first_message() {
     assert_eq!(request(&[b"", b"MDPC01", b"echo", b"a", b"b"]), (Dialect::Mdp01, Some(0), 2));
     assert_eq!(request(&[b"id", b"", b"MDPC01", b"echo", b""]), (Dialect::Mdp01, Some(1), 1));
     assert_eq!(request(&[b"MDPC02", b"\x01", b"echo", b"a"]), (Dialect::Mdp02, None, 1));
-    assert_eq!(request(&[b"", b"MDPC02", b"\x01", b"echo", b"a"]), (Dialect::Mdp02, Some(0), 1));
+    assert_eq!(request(&[b"", b"MDPC02", b"\x01", b"echo", b"a"]), (Dialect::Mdp02, Some(1), 1));
+    // Through one proxy, and through two.
+    assert_eq!(request(&[b"id", b"MDPC02", b"\x01", b"echo", b""]), (Dialect::Mdp02, Some(1), 1));
+    assert_eq!(request(&[b"id", b"id", b"", b"MDPC02", b"\x01", b"echo", b"a"]), (Dialect::Mdp02, Some(3), 1));
     assert_eq!(request(&[b"", b"MDPC02", b"\x02", b"echo", b"a"]), (Dialect::Majortomo, Some(0), 1));
     for (texts, dialect) in [
         (&[&b""[..], b"MDPW01", b"\x01", b"echo"][..], Dialect::Mdp01),
@@ -60,10 +63,6 @@ fn unsupported_dialects_are_named() {
         (&[b"MDPC01", b"echo", b"a"], "empty frame"),
         (&[b"GET / HTTP/1.1"], "not a Majordomo"),
         (&[b""], "nothing after"),
-        (&[b"", b"MDPC01"], "no service"),
-        (&[b"", b"MDPC01", b""], "empty service"),
-        (&[b"", b"MDPC01", b"echo"], "no frames"),
-        (&[b"MDPC02", b"\x01", b"mmi"], "no frames"),
         (&[b"", b"MDPW01", b"\x09"], "unknown command"),
         (&[b"", b"MDPW01", b"\x03", b"addr", b"x", b"body"], "no empty frame"),
         (&[b"", b"MDPW01", b"\x01"], "without a service"),
@@ -74,12 +73,45 @@ fn unsupported_dialects_are_named() {
 }
 
 #[test]
+fn invalid_requests_are_refused_with_their_envelope_and_service() {
+    let (long, longer, many) = ([b's'; 256], [b's'; 5_000], vec![Bytes::new(); 1_001]);
+    let request = |head: &[&[u8]], body: &[Bytes]| {
+        let head = head.iter().map(|frame| Bytes::copy_from_slice(frame));
+        match decode(&head.chain(body.iter().cloned()).collect::<Vec<_>>()).unwrap() {
+            FromPeer::Refused { dialect, envelope, service, status, reason } => {
+                (dialect, envelope.map(|envelope| envelope.len()), service, status.0, reason)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    for (head, body, dialect, envelope, service, status, why) in [
+        (&[&b"id"[..], b"", b"MDPC01", b"echo"][..], &many[..], Dialect::Mdp01, Some(1), &b"echo"[..], 413, "1000"),
+        (&[b"", b"MDPC01", b"echo"], &[], Dialect::Mdp01, Some(0), b"echo", 400, "no frames"),
+        (&[b"", b"MDPC01", &long], &many[..1], Dialect::Mdp01, Some(0), &long, 400, "255"),
+        (&[b"", b"MDPC01", &longer], &many[..1], Dialect::Mdp01, Some(0), &longer[..4_096], 400, "255"),
+        (&[b"", b"MDPC01", b""], &many[..1], Dialect::Mdp01, Some(0), b"", 400, "empty service"),
+        (&[b"", b"MDPC01"], &[], Dialect::Mdp01, Some(0), b"", 400, "no service"),
+        (&[b"MDPC02", b"\x01", b"mmi"], &[], Dialect::Mdp02, None, b"mmi", 400, "no frames"),
+        (&[b"MDPC02", b"\x02", b"echo"], &many[..1], Dialect::Mdp02, None, b"echo", 400, "command 01"),
+        (&[b"", b"MDPC02", b"\x02", b"echo"], &many[..], Dialect::Majortomo, Some(0), b"echo", 413, "1000"),
+    ] {
+        let (of, with, named, code, reason) = request(head, body);
+        assert_eq!((of, with, &named[..], code), (dialect, envelope, service, status), "{why}");
+        assert!(reason.contains(why), "{reason} should speak of {why}");
+    }
+}
+
+#[test]
 fn replies_have_the_shape_of_their_dialect() {
     let service = Bytes::from_static(b"echo");
     let envelope: std::sync::Arc<[Bytes]> = [Bytes::from_static(b"id")].into();
     assert_eq!(
         reply_head(Dialect::Mdp01, Some(&envelope), &service, false)[..],
         frames(&[b"id", b"", b"MDPC01", b"echo"])
+    );
+    assert_eq!(
+        reply_head(Dialect::Mdp02, Some(&envelope), &service, false)[..],
+        frames(&[b"id", b"MDPC02", b"\x03", b"echo"])
     );
     assert_eq!(reply_head(Dialect::Mdp02, None, &service, true)[..], frames(&[b"MDPC02", b"\x02", b"echo"]));
     assert_eq!(reply_head(Dialect::Mdp02, None, &service, false)[..], frames(&[b"MDPC02", b"\x03", b"echo"]));

@@ -52,6 +52,8 @@ impl Status {
     /// End of a reply in parts. A client that didn't get all parts on one connection doesn't have the whole reply; callers
     /// get 200 or 410 instead.
     pub const IN_PARTS: Status = Status(206);
+    /// A stock client's request that isn't well-formed.
+    pub const MALFORMED: Status = Status(400);
     /// Expired before a worker took it.
     pub const EXPIRED: Status = Status(408);
     /// The worker replied in parts, and some were lost with the client's connection.
@@ -95,6 +97,7 @@ impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let meaning = match *self {
             Status::OK => "done",
+            Status::MALFORMED => "not a well-formed request",
             Status::EXPIRED => "expired before a worker took it",
             Status::IN_PARTS => "the end of what came in parts",
             Status::PARTS_LOST => "parts of the reply were lost",

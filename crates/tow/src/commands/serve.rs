@@ -55,9 +55,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.state_directory = arguments.state;
     let interval = arguments.listen.heartbeat;
     let timeout = interval * HEARTBEATS_MISSED_MAX;
-    // The client needn't wait longer than the server does.
-    let ttl = interval.saturating_add(timeout);
-    options.hub.heartbeat = Some(Heartbeat { interval, timeout, ttl });
+    // The library of a client of the plain dialect would end the connection by itself, and lose what it has asked for.
+    options.hub.heartbeat = Some(Heartbeat { interval, timeout, ttl: Duration::ZERO });
     options.hub.congestion = arguments.congestion;
     options.hub.max_peers = arguments.listen.max_peers;
     options.hub.max_peers_per_address = arguments.listen.max_peers_per_address;

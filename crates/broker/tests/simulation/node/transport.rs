@@ -311,6 +311,10 @@ impl Transport for SimTransport {
 
     fn detect_stalls(&mut self, _: PeerId) {}
 
+    fn extend_pong_timeout(&mut self, _: PeerId, _: Duration) {}
+
+    fn end_half_closed(&mut self, _: PeerId, _: bool) {}
+
     fn set_read_budget_bytes(&mut self, _: usize) {}
 
     fn queued(&self, id: PeerId) -> Queued {
