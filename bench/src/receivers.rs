@@ -68,10 +68,10 @@ pub fn raw_to_file(programs: &Programs, port: u16, how: &str, to: &Path) -> Resu
     Ok(command)
 }
 
-/// The receiver that hashes what `raw_verified` sends, and writes it to a file.
-pub fn raw_verified(programs: &Programs, port: u16, to: &Path) -> Result<Command> {
+/// The receiver that hashes what `raw_verified` sends, and writes it to a file: `buffers` or `splice`.
+pub fn raw_verified(programs: &Programs, port: u16, how: &str, to: &Path) -> Result<Command> {
     let mut command = programs.command("raw_verified")?;
-    command.args(["get", "--port", &port.to_string(), "--to"]).arg(to);
+    command.args(["get", "--port", &port.to_string(), "--how", how, "--to"]).arg(to);
     Ok(command)
 }
 

@@ -32,10 +32,10 @@ pub fn raw<P: AsRef<OsStr>>(programs: &Programs, options: &[&str], files: &[P]) 
     Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
 }
 
-/// The same for one file, hashing it meanwhile.
-pub fn raw_verified(programs: &Programs, file: &Path) -> Result<ServerSpec> {
+/// The same for one file, hashing it meanwhile, or `--known` beforehand.
+pub fn raw_verified(programs: &Programs, file: &Path, options: &[&str]) -> Result<ServerSpec> {
     let mut command = programs.command("raw_verified")?;
-    command.arg("serve").arg(file);
+    command.arg("serve").arg(file).args(options);
     Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
 }
 

@@ -3,11 +3,11 @@
 
 use std::fmt::Write;
 
-use super::groups;
+use super::{groups, rates};
 use crate::series::Row;
-use crate::tables::Table;
+use crate::tables::{Layout, Table};
 
-const BEGIN: &str = "**On each machine**, seconds (times faster";
+const BEGIN: &str = "**On each machine**, ";
 
 /// The figures of one machine, by the names of rows.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,7 +26,8 @@ pub fn beside(text: &mut String, table: &Table, previous: Option<&str>) {
         Some(column) => *column = own,
         None => columns.push(own),
     }
-    let _ = write!(text, "{BEGIN} than *{}*):\n\n|", table.content.peer);
+    let unit = if is_in_seconds(table) { "seconds" } else { "requests a second" };
+    let _ = write!(text, "{BEGIN}{unit} (times faster than *{}*):\n\n|", table.content.peer);
     for Column { machine, date, .. } in &columns {
         let _ = write!(text, " | {machine}<br>{date}");
     }
@@ -55,17 +56,21 @@ fn own(table: &Table) -> Column {
         let peer = rows().find(|row| row.name == table.content.peer);
         for row in rows() {
             let name = if group.is_empty() { row.name.clone() } else { format!("{group}: {}", row.name) };
-            cells.extend(cell(row, peer).map(|cell| (name, cell)));
+            cells.extend(cell(row, peer, is_in_seconds(table)).map(|cell| (name, cell)));
         }
     }
     let date = table.date.split(' ').next().unwrap_or_default().to_owned();
     Column { machine: format!("{}, {} cores", table.machine.processor, table.machine.cores), date, cells }
 }
 
-fn cell(row: &Row, peer: Option<&Row>) -> Option<String> {
-    let seconds = row.seconds()?;
+fn is_in_seconds(table: &Table) -> bool {
+    matches!(table.content.layout, Layout::Full)
+}
+
+fn cell(row: &Row, peer: Option<&Row>, in_seconds: bool) -> Option<String> {
+    let figure = if in_seconds { format!("{:.3}", row.seconds()?) } else { rates::rate(row.per_second()?) };
     let ratio = peer.and_then(|peer| row.times_faster(peer)).map_or(String::new(), |ratio| format!(" ({ratio:.2})"));
-    Some(format!("{seconds:.3}{ratio}"))
+    Some(format!("{figure}{ratio}"))
 }
 
 /// The columns in a section of a report.

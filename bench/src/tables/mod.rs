@@ -84,7 +84,8 @@ impl TableId {
     ];
 
     /// Tables of which the report has the figures of several machines: how they compare depends on the processor.
-    pub const ON_EACH_MACHINE: [Self; 3] = [Self::Models, Self::ToFile, Self::Tree];
+    pub const ON_EACH_MACHINE: [Self; 6] =
+        [Self::Models, Self::ToFile, Self::Tree, Self::Tripping, Self::Majordomo, Self::Throughput];
 
     pub fn name(self) -> &'static str {
         match self {

@@ -14,6 +14,9 @@ const CP: &str = "cp";
 const RAW_THREADS: &str = "raw sendfile to a reader and a writer thread";
 const RAW_SPLICE: &str = "raw sendfile to splice";
 const RAW_VERIFIED: &str = "raw sendfile, both sides hashing";
+const RAW_VERIFIED_SPLICE: &str = "raw sendfile to splice, both sides hashing";
+const RAW_KNOWN: &str = "raw sendfile, the receiver hashing";
+const RAW_KNOWN_SPLICE: &str = "raw sendfile to splice, the receiver hashing";
 const UNVERIFIED: &str = "tow get --no-verify";
 const VERIFIED: &str = "tow get, verified";
 const VERIFIED_KNOWN: &str = "tow get, verified, digest known";
@@ -48,13 +51,20 @@ pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
         );
         variants.push(variant(Kind::Limit, name, "", transfer.to(to, source)));
     }
-    let hashed = Transfer::new(
-        bench,
-        size,
-        move || servers::raw_verified(programs, source),
-        move |port| receivers::raw_verified(programs, port, to),
-    );
-    variants.push(variant(Kind::Limit, RAW_VERIFIED, "", hashed.to(to, source)));
+    for (name, options, how) in [
+        (RAW_VERIFIED, &[][..], "buffers"),
+        (RAW_VERIFIED_SPLICE, &[], "splice"),
+        (RAW_KNOWN, &["--known"], "buffers"),
+        (RAW_KNOWN_SPLICE, &["--known"], "splice"),
+    ] {
+        let transfer = Transfer::new(
+            bench,
+            size,
+            move || servers::raw_verified(programs, source, options),
+            move |port| receivers::raw_verified(programs, port, how, to),
+        );
+        variants.push(variant(Kind::Limit, name, "", transfer.to(to, source)));
+    }
     for (name, options) in [(UNVERIFIED, &["--no-verify"][..]), (VERIFIED, &[])] {
         let transfer = Transfer::new(
             bench,
