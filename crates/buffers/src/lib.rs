@@ -18,12 +18,19 @@ const BUFFER_BYTES_MAX: usize = 512 << 10;
 /// Bytes of a buffer that one thread fills and another reads: half of this processor's second-level cache, within bounds, so that the data
 /// is still in the cache when it is read.
 pub fn buffer_bytes() -> usize {
-    static BYTES: LazyLock<usize> = LazyLock::new(|| {
-        second_level_cache_bytes()
-            .map_or(BUFFER_BYTES_MAX, |bytes| (bytes / 2).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX))
-    });
-    *BYTES
+    SECOND_LEVEL_CACHE_BYTES.map_or(BUFFER_BYTES_MAX, |bytes| (bytes / 2).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX))
 }
+
+/// The size of a buffer and where it comes from, for people.
+pub fn describe_buffer_bytes() -> String {
+    let (kib, min, max) = (buffer_bytes() >> 10, BUFFER_BYTES_MIN >> 10, BUFFER_BYTES_MAX >> 10);
+    match *SECOND_LEVEL_CACHE_BYTES {
+        Some(cache) => format!("{kib} KiB: half of the second-level cache of {} KiB, from {min} to {max}", cache >> 10),
+        None => format!("{kib} KiB: the size of the second-level cache is unknown"),
+    }
+}
+
+static SECOND_LEVEL_CACHE_BYTES: LazyLock<Option<usize>> = LazyLock::new(second_level_cache_bytes);
 
 /// As sysfs has it of the first processor: a folder for each cache.
 fn second_level_cache_bytes() -> Option<usize> {
@@ -178,6 +185,7 @@ mod tests {
         }
         let bytes = buffer_bytes();
         assert!((BUFFER_BYTES_MIN..=BUFFER_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(PAGE_BYTES), "{bytes}");
+        assert!(describe_buffer_bytes().starts_with(&format!("{} KiB: ", bytes / 1024)), "{}", describe_buffer_bytes());
     }
 
     #[test]

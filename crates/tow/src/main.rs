@@ -12,7 +12,7 @@ use crate::cli::exit::Failure;
 use crate::cli::output::eprint_line;
 use crate::commands::{broker, call, demo, follow, get, ls, serve, work};
 use crate::runtime::{log, rlimits, signals};
-use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
@@ -28,12 +28,15 @@ Requests:
 
 A TIME is in seconds or has a unit: 0.5, 500ms, 2min. A SIZE is in bytes, or in K, M, G or T.
 Exit status: 0 done, 1 failed or incomplete, 2 wrong usage, 3 deletions are held (follow).
-TOW_LOG sets the level of the log on standard error: error, warn, info, debug or trace.";
+-v logs more on standard error, -vv even more. TOW_LOG sets the level: error, warn, info, debug or trace.";
 
 /// Moves files and requests between machines over ZeroMQ's wire protocol, ZMTP 3.1.
 #[derive(Parser)]
 #[command(name = "tow", version, about, max_term_width = 100, after_help = AFTER_HELP)]
 struct Arguments {
+    /// Log more on standard error; twice, even more.
+    #[arg(long, short, global = true, action = ArgAction::Count)]
+    verbose: u8,
     #[command(subcommand)]
     command: Command,
 }
@@ -73,13 +76,9 @@ fn parse_arguments() -> Arguments {
 
 fn main() -> ExitCode {
     let arguments = parse_arguments();
-    let default_level = if matches!(arguments.command, Command::Serve(_) | Command::Broker(_) | Command::Work(_)) {
-        "info"
-    } else {
-        "error"
-    };
+    let is_server = matches!(arguments.command, Command::Serve(_) | Command::Broker(_) | Command::Work(_));
     // Reports the lines that it suppressed when it is dropped.
-    let _log = match log::start(default_level) {
+    let _log = match log::start(is_server, arguments.verbose) {
         Ok(log) => log,
         Err(failure) => return report(failure),
     };

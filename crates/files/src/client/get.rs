@@ -170,6 +170,7 @@ const WARNINGS_KEPT_MAX: usize = 1000;
 /// The transfer failed as a whole. Failures of single files are in the [`Summary`].
 pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &CancelToken) -> Result<Summary, GetError> {
     let begun = Instant::now();
+    tracing::info!("buffers of {}", towpath_buffers::describe_buffer_bytes());
     let GetOptions { connect, source, destination, verify, compress, chunk_bytes, window_bytes, durable } = options;
     let in_order = matches!(destination, Destination::Writer(_));
     if in_order && matches!(source, Source::Glob(_)) {

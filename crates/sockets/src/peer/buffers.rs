@@ -24,7 +24,7 @@ impl Pool {
     pub(crate) fn new(bytes_max: usize, waker: Waker) -> Pool {
         let buffer_bytes = buffer_bytes();
         let unallocated = (bytes_max / buffer_bytes).max(1);
-        tracing::debug!(buffers = unallocated, buffer_bytes, "buffers for bodies: half of the second-level cache each");
+        tracing::debug!(buffers = unallocated, buffer_bytes, "buffers for bodies");
         let shared = Shared { free: Vec::new(), unallocated, is_awaited: false };
         Pool { shared: Arc::new(Mutex::new(shared)), buffer_bytes, waker }
     }

@@ -47,12 +47,22 @@ fn parse_filter(wanted: &str) -> Result<EnvFilter, Failure> {
     filter.ok_or_else(|| Failure::usage(format!("{VARIABLE}={wanted}: use error, warn, info, debug or trace")))
 }
 
-/// Starts the log, at this level unless the environment sets another.
-pub fn start(default_level: &str) -> Result<Log, Failure> {
-    let wanted = std::env::var_os(VARIABLE).filter(|wanted| !wanted.is_empty());
+/// Level of a command, with this many `--verbose`.
+fn level_of(is_server: bool, verbose: u8) -> &'static str {
+    match u16::from(verbose) + u16::from(is_server) {
+        0 => "error",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    }
+}
+
+/// Starts the log. `--verbose` overrides the environment, which overrides the level of the command.
+pub fn start(is_server: bool, verbose: u8) -> Result<Log, Failure> {
+    let wanted = std::env::var_os(VARIABLE).filter(|wanted| verbose == 0 && !wanted.is_empty());
     let mut filter = match wanted {
         Some(wanted) => parse_filter(&wanted.to_string_lossy())?,
-        None => EnvFilter::new(default_level),
+        None => EnvFilter::new(level_of(is_server, verbose)),
     };
     if let Ok(directive) = TARGET_DIRECTIVE.parse() {
         filter = filter.add_directive(directive);

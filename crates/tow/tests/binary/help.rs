@@ -1,6 +1,9 @@
-//! `--help` of each command: short, and in the words of the glossary.
+//! `--help` of each command: short, and in the words of the glossary. What `--verbose` adds.
 
-use crate::support::process::{run, tow};
+use tempfile::tempdir;
+
+use crate::support::process::{Server, run, tow};
+use crate::support::tree::write;
 
 const COMMANDS: [&str; 9] = ["", "serve", "ls", "get", "follow", "broker", "work", "call", "demo"];
 
@@ -100,5 +103,25 @@ fn times_and_sizes_have_units() {
         let outcome = run(tow(arguments).args(["--bind", "inproc://nobody"])).expect_code(2);
         let names_endpoint = outcome.stderr.contains("inproc");
         assert_eq!(names_endpoint, is_good, "tow {arguments:?}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn verbose_get_says_how_large_its_buffers_are() {
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("file");
+    write(&source, b"content");
+    let server = Server::start(&source);
+    let copy = folder.path().join("copy");
+    let log_of = |options: &[&str], level: &str| {
+        let mut command = tow(options);
+        command.args(["get", server.endpoint(), "--json"]).arg(&copy).env("TOW_LOG", level);
+        run(&mut command).expect_code(0).stderr
+    };
+    assert_eq!(log_of(&[], ""), "", "nothing by default");
+    for (options, level) in [(&[][..], "info"), (&["-v"], ""), (&["--verbose"], "error"), (&["-vv"], "")] {
+        let log = log_of(options, level);
+        assert!(log.contains("INFO buffers of ") && log.contains(" KiB: "), "{options:?}, TOW_LOG={level}: {log}");
+        assert_eq!(log.contains("DEBUG"), options == ["-vv"], "{options:?}, TOW_LOG={level}: {log}");
     }
 }
