@@ -2,7 +2,7 @@
 
 use std::io;
 use std::time::Duration;
-use towpath_sockets::{Address, Event, LargeMessages, Message, PeerId, Queued, SendError};
+use towpath_sockets::{Address, Event, LargeMessages, Message, PeerId, Queued, SendError, Tenant};
 
 /// Connections to peers, and the clock. [`towpath_sockets::Hub`] has the methods of the same names, and says more about each.
 pub trait Transport {
@@ -77,4 +77,7 @@ pub trait Transport {
 
     /// Where a peer is.
     fn address(&self, peer: PeerId) -> Option<Address>;
+
+    /// Who a peer is, for sharing.
+    fn tenant(&self, peer: PeerId) -> Option<Tenant>;
 }

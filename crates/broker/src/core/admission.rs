@@ -1,16 +1,18 @@
 //! Admission: which requests are taken, which are refused, and which stock clients have to wait.
 
 use super::drain::STOPPING;
-use super::service::Service;
+use super::requests::REQUEST_BYTES;
+use super::service::WaitingSums;
 use super::settings::{Millis, Settings};
-use super::{Action, Core, Peer, Role, SessionKey, StockEnvelope};
+use super::tenants::{NOBODY, left_of_share};
+use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope, TenantKey};
 use bytes::Bytes;
-use std::collections::VecDeque;
+use towpath_quota::FairQueue;
 use towpath_requests::body::Body;
 use towpath_requests::is_built_in;
 use towpath_requests::numbered::{Status, Token};
 
-pub(super) const TOO_MANY_SERVICES: &str = "the broker has as many services as it can hold";
+pub(super) const TOO_MANY_SERVICES: &str = "the broker has as many services as it can hold, or of this user or address";
 
 /// Why a request is refused, and when to try again.
 pub(super) struct Refusal {
@@ -51,8 +53,8 @@ fn below(length: usize, most: usize, divisor: usize) -> bool {
 /// Stock clients that aren't read, because they can't act on a refusal.
 #[derive(Debug, Default)]
 pub(super) struct PausedClients {
-    /// In the order of their turns, with the service whose queue each waits for. By name, since keys are reused.
-    queue: VecDeque<(SessionKey, Bytes)>,
+    /// With the service whose queue each waits for. By name, since keys are reused.
+    queue: FairQueue<TenantKey, SessionKey, Bytes>,
     /// Memory was freed since the queue was last looked at.
     pub memory_freed: bool,
     /// Clients looked at.
@@ -68,12 +70,12 @@ impl PausedClients {
     }
 
     pub fn remove(&mut self, key: SessionKey) {
-        self.queue.retain(|(paused, _)| *paused != key);
+        self.queue.remove(key);
     }
 
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.queue.len()
+        self.queue.firsts().count()
     }
 }
 
@@ -81,6 +83,7 @@ impl Core {
     /// Whether a request of so many bytes is admitted. `key`: its session; `None`: there is none yet.
     pub(super) fn admit(
         &mut self,
+        tenant: TenantKey,
         key: Option<SessionKey>,
         service: &[u8],
         bytes: usize,
@@ -104,31 +107,74 @@ impl Core {
         {
             return retry_in(50, "this client has too much outstanding; confirm replies, or wait");
         }
-        self.admit_shared(service, bytes)
+        self.admit_shared(tenant, service, bytes)
     }
 
-    /// Whether a request fits into the memory and its service's queue.
-    pub(super) fn admit_shared(&mut self, service: &[u8], bytes: usize) -> Result<(), Refusal> {
+    /// Whether a tenant's request fits into the memory and its service's queue, and into the tenant's shares of both.
+    pub(super) fn admit_shared(&mut self, tenant: TenantKey, service: &[u8], bytes: usize) -> Result<(), Refusal> {
         let settings = &self.settings;
         if self.bytes + bytes > settings.bytes_max || self.requests.len() >= settings.requests_max {
             return retry_in(200, "the broker has all that it can hold");
         }
-        let Some(service) = self.services.find(service).map(|key| self.services.at(key)) else {
-            return if self.exceeds_services(service) { retry_in(1_000, TOO_MANY_SERVICES) } else { Ok(()) };
+        let (requests_left, bytes_left) = self.left_of_all(tenant);
+        if requests_left == 0 || bytes > bytes_left {
+            return retry_in(200, "this user or address has its share of what the broker can hold");
+        }
+        let Some(service) = self.services.find(service) else {
+            return if self.exceeds_services(tenant, service) { retry_in(1_000, TOO_MANY_SERVICES) } else { Ok(()) };
         };
-        if service.waiting.len() >= settings.service_requests_max
-            || service.waiting.bytes() + bytes > settings.service_bytes_max
-        {
+        let (requests_left, bytes_left) = self.left_of_queue(tenant, service);
+        if requests_left == 0 || bytes > bytes_left {
             return retry_in(200, "the service's queue is full");
         }
         Ok(())
     }
 
-    /// Whether a request would add a service beyond the number that requests may add.
-    pub(super) fn exceeds_services(&mut self, service: &[u8]) -> bool {
-        self.services.len() >= self.settings.asked_services_max()
-            && self.services.find(service).is_none()
-            && !is_built_in(service)
+    /// Requests, and bytes of a body, that a tenant may have beside those that it has.
+    #[inline]
+    fn left_of_all(&self, tenant: TenantKey) -> (usize, usize) {
+        let Settings { requests_max, bytes_max, .. } = self.settings;
+        match tenant {
+            NOBODY => (requests_max.saturating_sub(self.requests.len()), bytes_max.saturating_sub(self.bytes)),
+            _ => {
+                let own = self.tenants.at(tenant);
+                let requests = left_of_share(requests_max, self.requests.len(), own.requests);
+                let bytes = left_of_share(bytes_max, self.bytes, own.bytes);
+                // Requests without a body use up the memory as well.
+                (requests.min(bytes / REQUEST_BYTES), bytes.saturating_sub(REQUEST_BYTES))
+            }
+        }
+    }
+
+    /// The same of a service's queue. One tenant may have all of it. A third more is for others.
+    #[inline]
+    fn left_of_queue(&self, tenant: TenantKey, service: ServiceKey) -> (usize, usize) {
+        let Settings { service_requests_max, service_bytes_max, .. } = self.settings;
+        let all = self.services.at(service).waiting.sums();
+        let left = |most: usize, used: usize, own: usize| {
+            let share = if tenant == NOBODY { usize::MAX } else { left_of_share(most + most.div_ceil(3), used, own) };
+            most.saturating_sub(own).min(share)
+        };
+        let own = self.waiting_of(tenant, service);
+        (left(service_requests_max, all.requests, own.requests), left(service_bytes_max, all.bytes, own.bytes))
+    }
+
+    /// How much of a tenant's waits for a service. Nobody's is what all have.
+    fn waiting_of(&self, tenant: TenantKey, service: ServiceKey) -> WaitingSums {
+        match tenant {
+            NOBODY => self.services.at(service).waiting.sums(),
+            _ => self.services.waiting_of(service, tenant),
+        }
+    }
+
+    /// Whether a request would add a service beyond the number that requests, or those of its tenant, may add.
+    pub(super) fn exceeds_services(&mut self, tenant: TenantKey, service: &[u8]) -> bool {
+        let (most, all) = (self.settings.asked_services_max(), self.services.len());
+        let left = match tenant {
+            NOBODY => most.saturating_sub(all),
+            _ => left_of_share(most, all, self.tenants.at(tenant).services),
+        };
+        left == 0 && self.services.find(service).is_none() && !is_built_in(service)
     }
 
     /// Whether a stock client is below the limits, so that it may be read. `own`, `shared`: whether it is even below that
@@ -136,18 +182,22 @@ impl Core {
     pub(super) fn is_below_limits(
         &self,
         key: SessionKey,
-        service: Option<&Service>,
+        service: Option<ServiceKey>,
         own: usize,
         shared: usize,
     ) -> bool {
         let settings = &self.settings;
         let session = &self.sessions[key];
+        let is_left = |(requests, bytes): (usize, usize)| requests > 0 && bytes > 0;
         below(session.requests.len(), settings.client_requests_max, own)
             && below(session.bytes, settings.client_bytes_max, own)
             && self.is_below_shared_limits(shared)
+            && is_left(self.left_of_all(session.tenant))
             && service.is_none_or(|service| {
-                below(service.waiting.len(), settings.service_requests_max, shared)
-                    && below(service.waiting.bytes(), settings.service_bytes_max, shared)
+                let waiting = self.waiting_of(session.tenant, service);
+                below(waiting.requests, settings.service_requests_max, shared)
+                    && below(waiting.bytes, settings.service_bytes_max, shared)
+                    && is_left(self.left_of_queue(session.tenant, service))
             })
     }
 
@@ -178,7 +228,7 @@ impl Core {
         let session = &mut self.sessions[key];
         if let (false, Some(peer)) = (session.paused, session.peer) {
             session.paused = true;
-            self.paused.queue.push_back((key, service));
+            self.paused.queue.push(&session.tenant, key, service);
             self.actions.push(Action::Pause { peer, paused: true });
         }
     }
@@ -189,36 +239,40 @@ impl Core {
         self.paused.may_resume() && !self.drain.is_stopping()
     }
 
-    /// Resumes stock clients below half of their own limits, those that waited longest first: all of them if the shared memory is
-    /// half free, otherwise one in each tick. Numbered clients may fill more than half of it with unconfirmed outcomes for hours.
+    /// Resumes stock clients below half of their own limits, in turn: all of them if the shared memory is half free, otherwise one in
+    /// each tick. Numbered clients may fill more than half of it with unconfirmed outcomes for hours.
     pub(super) fn resume_clients(&mut self) {
-        let (mut resumed, mut stay) = (0, 0);
-        for _ in 0..self.paused.queue.len() {
-            let shared = if resumed == 0 { 1 } else { 2 };
+        let mut resumed = Vec::new();
+        #[cfg(test)]
+        let mut looks = 0;
+        for (key, service) in self.paused.queue.firsts() {
+            let shared = if resumed.is_empty() { 1 } else { 2 };
             // The others aren't looked at: there may be thousands.
             if !self.is_below_shared_limits(shared) {
-                self.paused.queue.rotate_right(stay);
                 break;
             }
             #[cfg(test)]
             {
-                self.paused.looks += 1;
+                looks += 1;
             }
-            let Some((key, service)) = self.paused.queue.pop_front() else { break };
-            let Some(peer) = self.sessions.get(key).filter(|s| s.paused).and_then(|s| s.peer) else {
-                continue;
-            };
-            if self.is_below_limits(key, self.services.by_name(&service), 2, shared) {
-                resumed += 1;
-                self.sessions[key].paused = false;
+            if self.is_below_limits(key, self.services.find_by_name(service), 2, shared) {
+                resumed.push(key);
+            }
+        }
+        for &key in &resumed {
+            self.paused.queue.pop(key);
+            let session = &mut self.sessions[key];
+            session.paused = false;
+            if let Some(peer) = session.peer {
                 self.actions.push(Action::Pause { peer, paused: false });
-            } else {
-                stay += 1;
-                self.paused.queue.push_back((key, service));
             }
         }
         // The resumed client may send nothing: then it is the next one's turn.
-        self.paused.memory_freed = resumed > 0 && !self.paused.queue.is_empty();
+        self.paused.memory_freed = !resumed.is_empty() && !self.paused.queue.is_empty();
+        #[cfg(test)]
+        {
+            self.paused.looks += looks;
+        }
     }
 
     /// The driver couldn't take in a numbered client's request. `retry_ms`: when the client may try again; 0: never.

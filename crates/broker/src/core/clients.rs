@@ -4,8 +4,10 @@ use super::admission::{Refusal, TOO_MANY_SERVICES};
 use super::drain::STOPPING;
 use super::requests::{State, envelope_bytes};
 use super::sequence_map::RangeCursor;
+use super::service::Place;
 use super::session::{GAP_BYTES, Session};
 use super::settings::{Millis, NEVER};
+use super::tenants::NOBODY;
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use bytes::Bytes;
 use towpath_requests::body::{Arriving, Body};
@@ -31,6 +33,7 @@ impl Core {
             Some(key) => key,
             None => self.sessions.insert(Session::new(Some(client), None)),
         };
+        self.set_tenant(key, self.tenants.of_peer(peer));
         let session = &mut self.sessions[key];
         let former = session.peer.replace(peer);
         session.connections = session.connections.wrapping_add(1).max(1);
@@ -76,14 +79,17 @@ impl Core {
         }
         // Built-in services answer at once, and after a restart nobody would.
         let journalled = self.settings.journal && !volatile && !self.answers_for(service);
-        let room = self.admit(Some(key), service, body.memory_bytes(), journalled);
+        let room = self.admit(self.sessions[key].tenant, Some(key), service, body.memory_bytes(), journalled);
         if let Err(Refusal { status, retry_ms, reason }) = room {
             self.counters.refused += 1;
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
             self.leave_when_done(peer);
             return;
         }
-        let ttl_ms = if ttl_ms == 0 { self.settings.ttl_ms } else { Millis::from(ttl_ms) };
+        let ttl_ms = match ttl_ms {
+            0 => self.settings.ttl_ms,
+            ttl_ms => Millis::from(ttl_ms).min(self.settings.ttl_max_ms),
+        };
         self.accept(now, key, number, ttl_ms, journalled, service, body, None);
     }
 
@@ -110,6 +116,7 @@ impl Core {
             Role::Client(key) if self.sessions[key].client.is_none() => return Some(key),
             Role::None => {
                 let key = self.sessions.insert(Session::new(None, Some(peer)));
+                self.set_tenant(key, self.tenants.of_peer(peer));
                 self.roles.set(peer, Role::Client(key));
                 return Some(key);
             }
@@ -152,7 +159,7 @@ impl Core {
             let (status, reason) = (Status::UNAVAILABLE, "replies are queued; read them before you ask for more");
             return self.stock_refuse(now, peer, envelope, service, status, reason);
         }
-        if self.exceeds_services(service) {
+        if self.exceeds_services(self.sessions[key].tenant, service) {
             return self.stock_refuse(now, peer, envelope, service, Status::UNAVAILABLE, TOO_MANY_SERVICES);
         }
         let session = &mut self.sessions[key];
@@ -162,9 +169,8 @@ impl Core {
         // A stock client can't be told to retry. Instead it isn't read before the next request. Each client may exceed the limit
         // by one request, and all of them together by `late_bytes_max`.
         let service = self.accept(now, key, number, ttl_ms, false, service, Arriving::Body(body), envelope);
-        let service = self.services.at(service);
         if !self.is_below_limits(key, Some(service), 1, 1) {
-            self.pause_client(key, service.name.clone());
+            self.pause_client(key, self.services.at(service).name.clone());
         }
     }
 
@@ -191,7 +197,10 @@ impl Core {
     ) -> ServiceKey {
         let asked = service;
         let is_built_in = self.answers_for(asked);
-        let service = self.services.find_or_add(if is_built_in { BUILT_IN } else { asked });
+        let service = match is_built_in {
+            true => self.find_or_add_service(NOBODY, BUILT_IN),
+            false => self.find_or_add_service(self.sessions[session].tenant, asked),
+        };
         let expires = now.checked_add(ttl_ms).unwrap_or(NEVER);
         self.deadlines.expires_at(expires);
         let slot = self.requests.insert(session, number, service, expires, body);
@@ -205,11 +214,7 @@ impl Core {
             request.extra_mut().asked_service = Some(Bytes::copy_from_slice(asked));
         }
         let bytes = request.bytes();
-        self.bytes += bytes;
-        let state = &mut self.sessions[session];
-        state.bytes += bytes;
-        state.requests.insert(number, slot);
-        state.highest = state.highest.max(number);
+        self.add_request(session, number, slot, bytes);
         self.services.at_mut(service).live += 1;
         self.counters.accepted += 1;
         if journalled {
@@ -221,10 +226,20 @@ impl Core {
             let service = Bytes::copy_from_slice(asked);
             self.actions.push(Action::BuiltIn { token, service, body: self.requests.at(slot).body.clone() });
         } else {
-            self.enqueue(slot, false);
+            self.enqueue(slot, Place::Back);
             self.dispatch(now, service);
         }
         service
+    }
+
+    /// Adds a request of so many bytes to its session.
+    #[inline]
+    pub(super) fn add_request(&mut self, key: SessionKey, number: u64, slot: u32, bytes: usize) {
+        let session = &mut self.sessions[key];
+        session.requests.insert(number, slot);
+        session.highest = session.highest.max(number);
+        self.tenants.at_mut(session.tenant).requests += 1;
+        self.change_bytes(key, 0, bytes);
     }
 
     /// A numbered client confirms outcomes.
@@ -254,11 +269,8 @@ impl Core {
 
     /// Updates the sums of bytes after the gaps between a client's confirmed numbers have changed. `before`: how many there were.
     fn update_gap_bytes(&mut self, key: SessionKey, before: usize) {
-        let session = &mut self.sessions[key];
-        let (before, after) = (before * GAP_BYTES, session.confirmed.gaps() * GAP_BYTES);
-        session.bytes = session.bytes + after - before;
-        self.bytes = self.bytes + after - before;
-        self.paused.memory_freed |= after < before;
+        let after = self.sessions[key].confirmed.gaps();
+        self.change_bytes(key, before * GAP_BYTES, after * GAP_BYTES);
     }
 
     /// Forgets the requests in a range of numbers: the client has their outcomes or doesn't want them.
@@ -332,8 +344,10 @@ impl Core {
             self.actions
                 .push(Action::Disconnect { peer, reason: "the journal couldn't keep the stored request of this name" });
         }
-        let gaps = session.confirmed.gaps();
-        self.bytes -= gaps * GAP_BYTES;
-        self.paused.memory_freed |= gaps > 0;
+        // Gaps between confirmed numbers.
+        self.bytes -= session.bytes;
+        self.tenants.at_mut(session.tenant).bytes -= session.bytes;
+        self.tenants.release(session.tenant);
+        self.paused.memory_freed |= session.bytes > 0;
     }
 }

@@ -1,8 +1,9 @@
 //! Dead letters: requests that used up their attempts. Those in the journal are kept as requests for the dead-letter queue of their
 //! service, whose workers can inspect and repair them.
 
-use super::requests::{REQUEST_BYTES, State};
+use super::requests::REQUEST_BYTES;
 use super::settings::{Millis, NEVER, Settings};
+use super::tenants::NOBODY;
 use super::{Action, Core, SessionKey};
 use bytes::Bytes;
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -119,7 +120,7 @@ impl Core {
         let (client, bytes, large_bytes) = (self.dead_letter_client(id), body.memory_bytes(), body.large_bytes());
         // A stopping broker keeps them all the same.
         let has_room = self.dead_letters.has_room(&self.settings, REQUEST_BYTES + bytes, large_bytes)
-            && self.admit_shared(&queue, bytes).is_ok();
+            && self.admit_shared(NOBODY, &queue, bytes).is_ok();
         if !has_room || self.sessions.find(client).is_some() {
             return None;
         }
@@ -179,10 +180,7 @@ impl Core {
     /// fail it the next moment.
     #[cold]
     pub(super) fn postpone(&mut self, slot: u32) {
-        let request = self.requests.at_mut(slot);
-        request.state = State::Parked;
-        let session = &mut self.sessions[request.session];
-        self.requests.push_back(&mut session.parked, slot);
+        self.park(slot);
     }
 
     /// Part of [`Core::check`].

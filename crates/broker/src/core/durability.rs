@@ -3,8 +3,10 @@
 use super::admission::{NO_JOURNAL, Refusal};
 use super::dead_letter;
 use super::requests::State;
+use super::service::Place;
 use super::session::Session;
 use super::settings::{Millis, NEVER};
+use super::tenants::NOBODY;
 use super::{Action, Core, SessionKey};
 use bytes::Bytes;
 use std::collections::{HashSet, VecDeque};
@@ -283,6 +285,9 @@ impl Core {
         let id = std::mem::take(&mut request.journal_id);
         request.may_send_outcome = true;
         let session = request.session;
+        if matches!(request.state, State::Waiting | State::Parked) {
+            self.count_untried(slot, true);
+        }
         let is_stored = self.fail_stored(id, reason);
         if !is_stored && !self.sessions[session].is_dead_letter {
             return false;
@@ -322,7 +327,7 @@ impl Core {
         let Restored { id, client, number, service, expires, body, outcome } = restored;
         self.durability.last_id = self.durability.last_id.max(id);
         let session = self.absent_session(now, client);
-        let service = self.services.find_or_add(&service);
+        let service = self.find_or_add_service(NOBODY, &service);
         self.services.at_mut(service).live += 1;
         let slot = self.requests.insert(session, number, service, expires, body.into());
         let request = self.requests.at_mut(slot);
@@ -336,19 +341,15 @@ impl Core {
         }
         let (bytes, large_bytes) = (request.bytes(), request.body.large_bytes());
         self.deadlines.expires_at(request.expires);
-        self.bytes += bytes;
-        let state = &mut self.sessions[session];
-        state.is_journalled = true;
-        state.bytes += bytes;
-        state.requests.insert(number, slot);
-        state.highest = state.highest.max(number);
+        self.sessions[session].is_journalled = true;
+        self.add_request(session, number, slot, bytes);
         if number == dead_letter::NUMBER {
             self.mark_dead_letter(session, bytes, large_bytes);
         }
         if is_settled {
             self.replies.add_unconfirmed(&mut self.sessions[session].replies, bytes);
         } else {
-            self.enqueue(slot, false);
+            self.enqueue(slot, Place::Back);
         }
     }
 

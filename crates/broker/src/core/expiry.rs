@@ -2,7 +2,7 @@
 
 use super::requests::State;
 use super::settings::{Millis, NEVER};
-use super::{Action, Core, Kind, SessionKey};
+use super::{Action, Core, Kind};
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Status;
 
@@ -12,6 +12,9 @@ const SWEPT_PER_MILLISECOND: usize = 20_000;
 
 /// Milliseconds between looks at the absent clients.
 const ABSENCE_GRAIN: Millis = 1_000;
+
+/// The same while absent clients with very many requests are being forgotten.
+const FORGET_GRAIN: Millis = 20;
 
 const TOO_SLOW: &str = "a worker exceeded the busy timeout";
 
@@ -76,8 +79,11 @@ impl Core {
             self.end_pauses(now);
         }
         if now >= self.deadlines.absence_check {
+            if !self.forget_absent(now) {
+                self.deadlines.absence_check = now + FORGET_GRAIN;
+                return;
+            }
             self.deadlines.absence_check = now + ABSENCE_GRAIN;
-            self.check_absent(now);
             self.check_held_back(now);
             self.retry_dead_letters(now);
         }
@@ -178,31 +184,6 @@ impl Core {
         }
         for (peer, reason) in gone {
             self.disconnect(now, peer, reason);
-        }
-    }
-
-    fn check_absent(&mut self, now: Millis) {
-        let mut absent: Vec<(Millis, SessionKey, bool)> = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.peer.is_none() && (!session.is_dead_letter || session.requests.is_empty()))
-            .map(|(key, session)| {
-                let kept = if session.is_journalled {
-                    self.settings.journal_retention_ms
-                } else {
-                    self.settings.absent_client_ms
-                };
-                let gone = session.requests.is_empty() || now.saturating_sub(session.absent_since) > kept;
-                (session.absent_since, key, gone)
-            })
-            .collect();
-        let too_many = absent.len().saturating_sub(self.settings.absent_clients_max);
-        absent.sort_unstable();
-        for (index, (_, key, gone)) in absent.into_iter().enumerate() {
-            // Journalled requests were acknowledged: only their retention ends them.
-            if gone || (index < too_many && !self.sessions[key].is_journalled) {
-                self.remove_session(now, key);
-            }
         }
     }
 }

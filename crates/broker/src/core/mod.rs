@@ -11,7 +11,8 @@
 //! |---|---|
 //! | `Requests` | every request, in slots; the lists that requests are linked into |
 //! | `Sessions`, `SequenceMap`, `ConfirmedNumbers` | clients, their requests by number, and the numbers they have confirmed |
-//! | `Services`, `WaitingQueue` | services by name, and the requests that wait for a worker |
+//! | `Tenants` | who clients are, and what each tenant has |
+//! | `Services`, `WaitingQueue` | services by name, and the requests that wait for a worker, by the turns of clients |
 //! | `Workers` | workers, what each holds, and when each may be given more |
 //! | `Roles` | which session or worker a connection belongs to |
 //! | `TokenMaker` | the secret by which a reply's token is recognised |
@@ -23,6 +24,7 @@
 //! | `PausedClients` | stock clients that aren't read, in the order of their turns |
 //! | `InFlightWindows` | bytes sent since the last flush, and the peers with a full window |
 //! | `Deadlines` | when something expires |
+//! | `absent` | clients without a connection, and what gives way when others need it |
 //! | `Drain` | whether the broker is stopping, and the clients that leave |
 //!
 //! # Path of a request
@@ -34,7 +36,7 @@
 //! # Order of calls
 //!
 //! 1. At the start [`Core::restore`] for each request in the journal, then [`Core::restored_up_to`].
-//! 2. In every round, events in the order in which they came. From clients: [`Core::client_hello`], [`Core::request`], [`Core::confirm`],
+//! 2. In every round, events in the order in which they came. [`Core::connected`]. From clients: [`Core::client_hello`], [`Core::request`], [`Core::confirm`],
 //!    [`Core::cancel`], [`Core::stock_request`]; [`Core::refuse`] and [`Core::stock_refuse`] for a request that the driver couldn't take in.
 //!    From workers: [`Core::worker_ready`], [`Core::worker_credit`], [`Core::worker_heard`], [`Core::worker_reply`],
 //!    [`Core::worker_returns_request`], [`Core::worker_leaving`]; [`Core::reject_part`] for a part of a reply. From both:
@@ -51,6 +53,7 @@
 //!
 //! A queue shared by several brokers would be another source of [`Restored`] requests and another sink of [`Entry`]s.
 
+mod absent;
 mod actions;
 mod admission;
 mod clients;
@@ -71,6 +74,7 @@ mod session;
 mod settings;
 mod stats;
 mod stored;
+mod tenants;
 mod token;
 mod worker;
 mod workers;
@@ -92,6 +96,7 @@ use requests::{Requests, State};
 use roles::{Role, Roles};
 use service::Services;
 use session::Sessions;
+use tenants::Tenants;
 use token::TokenMaker;
 use worker::Workers;
 
@@ -99,6 +104,7 @@ use worker::Workers;
 pub type Peer = u32;
 
 type SessionKey = u32;
+type TenantKey = u32;
 type ServiceKey = u32;
 type WorkerKey = u32;
 
@@ -108,6 +114,7 @@ pub struct Core {
     settings: Settings,
     requests: Requests,
     sessions: Sessions,
+    tenants: Tenants,
     services: Services,
     workers: Workers,
     roles: Roles,
@@ -135,6 +142,7 @@ impl Core {
         Core {
             requests: Requests::default(),
             sessions: Sessions::new(seed),
+            tenants: Tenants::new(seed),
             services: Services::new(seed),
             workers: Workers::default(),
             roles: Roles::default(),
@@ -229,13 +237,19 @@ impl Core {
         let request = self.requests.at_mut(slot);
         let before = request.bytes();
         change(request);
-        let after = request.bytes();
-        let session = request.session;
-        self.bytes = self.bytes + after - before;
-        self.paused.memory_freed |= after < before;
-        if let Some(session) = self.sessions.get_mut(session) {
-            session.bytes = session.bytes + after - before;
+        let (session, after) = (request.session, request.bytes());
+        self.change_bytes(session, before, after);
+    }
+
+    /// Updates the sums of bytes: something of this session had `before`, and has `after`.
+    #[inline]
+    fn change_bytes(&mut self, session: SessionKey, before: usize, after: usize) {
+        let session = &mut self.sessions[session];
+        let of_tenant = &mut self.tenants.at_mut(session.tenant).bytes;
+        for sum in [&mut self.bytes, &mut session.bytes, of_tenant] {
+            *sum = *sum + after - before;
         }
+        self.paused.memory_freed |= after < before;
     }
 
     /// Panics unless all lists and sums agree with each other. For tests: looks at every request.
@@ -261,13 +275,18 @@ impl Core {
         let states = |wanted: fn(State) -> bool| self.requests.iter().filter(|(_, r)| wanted(r.state)).count();
         let held: usize = self.workers.iter().map(|(_, worker)| worker.held.len).sum();
         assert_eq!(held, states(|state| matches!(state, State::Held(..))));
-        assert_eq!(self.services.iter().map(|(_, s)| s.waiting.len()).sum::<usize>(), states(|s| s == State::Waiting));
+        assert_eq!(
+            self.services.iter().map(|(_, s)| s.waiting.sums().requests).sum::<usize>(),
+            states(|s| s == State::Waiting)
+        );
         let out = self.workers.iter().filter(|(_, worker)| worker.is_out()).count();
         assert_eq!(out, self.services.iter().map(|(_, service)| service.workers_out).sum::<usize>());
         let parked: usize = self.sessions.iter().map(|(_, session)| session.parked.len).sum();
         assert_eq!(parked, states(|state| state == State::Parked));
         assert_eq!(self.retries.len(), states(|state| state == State::Postponed));
         self.check_windows();
+        self.check_tenants();
+        self.check_untried();
         self.sessions.check();
         self.services.check(&self.requests);
     }

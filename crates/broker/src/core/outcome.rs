@@ -1,6 +1,7 @@
 //! Requests between states: queued, withdrawn, settled, forgotten; and replies in parts.
 
 use super::requests::{REQUEST_BYTES, State};
+use super::service::Place;
 use super::settings::{Millis, NEVER};
 use super::token::Ticket;
 use super::{Action, Core, Kind, Peer, SessionKey};
@@ -31,31 +32,42 @@ impl Core {
 
     /// Puts a request that is in no list into its service's queue.
     #[inline]
-    pub(super) fn enqueue(&mut self, slot: u32, at_the_front: bool) {
-        let queue = &mut self.services.at_mut(self.requests.at(slot).service).waiting;
-        if at_the_front {
-            queue.push_front(&mut self.requests, slot);
-        } else {
-            queue.push_back(&mut self.requests, slot);
-        }
+    pub(super) fn enqueue(&mut self, slot: u32, place: Place) {
+        let tenant = self.sessions[self.requests.at(slot).session].tenant;
+        self.services.enqueue(&mut self.requests, tenant, slot, place);
+        self.count_untried(slot, true);
     }
 
-    /// Takes a request out of its service's queue.
+    /// Takes a request out of its service's queue. `ends_turn`: it is its client's turn, which is over.
     #[inline]
-    pub(super) fn dequeue(&mut self, slot: u32) {
-        self.services.at_mut(self.requests.at(slot).service).waiting.remove(&mut self.requests, slot);
+    pub(super) fn dequeue(&mut self, slot: u32, ends_turn: bool) {
+        self.services.dequeue(&mut self.requests, slot, ends_turn);
+        self.count_untried(slot, false);
         self.paused.memory_freed = true;
+    }
+
+    /// Parks a request that is in no list.
+    pub(super) fn park(&mut self, slot: u32) {
+        let request = self.requests.at_mut(slot);
+        request.state = State::Parked;
+        let session = request.session;
+        self.requests.push_back(&mut self.sessions[session].parked, slot);
+        self.count_untried(slot, true);
+    }
+
+    /// Takes a request out of its client's parked ones. The caller sets its state.
+    fn take_parked(&mut self, slot: u32) {
+        let session = self.requests.at(slot).session;
+        self.requests.unlink(&mut self.sessions[session].parked, slot);
+        self.count_untried(slot, false);
     }
 
     /// Takes a request that isn't settled out of its list. A worker that has it is told to stop, or, if it can't be told, stays
     /// busy until it replies.
     pub(super) fn withdraw(&mut self, now: Millis, slot: u32) {
         match self.requests.at(slot).state {
-            State::Waiting => self.dequeue(slot),
-            State::Parked => {
-                let session = &mut self.sessions[self.requests.at(slot).session];
-                self.requests.unlink(&mut session.parked, slot);
-            }
+            State::Waiting => self.dequeue(slot, false),
+            State::Parked => self.take_parked(slot),
             State::Postponed => self.forget_retry(slot),
             State::Held(key, _) => {
                 let (token, since) = (self.token_of(slot), self.requests.at(slot).since);
@@ -156,14 +168,13 @@ impl Core {
     pub(super) fn free_request(&mut self, slot: u32) {
         self.clear_pending_outcome(self.requests.at(slot).session, slot);
         let request = self.requests.at(slot);
-        let bytes = request.bytes();
-        self.bytes -= bytes;
-        let key = request.session;
+        let (key, bytes) = (request.session, request.bytes());
         if request.state == State::Settled {
             self.replies.remove_unconfirmed(&mut self.sessions[key].replies, bytes);
         }
-        let session = &mut self.sessions[key];
-        session.bytes -= bytes;
+        self.change_bytes(key, bytes, 0);
+        let session = &self.sessions[key];
+        self.tenants.at_mut(session.tenant).requests -= 1;
         let request = self.requests.at(slot);
         let (service, is_dead_letter, large_bytes) =
             (request.service, session.is_dead_letter, request.body.large_bytes());
@@ -174,9 +185,8 @@ impl Core {
             self.dead_letters.remove(bytes, large_bytes);
         }
         self.services.at_mut(service).live -= 1;
-        self.services.remove_if_unused(service);
+        self.remove_service_if_unused(service);
         self.requests.remove(slot);
-        self.paused.memory_freed = true;
     }
 
     /// Queues a client's parked requests again, if it is held back no longer.
@@ -190,12 +200,12 @@ impl Core {
         }
     }
 
-    /// Queues a client's parked requests again.
+    /// Queues a client's parked requests again, before those that came later.
     pub(super) fn unpark_all(&mut self, now: Millis, key: SessionKey) {
         let mut services = Vec::new();
-        while let Some(slot) = self.sessions[key].parked.first() {
-            self.requests.unlink(&mut self.sessions[key].parked, slot);
-            self.enqueue(slot, false);
+        while let Some(slot) = self.sessions[key].parked.last() {
+            self.take_parked(slot);
+            self.enqueue(slot, Place::Front);
             let service = self.requests.at(slot).service;
             if services.last() != Some(&service) {
                 services.push(service);

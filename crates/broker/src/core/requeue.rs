@@ -1,6 +1,7 @@
 //! Requeue: a worker returns a request that it hasn't begun, because it has no room for its large body. Another worker may have.
 //! The first one rests meanwhile, or it would get, and return, all of them.
 
+use super::service::Place;
 use super::settings::Millis;
 use super::worker::Worker;
 use super::{Core, Peer, Role, WorkerKey};
@@ -42,8 +43,8 @@ impl Core {
         self.counters.requeued += 1;
         let request = self.requests.at_mut(slot);
         request.attempt = request.attempt.saturating_sub(1);
-        // To the end of the queue: the others may be small.
-        self.enqueue(slot, false);
+        // Behind its client's other requests, which may be small.
+        self.enqueue(slot, Place::Back);
         self.dispatch(now, service);
     }
 

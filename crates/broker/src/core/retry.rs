@@ -1,6 +1,7 @@
 //! Retries: a worker can't do a request now, and asks for another attempt later.
 
 use super::requests::State;
+use super::service::Place;
 use super::settings::{Millis, NEVER};
 use super::{Core, Peer, Role};
 use std::collections::BTreeSet;
@@ -70,7 +71,7 @@ impl Core {
             && let Some((_, slot)) = self.retries.0.pop_first()
         {
             self.requests.at_mut(slot).state = State::Waiting;
-            self.enqueue(slot, false);
+            self.enqueue(slot, Place::Back);
             self.dispatch(now, self.requests.at(slot).service);
         }
     }

@@ -2,78 +2,63 @@
 
 use super::dead_letter::canonical_name;
 use super::reply_budget::ServiceReplies;
-use super::requests::{List, Request, Requests, State};
-use super::{ServiceKey, WorkerKey};
+use super::requests::{List, Requests, State};
+use super::{Core, ServiceKey, SessionKey, TenantKey, WorkerKey};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
+use towpath_quota::{Order, Turns};
+use towpath_requests::body::Body;
 
-/// Requests that wait for a worker of one service, first in, first out.
+/// Requests that wait for a worker of one service. Tenants take turns, and so do the clients of one; the requests of a client are first
+/// in, first out.
 #[derive(Debug, Default)]
 pub(super) struct WaitingQueue {
-    list: List,
-    bytes: usize,
-    large_bytes: u64,
+    order: Order,
+    sums: WaitingSums,
+}
+
+/// How much waits, of a service or of one tenant for it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct WaitingSums {
+    pub requests: usize,
+    /// Bytes of memory of their bodies.
+    pub bytes: usize,
+    /// Bytes of their bodies that aren't in memory.
+    pub large_bytes: u64,
+}
+
+/// Where a request goes in its service's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Behind its client's others.
+    Back,
+    /// Before its client's others.
+    Front,
+    /// Before all others: its client has the next turn.
+    Next,
 }
 
 impl WaitingQueue {
-    pub fn len(&self) -> usize {
-        self.list.len
+    pub fn sums(&self) -> WaitingSums {
+        self.sums
+    }
+}
+
+impl WaitingSums {
+    #[inline]
+    fn add(&mut self, body: &Body) {
+        self.requests += 1;
+        self.bytes += body.memory_bytes();
+        self.large_bytes += body.large_bytes();
     }
 
     #[inline]
-    pub fn first(&self) -> Option<u32> {
-        self.list.first()
-    }
-
-    /// Bytes of memory of their bodies.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Bytes of their bodies that aren't in memory.
-    pub fn large_bytes(&self) -> u64 {
-        self.large_bytes
-    }
-
-    #[inline]
-    pub fn push_back(&mut self, requests: &mut Requests, slot: u32) {
-        self.count(requests.at_mut(slot));
-        requests.push_back(&mut self.list, slot);
-    }
-
-    #[inline]
-    pub fn push_front(&mut self, requests: &mut Requests, slot: u32) {
-        self.count(requests.at_mut(slot));
-        requests.push_front(&mut self.list, slot);
-    }
-
-    /// Removes a request from anywhere in the queue. The caller sets its state.
-    #[inline]
-    pub fn remove(&mut self, requests: &mut Requests, slot: u32) {
-        let body = &requests.at(slot).body;
+    fn remove(&mut self, body: &Body) {
+        self.requests -= 1;
         self.bytes -= body.memory_bytes();
         self.large_bytes -= body.large_bytes();
-        requests.unlink(&mut self.list, slot);
-    }
-
-    fn check(&self, requests: &Requests) {
-        let (mut len, mut bytes, mut large_bytes) = (0, 0, 0);
-        for slot in requests.listed(&self.list) {
-            let request = requests.at(slot);
-            assert_eq!(request.state, State::Waiting);
-            (len, bytes) = (len + 1, bytes + request.body.memory_bytes());
-            large_bytes += request.body.large_bytes();
-        }
-        assert_eq!((len, bytes, large_bytes), (self.list.len, self.bytes, self.large_bytes), "a service's queue");
-    }
-
-    #[inline]
-    fn count(&mut self, request: &mut Request) {
-        request.state = State::Waiting;
-        self.bytes += request.body.memory_bytes();
-        self.large_bytes += request.body.large_bytes();
     }
 }
 
@@ -81,6 +66,8 @@ impl WaitingQueue {
 #[derive(Debug)]
 pub(super) struct Service {
     pub name: Bytes,
+    /// Whose request has added it; nobody's if it was a worker.
+    pub owner: TenantKey,
     pub waiting: WaitingQueue,
     /// Requests for it, in whatever state.
     pub live: usize,
@@ -97,14 +84,17 @@ pub(super) struct Service {
 pub(super) struct Services {
     slab: Slab<Service>,
     by_name: HashMap<Bytes, ServiceKey, FixedState>,
+    /// Waiting requests of all services: a line for each client of each.
+    lines: Turns<(ServiceKey, TenantKey), (ServiceKey, SessionKey), List, WaitingSums, FixedState>,
     /// The service that was looked up last: most requests of a block are for the same one.
     last: Option<(Bytes, ServiceKey)>,
 }
 
 impl Services {
     pub fn new(seed: u64) -> Services {
-        let by_name = HashMap::with_hasher(FixedState::with_seed(seed));
-        Services { slab: Slab::new(), by_name, last: None }
+        let hasher = || FixedState::with_seed(seed);
+        let by_name = HashMap::with_hasher(hasher());
+        Services { slab: Slab::new(), by_name, lines: Turns::with_hashers(hasher(), hasher()), last: None }
     }
 
     pub fn len(&self) -> usize {
@@ -123,30 +113,79 @@ impl Services {
         Some(key)
     }
 
-    pub fn find_or_add(&mut self, name: &[u8]) -> ServiceKey {
-        self.find(name).unwrap_or_else(|| {
-            let name = Bytes::copy_from_slice(&canonical_name(name));
-            let key = self.slab.insert(Service {
-                name: name.clone(),
-                waiting: WaitingQueue::default(),
-                live: 0,
-                workers: 0,
-                workers_out: 0,
-                replies: ServiceReplies::default(),
-                available: VecDeque::new(),
-            }) as ServiceKey;
-            self.by_name.insert(name, key);
-            key
-        })
+    /// Adds a service. There is none of that name.
+    fn add(&mut self, name: &[u8], owner: TenantKey) -> ServiceKey {
+        let name = Bytes::copy_from_slice(&canonical_name(name));
+        let key = self.slab.insert(Service {
+            name: name.clone(),
+            owner,
+            waiting: WaitingQueue::default(),
+            live: 0,
+            workers: 0,
+            workers_out: 0,
+            replies: ServiceReplies::default(),
+            available: VecDeque::new(),
+        }) as ServiceKey;
+        self.by_name.insert(name, key);
+        key
     }
 
-    /// Removes a service without workers and requests.
-    pub fn remove_if_unused(&mut self, key: ServiceKey) {
-        if self.slab.get(key as usize).is_some_and(|service| service.live == 0 && service.workers == 0) {
-            let service = self.slab.remove(key as usize);
-            self.by_name.remove(&service.name);
-            self.last = None;
+    /// Removes a service without workers and requests. Returns its owner.
+    fn remove_if_unused(&mut self, key: ServiceKey) -> Option<TenantKey> {
+        self.slab.get(key as usize).filter(|service| service.live == 0 && service.workers == 0)?;
+        let service = self.slab.remove(key as usize);
+        self.by_name.remove(&service.name);
+        self.last = None;
+        Some(service.owner)
+    }
+
+    /// Puts a request of this tenant that is in no list into its service's queue.
+    #[inline]
+    pub fn enqueue(&mut self, requests: &mut Requests, tenant: TenantKey, slot: u32, place: Place) {
+        let request = requests.at_mut(slot);
+        request.state = State::Waiting;
+        let (service, session) = (request.service, request.session);
+        let WaitingQueue { order, sums } = &mut self.slab[service as usize].waiting;
+        let (line, of_tenant) = self.lines.line(order, &(service, tenant), (service, session));
+        sums.add(&request.body);
+        of_tenant.add(&request.body);
+        match place {
+            Place::Back => requests.push_back(line, slot),
+            Place::Front | Place::Next => requests.push_front(line, slot),
         }
+        if place == Place::Next {
+            self.lines.move_to_front(order, (service, session));
+        }
+    }
+
+    /// Takes a request out of its service's queue. The caller sets its state.
+    #[inline]
+    pub fn dequeue(&mut self, requests: &mut Requests, slot: u32, ends_turn: bool) {
+        let request = requests.at(slot);
+        let key = (request.service, request.session);
+        let WaitingQueue { order, sums } = &mut self.slab[request.service as usize].waiting;
+        let Some((line, of_tenant)) = self.lines.get_mut(key) else { return };
+        sums.remove(&request.body);
+        of_tenant.remove(&request.body);
+        requests.unlink(line, slot);
+        let is_over = line.len == 0;
+        if ends_turn {
+            self.lines.end_turn(order, key);
+        }
+        if is_over {
+            self.lines.remove(order, key);
+        }
+    }
+
+    /// The request whose turn it is.
+    #[inline]
+    pub fn first_waiting(&self, key: ServiceKey) -> Option<u32> {
+        self.lines.first(&self.at(key).waiting.order)?.1.first()
+    }
+
+    /// How much of a tenant's waits for a service.
+    pub fn waiting_of(&self, key: ServiceKey, tenant: TenantKey) -> WaitingSums {
+        self.lines.tenant(&(key, tenant)).copied().unwrap_or_default()
     }
 
     #[inline]
@@ -164,7 +203,12 @@ impl Services {
     }
 
     pub fn by_name(&self, name: &[u8]) -> Option<&Service> {
-        self.by_name.get(&*canonical_name(name)).map(|&key| self.at(key))
+        self.find_by_name(name).map(|key| self.at(key))
+    }
+
+    /// The same as [`Services::find`], without remembering the service.
+    pub fn find_by_name(&self, name: &[u8]) -> Option<ServiceKey> {
+        self.by_name.get(&*canonical_name(name)).copied()
     }
 
     pub fn get_mut(&mut self, key: ServiceKey) -> Option<&mut Service> {
@@ -176,11 +220,41 @@ impl Services {
         assert_eq!(self.slab.len(), self.by_name.len());
         for (key, service) in self.iter() {
             assert_eq!(self.by_name.get(&service.name), Some(&key));
-            service.waiting.check(requests);
+            let mut sums = WaitingSums::default();
+            for ((of, session), line) in self.lines.iter(&service.waiting.order) {
+                assert!(of == key && line.len > 0, "a line without requests, or of another service");
+                for slot in requests.listed(line) {
+                    let request = requests.at(slot);
+                    assert_eq!((request.state, request.service, request.session), (State::Waiting, key, session));
+                    sums.add(&request.body);
+                }
+            }
+            assert_eq!(sums, service.waiting.sums, "a service's queue");
         }
     }
 
     pub fn get(&self, key: ServiceKey) -> Option<&Service> {
         self.slab.get(key as usize)
+    }
+}
+
+impl Core {
+    /// The service of that name, added if need be for this tenant.
+    #[inline]
+    pub(super) fn find_or_add_service(&mut self, tenant: TenantKey, name: &[u8]) -> ServiceKey {
+        self.services.find(name).unwrap_or_else(|| {
+            self.tenants.acquire(tenant);
+            self.tenants.at_mut(tenant).services += 1;
+            self.services.add(name, tenant)
+        })
+    }
+
+    /// Removes a service without workers and requests.
+    #[inline]
+    pub(super) fn remove_service_if_unused(&mut self, key: ServiceKey) {
+        if let Some(owner) = self.services.remove_if_unused(key) {
+            self.tenants.at_mut(owner).services -= 1;
+            self.tenants.release(owner);
+        }
     }
 }

@@ -1,11 +1,13 @@
 //! Sessions: what the broker knows of a client.
 
+use super::absent::Untried;
 use super::in_flight::InFlightWindow;
 use super::reply_budget::ClientReplies;
 use super::requests::List;
 use super::sequence_map::SequenceMap;
 use super::settings::Millis;
-use super::{Peer, SessionKey};
+use super::tenants::NOBODY;
+use super::{Peer, SessionKey, TenantKey};
 use foldhash::fast::FixedState;
 use slab::Slab;
 use std::collections::{BTreeMap, HashMap};
@@ -22,6 +24,8 @@ pub(super) struct Session {
     pub client: Option<ClientId>,
     /// Its connection, if it is connected.
     pub peer: Option<Peer>,
+    /// Whose share and turns it has: those of its last connection.
+    pub tenant: TenantKey,
     /// Connections that it has had.
     pub connections: u32,
     /// When its last connection ended.
@@ -37,6 +41,8 @@ pub(super) struct Session {
     /// Bytes of memory of its requests, unconfirmed replies and gaps.
     pub bytes: usize,
     pub replies: ClientReplies,
+    /// Its queued and parked requests that nobody would miss: see [`Core::count_untried`](super::Core::count_untried).
+    pub untried: Untried,
     /// Requests that wait until it confirms replies.
     pub parked: List,
     /// Bytes sent to it.
@@ -62,6 +68,7 @@ impl Session {
         Session {
             client,
             peer,
+            tenant: NOBODY,
             connections: 0,
             absent_since: 0,
             requests: SequenceMap::default(),
@@ -70,6 +77,7 @@ impl Session {
             next_number: 1,
             bytes: 0,
             replies: ClientReplies::default(),
+            untried: Untried::default(),
             parked: List::default(),
             window: InFlightWindow::default(),
             pending_outcomes: List::default(),

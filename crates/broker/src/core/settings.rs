@@ -41,6 +41,8 @@ pub struct Settings {
     pub absent_clients_max: usize,
     /// Time after which a request expires, if its client doesn't say.
     pub ttl_ms: Millis,
+    /// The most that a client may ask for. A request that asks for more gets this.
+    pub ttl_max_ms: Millis,
     /// Attempts at a request before it is given up, because each time its worker went.
     pub attempts_max: u16,
     /// How long a worker may have a request. `None`: as long as it is connected.
@@ -59,6 +61,16 @@ impl Settings {
     /// Services that requests may add. The rest is for workers, which no client may keep out.
     pub fn asked_services_max(&self) -> usize {
         self.services_max - self.services_max / 10
+    }
+
+    /// Clients without a connection give way to others while they have more than this of the requests in all: a quarter.
+    pub fn absent_requests_max(&self) -> usize {
+        self.requests_max / 4
+    }
+
+    /// The same of the memory.
+    pub fn absent_bytes_max(&self) -> usize {
+        self.bytes_max / 4
     }
 
     /// Dead letters in all. All of them are looked at every second.
@@ -107,6 +119,7 @@ impl Default for Settings {
             services_max: 100_000,
             absent_clients_max: 100_000,
             ttl_ms: 60_000,
+            ttl_max_ms: 7 * 24 * 3_600_000,
             attempts_max: 5,
             busy_timeout_ms: None,
             absent_client_ms: 5 * 60_000,

@@ -67,9 +67,9 @@ impl Service {
     fn info(&self) -> ServiceInfo {
         ServiceInfo {
             name: self.name.clone(),
-            waiting: self.waiting.len(),
-            waiting_bytes: self.waiting.bytes(),
-            waiting_large_bytes: self.waiting.large_bytes(),
+            waiting: self.waiting.sums().requests,
+            waiting_bytes: self.waiting.sums().bytes,
+            waiting_large_bytes: self.waiting.sums().large_bytes,
             live: self.live,
             workers: self.workers,
         }

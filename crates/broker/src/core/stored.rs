@@ -3,10 +3,11 @@
 //! Every stored request is the only one of an absent client of that name. The broker answers the request that stored or closed it when a
 //! crash can't undo that any more.
 
-use super::Core;
 use super::requests::State;
 use super::settings::{Millis, NEVER};
+use super::tenants::NOBODY;
 use super::token::Ticket;
+use super::{Core, TenantKey};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use towpath_requests::body::Body;
@@ -63,12 +64,14 @@ impl Core {
     /// is answered with `answer`.
     pub fn store(&mut self, now: Millis, name: ClientId, service: &[u8], body: Body, token: Token, answer: Body) {
         // Limited like what clients hold themselves, since nobody may ever ask for it.
-        let refusal = self.admit(None, service, body.memory_bytes(), true).err().map(|refusal| refusal.reason);
+        let tenant = self.tenant_of(&token);
+        let refusal = self.admit(tenant, None, service, body.memory_bytes(), true).err().map(|refusal| refusal.reason);
         let is_taken = self.sessions.find(name).is_some();
         if let Some(reason) = refusal.or(is_taken.then_some("the name is taken; ask again for another")) {
             return self.built_in_reply(&token, Status::OK, failed(reason));
         }
         let session = self.absent_session(now, name);
+        self.set_tenant(session, tenant);
         self.stored.answers.insert(self.durability.next_id(), (token, answer));
         self.accept(now, session, STORED_NUMBER, NEVER, true, service, body.into(), None);
     }
@@ -122,6 +125,13 @@ impl Core {
             self.built_in_reply(token, Status::OK, failed(reason));
         }
         answer.is_some()
+    }
+
+    /// The tenant of the client that asked.
+    fn tenant_of(&self, token: &Token) -> TenantKey {
+        let ticket = Ticket::read(token);
+        let request = self.requests.find(ticket.slot, ticket.generation);
+        request.map_or(NOBODY, |request| self.sessions[request.session].tenant)
     }
 
     /// The client and number of a numbered client's request, whose reply must be in memory or in one file.

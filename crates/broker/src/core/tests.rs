@@ -3,6 +3,7 @@
 mod any_order;
 mod bounds;
 mod dead_letter;
+mod fairness;
 mod in_flight;
 mod reply_budget;
 mod requeue;

@@ -3,7 +3,9 @@
 use super::in_flight::InFlightWindow;
 use super::reply_budget::ExpectedBytes;
 use super::requests::{List, State};
+use super::service::Place;
 use super::settings::Millis;
+use super::tenants::NOBODY;
 use super::token::Ticket;
 use super::worker::Worker;
 use super::{Action, Core, Kind, Peer, Role, ServiceKey, WorkerKey};
@@ -32,7 +34,7 @@ impl Core {
         if self.services.len() >= self.settings.services_max && self.services.find(service).is_none() {
             return self.disconnect(now, peer, "the broker has as many services as it can hold");
         }
-        let service = self.services.find_or_add(service);
+        let service = self.find_or_add_service(NOBODY, service);
         self.services.at_mut(service).workers += 1;
         let worker = self.workers.insert(Worker {
             peer,
@@ -315,7 +317,8 @@ impl Core {
     pub(super) fn dispatch(&mut self, now: Millis, key: ServiceKey) {
         loop {
             let Some(service) = self.services.get(key) else { return };
-            let (Some(slot), Some(&first)) = (service.waiting.first(), service.available.front()) else { return };
+            let Some(&first) = service.available.front() else { return };
+            let Some(slot) = self.services.first_waiting(key) else { return };
             let worker = &self.workers[first];
             if !worker.has_credit() {
                 self.services.at_mut(key).available.pop_front();
@@ -327,15 +330,14 @@ impl Core {
             if self.is_held_back(now, session, 1)
                 || self.replies.expects_enough(now, &self.sessions[session].replies, expected)
             {
-                self.dequeue(slot);
-                self.requests.push_back(&mut self.sessions[session].parked, slot);
-                self.requests.at_mut(slot).state = State::Parked;
+                self.dequeue(slot, false);
+                self.park(slot);
                 continue;
             }
             if self.replies.must_wait(key, &mut self.services.at_mut(key).replies, expected) {
                 return;
             }
-            self.dequeue(slot);
+            self.dequeue(slot, true);
             self.dispatch_to(now, slot, first, expected);
             self.services.at_mut(key).available.pop_front();
             self.workers[first].in_available = false;
@@ -379,7 +381,8 @@ impl Core {
         request.parts_on != 0 && self.sessions[request.session].client.is_none()
     }
 
-    /// A worker's connection has ended. Puts its requests back at the front of the queue, in the order of their dispatch.
+    /// A worker's connection has ended. Puts its requests back at the front of the queue, in the order of their dispatch:
+    /// their clients have waited for their turns.
     pub(super) fn worker_gone(&mut self, now: Millis, key: WorkerKey) {
         let service = self.workers[key].service;
         self.services.at_mut(service).available.retain(|&available| available != key);
@@ -395,7 +398,7 @@ impl Core {
                 given_up.push(slot);
             } else {
                 self.counters.requeued += 1;
-                self.enqueue(slot, true);
+                self.enqueue(slot, Place::Next);
             }
         }
         given_up.into_iter().rev().for_each(|slot| self.give_up(now, slot));
@@ -407,7 +410,7 @@ impl Core {
         its.workers -= 1;
         its.workers_out -= usize::from(is_out);
         self.dispatch(now, service);
-        self.services.remove_if_unused(service);
+        self.remove_service_if_unused(service);
     }
 
     pub(super) fn worker_blocked(&mut self, now: Millis, key: WorkerKey, blocked: bool) {

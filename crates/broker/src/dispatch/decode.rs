@@ -45,6 +45,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 }
                 debug_assert!(!self.core.has_role(peer.slot()), "what it is was left behind by another connection");
                 self.connections.insert(peer, self.transport.address(peer));
+                if let Some(tenant) = self.transport.tenant(peer) {
+                    self.core.connected(peer.slot(), tenant);
+                }
             }
             Event::Writable { peer } => self.on_writable(peer),
             Event::HungUp { peer } => {

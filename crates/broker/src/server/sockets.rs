@@ -4,7 +4,7 @@ use crate::transport::Transport;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::time::{Duration, Instant};
-use towpath_sockets::{Address, Event, Hub, LargeMessages, Message, PeerId, Queued, SendError};
+use towpath_sockets::{Address, Event, Hub, LargeMessages, Message, PeerId, Queued, SendError, Tenant};
 
 /// A hub, and when the broker was started.
 #[derive(Debug)]
@@ -111,6 +111,10 @@ impl Transport for Sockets {
 
     fn address(&self, peer: PeerId) -> Option<Address> {
         self.hub.peer(peer).map(|peer| peer.address)
+    }
+
+    fn tenant(&self, peer: PeerId) -> Option<Tenant> {
+        self.hub.peer(peer).as_ref().map(Tenant::of)
     }
 }
 

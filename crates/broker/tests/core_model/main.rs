@@ -9,9 +9,11 @@ use std::collections::{HashMap, HashSet};
 use towpath_broker::core::{Action, Core, Entry, Kind, Peer, Settings};
 use towpath_requests::numbered::{ClientId, Status, Token};
 use towpath_requests::{Arriving, Body};
+use towpath_sockets::Tenant;
 
 #[derive(Debug, Clone)]
 enum Step {
+    Connected { peer: Peer, tenant: u8 },
     Hello { peer: Peer, client: u8, first: u64 },
     Ready { peer: Peer, stock: bool, service: u8, credit: usize },
     Request { peer: Peer, number: u64, ttl: u32, volatile: bool, service: u8, length: usize },
@@ -35,6 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
     let length = prop_oneof![4 => 8..60_usize, 2 => 60..700_usize, 1 => 700..2_500_usize];
     let (service, number) = (0..2_u8, 1..24_u64);
     prop_oneof![
+        1 => (any_peer.clone(), 1..4_u8).prop_map(|(peer, tenant)| Step::Connected { peer, tenant }),
         3 => (one_of(client.clone()), 0..3_u8, prop_oneof![5 => Just(1), 1 => 1..12_u64])
             .prop_map(|(peer, client, first)| Step::Hello { peer, client, first }),
         4 => (one_of(worker.clone()), any::<bool>(), prop_oneof![5 => service.clone(), 1 => 2..4_u8], 0..4_usize)
@@ -166,10 +169,16 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
         taken: 0,
         persisted: 0,
     };
+    // Tenants are known by these connections, so that none is forgotten.
+    (1..4).for_each(|tenant| real.core.connected(20 + tenant, Tenant::Ipc(Some(tenant))));
     let mut now = 0;
     for (name, step) in (1_u64..).zip(steps) {
         let core = &mut real.core;
         match step.clone() {
+            Step::Connected { peer, tenant } => {
+                core.connected(peer, Tenant::Ipc(Some(u32::from(tenant))));
+                model.connected(peer, tenant);
+            }
             Step::Hello { peer, client, first } => {
                 core.client_hello(now, peer, ClientId([client; 16]), first);
                 model.hello(now, peer, client, first);

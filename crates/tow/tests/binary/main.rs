@@ -11,6 +11,7 @@ mod crashes;
 mod demo;
 mod destination;
 mod failover;
+mod fairness;
 mod features;
 mod following;
 mod hanging_disk;

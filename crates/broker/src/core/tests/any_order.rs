@@ -60,7 +60,7 @@ fn check_progress(core: &Core, now: Millis) {
         let is_held_back = core.is_held_back(now, key, 2) || core.settings.bytes_max < 1 << 20;
         assert!(session.parked.len == 0 || session.is_dead_letter || is_held_back, "requests are never executed");
     }
-    for (_, service) in core.services.iter().filter(|(_, service)| service.waiting.len() > 0) {
+    for (_, service) in core.services.iter().filter(|(_, service)| service.waiting.sums().requests > 0) {
         let works = |worker: &Worker| core.services.at(worker.service).name == service.name && worker.has_credit();
         let is_idle = core.workers.iter().any(|(_, worker)| works(worker));
         assert!(!is_idle || service.replies.waits_for_memory(), "a worker waits for what waits for it");

@@ -1,8 +1,10 @@
 //! The model: vectors instead of lists and sums.
 
+mod queue;
 mod requests;
 mod workers;
 
+use queue::Queue;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use towpath_broker::core::{Counters, Kind, Millis, Peer, Settings};
 
@@ -106,6 +108,7 @@ struct Request {
 struct Session {
     client: Option<u8>,
     peer: Option<Peer>,
+    tenant: u8,
     connections: u32,
     absent_since: Millis,
     confirmed: BTreeSet<u64>,
@@ -172,7 +175,9 @@ pub struct Model {
     requests: Slots<Request>,
     sessions: Slots<Session>,
     workers: Slots<Worker>,
-    queues: BTreeMap<u8, Vec<usize>>,
+    queues: BTreeMap<u8, Queue>,
+    /// Tenants of connections; 0: unknown.
+    tenants: BTreeMap<Peer, u8>,
     /// Sizes of recent replies by service.
     reply_sizes: BTreeMap<u8, usize>,
     /// Services whose requests wait for memory.
@@ -180,7 +185,10 @@ pub struct Model {
     pub now: Millis,
     roles: BTreeMap<Peer, Role>,
     awaiting: VecDeque<Awaiting>,
-    paused: VecDeque<(usize, u8)>,
+    /// Clients, as requests of themselves.
+    paused: Queue,
+    /// The service whose queue each waits for.
+    paused_for: BTreeMap<usize, u8>,
     memory_freed: bool,
     turns: u64,
     next_heartbeat: Millis,
@@ -197,12 +205,14 @@ impl Model {
             sessions: Slots { all: Vec::new(), free: Vec::new() },
             workers: Slots { all: Vec::new(), free: Vec::new() },
             queues: BTreeMap::new(),
+            tenants: BTreeMap::new(),
             reply_sizes: BTreeMap::new(),
             waiting_services: VecDeque::new(),
             now: 0,
             roles: BTreeMap::new(),
             awaiting: VecDeque::new(),
-            paused: VecDeque::new(),
+            paused: Queue::default(),
+            paused_for: BTreeMap::new(),
             memory_freed: false,
             turns: 0,
             next_heartbeat: 0,
@@ -278,7 +288,8 @@ impl Model {
                     } else {
                         self.counters.requeued += 1;
                         self.requests.at(slot).state = State::Waiting;
-                        self.queues.entry(service).or_default().insert(0, slot);
+                        let tenant = self.sessions.at(session).tenant;
+                        self.queues.entry(service).or_default().push_next(tenant, session, slot);
                     }
                 }
                 given_up.into_iter().rev().for_each(|slot| self.give_up(now, slot));
@@ -304,7 +315,11 @@ impl Model {
         }
         self.memory_freed |= self.sessions.at(key).gap_bytes() > 0;
         self.sessions.take(key);
-        self.paused.retain(|&(paused, _)| paused != key);
+        self.paused.remove(key);
+    }
+
+    pub fn connected(&mut self, peer: Peer, tenant: u8) {
+        self.tenants.insert(peer, tenant);
     }
 
     pub fn hello(&mut self, now: Millis, peer: Peer, client: u8, first: u64) {
@@ -313,7 +328,9 @@ impl Model {
         }
         let known = self.sessions.iter().find(|(_, session)| session.client == Some(client)).map(|(key, _)| key);
         let key = known.unwrap_or_else(|| self.add_session(Some(client), None));
+        let tenant = self.tenant_of(peer);
         let session = self.sessions.at(key);
+        session.tenant = tenant;
         session.blocked = false;
         session.connections += 1;
         if let Some(former) = session.peer.replace(peer) {
@@ -327,10 +344,16 @@ impl Model {
         self.unpark(key);
     }
 
+    fn tenant_of(&self, peer: Peer) -> u8 {
+        self.tenants.get(&peer).copied().unwrap_or(0)
+    }
+
     fn add_session(&mut self, client: Option<u8>, peer: Option<Peer>) -> usize {
+        let tenant = peer.map_or(0, |peer| self.tenant_of(peer));
         self.sessions.put(Session {
             client,
             peer,
+            tenant,
             connections: 0,
             absent_since: 0,
             confirmed: BTreeSet::new(),
@@ -423,6 +446,7 @@ impl Model {
                     self.remove_session(key);
                 }
             }
+            self.give_way();
             let held_back = self.sessions.iter().filter(|(_, one)| !one.is_dead_letter && !one.parked.is_empty());
             let held_back: Vec<usize> = held_back.map(|(key, _)| key).collect();
             held_back.into_iter().for_each(|key| self.unpark(key));
@@ -436,23 +460,75 @@ impl Model {
         }
     }
 
+    /// Forgets requests of absent clients that no worker has had, while these are over a quarter of something of which over half is used.
+    fn give_way(&mut self) {
+        let is_absent = |session: &Session| session.peer.is_none() && !session.is_dead_letter;
+        let absent = self.sessions.iter().filter(|(_, session)| is_absent(session));
+        let mut absent: Vec<(Millis, usize, u8)> = absent.map(|(key, s)| (s.absent_since, key, s.tenant)).collect();
+        absent.sort_unstable();
+        let (settings, (all, all_bytes)) = (&self.settings, self.load());
+        let requests = |key: usize| self.untried(key).count();
+        let bytes = |key: usize| self.untried(key).map(|(_, request)| request.bytes).sum();
+        let mut hogs = Vec::new();
+        for (measure, all, most) in [
+            (&requests as &dyn Fn(usize) -> usize, all, settings.requests_max),
+            (&bytes, all_bytes, settings.bytes_max),
+        ] {
+            let (mut left, mut all) = (absent.clone(), all);
+            while left.iter().map(|(_, key, _)| measure(*key)).sum::<usize>() > most / 4 && all > most / 2 {
+                let of = |tenant: u8| {
+                    left.iter().filter(|(.., of)| *of == tenant).map(|(_, key, _)| measure(*key)).sum::<usize>()
+                };
+                let hog = left.iter().map(|(.., tenant)| *tenant).max_by_key(|&tenant| (of(tenant), tenant));
+                let at = left.iter().position(|(.., tenant)| Some(*tenant) == hog).expect("one is absent");
+                let (_, key, _) = left.remove(at);
+                all -= measure(key);
+                hogs.push(key);
+            }
+        }
+        for key in hogs {
+            if self.sessions.all[key].is_none() {
+                continue;
+            }
+            let mut slots: Vec<(u64, usize)> =
+                self.untried(key).map(|(slot, request)| (request.number, slot)).collect();
+            slots.sort_unstable();
+            for (_, slot) in slots {
+                self.counters.given_up += 1;
+                self.withdraw(slot);
+                self.forget(slot);
+            }
+            if self.of_session(key).next().is_none() {
+                self.remove_session(key);
+            }
+        }
+    }
+
+    /// Requests of a client that no worker has had, and that aren't in the journal.
+    fn untried(&self, key: usize) -> impl Iterator<Item = (usize, &Request)> {
+        let waits = |request: &Request| matches!(request.state, State::Waiting | State::Parked);
+        let its = self.requests.iter().filter(move |(_, request)| request.session == key && waits(request));
+        its.filter(|(_, request)| request.attempt == 0 && !request.is_journalled)
+    }
+
     fn resume(&mut self) {
         if !std::mem::take(&mut self.memory_freed) {
             return;
         }
-        let mut resumed = 0;
-        for (key, service) in std::mem::take(&mut self.paused) {
-            let Some(session) = self.sessions.all.get(key).and_then(Option::as_ref) else { continue };
-            let (true, Some(peer)) = (session.paused, session.peer) else { continue };
+        let mut resumed = Vec::new();
+        for key in self.paused.requests() {
             // One if there is room, all if there is much.
-            if self.is_below_limits(key, service, 2, 1 + resumed.min(1)) {
-                resumed += 1;
-                self.sessions.at(key).paused = false;
-                self.seen.push(Seen::Pause { peer, paused: false });
-            } else {
-                self.paused.push_back((key, service));
+            if self.is_below_limits(key, self.paused_for[&key], 2, 1 + resumed.len().min(1)) {
+                resumed.push(key);
             }
         }
-        self.memory_freed = resumed > 0 && !self.paused.is_empty();
+        for &key in &resumed {
+            self.paused.take(key);
+            let session = self.sessions.at(key);
+            session.paused = false;
+            let peer = session.peer.expect("stock clients are connected");
+            self.seen.push(Seen::Pause { peer, paused: false });
+        }
+        self.memory_freed = !resumed.is_empty() && self.paused.first().is_some();
     }
 }

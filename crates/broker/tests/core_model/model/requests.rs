@@ -30,7 +30,7 @@ impl Model {
             }
         } else if self.sessions.at(key).confirmed.contains(&number) {
             self.counters.duplicates += 1;
-        } else if !self.admits(Some(key), service, memory_bytes(length)) {
+        } else if !self.admits(self.tenant_of_session(key), Some(key), service, memory_bytes(length)) {
             self.counters.refused += 1;
             self.seen.push(Seen::Refused { peer, number });
         } else {
@@ -40,25 +40,74 @@ impl Model {
         }
     }
 
+    fn tenant_of_session(&self, key: usize) -> u8 {
+        self.sessions.all[key].as_ref().map_or(0, |session| session.tenant)
+    }
+
     pub(super) fn queued(&self, service: u8) -> (usize, usize) {
-        let queue = self.queues.get(&service).map_or(&[][..], |queue| queue);
-        let of = |slot: &usize| self.requests.all[*slot].as_ref().map_or(0, |request| request.bytes - REQUEST_BYTES);
-        (queue.len(), queue.iter().map(of).sum())
+        self.sums(self.queues.get(&service).into_iter().flat_map(|queue| queue.requests()))
+    }
+
+    /// The number of queued requests, and the bytes of their bodies.
+    fn sums(&self, queued: impl Iterator<Item = usize>) -> (usize, usize) {
+        let of = |slot: usize| self.requests.all[slot].as_ref().map_or(0, |request| request.bytes - REQUEST_BYTES);
+        queued.fold((0, 0), |(count, bytes), slot| (count + 1, bytes + of(slot)))
+    }
+
+    /// Requests and bytes that a tenant may have beside those that it has, of all and of a service's queue. It may have three times what is
+    /// free. Of a queue others may have a third more.
+    fn left_of_shares(&self, tenant: u8, service: u8) -> (usize, usize) {
+        let settings = &self.settings;
+        let ((all, all_bytes), (queued, queued_bytes)) = (self.load(), self.queued(service));
+        if tenant == 0 {
+            let requests = settings.requests_max.saturating_sub(all);
+            let bytes = settings.bytes_max.saturating_sub(all_bytes);
+            return (
+                requests.min(settings.service_requests_max.saturating_sub(queued)),
+                bytes.min(settings.service_bytes_max.saturating_sub(queued_bytes)),
+            );
+        }
+        let its = self.sessions.iter().filter(|(_, session)| session.tenant == tenant).map(|(key, _)| key);
+        let (own, own_bytes) =
+            its.fold((0, 0), |(count, bytes), key| (count + self.of_session(key).count(), bytes + self.bytes_of(key)));
+        let (waiting, waiting_bytes) = self.queued_of(tenant, service);
+        let left = |most: usize, used: usize, own: usize| {
+            let free = most.saturating_sub(used);
+            free.min((3 * free).saturating_sub(own))
+        };
+        let of_queue = |most: usize, used: usize, own: usize| {
+            left(most + most.div_ceil(3), used, own).min(most.saturating_sub(own))
+        };
+        let bytes = left(settings.bytes_max, all_bytes, own_bytes);
+        let requests = left(settings.requests_max, all, own).min(bytes / REQUEST_BYTES);
+        let bytes = bytes.saturating_sub(REQUEST_BYTES);
+        (
+            requests.min(of_queue(settings.service_requests_max, queued, waiting)),
+            bytes.min(of_queue(settings.service_bytes_max, queued_bytes, waiting_bytes)),
+        )
+    }
+
+    /// The same as [`Model::queued`] of one tenant. 0: of all.
+    fn queued_of(&self, tenant: u8, service: u8) -> (usize, usize) {
+        if tenant == 0 {
+            return self.queued(service);
+        }
+        self.sums(self.queues.get(&service).into_iter().flat_map(|queue| queue.requests_of(tenant)))
     }
 
     /// `key`: the client's session, if there is one yet.
-    pub(super) fn admits(&self, key: Option<usize>, service: u8, bytes: usize) -> bool {
+    pub(super) fn admits(&self, tenant: u8, key: Option<usize>, service: u8, bytes: usize) -> bool {
         let settings = &self.settings;
-        let (requests, of_client) = key.map_or((0, 0), |key| (self.of_session(key).count(), self.bytes_of(key)));
+        let (requests_left, bytes_left) = self.left_of_shares(tenant, service);
         let (all, all_bytes) = self.load();
-        let (waiting, waiting_bytes) = self.queued(service);
+        let (requests, of_client) = key.map_or((0, 0), |key| (self.of_session(key).count(), self.bytes_of(key)));
         bytes <= settings.client_bytes_max.min(settings.bytes_max).min(settings.service_bytes_max)
             && requests < settings.client_requests_max
             && of_client + bytes <= settings.client_bytes_max
             && all < settings.requests_max
             && all_bytes + bytes <= settings.bytes_max
-            && waiting < settings.service_requests_max
-            && waiting_bytes + bytes <= settings.service_bytes_max
+            && requests_left > 0
+            && bytes <= bytes_left
     }
 
     pub fn stock_request(&mut self, now: Millis, peer: Peer, service: u8, name: u64, length: usize) {
@@ -76,7 +125,9 @@ impl Model {
         self.accept(now, key, number, self.settings.ttl_ms, false, service, name, length);
         if !self.is_below_limits(key, service, 1, 1) && !self.sessions.at(key).paused {
             self.sessions.at(key).paused = true;
-            self.paused.push_back((key, service));
+            let tenant = self.sessions.at(key).tenant;
+            self.paused.push_back(tenant, key, key);
+            self.paused_for.insert(key, service);
             self.seen.push(Seen::Pause { peer, paused: true });
         }
     }
@@ -86,13 +137,17 @@ impl Model {
         let settings = &self.settings;
         let below = |length: usize, most: usize, divisor: usize| length < most / divisor;
         let (all, all_bytes) = self.load();
-        let (waiting, waiting_bytes) = self.queued(service);
+        let tenant = self.tenant_of_session(key);
+        let (waiting, waiting_bytes) = self.queued_of(tenant, service);
+        let (requests_left, bytes_left) = self.left_of_shares(tenant, service);
         below(self.of_session(key).count(), settings.client_requests_max, own)
             && below(self.bytes_of(key), settings.client_bytes_max, own)
             && below(all, settings.requests_max, shared)
             && below(all_bytes, settings.bytes_max, shared)
             && below(waiting, settings.service_requests_max, shared)
             && below(waiting_bytes, settings.service_bytes_max, shared)
+            && requests_left > 0
+            && bytes_left > 0
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
@@ -129,7 +184,8 @@ impl Model {
             self.sessions.at(session).is_journalled = true;
             self.awaiting.push_back(Awaiting::Accepted(name));
         }
-        self.queues.entry(service).or_default().push(slot);
+        let tenant = self.sessions.at(session).tenant;
+        self.queues.entry(service).or_default().push_back(tenant, session, slot);
         self.dispatch(service);
     }
 
@@ -252,11 +308,12 @@ impl Model {
 
     pub(super) fn unpark_all(&mut self, key: usize) {
         let mut services = Vec::new();
-        for slot in std::mem::take(&mut self.sessions.at(key).parked) {
+        let tenant = self.sessions.at(key).tenant;
+        for slot in std::mem::take(&mut self.sessions.at(key).parked).into_iter().rev() {
             let request = self.requests.at(slot);
             request.state = State::Waiting;
             services.push(request.service);
-            self.queues.entry(request.service).or_default().push(slot);
+            self.queues.entry(request.service).or_default().push_front(tenant, key, slot);
         }
         services.dedup();
         services.into_iter().for_each(|service| self.dispatch(service));
@@ -271,7 +328,7 @@ impl Model {
         }
         match state {
             State::Waiting => {
-                self.queues.entry(service).or_default().retain(|&other| other != slot);
+                self.queues.entry(service).or_default().remove(slot);
                 self.memory_freed = true;
             }
             State::Parked => self.sessions.at(session).parked.retain(|&other| other != slot),
@@ -306,7 +363,7 @@ impl Model {
         let dead_letters: usize =
             self.requests.iter().map(|(_, request)| request).filter(is_dead_letter).map(|r| r.bytes).sum();
         let has_room = dead_letters + REQUEST_BYTES + length <= self.settings.bytes_max / 4;
-        let kept = is_journalled && has_room && self.admits(None, service, length);
+        let kept = is_journalled && has_room && self.admits(0, None, service, length);
         if kept {
             self.counters.dead_letters += 1;
             let session = self.add_session(Some(u8::MAX), None);

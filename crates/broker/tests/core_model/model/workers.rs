@@ -175,7 +175,7 @@ impl Model {
             let of_service = self.workers.iter().filter(|(_, w)| w.service == service && w.available.is_some());
             let first = of_service.min_by_key(|(_, worker)| worker.available).map(|(key, _)| key);
             let queue = self.queues.entry(service).or_default();
-            let (Some(key), Some(&slot)) = (first, queue.first()) else { return };
+            let (Some(key), Some(slot)) = (first, queue.first()) else { return };
             if !self.workers.at(key).has_credit() {
                 self.workers.at(key).available = None;
                 continue;
@@ -183,7 +183,7 @@ impl Model {
             let session = self.requests.at(slot).session;
             let expected = self.expected(slot);
             if self.is_held_back(session, 1) || self.expects_enough(session, expected) {
-                self.queues.entry(service).or_default().remove(0);
+                self.queues.entry(service).or_default().remove(slot);
                 self.memory_freed = true;
                 self.sessions.at(session).parked.push(slot);
                 self.requests.at(slot).state = State::Parked;
@@ -192,7 +192,7 @@ impl Model {
             if self.must_wait_for_memory(service, expected) {
                 return;
             }
-            self.queues.entry(service).or_default().remove(0);
+            self.queues.entry(service).or_default().take(slot);
             self.memory_freed = true;
             let worker = self.workers.at(key);
             worker.held.push(slot);

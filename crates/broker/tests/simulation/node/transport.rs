@@ -9,7 +9,7 @@ use std::io;
 use std::time::Duration;
 use towpath_broker::Transport;
 use towpath_broker::core::Millis;
-use towpath_sockets::{Address, Event, Frame, LargeMessages, Message, PeerId, Queued, SendError};
+use towpath_sockets::{Address, Event, Frame, LargeMessages, Message, PeerId, Queued, SendError, Tenant};
 
 /// Bytes of a message that a peer may be kept from beginning.
 const LARGE_BYTES: usize = 1_000;
@@ -339,5 +339,10 @@ impl Transport for SimTransport {
 
     fn address(&self, _: PeerId) -> Option<Address> {
         None
+    }
+
+    /// One of three, another one for each connection.
+    fn tenant(&self, id: PeerId) -> Option<Tenant> {
+        self.find(id).map(|peer| Tenant::Ipc(Some(peer.link as u32 % 3)))
     }
 }
