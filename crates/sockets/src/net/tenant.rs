@@ -1,10 +1,8 @@
 //! Who peers are, for sharing.
 
 use crate::net::address::Address;
-use crate::peer::PeerInfo;
 use bytes::Bytes;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use towpath_zmtp::Principal;
 
 /// Who a peer is, for sharing: peers of one tenant have one turn and one share, however many connections they make.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -15,7 +13,7 @@ pub enum Tenant {
     /// An IPv4 address.
     Ipv4(Ipv4Addr),
     /// The first 64 bits of IPv6 addresses: a host has them all.
-    Ipv6([u8; 8]),
+    Ipv6(u64),
     /// A user of this machine, over ipc. `None`: the kernel doesn't know it.
     Ipc(Option<u32>),
     /// This process.
@@ -23,14 +21,6 @@ pub enum Tenant {
 }
 
 impl Tenant {
-    /// The tenant of a peer.
-    pub fn of(peer: &PeerInfo) -> Tenant {
-        match &peer.principal {
-            Principal::User(user) => Tenant::User(user.clone()),
-            _ => Tenant::of_address(&peer.address),
-        }
-    }
-
     /// The tenant of a peer that hasn't logged in.
     pub fn of_address(address: &Address) -> Tenant {
         match address {
@@ -43,10 +33,7 @@ impl Tenant {
     fn of_ip(address: &SocketAddr) -> Tenant {
         match address.ip().to_canonical() {
             IpAddr::V4(address) => Tenant::Ipv4(address),
-            IpAddr::V6(address) => {
-                let [a, b, c, d, e, f, g, h, ..] = address.octets();
-                Tenant::Ipv6([a, b, c, d, e, f, g, h])
-            }
+            IpAddr::V6(address) => Tenant::Ipv6((address.to_bits() >> 64) as u64),
         }
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod write;
 
 use crate::message::FileRange;
 use crate::net::address::Address;
+use crate::net::tenant::Tenant;
 use crate::peer_id::PeerId;
 use bytes::Bytes;
 use read::ReadState;
@@ -54,6 +55,16 @@ pub struct PeerInfo {
     pub connected_at: Instant,
     /// When bytes last came from it.
     pub last_heard: Instant,
+}
+
+impl Tenant {
+    /// The tenant of a peer.
+    pub fn of(peer: &PeerInfo) -> Tenant {
+        match &peer.principal {
+            Principal::User(user) => Tenant::User(user.clone()),
+            _ => Tenant::of_address(&peer.address),
+        }
+    }
 }
 
 /// Why a connection ends.
