@@ -74,7 +74,7 @@ fn announcing(programs: &Programs, name: &str, options: &[&str]) -> Result<Serve
 }
 
 fn tow(programs: &Programs, state: &Path, journal: bool) -> Result<ServerSpec> {
-    let mut spec = announcing(programs, "tow", &["broker"])?;
+    let mut spec = announcing(programs, "tow", &["broker", "--max-peers-per-address", "16384"])?;
     if journal {
         spec.command.arg("--journal").arg(emptied(state, "journal")?);
     }

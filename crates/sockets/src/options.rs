@@ -96,7 +96,7 @@ pub struct HubOptions {
     pub body_buffer_bytes: usize,
     /// Maximum connections.
     pub max_peers: usize,
-    /// Maximum connections from one IP address.
+    /// Maximum accepted connections from one IPv4 address, IPv6 network (/64), or user of this machine over ipc. inproc isn't limited.
     pub max_peers_per_address: usize,
     /// Maximum connections whose handshake isn't over; one more ends the oldest of them.
     pub max_handshakes: usize,
@@ -132,7 +132,7 @@ impl HubOptions {
             max_frame_bytes: towpath_zmtp::limits::STREAMED_FRAME_BYTES_DEFAULT,
             body_buffer_bytes: 8 * 1024 * 1024,
             max_peers: 16_384,
-            max_peers_per_address: 8_192,
+            max_peers_per_address: 1_024,
             max_handshakes: 2_048,
             congestion: Congestion::Auto,
             reconnect: Backoff { first: Duration::from_millis(100), most: Duration::from_secs(5) },

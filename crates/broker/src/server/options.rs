@@ -48,7 +48,7 @@ pub struct BrokerOptions {
     pub grace: Duration,
     /// Connections in all.
     pub max_peers: usize,
-    /// Connections from one IP address.
+    /// Connections from one IPv4 address, IPv6 network (/64), or user of ipc.
     pub max_peers_per_address: usize,
     /// Asked for each peer, which must log in by PLAIN then; `None`: everybody may connect.
     pub authenticator: Option<Authenticator>,
@@ -68,7 +68,7 @@ impl BrokerOptions {
             heartbeats: Heartbeats::default(),
             grace: Duration::from_secs(10),
             max_peers: 16_384,
-            max_peers_per_address: 12_288,
+            max_peers_per_address: 1_024,
             authenticator: None,
             busy_poll: Duration::from_micros(50),
         }

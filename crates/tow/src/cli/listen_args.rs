@@ -24,12 +24,17 @@ pub struct ListenArgs {
     /// Maximum connections in all.
     #[arg(long, alias = "max-clients", value_name = "N", value_parser = positive::<usize>, default_value = "16384")]
     pub max_peers: usize,
-    /// Maximum connections from one IP address.
-    #[arg(long, alias = "max-clients-per-address", value_name = "N", value_parser = positive::<usize>, required = false)]
-    pub max_peers_per_address: usize,
+    /// Maximum from one IPv4 address, IPv6 /64 or local user [default: a sixteenth, 64 at least]
+    #[arg(long, alias = "max-clients-per-address", value_name = "N", value_parser = positive::<usize>)]
+    max_peers_per_address: Option<usize>,
 }
 
 impl ListenArgs {
+    /// Maximum connections from one address.
+    pub fn max_peers_per_address(&self) -> usize {
+        self.max_peers_per_address.unwrap_or((self.max_peers / 16).max(64))
+    }
+
     /// Decision by `--plain-passwords`; `None`: everyone is admitted.
     pub fn authenticator(&self) -> Result<Option<Authenticator>, Failure> {
         let Some(path) = &self.plain_passwords else { return Ok(None) };

@@ -22,7 +22,6 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 #[command(
     mut_arg("endpoints", |arg| arg.default_value("tcp://127.0.0.1:5555")),
     mut_arg("heartbeat", |arg| arg.default_value("2s")),
-    mut_arg("max_peers_per_address", |arg| arg.default_value("12288")),
 )]
 pub struct Arguments {
     /// Directory for requests and outcomes, which survive crashes there.
@@ -46,6 +45,9 @@ pub struct Arguments {
     /// How long a request may wait, unless its client says.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     request_timeout: Duration,
+    /// The longest that a client may ask for.
+    #[arg(long, value_name = "TIME", default_value = "7days", value_parser = duration)]
+    max_ttl: Duration,
     /// How long a worker may take for a request [default: unlimited]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     busy_timeout: Option<Duration>,
@@ -81,6 +83,7 @@ fn default_memory() -> usize {
 impl Arguments {
     fn options(self) -> Result<BrokerOptions, Failure> {
         let authenticator = self.listen.authenticator()?;
+        let max_peers_per_address = self.listen.max_peers_per_address();
         let mut options = BrokerOptions::new(self.listen.endpoints);
         options.authenticator = authenticator;
         options.journal = self.journal;
@@ -88,7 +91,7 @@ impl Arguments {
         options.max_spool_bytes = self.max_spool;
         options.grace = self.grace;
         options.max_peers = self.listen.max_peers;
-        options.max_peers_per_address = self.listen.max_peers_per_address;
+        options.max_peers_per_address = max_peers_per_address;
         options.busy_poll = Duration::from_micros(u64::from(self.busy_poll));
         let interval = self.listen.heartbeat;
         options.heartbeats = Heartbeats { interval, timeout: interval * 4 };
@@ -96,6 +99,7 @@ impl Arguments {
         let settings = &mut options.settings;
         settings.heartbeat_ms = ms(interval);
         settings.ttl_ms = ms(self.request_timeout);
+        settings.ttl_max_ms = ms(self.max_ttl);
         settings.busy_timeout_ms = self.busy_timeout.map(ms);
         settings.attempts_max = self.attempts;
         settings.service_requests_max = self.max_waiting;

@@ -20,7 +20,6 @@ const HEARTBEATS_MISSED_MAX: u32 = 4;
 #[command(
     mut_arg("endpoints", |arg| arg.default_value("tcp://127.0.0.1:5571")),
     mut_arg("heartbeat", |arg| arg.default_value("30s")),
-    mut_arg("max_peers_per_address", |arg| arg.default_value("8192")),
 )]
 pub struct Arguments {
     /// Directory or file to serve. It may be replaced while it is served.
@@ -59,7 +58,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.heartbeat = Some(Heartbeat { interval, timeout, ttl: Duration::ZERO });
     options.hub.congestion = arguments.congestion;
     options.hub.max_peers = arguments.listen.max_peers;
-    options.hub.max_peers_per_address = arguments.listen.max_peers_per_address;
+    options.hub.max_peers_per_address = arguments.listen.max_peers_per_address();
     options.authenticator = arguments.listen.authenticator()?;
     if options.authenticator.is_some() {
         options.hub.mechanism = MechanismConfig::PlainServer;
