@@ -5,7 +5,7 @@ mod quota;
 mod writing;
 
 pub use folder::{default_spool_folder, make_dir};
-pub use quota::{BodyOf, NoRoom, SpoolQuota};
+pub use quota::{BodyOf, NoRoom, SpoolQuota, SpoolShare};
 pub use towpath_quota::Permit;
 pub use writing::{UnderWay, Writing};
 

@@ -1,7 +1,6 @@
 //! Messages with a frame that comes as a stream: to a file if it is the whole body, and else into memory.
 
 use super::Dispatch;
-use super::connection::Connection;
 use super::encode::{give_up, set_reading};
 use crate::store::{LostBody, Store};
 use crate::transport::Transport;
@@ -141,6 +140,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
     }
 
     fn on_body_start(&mut self, id: PeerId, head: Frames, length: u64, more: bool) {
+        let tenant = self.transport.tenant(id);
+        let tenant = tenant.as_ref();
         let Some(connection) = self.connections.of(id) else { return };
         let (store, queue) = (&mut self.store, &mut self.spool_queue);
         let others_wait = !queue.is_empty() && length <= self.core.settings().large_bytes_max;
@@ -148,14 +149,16 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         connection.assembler.begin(head, |frames| {
             let writer = match if more { None } else { whole_body(frames) } {
                 // A stock client can't be told to come again: it waits, in its turn.
-                Some((kind, true)) => match if others_wait { Err(NoRoom::Now) } else { store.spool(kind, length) } {
-                    Err(NoRoom::Now) => {
-                        queue.push_back(id);
-                        return Destination::Waiting { length };
+                Some((kind, true)) => {
+                    match if others_wait { Err(NoRoom::Now) } else { store.spool(kind, tenant, length) } {
+                        Err(NoRoom::Now | NoRoom::Share) => {
+                            queue.push_back(id);
+                            return Destination::Waiting { length };
+                        }
+                        writer => writer,
                     }
-                    writer => writer,
-                },
-                Some((kind, false)) => store.spool(kind, length),
+                }
+                Some((kind, false)) => store.spool(kind, tenant, length),
                 None => {
                     misfit = fit(frames, length);
                     return Destination::Memory;
@@ -235,18 +238,28 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         if self.spool_queue.is_empty() {
             return;
         }
-        let waits = |connection: &Connection<S::Writer>| connection.assembler.waits_for_room();
-        let connections = &mut self.connections;
-        self.spool_queue.retain(|id| connections.of(*id).is_some_and(|connection| waits(connection).is_some()));
-        while let Some(&id) = self.spool_queue.front() {
-            let Some(connection) = self.connections.of(id) else { return };
-            let Some(length) = waits(connection) else { return };
-            let Ok(ticket) = self.store.spool(BodyOf::Request, length) else { return };
-            connection.assembler.resume(ticket);
-            self.spool_queue.pop_front();
+        self.prune_spool_queue();
+        // Those whose tenant has its share are left out, and wait on in their order.
+        for index in 0..self.spool_queue.len() {
+            let Some(&id) = self.spool_queue.get(index) else { break };
+            let Some(connection) = self.connections.of(id) else { continue };
+            let Some(length) = connection.assembler.waits_for_room() else { continue };
+            match self.store.spool(BodyOf::Request, self.transport.tenant(id).as_ref(), length) {
+                Ok(ticket) => connection.assembler.resume(ticket),
+                Err(NoRoom::Share) => continue,
+                Err(_) => break,
+            }
             set_reading(&mut self.transport, connection);
             self.connections.recount(id);
         }
+        self.prune_spool_queue();
+    }
+
+    /// Removes those that don't wait any more.
+    fn prune_spool_queue(&mut self) {
+        let connections = &mut self.connections;
+        self.spool_queue
+            .retain(|id| connections.of(*id).is_some_and(|connection| connection.assembler.waits_for_room().is_some()));
     }
 
     /// Counts the bytes that a connection holds of messages that can't be taken yet. A peer that sends parts and never the end holds
@@ -321,7 +334,7 @@ mod tests {
         FromWorker::reply(&mut block, token, Status::OK, None, &Body::from("done"));
         let block = block.drain().next().unwrap().block;
         let frames = [Bytes::from_static(WORKER_HEADER), block].into_iter().collect();
-        let ticket = broker.dispatch.store.spool(BodyOf::Reply, 0).unwrap();
+        let ticket = broker.dispatch.store.spool(BodyOf::Reply, None, 0).unwrap();
         let number = ticket.number();
         let assembler = &mut broker.dispatch.connections.of(id).unwrap().assembler;
         assembler.begin(frames, |_| Destination::File(ticket));

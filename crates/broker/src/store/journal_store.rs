@@ -13,7 +13,7 @@ use towpath_journal::spool::{BodyOf, NoRoom, Spool, SpooledBody};
 use towpath_journal::{self, Journal, JournalError, JournalOptions, Status as JournalStatus};
 use towpath_requests::body::Body;
 use towpath_requests::numbered::{ClientId, Status, Token};
-use towpath_sockets::Waker;
+use towpath_sockets::{Tenant, Waker};
 
 /// A journal, if there is one, a spool, and the threads that read and write them. They wake the hub when something is done.
 #[derive(Debug)]
@@ -165,8 +165,8 @@ impl Store for JournalStore {
         }
     }
 
-    fn spool(&mut self, kind: BodyOf, length: u64) -> Result<SpoolTicket, NoRoom> {
-        self.spooler.begin(kind, length)
+    fn spool(&mut self, kind: BodyOf, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, NoRoom> {
+        self.spooler.begin(kind, tenant, length)
     }
 
     fn next_spooled(&mut self) -> Option<(u64, io::Result<Body>)> {

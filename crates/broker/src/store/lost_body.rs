@@ -25,6 +25,9 @@ impl LostBody {
             LostBody::NoRoom(NoRoom::Now) => {
                 "large bodies have all the room on the broker's disk, or all the files, that they may have"
             }
+            LostBody::NoRoom(NoRoom::Share) => {
+                "this user or address has its share of the room for large bodies on the broker's disk"
+            }
             LostBody::NoRoom(NoRoom::Ever) => "larger than all the room that such bodies may have on the broker's disk",
             LostBody::TooLarge => "a body of several frames has more than 64 MiB",
         }
@@ -34,7 +37,7 @@ impl LostBody {
     pub fn of_request(self) -> (Status, u32) {
         match self {
             LostBody::Unwritten => (Status::NO_STORAGE, RETRY_MS),
-            LostBody::NoRoom(NoRoom::Now) => (Status::UNAVAILABLE, RETRY_MS),
+            LostBody::NoRoom(NoRoom::Now | NoRoom::Share) => (Status::UNAVAILABLE, RETRY_MS),
             LostBody::NoRoom(NoRoom::Ever) | LostBody::TooLarge => (Status::TOO_LARGE, 0),
         }
     }
@@ -43,7 +46,7 @@ impl LostBody {
     /// may be waiting for this worker.
     pub fn of_reply(self) -> Status {
         match self {
-            LostBody::Unwritten | LostBody::NoRoom(NoRoom::Now) => Status::NO_STORAGE,
+            LostBody::Unwritten | LostBody::NoRoom(NoRoom::Now | NoRoom::Share) => Status::NO_STORAGE,
             LostBody::NoRoom(NoRoom::Ever) | LostBody::TooLarge => Status::TOO_LARGE,
         }
     }

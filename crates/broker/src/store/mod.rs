@@ -18,6 +18,7 @@ use towpath_journal::spool::{BodyOf, NoRoom, SpooledBody};
 use towpath_requests::assembler::BodySink;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Token;
+use towpath_sockets::Tenant;
 
 /// Where entries and large bodies are kept. Nothing here waits for a disk; [`Store::durable`] and the `next_*` methods tell what is done.
 pub trait Store {
@@ -39,8 +40,8 @@ pub trait Store {
     /// Why nothing can be written now.
     fn failure(&self) -> Option<String>;
 
-    /// Starts writing a large body of this length.
-    fn spool(&mut self, kind: BodyOf, length: u64) -> Result<Self::Writer, NoRoom>;
+    /// Starts writing a large body of this length that a tenant sends.
+    fn spool(&mut self, kind: BodyOf, tenant: Option<&Tenant>, length: u64) -> Result<Self::Writer, NoRoom>;
 
     /// Takes the number ([`BodySink::number`]) of a body that was finished, and the body.
     fn next_spooled(&mut self) -> Option<(u64, io::Result<Body>)>;

@@ -2,15 +2,16 @@
 
 use super::{LostBody, SpoolUsage};
 use bytes::Bytes;
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use towpath_journal::spool::{BodyOf, NoRoom, Spool, SpoolQuota, UnderWay, Writing};
+use towpath_journal::spool::{BodyOf, NoRoom, Spool, SpoolQuota, SpoolShare, UnderWay, Writing};
 use towpath_requests::assembler::BodySink;
 use towpath_requests::body::Body;
-use towpath_sockets::Waker;
+use towpath_sockets::{Tenant, Waker};
 
 /// How often the log says that there is no room.
 const SAID_EVERY: Duration = Duration::from_secs(10);
@@ -19,12 +20,17 @@ const SAID_EVERY: Duration = Duration::from_secs(10);
 const PACE_BYTES_PER_S: u64 = 256 * 1024;
 const PACE_BEGINS_AFTER: Duration = Duration::from_millis(250);
 
+/// Shares that are kept without a look at whether they are in use.
+const SHARES_MIN: usize = 64;
+
 /// A body on its way to a file. Dropped before it is finished, it was in vain.
 #[derive(Debug)]
 pub struct SpoolTicket {
     body: UnderWay,
     kind: BodyOf,
     quota: Arc<SpoolQuota>,
+    /// Of a request's tenant.
+    share: Option<Arc<SpoolShare>>,
     coming: Arc<Coming>,
 }
 
@@ -54,7 +60,7 @@ impl BodySink for SpoolTicket {
 
     fn write(&mut self, bytes: Bytes) -> Result<(), LostBody> {
         let length = bytes.len() as u64;
-        let permit = self.quota.try_acquire(self.kind, length).map_err(LostBody::NoRoom)?;
+        let permit = self.quota.try_acquire(self.kind, self.share.as_deref(), length).map_err(LostBody::NoRoom)?;
         self.coming.come.fetch_add(length, Ordering::Relaxed);
         self.body.write(bytes, Some(permit));
         Ok(())
@@ -72,8 +78,12 @@ pub(super) struct Spooler {
     /// Where bodies are, for people.
     directory: PathBuf,
     quota: Arc<SpoolQuota>,
-    /// Bodies that are coming in.
-    coming: Vec<Weak<Coming>>,
+    /// Of tenants with bodies of requests.
+    shares: HashMap<Tenant, Arc<SpoolShare>>,
+    /// How many of them were in use when they were last looked at.
+    shares_in_use: usize,
+    /// Bodies that are coming in, with the shares of requests.
+    coming: Vec<(Weak<Coming>, Option<Arc<SpoolShare>>)>,
     said: Option<Instant>,
 }
 
@@ -96,19 +106,39 @@ impl Spooler {
 
     fn with_quota(spool: Spool, quota: Arc<SpoolQuota>, sync: bool, waker: Waker) -> io::Result<Spooler> {
         let directory = spool.directory().to_owned();
-        Ok(Spooler { writing: Writing::to(spool, sync, waker)?, directory, quota, coming: Vec::new(), said: None })
+        Ok(Spooler {
+            writing: Writing::to(spool, sync, waker)?,
+            directory,
+            quota,
+            shares: HashMap::new(),
+            shares_in_use: SHARES_MIN,
+            coming: Vec::new(),
+            said: None,
+        })
     }
 
-    /// A body begins to come. It does so if all of it will have room, with all others that are on their way.
-    pub fn begin(&mut self, kind: BodyOf, length: u64) -> Result<SpoolTicket, NoRoom> {
-        self.coming.retain(|coming| coming.strong_count() > 0);
-        let expected = self.coming.iter().filter_map(Weak::upgrade).map(|coming| coming.expected());
-        let (taken, expected, most) = (self.quota.taken(), expected.sum::<u64>(), self.quota.most_of(kind));
+    /// A body begins to come. It does so if all of it will have room, with all others that are on their way, and a request's is within its
+    /// tenant's share.
+    pub fn begin(&mut self, kind: BodyOf, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, NoRoom> {
+        self.coming.retain(|(coming, _)| coming.strong_count() > 0);
+        let share = tenant.filter(|_| kind == BodyOf::Request).map(|tenant| self.share_of(tenant));
+        let (mut others, mut own) = (0_u64, 0_u64);
+        for (coming, of) in &self.coming {
+            let is_own = of.as_ref().zip(share.as_ref()).is_some_and(|(of, share)| Arc::ptr_eq(of, share));
+            let sum = if is_own { &mut own } else { &mut others };
+            *sum = sum.saturating_add(coming.upgrade().map_or(0, |coming| coming.expected()));
+        }
+        let (taken, expected, most) = (self.quota.taken(), others.saturating_add(own), self.quota.most_of(kind));
         if length > most {
             return Err(NoRoom::Ever);
         }
         let is_full = taken.saturating_add(expected).saturating_add(length) > most;
-        let file = if is_full { Err(NoRoom::Now) } else { self.quota.try_acquire_file(kind) };
+        let is_within = |share: &SpoolShare| self.quota.is_within_share(share, length, (others, own));
+        let file = match share.as_deref() {
+            _ if is_full => Err(NoRoom::Now),
+            Some(share) if !is_within(share) => return Err(NoRoom::Share),
+            share => self.quota.try_acquire_file(kind, share),
+        };
         let file = file.inspect_err(|_| {
             if self.said.is_none_or(|said| said.elapsed() >= SAID_EVERY) {
                 self.said = Some(Instant::now());
@@ -118,8 +148,22 @@ impl Spooler {
         })?;
         let body = self.writing.begin(length, Some(file));
         let coming = Arc::new(Coming { length, come: AtomicU64::new(0), since: Instant::now() });
-        self.coming.push(Arc::downgrade(&coming));
-        Ok(SpoolTicket { body, kind, quota: self.quota.clone(), coming })
+        self.coming.push((Arc::downgrade(&coming), share.clone()));
+        Ok(SpoolTicket { body, kind, quota: self.quota.clone(), share, coming })
+    }
+
+    /// What a tenant's bodies have.
+    fn share_of(&mut self, tenant: &Tenant) -> Arc<SpoolShare> {
+        if let Some(share) = self.shares.get(tenant) {
+            return Arc::clone(share);
+        }
+        if self.shares.len() >= 2 * self.shares_in_use {
+            self.shares.retain(|_, share| share.is_in_use());
+            self.shares_in_use = self.shares.len().max(SHARES_MIN);
+        }
+        let share = self.quota.share();
+        self.shares.insert(tenant.clone(), Arc::clone(&share));
+        share
     }
 
     /// One that is in its file, or can't be.
@@ -161,7 +205,7 @@ mod tests {
         let quota = SpoolQuota::new(1 << 30, 8);
         let mut spooler = Spooler::with_quota(Spool::new(folder.path()).unwrap(), quota, false, hub.waker()).unwrap();
         let body = |spooler: &mut Spooler, kind| {
-            let mut ticket = spooler.begin(kind, 4)?;
+            let mut ticket = spooler.begin(kind, None, 4)?;
             ticket.write(Bytes::from_static(b"body")).unwrap();
             ticket.finish();
             let start = Instant::now();
@@ -177,7 +221,7 @@ mod tests {
         let mut bodies: Vec<_> = (0..6).map(|_| body(&mut spooler, BodyOf::Request).unwrap()).collect();
         assert_eq!(body(&mut spooler, BodyOf::Request).unwrap_err(), NoRoom::Now);
         // One that is on its way has its file already.
-        let begun = spooler.begin(BodyOf::Reply, 4).unwrap();
+        let begun = spooler.begin(BodyOf::Reply, None, 4).unwrap();
         bodies.push(body(&mut spooler, BodyOf::Reply).unwrap());
         assert_eq!(body(&mut spooler, BodyOf::Reply).unwrap_err(), NoRoom::Now);
         bodies.truncate(5);

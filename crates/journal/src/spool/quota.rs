@@ -6,6 +6,9 @@ use std::io;
 use std::sync::Arc;
 use towpath_quota::{Permit, Quota};
 
+/// A holder may have this many times what it leaves free for others: three quarters, if it is the only one.
+const TIMES_FREE: u64 = 3;
+
 /// Kind of a body. Requests leave the last quarter of the quota to replies: whatever waits for workers, what they have done can be
 /// told, and its space is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub enum BodyOf {
 pub enum NoRoom {
     /// Other bodies have it for now.
     Now,
+    /// The holder has its share.
+    Share,
     /// The body is larger than the quota.
     Ever,
 }
@@ -33,6 +38,20 @@ pub enum NoRoom {
 pub struct SpoolQuota {
     bytes: Arc<Quota>,
     files: Arc<Quota>,
+}
+
+/// What one holder's bodies have of a quota. It may have three times what is free for others.
+#[derive(Debug)]
+pub struct SpoolShare {
+    bytes: Arc<Quota>,
+    files: Arc<Quota>,
+}
+
+impl SpoolShare {
+    /// Whether any body has something of it.
+    pub fn is_in_use(&self) -> bool {
+        self.files.used() > 0 || self.bytes.used() > 0
+    }
 }
 
 impl SpoolQuota {
@@ -72,14 +91,32 @@ impl SpoolQuota {
         self.files.used()
     }
 
+    /// A holder without bodies.
+    pub fn share(&self) -> Arc<SpoolShare> {
+        Arc::new(SpoolShare { bytes: self.bytes.share(0, u64::MAX), files: self.files.share(0, u64::MAX) })
+    }
+
+    /// Whether a request's body of this length is within its holder's share. `expected`: bytes of others, and of the holder's own, that are
+    /// on their way.
+    pub fn is_within_share(&self, share: &SpoolShare, length: u64, expected: (u64, u64)) -> bool {
+        let within = |all: u64, used: u64, own: u64, more: u64| {
+            let free = all.saturating_sub(used);
+            own.saturating_add(more) <= free.saturating_mul(TIMES_FREE)
+        };
+        let (others, own) = expected;
+        let bytes = self.taken().saturating_add(others).saturating_add(own);
+        within(self.most_of(BodyOf::Request), bytes, share.bytes.used().saturating_add(own), length)
+            && within(self.most_files_of(BodyOf::Request), self.files(), share.files.used(), 1)
+    }
+
     /// Acquires bytes that have arrived.
-    pub fn try_acquire(&self, kind: BodyOf, bytes: u64) -> Result<Permit, NoRoom> {
-        try_acquire(&self.bytes, kind, bytes)
+    pub fn try_acquire(&self, kind: BodyOf, share: Option<&SpoolShare>, bytes: u64) -> Result<Permit, NoRoom> {
+        try_acquire(&self.bytes, kind, share.map(|share| &share.bytes), bytes)
     }
 
     /// Acquires an empty file.
-    pub fn try_acquire_file(&self, kind: BodyOf) -> Result<Permit, NoRoom> {
-        try_acquire(&self.files, kind, 1)
+    pub fn try_acquire_file(&self, kind: BodyOf, share: Option<&SpoolShare>) -> Result<Permit, NoRoom> {
+        try_acquire(&self.files, kind, share.map(|share| &share.files), 1)
     }
 
     /// Acquires the bytes and the file of a body that is on the disk already, whatever the limits.
@@ -95,10 +132,18 @@ fn part_of(max: u64, kind: BodyOf) -> u64 {
     }
 }
 
-fn try_acquire(quota: &Arc<Quota>, kind: BodyOf, units: u64) -> Result<Permit, NoRoom> {
+fn try_acquire(quota: &Arc<Quota>, kind: BodyOf, share: Option<&Arc<Quota>>, units: u64) -> Result<Permit, NoRoom> {
     let limit = part_of(quota.max(), kind);
-    let no_room = if units > limit { NoRoom::Ever } else { NoRoom::Now };
-    quota.try_acquire_below(limit, units).ok_or(no_room)
+    if units > limit {
+        return Err(NoRoom::Ever);
+    }
+    // Only one thread acquires.
+    let permit = match share {
+        _ if quota.used().saturating_add(units) > limit => None,
+        Some(share) => share.try_acquire(units),
+        None => quota.try_acquire(units),
+    };
+    permit.ok_or(NoRoom::Now)
 }
 
 #[cfg(test)]
@@ -109,16 +154,16 @@ mod tests {
     #[test]
     fn requests_leave_a_quarter_of_the_bytes_to_replies() {
         let quota = SpoolQuota::new(1000, 8);
-        assert_eq!(quota.try_acquire(BodyOf::Request, 751).unwrap_err(), NoRoom::Ever);
-        let requests = [quota.try_acquire(BodyOf::Request, 700), quota.try_acquire(BodyOf::Request, 50)];
+        assert_eq!(quota.try_acquire(BodyOf::Request, None, 751).unwrap_err(), NoRoom::Ever);
+        let requests = [quota.try_acquire(BodyOf::Request, None, 700), quota.try_acquire(BodyOf::Request, None, 50)];
         assert!(requests.iter().all(Result::is_ok));
-        assert_eq!(quota.try_acquire(BodyOf::Request, 1).unwrap_err(), NoRoom::Now);
-        let reply = quota.try_acquire(BodyOf::Reply, 250).unwrap();
-        assert_eq!(quota.try_acquire(BodyOf::Reply, 1).unwrap_err(), NoRoom::Now);
-        assert_eq!(quota.try_acquire(BodyOf::Reply, 1001).unwrap_err(), NoRoom::Ever);
+        assert_eq!(quota.try_acquire(BodyOf::Request, None, 1).unwrap_err(), NoRoom::Now);
+        let reply = quota.try_acquire(BodyOf::Reply, None, 250).unwrap();
+        assert_eq!(quota.try_acquire(BodyOf::Reply, None, 1).unwrap_err(), NoRoom::Now);
+        assert_eq!(quota.try_acquire(BodyOf::Reply, None, 1001).unwrap_err(), NoRoom::Ever);
         drop((requests, reply));
         assert_eq!(quota.taken(), 0);
-        assert_eq!(SpoolQuota::new(0, 8).try_acquire(BodyOf::Reply, 1).unwrap_err(), NoRoom::Ever);
+        assert_eq!(SpoolQuota::new(0, 8).try_acquire(BodyOf::Reply, None, 1).unwrap_err(), NoRoom::Ever);
     }
 
     #[test]
@@ -126,21 +171,44 @@ mod tests {
         let quota = SpoolQuota::new(1000, 8);
         let kept = quota.acquire(2000);
         assert_eq!((quota.taken(), quota.files()), (2000, 1));
-        assert_eq!(quota.try_acquire(BodyOf::Reply, 0).unwrap_err(), NoRoom::Now);
+        assert_eq!(quota.try_acquire(BodyOf::Reply, None, 0).unwrap_err(), NoRoom::Now);
         drop(kept);
-        assert!(quota.try_acquire(BodyOf::Reply, 1000).is_ok());
+        assert!(quota.try_acquire(BodyOf::Reply, None, 1000).is_ok());
         assert_eq!((quota.taken(), quota.files()), (0, 0));
     }
 
     #[test]
     fn requests_leave_a_quarter_of_the_files_to_replies() {
         let quota = SpoolQuota::new(1000, 8);
-        let requests: Vec<_> = (0..6).map(|_| quota.try_acquire_file(BodyOf::Request).unwrap()).collect();
-        assert_eq!(quota.try_acquire_file(BodyOf::Request).unwrap_err(), NoRoom::Now);
-        let replies = [quota.try_acquire_file(BodyOf::Reply).unwrap(), quota.try_acquire_file(BodyOf::Reply).unwrap()];
-        assert_eq!(quota.try_acquire_file(BodyOf::Reply).unwrap_err(), NoRoom::Now);
+        let requests: Vec<_> = (0..6).map(|_| quota.try_acquire_file(BodyOf::Request, None).unwrap()).collect();
+        assert_eq!(quota.try_acquire_file(BodyOf::Request, None).unwrap_err(), NoRoom::Now);
+        let replies = [
+            quota.try_acquire_file(BodyOf::Reply, None).unwrap(),
+            quota.try_acquire_file(BodyOf::Reply, None).unwrap(),
+        ];
+        assert_eq!(quota.try_acquire_file(BodyOf::Reply, None).unwrap_err(), NoRoom::Now);
         drop((requests, replies));
         assert_eq!(quota.files(), 0);
-        assert_eq!(SpoolQuota::new(1000, 0).try_acquire_file(BodyOf::Reply).unwrap_err(), NoRoom::Ever);
+        assert_eq!(SpoolQuota::new(1000, 0).try_acquire_file(BodyOf::Reply, None).unwrap_err(), NoRoom::Ever);
+    }
+
+    #[test]
+    fn a_holder_leaves_room_for_others() {
+        let quota = SpoolQuota::new(1600, 1000);
+        let (hog, other) = (quota.share(), quota.share());
+        let take = |share: &SpoolShare, bytes: u64| {
+            let is_within = quota.is_within_share(share, bytes, (0, 0));
+            is_within.then(|| quota.try_acquire(BodyOf::Request, Some(share), bytes).unwrap())
+        };
+        let held: Vec<_> = std::iter::from_fn(|| take(&hog, 100)).collect();
+        assert_eq!(held.len(), 9, "three quarters of the 1,200 that requests may have");
+        assert!(take(&other, 200).is_some() && take(&other, 300).is_some());
+        assert!(!quota.is_within_share(&other, 100, (200, 100)));
+        // One that has nothing may have all that is left.
+        drop(held);
+        let large = take(&other, 1200);
+        assert!(large.is_some() && take(&hog, 1).is_none());
+        drop(large);
+        assert_eq!((quota.taken(), quota.share().bytes.used()), (0, 0));
     }
 }

@@ -14,6 +14,7 @@ use towpath_journal::spool::{BodyOf, NoRoom, SpooledBody};
 use towpath_requests::Body;
 use towpath_requests::assembler::BodySink;
 use towpath_requests::numbered::Token;
+use towpath_sockets::Tenant;
 
 /// Bodies of requests that may be written at a time.
 const SPOOLING_MAX: usize = 3;
@@ -122,7 +123,7 @@ impl Store for SimStore {
         self.disk.failing.then(|| "the disk fails".to_owned())
     }
 
-    fn spool(&mut self, kind: BodyOf, _: u64) -> Result<SimWriter, NoRoom> {
+    fn spool(&mut self, kind: BodyOf, _: Option<&Tenant>, _: u64) -> Result<SimWriter, NoRoom> {
         let is_full = kind == BodyOf::Request && Rc::strong_count(&self.writing) > SPOOLING_MAX;
         if is_full || self.rng.percent(3) {
             return Err(NoRoom::Now);
