@@ -374,7 +374,7 @@ impl Model {
         }
         self.seen.push(Seen::GaveUp { number, kept });
         // The length of the reason.
-        self.settle(slot, 502, 0, if kept { 62 } else { 42 });
+        self.settle(slot, 502, 0, if kept { 94 } else { 76 });
     }
 
     pub(super) fn is_dead_letter(&mut self, slot: usize) -> bool {
