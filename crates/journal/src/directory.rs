@@ -1,6 +1,7 @@
 //! The journal's directory: creating and locking it, and removing leftovers of a killed process.
 
 use super::JournalError;
+use super::file_lock::Lock;
 use super::segments::{NEXT_NAME, SPARE_SUFFIX};
 use super::storage::{BODIES_NAME, Storage};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, mkdirat, openat};
@@ -34,30 +35,11 @@ pub(super) fn make_bodies(path: &Path, dir: &File) -> Result<(), JournalError> {
     made.map_err(JournalError::io("make", path.join(BODIES_NAME)))
 }
 
-/// A file or directory that is unlocked when dropped. Closing it isn't enough: a process that another thread is just starting has a
-/// copy of the descriptor until it runs its program, and the copy keeps the lock.
-#[derive(Debug)]
-pub(super) struct Lock(File);
-
-impl std::ops::Deref for Lock {
-    type Target = File;
-
-    fn deref(&self) -> &File {
-        &self.0
-    }
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        let _ = flock(&self.0, FlockOperation::Unlock);
-    }
-}
-
 /// Opens the directory.
 pub(super) fn open(path: &Path) -> Result<Lock, JournalError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty());
-    Ok(Lock(File::from(opened.map_err(|errno| JournalError::io("open", path)(errno.into()))?)))
+    Ok(Lock::new(File::from(opened.map_err(|errno| JournalError::io("open", path)(errno.into()))?)))
 }
 
 /// Takes the write lock. The directory is locked, so that removing the lock file doesn't help; the file is locked too, for
@@ -70,7 +52,7 @@ pub(super) fn lock(path: &Path, dir: &File) -> Result<Lock, JournalError> {
     lock_file(path, &file, FlockOperation::NonBlockingLockExclusive)?;
     // Only for the message of a second process; failing to write it is no reason not to start.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-    Ok(Lock(file))
+    Ok(Lock::new(file))
 }
 
 /// Takes the read lock. A copy of a journal may lack the lock file: nobody writes to it.
@@ -79,7 +61,7 @@ pub(super) fn lock_to_read(path: &Path, dir: &File) -> Result<Option<Lock>, Jour
     match open_lock(dir) {
         Ok(file) => {
             lock_file(path, &file, FlockOperation::NonBlockingLockShared)?;
-            Ok(Some(Lock(file)))
+            Ok(Some(Lock::new(file)))
         }
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(JournalError::io("open", path.join(LOCK_NAME))(errno.into())),

@@ -12,6 +12,7 @@ mod discard;
 mod error;
 #[cfg(any(test, feature = "testing"))]
 pub mod faulty_disk;
+mod file_lock;
 mod index;
 mod inspect;
 mod queue;
@@ -52,7 +53,7 @@ pub struct Journal {
     thread: Option<JoinHandle<Result<(), JournalError>>>,
     pending_bytes: usize,
     /// Held while the thread writes.
-    _lock: Option<directory::Lock>,
+    _lock: Option<file_lock::Lock>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -82,7 +83,7 @@ impl Journal {
     fn open_on<S>(
         storage: S,
         options: &JournalOptions,
-        lock: Option<directory::Lock>,
+        lock: Option<file_lock::Lock>,
         wake: impl Fn() + Send + 'static,
     ) -> Result<(Journal, Recovered), JournalError>
     where

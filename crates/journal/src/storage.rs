@@ -1,6 +1,6 @@
 //! File system operations of the journal, as a trait: tests use a disk that fails and forgets.
 
-use super::directory::Lock;
+use super::file_lock::Lock;
 use crate::spool::SpooledBody;
 use rustix::fs::{
     AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, fallocate, fstat, linkat, openat, renameat, renameat_with,
