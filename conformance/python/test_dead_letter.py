@@ -31,7 +31,7 @@ def test_it_waits_for_a_worker_of_another_service_over_crashes(again, end, conne
     # Each kills the worker that started it.
     workers = [end("work", "deadly", [server], "--", "sh", "-c", "kill -9 $PPID") for _ in range(2)]
     asked = call(server, "deadly", body)
-    assert asked.returncode == 1 and b"502" in asked.stderr and b"dlq.deadly" in asked.stderr, asked.stderr
+    assert asked.returncode == 8 and b"502" in asked.stderr and b"dlq.deadly" in asked.stderr, asked.stderr
     assert [worker.wait(DEADLINE_SECONDS) for worker in workers] == [-9, -9]
     assert "dlq.deadly" in server.server.log()
     server.kill()

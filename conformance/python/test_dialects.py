@@ -31,7 +31,7 @@ def test_client_asks_once_and_suggests_a_dialect(silent, dialect):
     asking = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert silent.recv_multipart()[1:] == REQUESTS[dialect]
     output, why = asking.communicate(timeout=DEADLINE_SECONDS)
-    assert (asking.returncode, output) == (1, b"") and b"--dialect" in why, why
+    assert (asking.returncode, output) == (8, b"") and b"--dialect" in why, why
     assert not silent.poll(0)
 
 

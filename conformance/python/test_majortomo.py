@@ -141,4 +141,4 @@ def test_our_worker_detects_their_dialect(their_broker, end, context):
         assert ask(client, "shout", b"theirs") == [[b"THEIRS"]]
     words = [TOW, "call", "shout", "x", "--connect", their_broker.endpoint, "--timeout", "1"]
     done = subprocess.run(words, capture_output=True, timeout=DEADLINE_SECONDS)
-    assert done.returncode == 1 and b"set --dialect" in done.stderr, done.stderr
+    assert done.returncode == 8 and b"set --dialect" in done.stderr, done.stderr

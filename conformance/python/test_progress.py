@@ -158,7 +158,7 @@ def test_interruption_message_has_its_own_line(slowly, tmp_path):
     get = OnTerminal("get", slowly + "/", tmp_path / "copy")
     wait_until(lambda: any(re.search(r"\b[1-9]\d* of 40 files", shown) for shown in get.shown), "some of it is here")
     get.process.send_signal(signal.SIGINT)
-    assert get.finish() == 1
+    assert get.finish() == -signal.SIGINT
     assert re.fullmatch(r"tow: \S+: .*interrupted.*\n  What has arrived is kept; .*", get.screen.text()), get.screen.text()
 
 
@@ -168,7 +168,7 @@ def test_resumed_bytes_do_not_count_for_the_rate(slowly, tmp_path):
     first = OnTerminal(*words)
     wait_until(lambda: any(" 6." in shown for shown in first.shown), "more than half of it is here")
     first.process.send_signal(signal.SIGINT)
-    assert first.finish() == 1
+    assert first.finish() == -signal.SIGINT
     second = OnTerminal(*words)
     assert second.finish() == 0
     bars = [re.search(r" ([\d.]+) MiB/11\.44 MiB  ([\d.]+) ((?:[KMG]i)?B)/s", shown) for shown in second.shown]

@@ -2,7 +2,7 @@
 
 use crate::peer_id::PeerId;
 use bytes::Bytes;
-use towpath_zmtp::{Credentials, Frames};
+use towpath_zmtp::{Credentials, Frames, Refusal};
 
 /// No more peers are read in a poll once this many events wait for the application.
 pub(crate) const EVENTS_MAX: usize = 16 * 1024;
@@ -101,8 +101,8 @@ pub enum Event {
         reason: String,
         /// Whether this side was connecting. It retries with backoff, unless it was to connect once.
         connecting: bool,
-        /// Whether the two sides will never agree, as with a wrong password.
-        refused: bool,
+        /// What the two sides will never agree on, as with a wrong password. Then the next attempt is a minute later.
+        refused: Option<Refusal>,
     },
 }
 

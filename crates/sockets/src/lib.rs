@@ -84,7 +84,7 @@ pub use peer_id::PeerId;
 pub use socket::{Received, Socket};
 pub use towpath_zmtp::limits::DEDICATED_BUFFER_BYTES;
 pub use towpath_zmtp::{
-    Credentials, Frames, Heartbeat, MechanismConfig, Metadata, Principal, ProtocolDeviations, Queued, Secret,
+    Credentials, Frames, Heartbeat, MechanismConfig, Metadata, Principal, ProtocolDeviations, Queued, Refusal, Secret,
     SocketType,
 };
 pub use unsent::Unsent;

@@ -59,6 +59,8 @@ pub struct HubOptions {
     pub routing_ids_are_unique: bool,
     /// Properties for READY, names beginning with `X-`.
     pub metadata: Metadata,
+    /// A property of READY that only another kind of program has, and what that is: `a mail server; use port 80`.
+    pub foreign_property: Option<(&'static str, &'static str)>,
     /// Security mechanism and role. PLAIN's user and password have up to 255 bytes each.
     pub mechanism: MechanismConfig,
     /// PINGs to peers that announce ZMTP 3.1. The timeout isn't zero.
@@ -117,6 +119,7 @@ impl HubOptions {
             routing_id: Bytes::new(),
             routing_ids_are_unique: true,
             metadata: Metadata::new(),
+            foreign_property: None,
             mechanism: MechanismConfig::Null,
             heartbeat: None,
             keep_half_closed: false,
@@ -168,6 +171,7 @@ impl HubOptions {
             socket_type: self.socket_type,
             routing_id: self.routing_id.clone(),
             metadata: self.metadata.clone(),
+            foreign_property: self.foreign_property,
             mechanism: self.mechanism.clone(),
             handshake_timeout: self.handshake_timeout,
             heartbeat: self.heartbeat,

@@ -8,26 +8,30 @@ mod commands;
 mod runtime;
 
 use crate::cli::escape::Printable;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, Status};
 use crate::cli::output::eprint_line;
-use crate::commands::{broker, call, demo, follow, get, ls, serve, work};
+use crate::commands::{broker, call, completions, demo, follow, get, ls, manual, serve, work};
 use crate::runtime::{log, rlimits, signals};
+use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
 Files:
   tow serve /srv/data                          # on tcp://127.0.0.1:5571
-  tow ls tcp://127.0.0.1:5571/
-  tow get tcp://127.0.0.1:5571/dir ./dir       # again: fetches only what is missing
-  tow follow tcp://127.0.0.1:5571/dir ./dir    # of tow serve --watch: goes on with what changes
+  tow ls localhost:/
+  tow get localhost:/dir ./dir                 # again: fetches only what is missing
+  tow follow localhost:/dir ./dir              # of tow serve --watch: goes on with what changes
 Requests:
   tow broker --journal /var/lib/tow            # on tcp://127.0.0.1:5555
   tow work shout -- tr a-z A-Z                 # runs `tr` for each request
   tow call shout hello                         # prints HELLO
 
 A TIME is in seconds or has a unit: 0.5, 500ms, 2min. A SIZE is in bytes, or in K, M, G or T.
-Exit status: 0 done, 1 failed or incomplete, 2 wrong usage, 3 deletions are held (follow).
+Exit status: 0 done, 1 failed or incomplete, 2 usage, 3 deletions are held (follow), 4 not found,
+5 refused, 6 no server, 7 expired, 8 lost with a worker, 9 the worker failed; after an interrupt
+the signal's.
+TOW_CONNECT sets --connect, TOW_MAX_MEMORY --max-memory, and so on.
 -v logs more on standard error, -vv even more. TOW_LOG sets the level: error, warn, info, debug or trace.";
 
 /// Moves files and requests between machines over ZeroMQ's wire protocol, ZMTP 3.1.
@@ -59,26 +63,42 @@ enum Command {
     Call(call::Arguments),
     /// Try files and requests on this machine, with crashes.
     Demo(demo::Arguments),
+    /// Print a script that completes commands and options in a shell.
+    Completions(completions::Arguments),
+    /// Write the manual pages.
+    Manual(manual::Arguments),
     /// Kill the commands of a `tow work` that has died. It starts this itself.
     #[command(name = work::guard::COMMAND, hide = true)]
     WorkGuard,
 }
 
-/// Parses the command line. A negative number is a value that its option refuses, not an unknown option.
-fn parse_arguments() -> Arguments {
+/// The command line. A negative number is a value that its option refuses, not an unknown option.
+fn command() -> clap::Command {
     let take_negative = |arg: Arg| {
         let has_value = !arg.is_positional() && arg.get_action().takes_values();
         if has_value { arg.allow_negative_numbers(true) } else { arg }
     };
-    let command = Arguments::command().mut_subcommands(|command| command.mut_args(take_negative));
-    Arguments::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    Arguments::command().mut_subcommands(|command| command.mut_args(|arg| with_variable(take_negative(arg))))
+}
+
+/// Takes an option's value from the environment too: of `--max-memory` from `TOW_MAX_MEMORY`.
+fn with_variable(arg: Arg) -> Arg {
+    let Some(long) = arg.get_long() else { return arg };
+    let variable = format!("TOW_{}", long.to_uppercase().replace('-', "_"));
+    // Each option has its name once in the life of the process.
+    let arg = arg.env(&*variable.leak()).hide_env(true);
+    if matches!(arg.get_action(), ArgAction::SetTrue) { arg.value_parser(FalseyValueParser::new()) } else { arg }
+}
+
+fn parse_arguments() -> Arguments {
+    Arguments::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit())
 }
 
 fn main() -> ExitCode {
     let arguments = parse_arguments();
     let is_server = matches!(arguments.command, Command::Serve(_) | Command::Broker(_) | Command::Work(_));
     // Reports the lines that it suppressed when it is dropped.
-    let _log = match log::start(is_server, arguments.verbose) {
+    let log = match log::start(is_server, arguments.verbose) {
         Ok(log) => log,
         Err(failure) => return report(failure),
     };
@@ -99,9 +119,19 @@ fn main() -> ExitCode {
         Command::Call(arguments) => call::run(arguments),
         Command::Work(arguments) => work::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
+        Command::Completions(arguments) => completions::run(arguments, &mut command()),
+        Command::Manual(arguments) => manual::run(&arguments, command()),
         Command::WorkGuard => work::guard::run(),
     };
-    outcome.unwrap_or_else(report)
+    match outcome {
+        Ok(code) => code,
+        Err(failure) if failure.status == Status::Interrupted => {
+            report(failure);
+            drop(log);
+            signals::end_by_signal()
+        }
+        Err(failure) => report(failure),
+    }
 }
 
 fn report(failure: Failure) -> ExitCode {

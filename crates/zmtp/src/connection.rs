@@ -38,6 +38,8 @@ pub struct Config {
     pub routing_id: Bytes,
     /// Further properties for READY; names of applications begin with `X-`.
     pub metadata: Metadata,
+    /// A property of READY that only another kind of program has, and what to say about it: where it is, and what to do.
+    pub foreign_property: Option<(&'static str, &'static str)>,
     /// The security mechanism and role.
     pub mechanism: MechanismConfig,
     /// Time from the first byte to READY.
@@ -268,6 +270,11 @@ impl<F> Connection<F> {
         let socket_type = SocketType::from_name(name)
             .filter(|theirs| ours.may_talk_to(*theirs))
             .ok_or_else(|| Error::IncompatibleSockets { ours: ours.name(), theirs: printable(name) })?;
+        if let Some((property, what)) = self.config.foreign_property
+            && metadata.find(property).is_some()
+        {
+            return Err(Error::OtherProgram { what });
+        }
         let routing_id = metadata.find("Identity").cloned().unwrap_or_default();
         if routing_id.len() > ROUTING_ID_BYTES_MAX {
             return Err(malformed("an Identity of over 255 bytes"));

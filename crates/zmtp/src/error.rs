@@ -6,6 +6,12 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// The first bytes are those of another protocol.
+    #[error("{what} answers there, not a ZeroMQ socket")]
+    OtherProtocol {
+        /// What it is, with an article.
+        what: &'static str,
+    },
     /// The first bytes are not a ZMTP greeting.
     #[error("not a ZMTP 3 greeting: byte {at} is {found:#04x}; the peer speaks ZMTP 1.0 or another protocol")]
     NotZmtp {
@@ -78,6 +84,12 @@ pub enum Error {
         /// The peer's, escaped.
         theirs: String,
     },
+    /// A peer that [`Config::foreign_property`](crate::Config::foreign_property) tells apart.
+    #[error("this is {what}")]
+    OtherProgram {
+        /// What it is, and what to do.
+        what: &'static str,
+    },
     /// The peer ended the connection with an ERROR command.
     #[error("the peer refused: {reason}")]
     RefusedByPeer {
@@ -104,14 +116,27 @@ pub enum Error {
     Stalled,
 }
 
+/// What two sides will never agree on, as far as can be known: a retry is useless.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The credentials, or the mechanism that carries them.
+    Login,
+    /// What the peer is: it speaks another protocol or version, or is another kind of socket or program.
+    Peer,
+}
+
 impl Error {
-    /// Whether the two sides are set up so that they never agree, as far as can be known: a retry is useless.
-    pub fn is_refusal(&self) -> bool {
+    /// What the two sides will never agree on; `None` if a retry may help.
+    pub fn refusal(&self) -> Option<Refusal> {
         match self {
-            Error::Mechanism { .. } | Error::IncompatibleSockets { .. } | Error::OldVersion { .. } => true,
+            Error::Mechanism { .. } => Some(Refusal::Login),
             // ZAP's status (RFC 27) for wrong credentials; 300 and 500 may be temporary.
-            Error::RefusedByPeer { reason } => reason == "400",
-            _ => false,
+            Error::RefusedByPeer { reason } if reason == "400" => Some(Refusal::Login),
+            Error::IncompatibleSockets { .. }
+            | Error::OldVersion { .. }
+            | Error::OtherProtocol { .. }
+            | Error::OtherProgram { .. } => Some(Refusal::Peer),
+            _ => None,
         }
     }
 
@@ -120,6 +145,7 @@ impl Error {
         matches!(
             self,
             Error::NotZmtp { .. }
+                | Error::OtherProtocol { .. }
                 | Error::MalformedCommand { .. }
                 | Error::UnexpectedInHandshake { .. }
                 | Error::FrameTooLarge { .. }

@@ -31,7 +31,7 @@ pub fn decode(input: &[u8], mechanism: &'static str) -> Result<Option<(u8, u8)>,
     match input.first() {
         None => return Ok(None),
         Some(0xff) => {}
-        Some(&found) => return Err(Error::NotZmtp { at: 0, found }),
+        Some(&found) => return Err(other_protocol(input).unwrap_or(Error::NotZmtp { at: 0, found })),
     }
     match input.get(9) {
         None => return Ok(None),
@@ -53,6 +53,24 @@ pub fn decode(input: &[u8], mechanism: &'static str) -> Result<Option<(u8, u8)>,
     Ok(Some((greeting[10], greeting[11])))
 }
 
+/// What servers of other protocols send first, or answer to a greeting.
+const OTHER_PROTOCOLS: [(&[u8], &str); 8] = [
+    (b"SSH-", "an SSH server"),
+    (b"HTTP/", "a web server (HTTP)"),
+    (b"GET ", "a web client (HTTP)"),
+    // The records alert and handshake, of SSL 3.0 to TLS 1.3.
+    (b"\x15\x03", "a TLS server (HTTPS, perhaps)"),
+    (b"\x16\x03", "a TLS client"),
+    (b"-ERR ", "a Redis server"),
+    (b"INFO {", "a NATS server"),
+    (b"AMQP", "an AMQP server (RabbitMQ, perhaps)"),
+];
+
+fn other_protocol(input: &[u8]) -> Option<Error> {
+    let (_, what) = OTHER_PROTOCOLS.iter().find(|(first, _)| input.starts_with(first))?;
+    Some(Error::OtherProtocol { what })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,7 +86,10 @@ mod tests {
 
     #[test]
     fn older_and_other_peers_are_refused_by_name() {
-        assert_eq!(decode(b"GET / HTTP/1.1", "NULL"), Err(Error::NotZmtp { at: 0, found: b'G' }));
+        for (first, what) in OTHER_PROTOCOLS {
+            assert_eq!(decode(first, "NULL"), Err(Error::OtherProtocol { what }));
+        }
+        assert_eq!(decode(b"220 mail", "NULL"), Err(Error::NotZmtp { at: 0, found: b'2' }));
         // ZMTP 1.0: a short frame with an anonymous identity, or one in the long form. 2.0 announces revision 1.
         assert_eq!(decode(&[1, 0], "NULL"), Err(Error::NotZmtp { at: 0, found: 1 }));
         assert_eq!(decode(&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0], "NULL"), Err(Error::NotZmtp { at: 9, found: 0 }));

@@ -13,6 +13,7 @@
 //! let config = |socket_type| Arc::new(Config {
 //!     socket_type,
 //!     routing_id: Bytes::new(),
+//!     foreign_property: None,
 //!     metadata: Metadata::new(),
 //!     mechanism: MechanismConfig::Null,
 //!     handshake_timeout: Duration::from_secs(10),
@@ -63,7 +64,7 @@ mod socket_type;
 pub use command::Command;
 pub use connection::{Config, Connection, Event, Heartbeat, PeerProperties, ProtocolDeviations};
 pub use credentials::{Credentials, Principal};
-pub use error::Error;
+pub use error::{Error, Refusal};
 pub use frame::{FrameFlags, Header};
 pub use greeting::{GREETING_BYTES, VERSION};
 pub use inbox::{Frames, InboxLimits};

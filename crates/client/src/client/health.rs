@@ -2,7 +2,7 @@
 
 use crate::connection::{NOT_TRIED, PeerProtocol};
 use std::time::{Duration, Instant};
-use towpath_sockets::{Endpoint, STABLE_AFTER};
+use towpath_sockets::{Endpoint, Refusal, STABLE_AFTER};
 
 /// Shortest useful connection to a broker of numbered requests. Another client with the same id may have taken over, and
 /// would take over the next connection as well. If both reconnected at once each time, they would disconnect each other a
@@ -13,13 +13,20 @@ const LASTS_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct ConnectionHealth {
     failure: String,
-    /// Errors by endpoint since the last connection.
-    failures: Vec<(Endpoint, String)>,
+    /// Failures by endpoint since the last connection.
+    failures: Vec<Failure>,
     misheard: bool,
-    refused: bool,
     stock: bool,
     unheard: bool,
     ready_at: Option<Instant>,
+}
+
+/// The last failure of an endpoint.
+#[derive(Debug)]
+struct Failure {
+    endpoint: Endpoint,
+    reason: String,
+    refusal: Option<Refusal>,
 }
 
 impl ConnectionHealth {
@@ -29,7 +36,6 @@ impl ConnectionHealth {
             failure: NOT_TRIED.to_owned(),
             failures: Vec::new(),
             misheard: false,
-            refused: false,
             stock: false,
             unheard: false,
             ready_at: None,
@@ -47,14 +53,23 @@ impl ConnectionHealth {
         self.misheard
     }
 
-    /// Whether the broker refuses this client.
-    pub fn is_refused(&self) -> bool {
-        self.refused
+    /// Why the last broker that does so refuses this client.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.failures.iter().rev().find_map(|failure| failure.refusal)
     }
 
-    /// Records whether the two sides are configured so that they can never agree.
-    pub fn set_refused(&mut self, refused: bool) {
-        self.refused = refused;
+    /// Whether each of so many endpoints refuses this client: only another configuration helps.
+    pub fn refused_by_all(&self, endpoints: usize) -> bool {
+        self.failures.iter().filter(|failure| failure.refusal.is_some()).count() == endpoints
+    }
+
+    /// Records whether this endpoint and the client can never agree, before the reason.
+    pub fn set_refused(&mut self, endpoint: Option<&Endpoint>, refusal: Option<Refusal>) {
+        let Some(endpoint) = endpoint else { return };
+        match self.failures.iter_mut().find(|failure| failure.endpoint == *endpoint) {
+            Some(failure) => failure.refusal = refusal,
+            None => self.failures.push(Failure { endpoint: endpoint.clone(), reason: String::new(), refusal }),
+        }
     }
 
     /// Whether the connection is to a stock broker.
@@ -75,7 +90,6 @@ impl ConnectionHealth {
         self.failures.clear();
         self.stock = protocol != PeerProtocol::Numbered;
         self.misheard &= self.stock;
-        self.refused = false;
         self.unheard = true;
         self.ready_at = Some(now);
     }
@@ -108,11 +122,15 @@ impl ConnectionHealth {
 
     fn set(&mut self, endpoint: Option<&Endpoint>, reason: &str) {
         let Some(endpoint) = endpoint else { return self.failure = reason.to_owned() };
-        match self.failures.iter_mut().find(|(of, _)| of == endpoint) {
-            Some((_, before)) => *before = reason.to_owned(),
-            None => self.failures.push((endpoint.clone(), reason.to_owned())),
+        match self.failures.iter_mut().find(|failure| failure.endpoint == *endpoint) {
+            Some(failure) => reason.clone_into(&mut failure.reason),
+            None => {
+                let reason = reason.to_owned();
+                self.failures.push(Failure { endpoint: endpoint.clone(), reason, refusal: None });
+            }
         }
-        let told: Vec<_> = self.failures.iter().map(|(endpoint, reason)| format!("{endpoint}: {reason}")).collect();
+        let told = self.failures.iter().map(|failure| format!("{}: {}", failure.endpoint, failure.reason));
+        let told: Vec<_> = told.collect();
         self.failure = told.join("; ");
     }
 }

@@ -44,7 +44,7 @@ use std::time::Duration;
 use towpath_requests::body::Body;
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
 use towpath_requests::numbered::{ClientId, Status};
-use towpath_sockets::{Endpoint, SocketError};
+use towpath_sockets::{Endpoint, Refusal, SocketError};
 
 /// How long closing waits for queued messages.
 const LINGER: Duration = Duration::from_secs(2);
@@ -132,8 +132,10 @@ pub struct ClientStatus {
     pub is_not_majordomo: bool,
     /// Whether a stock broker has sent nothing: it may speak another dialect.
     pub is_silent: bool,
-    /// Whether the broker refuses this client, for example for want of a password.
-    pub is_refused: bool,
+    /// Why the broker refuses this client, for example for want of a password.
+    pub refusal: Option<Refusal>,
+    /// Whether all brokers do: only another configuration helps.
+    pub refused_by_all: bool,
 }
 
 /// Why a request isn't accepted.
@@ -420,7 +422,8 @@ impl Client {
             is_stock: state.health.is_stock(),
             is_not_majordomo: state.health.is_not_majordomo(),
             is_silent: state.health.is_silent(),
-            is_refused: state.health.is_refused(),
+            refusal: state.health.refusal(),
+            refused_by_all: state.refused_by_all(),
         }
     }
 

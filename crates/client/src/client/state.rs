@@ -26,6 +26,9 @@ use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, SendError, SocketEr
 /// Longest pause between attempts to connect, so that times don't overflow.
 const REST_MOST: Duration = Duration::from_secs(24 * 3600);
 
+/// Delay before the next attempt if each broker refuses this client: it would refuse the same credentials again.
+const REFUSED_RETRY: Duration = Duration::from_secs(60);
+
 /// Bytes encoded before asking the hub for room again.
 const PUMP_BYTES: usize = 60 * 1024;
 
@@ -206,6 +209,11 @@ impl State {
         }
     }
 
+    /// Whether each broker refuses this client.
+    pub fn refused_by_all(&self) -> bool {
+        self.health.refused_by_all(self.endpoints.len())
+    }
+
     fn lost(&mut self, reason: &str, now: Instant) {
         let endpoint = self.endpoints.get(self.failover.current());
         tracing::debug!(endpoint = endpoint.map(ToString::to_string), reason, "no connection to a broker");
@@ -214,7 +222,9 @@ impl State {
             self.failover.succeeded();
         }
         self.forget_connection();
-        self.connection = Connection::Resting(now + self.failover.failed().min(REST_MOST));
+        let delay = self.failover.failed().min(REST_MOST);
+        let delay = if self.refused_by_all() { delay.max(REFUSED_RETRY) } else { delay };
+        self.connection = Connection::Resting(now + delay);
     }
 
     fn forget_connection(&mut self) {
@@ -317,7 +327,7 @@ impl State {
         match event {
             Event::Ready { peer } if matches!(self.connection, Connection::Connecting) => self.on_ready(hub, peer, now),
             Event::Failed { reason, refused, .. } if matches!(self.connection, Connection::Connecting) => {
-                self.health.set_refused(refused);
+                self.health.set_refused(self.endpoints.get(self.failover.current()), refused);
                 self.lost(&reason, now);
             }
             Event::Gone { peer, reason } if Some(peer) == ours && self.incoming.has_backlog() => {

@@ -13,6 +13,9 @@ use dialect_detect::DialectGuess;
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, LARGE_BODY_BYTES_MAX, MESSAGE_BYTES_MAX};
 use towpath_requests::{majordomo, numbered};
 
+/// Property of READY by which file servers are known.
+const FILES_PROPERTY: &str = "X-Towpath-Files";
+
 /// Bytes in a hub's queue above which nothing more is encoded: later records can still be changed.
 const QUEUE_BYTES: usize = 1024 * 1024;
 
@@ -119,6 +122,7 @@ impl LinkOptions {
         if self.dialect == Dialect::Auto {
             options.metadata = Metadata::new().with(numbered::PROPERTY, numbered::PROPERTY_VALUE);
         }
+        options.foreign_property = Some((FILES_PROPERTY, "a file server (tow serve); requests go to tow broker"));
         options.mechanism = self.mechanism.clone();
         options.heartbeat =
             Some(Heartbeat { interval: self.heartbeat_interval, timeout: self.heartbeat_timeout, ttl: Duration::ZERO });

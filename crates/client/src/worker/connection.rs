@@ -163,6 +163,12 @@ impl BrokerConnection {
         }
     }
 
+    /// Logged each time, which is once a minute: only a person can help.
+    fn refused(&mut self, reason: &str) {
+        reason.clone_into(&mut self.failure);
+        tracing::error!(endpoint = %self.endpoint, reason, "the broker refuses this worker; trying again in a minute");
+    }
+
     fn on_message(&mut self, protocol: PeerProtocol, message: FromBroker) -> Result<(), String> {
         let (arrived, cancellations) = (&mut self.arrived, &mut self.cancellations);
         let mut sink = |heard| take(heard, arrived, cancellations);
@@ -219,6 +225,7 @@ impl BrokerConnection {
         let is_ours = |peer| ours.is_some_and(|(known, _)| known == peer);
         match event {
             Event::Ready { peer } => self.on_ready(hub, peer),
+            Event::Failed { reason, refused: Some(_), .. } => self.refused(&reason),
             Event::Failed { reason, .. } => self.not_connected(&reason),
             Event::Gone { peer, reason } if is_ours(peer) => self.lost(&reason),
             event if event.message_peer().is_some_and(is_ours) => {

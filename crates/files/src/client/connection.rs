@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use towpath_blocking::CancelToken;
 use towpath_sockets::{
-    Endpoint, Event, Heartbeat, Hub, HubOptions, MechanismConfig, Message, PeerId, SendError, SocketError, SocketType,
-    Waker,
+    Endpoint, Event, Heartbeat, Hub, HubOptions, MechanismConfig, Message, Metadata, PeerId, Refusal, SendError,
+    SocketError, SocketType, Waker,
 };
 
 use super::assembler::{Assembler, Inbound};
 use super::get::GetError;
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX};
-use crate::protocol::WireError;
 use crate::protocol::control::Request;
+use crate::protocol::{PROPERTY, PROPERTY_VALUE, REQUESTS_PROPERTY, WireError};
 
 /// Largest body that is taken whole, in bytes; larger ones are streamed. A data header must be smaller.
 const STREAM_OVER_BYTES: u64 = 64 << 10;
@@ -51,8 +51,8 @@ impl ConnectOptions {
         }
     }
 
-    pub(super) fn refused(&self, reason: String) -> GetError {
-        GetError::Refused { endpoint: self.endpoint.to_string(), reason }
+    pub(super) fn refused(&self, reason: String, refusal: Refusal) -> GetError {
+        GetError::Refused { endpoint: self.endpoint.to_string(), reason, refusal }
     }
 }
 
@@ -66,7 +66,7 @@ pub(super) enum ConnectionEvent {
     /// A connection could not be made; it is tried again.
     Failed { reason: String },
     /// The server refuses this client, and will again.
-    Refused { reason: String },
+    Refused { reason: String, refusal: Refusal },
     /// The server sent something.
     Inbound(Inbound),
     /// Bytes of an incomplete message arrived. Over a slow link a message may take minutes.
@@ -90,6 +90,8 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn open(options: &ConnectOptions, cancel: &CancelToken) -> Result<Self, SocketError> {
         let mut hub = Hub::new(HubOptions {
+            metadata: Metadata::new().with(PROPERTY, PROPERTY_VALUE),
+            foreign_property: Some((REQUESTS_PROPERTY, "a broker (tow broker); files come from tow serve")),
             mechanism: options.mechanism.clone(),
             heartbeat: options.heartbeat,
             handshake_timeout: options.connect_timeout,
@@ -167,7 +169,9 @@ impl Connection {
                 self.events.push_back(ConnectionEvent::Connected);
             }
             Event::Gone { peer, reason } if self.server == Some(peer) => self.down(ConnectionEvent::Lost { reason }),
-            Event::Failed { reason, refused: true, .. } => self.events.push_back(ConnectionEvent::Refused { reason }),
+            Event::Failed { reason, refused: Some(refusal), .. } => {
+                self.events.push_back(ConnectionEvent::Refused { reason, refusal });
+            }
             Event::Failed { reason, .. } => self.events.push_back(ConnectionEvent::Failed { reason }),
             Event::Writable { .. } => self.send_unsent(),
             Event::Message { peer, .. }

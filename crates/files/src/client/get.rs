@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use towpath_sockets::{Endpoint, SocketError};
+use towpath_sockets::{Endpoint, Refusal, SocketError};
 
 use super::connection::{ConnectOptions, Connection, ConnectionEvent};
 use super::destination::place;
@@ -126,12 +126,14 @@ pub enum GetError {
         reason: String,
     },
     /// The server refuses this client, and would again.
-    #[error("{endpoint} does not let this client in: {reason}")]
+    #[error("{endpoint}{}: {reason}", if *refusal == Refusal::Login { " does not let this client in" } else { "" })]
     Refused {
         /// The server.
         endpoint: String,
         /// Reason of the server, or the mismatch of both sides.
         reason: String,
+        /// Whether it is about the login.
+        refusal: Refusal,
     },
     /// The destination is impossible.
     #[error("{}: {reason}", path.display())]
@@ -328,7 +330,7 @@ impl Driver {
                 self.last_reason = Some(reason);
             }
             ConnectionEvent::Refused { .. } if self.transfer.is_unconfirmed() => self.transfer.cancel(),
-            ConnectionEvent::Refused { reason } => return Err(self.connect.refused(reason)),
+            ConnectionEvent::Refused { reason, refusal } => return Err(self.connect.refused(reason, refusal)),
             ConnectionEvent::Inbound(inbound) => self.transfer.inbound(inbound, Instant::now()),
             ConnectionEvent::Arriving => self.transfer.arriving(Instant::now()),
             ConnectionEvent::ProtocolError(error) => self.transfer.broken_wire(&error),

@@ -95,7 +95,7 @@ fn run(
                 }
                 ConnectionEvent::Lost { reason } => return Err(unreachable(reason)),
                 ConnectionEvent::Failed { reason } => last_reason = reason,
-                ConnectionEvent::Refused { reason } => return Err(options.connect.refused(reason)),
+                ConnectionEvent::Refused { reason, refusal } => return Err(options.connect.refused(reason, refusal)),
                 ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
                 ConnectionEvent::Arriving => idle.arriving(Instant::now()),
                 ConnectionEvent::Inbound(inbound) => {

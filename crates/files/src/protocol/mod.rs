@@ -14,6 +14,15 @@ pub use error::{ErrorCode, WireError};
 #[cfg(test)]
 mod tests;
 
+/// Property of READY by which servers and clients of files are known.
+pub const PROPERTY: &str = "X-Towpath-Files";
+
+/// Value of [`PROPERTY`].
+pub const PROPERTY_VALUE: &[u8] = b"1";
+
+/// Property of READY by which brokers are known.
+pub(crate) const REQUESTS_PROPERTY: &str = "X-Towpath-Requests";
+
 /// First frame of a control message.
 pub const CONTROL_TAG: &[u8; 4] = b"TOW1";
 /// First bytes of the header of a data message.

@@ -13,6 +13,7 @@ use crate::catalogue::Catalogue;
 use crate::digest::DigestCache;
 use crate::limits::CONTROL_BYTES_MAX;
 use crate::protocol::follow::Epoch;
+use crate::protocol::{PROPERTY, PROPERTY_VALUE};
 use crate::root::RootError;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,7 +21,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use towpath_sockets::SocketType;
 use towpath_sockets::{
-    Authenticator, Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, PeerId, SendError, SocketError,
+    Authenticator, Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, Metadata, PeerId, SendError,
+    SocketError,
 };
 
 /// Largest control message with its envelope: one frame near the limit, and a few short ones.
@@ -167,6 +169,7 @@ impl Server {
         hub.max_message_bytes = MESSAGE_BYTES_MAX;
         hub.max_frames = MESSAGE_FRAMES_MAX;
         hub.stream_over_bytes = None;
+        hub.metadata = Metadata::new().with(PROPERTY, PROPERTY_VALUE);
         let mut hub = Hub::new(hub)?;
         let endpoints = endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<_, _>>()?;
         let waker = hub.waker();

@@ -10,9 +10,13 @@ use crate::peer::End;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
+use towpath_zmtp::Refusal;
 
 /// Timeout for an address to answer if the name has others: enough for a SYN that is lost and sent again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Delay before the next attempt after a refusal.
+const REFUSED_RETRY: Duration = Duration::from_secs(60);
 
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +75,7 @@ impl Attempt {
     }
 
     /// One event for all addresses; it names each if there are several.
-    fn report(mut self, refused: bool) -> Event {
+    fn report(mut self, refused: Option<Refusal>) -> Event {
         let (address, reason) = match self.failures.pop() {
             Some(only) if self.failures.is_empty() => only,
             last => {
@@ -164,34 +168,36 @@ impl Hub {
                 Err(reason) => attempt.failed(target.to_string(), reason),
             }
         }
-        self.give_up(*attempt, false);
+        self.give_up(*attempt, None);
     }
 
     /// A connection that belonged to this attempt has ended before it was ready.
     pub(super) fn attempt_failed(&mut self, mut attempt: Box<Attempt>, address: String, end: End) {
         attempt.failed(address, end.reason);
-        if end.refused {
+        if end.refused.is_some() {
             // The peer has understood this side, and would say the same at its other addresses.
-            self.give_up(*attempt, true);
+            self.give_up(*attempt, end.refused);
         } else {
             self.go_on(attempt);
         }
     }
 
-    fn give_up(&mut self, attempt: Attempt, refused: bool) {
+    fn give_up(&mut self, attempt: Attempt, refused: Option<Refusal>) {
         let origin = attempt.origin;
         self.events.push_back(attempt.report(refused));
         if let Origin::Connector(index) = origin {
-            self.connect_later(index);
+            self.connect_later(index, refused);
         }
     }
 
-    pub(super) fn connect_later(&mut self, index: usize) {
+    /// Waits longest after a refusal: the same credentials would be refused again (RFC 37).
+    pub(super) fn connect_later(&mut self, index: usize, refused: Option<Refusal>) {
         let backoff = self.options.reconnect;
         let now = self.now;
         let Some(connector) = self.connectors.get_mut(index) else { return };
         // A time beyond what a clock can represent never comes.
-        let at = now.checked_add(connector.delay(backoff));
+        let delay = if refused.is_some() { REFUSED_RETRY.max(backoff.most) } else { connector.delay(backoff) };
+        let at = now.checked_add(delay);
         connector.failures = connector.failures.saturating_add(1);
         connector.retry_at = at;
         self.next_timer = self.next_timer.into_iter().chain(at).min();
@@ -362,7 +368,7 @@ mod tests {
         for origin in [Origin::Once, Origin::Connector(0)] {
             let addresses = [dead(1), dead(2)];
             client.go_on(attempt(origin, &addresses));
-            let Event::Failed { address, reason, connecting: true, refused: false } = next_event(&mut [&mut client])
+            let Event::Failed { address, reason, connecting: true, refused: None } = next_event(&mut [&mut client])
             else {
                 panic!("not a failure to connect")
             };
@@ -382,7 +388,7 @@ mod tests {
         let mut client = hub(SocketType::Req);
         client.go_on(attempt(Origin::Once, &[SocketAddr::from(([127, 0, 0, 1], port)), dead(1)]));
         let event = next_event(&mut [&mut client, &mut server]);
-        assert!(matches!(event, Event::Failed { refused: true, .. }), "{event:?}");
+        assert!(matches!(event, Event::Failed { refused: Some(_), .. }), "{event:?}");
     }
 
     #[test]

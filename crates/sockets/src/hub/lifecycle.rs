@@ -130,7 +130,7 @@ impl Hub {
             let ProtocolDeviations { unknown_commands, reserved_bits } = deviations;
             tracing::info!(address = %peer.address, unknown_commands, reserved_bits, "the peer deviated from ZMTP");
         }
-        let (origin, ready_at) = (member.origin, member.ready_at);
+        let (origin, ready_at, refused) = (member.origin, member.ready_at, end.refused);
         if peer.is_ready() {
             self.end_ready(peer, end);
         } else if let Some(attempt) = self.end_handshake(*member, end) {
@@ -143,7 +143,7 @@ impl Hub {
                 let lasted = self.now.saturating_duration_since(ready_at);
                 connector.ended_after(lasted, self.options.stable_after);
             }
-            self.connect_later(index);
+            self.connect_later(index, refused);
         }
     }
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use read::ReadState;
 use rustix::fd::OwnedFd;
 use std::time::Instant;
-use towpath_zmtp::{Connection, PeerProperties, Principal, ProtocolDeviations, Queued, SocketType};
+use towpath_zmtp::{Connection, PeerProperties, Principal, ProtocolDeviations, Queued, Refusal, SocketType};
 use write::WriteState;
 
 /// Facts and counters of a peer.
@@ -73,15 +73,15 @@ pub(crate) struct End {
     pub(crate) reason: String,
     /// The peer broke the protocol, rather than left or was slow.
     pub(crate) misbehaved: bool,
-    /// The two sides will never agree.
-    pub(crate) refused: bool,
+    /// What the two sides will never agree on.
+    pub(crate) refused: Option<Refusal>,
     /// The peer has closed its side, behind all that it had to say.
     pub(crate) is_end_of_input: bool,
 }
 
 impl End {
     pub(crate) fn new(reason: impl Into<String>) -> End {
-        End { reason: reason.into(), misbehaved: false, refused: false, is_end_of_input: false }
+        End { reason: reason.into(), misbehaved: false, refused: None, is_end_of_input: false }
     }
 
     pub(crate) fn misbehaviour(reason: &str) -> End {
@@ -99,7 +99,7 @@ impl End {
 
 impl From<towpath_zmtp::Error> for End {
     fn from(error: towpath_zmtp::Error) -> End {
-        let (misbehaved, refused) = (error.is_peer_misbehaviour(), error.is_refusal());
+        let (misbehaved, refused) = (error.is_peer_misbehaviour(), error.refusal());
         End { misbehaved, refused, ..End::new(error.to_string()) }
     }
 }

@@ -1,6 +1,7 @@
 //! Options of commands that connect: to a file server, or to brokers.
 
 use crate::cli::auth_args::mechanism_as;
+use crate::cli::endpoint::broker_endpoint;
 use crate::cli::exit::Failure;
 use crate::cli::units::duration;
 use std::path::PathBuf;
@@ -67,8 +68,8 @@ impl FileServerArgs {
 /// Options of commands that connect to brokers.
 #[derive(clap::Args)]
 pub struct BrokerArgs {
-    /// Broker. Repeatable: a client fails over to the next, a worker serves all.
-    #[arg(long = "connect", value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5555")]
+    /// Broker, HOST:PORT or ipc://PATH. Repeatable: a client fails over to the next, a worker serves all.
+    #[arg(long = "connect", value_name = "ENDPOINT", value_delimiter = ' ', default_value = "tcp://127.0.0.1:5555", value_parser = broker_endpoint)]
     pub endpoints: Vec<Endpoint>,
     /// Protocol; auto is numbered requests, or else MDP/0.1.
     #[arg(long, value_enum, default_value = "auto")]
@@ -103,16 +104,8 @@ impl BrokerArgs {
         }
     }
 
-    /// Options of the connections; refuses endpoints that can't be connected to.
+    /// Options of the connections.
     pub fn link(&self) -> Result<LinkOptions, Failure> {
-        for endpoint in &self.endpoints {
-            let wrong = |why: &str| Err(Failure::usage(format!("{endpoint}: {why}")));
-            match endpoint {
-                Endpoint::Tcp { port: 0, .. } => return wrong("cannot connect to port 0; use the broker's port"),
-                Endpoint::Inproc(_) => return wrong("inproc works only within a process; use tcp or ipc"),
-                _ => {}
-            }
-        }
         let dialect = match self.dialect {
             DialectName::Auto => Dialect::Auto,
             DialectName::Mdp01 => Dialect::Mdp01,

@@ -2,7 +2,6 @@
 
 use crate::cli::auth_args::Passwords;
 use crate::cli::exit::Failure;
-use crate::cli::location::parse_bind_endpoint;
 use crate::cli::units::{duration, positive};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,8 +11,8 @@ use towpath_sockets::{Authenticator, Endpoint};
 #[derive(clap::Args)]
 #[command(next_help_heading = "Connections")]
 pub struct ListenArgs {
-    /// tcp://IP:PORT or ipc://PATH to listen on; port 0 picks one. Repeatable.
-    #[arg(long = "bind", value_name = "ENDPOINT", value_parser = parse_bind_endpoint, required = false)]
+    /// HOST:PORT, :PORT or ipc://PATH to listen on; port 0 picks one. Repeatable.
+    #[arg(long = "bind", value_name = "ENDPOINT", value_delimiter = ' ', required = false)]
     pub endpoints: Vec<Endpoint>,
     /// Admit only users in this file of USER:PASSWORD lines (unencrypted).
     #[arg(long, value_name = "FILE")]

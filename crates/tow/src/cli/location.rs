@@ -1,7 +1,9 @@
-//! Locations: `tcp://HOST:PORT/PATH` or `ipc://SOCKET:/PATH`.
+//! Locations: `tcp://HOST:PORT/PATH`, `ipc://SOCKET:/PATH`, or as in scp and rsync `HOST:/PATH` and `HOST:PORT/PATH`.
 //!
-//! The path is taken byte by byte. In a path with wildcards, `\` takes the next byte literally.
+//! The path is taken byte by byte; behind a scheme, `%20` and its kind are the bytes that they stand for. In a path with wildcards, `\`
+//! takes the next byte literally.
 
+use crate::cli::endpoint::{FILES_PORT, connect_endpoint};
 use crate::cli::exit::Failure;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -28,24 +30,24 @@ impl Location {
             // Skip the scheme, whose colon is followed by a slash too.
             let scheme = b"ipc://".len();
             match bytes[scheme..].windows(2).position(|pair| pair == b":/") {
-                Some(at) => (&bytes[..scheme + at], &bytes[scheme + at + 2..]),
-                None => (bytes, &b""[..]),
+                Some(at) => (&bytes[..scheme + at], unescape(&bytes[scheme + at + 2..])),
+                None => (bytes, Vec::new()),
+            }
+        } else if let Some(scheme) = bytes.windows(3).position(|three| three == b"://") {
+            match bytes[scheme + 3..].iter().position(|byte| *byte == b'/') {
+                Some(at) => (&bytes[..scheme + 3 + at], unescape(&bytes[scheme + 3 + at + 1..])),
+                None => (bytes, Vec::new()),
             }
         } else {
-            let after_scheme = bytes.windows(3).position(|three| three == b"://").map_or(0, |at| at + 3);
-            match bytes[after_scheme..].iter().position(|byte| *byte == b'/') {
-                Some(at) => (&bytes[..after_scheme + at], &bytes[after_scheme + at + 1..]),
-                None => (bytes, &b""[..]),
+            let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
+            let (server, path) = (&bytes[..slash], &bytes[slash..]);
+            if !server.contains(&b':') {
+                return Err(wrong("use HOST:/PATH, HOST:PORT/PATH or tcp://HOST:PORT/PATH"));
             }
+            (server.strip_suffix(b":").unwrap_or(server), path.to_vec())
         };
         let endpoint = std::str::from_utf8(endpoint).map_err(|_| wrong("the endpoint is not UTF-8"))?;
-        let endpoint = endpoint.parse::<Endpoint>().map_err(Failure::usage)?;
-        if matches!(endpoint, Endpoint::Tcp { port: 0, .. }) {
-            return Err(wrong("cannot connect to port 0; use the server's port"));
-        }
-        if matches!(endpoint, Endpoint::Inproc(_)) {
-            return Err(wrong("inproc works only within a process; use tcp or ipc"));
-        }
+        let endpoint = connect_endpoint(endpoint, FILES_PORT).map_err(|why| wrong(&why))?;
         let start = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(start, |at| at + 1);
         Ok(Location { endpoint, path: path[start..end].to_vec() })
@@ -73,17 +75,51 @@ impl Location {
     }
 }
 
-/// Endpoint that other processes can connect to.
-pub fn parse_bind_endpoint(text: &str) -> Result<Endpoint, String> {
-    match text.parse::<Endpoint>() {
-        Ok(Endpoint::Inproc(_)) => Err("inproc works only within a process; use tcp or ipc".to_owned()),
-        parsed => parsed.map_err(|error| error.to_string()),
+/// The bytes that a URL's path stands for. An escaped wildcard is no wildcard; a `%` without two digits is itself.
+fn unescape(path: &[u8]) -> Vec<u8> {
+    let (mut decoded, mut rest) = (Vec::with_capacity(path.len()), path);
+    while let [first, tail @ ..] = rest {
+        let escaped = (*first == b'%').then(|| digits(tail)).flatten();
+        decoded.push((escaped.unwrap_or(*first), escaped.is_some()));
+        rest = if escaped.is_some() { &tail[2..] } else { tail };
     }
+    let has_wildcards = decoded.iter().any(|(byte, _)| WILDCARDS.contains(byte));
+    let is_literal = |byte| has_wildcards && (byte == b'\\' || WILDCARDS.contains(&byte));
+    let quoted = decoded.into_iter().flat_map(|(byte, is_escaped)| {
+        let quote = (is_escaped && is_literal(byte)).then_some(b'\\');
+        quote.into_iter().chain([byte])
+    });
+    quoted.collect()
+}
+
+/// The byte that two hexadecimal digits stand for.
+fn digits(text: &[u8]) -> Option<u8> {
+    let digits = std::str::from_utf8(text.get(..2)?).ok()?;
+    u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::exit::Status;
+
+    #[test]
+    fn percent_escapes_are_decoded_behind_a_scheme() {
+        for (text, literal) in [
+            ("tcp://a/a%20b", Some("a b")),
+            ("tcp://a/100%", Some("100%")),
+            ("tcp://a/100%25%zz%+1", Some("100%%zz%+1")),
+            ("tcp://a/%2A%5b", Some("*[")),
+            ("tcp://a/%2A*", None),
+            (r"tcp://a/%2A%5Cb", Some(r"*\b")),
+            (r"tcp://a/a%5Cb", Some(r"a\b")),
+            ("ipc://s:/a%20b", Some("a b")),
+            ("a:/a%20b", Some("a%20b")),
+        ] {
+            let location = Location::parse(OsStr::new(text)).unwrap();
+            assert_eq!(location.literal().as_deref(), literal.map(str::as_bytes), "{text}");
+        }
+    }
 
     #[test]
     fn backslash_escapes_wildcards() {
@@ -109,6 +145,13 @@ mod tests {
             ("tcp://127.0.0.1:5571", "tcp://127.0.0.1:5571", ""),
             ("tcp://127.0.0.1:5571/", "tcp://127.0.0.1:5571", ""),
             ("tcp://[::1]:5571/a/b c/", "tcp://[::1]:5571", "a/b c"),
+            ("tcp://a/b", "tcp://a:5571", "b"),
+            ("a:/b/c", "tcp://a:5571", "b/c"),
+            ("a:", "tcp://a:5571", ""),
+            ("a:1/b:2", "tcp://a:1", "b:2"),
+            (":1/b", "tcp://127.0.0.1:1", "b"),
+            ("[::1]:/b", "tcp://[::1]:5571", "b"),
+            ("[::1]:1/b", "tcp://[::1]:1", "b"),
             ("ipc:///tmp/s", "ipc:///tmp/s", ""),
             ("ipc:///tmp/s:/a/b", "ipc:///tmp/s", "a/b"),
             ("ipc://s:/", "ipc://s", ""),
@@ -118,8 +161,8 @@ mod tests {
             assert_eq!(location.path, path.as_bytes());
         }
         assert!(Location::parse(OsStr::new("tcp://a:1/*.bin")).unwrap().is_glob());
-        for text in ["127.0.0.1:5571/a", "tcp://a/b", "tcp://a:0/b", "inproc://x"] {
-            assert!(matches!(Location::parse(OsStr::new(text)), Err(Failure::Usage(_))), "{text}");
+        for text in ["a/b", "/a/b", "./a", "a", "a:b/c", "tcp://a:0/b", "tcp:///b", "inproc://x"] {
+            assert!(matches!(Location::parse(OsStr::new(text)), Err(Failure { status: Status::Usage, .. })), "{text}");
         }
     }
 }

@@ -3,6 +3,7 @@
 pub mod auth_args;
 pub mod body_io;
 pub mod connect_args;
+pub mod endpoint;
 pub mod escape;
 pub mod exit;
 pub mod listen_args;

@@ -12,8 +12,13 @@ pub fn eprint_line(line: impl Display) {
 
 /// Writes a line to standard output.
 pub fn print_line(line: impl Display) -> Result<(), Failure> {
+    print_bytes(format!("{line}\n").as_bytes())
+}
+
+/// Writes to standard output.
+pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
-    output.write_all(format!("{line}\n").as_bytes()).and_then(|()| output.flush()).map_err(stdout_failure)
+    output.write_all(bytes).and_then(|()| output.flush()).map_err(stdout_failure)
 }
 
 /// Says where a server listens, on standard output. A closed one doesn't keep it from serving.

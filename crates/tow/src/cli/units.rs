@@ -15,15 +15,19 @@ const DURATION_MIN: Duration = Duration::from_millis(1);
 /// Most connections from one process to one broker: an address has no more ports.
 const CLIENTS_MAX: usize = 65_535;
 
-/// Whole number of at least 1.
+/// Whole number of at least 1; K, M and G stand for thousands, millions and billions.
 pub fn positive<N>(text: &str) -> Result<N, String>
 where
     N: FromStr<Err: Display> + PartialOrd + From<u8>,
 {
-    match text.parse() {
+    let digits = match Config::new().parse_size(text) {
+        Ok(number) if text.ends_with(|last: char| "kKmMgG".contains(last)) => number.to_string(),
+        _ => text.to_owned(),
+    };
+    match digits.parse() {
         Ok(number) if number >= N::from(1) => Ok(number),
         // Such as a number that is too large.
-        Err(error) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => Err(error.to_string()),
+        Err(error) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => Err(error.to_string()),
         _ => Err("use a whole number of at least 1".to_owned()),
     }
 }
@@ -50,7 +54,7 @@ pub fn duration_or_zero(text: &str) -> Result<Duration, String> {
     if text.parse() == Ok(0.0) { Ok(Duration::ZERO) } else { duration(text) }
 }
 
-/// Size in bytes, or in K, M, G or T, which are powers of 1024.
+/// Size in bytes, or with a unit: K and KiB are 1024 bytes, KB is 1000.
 pub fn size(text: &str) -> Result<u64, String> {
     parse_size(Config::new(), text)
 }
@@ -66,12 +70,15 @@ pub fn memory(text: &str) -> Result<usize, String> {
     if bytes >= 1 << 20 { Ok(bytes) } else { Err("use at least 1M".to_owned()) }
 }
 
-/// Refuses `MB` and its kind: to some that is 1000 KB, to others 1024 KB.
+/// `M` and `MiB` are powers of 1024, `MB` of 1000, as in rsync and dd.
 fn parse_size(config: Config, text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
-    let is_ambiguous = lower.ends_with('b') && !lower.ends_with("ib");
-    let size = config.with_binary().parse_size(text).ok().filter(|_| !is_ambiguous);
-    size.ok_or_else(|| "use a number of bytes, or K, M, G or T for powers of 1024, such as 256K".to_owned())
+    let is_decimal = lower.ends_with('b') && !lower.ends_with("ib");
+    let config = if is_decimal { config } else { config.with_binary() };
+    config.parse_size(text).map_err(|_| {
+        "use a number of bytes, or K, M, G or T for powers of 1024, such as 256K; KB and its kind are powers of 1000"
+            .to_owned()
+    })
 }
 
 /// Size of at least 1 byte of a load test's body, which has its number in it and is made in memory.
@@ -96,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_in_powers_of_1024() {
+    fn sizes_have_units() {
         for (text, bytes) in [
             ("0", 0),
             ("10", 10),
@@ -107,10 +114,13 @@ mod tests {
             ("1G", 1 << 30),
             ("2tiB", 2 << 40),
             ("1.5G", 3 << 29),
+            ("8MB", 8_000_000),
+            ("8kb", 8_000),
+            ("8B", 8),
         ] {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
-        for wrong in ["", "G", "-1", "1é", "99999999T", "8MB", "8kb", "8B", "0x10", "ib", "Kib"] {
+        for wrong in ["", "G", "-1", "1é", "99999999T", "0x10", "ib", "Kib"] {
             assert!(size(wrong).is_err(), "{wrong}");
         }
         assert_eq!((memory("0").is_err(), memory("1K").is_err(), memory("1")), (true, true, Ok(1 << 20)));
@@ -149,6 +159,8 @@ mod tests {
     fn counts_out_of_range_are_refused() {
         assert_eq!(positive::<u16>("1"), Ok(1));
         assert_eq!(positive::<u64>("18446744073709551615"), Ok(u64::MAX));
+        assert_eq!((positive::<u32>("10k"), positive::<usize>("1.5M")), (Ok(10_000), Ok(1_500_000)));
+        assert!(positive::<u16>("66k").unwrap_err().contains("too large"));
         for wrong in ["0", "-1", "1.5", "one", ""] {
             assert_eq!(positive::<u32>(wrong), Err("use a whole number of at least 1".to_owned()), "{wrong}");
         }

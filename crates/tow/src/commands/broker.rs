@@ -1,5 +1,6 @@
 //! `tow broker`: an asynchronous Majordomo broker.
 
+use crate::cli::endpoint::{REQUESTS_PORT, bind_endpoint};
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
@@ -20,7 +21,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Arguments of `tow broker`.
 #[derive(clap::Args)]
 #[command(
-    mut_arg("endpoints", |arg| arg.default_value("tcp://127.0.0.1:5555")),
+    mut_arg("endpoints", |arg| arg.value_parser(bind_endpoint::<REQUESTS_PORT>).default_value("tcp://127.0.0.1:5555")),
     mut_arg("heartbeat", |arg| arg.default_value("2s")),
 )]
 pub struct Arguments {
@@ -136,7 +137,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         let place = if disks.is_empty() { String::new() } else { format!(" ({})", disks.join(", ")) };
         let why =
             format!("cannot end in good order, the disk hangs{place}; entries not written were never acknowledged");
-        exit_now(&Failure::failed(why), || {})
+        exit_now(Failure::failed(why), || {})
     });
     ended.map_err(Failure::failed)?;
     Ok(ExitCode::SUCCESS)

@@ -2,14 +2,14 @@
 
 use crate::cli::body_io::{ReadBodyError, read_body, write_body};
 use crate::cli::connect_args::BrokerArgs;
-use crate::cli::escape::{Json, Printable};
-use crate::cli::exit::Failure;
+use crate::cli::escape::Json;
+use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, stdout_failure};
 use crate::cli::units::{body_size, clients, duration, positive, rate, size};
 use crate::commands::call_load::Load;
+use crate::commands::call_waiting;
 use crate::runtime::rlimits::own_usage;
 use serde_json::json;
-use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -17,19 +17,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use towpath_client::client::{CallOptions, Client, ClientOptions, StreamItem, SubmitError};
+use towpath_client::client::{CallError, CallOptions, Client, ClientOptions, StreamItem, SubmitError};
 use towpath_requests::Body;
 use towpath_requests::is_built_in;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
+use towpath_sockets::Refusal;
 
 /// How long a request may take unless `--timeout` says.
 const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Error of an interrupted call.
-const INTERRUPTED: &str = "interrupted";
-
-/// When to say what a call is waiting for.
-const WAIT_SHOWN_AFTER: Duration = Duration::from_secs(2);
 
 /// Arguments of `tow call`.
 #[derive(clap::Args)]
@@ -44,6 +39,9 @@ pub struct Arguments {
     /// How long a request may take [default: 60s; in a load test the broker's]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
+    /// Fail at once if the service has no worker.
+    #[arg(long, conflicts_with = "count")]
+    no_wait: bool,
     /// Largest reply, with all its parts.
     #[arg(long, value_name = "SIZE", default_value = "16G", value_parser = size)]
     max_reply: u64,
@@ -90,7 +88,7 @@ pub fn notify_on_signal() -> Result<Arc<Notify>, Failure> {
     let is_interrupted = std::sync::atomic::AtomicBool::new(false);
     crate::runtime::signals::on_stop_signal(move || {
         if is_interrupted.swap(true, std::sync::atomic::Ordering::Relaxed) {
-            std::process::exit(1);
+            crate::runtime::signals::end_by_signal();
         }
         notified.notify_one();
     })?;
@@ -135,7 +133,7 @@ async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
     let read = request_body(arguments.body, arguments.frames, link.spool_folder.clone());
     let body = tokio::select! {
         body = read => body,
-        () = interrupted.notified() => Err(Failure::failed(INTERRUPTED)),
+        () = interrupted.notified() => Err(Failure::interrupted()),
     };
     let body = match body {
         Ok(body) => body,
@@ -151,15 +149,30 @@ async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
         // Leave time for the second broker if the first one hangs.
         link.connect_timeout = link.connect_timeout.min(ttl / 2);
     }
-    let ttl = Some(ttl);
-    let options = CallOptions { ttl, volatile: arguments.volatile };
+    let options = CallOptions { ttl: Some(ttl), volatile: arguments.volatile };
     let options_of_client = ClientOptions { link, ..ClientOptions::default() };
     let client = Client::connect(&arguments.brokers.endpoints, options_of_client).map_err(Failure::failed)?;
     let started = Instant::now();
     let outcome = tokio::select! {
-        outcome = call(&client, &arguments.service, body, options, arguments.max_reply) => outcome,
-        () = interrupted.notified() => Err(Failure::failed(INTERRUPTED)),
-        never = report_waiting(&client) => match never {},
+        outcome = async {
+            if arguments.no_wait && call_waiting::has_no_worker(&client, &arguments.service).await {
+                return Err(Failure::new(Status::NotFound, "not sent"));
+            }
+            call(&client, &arguments.service, body, options, arguments.max_reply).await
+        } => outcome,
+        () = interrupted.notified() => Err(Failure::interrupted()),
+        () = call_waiting::refused(&client) => Err(refused(&client)),
+        never = call_waiting::report(&client, Some((&arguments.service, ttl))) => match never {},
+    };
+    let outcome = match outcome {
+        Err(failure)
+            if may_be_missing(&failure)
+                && client.status().numbered
+                && call_waiting::has_no_worker(&client, &arguments.service).await =>
+        {
+            Err(failure.with(format_args!(" (no worker for {})", arguments.service)))
+        }
+        outcome => outcome,
     };
     let status = client.status();
     if arguments.json {
@@ -169,17 +182,41 @@ async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
     client.close().await;
     match outcome {
         Ok(_) => Ok(ExitCode::SUCCESS),
-        Err(Failure::Failed(failure)) if status.is_not_majordomo => {
-            Err(Failure::failed(format!("{failure} ({})", status.failure)))
-        }
-        Err(Failure::Failed(failure)) if status.is_silent => {
-            Err(Failure::failed(format!("{failure} ({})", arguments.brokers.dialect_hint())))
-        }
-        Err(Failure::Failed(failure)) if status.connected.is_none() => {
-            let hint = if status.is_refused { format!("; {}", arguments.brokers.login_hint()) } else { String::new() };
-            Err(Failure::failed(format!("{failure} (no connection: {}{hint})", status.failure)))
+        Err(failure) if failure.status == Status::Usage => Err(failure),
+        Err(failure) if status.is_not_majordomo => Err(failure.with(format_args!(" ({})", status.failure))),
+        Err(failure) if status.is_silent => Err(failure.with(format_args!(" ({})", arguments.brokers.dialect_hint()))),
+        Err(failure) if status.connected.is_none() => {
+            let is_login = status.refusal == Some(Refusal::Login);
+            let hint = if is_login { format!("; {}", arguments.brokers.login_hint()) } else { String::new() };
+            Err(failure.with(format_args!(" (no connection: {}{hint})", status.failure)))
         }
         Err(failure) => Err(failure),
+    }
+}
+
+/// The end of a call that all brokers refuse.
+fn refused(client: &Client) -> Failure {
+    let is_login = client.status().refusal == Some(Refusal::Login);
+    Failure::new(if is_login { Status::Refused } else { Status::NoServer }, "the broker refuses this client")
+}
+
+/// Whether a request ended so because no worker serves its service, perhaps.
+fn may_be_missing(failure: &Failure) -> bool {
+    matches!(failure.status, Status::Expired | Status::NotFound)
+}
+
+/// Exit status of a request that ended without a reply.
+fn status_of(client: &Client, error: &CallError) -> Status {
+    use towpath_requests::numbered::Status as Outcome;
+    let Some(outcome) = error.status() else { return Status::Usage };
+    match outcome {
+        Outcome::EXPIRED | Outcome::TIMED_OUT if client.status().connected.is_none() => Status::NoServer,
+        Outcome::EXPIRED => Status::Expired,
+        Outcome::TIMED_OUT | Outcome::PARTS_LOST | Outcome::ATTEMPTS_USED_UP => Status::Lost,
+        Outcome::FAILED => Status::WorkerFailed,
+        Outcome::NOT_IMPLEMENTED => Status::NotFound,
+        Outcome::TOO_LARGE => Status::Refused,
+        _ => Status::Failed,
     }
 }
 
@@ -192,6 +229,8 @@ fn summary(outcome: Result<u64, &Failure>, resent: u64, taken: Duration) -> serd
         "seconds": taken.as_secs_f64(),
         "peak_memory_bytes": own_usage().peak_memory_bytes,
         "error": outcome.err().map(ToString::to_string),
+        "status": outcome.err().map_or(0, |failure| failure.status as u8),
+        "code": outcome.err().map_or("done", |failure| failure.status.code()),
     })
 }
 
@@ -222,36 +261,35 @@ async fn to_output(body: Body) -> Result<(), Failure> {
     run_blocking(move || write_body(&body, std::io::stdout().lock())).await?.map_err(stdout_failure)
 }
 
-/// Says on standard error, after a moment and once each, that there is no connection and that the broker refuses requests for now. Never
-/// returns.
-pub async fn report_waiting(client: &Client) -> Infallible {
-    tokio::time::sleep(WAIT_SHOWN_AFTER).await;
-    let status = client.status();
-    if status.connected.is_none() {
-        eprint_line(format_args!("tow: no connection to a broker, still trying: {}", Printable(&status.failure)));
-    }
-    loop {
-        if let Some(refused) = client.status().refused {
-            eprint_line(format_args!(
-                "tow: the broker refuses requests for now, still trying: {}",
-                Printable(&refused.to_string())
-            ));
-            return std::future::pending().await;
-        }
-        tokio::time::sleep(WAIT_SHOWN_AFTER).await;
-    }
-}
-
 /// Body behind the status of a reply of a built-in service; `None` if nothing follows status 200.
-fn without_code(body: &Body) -> Result<Option<Body>, Failure> {
+fn without_code(service: &str, body: &Body) -> Result<Option<Body>, Failure> {
     let frames = body.to_frames().unwrap_or_default();
     match frames.split_first() {
         Some((code, [])) if code == "200" => Ok(None),
         Some((code, more)) if code == "200" => Ok(Some(Body::of_frames(more.iter().cloned()))),
         _ => {
             let reasons: Vec<_> = frames.iter().map(|frame| String::from_utf8_lossy(frame)).collect();
-            Err(Failure::failed(reasons.join(" ")))
+            let told = reasons.join(" ");
+            let status =
+                if told.starts_with("404") || told.starts_with("501") { Status::NotFound } else { Status::Failed };
+            Err(Failure::new(
+                status,
+                meaning(service, &told).map_or(told.clone(), |meaning| format!("{told}: {meaning}")),
+            ))
         }
+    }
+}
+
+/// What a code without a reason means.
+fn meaning(service: &str, code: &str) -> Option<&'static str> {
+    match (service, code) {
+        ("mmi.service", "404") => Some("no worker serves it"),
+        ("titanic.reply", "300") => Some("not done yet; ask again"),
+        ("titanic.reply", "400") => Some("no request has this name"),
+        (_, "400") => Some("not understood; titanic.request takes a service and a body as frames (--frames)"),
+        (_, "404") => Some("not found"),
+        (_, "501") => Some("the broker doesn't have this service"),
+        _ => None,
     }
 }
 
@@ -281,13 +319,14 @@ async fn call(
     let mut stream = client.stream(service, body, options).await.map_err(Failure::usage)?;
     let (mut parts, mut bytes) = (0, 0);
     while let Some(item) = stream.next().await {
-        let item = item.map_err(Failure::failed)?;
+        let item = item.map_err(|error| Failure::new(status_of(client, &error), error))?;
         bytes += match &item {
             StreamItem::Part { body, .. } => body.length(),
             StreamItem::Final(reply) => reply.body.length(),
         };
         if bytes > bytes_max {
-            return Err(Failure::failed(format!("the reply has over {bytes_max} bytes (--max-reply)")));
+            let why = format_args!("the reply has over {bytes_max} bytes (--max-reply)");
+            return Err(Failure::new(Status::Refused, why));
         }
         match item {
             StreamItem::Part { number, body } => {
@@ -300,8 +339,10 @@ async fn call(
                 to_output(body).await?;
             }
             StreamItem::Final(reply) if is_built_in(service.as_bytes()) => {
-                if let Some(body) = without_code(&reply.body)? {
+                if let Some(body) = without_code(service, &reply.body)? {
                     to_output(if service.starts_with("mmi.") { escaped(body) } else { body }).await?;
+                } else if service == "mmi.service" {
+                    eprint_line("tow: it has a worker");
                 }
                 // A reply of MMI is a line of text, one of Titanic is a worker's reply.
                 if service.starts_with("mmi.") && reply.body.frames().is_some_and(|frames| frames.len() > 1) {

@@ -1,10 +1,11 @@
 //! Load test of `tow call`: many requests in flight, each reply checked.
 
 use crate::cli::escape::Printable;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, print_line};
 use crate::cli::progress::Bar;
-use crate::commands::call::{notify_on_signal, report_waiting};
+use crate::commands::call::notify_on_signal;
+use crate::commands::call_waiting;
 use crate::runtime::rlimits::own_usage;
 use hdrhistogram::Histogram;
 use serde_json::json;
@@ -132,7 +133,7 @@ impl Load {
         let first = clients.first().cloned();
         let mut reporting = Box::pin(async move {
             match first {
-                Some(client) => report_waiting(&client).await,
+                Some(client) => call_waiting::report(&client, None).await,
                 None => std::future::pending().await,
             }
         });
@@ -172,12 +173,14 @@ impl Load {
         }
         match &end {
             End::Complete => {}
-            End::Interrupted => eprint_line("tow: interrupted"),
-            End::Offline(time, why) => eprint_line(format_args!(
-                "tow: gave up after {} s without a connection to a broker: {}",
-                time.as_secs(),
-                Printable(why)
-            )),
+            End::Interrupted => return Err(Failure::interrupted()),
+            End::Offline(time, why) => {
+                let time = time.as_secs();
+                return Err(Failure::new(
+                    Status::NoServer,
+                    format_args!("gave up after {time} s without a connection to a broker: {why}"),
+                ));
+            }
         }
         summarized?;
         let good = matches!(end, End::Complete) && tally.borrow().replies == load.count;

@@ -71,7 +71,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         follow(&options, &mut tell, &cancel)
     })?;
     let Ok(outcome) = outcome else {
-        exit_now(&Failure::failed(TransferError::Cancelled), || {});
+        exit_now(Failure::failed(TransferError::Cancelled), || {});
     };
     match outcome {
         Ok(FollowEnd::UpToDate) => Ok(ExitCode::SUCCESS),

@@ -2,7 +2,7 @@
 
 use crate::cli::connect_args::FileServerArgs;
 use crate::cli::escape::{Json, Printable};
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, print_line};
 use crate::cli::progress::{Bar, human_bytes};
@@ -22,6 +22,7 @@ use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MI
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::Compression;
+use towpath_sockets::Refusal;
 
 /// Failures of single files, and warnings, that are printed.
 const LINES_SHOWN_MAX: usize = 20;
@@ -35,24 +36,43 @@ const RESUME_HINT: &str = "What has arrived is kept; run the same command again 
 /// Explains why a transfer failed, and what to do. Errors of connecting and of the destination name their place themselves.
 pub fn failure_at(location: &OsStr, error: &GetError, server: &FileServerArgs) -> Failure {
     let is_glob = || Location::parse(location).is_ok_and(|location| location.is_glob());
+    let status = status_of(error);
     match error {
         GetError::Transfer(
             TransferError::Refused { code: ErrorCode::NotFound, .. }
             | TransferError::Unmet { code: ErrorCode::NotFound, .. },
-        ) if is_glob() => Failure::failed(format!(
-            "{}: {error}; to take * ? [ or {{ literally, put a \\ before it",
-            location.display()
-        )),
-        GetError::Transfer(_) => Failure::failed(format!("{}: {error}", location.display())),
-        GetError::Refused { .. } => Failure::failed(format!("{error} ({})", server.login_hint())),
-        _ => Failure::failed(error),
+        ) if is_glob() => Failure::new(
+            status,
+            format_args!("{}: {error}; to take * ? [ or {{ literally, put a \\ before it", location.display()),
+        ),
+        GetError::Transfer(_) => Failure::new(status, format_args!("{}: {error}", location.display())),
+        GetError::Refused { refusal: Refusal::Login, .. } => {
+            Failure::new(status, format_args!("{error} ({})", server.login_hint()))
+        }
+        _ => Failure::new(status, error),
+    }
+}
+
+/// Exit status of a transfer or a listing that failed.
+fn status_of(error: &GetError) -> Status {
+    match error {
+        GetError::Connect { .. } | GetError::Refused { refusal: Refusal::Peer, .. } => Status::NoServer,
+        GetError::Refused { refusal: Refusal::Login, .. } => Status::Refused,
+        GetError::Transfer(TransferError::Stalled { connected: false, .. }) => Status::NoServer,
+        GetError::Transfer(TransferError::Cancelled) => Status::Interrupted,
+        GetError::Transfer(TransferError::Refused { code, .. } | TransferError::Unmet { code, .. }) => match code {
+            ErrorCode::NotFound => Status::NotFound,
+            ErrorCode::Denied => Status::Refused,
+            _ => Status::Failed,
+        },
+        _ => Status::Failed,
     }
 }
 
 /// Arguments of `tow get`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// File, directory or glob (* ? [a-z] {a,b} **): tcp://HOST:PORT/PATH or ipc://SOCKET:/PATH.
+    /// File, directory or glob (* ? [a-z] {a,b} **): HOST:/PATH, HOST:PORT/PATH or ipc://SOCKET:/PATH.
     location: OsString,
     /// Where to write; - is standard output [default: the source's name; of a glob .]
     destination: Option<PathBuf>,
@@ -106,7 +126,7 @@ pub fn cancel_on_signal(heartbeat: Heartbeat) -> Result<CancelToken, Failure> {
     let handle = cancel.clone();
     crate::runtime::signals::on_stop_signal(move || {
         if handle.is_cancelled() {
-            std::process::exit(1);
+            crate::runtime::signals::end_by_signal();
         }
         handle.cancel();
         heartbeat.interrupted();
@@ -171,20 +191,21 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 format!("the disk hangs: no progress at {place} for {} s", silence.as_secs())
             }
         };
-        let object = failure_object(&last, &why, begun.elapsed());
-        let kept = if is_path { format!("\n{RESUME_HINT}") } else { String::new() };
-        let failure = Failure::failed(format!("{}: {why}{kept}", arguments.location.display()));
-        exit_now(&failure, move || drop(show(object)))
+        let status = if hang == Hang::Interrupted { Status::Interrupted } else { Status::Failed };
+        let failure = Failure::new(status, format_args!("{}: {why}", arguments.location.display()));
+        let object = failure_object(&last, &why, status, begun.elapsed());
+        let failure = if is_path { failure.with(format_args!("\n{RESUME_HINT}")) } else { failure };
+        exit_now(failure, move || drop(show(object)))
     });
     let summary = match outcome {
         Ok(summary) => summary,
         Err(error) => {
             // The failure of the transfer is more important than one of the output.
-            let _ = show(failure_object(&last, &error.to_string(), begun.elapsed()));
+            let _ = show(failure_object(&last, &error.to_string(), status_of(&error), begun.elapsed()));
             let failure = failure_at(&arguments.location, &error, &arguments.server);
             let is_kept =
                 is_path && last.received_bytes > 0 && matches!(error, GetError::Transfer(_) | GetError::Hangs { .. });
-            return Err(if is_kept { Failure::failed(format!("{failure}\n{RESUME_HINT}")) } else { failure });
+            return Err(if is_kept { failure.with(format_args!("\n{RESUME_HINT}")) } else { failure });
         }
     };
     let and_more = |count: u64| match count.checked_sub(LINES_SHOWN_MAX as u64) {
@@ -255,10 +276,12 @@ fn describe(summary: &Summary) -> String {
 }
 
 /// JSON object of a transfer that ended early.
-fn failure_object(progress: &Progress, error: &str, taken: Duration) -> serde_json::Value {
+fn failure_object(progress: &Progress, error: &str, status: Status, taken: Duration) -> serde_json::Value {
     let usage = own_usage();
     json!({
         "error": error,
+        "status": status as u8,
+        "code": status.code(),
         "files": progress.files_done,
         "bytes": progress.bytes_done,
         "received_bytes": progress.received_bytes,
@@ -278,7 +301,10 @@ fn failure_object(progress: &Progress, error: &str, taken: Duration) -> serde_js
 /// JSON object of a complete transfer.
 fn summary_object(summary: &Summary) -> serde_json::Value {
     let usage = own_usage();
+    let status = u8::from(summary.failed > 0);
     json!({
+        "status": status,
+        "code": if status == 0 { "done" } else { Status::Failed.code() },
         "files": summary.files,
         "bytes": summary.bytes,
         "received_bytes": summary.received_bytes,

@@ -52,7 +52,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let listed = watchdog.run(None, END_TIMEOUT, move || print(&options, as_json, &cancel))?;
     let listed = listed.unwrap_or_else(|_| {
         let interrupted = GetError::Transfer(TransferError::Cancelled);
-        exit_now(&failure_at(&arguments.location, &interrupted, &arguments.server), || {})
+        exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
     });
     let unreadable = listed.map_err(|error| failure_at(&arguments.location, &error, &arguments.server))?;
     Ok(ExitCode::from(u8::from(unreadable > 0)))

@@ -3,9 +3,12 @@
 pub mod broker;
 pub mod call;
 mod call_load;
+mod call_waiting;
+pub mod completions;
 pub mod demo;
 pub mod follow;
 pub mod get;
 pub mod ls;
+pub mod manual;
 pub mod serve;
 pub mod work;

@@ -1,5 +1,6 @@
 //! `tow serve`: a directory or a file for everybody who asks.
 
+use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
@@ -18,7 +19,7 @@ const HEARTBEATS_MISSED_MAX: u32 = 4;
 /// Arguments of `tow serve`.
 #[derive(clap::Args)]
 #[command(
-    mut_arg("endpoints", |arg| arg.default_value("tcp://127.0.0.1:5571")),
+    mut_arg("endpoints", |arg| arg.value_parser(bind_endpoint::<FILES_PORT>).default_value("tcp://127.0.0.1:5571")),
     mut_arg("heartbeat", |arg| arg.default_value("30s")),
 )]
 pub struct Arguments {

@@ -3,6 +3,8 @@
 use crate::cli::exit::Failure;
 use rustix::process::Signal;
 use std::io;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
@@ -10,6 +12,19 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Signals within this time count as one. timeout(1) and some supervisors signal the process and its group, and the second signal must
 /// not cut short the shutdown that the first one began.
 const SAME_SIGNAL: Duration = Duration::from_millis(100);
+
+/// The last signal that asked for the end.
+static LAST: AtomicI32 = AtomicI32::new(0);
+
+/// Ends the process by the signal that asked for it, as if it weren't handled: a shell's loop ends too.
+pub fn end_by_signal() -> ExitCode {
+    let signal = LAST.load(Ordering::Relaxed);
+    let signal = if signal == 0 { Signal::INT.as_raw() } else { signal };
+    if let Err(error) = signal_hook::low_level::emulate_default_handler(signal) {
+        tracing::debug!(%error, "cannot end by the signal");
+    }
+    ExitCode::from(128_u8.saturating_add(u8::try_from(signal).unwrap_or(0)))
+}
 
 /// Calls `stop` on a thread of its own for each of these signals, after it has begun to listen for them.
 pub fn on_stop_signal(stop: impl Fn() + Send + 'static) -> Result<(), Failure> {
@@ -69,11 +84,12 @@ impl Signals {
         runtime.block_on(async {
             let mut last: Option<Instant> = None;
             loop {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                    _ = recv(hang_up.as_mut()) => {}
-                }
+                let signal = tokio::select! {
+                    _ = interrupt.recv() => Signal::INT,
+                    _ = terminate.recv() => Signal::TERM,
+                    _ = recv(hang_up.as_mut()) => Signal::HUP,
+                };
+                LAST.store(signal.as_raw(), Ordering::Relaxed);
                 if last.is_none_or(|last| last.elapsed() >= SAME_SIGNAL) {
                     last = Some(Instant::now());
                     stop();

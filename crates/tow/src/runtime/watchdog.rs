@@ -2,8 +2,9 @@
 //! from within the process, so the work has a thread of its own and the main thread can still end the process.
 
 use crate::cli::escape::Printable;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, Status};
 use crate::cli::output::eprint_line;
+use crate::runtime::signals;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -117,11 +118,14 @@ fn wait(events: &Receiver<WatchdogEvent>, silence: Option<Duration>, end_timeout
 }
 
 /// Ends the process whatever its threads are doing, after it has printed why and called `report`. Either is given up if it hangs.
-pub fn exit_now(failure: &Failure, report: impl FnOnce() + Send + 'static) -> ! {
+pub fn exit_now(failure: Failure, report: impl FnOnce() + Send + 'static) -> ! {
     let why = format!("tow: {}", Printable(&failure.to_string()));
     run_within(PRINT_TIMEOUT, move || eprint_line(why));
     run_within(PRINT_TIMEOUT, report);
-    std::process::exit(1)
+    if failure.status == Status::Interrupted {
+        signals::end_by_signal();
+    }
+    std::process::exit(failure.status as i32)
 }
 
 /// Runs something on another thread and waits at most `timeout` for its end.

@@ -78,6 +78,6 @@ fn temporary_failure_is_tried_again_until_all_attempts_are_used() {
 
     let broker = Broker::with(&["--attempts", "1"]);
     let _never = work(&[&broker], &["never", "--", "sh", "-c", "exit 75"]);
-    let outcome = run(&mut call(&[&broker], &["never", "x"])).expect_code(1);
+    let outcome = run(&mut call(&[&broker], &["never", "x"])).expect_code(8);
     assert!(outcome.stderr.contains("502"), "{}", outcome.stderr);
 }

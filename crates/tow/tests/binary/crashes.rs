@@ -31,8 +31,7 @@ fn get_interrupted_by_ctrl_c_resumes() {
     let mut client = Process::start(&mut get_command(&proxy.url("big.bin"), &copy));
     proxy.wait_held(&mut client);
     client.signal(Signal::INT);
-    let outcome = client.finish();
-    assert!(matches!(outcome.status.code(), Some(1 | 130)), "{outcome:?}");
+    let outcome = client.finish().expect_signal(Signal::INT);
     // The summary says how much arrived.
     assert!((1..SIZE).contains(&outcome.number("bytes")), "{}", outcome.summary());
     assert!(outcome.number("received_bytes") >= outcome.number("bytes"), "{}", outcome.summary());
@@ -126,7 +125,7 @@ fn two_signals_at_once_count_as_one() {
         client.signal(Signal::INT);
         std::thread::sleep(std::time::Duration::from_millis(2));
         client.signal(Signal::INT);
-        let outcome = client.finish().expect_code(1);
+        let outcome = client.finish().expect_signal(Signal::INT);
         assert_eq!(outcome.summary()["error"], "interrupted");
     }
 }
@@ -170,7 +169,7 @@ fn connections_cut_at_random_bytes_give_the_same_tree() {
     wait_until("the cuts are used up and the tree is whole", || {
         gets += 1;
         let outcome = get(&proxy.url(""), &copy);
-        assert!(matches!(outcome.status.code(), Some(0 | 1)), "{outcome:?}");
+        assert!(matches!(outcome.status.code(), Some(0 | 1 | 6)), "{outcome:?}");
         assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
         if outcome.status.success() {
             assert_same(&served, &copy);

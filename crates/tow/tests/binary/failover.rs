@@ -138,7 +138,7 @@ fn client_fails_over_from_a_broker_whose_journal_was_moved() {
     let _echo = work(&[&one, &two], &["echo", "--echo"]);
     std::fs::rename(&journal, folder.path().join("elsewhere")).expect("rename");
     // The first request shows it.
-    run(&mut call(&[&one], &["echo", "x", "--timeout", "0.5"])).expect_code(1);
+    run(&mut call(&[&one], &["echo", "x", "--timeout", "0.5"])).expect_code(8);
     wait_until("it knows", || one.log().contains("new requests are refused"));
     let mut command = call(&[&one, &two], &["echo", "hello", "--timeout", "20"]);
     assert_eq!(run(&mut command).expect_code(0).stdout, b"hello");

@@ -46,7 +46,7 @@ fn interrupted_get_ends_though_its_disk_hangs() {
         assert!(disk.await_hang(DEADLINE), "{}", client.log());
         assert!(!client.ended(), "{}", client.log());
         client.signal(Signal::INT);
-        let outcome = client.finish().expect_code(1);
+        let outcome = client.finish().expect_signal(Signal::INT);
         assert_eq!(outcome.summary()["error"], "interrupted");
         assert!(outcome.stderr.contains(": interrupted\n"), "{}", outcome.stderr);
         disk.release();

@@ -5,7 +5,8 @@ use tempfile::tempdir;
 use crate::support::process::{Server, run, tow};
 use crate::support::tree::write;
 
-const COMMANDS: [&str; 9] = ["", "serve", "ls", "get", "follow", "broker", "work", "call", "demo"];
+const COMMANDS: [&str; 11] =
+    ["", "serve", "ls", "get", "follow", "broker", "work", "call", "demo", "completions", "manual"];
 
 /// Widest line.
 const COLUMNS: usize = 100;
@@ -70,7 +71,7 @@ fn overview_says_what_to_type() {
     for command in COMMANDS.iter().filter(|command| !command.is_empty()) {
         assert!(help.contains(&format!("\n  {command} ")), "tow --help doesn't list {command}:\n{help}");
     }
-    for example in ["tow serve ", "tow get tcp://", "tow broker ", "tow work ", "tow call "] {
+    for example in ["tow serve ", "tow get ", "tow broker ", "tow work ", "tow call "] {
         assert!(help.contains(example), "tow --help has no example of '{example}':\n{help}");
     }
     let version = run(&mut tow(["--version"])).expect_code(0);
@@ -97,12 +98,82 @@ fn times_and_sizes_have_units() {
         (["broker", "--max-memory", "100"], true),
         (["broker", "--heartbeat", "0.5"], true),
         (["broker", "--grace", "-1"], false),
-        (["broker", "--max-memory", "8MB"], false),
+        (["broker", "--max-memory", "8MB"], true),
+        (["broker", "--attempts", "1k"], true),
+        (["broker", "--max-memory", "8 bytes"], false),
     ] {
         // Refused for the endpoint alone, if the value is good.
         let outcome = run(tow(arguments).args(["--bind", "inproc://nobody"])).expect_code(2);
         let names_endpoint = outcome.stderr.contains("inproc");
         assert_eq!(names_endpoint, is_good, "tow {arguments:?}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn options_come_from_the_environment_too() {
+    for (variable, value, says) in [
+        ("TOW_BIND", "inproc://nobody", "inproc works only within a process"),
+        ("TOW_GRACE", "soon", "use seconds"),
+        ("TOW_MAX_MEMORY", "1 elephant", "use a number of bytes"),
+    ] {
+        let outcome = run(tow(["broker"]).env(variable, value)).expect_code(2);
+        assert!(outcome.stderr.contains(says), "{variable}={value}: {}", outcome.stderr);
+    }
+    // The command line has precedence.
+    let outcome = run(tow(["call", "x", "--connect", "inproc://a"]).env("TOW_CONNECT", "tcp://b:0")).expect_code(2);
+    assert!(outcome.stderr.contains("inproc"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_slip_of_the_keyboard_is_answered_with_the_word_that_was_meant() {
+    for (arguments, meant) in
+        [(["brokr", "--spool=x"], "'broker'"), (["serve", "--bnid"], "'--bind'"), (["call", "--conect"], "'--connect'")]
+    {
+        let outcome = run(&mut tow(arguments)).expect_code(2);
+        assert!(outcome.stderr.contains(meant), "tow {arguments:?}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn endpoints_are_said_to_be_wrong_with_the_cure() {
+    for (arguments, says) in [
+        (["call", "x", "--connect", "tcp://a,tcp://b"], "repeat the option"),
+        (["broker", "--journal", "/nowhere", "--bind=::1"], "goes in brackets"),
+        (["get", "--json", "--quiet", "models/weights"], "HOST:/PATH"),
+    ] {
+        let outcome = run(&mut tow(arguments)).expect_code(2);
+        assert!(outcome.stderr.contains(says), "tow {arguments:?}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn shells_complete_each_command() {
+    for shell in ["bash", "zsh", "fish", "elvish"] {
+        let script = String::from_utf8(run(&mut tow(["completions", shell])).expect_code(0).stdout).expect("UTF-8");
+        for command in COMMANDS {
+            assert!(script.contains(command), "{shell}: {command}");
+        }
+        assert!(script.contains("max-memory"), "{shell}");
+    }
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let directory = tempfile::tempdir().expect("a directory");
+    run(tow(["manual"]).arg(directory.path().join("man1"))).expect_code(0);
+    for command in COMMANDS {
+        let name = if command.is_empty() { "tow.1".to_owned() } else { format!("tow-{command}.1") };
+        let page = std::fs::read_to_string(directory.path().join("man1").join(&name)).expect(&name);
+        let sections: &[&str] = match command {
+            "completions" | "manual" => &["NAME", "SYNOPSIS", "OPTIONS"],
+            _ => &["NAME", "SYNOPSIS", "OPTIONS", "\"EXIT STATUS\""],
+        };
+        for section in sections {
+            assert!(page.contains(&format!("\n.SH {section}\n")), "{name}: {section}\n{page}");
+        }
+        if command == "get" {
+            assert!(page.contains("\n.SH FILES\n") && page.contains("\n.SH EXAMPLES\n"), "{page}");
+        }
     }
 }
 

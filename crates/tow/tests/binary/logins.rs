@@ -20,7 +20,7 @@ fn broker_admits_only_users_with_passwords() {
     let passwords = passwords.to_str().expect("letters");
     let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0", "--plain-passwords", passwords]);
     let as_user = |user: &[&str], password: &str| {
-        let mut command = call(&[&broker], &["echo", "hello", "--timeout", "2"]);
+        let mut command = call(&[&broker], &["echo", "hello", "--timeout", "50"]);
         run(command.args(user).env("TOW_PASSWORD", password))
     };
     let mut command = tow(["work", "echo", "--echo", "--user", "ada", "--connect", broker.endpoint()]);
@@ -31,9 +31,10 @@ fn broker_admits_only_users_with_passwords() {
         (&["--user", "bob"], "lovelace", "TOW_PASSWORD"),
         (&[], "lovelace", "--user"),
     ] {
-        let outcome = as_user(user, password).expect_code(1);
+        let outcome = as_user(user, password).expect_code(5);
         assert!(outcome.stdout.is_empty() && outcome.stderr.contains(hint), "{user:?}: {}", outcome.stderr);
         assert!(!outcome.stderr.contains("lovelace"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("the broker refuses this client"), "{}", outcome.stderr);
     }
     assert_eq!(as_user(&["--user", "ada"], "lovelace").expect_code(0).stdout, b"hello");
     run(call(&[&broker], &["echo", "hello", "--user", "ada"]).env_remove("TOW_PASSWORD")).expect_code(2);
@@ -88,7 +89,7 @@ fn connections_per_address_are_limited() {
     let mut command = tow(["work", "echo", "--echo", "--connect", broker.endpoint()]);
     let worker = Process::start(&mut command);
     wait_until("the worker is connected", || worker.log().contains("connected to a broker"));
-    let outcome = run(&mut call(&[&broker], &["echo", "x", "--timeout", "1"])).expect_code(1);
+    let outcome = run(&mut call(&[&broker], &["echo", "x", "--timeout", "1"])).expect_code(6);
     assert!(outcome.stderr.contains("no connection"), "{}", outcome.stderr);
     assert!(broker.log().contains("127.0.0.1"), "{}", broker.log());
 }

@@ -26,3 +26,4 @@ mod replies;
 mod requests;
 mod serving;
 mod slow_disk;
+mod wrong_peers;

@@ -303,7 +303,7 @@ fn unreadable_file_is_reported_and_others_served() {
         let summary = outcome.summary();
         assert_eq!(summary["failed"], failed, "{glob}: {}", outcome.stderr);
     }
-    let closed = run(&mut tow(["ls", &server.url("e-search-only")])).expect_code(1);
+    let closed = run(&mut tow(["ls", &server.url("e-search-only")])).expect_code(5);
     assert!(closed.stderr.contains("permission"), "{}", closed.stderr);
     assert_eq!(get(&server.url("e-search-only/file"), &folder.path().join("found")).expect_code(0).number("files"), 1);
     server.expect_alive();
@@ -345,7 +345,7 @@ fn missing_file_is_reported() {
     let folder = tempdir().expect("a folder");
     write(&folder.path().join("here"), PUBLIC);
     let server = Server::start(folder.path());
-    let outcome = get(&server.url("not-here"), &folder.path().join("copy")).expect_code(1);
+    let outcome = get(&server.url("not-here"), &folder.path().join("copy")).expect_code(4);
     assert!(outcome.stderr.contains("not-here"), "{}", outcome.stderr);
     assert!(!folder.path().join("copy").exists());
 }

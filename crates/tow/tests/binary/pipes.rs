@@ -45,7 +45,6 @@ fn broken_standard_output_is_a_failure_without_panic() {
     let copy = copies.path().join("a");
     for mut command in [
         get_command(&server.url("a"), &copy),
-        get_command(&server.url("missing"), &copy),
         tow(["get", &server.url("a"), "-"]),
         tow(["ls", &server.url("")]),
         tow(["ls", "--json", &server.url("")]),
@@ -58,6 +57,9 @@ fn broken_standard_output_is_a_failure_without_panic() {
         assert_eq!(code, Some(1), "{command:?}: {said}");
         assert!(!said.is_empty() && !said.contains("panicked"), "{command:?}: {said}");
     }
+    // Why there is nothing to print is more important.
+    let (code, said) = with_broken(&mut get_command(&server.url("missing"), &copy), true, false);
+    assert_eq!(code, Some(4), "{said}");
     // The fetched file is the same.
     assert!(copy.exists());
 }
@@ -72,9 +74,9 @@ fn broken_standard_error_changes_nothing() {
     let copies = tempdir().expect("a folder");
     for (mut command, expected) in [
         (get_command(&server.url("a"), &copies.path().join("a")), 0),
-        (get_command(&server.url("missing"), &copies.path().join("b")), 1),
+        (get_command(&server.url("missing"), &copies.path().join("b")), 4),
         (tow(["get", &server.url("a"), "-", "--json"]), 0),
-        (tow(["ls", &server.url("missing")]), 1),
+        (tow(["ls", &server.url("missing")]), 4),
         (call(&[&broker], &["echo", "hello", "--json"]), 0),
         (call(&[&broker], &["echo", "--count", "10", "--size", "1"]), 0),
         (call(&[&broker], &["echo", "--count", "10", "--timeout", "-1"]), 2),
@@ -84,7 +86,7 @@ fn broken_standard_error_changes_nothing() {
         assert_eq!(code, Some(expected), "{command:?}: {said}");
         // A panic would end it with 101.
         let (code, _) = with_broken(&mut command, true, true);
-        assert!(matches!(code, Some(0..=2)), "{command:?}: {code:?}");
+        assert!(matches!(code, Some(0..=4)), "{command:?}: {code:?}");
     }
 }
 
@@ -99,7 +101,7 @@ fn closed_outputs_do_not_panic() {
         with_closed(&get_command(&server.url("a"), &copy), closed).expect_code(0);
         assert!(fs::read(&copy).expect("a copy") == fs::read(folder.path().join("a")).expect("the file"));
         with_closed(&tow(["ls", &server.url("")]), closed).expect_code(0);
-        with_closed(&tow(["ls", &server.url("missing")]), closed).expect_code(1);
+        with_closed(&tow(["ls", &server.url("missing")]), closed).expect_code(4);
     }
 }
 
@@ -151,7 +153,7 @@ fn unread_output_does_not_block_an_interrupted_client() {
             poll(&mut takes, Some(&Timespec::default())).expect("poll") == 0
         });
         client.signal(Signal::INT);
-        let outcome = client.finish().expect_code(1);
+        let outcome = client.finish().expect_signal(Signal::INT);
         assert!(outcome.stderr.ends_with(": interrupted\n"), "{}", outcome.stderr);
         drop(reader);
     }
@@ -172,7 +174,7 @@ fn open_input_does_not_block_an_interrupted_client() {
         poll(&mut gives, Some(&Timespec::default())).expect("poll") == 0
     });
     client.signal(Signal::INT);
-    let outcome = client.finish().expect_code(1);
+    let outcome = client.finish().expect_signal(Signal::INT);
     let (summary, said) = outcome.stderr.split_once('\n').expect("two lines");
     let summary: serde_json::Value = serde_json::from_str(summary).expect("JSON");
     assert_eq!((&summary["error"], said), (&"interrupted".into(), "tow: interrupted\n"));

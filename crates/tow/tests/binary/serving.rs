@@ -122,7 +122,7 @@ fn refused_client_fails_at_once() {
     for arguments in [&["ls", &url][..], &["get", &url, "-"], &["get", &url, "copy"]] {
         for (user, password, hint) in [(&[][..], "", "--user"), (&["--user", "ann"], "wrong", "TOW_PASSWORD")] {
             let outcome = run(tow(arguments).args(user).env("TOW_PASSWORD", password).current_dir(folder.path()));
-            let outcome = outcome.expect_code(1);
+            let outcome = outcome.expect_code(5);
             assert!(outcome.stderr.contains("does not let this client in"), "{}", outcome.stderr);
             assert!(outcome.stderr.contains(hint), "{}", outcome.stderr);
             assert!(outcome.seconds < 4.0, "{} s", outcome.seconds);
@@ -140,7 +140,7 @@ fn get_without_a_server_fails() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let port = listener.local_addr().expect("address").port();
     drop(listener);
-    let outcome = get(&format!("tcp://127.0.0.1:{port}/a"), &folder.path().join("copy")).expect_code(1);
+    let outcome = get(&format!("tcp://127.0.0.1:{port}/a"), &folder.path().join("copy")).expect_code(6);
     assert!(!outcome.stderr.is_empty());
     assert!(!folder.path().join("copy").exists());
 }
@@ -177,7 +177,7 @@ fn server_admits_only_users_with_passwords() {
         run(command.args(user).args(["--connect-timeout", "2"]).env("TOW_PASSWORD", password))
     };
     for (user, password) in [(&["--user", "ada"][..], "byron"), (&["--user", "bob"], "lovelace"), (&[], "lovelace")] {
-        let outcome = as_user(user, password).expect_code(1);
+        let outcome = as_user(user, password).expect_code(5);
         assert!(!outcome.stderr.is_empty() && !outcome.stderr.contains("lovelace"), "{}", outcome.stderr);
         assert!(!copy.exists());
     }

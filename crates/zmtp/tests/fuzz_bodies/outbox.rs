@@ -3,7 +3,7 @@
 use super::harness::{End, command, config, messages};
 use bytes::Bytes;
 use smallvec::SmallVec;
-use towpath_zmtp::{Body, Header, Outbox, Queued, SocketType, Transmit, limits};
+use towpath_zmtp::{Body, Header, Outbox, Queued, SocketType, Transmit};
 
 const TAGS: usize = 4;
 

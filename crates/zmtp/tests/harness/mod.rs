@@ -25,6 +25,7 @@ pub fn config(socket_type: SocketType) -> Config {
     Config {
         socket_type,
         routing_id: Bytes::new(),
+        foreign_property: None,
         metadata: Metadata::new(),
         mechanism: MechanismConfig::Null,
         handshake_timeout: Duration::from_secs(10),

@@ -208,7 +208,9 @@ impl Driver<'_> {
                 self.transfer.disconnected();
             }
             ConnectionEvent::Failed { reason } => self.last_reason = Some(reason),
-            ConnectionEvent::Refused { reason } => return Err(self.options.connect.refused(reason)),
+            ConnectionEvent::Refused { reason, refusal } => {
+                return Err(self.options.connect.refused(reason, refusal));
+            }
             ConnectionEvent::Arriving => self.transfer.arriving(Instant::now()),
             ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
             ConnectionEvent::Inbound(Inbound::Control { json, .. }) if request_id(&json) == Some(FOLLOW_ID) => {

@@ -25,8 +25,15 @@ pub struct Arguments {
     folder: Option<PathBuf>,
 }
 
+/// This program, with the options of the demo alone.
 fn this_program() -> Result<Command, Failure> {
-    Ok(Command::new(std::env::current_exe().map_err(Failure::failed)?))
+    let mut command = Command::new(std::env::current_exe().map_err(Failure::failed)?);
+    for (variable, _) in std::env::vars_os() {
+        if variable.as_encoded_bytes().starts_with(b"TOW_") && variable != "TOW_LOG" {
+            command.env_remove(variable);
+        }
+    }
+    Ok(command)
 }
 
 /// Runs the demo. Unless killed by SIGKILL, it leaves no process and no file.

@@ -97,7 +97,7 @@ fn drain_on_signal(worker: &Arc<Worker>) -> Result<(), Failure> {
     let is_draining = AtomicBool::new(false);
     crate::runtime::signals::on_stop_signal(move || {
         if is_draining.swap(true, Ordering::Relaxed) {
-            std::process::exit(1);
+            crate::runtime::signals::end_by_signal();
         }
         tracing::info!("draining: running requests are finished, no new ones taken; a second signal ends at once");
         if let Some(worker) = worker.upgrade() {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -180,6 +180,13 @@ impl Outcome {
             String::from_utf8_lossy(&self.stdout),
             self.stderr
         );
+        self
+    }
+
+    /// Panics unless it ended by this signal.
+    #[track_caller]
+    pub fn expect_signal(self, signal: Signal) -> Self {
+        assert_eq!(self.status.signal(), Some(signal.as_raw()), "{}; stderr: {}", self.status, self.stderr);
         self
     }
 

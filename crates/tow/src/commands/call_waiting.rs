@@ -1,0 +1,63 @@
+//! What a call waits for, in words on standard error.
+
+use crate::cli::escape::Printable;
+use crate::cli::output::eprint_line;
+use std::convert::Infallible;
+use std::time::Duration;
+use towpath_client::client::{CallOptions, Client};
+use towpath_requests::{Body, is_built_in};
+
+/// When to say what a call is waiting for, and how often to look again.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// How often to look whether all brokers refuse the client.
+const REFUSAL_CHECKED_EVERY: Duration = Duration::from_millis(50);
+
+/// Returns when all brokers refuse this client, which they would do again.
+pub async fn refused(client: &Client) {
+    while !client.status().refused_by_all {
+        tokio::time::sleep(REFUSAL_CHECKED_EVERY).await;
+    }
+}
+
+/// Says on standard error, after a moment and once each, that there is no connection, that the broker refuses requests for now, and that
+/// no worker serves the service if one is given, with the limit of the wait. Never returns.
+pub async fn report(client: &Client, service: Option<(&str, Duration)>) -> Infallible {
+    let (mut told_connection, mut told_refusal, mut told_worker) = (false, false, false);
+    loop {
+        tokio::time::sleep(SHOWN_AFTER).await;
+        let status = client.status();
+        if status.connected.is_none() && !std::mem::replace(&mut told_connection, true) {
+            eprint_line(format_args!("tow: no connection to a broker, still trying: {}", Printable(&status.failure)));
+        }
+        if let Some(refused) = status.refused.filter(|_| !told_refusal) {
+            told_refusal = true;
+            let refused = refused.to_string();
+            eprint_line(format_args!(
+                "tow: the broker refuses requests for now, still trying: {}",
+                Printable(&refused)
+            ));
+        }
+        if let Some((service, limit)) = service
+            && status.numbered
+            && !told_worker
+            && has_no_worker(client, service).await
+        {
+            told_worker = true;
+            let limit = humantime::format_duration(limit);
+            eprint_line(format_args!("tow: no worker for {}; waiting up to {limit}", Printable(service)));
+        }
+    }
+}
+
+/// Whether the broker knows no worker of a service. If it doesn't say, there may be one.
+pub async fn has_no_worker(client: &Client, service: &str) -> bool {
+    if is_built_in(service.as_bytes()) {
+        return false;
+    }
+    let options = CallOptions { ttl: Some(SHOWN_AFTER), volatile: true };
+    let answer = client.call_with("mmi.service", Body::copied(service.as_bytes()), options).await;
+    answer.is_ok_and(|reply| {
+        reply.body.to_frames().is_some_and(|frames| frames.first().is_some_and(|code| code == "404"))
+    })
+}

@@ -1,0 +1,57 @@
+//! `tow manual`: the manual pages. Options come from the command line's definition; files, exit statuses and examples are written by hand,
+//! in a file for each command.
+
+use crate::cli::exit::Failure;
+use clap::Command;
+use clap_mangen::Man;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Sections that follow the generated ones, by command.
+const SECTIONS: [(&str, &str); 9] = [
+    ("tow", include_str!("tow.roff")),
+    ("tow-serve", include_str!("serve.roff")),
+    ("tow-ls", include_str!("ls.roff")),
+    ("tow-get", include_str!("get.roff")),
+    ("tow-follow", include_str!("follow.roff")),
+    ("tow-broker", include_str!("broker.roff")),
+    ("tow-work", include_str!("work.roff")),
+    ("tow-call", include_str!("call.roff")),
+    ("tow-demo", include_str!("demo.roff")),
+];
+
+/// The section that all of them have.
+const EXIT_STATUS: &str = include_str!("exit.roff");
+
+/// Arguments of `tow manual`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Directory to write tow.1, tow-get.1 and so on to; it is made if needed.
+    directory: PathBuf,
+}
+
+/// Writes a page for each command.
+pub fn run(arguments: &Arguments, command: Command) -> Result<ExitCode, Failure> {
+    let directory = &arguments.directory;
+    let cannot = |error| Failure::failed(format!("{}: {error}", directory.display()));
+    std::fs::create_dir_all(directory).map_err(cannot)?;
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    for command in command.get_subcommands().chain([&command]) {
+        write(command.clone(), directory).map_err(cannot)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(command: Command, directory: &Path) -> std::io::Result<()> {
+    let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
+    let page = Man::new(command).source(concat!("tow ", env!("CARGO_PKG_VERSION"))).manual("Towpath");
+    let mut file = std::fs::File::create(directory.join(page.get_filename()))?;
+    page.render(&mut file)?;
+    if let Some((_, sections)) = SECTIONS.iter().find(|(of, _)| *of == name) {
+        file.write_all(EXIT_STATUS.as_bytes())?;
+        file.write_all(sections.as_bytes())?;
+    }
+    file.flush()
+}

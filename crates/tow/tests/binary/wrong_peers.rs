@@ -1,0 +1,59 @@
+//! Something else answers than what a command wants: it is said at once what that is.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::process::Command;
+
+use tempfile::tempdir;
+
+use crate::support::broker::Broker;
+use crate::support::process::{Server, run, tow};
+
+/// The two commands that connect, with a server at this endpoint.
+fn commands(endpoint: &str) -> [Command; 2] {
+    [tow(["get", "--quiet", endpoint, "/nowhere"]), tow(["call", "echo", "hello", "--connect", endpoint])]
+}
+
+#[test]
+fn servers_of_other_protocols_are_named() {
+    for (banner, says) in [
+        ("SSH-2.0-OpenSSH_9.2p1\r\n", "an SSH server"),
+        ("HTTP/1.1 400 Bad Request\r\n\r\n", "a web server"),
+        ("\x15\x03\x01\0\x02\x02\x46", "a TLS server"),
+        ("-ERR unknown command\r\n", "a Redis server"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let endpoint = format!("tcp://{}", listener.local_addr().expect("an address"));
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                for _ in commands("") {
+                    let (mut stream, _) = listener.accept().expect("a connection");
+                    stream.write_all(banner.as_bytes()).expect("a banner");
+                    // Until the client is gone.
+                    let _ = std::io::copy(&mut stream, &mut std::io::sink());
+                }
+                listener.set_nonblocking(true).expect("a setting");
+                assert!(listener.accept().is_err(), "a command tried again");
+            });
+            for mut command in commands(&endpoint) {
+                let outcome = run(&mut command).expect_code(6);
+                assert!(outcome.stderr.contains(says), "{banner:?}: {}", outcome.stderr);
+                assert!(!outcome.stderr.contains("--user"), "{}", outcome.stderr);
+            }
+            server.join().expect("the server");
+        });
+    }
+}
+
+#[test]
+fn a_broker_and_a_file_server_are_not_taken_for_each_other() {
+    let folder = tempdir().expect("a folder");
+    let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0"]);
+    let server = Server::start(folder.path());
+    let [mut get, _] = commands(broker.endpoint());
+    let outcome = run(&mut get).expect_code(6);
+    assert!(outcome.stderr.contains("this is a broker (tow broker); files come from tow serve"), "{}", outcome.stderr);
+    let [_, mut call] = commands(server.endpoint());
+    let outcome = run(&mut call).expect_code(6);
+    assert!(outcome.stderr.contains("this is a file server (tow serve)"), "{}", outcome.stderr);
+}
