@@ -13,6 +13,7 @@ import socket
 import sys
 import textwrap
 
+import curve
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
@@ -177,12 +178,12 @@ class Case:
         self.connection.close()
 
 
-def send_all_sizes(send) -> int:
+def send_all_sizes(send, sizes=BODY_SIZES) -> int:
     """Single frames of each size, then all sizes in one message. Returns how many messages were sent."""
-    for size in BODY_SIZES:
+    for size in sizes:
         send([b"a" * size])
-    send([b"m" * size for size in BODY_SIZES])
-    return len(BODY_SIZES) + 1
+    send([b"m" * size for size in sizes])
+    return len(sizes) + 1
 
 
 def capture_dealer(context):
@@ -297,6 +298,106 @@ def capture_plain_server(context, password=b"lovelace"):
         authenticator.stop()
 
 
+# Up to a MESSAGE of 255 bytes, and from 256 on: hex of what is sealed can't be shortened.
+SEALED_SIZES = (0, 1, 222, 223, 3_000)
+
+# Of the recordings with CURVE. The tests of the zmtp crate have the same keys and randomness.
+SERVER_SECRET, CLIENT_SECRET = b"S" * 32, b"C" * 32
+
+
+def counting(start: int):
+    """Randomness that counts, from a byte on."""
+    position = start
+
+    def random(length: int) -> bytes:
+        nonlocal position
+        octets = bytes((position + at) % 256 for at in range(length))
+        position += length
+        return octets
+
+    return random
+
+
+def curve_keys(secret: bytes) -> dict[str, bytes]:
+    return {"curve_secretkey": curve.z85(secret), "curve_publickey": curve.z85(curve.public(secret))}
+
+
+class CurveWire(Wire):
+    """Keeps what this side writes, too."""
+
+    def __init__(self, connection: socket.socket):
+        super().__init__(connection)
+        self.ours: list[tuple[str, bytes]] = []
+
+    def write_unit(self, description: str, octets: bytes) -> None:
+        self.ours.append((description, octets))
+        self.write(octets)
+
+    def read_command(self, name: str) -> bytes:
+        _, body, octets = self.read_frame()
+        if body[1 : 1 + body[0]] != name.encode():
+            raise ValueError(f"{body[:20]!r} where {name} was expected")
+        self.units.append((f"command {name}", octets))
+        return body
+
+    def read_sealed(self, side: curve.Side) -> None:
+        """One message; its frames are frames on the wire."""
+        lengths, message = [], b""
+        while True:
+            flags, body, octets = self.read_frame()
+            if flags & ~LONG:
+                raise ValueError(f"flags {flags} outside of the seal")
+            inner, text = side.open(body)
+            message += octets
+            lengths.append(len(text))
+            if not inner & curve.MORE:
+                break
+        self.units.append(("message " + " ".join(map(str, lengths)), message))
+
+
+def capture_curve_client(context):
+    keys = {**curve_keys(CLIENT_SECRET), "curve_serverkey": curve.z85(curve.public(SERVER_SECRET))}
+    with Case(context, zmq.DEALER, **keys) as (dealer, wire):
+        wire = CurveWire(wire.connection)
+        side = curve.Server(SERVER_SECRET, counting(0))
+        wire.write_unit("greeting 3.1 CURVE as-server=1", greeting("CURVE")[:32] + b"\x01" + bytes(31))
+        wire.read_greeting()
+        wire.write_unit("command WELCOME", frame(side.welcome(wire.read_command("HELLO")), COMMAND))
+        properties = metadata(Socket_Type=b"ROUTER", Identity=b"")
+        wire.write_unit("command READY", frame(side.ready(wire.read_command("INITIATE"), properties), COMMAND))
+        if side.client != curve.public(CLIENT_SECRET):
+            raise ValueError("another key than the client's")
+        for _ in range(send_all_sizes(dealer.send_multipart, SEALED_SIZES)):
+            wire.read_sealed(side)
+        wire.write_unit("message 5", frame(side.seal(b"hello")))
+        return wire
+
+
+def capture_curve_server(context):
+    authenticator = ThreadAuthenticator(context)
+    authenticator.start()
+    authenticator.configure_curve(domain="*", location=zmq.auth.CURVE_ALLOW_ANY)
+    try:
+        with Case(context, zmq.ROUTER, curve_server=1, router_mandatory=1, rcvtimeo=DEADLINE_SECONDS * 1000,
+                  **curve_keys(SERVER_SECRET)) as (router, wire):
+            wire = CurveWire(wire.connection)
+            side = curve.Client(CLIENT_SECRET, curve.public(SERVER_SECRET), counting(100))
+            wire.write_unit("greeting 3.1 CURVE as-server=0", greeting("CURVE"))
+            wire.read_greeting()
+            wire.write_unit("command HELLO", frame(side.hello(), COMMAND))
+            properties = metadata(Socket_Type=b"DEALER", Identity=b"peer")
+            wire.write_unit("command INITIATE", frame(side.initiate(wire.read_command("WELCOME"), properties), COMMAND))
+            side.ready(wire.read_command("READY"))
+            wire.write_unit("message 5", frame(side.seal(b"hello")))
+            if router.recv_multipart() != [b"peer", b"hello"]:
+                raise ValueError("the ROUTER did not see the message")
+            for _ in range(send_all_sizes(lambda frames: router.send_multipart([b"peer", *frames]), SEALED_SIZES)):
+                wire.read_sealed(side)
+            return wire
+    finally:
+        authenticator.stop()
+
+
 CASES = {
     "dealer_null": (capture_dealer, "DEALER over NULL: one message for each size, then all sizes as frames of one message"),
     "dealer_identity_probe": (capture_dealer_identity, "DEALER with a routing id and ZMQ_PROBE_ROUTER"),
@@ -315,14 +416,31 @@ CASES = {
 }
 
 
+CURVE_CASES = {
+    "curve_client": (capture_curve_client, "DEALER as CURVE client"),
+    "curve_server": (capture_curve_server, "ROUTER as CURVE server"),
+}
+
+
+def store(path: pathlib.Path, about: list[str], units: list[tuple[str, bytes]]) -> None:
+    lines = [f"# {line}" for line in about] + [""]
+    for description, octets in units:
+        lines += [f"= {description}", hex_runs(octets), ""]
+    path.write_text("\n".join(lines).rstrip() + "\n")
+    print(f"{path.name}: ok")
+
+
 def main(folder: pathlib.Path) -> None:
+    by_libzmq = f"Sent by libzmq {zmq.zmq_version()}; see README.md for the format."
     for name, (capture, about) in CASES.items():
         with zmq.Context() as context:
-            lines = [f"# {about}.", f"# Sent by libzmq {zmq.zmq_version()}; see README.md for the format.", ""]
-            for description, octets in capture(context):
-                lines += [f"= {description}", hex_runs(octets), ""]
-            (folder / f"{name}.txt").write_text("\n".join(lines).rstrip() + "\n")
-            print(f"{name}: ok")
+            store(folder / f"{name}.txt", [f"{about}.", by_libzmq], capture(context))
+    for name, (capture, about) in CURVE_CASES.items():
+        with zmq.Context() as context:
+            wire = capture(context)
+            store(folder / f"{name}.txt", [f"{about}.", by_libzmq], wire.units)
+            about = f"What conformance/python/curve.py sent to libzmq in {name}.txt, and libzmq took."
+            store(folder / f"{name}_peer.txt", [about, "Our side sends the same; see README.md for the format."], wire.ours)
 
 
 if __name__ == "__main__":

@@ -2,27 +2,27 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use towpath_zmtp::Credentials;
+use towpath_zmtp::{Credentials, Principal};
 
-type Allows = dyn Fn(&Credentials) -> bool + Send + Sync;
+type Decide = dyn Fn(&Credentials) -> Option<Principal> + Send + Sync;
 
 /// Decides which clients may connect, by their credentials. Clones share the decision.
 #[derive(Clone)]
-pub struct Authenticator(Arc<Allows>);
+pub struct Authenticator(Arc<Decide>);
 
 impl Authenticator {
-    /// Decides by a function, which is called on the thread that drives the hub. If it panics, the client is refused.
-    pub fn new(allows: impl Fn(&Credentials) -> bool + Send + Sync + 'static) -> Authenticator {
-        Authenticator(Arc::new(allows))
+    /// Decides by a function, which is called on the thread that drives the hub. `None` refuses the client, and so does a panic.
+    pub fn new(decide: impl Fn(&Credentials) -> Option<Principal> + Send + Sync + 'static) -> Authenticator {
+        Authenticator(Arc::new(decide))
     }
 
-    /// Whether a client with these credentials may connect.
-    pub fn allows(&self, credentials: &Credentials) -> bool {
+    /// The identity of a client with these credentials; `None`: it may not connect.
+    pub fn identify(&self, credentials: &Credentials) -> Option<Principal> {
         // One client's strange name must not end the server of all others.
         catch_unwind(AssertUnwindSafe(|| (self.0)(credentials))).unwrap_or_else(|_| {
             let principal = credentials.principal();
-            tracing::error!(?principal, "a client is refused: the function that decides about it panicked");
-            false
+            tracing::error!(%principal, "a client is refused: the function that decides about it panicked");
+            None
         })
     }
 }
@@ -41,12 +41,14 @@ mod tests {
     #[test]
     fn a_panic_refuses_the_client_and_no_other() {
         let authenticator = Authenticator::new(|credentials| match credentials {
-            Credentials::Plain { user, password } => user.len() == 3 && password[0] == b'x',
-            _ => false,
+            Credentials::Plain { user, password } => {
+                (user.len() == 3 && password[0] == b'x').then(|| Principal::User(user.clone()))
+            }
+            _ => None,
         });
         let allows = |user: &'static str, password: &'static str| {
             let (user, password) = (bytes::Bytes::from(user), bytes::Bytes::from(password).into());
-            authenticator.allows(&Credentials::Plain { user, password })
+            authenticator.identify(&Credentials::Plain { user, password }).is_some()
         };
         assert!(allows("ann", "x"));
         assert!(!allows("ann", ""), "its password has no first byte: a panic");

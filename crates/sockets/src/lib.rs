@@ -64,6 +64,7 @@ mod options;
 mod options_check;
 mod peer;
 mod peer_id;
+mod random;
 mod socket;
 mod unsent;
 mod waker;
@@ -81,11 +82,12 @@ pub use net::tenant::Tenant;
 pub use options::{Backoff, Congestion, HubOptions, STABLE_AFTER};
 pub use peer::PeerInfo;
 pub use peer_id::PeerId;
+pub use random::system_random;
 pub use socket::{Received, Socket};
 pub use towpath_zmtp::limits::DEDICATED_BUFFER_BYTES;
 pub use towpath_zmtp::{
-    Credentials, Frames, Heartbeat, MechanismConfig, Metadata, Principal, ProtocolDeviations, Queued, Refusal, Secret,
-    SocketType,
+    Credentials, Frames, Heartbeat, KeyError, MechanismConfig, Metadata, Principal, ProtocolDeviations, PublicKey,
+    Queued, Random, Refusal, Secret, SecretKey, SocketType,
 };
 pub use unsent::Unsent;
 pub use waker::Waker;

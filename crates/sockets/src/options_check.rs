@@ -8,6 +8,9 @@ use towpath_zmtp::limits::ROUTING_ID_BYTES_MAX;
 /// Maximum bytes of a user's name or a password in PLAIN (RFC 24), and of a property's name in READY (RFC 23).
 const SHORT_BYTES_MAX: usize = 255;
 
+/// Maximum keys of a CURVE server: each is tried for a HELLO that none of them opens.
+const CURVE_KEYS_MAX: usize = 4;
+
 impl HubOptions {
     pub(crate) fn check(&self) -> Result<(), SocketError> {
         let id = &self.routing_id;
@@ -27,6 +30,12 @@ impl HubOptions {
                     return refuse("mechanism", why);
                 }
             }
+        }
+        if let MechanismConfig::CurveServer { keys, .. } = &self.mechanism
+            && !(1..=CURVE_KEYS_MAX).contains(&keys.len())
+        {
+            let why = format!("a CURVE server has 1 to {CURVE_KEYS_MAX} keys, and this one {}", keys.len());
+            return refuse("mechanism", why);
         }
         let fits = |name: &str| name.bytes().all(|byte| byte.is_ascii_graphic());
         if let Some((name, _)) =

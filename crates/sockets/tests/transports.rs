@@ -138,7 +138,7 @@ fn plain_users_connect_if_the_application_accepts_them() {
         });
         let shown = Credentials::Plain { user: "ann".into(), password: bytes::Bytes::from(password).into() };
         assert_eq!(asking.1, shown);
-        server.authenticate(asking.0, password == "right");
+        server.authenticate(asking.0, (password == "right").then(|| shown.principal()));
         let outcome = until(&mut [&mut server, &mut client], |index, event| match (index, event) {
             (1, Event::Ready { .. }) => Some("in".to_owned()),
             (1, Event::Failed { reason, .. }) => Some(reason),

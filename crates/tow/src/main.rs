@@ -10,7 +10,7 @@ mod runtime;
 use crate::cli::escape::Printable;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::eprint_line;
-use crate::commands::{broker, call, completions, demo, follow, get, ls, manual, serve, work};
+use crate::commands::{broker, call, completions, demo, follow, get, key, ls, manual, serve, work};
 use crate::runtime::{log, rlimits, signals};
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -61,6 +61,8 @@ enum Command {
     Work(work::Arguments),
     /// Send a request, or a load test.
     Call(call::Arguments),
+    /// Make and show keys for encrypted connections.
+    Key(key::Arguments),
     /// Try files and requests on this machine, with crashes.
     Demo(demo::Arguments),
     /// Print a script that completes commands and options in a shell.
@@ -118,6 +120,7 @@ fn main() -> ExitCode {
         Command::Broker(arguments) => broker::run(arguments),
         Command::Call(arguments) => call::run(arguments),
         Command::Work(arguments) => work::run(arguments),
+        Command::Key(arguments) => key::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::Completions(arguments) => completions::run(arguments, &mut command()),
         Command::Manual(arguments) => manual::run(&arguments, command()),

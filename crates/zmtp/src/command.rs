@@ -95,10 +95,11 @@ fn short_string(command: &'static str, body: &mut Bytes) -> Result<Bytes, Error>
     Ok(body.split_to(length))
 }
 
-fn framed(body: BytesMut) -> Bytes {
+/// A whole command frame with this body.
+pub fn framed(body: &[u8]) -> Bytes {
     let mut wire = Vec::with_capacity(frame::HEADER_BYTES_MAX + body.len());
     frame::encode_header(&mut wire, frame::COMMAND, body.len() as u64);
-    wire.extend_from_slice(&body);
+    wire.extend_from_slice(body);
     wire.into()
 }
 
@@ -118,14 +119,14 @@ fn put_short(out: &mut BytesMut, text: &[u8]) {
 pub fn ready(metadata: &Metadata) -> Bytes {
     let mut body = named("READY");
     metadata.encode(&mut body);
-    framed(body)
+    framed(&body)
 }
 
 /// A whole INITIATE frame (PLAIN).
 pub fn initiate(metadata: &Metadata) -> Bytes {
     let mut body = named("INITIATE");
     metadata.encode(&mut body);
-    framed(body)
+    framed(&body)
 }
 
 /// A whole HELLO frame (PLAIN). Both strings are cut at 255 bytes.
@@ -133,33 +134,33 @@ pub fn hello(user: &[u8], password: &[u8]) -> Bytes {
     let mut body = named("HELLO");
     put_short(&mut body, user);
     put_short(&mut body, password);
-    framed(body)
+    framed(&body)
 }
 
 /// A whole WELCOME frame (PLAIN).
 pub fn welcome() -> Bytes {
-    framed(named("WELCOME"))
+    framed(&named("WELCOME"))
 }
 
 /// A whole ERROR frame; the reason is cut at 255 bytes.
 pub fn error(reason: &str) -> Bytes {
     let mut body = named("ERROR");
     put_short(&mut body, reason.as_bytes());
-    framed(body)
+    framed(&body)
 }
 
 /// A whole PING frame. The TTL is cut to what libzmq survives.
 pub fn ping(ttl_deciseconds: u16) -> Bytes {
     let mut body = named("PING");
     body.put_u16(ttl_deciseconds.min(PING_TTL_DECISECONDS_MAX));
-    framed(body)
+    framed(&body)
 }
 
 /// A whole PONG frame that repeats a PING's context.
 pub fn pong(context: &[u8]) -> Bytes {
     let mut body = named("PONG");
     body.put_slice(context.get(..PING_CONTEXT_BYTES_MAX).unwrap_or(context));
-    framed(body)
+    framed(&body)
 }
 
 #[cfg(test)]

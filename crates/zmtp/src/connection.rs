@@ -1,10 +1,11 @@
 //! One connection: greeting, handshake, messages, heartbeats.
 
 use crate::command::{self, Command};
-use crate::credentials::Credentials;
+use crate::deviations::ProtocolDeviations;
 use crate::error::{Error, printable};
+use crate::event::{Event, PeerProperties};
 use crate::greeting::{self, GREETING_BYTES};
-use crate::inbox::{Frames, Inbox, InboxLimits, Item};
+use crate::inbox::{Inbox, InboxLimits, Item};
 use crate::limits::{REPLIES_WAITING_MAX, ROUTING_ID_BYTES_MAX};
 use crate::liveness::LivenessTimer;
 use crate::mechanism::{Mechanism, MechanismConfig, Step};
@@ -60,66 +61,8 @@ impl Config {
     }
 }
 
-/// Counts of what a peer sent that the specification does not define. It is skipped, since a later version may define it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ProtocolDeviations {
-    /// Commands with unknown names.
-    pub unknown_commands: u64,
-    /// Frames with flags that the specification doesn't have: reserved bits, or MORE on a command.
-    pub reserved_bits: u64,
-}
-
-impl ProtocolDeviations {
-    /// Whether all counts are zero.
-    pub fn is_empty(self) -> bool {
-        self == ProtocolDeviations::default()
-    }
-}
-
-/// A peer's properties, known when the handshake is over.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PeerProperties {
-    /// Its socket type.
-    pub socket_type: SocketType,
-    /// Its routing id, often empty.
-    pub routing_id: Bytes,
-    /// The properties that it announced.
-    pub metadata: Metadata,
-    /// The ZMTP version that it announced.
-    pub version: (u8, u8),
-}
-
-/// An event of a connection.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The peer's credentials, to be answered with [`Connection::accept`] or [`Connection::refuse`].
-    Authenticate(Credentials),
-    /// The handshake is over.
-    Ready(Box<PeerProperties>),
-    /// A whole message, or its rest behind a streamed body.
-    Message {
-        /// Its frames; if `continued`, those after the last streamed body.
-        frames: Frames,
-        /// Whether this is the rest of a message.
-        continued: bool,
-    },
-    /// A streamed frame begins: one over `stream_over_bytes`.
-    BodyStart {
-        /// The whole frames before it in the message, since the last streamed body.
-        head: Frames,
-        /// Its bytes.
-        length: u64,
-        /// Whether more frames follow it.
-        more: bool,
-    },
-    /// Bytes of a streamed frame.
-    BodyData(Bytes),
-    /// The end of a streamed frame.
-    BodyEnd {
-        /// Whether more frames of the message follow.
-        more: bool,
-    },
-}
+/// Status for refused credentials (RFC 27). libzmq's clients report it; a sentence they would not.
+const REFUSED: &str = "400";
 
 /// A time in the future; `None`: beyond what a clock can represent, so never.
 fn after(now: Instant, wait: Duration) -> Option<Instant> {
@@ -128,7 +71,7 @@ fn after(now: Instant, wait: Duration) -> Option<Instant> {
 
 #[derive(Debug)]
 enum Phase {
-    Greeting,
+    Greeting { begun: bool },
     Handshake { version: (u8, u8) },
     Traffic,
 }
@@ -154,9 +97,18 @@ pub struct Connection<F> {
     /// Bytes written at the last check of `stall`.
     stall_written: u64,
     reading: bool,
-    /// The application hasn't answered [`Event::Authenticate`].
-    awaits_verdict: bool,
     unknown_commands: u64,
+    verdict: Verdict,
+}
+
+/// The decision about a peer's credentials.
+#[derive(Debug)]
+enum Verdict {
+    NotAsked,
+    /// Asked for with [`Event::Authenticate`]. What the peer sends meanwhile waits.
+    Awaited,
+    /// The mechanism's next step after a yes.
+    Accepted(Step),
 }
 
 impl<F> Connection<F> {
@@ -168,7 +120,7 @@ impl<F> Connection<F> {
         Connection {
             inbox: Inbox::new(config.limits),
             mechanism,
-            phase: Phase::Greeting,
+            phase: Phase::Greeting { begun: false },
             outbox,
             handshake_deadline: after(now, config.handshake_timeout),
             last_heard: now,
@@ -179,8 +131,8 @@ impl<F> Connection<F> {
             stall: None,
             stall_written: 0,
             reading: true,
-            awaits_verdict: false,
             unknown_commands: 0,
+            verdict: Verdict::NotAsked,
             config,
         }
     }
@@ -191,15 +143,21 @@ impl<F> Connection<F> {
     pub fn input(&mut self, input: &mut BytesMut, now: Instant) -> Result<Option<Event>, Error> {
         while !self.is_waiting() {
             match self.phase {
-                Phase::Greeting => {
+                Phase::Greeting { .. } => {
+                    self.phase = Phase::Greeting { begun: !input.is_empty() };
                     let Some(version) = greeting::decode(input, self.mechanism.name())? else { return Ok(None) };
                     let _ = input.split_to(GREETING_BYTES);
                     self.phase = Phase::Handshake { version };
-                    if let Some(frame) = self.mechanism.start(&self.config.own_metadata()) {
+                    if let Some(frame) = self.mechanism.start(&self.config.own_metadata())? {
                         self.outbox.push_command(frame);
                     }
                 }
                 Phase::Handshake { version } => {
+                    if let Verdict::Accepted(step) = std::mem::replace(&mut self.verdict, Verdict::NotAsked)
+                        && let Some(event) = self.step(step, version, now)?
+                    {
+                        return Ok(Some(event));
+                    }
                     let Some(body) = self.inbox.next_handshake_command(input)? else { return Ok(None) };
                     let step = self.mechanism.command(body, &self.config.own_metadata())?;
                     if let Some(event) = self.step(step, version, now)? {
@@ -227,7 +185,7 @@ impl<F> Connection<F> {
     /// [`REPLIES_WAITING_MAX`] answers to its commands wait to be written. The driver doesn't read on meanwhile, and calls
     /// [`Connection::input`] again afterwards.
     pub fn is_waiting(&self) -> bool {
-        self.awaits_verdict || self.outbox.replies_waiting() >= REPLIES_WAITING_MAX
+        matches!(self.verdict, Verdict::Awaited) || self.outbox.replies_waiting() >= REPLIES_WAITING_MAX
     }
 
     fn step(&mut self, step: Step, version: (u8, u8), now: Instant) -> Result<Option<Event>, Error> {
@@ -238,8 +196,12 @@ impl<F> Connection<F> {
                 Ok(None)
             }
             Step::Authenticate(credentials) => {
-                self.awaits_verdict = true;
+                self.verdict = Verdict::Awaited;
                 Ok(Some(Event::Authenticate(credentials)))
+            }
+            Step::Refuse(error) => {
+                self.outbox.push_command(command::error(REFUSED));
+                Err(error)
             }
             Step::Done { send, metadata } => {
                 let properties = self.check(metadata, version).inspect_err(|error| {
@@ -249,8 +211,8 @@ impl<F> Connection<F> {
                     self.outbox.push_command(frame);
                 }
                 self.phase = Phase::Traffic;
-                if let Some(FrameSeal { overhead, sealer, opener }) = self.mechanism.frame_seal() {
-                    self.outbox.seal_with(overhead, sealer);
+                if let Some(FrameSeal { overhead, first_number, sealer, opener }) = self.mechanism.frame_seal() {
+                    self.outbox.seal_with(overhead, first_number, sealer);
                     self.inbox.open_with(overhead, opener);
                 }
                 self.outbox.open();
@@ -298,24 +260,29 @@ impl<F> Connection<F> {
         Ok(())
     }
 
-    /// Accepts the credentials of [`Event::Authenticate`].
+    /// Accepts the credentials of [`Event::Authenticate`]. [`Connection::input`] then goes on, with what the peer has sent meanwhile.
     pub fn accept(&mut self) {
-        self.awaits_verdict = false;
-        if let Step::Send(frame) = self.mechanism.accept() {
-            self.outbox.push_command(frame);
+        if matches!(self.verdict, Verdict::Awaited) {
+            let step = match self.mechanism.accept() {
+                Step::Send(frame) => {
+                    self.outbox.push_command(frame);
+                    Step::Wait
+                }
+                step => step,
+            };
+            self.verdict = Verdict::Accepted(step);
         }
     }
 
     /// Refuses the credentials of [`Event::Authenticate`]. The outbox then holds an ERROR for the peer, to be sent before closing.
     pub fn refuse(&mut self) -> Error {
-        let status = "400";
-        self.outbox.push_command(command::error(status));
-        Error::AuthenticationRefused { status }
+        self.outbox.push_command(command::error(REFUSED));
+        Error::AuthenticationRefused { status: REFUSED }
     }
 
     /// Queues an ERROR: the reason why the connection is about to be closed.
     pub fn send_error(&mut self, reason: &str) {
-        if !matches!(self.phase, Phase::Greeting) {
+        if !matches!(self.phase, Phase::Greeting { .. }) {
             self.outbox.push_command(command::error(reason));
         }
     }
@@ -386,9 +353,18 @@ impl<F> Connection<F> {
         self.inbox.body_advance(bytes);
     }
 
-    /// Whether [`Connection::input`] has an event without further bytes.
+    /// Whether [`Connection::input`] has something to do without further bytes.
     pub fn event_is_due(&self) -> bool {
-        self.inbox.body_end_is_due()
+        self.inbox.body_end_is_due() || matches!(self.verdict, Verdict::Accepted(_))
+    }
+
+    /// Why the peer has closed the connection, as far as the handshake tells.
+    pub fn closed(&self) -> Option<Error> {
+        match self.phase {
+            Phase::Greeting { begun: true } => Some(Error::ClosedAtGreeting { ours: self.mechanism.name() }),
+            Phase::Handshake { .. } => self.mechanism.closed(),
+            _ => None,
+        }
     }
 
     /// Bytes that the current frame lacks, as far as its header is known: a hint for the driver's buffer, within the limits.

@@ -1,7 +1,9 @@
 //! The identity that a peer claims, and the proof of it.
 
+use crate::keys::PublicKey;
 use crate::secret::Secret;
 use bytes::Bytes;
+use std::fmt::{self, Display, Formatter};
 
 /// A peer's credentials, from the handshake to the decision about them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +16,11 @@ pub enum Credentials {
         /// The password.
         password: Secret,
     },
+    /// CURVE's key, whose possession the peer has proven.
+    Curve {
+        /// The peer's long-term key.
+        key: PublicKey,
+    },
 }
 
 impl Credentials {
@@ -21,6 +28,7 @@ impl Credentials {
     pub fn principal(&self) -> Principal {
         match self {
             Credentials::Plain { user, .. } => Principal::User(user.clone()),
+            Credentials::Curve { key } => Principal::Key { key: *key, name: Bytes::new() },
         }
     }
 }
@@ -34,4 +42,23 @@ pub enum Principal {
     Anonymous,
     /// A user with a password.
     User(Bytes),
+    /// The holder of a key.
+    Key {
+        /// The key.
+        key: PublicKey,
+        /// The name that whoever authenticated it gave it; empty: none.
+        name: Bytes,
+    },
+}
+
+/// For log lines: the user or the key's name, escaped; a key without a name as it is.
+impl Display for Principal {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Principal::Anonymous => f.write_str("anonymous"),
+            Principal::User(name) => Display::fmt(&name.escape_ascii(), f),
+            Principal::Key { key, name } if name.is_empty() => Display::fmt(key, f),
+            Principal::Key { name, .. } => Display::fmt(&name.escape_ascii(), f),
+        }
+    }
 }

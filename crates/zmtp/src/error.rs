@@ -1,5 +1,6 @@
 //! Reasons for the end of a connection.
 
+use crate::keys::PublicKey;
 use thiserror::Error;
 
 /// The reason why a connection cannot go on.
@@ -33,6 +34,12 @@ pub enum Error {
         ours: &'static str,
         /// The peer's, escaped.
         theirs: String,
+    },
+    /// The peer closed the connection in the middle of its greeting, as libzmq does when it is set up for another mechanism.
+    #[error("the peer closed the connection at our greeting: most likely it isn't set up for {ours}")]
+    ClosedAtGreeting {
+        /// This side's mechanism.
+        ours: &'static str,
     },
     /// A command that breaks the grammar.
     #[error("malformed {command} command: {why}")]
@@ -102,6 +109,44 @@ pub enum Error {
         /// The status sent, as in ZAP (RFC 27): 400.
         status: &'static str,
     },
+    /// CURVE: a HELLO that none of this side's keys opens.
+    #[error("its HELLO is for a server with another key; this one's is shown by `tow key show FILE`")]
+    HelloForAnotherKey,
+    /// CURVE: the peer closed the connection in answer to HELLO, as libzmq's servers do that have another key.
+    #[error("the peer closed the connection after our HELLO: most likely it doesn't have the key {server}")]
+    ClosedAfterHello {
+        /// The key that the server should have.
+        server: PublicKey,
+    },
+    /// CURVE: the peer answered HELLO with an ERROR. Anyone on the path can do that.
+    #[error("the peer refused our HELLO (unverified): most likely it doesn't have the key {server}")]
+    HelloRefused {
+        /// The key that the server should have.
+        server: PublicKey,
+    },
+    /// CURVE: WELCOME can't be opened.
+    #[error("whoever answers doesn't have the key {server}")]
+    ServerKeyNotProven {
+        /// The key that the server should have.
+        server: PublicKey,
+    },
+    /// CURVE: the peer answered INITIATE with a status. Anyone on the path can do that.
+    #[error("the peer says {reason:?} (unverified): most likely it doesn't know our key {client}")]
+    ClientKeyRefused {
+        /// This side's public key.
+        client: PublicKey,
+        /// The status, or nothing.
+        reason: String,
+    },
+    /// CURVE: a server's key with which secrets would be no secrets.
+    #[error("the server's key {key} is unfit: it is a point of low order")]
+    UnfitKey {
+        /// The key.
+        key: PublicKey,
+    },
+    /// The source of randomness failed.
+    #[error("no random bytes from the system")]
+    NoRandomness,
     /// The handshake took too long.
     #[error("the handshake did not finish in time")]
     HandshakeTimeout,
@@ -132,12 +177,21 @@ impl Error {
             Error::Mechanism { .. } => Some(Refusal::Login),
             // ZAP's status (RFC 27) for wrong credentials; 300 and 500 may be temporary.
             Error::RefusedByPeer { reason } if reason == "400" => Some(Refusal::Login),
+            Error::HelloRefused { .. }
+            | Error::ClientKeyRefused { .. }
+            | Error::ServerKeyNotProven { .. }
+            | Error::UnfitKey { .. } => Some(Refusal::Login),
             Error::IncompatibleSockets { .. }
             | Error::OldVersion { .. }
             | Error::OtherProtocol { .. }
             | Error::OtherProgram { .. } => Some(Refusal::Peer),
             _ => None,
         }
+    }
+
+    /// Whether the two sides probably never agree: certain enough when it happens several times.
+    pub fn is_suspected_refusal(&self) -> bool {
+        matches!(self, Error::ClosedAfterHello { .. } | Error::ClosedAtGreeting { .. })
     }
 
     /// Whether the peer broke the protocol, rather than being slow, absent or set up differently.

@@ -211,7 +211,8 @@ impl Inbox {
         header: Header,
         header_bytes: usize,
     ) -> Result<Option<(FrameFlags, Bytes)>, Error> {
-        if header.more || header.command {
+        // Flags outside of the seal could be anybody's.
+        if header.more || header.command || header.reserved_bits {
             return Err(Error::NotSealed);
         }
         let streamed = self.limits.stream_over_bytes.map_or(0, |_| self.limits.streamed_frame_bytes_max);

@@ -4,21 +4,22 @@
 //! into one buffer. A large body is given as it is. An external body is given by its source and position, so that the driver can let the
 //! kernel move it. Commands go before the next frame, even within a message, so that a PONG never waits for more than one frame.
 
-use crate::frame::{self, FrameFlags, Header};
+mod wire;
+
+use crate::frame::{FrameFlags, Header};
 use crate::limits::FRAME_OVERHEAD_BYTES;
 use crate::seal::Sealer;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use wire::{External, Protection, Sealing, Staged};
 
 /// Bodies up to this size are gathered behind their header instead of being written on their own.
 const GATHER_BODY_BYTES_MAX: usize = 8 * 1024;
 
 /// Gathering stops once this much is ready to be written.
 const GATHERED_BYTES: usize = 64 * 1024;
-
-/// Capacity of the gathering buffer that is kept while there is nothing to send.
-const GATHERED_KEPT_BYTES: usize = 16 * 1024;
 
 /// The body of a frame to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,13 +111,6 @@ impl<F> Waiting<F> {
     }
 }
 
-#[derive(Debug)]
-struct External<F> {
-    source: F,
-    position: u64,
-    length: u64,
-}
-
 /// [`Queued`] of the frames in `waiting`. The sum of external bodies may pass 2^64: nothing of them is in memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Sums {
@@ -141,9 +135,7 @@ impl Sums {
 /// The queue of one peer.
 #[derive(Debug)]
 pub struct Outbox<F> {
-    gathered: Vec<u8>,
-    written: usize,
-    large: Bytes,
+    staged: Staged,
     external: Option<External<F>>,
     commands: VecDeque<Bytes>,
     replies: VecDeque<Bytes>,
@@ -157,16 +149,13 @@ pub struct Outbox<F> {
     messages_before: u64,
     bytes_written: u64,
     open: bool,
-    /// Seals all frames, with so many bytes of overhead each.
-    sealer: Option<(usize, Box<dyn Sealer>)>,
+    protection: Protection,
 }
 
 impl<F> Default for Outbox<F> {
     fn default() -> Self {
         Outbox {
-            gathered: Vec::new(),
-            written: 0,
-            large: Bytes::new(),
+            staged: Staged::default(),
             external: None,
             commands: VecDeque::new(),
             replies: VecDeque::new(),
@@ -177,7 +166,7 @@ impl<F> Default for Outbox<F> {
             messages_before: 0,
             bytes_written: 0,
             open: false,
-            sealer: None,
+            protection: Protection::default(),
         }
     }
 }
@@ -189,11 +178,11 @@ impl<F> Outbox<F> {
     }
 
     /// Seals every frame from now on. Commands that are queued already belong to the handshake and leave as they are.
-    pub fn seal_with(&mut self, overhead: usize, sealer: Box<dyn Sealer>) {
+    pub fn seal_with(&mut self, overhead: usize, first_number: u64, sealer: Arc<dyn Sealer>) {
         while let Some(command) = self.pop_command() {
-            self.gathered.extend_from_slice(&command);
+            self.stage_command(&command);
         }
-        self.sealer = Some((overhead, sealer));
+        self.protection = Protection::Sealed(Sealing::new(overhead, first_number, sealer));
     }
 
     /// Queues bytes outside of any frame (the greeting), or a whole command frame, before the next frame of a message.
@@ -271,9 +260,9 @@ impl<F> Outbox<F> {
     /// Contents, with what has been staged and not written.
     pub fn queued(&self) -> Queued {
         let mut sums = self.sums;
-        sums.memory_bytes += self.gathered.len() - self.written + self.large.len() + self.command_bytes;
+        sums.memory_bytes += self.staged.len() + self.command_bytes;
         if let Some(external) = &self.external {
-            sums.external_bytes += u128::from(external.length - external.position);
+            sums.external_bytes += u128::from(external.remaining());
         }
         sums.public()
     }
@@ -295,7 +284,7 @@ impl<F> Outbox<F> {
     }
 
     fn has_staged(&self) -> bool {
-        self.written < self.gathered.len() || !self.large.is_empty() || self.external.is_some()
+        !self.staged.is_empty() || self.external.is_some()
     }
 
     /// Whether there is something to stage.
@@ -318,16 +307,18 @@ impl<F> Outbox<F> {
         if !self.has_staged() {
             self.gather();
         }
-        if self.written < self.gathered.len() || !self.large.is_empty() {
+        if !self.staged.is_empty() {
             // The kernel delays bytes marked so for up to 200 ms: only if something does follow.
-            let external = self.external.as_ref().is_some_and(|external| external.length > 0);
+            let external = self.external.as_ref().is_some_and(|external| external.remaining() > 0);
             let more_follows = external || self.has_unstaged();
-            return Transmit::Bytes { slices: [&self.gathered[self.written..], &self.large], more_follows };
+            return Transmit::Bytes { slices: self.staged.slices(), more_follows };
         }
         match &self.external {
-            Some(External { source, position, length }) => {
-                Transmit::External { source, position: *position, remaining: length - position }
-            }
+            Some(external) => Transmit::External {
+                source: external.source(),
+                position: external.position(),
+                remaining: external.remaining(),
+            },
             None => match self.waiting.front() {
                 Some(Waiting { body: Body::External { source, length }, .. }) if self.open => {
                     Transmit::Load { source, length: *length }
@@ -338,10 +329,9 @@ impl<F> Outbox<F> {
     }
 
     fn gather(&mut self) {
-        self.gathered.clear();
-        self.written = 0;
+        self.staged.clear();
         self.messages_before = self.messages_staged;
-        while self.gathered.len() < GATHERED_BYTES {
+        while self.staged.gathered_bytes() < GATHERED_BYTES {
             if let Some(command) = self.pop_command() {
                 self.stage_command(&command);
                 continue;
@@ -350,27 +340,27 @@ impl<F> Outbox<F> {
             match frame.body {
                 Body::Bytes(bytes) => {
                     self.stage_bytes(frame.more, bytes);
-                    if !self.large.is_empty() {
+                    if self.staged.has_large() {
                         break;
                     }
                 }
                 Body::External { source, length } => {
-                    frame::encode_header(&mut self.gathered, more_flag(frame.more), length);
-                    self.external = Some(External { source, position: 0, length });
+                    if let Protection::Clear(clear) = &self.protection {
+                        self.staged.put_header(clear, frame.more, length);
+                        self.external = Some(External::new(clear, source, length));
+                    }
                     break;
                 }
             }
         }
-        if self.gathered.is_empty() {
-            self.gathered.shrink_to(GATHERED_KEPT_BYTES);
-        }
+        self.staged.shrink();
     }
 
     /// The next frame of a message, unless its body has to be loaded first.
     #[inline]
     fn next_frame(&mut self) -> Option<Waiting<F>> {
         let must_load = |frame: &Waiting<F>| matches!(frame.body, Body::External { .. });
-        if !self.open || (self.sealer.is_some() && self.waiting.front().is_some_and(must_load)) {
+        if !self.open || (self.protection.is_sealed() && self.waiting.front().is_some_and(must_load)) {
             return None;
         }
         self.pop_frame()
@@ -389,13 +379,13 @@ impl<F> Outbox<F> {
     }
 
     fn stage_command(&mut self, wire: &[u8]) {
-        match (&mut self.sealer, Header::decode(wire)) {
-            (Some((overhead, sealer)), Some((_, header_bytes))) => {
-                let body = &wire[header_bytes..];
-                frame::encode_header(&mut self.gathered, 0, (*overhead + body.len()) as u64);
-                sealer.seal(FrameFlags { more: false, command: true }, body, &mut self.gathered);
+        match &mut self.protection {
+            Protection::Clear(clear) => self.staged.put(clear, wire),
+            Protection::Sealed(sealing) => {
+                // The greeting, which is no frame, has left long before.
+                let body = Header::decode(wire).and_then(|(_, header_bytes)| wire.get(header_bytes..));
+                self.staged.put_sealed(sealing, FrameFlags { more: false, command: true }, body.unwrap_or_default());
             }
-            _ => self.gathered.extend_from_slice(wire),
         }
     }
 
@@ -403,24 +393,23 @@ impl<F> Outbox<F> {
     #[inline]
     fn stage_bytes(&mut self, more: bool, bytes: Bytes) {
         let is_small = bytes.len() <= GATHER_BODY_BYTES_MAX;
-        if let Some((overhead, sealer)) = &mut self.sealer {
-            let length = *overhead + bytes.len();
-            frame::encode_header(&mut self.gathered, 0, length as u64);
-            let flags = FrameFlags { more, command: false };
-            if is_small {
-                sealer.seal(flags, &bytes, &mut self.gathered);
-            } else {
-                let mut sealed = Vec::with_capacity(length);
-                sealer.seal(flags, &bytes, &mut sealed);
-                self.large = sealed.into();
+        match &mut self.protection {
+            Protection::Clear(clear) => {
+                self.staged.put_header(clear, more, bytes.len() as u64);
+                if is_small {
+                    self.staged.put(clear, &bytes);
+                } else {
+                    self.staged.put_large(clear, bytes);
+                }
             }
-            return;
-        }
-        frame::encode_header(&mut self.gathered, more_flag(more), bytes.len() as u64);
-        if is_small {
-            self.gathered.extend_from_slice(&bytes);
-        } else {
-            self.large = bytes;
+            Protection::Sealed(sealing) => {
+                let flags = FrameFlags { more, command: false };
+                if is_small {
+                    self.staged.put_sealed(sealing, flags, &bytes);
+                } else {
+                    self.staged.put_large_sealed(sealing, flags, &bytes);
+                }
+            }
         }
     }
 
@@ -432,31 +421,22 @@ impl<F> Outbox<F> {
         let Some(Waiting { body: Body::External { source, length }, more, .. }) = frame else { return };
         debug_assert_eq!(bytes.len() as u64, length, "a frame's length is a promise");
         self.stage_bytes(more, bytes);
-        self.external = Some(External { source, position: 0, length: 0 });
+        self.external = Some(External::staged(source));
     }
 
     /// Reports written bytes of [`Transmit::Bytes`]. More than there were is a bug of the driver's.
     pub fn advance(&mut self, bytes: usize) {
-        let of_gathered = bytes.min(self.gathered.len() - self.written);
-        self.written += of_gathered;
-        let of_large = (bytes - of_gathered).min(self.large.len());
-        debug_assert_eq!(of_gathered + of_large, bytes, "more written than there was");
-        let _ = self.large.split_to(of_large);
+        self.staged.advance(bytes);
         self.bytes_written += bytes as u64;
     }
 
     /// Reports written bytes of [`Transmit::External`]; returns the source with the last of them.
     pub fn advance_external(&mut self, bytes: u64) -> Option<F> {
         let external = self.external.as_mut()?;
-        debug_assert!(bytes <= external.length - external.position, "more written than there was");
-        external.position = external.length.min(external.position.saturating_add(bytes));
+        external.advance(bytes);
         self.bytes_written += bytes;
-        if external.position == external.length { self.external.take().map(|external| external.source) } else { None }
+        if external.remaining() == 0 { self.external.take().map(External::into_source) } else { None }
     }
-}
-
-fn more_flag(more: bool) -> u8 {
-    if more { frame::MORE } else { 0 }
 }
 
 #[cfg(test)]

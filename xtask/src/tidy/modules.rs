@@ -26,13 +26,13 @@ struct Known {
 const CRATES: &[Crate] = &[
     Crate {
         folder: "crates/zmtp",
-        layers: "error frame limits liveness secret socket_type | credentials seal metadata greeting | command inbox outbox \
-            | mechanism | connection",
+        layers: "crypto deviations random | keys | error frame limits liveness secret socket_type \
+            | credentials seal metadata greeting | command inbox outbox | event mechanism | connection",
         known: &[],
     },
     Crate {
         folder: "crates/sockets",
-        layers: "auth message peer_id waker | error event handle options unsent | disk net options_check | peer | hub | socket",
+        layers: "auth message peer_id random waker | error event handle options unsent | disk net options_check | peer | hub | socket",
         known: &[],
     },
     Crate {

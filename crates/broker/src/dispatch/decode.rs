@@ -80,9 +80,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 }
             }
             Event::Authenticate { peer, credentials } => {
-                let allowed =
-                    self.authenticator.as_ref().is_some_and(|authenticator| authenticator.allows(&credentials));
-                self.transport.authenticate(peer, allowed);
+                let identity =
+                    self.authenticator.as_ref().and_then(|authenticator| authenticator.identify(&credentials));
+                self.transport.authenticate(peer, identity);
             }
             // Ranges are sent without tags, and the hub logs peers that were never ready (`Failed`).
             _ => {}

@@ -50,7 +50,9 @@ pub struct BrokerOptions {
     pub max_peers: usize,
     /// Connections from one IPv4 address, IPv6 network (/64), or user of ipc.
     pub max_peers_per_address: usize,
-    /// Asked for each peer, which must log in by PLAIN then; `None`: everybody may connect.
+    /// Security mechanism, as the server's side; NULL by default.
+    pub mechanism: MechanismConfig,
+    /// Asked for each peer if the mechanism is PLAIN or CURVE. None admits nobody then.
     pub authenticator: Option<Authenticator>,
     /// How long the broker looks again before it sleeps, where the last waits were as short ([`HubOptions::busy_poll`]).
     pub busy_poll: Duration,
@@ -69,6 +71,7 @@ impl BrokerOptions {
             grace: Duration::from_secs(10),
             max_peers: 16_384,
             max_peers_per_address: 1_024,
+            mechanism: MechanismConfig::Null,
             authenticator: None,
             busy_poll: Duration::from_micros(50),
         }
@@ -105,9 +108,7 @@ impl BrokerOptions {
         hub.busy_poll = self.busy_poll;
         hub.max_peers = self.max_peers;
         hub.max_peers_per_address = self.max_peers_per_address;
-        if self.authenticator.is_some() {
-            hub.mechanism = MechanismConfig::PlainServer;
-        }
+        hub.mechanism = self.mechanism.clone();
         // When a broker comes back, all its peers do so at once: none of them may push another out.
         hub.max_handshakes = self.max_peers;
         hub

@@ -4,7 +4,7 @@ use crate::transport::Transport;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::time::{Duration, Instant};
-use towpath_sockets::{Address, Event, Hub, LargeMessages, Message, PeerId, Queued, SendError, Tenant};
+use towpath_sockets::{Address, Event, Hub, LargeMessages, Message, PeerId, Principal, Queued, SendError, Tenant};
 
 /// A hub, and when the broker was started.
 #[derive(Debug)]
@@ -41,8 +41,8 @@ impl Transport for Sockets {
         self.hub.has_output()
     }
 
-    fn authenticate(&mut self, peer: PeerId, accept: bool) {
-        self.hub.authenticate(peer, accept);
+    fn authenticate(&mut self, peer: PeerId, identity: Option<Principal>) {
+        self.hub.authenticate(peer, identity);
     }
 
     fn disconnect(&mut self, peer: PeerId, reason: &str) {

@@ -53,7 +53,7 @@ pub enum Dialect {
 pub struct LinkOptions {
     /// Dialect.
     pub dialect: Dialect,
-    /// Credentials: [`MechanismConfig::PlainClient`] with up to 255 bytes each, or none.
+    /// Credentials: [`MechanismConfig::PlainClient`] with up to 255 bytes each, [`MechanismConfig::CurveClient`], or none.
     pub mechanism: MechanismConfig,
     /// Interval between PINGs.
     pub heartbeat_interval: Duration,
@@ -100,7 +100,7 @@ impl LinkOptions {
             let why = format!("{over}, and it is from {SPOOL_OVER_BYTES_MIN} to {SPOOL_OVER_BYTES_MAX}");
             return refuse("spool_over_bytes", why);
         }
-        if matches!(self.mechanism, MechanismConfig::PlainServer) {
+        if matches!(self.mechanism, MechanismConfig::PlainServer | MechanismConfig::CurveServer { .. }) {
             return refuse("mechanism", "clients and workers show who they are, and ask nobody".to_owned());
         }
         let times = [

@@ -62,6 +62,7 @@ impl Clients {
         let address = address.to_string();
         match &principal {
             Principal::User(name) => tracing::info!(%address, user = %Escaped(name), "connected"),
+            Principal::Key { key, name } => tracing::info!(%address, %key, name = %Escaped(name), "connected"),
             _ => tracing::info!(%address, "connected"),
         }
         self.next_key += 1;

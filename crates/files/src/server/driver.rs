@@ -47,7 +47,7 @@ pub struct ServerOptions {
     pub endpoints: Vec<Endpoint>,
     /// Options of the socket: mechanism, heartbeats, limits on connections. The server sets its type and the limits on messages.
     pub hub: HubOptions,
-    /// Asked for each client if the mechanism is PLAIN. None admits nobody.
+    /// Asked for each client if the mechanism is PLAIN or CURVE. None admits nobody.
     pub authenticator: Option<Authenticator>,
     /// Memory of the digest cache, in bytes.
     pub digest_cache_bytes: usize,
@@ -252,9 +252,9 @@ impl Server {
                 None
             }
             Event::Authenticate { peer, credentials } => {
-                let allowed =
-                    self.authenticator.as_ref().is_some_and(|authenticator| authenticator.allows(&credentials));
-                self.hub.authenticate(peer, allowed);
+                let identity =
+                    self.authenticator.as_ref().and_then(|authenticator| authenticator.identify(&credentials));
+                self.hub.authenticate(peer, identity);
                 None
             }
             Event::Message { peer, frames, .. } => {

@@ -18,6 +18,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay before the next attempt after a refusal.
 const REFUSED_RETRY: Duration = Duration::from_secs(60);
 
+/// Attempts that end as if this side were refused, in a row, after which it counts as refused.
+const SUSPECTED_MAX: u32 = 3;
+
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -174,9 +177,11 @@ impl Hub {
     /// A connection that belonged to this attempt has ended before it was ready.
     pub(super) fn attempt_failed(&mut self, mut attempt: Box<Attempt>, address: String, end: End) {
         attempt.failed(address, end.reason);
-        if end.refused.is_some() {
+        self.suspected += u32::from(end.suspected);
+        let is_suspected = end.suspected && self.suspected >= SUSPECTED_MAX;
+        if let Some(refusal) = end.refused.or_else(|| is_suspected.then_some(Refusal::Login)) {
             // The peer has understood this side, and would say the same at its other addresses.
-            self.give_up(*attempt, end.refused);
+            self.give_up(*attempt, Some(refusal));
         } else {
             self.go_on(attempt);
         }

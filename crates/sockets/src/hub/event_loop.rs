@@ -292,6 +292,10 @@ fn run_peer(
             Ok(Err(errno)) | Err(errno) => return Err(End::system("connecting failed", errno)),
         }
     }
+    if !member.peer.is_ready() && member.peer.connection.event_is_due() {
+        // The application has decided about its credentials.
+        member.peer.decode(pool, events, now)?;
+    }
     if reading && member.wants_to_read() {
         member.peer.read_available(scratch, pool, events, now, budget)?;
     }

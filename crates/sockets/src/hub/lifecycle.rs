@@ -15,7 +15,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
-use towpath_zmtp::{Connection, ProtocolDeviations, SocketType};
+use towpath_zmtp::{Connection, Principal, ProtocolDeviations, SocketType};
 
 /// Pause in accepting when the process or the machine is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -188,10 +188,12 @@ impl Hub {
     /// Reports the end of a handshake, unless it belongs to an attempt that may go on: then it is given back.
     fn end_handshake(&mut self, member: Member, end: End) -> Option<(Box<Attempt>, String, End)> {
         let (address, reason) = (&member.peer.address, &end.reason);
+        let who = Some(&member.peer.principal).filter(|principal| **principal != Principal::Anonymous);
+        let who = who.map(tracing::field::display);
         if end.misbehaved {
             tracing::warn!(%address, %reason, "handshake refused: the peer broke the protocol");
         } else if member.origin == Origin::Accepted {
-            tracing::info!(%address, %reason, "handshake failed");
+            tracing::info!(%address, who, %reason, "handshake failed");
         } else {
             tracing::debug!(%address, %reason, "handshake failed");
         }
@@ -214,6 +216,9 @@ impl Hub {
         member.ready_at = Some(self.now);
         member.attempt = None;
         let peer = &mut member.peer;
+        // It may have become ready by a decision, without anything read.
+        self.next_timer = self.next_timer.into_iter().chain(peer.connection.deadline()).min();
+        self.suspected = 0;
         let own = peer.properties.as_ref().map(|properties| properties.routing_id.clone()).unwrap_or_default();
         let is_taken = !self.options.routing_ids_are_unique && self.routing.contains_key(&own);
         let routing_id = if own.is_empty() || is_taken { generated_routing_id(&mut self.next_routing_id) } else { own };

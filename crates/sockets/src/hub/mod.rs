@@ -47,7 +47,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_buffers::PageBuffer;
-use towpath_zmtp::Config;
+use towpath_zmtp::{Config, Principal};
 
 /// Minimum time between two checks of all deadlines. It grows with the number of peers, so that checking costs little.
 const TIMER_GRAIN: Duration = Duration::from_millis(10);
@@ -104,6 +104,8 @@ pub struct Hub {
     per_address: HashMap<Tenant, usize>,
     handshakes: usize,
     failed_logins: FailedLogins<Tenant>,
+    /// Attempts in a row that ended as if this side were refused.
+    suspected: u32,
     /// Messages that were queued for peers when these went, if they are counted.
     lost: Option<Unsent>,
     reassembly: ReassemblyBudget,
@@ -150,6 +152,7 @@ impl Hub {
             per_address: HashMap::new(),
             handshakes: 0,
             failed_logins: FailedLogins::new(),
+            suspected: 0,
             lost: None,
             reassembly: ReassemblyBudget::new(&options),
             reassembly_limit: options.reassembly_limit(),
@@ -319,21 +322,24 @@ impl Hub {
         member.schedule(&mut self.ready);
     }
 
-    /// Answers [`Event::Authenticate`]: the peer's handshake goes on, or the peer is told that it was refused. After many refusals of a tenant
-    /// it is told later, and then not listened to for a while.
-    pub fn authenticate(&mut self, peer: PeerId, accept: bool) {
+    /// Answers [`Event::Authenticate`]: the peer's handshake goes on under this identity, or the peer is told that it was refused. After many
+    /// wrong passwords of a tenant it is told later, and then not listened to for a while.
+    pub fn authenticate(&mut self, peer: PeerId, identity: Option<Principal>) {
         let now = Instant::now();
         let Some(member) = self.peers.find_mut(peer) else { return };
         let tenant = Tenant::of_address(&member.peer.address);
-        if !self.failed_logins.may_try(&tenant, now) {
+        // A key can't be guessed.
+        let may_guess = !matches!(member.peer.principal, Principal::Key { .. });
+        if may_guess && !self.failed_logins.may_try(&tenant, now) {
             // Without an ERROR, which would be final: whoever has the right password may try again.
             return self.end(peer, End::new("not checked, after too many failed logins from there"));
         }
-        if accept {
+        if let Some(principal) = identity {
+            member.peer.principal = principal;
             member.peer.connection.accept();
             return member.schedule(&mut self.ready);
         }
-        let delay = self.failed_logins.failed(tenant, now);
+        let delay = if may_guess { self.failed_logins.failed(tenant, now) } else { Duration::ZERO };
         if delay.is_zero() {
             return self.refuse(peer);
         }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Tenant {
-    /// A user that logged in, from wherever.
+    /// A user that logged in, or the name of an authorized key, from wherever.
     User(Bytes),
     /// An IPv4 address.
     Ipv4(Ipv4Addr),

@@ -62,6 +62,8 @@ impl Tenant {
     pub fn of(peer: &PeerInfo) -> Tenant {
         match &peer.principal {
             Principal::User(user) => Tenant::User(user.clone()),
+            // Keys without a name are not known to this side: anybody can make as many as they like.
+            Principal::Key { name, .. } if !name.is_empty() => Tenant::User(name.clone()),
             _ => Tenant::of_address(&peer.address),
         }
     }
@@ -77,11 +79,13 @@ pub(crate) struct End {
     pub(crate) refused: Option<Refusal>,
     /// The peer has closed its side, behind all that it had to say.
     pub(crate) is_end_of_input: bool,
+    /// They probably won't: final if it happens again and again.
+    pub(crate) suspected: bool,
 }
 
 impl End {
     pub(crate) fn new(reason: impl Into<String>) -> End {
-        End { reason: reason.into(), misbehaved: false, refused: None, is_end_of_input: false }
+        End { reason: reason.into(), misbehaved: false, refused: None, is_end_of_input: false, suspected: false }
     }
 
     pub(crate) fn misbehaviour(reason: &str) -> End {
@@ -100,7 +104,7 @@ impl End {
 impl From<towpath_zmtp::Error> for End {
     fn from(error: towpath_zmtp::Error) -> End {
         let (misbehaved, refused) = (error.is_peer_misbehaviour(), error.refusal());
-        End { misbehaved, refused, ..End::new(error.to_string()) }
+        End { misbehaved, refused, suspected: error.is_suspected_refusal(), ..End::new(error.to_string()) }
     }
 }
 

@@ -187,14 +187,16 @@ impl Peer {
                 Ok(0)
             }
             Err(Errno::INTR) => Ok(0),
+            Err(Errno::CONNRESET) if !self.is_ready() => Err(self.closed()),
             Err(errno) => Err(End::system("receiving failed", errno)),
         }
     }
 
     fn closed(&self) -> End {
-        match self.is_ready() {
-            true => End::closed(),
-            false => End::new("the peer closed the connection during the handshake"),
+        match self.connection.closed() {
+            Some(error) => End::from(error),
+            None if self.is_ready() => End::closed(),
+            None => End::new("the peer closed the connection during the handshake"),
         }
     }
 

@@ -301,7 +301,7 @@ impl State {
             }
             Event::Authenticate { peer, .. } => {
                 if let Some(hub) = &mut self.hub {
-                    hub.authenticate(peer, false);
+                    hub.authenticate(peer, None);
                 }
             }
             Event::HalfClosed { peer } => {

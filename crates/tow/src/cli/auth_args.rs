@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use subtle::ConstantTimeEq;
-use towpath_sockets::{Credentials, MechanismConfig};
+use towpath_sockets::{Credentials, MechanismConfig, Principal};
 
 /// Environment variable with the password: other users can read the command line. No child process gets it.
 pub const PASSWORD: &str = "TOW_PASSWORD";
@@ -29,7 +29,7 @@ fn read_secret(option: &str, path: &Path) -> Result<String, Failure> {
 }
 
 /// True for a file that others may read or write. The group may read a file of root's: so it is that services are given secrets.
-fn is_exposed(file: &Metadata) -> bool {
+pub fn is_exposed(file: &Metadata) -> bool {
     let allowed = if file.uid() == 0 { 0o740 } else { 0o700 };
     file.is_file() && file.permissions().mode() & 0o777 & !allowed != 0
 }
@@ -62,9 +62,10 @@ impl Passwords {
     }
 
     /// Checks a user's password, in a time that does not tell where passwords differ.
-    pub fn allow(&self, credentials: &Credentials) -> bool {
-        let Credentials::Plain { user, password } = credentials else { return false };
-        self.0.get(&user[..]).is_some_and(|expected| expected.ct_eq(password).into())
+    pub fn identify(&self, credentials: &Credentials) -> Option<Principal> {
+        let Credentials::Plain { user, password } = credentials else { return None };
+        let expected = self.0.get(&user[..])?;
+        bool::from(expected.ct_eq(password)).then(|| credentials.principal())
     }
 }
 
@@ -100,7 +101,7 @@ mod tests {
             ("eve", "", false),
         ] {
             let credentials = Credentials::Plain { user: user.into(), password: bytes::Bytes::from(password).into() };
-            assert_eq!(passwords.allow(&credentials), may, "{credentials:?}");
+            assert_eq!(passwords.identify(&credentials).is_some(), may, "{credentials:?}");
         }
         for (text, line) in [
             ("", "no line is USER:PASSWORD"),

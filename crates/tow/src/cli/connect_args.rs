@@ -3,6 +3,7 @@
 use crate::cli::auth_args::mechanism_as;
 use crate::cli::endpoint::broker_endpoint;
 use crate::cli::exit::Failure;
+use crate::cli::key_args::ClientKeyArgs;
 use crate::cli::units::duration;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,17 +20,25 @@ pub struct ConnectArgs {
     /// The password is the first line of this file, which nobody else may read.
     #[arg(long, value_name = "FILE", requires = "user")]
     password_file: Option<PathBuf>,
+    #[command(flatten)]
+    keys: ClientKeyArgs,
 }
 
 impl ConnectArgs {
     fn mechanism(&self) -> Result<MechanismConfig, Failure> {
-        mechanism_as(self.user.as_ref(), self.password_file.as_deref())
+        match self.keys.mechanism()? {
+            Some(mechanism) => Ok(mechanism),
+            None => mechanism_as(self.user.as_ref(), self.password_file.as_deref()),
+        }
     }
 
     /// Advice for a login that was refused.
     pub fn login_hint(&self) -> &'static str {
         match self.user {
-            None => "does it want a --user?",
+            _ if self.keys.is_used() => {
+                "is --server-key what `tow key show` prints there, and does it admit this key? Its log names keys that it refuses"
+            }
+            None => "does it want a --user or a --server-key?",
             Some(_) if self.password_file.is_some() => "does it want no --user, or is its password wrong?",
             Some(_) => "does it want no --user, or are --user and TOW_PASSWORD wrong?",
         }

@@ -2,10 +2,11 @@
 
 use crate::cli::auth_args::Passwords;
 use crate::cli::exit::Failure;
+use crate::cli::key_args::ServerKeyArgs;
 use crate::cli::units::{duration, positive};
 use std::path::PathBuf;
 use std::time::Duration;
-use towpath_sockets::{Authenticator, Endpoint};
+use towpath_sockets::{Authenticator, Endpoint, MechanismConfig};
 
 /// Options of `tow serve` and `tow broker`. Each command sets its own defaults for those without one here.
 #[derive(clap::Args)]
@@ -17,6 +18,8 @@ pub struct ListenArgs {
     /// Admit only users in this file of USER:PASSWORD lines (unencrypted).
     #[arg(long, value_name = "FILE")]
     plain_passwords: Option<PathBuf>,
+    #[command(flatten)]
+    keys: ServerKeyArgs,
     /// Time between heartbeats.
     #[arg(long, value_name = "TIME", value_parser = duration, required = false)]
     pub heartbeat: Duration,
@@ -34,10 +37,14 @@ impl ListenArgs {
         self.max_peers_per_address.unwrap_or((self.max_peers / 16).max(64))
     }
 
-    /// Decision by `--plain-passwords`; `None`: everyone is admitted.
-    pub fn authenticator(&self) -> Result<Option<Authenticator>, Failure> {
-        let Some(path) = &self.plain_passwords else { return Ok(None) };
+    /// Mechanism, and the decision about who is admitted; `None`: everyone is.
+    pub fn security(&self) -> Result<(MechanismConfig, Option<Authenticator>), Failure> {
+        if let Some((mechanism, authenticator)) = self.keys.security()? {
+            return Ok((mechanism, Some(authenticator)));
+        }
+        let Some(path) = &self.plain_passwords else { return Ok((MechanismConfig::Null, None)) };
         let passwords = Passwords::read(path)?;
-        Ok(Some(Authenticator::new(move |credentials| passwords.allow(credentials))))
+        let authenticator = Authenticator::new(move |credentials| passwords.identify(credentials));
+        Ok((MechanismConfig::PlainServer, Some(authenticator)))
     }
 }

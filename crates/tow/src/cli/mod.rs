@@ -1,11 +1,14 @@
 //! The command line: arguments that several commands share, and what they print.
 
 pub mod auth_args;
+pub mod authorized_keys;
 pub mod body_io;
+pub mod certificate;
 pub mod connect_args;
 pub mod endpoint;
 pub mod escape;
 pub mod exit;
+pub mod key_args;
 pub mod listen_args;
 pub mod location;
 pub mod output;

@@ -83,9 +83,10 @@ fn default_memory() -> usize {
 
 impl Arguments {
     fn options(self) -> Result<BrokerOptions, Failure> {
-        let authenticator = self.listen.authenticator()?;
+        let (mechanism, authenticator) = self.listen.security()?;
         let max_peers_per_address = self.listen.max_peers_per_address();
         let mut options = BrokerOptions::new(self.listen.endpoints);
+        options.mechanism = mechanism;
         options.authenticator = authenticator;
         options.journal = self.journal;
         options.spool = self.spool;

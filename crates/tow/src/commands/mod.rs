@@ -8,6 +8,7 @@ pub mod completions;
 pub mod demo;
 pub mod follow;
 pub mod get;
+pub mod key;
 pub mod ls;
 pub mod manual;
 pub mod serve;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use towpath_files::server::{Server, ServerOptions, WatchOptions};
-use towpath_sockets::{Congestion, Heartbeat, MechanismConfig};
+use towpath_sockets::{Congestion, Heartbeat};
 
 /// Heartbeat intervals without a word after which a client is disconnected. Generous, since libzmq doesn't read while its application
 /// leaves messages in the queue.
@@ -60,10 +60,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.congestion = arguments.congestion;
     options.hub.max_peers = arguments.listen.max_peers;
     options.hub.max_peers_per_address = arguments.listen.max_peers_per_address();
-    options.authenticator = arguments.listen.authenticator()?;
-    if options.authenticator.is_some() {
-        options.hub.mechanism = MechanismConfig::PlainServer;
-    }
+    (options.hub.mechanism, options.authenticator) = arguments.listen.security()?;
     options.endpoints = arguments.listen.endpoints;
     let server = Server::bind(options).map_err(Failure::failed)?;
     let handle = server.handle();

@@ -5,8 +5,8 @@ use tempfile::tempdir;
 use crate::support::process::{Server, run, tow};
 use crate::support::tree::write;
 
-const COMMANDS: [&str; 11] =
-    ["", "serve", "ls", "get", "follow", "broker", "work", "call", "demo", "completions", "manual"];
+const COMMANDS: [&str; 12] =
+    ["", "serve", "ls", "get", "follow", "broker", "work", "call", "key", "demo", "completions", "manual"];
 
 /// Widest line.
 const COLUMNS: usize = 100;

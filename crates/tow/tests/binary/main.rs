@@ -17,6 +17,7 @@ mod following;
 mod hanging_disk;
 mod help;
 mod hostile_server;
+mod keys;
 mod limits;
 mod local_users;
 mod logins;

@@ -1,20 +1,25 @@
-//! Security mechanisms: handshakes between the greeting and the first message (RFC 23, 24).
+//! Security mechanisms: handshakes between the greeting and the first message (RFC 23, 24, 26).
 //!
 //! A mechanism sees each handshake command's body and answers with a [`Step`]. NULL and PLAIN leave frames as they are. A mechanism that
 //! encrypts returns a [`FrameSeal`] when its handshake is over; file bodies are then read into memory instead of being moved by the kernel.
 
+mod curve;
 mod null;
 mod plain;
 
 use crate::command::Command;
 use crate::credentials::Credentials;
 use crate::error::{Error, printable};
+use crate::keys::{PublicKey, SecretKey};
 use crate::metadata::Metadata;
+use crate::random::Random;
 use crate::seal::FrameSeal;
 use bytes::Bytes;
+use curve::{CurveClient, CurveServer};
 use null::Null;
 use plain::{PlainClient, PlainServer};
 use std::fmt::{self, Debug, Formatter};
+use std::sync::Arc;
 
 /// The next step of a handshake.
 #[derive(Debug)]
@@ -25,6 +30,8 @@ pub enum Step {
     Send(Bytes),
     /// Ask the application about these credentials; then [`Mechanism::accept`].
     Authenticate(Credentials),
+    /// Tell the peer that it is refused (status 400), and end the connection for this reason.
+    Refuse(Error),
     /// The handshake is over, after this frame if there is one.
     Done {
         /// The last frame of this side.
@@ -43,12 +50,16 @@ pub trait Mechanism: Debug + Send {
         false
     }
     /// The first frame, if this side begins. Called when the peer's greeting has come.
-    fn start(&mut self, metadata: &Metadata) -> Option<Bytes>;
+    fn start(&mut self, metadata: &Metadata) -> Result<Option<Bytes>, Error>;
     /// Takes in a handshake command.
     fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error>;
     /// The application accepts the credentials of [`Step::Authenticate`].
     fn accept(&mut self) -> Step {
         Step::Wait
+    }
+    /// The likely reason if the peer closes the connection now; `None`: not known.
+    fn closed(&self) -> Option<Error> {
+        None
     }
     /// The name of the command that carries the peer's metadata, for errors.
     fn metadata_command(&self) -> &'static str {
@@ -76,6 +87,22 @@ pub enum MechanismConfig {
     },
     /// PLAIN, as the side that checks credentials.
     PlainServer,
+    /// CURVE, as the side that knows the other's key.
+    CurveClient {
+        /// This side's key.
+        key: SecretKey,
+        /// The server's.
+        server: PublicKey,
+        /// For keys and nonces of connections.
+        random: Random,
+    },
+    /// CURVE, as the side whose key is known.
+    CurveServer {
+        /// This side's keys; clients ask for one of them. Several, while one takes over from another.
+        keys: Arc<[SecretKey]>,
+        /// For keys and nonces of connections.
+        random: Random,
+    },
     /// A mechanism of the application's.
     Custom {
         /// The name in the greeting, up to 20 bytes.
@@ -85,7 +112,7 @@ pub enum MechanismConfig {
     },
 }
 
-/// Omits the password, which must not end in a log.
+/// Omits passwords and keys, which must not end in a log.
 impl Debug for MechanismConfig {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
@@ -94,6 +121,10 @@ impl Debug for MechanismConfig {
                 f.debug_struct("PlainClient").field("user", user).finish_non_exhaustive()
             }
             MechanismConfig::PlainServer => f.write_str("PlainServer"),
+            MechanismConfig::CurveClient { server, .. } => {
+                f.debug_struct("CurveClient").field("server", server).finish_non_exhaustive()
+            }
+            MechanismConfig::CurveServer { .. } => f.write_str("CurveServer"),
             MechanismConfig::Custom { name, .. } => {
                 f.debug_struct("Custom").field("name", name).finish_non_exhaustive()
             }
@@ -110,6 +141,10 @@ impl MechanismConfig {
                 Box::new(PlainClient::new(user.clone(), password.clone()))
             }
             MechanismConfig::PlainServer => Box::new(PlainServer::new()),
+            MechanismConfig::CurveClient { key, server, random } => {
+                Box::new(CurveClient::new(key.clone(), *server, random.clone()))
+            }
+            MechanismConfig::CurveServer { keys, random } => Box::new(CurveServer::new(keys.clone(), random.clone())),
             MechanismConfig::Custom { begin, .. } => begin(),
         }
     }
@@ -119,6 +154,7 @@ impl MechanismConfig {
         match self {
             MechanismConfig::Null => "NULL",
             MechanismConfig::PlainClient { .. } | MechanismConfig::PlainServer => "PLAIN",
+            MechanismConfig::CurveClient { .. } | MechanismConfig::CurveServer { .. } => "CURVE",
             MechanismConfig::Custom { name, .. } => name,
         }
     }

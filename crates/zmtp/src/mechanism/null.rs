@@ -14,8 +14,8 @@ impl Mechanism for Null {
         "NULL"
     }
 
-    fn start(&mut self, metadata: &Metadata) -> Option<Bytes> {
-        Some(command::ready(metadata))
+    fn start(&mut self, metadata: &Metadata) -> Result<Option<Bytes>, Error> {
+        Ok(Some(command::ready(metadata)))
     }
 
     fn command(&mut self, body: Bytes, _: &Metadata) -> Result<Step, Error> {

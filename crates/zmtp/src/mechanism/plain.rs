@@ -31,8 +31,8 @@ impl Mechanism for PlainClient {
         "PLAIN"
     }
 
-    fn start(&mut self, _: &Metadata) -> Option<Bytes> {
-        Some(command::hello(self.user.as_bytes(), self.password.as_bytes()))
+    fn start(&mut self, _: &Metadata) -> Result<Option<Bytes>, Error> {
+        Ok(Some(command::hello(self.user.as_bytes(), self.password.as_bytes())))
     }
 
     fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error> {
@@ -75,8 +75,8 @@ impl Mechanism for PlainServer {
         true
     }
 
-    fn start(&mut self, _: &Metadata) -> Option<Bytes> {
-        None
+    fn start(&mut self, _: &Metadata) -> Result<Option<Bytes>, Error> {
+        Ok(None)
     }
 
     fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error> {

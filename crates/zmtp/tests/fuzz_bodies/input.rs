@@ -27,7 +27,12 @@ pub fn run(mechanism: &MechanismConfig, data: &[u8]) {
         stream_over_bytes: on(STREAMS).then_some(if on(SMALL_LIMITS) { 3 } else { 255 }),
         streamed_frame_bytes_max: if on(SMALL_LIMITS) { 1000 } else { u64::MAX },
     };
-    let input = [preface(mechanism, *knobs), input.to_vec()].concat();
+    let is_curve = mechanism.name() == "CURVE";
+    let input = if is_curve && on(READY) {
+        super::curve::conversation(mechanism, config.socket_type, input)
+    } else {
+        [preface(mechanism, *knobs), input.to_vec()].concat()
+    };
 
     // However the bytes are cut, they mean the same.
     let whole = Heard::new(&config, on(UNWELCOME)).hear_all(std::iter::once(&input[..]), false);
@@ -38,12 +43,13 @@ pub fn run(mechanism: &MechanismConfig, data: &[u8]) {
     if whole.error.is_none() {
         assert_eq!(whole.input, cut.input);
     }
-    whole.check(&config.limits, input.len());
-    cut.check(&config.limits, input.len());
+    whole.check(&config, input.len());
+    cut.check(&config, input.len());
 }
 
 /// Gets the fuzzer past the greeting, or past the whole handshake.
 fn preface(mechanism: &MechanismConfig, knobs: u8) -> Vec<u8> {
+    let knobs = if mechanism.name() == "CURVE" { knobs & !READY } else { knobs };
     let mut input = Vec::new();
     if knobs & (GREETED | READY) != 0 {
         input.extend(greeting(mechanism.name().as_bytes(), knobs >> 7));
@@ -150,8 +156,16 @@ impl Heard {
         }
     }
 
-    fn check(mut self, limits: &InboxLimits, input: usize) {
-        let frame_bytes_max = limits.message_bytes_max.max(limits::COMMAND_BYTES_MAX) as usize;
+    fn check(mut self, config: &Config, input: usize) {
+        let limits = &config.limits;
+        let is_sealed = config.mechanism.name() == "CURVE";
+        // A sealed frame has 33 bytes more, and streamed ones are taken whole.
+        let streamed = if is_sealed && limits.stream_over_bytes.is_some() {
+            limits.streamed_frame_bytes_max.min(limits::SEALED_FRAME_BYTES_MAX)
+        } else {
+            0
+        };
+        let frame_bytes_max = limits.message_bytes_max.max(limits::COMMAND_BYTES_MAX).max(streamed) as usize + 33;
         if self.error.is_none() {
             assert!(self.input.len() < frame_bytes_max + 9, "more is held than any frame may have");
             assert!(self.connection.wanted() <= frame_bytes_max + 9);
@@ -176,7 +190,7 @@ impl Heard {
         self.write();
         let mut commands = &self.written[GREETING_BYTES..];
         while let Some((header, size)) = Header::decode(commands) {
-            assert!(header.command && !header.more && !header.reserved_bits);
+            assert!((header.command || is_sealed) && !header.more && !header.reserved_bits);
             commands = &commands[size + header.length as usize..];
         }
         assert!(commands.is_empty(), "what was written ends within a frame");

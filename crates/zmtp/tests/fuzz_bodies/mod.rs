@@ -1,6 +1,7 @@
 //! What the fuzz targets of `fuzz/` do with their bytes. `tests/corpus.rs` does the same with those that are kept, so that the
 //! two can't drift apart.
 
+mod curve;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod input;
@@ -13,10 +14,12 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target, by the name of its corpus folder.
 #[allow(dead_code, reason = "each fuzz target uses its own body")]
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 6] = [
     ("zmtp_null", zmtp_null),
     ("zmtp_plain_server", zmtp_plain_server),
     ("zmtp_plain_client", zmtp_plain_client),
+    ("zmtp_curve_server", zmtp_curve_server),
+    ("zmtp_curve_client", zmtp_curve_client),
     ("zmtp_outbox", zmtp_outbox),
 ];
 
@@ -34,6 +37,16 @@ pub fn zmtp_plain_server(data: &[u8]) {
 pub fn zmtp_plain_client(data: &[u8]) {
     let mechanism = MechanismConfig::PlainClient { user: "ada".into(), password: "pw".into() };
     input::run(&mechanism, data);
+}
+
+/// A client seals anything, with the right keys.
+pub fn zmtp_curve_server(data: &[u8]) {
+    input::run(&curve::server(), data);
+}
+
+/// A server seals anything, with the right keys.
+pub fn zmtp_curve_client(data: &[u8]) {
+    input::run(&curve::client(), data);
 }
 
 /// A driver does anything with an outbox.

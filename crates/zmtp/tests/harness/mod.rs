@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every test file uses some of it")]
 
+pub mod curve;
 pub mod toy_seal;
 
 use bytes::{Bytes, BytesMut};

@@ -1,7 +1,10 @@
 //! A toy mechanism that seals frames: handshake as NULL, bodies XORed with a counter, a checksum as the tag. It protects nothing.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use towpath_zmtp::{Command, Error, FrameFlags, FrameSeal, Mechanism, MechanismConfig, Metadata, Opener, Sealer, Step};
+use std::sync::Arc;
+use towpath_zmtp::{
+    Command, Error, FrameFlags, FrameNumber, FrameSeal, Mechanism, MechanismConfig, Metadata, Opener, Sealer, Step,
+};
 
 /// Flags, number and tag.
 pub const OVERHEAD: usize = 1 + 8 + 8;
@@ -18,7 +21,7 @@ impl Mechanism for Toy {
         "TOY"
     }
 
-    fn start(&mut self, metadata: &Metadata) -> Option<Bytes> {
+    fn start(&mut self, metadata: &Metadata) -> Result<Option<Bytes>, Error> {
         let mut body = b"\x05READY".to_vec();
         for (name, value) in metadata.iter() {
             body.put_u8(name.len() as u8);
@@ -26,7 +29,7 @@ impl Mechanism for Toy {
             body.put_u32(value.len() as u32);
             body.put_slice(value);
         }
-        Some([&[4, u8::try_from(body.len()).expect("little metadata")][..], &body].concat().into())
+        Ok(Some([&[4, u8::try_from(body.len()).expect("little metadata")][..], &body].concat().into()))
     }
 
     fn command(&mut self, body: Bytes, _: &Metadata) -> Result<Step, Error> {
@@ -37,11 +40,12 @@ impl Mechanism for Toy {
     }
 
     fn frame_seal(&mut self) -> Option<FrameSeal> {
-        Some(FrameSeal { overhead: OVERHEAD, sealer: Box::new(Direction(0)), opener: Box::new(Direction(0)) })
+        let (sealer, opener) = (Arc::new(Direction(0)), Box::new(Direction(0)));
+        Some(FrameSeal { overhead: OVERHEAD, first_number: 0, sealer, opener })
     }
 }
 
-/// The number of the next frame.
+/// The number of the next frame to open.
 #[derive(Debug)]
 struct Direction(u64);
 
@@ -58,16 +62,12 @@ fn tag(bytes: &[u8]) -> u64 {
 }
 
 impl Sealer for Direction {
-    fn seal(&mut self, flags: FrameFlags, body: &[u8], sealed: &mut Vec<u8>) {
-        let begin = sealed.len();
-        sealed.put_u64(0);
-        sealed.put_u64(self.0);
-        sealed.put_u8(u8::from(flags.more) | u8::from(flags.command) << 1);
-        sealed.extend_from_slice(body);
-        self.xor(&mut sealed[begin + 16..]);
-        let tag = tag(&sealed[begin + 8..]);
-        sealed[begin..begin + 8].copy_from_slice(&tag.to_be_bytes());
-        self.0 += 1;
+    fn seal(&self, number: FrameNumber, flags: FrameFlags, frame: &mut [u8]) {
+        frame[8..16].copy_from_slice(&number.value().to_be_bytes());
+        frame[16] = u8::from(flags.more) | u8::from(flags.command) << 1;
+        Direction(number.value()).xor(&mut frame[16..]);
+        let tag = tag(&frame[8..]);
+        frame[..8].copy_from_slice(&tag.to_be_bytes());
     }
 }
 

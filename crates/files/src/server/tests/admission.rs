@@ -12,8 +12,8 @@ fn a_panicking_authenticator_refuses_that_client_only() {
     let mut options = ServerOptions::new(temp.path());
     options.hub.mechanism = MechanismConfig::PlainServer;
     options.authenticator = Some(Authenticator::new(|credentials| {
-        let Credentials::Plain { user, password } = credentials else { return false };
-        password[user.len()] == b'!'
+        let Credentials::Plain { user, password } = credentials else { return None };
+        (password[user.len()] == b'!').then(|| credentials.principal())
     }));
     let server = TestServer::start_as(options, Box::new(PageCache));
     let listed = |password: &str| {

@@ -1,0 +1,185 @@
+//! Bytes that are about to leave, and the permission to put them there.
+//!
+//! Fields are private to this module, so that a frame gets to the wire in one of two ways: as it is, with a [`Clear`], which is gone once a
+//! mechanism seals; or through a [`Sealing`].
+
+use crate::frame::{self, FrameFlags};
+use crate::seal::{FrameNumber, Sealer};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Capacity of the gathering buffer that is kept while there is nothing to send.
+const GATHERED_KEPT_BYTES: usize = 16 * 1024;
+
+/// How frames leave.
+#[derive(Debug)]
+pub(super) enum Protection {
+    Clear(Clear),
+    Sealed(Sealing),
+}
+
+impl Protection {
+    pub(super) fn is_sealed(&self) -> bool {
+        matches!(self, Protection::Sealed(_))
+    }
+}
+
+impl Default for Protection {
+    fn default() -> Protection {
+        Protection::Clear(Clear(()))
+    }
+}
+
+/// Permission to write frames as they are.
+#[derive(Debug)]
+pub(super) struct Clear(());
+
+/// Seals frames, and numbers them in the order of the wire.
+#[derive(Debug)]
+pub(super) struct Sealing {
+    overhead: usize,
+    sealer: Arc<dyn Sealer>,
+    next_number: u64,
+}
+
+impl Sealing {
+    pub(super) fn new(overhead: usize, first_number: u64, sealer: Arc<dyn Sealer>) -> Sealing {
+        Sealing { overhead, sealer, next_number: first_number }
+    }
+
+    /// Appends a sealed frame, with its header.
+    fn seal(&mut self, flags: FrameFlags, body: &[u8], out: &mut Vec<u8>) {
+        let number = FrameNumber::new(self.next_number);
+        self.next_number += 1;
+        let length = self.overhead + body.len();
+        frame::encode_header(out, 0, length as u64);
+        let begin = out.len();
+        out.resize(begin + self.overhead, 0);
+        out.extend_from_slice(body);
+        self.sealer.seal(number, flags, &mut out[begin..]);
+    }
+}
+
+/// Staged bytes: gathered ones, and a large body behind them.
+#[derive(Debug, Default)]
+pub(super) struct Staged {
+    gathered: Vec<u8>,
+    written: usize,
+    large: Bytes,
+}
+
+impl Staged {
+    /// Appends bytes as they are.
+    pub(super) fn put(&mut self, _: &Clear, wire: &[u8]) {
+        self.gathered.extend_from_slice(wire);
+    }
+
+    /// Appends the header of a frame.
+    #[inline]
+    pub(super) fn put_header(&mut self, _: &Clear, more: bool, length: u64) {
+        frame::encode_header(&mut self.gathered, if more { frame::MORE } else { 0 }, length);
+    }
+
+    /// Puts a large body behind what was gathered.
+    pub(super) fn put_large(&mut self, _: &Clear, body: Bytes) {
+        self.large = body;
+    }
+
+    /// Appends a frame, sealed.
+    pub(super) fn put_sealed(&mut self, sealing: &mut Sealing, flags: FrameFlags, body: &[u8]) {
+        sealing.seal(flags, body, &mut self.gathered);
+    }
+
+    /// Puts a large frame behind what was gathered, sealed.
+    pub(super) fn put_large_sealed(&mut self, sealing: &mut Sealing, flags: FrameFlags, body: &[u8]) {
+        let mut sealed = Vec::with_capacity(frame::HEADER_BYTES_MAX + sealing.overhead + body.len());
+        sealing.seal(flags, body, &mut sealed);
+        self.large = sealed.into();
+    }
+
+    /// Bytes gathered and not cleared yet.
+    #[inline]
+    pub(super) fn gathered_bytes(&self) -> usize {
+        self.gathered.len()
+    }
+
+    pub(super) fn has_large(&self) -> bool {
+        !self.large.is_empty()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.written >= self.gathered.len() && self.large.is_empty()
+    }
+
+    /// Bytes left to write.
+    pub(super) fn len(&self) -> usize {
+        self.gathered.len() - self.written + self.large.len()
+    }
+
+    pub(super) fn slices(&self) -> [&[u8]; 2] {
+        [&self.gathered[self.written..], &self.large]
+    }
+
+    /// Begins anew, when all has been written.
+    pub(super) fn clear(&mut self) {
+        self.gathered.clear();
+        self.written = 0;
+    }
+
+    /// Gives memory back that is kept for what is gathered next.
+    pub(super) fn shrink(&mut self) {
+        if self.gathered.is_empty() {
+            self.gathered.shrink_to(GATHERED_KEPT_BYTES);
+        }
+    }
+
+    /// Takes written bytes off the front.
+    pub(super) fn advance(&mut self, bytes: usize) {
+        let of_gathered = bytes.min(self.gathered.len() - self.written);
+        self.written += of_gathered;
+        let of_large = (bytes - of_gathered).min(self.large.len());
+        debug_assert_eq!(of_gathered + of_large, bytes, "more written than there was");
+        let _ = self.large.split_to(of_large);
+    }
+}
+
+/// An external body that the driver writes, or whose bytes have been staged.
+#[derive(Debug)]
+pub(super) struct External<F> {
+    source: F,
+    position: u64,
+    length: u64,
+}
+
+impl<F> External<F> {
+    /// A body that leaves as it is.
+    pub(super) fn new(_: &Clear, source: F, length: u64) -> External<F> {
+        External { source, position: 0, length }
+    }
+
+    /// A body whose bytes have been staged: only the source is to be given back behind them.
+    pub(super) fn staged(source: F) -> External<F> {
+        External { source, position: 0, length: 0 }
+    }
+
+    pub(super) fn source(&self) -> &F {
+        &self.source
+    }
+
+    pub(super) fn into_source(self) -> F {
+        self.source
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    pub(super) fn remaining(&self) -> u64 {
+        self.length - self.position
+    }
+
+    pub(super) fn advance(&mut self, bytes: u64) {
+        debug_assert!(bytes <= self.remaining(), "more written than there was");
+        self.position = self.length.min(self.position.saturating_add(bytes));
+    }
+}
