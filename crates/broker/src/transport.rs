@@ -75,6 +75,9 @@ pub trait Transport {
     /// Whether the next bytes for a peer are being read from a disk.
     fn is_prefetching(&self, peer: PeerId) -> bool;
 
+    /// Whether a peer's READY had a property of this name.
+    fn has_property(&self, peer: PeerId, name: &str) -> bool;
+
     /// Where a peer is.
     fn address(&self, peer: PeerId) -> Option<Address>;
 

@@ -1,12 +1,15 @@
-//! Retries: a worker can't do a request now, and asks for another attempt later.
+//! Retries: a worker can't do a request now, and asks for another attempt later. And the id by which it recognises a second attempt.
 
 use super::requests::State;
 use super::service::Place;
 use super::settings::{Millis, NEVER};
+use super::token::Ticket;
 use super::{Core, Peer, Role};
+use siphasher::sip128::{Hasher128, SipHasher24};
 use std::collections::BTreeSet;
+use std::hash::Hasher;
 use towpath_requests::body::Body;
-use towpath_requests::numbered::{Status, Token};
+use towpath_requests::numbered::{RequestId, Status, Token};
 
 /// Pause before the second attempt. Doubled with each attempt.
 const FIRST_PAUSE_MS: Millis = 1_000;
@@ -55,6 +58,28 @@ impl Core {
         let service = self.workers[key].service;
         self.mark_available(key);
         self.dispatch(now, service);
+    }
+
+    /// The id of a token's request.
+    pub fn request_id(&self, token: &Token) -> Option<RequestId> {
+        let Ticket { slot, generation, .. } = Ticket::read(token);
+        let request = self.requests.find(slot, generation)?;
+        let hasher = match self.sessions[request.session].client {
+            // Of this name at every broker. Only who knows the client's id can tell it.
+            Some(client) => {
+                let mut hasher = SipHasher24::new_with_key(&client.0);
+                hasher.write_u64(request.number);
+                hasher
+            }
+            None => {
+                let [first, second] = self.settings.secret;
+                let mut hasher = SipHasher24::new_with_keys(first, second);
+                hasher.write_u32(slot);
+                hasher.write_u32(generation);
+                hasher
+            }
+        };
+        Some(RequestId(hasher.finish128().as_bytes()))
     }
 
     /// Forgets the next attempt of a postponed request.

@@ -46,6 +46,8 @@ pub(super) struct Connection<W: BodySink> {
     counted_pending_bytes: usize,
     /// Replies to a stock client that wait for others.
     pub batch: Vec<Message>,
+    /// A worker that is sent the ids of requests.
+    pub wants_ids: bool,
     /// The core knows that nothing more fits.
     pub is_blocked: bool,
     /// Parts of replies are among what waits: there may be any number of them.
@@ -84,6 +86,7 @@ impl<W: BodySink> Connection<W> {
             pending_bytes: 0,
             counted_pending_bytes: 0,
             batch: Vec::new(),
+            wants_ids: false,
             is_blocked: false,
             gets_parts: false,
             last_read: LastRead::default(),

@@ -12,7 +12,9 @@ use bytes::Bytes;
 use std::time::Duration;
 use towpath_requests::body::Body;
 use towpath_requests::majordomo::{self, FromPeer, MdpError, WorkerCommand};
-use towpath_requests::numbered::{CLIENT_HEADER, FromClient, FromWorker, Status, Token, WORKER_HEADER, WireError};
+use towpath_requests::numbered::{
+    CLIENT_HEADER, FromClient, FromWorker, IDS_PROPERTY, Status, Token, WORKER_HEADER, WireError,
+};
 use towpath_sockets::{Event, PeerId};
 
 /// Records of a block after which the core's actions are carried out: as many as the processor's cache holds.
@@ -341,9 +343,11 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
     }
 
-    /// Tells the operator of a worker that was taken on.
+    /// Notes what a worker that was taken on asks for, and tells the operator.
     fn greet(&mut self, peer: Peer, service: &[u8], credit: u32) {
-        let Some(id) = self.connections.find(peer).map(|connection| connection.id) else { return };
+        let Some(connection) = self.connections.find(peer) else { return };
+        let id = connection.id;
+        connection.wants_ids = self.transport.has_property(id, IDS_PROPERTY);
         if self.core.is_worker(peer) {
             let address = self.transport.address(id).map(|address| address.to_string()).unwrap_or_default();
             tracing::info!(peer = %id, service = %String::from_utf8_lossy(service), address, credit, "a worker is there");

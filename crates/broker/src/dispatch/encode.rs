@@ -11,7 +11,7 @@ use bytes::Bytes;
 use towpath_requests::assembler::BodySink;
 use towpath_requests::body::Body;
 use towpath_requests::majordomo;
-use towpath_requests::numbered::{CLIENT_HEADER, Status, ToClient, ToWorker, WORKER_HEADER};
+use towpath_requests::numbered::{CLIENT_HEADER, Status, ToClient, ToWorker, Token, WORKER_HEADER};
 use towpath_sockets::{Frame, Message};
 
 /// Bytes of answers that may wait for a client that sends all its requests before it reads: of some ten thousand blocks.
@@ -34,6 +34,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             for task in tasks.drain(..) {
                 match task {
                     QueuedAction::Dispatch { peer, token, attempt, ttl_ms, body_ref } => {
+                        self.identify(peer, token);
                         if let Some(body) = self.core.body_for_worker(body_ref, attempt)
                             && let Some(block) = self.connections.block(peer)
                         {
@@ -59,6 +60,17 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
     }
 
+    /// Sends a worker that asks for ids that of the request which it is sent next.
+    #[inline]
+    fn identify(&mut self, peer: Peer, token: Token) {
+        if self.connections.find(peer).is_some_and(|connection| connection.wants_ids)
+            && let Some(id) = self.core.request_id(&token)
+            && let Some(block) = self.connections.block(peer)
+        {
+            ToWorker::identity(block, token, id);
+        }
+    }
+
     fn carry_out(&mut self, action: Action) {
         match action {
             Action::Dispatch { peer, token, attempt, ttl_ms, body } => match self.protocol(peer) {
@@ -70,6 +82,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     self.send(peer, message);
                 }
                 Some(_) => {
+                    self.identify(peer, token);
                     if let Some(block) = self.connections.block(peer) {
                         ToWorker::request(block, token, attempt, ttl_ms, &body);
                     }

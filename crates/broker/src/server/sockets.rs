@@ -109,6 +109,10 @@ impl Transport for Sockets {
         self.hub.is_prefetching(peer)
     }
 
+    fn has_property(&self, peer: PeerId, name: &str) -> bool {
+        self.hub.peer(peer).is_some_and(|peer| peer.metadata.find(name).is_some())
+    }
+
     fn address(&self, peer: PeerId) -> Option<Address> {
         self.hub.peer(peer).map(|peer| peer.address)
     }

@@ -126,7 +126,7 @@ impl End for Worker {
                 }
                 // Not all workers can stop what they do.
                 ToWorker::Cancel { token } if io.rng.percent(70) => self.jobs.retain(|job| job.token != token),
-                ToWorker::Cancel { .. } | ToWorker::Welcome { .. } | ToWorker::Leave => {}
+                ToWorker::Cancel { .. } | ToWorker::Welcome { .. } | ToWorker::Identity { .. } | ToWorker::Leave => {}
             }
         }
         let held = self.jobs.iter().filter(|job| !job.orphan).count();

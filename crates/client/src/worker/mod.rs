@@ -37,6 +37,8 @@ use tokio::task::JoinSet;
 use towpath_requests::body::Body;
 use towpath_requests::is_built_in;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
+use towpath_requests::numbered::IDS_PROPERTY;
+pub use towpath_requests::numbered::RequestId;
 use towpath_sockets::{Endpoint, SocketError};
 
 /// Reason of a request whose handler panicked.
@@ -198,7 +200,10 @@ impl Worker {
         if endpoints.is_empty() {
             return Err(SocketError::NoEndpoint.into());
         }
-        let hub_options = options.link.hub_options()?;
+        let mut hub_options = options.link.hub_options()?;
+        if handler.is_none() && options.link.dialect == Dialect::Auto {
+            hub_options.metadata = hub_options.metadata.with(IDS_PROPERTY, &b"1"[..]);
+        }
         let waiting = Waiting { requests: VecDeque::new(), links: endpoints.len() };
         let inbox = Arc::new(Inbox { waiting: Mutex::new(waiting), arrived: Notify::new() });
         let mut worker = Worker { links: Vec::new(), inbox, credit: options.credit.max(1) as usize };

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use towpath_requests::body::Body;
-use towpath_requests::numbered::{Status, Token};
+use towpath_requests::numbered::{RequestId, Status, Token};
 
 /// Reason of a request that was dropped without a reply.
 const DROPPED: &str = "the worker dropped the request without a reply";
@@ -112,6 +112,7 @@ impl Drop for Answer {
 pub struct Request {
     body: Body,
     attempt: u16,
+    id: Option<RequestId>,
     expires: Option<Instant>,
     answer: Answer,
 }
@@ -122,9 +123,9 @@ impl Request {
         arrival: Arrival,
         cancellation: Arc<Cancellation>,
     ) -> Request {
-        let Arrival { token, attempt, ttl_ms, body } = arrival;
+        let Arrival { token, attempt, id, ttl_ms, body } = arrival;
         let expires = (ttl_ms > 0).then(|| Instant::now() + Duration::from_millis(u64::from(ttl_ms)));
-        Request { body, attempt, expires, answer: Answer { link, token, cancellation, next_part: 0, owes: true } }
+        Request { body, attempt, id, expires, answer: Answer { link, token, cancellation, next_part: 0, owes: true } }
     }
 
     /// Body of the request.
@@ -135,6 +136,11 @@ impl Request {
     /// Attempt, from 1. Over 1, an earlier worker may have died over it or executed it.
     pub fn attempt(&self) -> u16 {
         self.attempt
+    }
+
+    /// Id of the request, the same for all its attempts. `None` at a stock broker.
+    pub fn id(&self) -> Option<RequestId> {
+        self.id
     }
 
     /// Deadline. `None`: no limit.

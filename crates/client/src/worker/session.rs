@@ -13,7 +13,7 @@ use towpath_requests::body::{Arriving, Body, COPY_AGAIN_BYTES_MAX};
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use towpath_requests::majordomo::Dialect;
 use towpath_requests::majordomo::peer::WorkerMessage;
-use towpath_requests::numbered::{Block, Content, FromWorker, Status, ToWorker, Token, WireError};
+use towpath_requests::numbered::{Block, Content, FromWorker, RequestId, Status, ToWorker, Token, WireError};
 use towpath_sockets::Message;
 
 /// Interval of heartbeats to a stock broker.
@@ -40,6 +40,8 @@ pub(crate) struct Arrival {
     pub token: Token,
     /// Attempt, from 1. Over 1, another worker may have executed it.
     pub attempt: u16,
+    /// Its id, at a broker that sends ids.
+    pub id: Option<RequestId>,
     /// Milliseconds left. 0: no limit.
     pub ttl_ms: u32,
     /// Body.
@@ -153,6 +155,8 @@ pub(crate) struct Session {
     stock_bytes: usize,
     leaving: bool,
     next_token: u64,
+    /// Id of the request that comes next, and its token.
+    identity: Option<(Token, RequestId)>,
     counters: WorkerCounters,
 }
 
@@ -165,6 +169,7 @@ impl Session {
             link: Link::Down,
             held: HashMap::new(),
             orphans: 0,
+            identity: None,
             orphan_expires: None,
             now: Duration::ZERO,
             spare: Body::default(),
@@ -329,8 +334,10 @@ impl Session {
                     }
                     let expires = (ttl_ms > 0).then(|| self.now + Duration::from_millis(u64::from(ttl_ms)));
                     self.held.insert(token, Held { expires, ..Held::default() });
-                    sink(WorkerEvent::Request(Arrival { token, attempt, ttl_ms, body }));
+                    let id = self.identity.take().filter(|(of, _)| *of == token).map(|(_, id)| id);
+                    sink(WorkerEvent::Request(Arrival { token, attempt, id, ttl_ms, body }));
                 }
+                ToWorker::Identity { token, id } => self.identity = Some((token, id)),
                 ToWorker::Cancel { token } => {
                     if let Some(held) = self.held.remove(&token) {
                         self.counters.cancelled += 1;
@@ -376,7 +383,7 @@ impl Session {
                         token.0[8..].copy_from_slice(&self.next_token.to_be_bytes());
                         self.next_token += 1;
                         self.held.insert(token, Held { address, ..Held::default() });
-                        sink(WorkerEvent::Request(Arrival { token, attempt: 1, ttl_ms: 0, body }));
+                        sink(WorkerEvent::Request(Arrival { token, attempt: 1, id: None, ttl_ms: 0, body }));
                     }
                 }
             }

@@ -405,8 +405,8 @@ fn an_attached_body_belongs_to_the_last_record() {
     for Message { block: records, attached } in requests.drain() {
         session.on_block(&records, attached.map(Ok), &mut block, None, &mut |heard| arrived.push(heard)).unwrap();
     }
-    let expected = (1..)
-        .zip(bodies)
-        .map(|(number, body)| WorkerEvent::Request(Arrival { token: token(number), attempt: 1, ttl_ms: 0, body }));
+    let expected = (1..).zip(bodies).map(|(number, body)| {
+        WorkerEvent::Request(Arrival { token: token(number), attempt: 1, id: None, ttl_ms: 0, body })
+    });
     assert_eq!(arrived, expected.collect::<Vec<_>>());
 }

@@ -27,12 +27,26 @@ pub const PROPERTY: &str = "X-Towpath-Requests";
 /// Version of this build.
 pub const PROPERTY_VALUE: &[u8] = b"1";
 
+/// Property of a worker's READY by which it asks for the ids of requests ([`ToWorker::Identity`]), with any value.
+pub const IDS_PROPERTY: &str = "X-Towpath-Request-Ids";
+
 /// Identity of a client over all its connections: 16 unique bytes, such as random ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ClientId(pub [u8; 16]);
 
 /// 32 hexadecimal digits.
 impl std::fmt::Display for ClientId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02X}"))
+    }
+}
+
+/// Name of a request that is the same for all its attempts. If its client is numbered, it is the same at every broker, and after a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RequestId(pub [u8; 16]);
+
+/// 32 hexadecimal digits.
+impl std::fmt::Display for RequestId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02X}"))
     }

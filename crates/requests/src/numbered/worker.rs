@@ -2,7 +2,7 @@
 
 use super::block::Block;
 use super::field::{Content, Fields, PARTIAL, WireError, put_service, records};
-use super::{Status, Token};
+use super::{RequestId, Status, Token};
 use crate::body::Body;
 
 const READY: u8 = 0x81;
@@ -14,6 +14,7 @@ const WELCOME: u8 = 0xC1;
 const REQUEST: u8 = 0xC2;
 const CANCEL: u8 = 0xC3;
 const LEAVE: u8 = 0xC4;
+const IDENTITY: u8 = 0xC5;
 
 /// A record from a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +138,13 @@ pub enum ToWorker<'a> {
     },
     /// The broker is stopping. Requests that it has sent still arrive, and replies are accepted for a while.
     Leave,
+    /// The id of the request that comes next, for a worker that has asked for ids.
+    Identity {
+        /// Token of the request.
+        token: Token,
+        /// Its id.
+        id: RequestId,
+    },
 }
 
 impl<'a> ToWorker<'a> {
@@ -163,6 +171,7 @@ impl<'a> ToWorker<'a> {
             }
             CANCEL => ToWorker::Cancel { token: Token(fields.array()?) },
             LEAVE => ToWorker::Leave,
+            IDENTITY => ToWorker::Identity { token: Token(fields.array()?), id: RequestId(fields.array()?) },
             unknown => return Err(WireError::UnknownKind(unknown)),
         };
         *block = fields.0;
@@ -193,6 +202,15 @@ impl<'a> ToWorker<'a> {
         block.record(|out| {
             out.push(CANCEL);
             out.extend_from_slice(&token.0);
+        });
+    }
+
+    /// Appends [`ToWorker::Identity`].
+    pub fn identity(block: &mut Block, token: Token, id: RequestId) {
+        block.record(|out| {
+            out.push(IDENTITY);
+            out.extend_from_slice(&token.0);
+            out.extend_from_slice(&id.0);
         });
     }
 

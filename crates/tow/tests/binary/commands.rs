@@ -72,9 +72,19 @@ fn command_knows_its_deadline() {
 fn temporary_failure_is_tried_again_until_all_attempts_are_used() {
     let broker = Broker::start();
     let folder = tempdir().expect("a folder");
-    let script = format!("if mkdir {}; then exit 75; else echo $TOW_ATTEMPT; fi", folder.path().join("x").display());
+    let first = folder.path().join("first");
+    let path = first.display();
+    let script = format!(
+        "if [ -e {path} ]; then echo 2 $TOW_REQUEST; else echo $TOW_ATTEMPT $TOW_REQUEST > {path}; exit 75; fi"
+    );
     let _later = work(&[&broker], &["later", "--", "sh", "-c", &script]);
-    assert_eq!(run(&mut call(&[&broker], &["later", "x"])).expect_code(0).stdout, b"2\n");
+    let second = run(&mut call(&[&broker], &["later", "x"])).expect_code(0).stdout;
+    let (first, second) = (std::fs::read(&first).expect("it is there"), String::from_utf8(second).expect("ASCII"));
+    let first = String::from_utf8(first).expect("ASCII");
+    assert_eq!(first.strip_prefix("1 "), second.strip_prefix("2 "));
+    assert_eq!(second.trim_end().len(), 2 + 32, "{second}");
+    let another = run(&mut call(&[&broker], &["later", "x"])).expect_code(0).stdout;
+    assert_ne!(second.as_bytes(), another);
 
     let broker = Broker::with(&["--attempts", "1"]);
     let _never = work(&[&broker], &["never", "--", "sh", "-c", "exit 75"]);

@@ -1,6 +1,7 @@
 //! Requests that a worker can't do now.
 
 use super::*;
+use towpath_requests::numbered::RequestId;
 
 #[test]
 fn request_is_tried_again_with_growing_pauses_and_given_up_in_the_end() {
@@ -42,4 +43,28 @@ fn postponed_request_expires_and_is_cancelled() {
     assert!(actions(&mut core).iter().any(expired));
     core.tick(5_000);
     assert_eq!(dispatched(&mut core), []);
+}
+
+#[test]
+fn id_of_a_request_is_the_same_for_all_attempts_and_at_all_brokers() {
+    let ids = |secret, attempts: Millis| {
+        let mut core = Core::new(Settings { secret, ..Settings::default() });
+        core.worker_ready(0, 2, Kind::Numbered, b"echo", 10);
+        core.client_hello(0, 1, CLIENT, 1);
+        core.request(0, 1, 1, 60_000, false, b"echo", Body::from("hello"));
+        core.request(0, 1, 2, 60_000, false, b"echo", Body::from("hello"));
+        core.stock_request(0, 3, true, None, b"echo", Body::from("hello"));
+        for attempt in 0..attempts {
+            core.peer_gone(attempt, 2);
+            core.worker_ready(attempt, 2, Kind::Numbered, b"echo", 10);
+        }
+        let given = dispatched(&mut core);
+        let last = given.iter().rev().take(3).rev().map(|(_, token, _)| core.request_id(token).unwrap());
+        <[RequestId; 3]>::try_from(last.collect::<Vec<_>>()).unwrap()
+    };
+    let [one, two, stock] = ids([3, 4], 1);
+    assert!(one != two && two != stock && one != stock);
+    assert_eq!(ids([3, 4], 2), [one, two, stock]);
+    let [same_one, same_two, other] = ids([5, 6], 3);
+    assert!((same_one, same_two) == (one, two) && other != stock, "a stock client has no name at other brokers");
 }

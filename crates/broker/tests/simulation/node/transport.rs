@@ -337,6 +337,10 @@ impl Transport for SimTransport {
         false
     }
 
+    fn has_property(&self, _: PeerId, _: &str) -> bool {
+        false
+    }
+
     fn address(&self, _: PeerId) -> Option<Address> {
         None
     }

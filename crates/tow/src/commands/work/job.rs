@@ -97,6 +97,7 @@ impl Job {
             .env_remove(PASSWORD)
             .env("TOW_SERVICE", &self.service)
             .env("TOW_ATTEMPT", request.attempt().to_string())
+            .envs(request.id().map(|id| ("TOW_REQUEST", id.to_string())))
             .envs(request.expires().map(|expires| ("TOW_DEADLINE", unix_seconds(expires).to_string())))
             .stdin(large.map_or_else(Stdio::piped, Stdio::from))
             .stdout(Stdio::piped())
