@@ -54,8 +54,8 @@ def test_full_state_then_changes(serve, connected, tree):
     # Another content under the same name, in two ways.
     (root / "one").write_bytes(b"two")
     assert changes_until_live(dealer)[0] == [(b"file", b"one", b"two")]
-    (root / "next").write_bytes(b"three")
-    os.replace(root / "next", root / "one")
+    (root.parent / "next").write_bytes(b"three")
+    os.replace(root.parent / "next", root / "one")
     assert changes_until_live(dealer)[0] == [(b"file", b"one", b"three")]
     (root / "many/7").unlink()
     changes, cursor = changes_until_live(dealer)

@@ -34,7 +34,7 @@ pub struct Arguments {
     /// Keep sequence numbers in this directory, so that a restart begins no new epoch.
     #[arg(long, value_name = "DIR", requires = "watch")]
     state: Option<PathBuf>,
-    /// Publish a file when nothing has happened to it for so long.
+    /// Publish a file that may be open for writing when nothing has happened to it for so long.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, requires = "watch")]
     settle: Duration,
     /// Look at everything again so often, whatever the kernel tells.

@@ -173,3 +173,102 @@ impl Placed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::follow::Epoch;
+
+    const EPOCH: Epoch = Epoch([5; 16]);
+
+    fn cursor(seq: u64) -> Cursor {
+        Cursor { epoch: EPOCH, seq }
+    }
+
+    fn gone(seq: u64, path: &[u8]) -> Change {
+        Change { seq, path: path.to_vec().into(), content: ChangeContent::Gone }
+    }
+
+    fn dir(seq: u64, path: &[u8]) -> Change {
+        Change { seq, path: path.to_vec().into(), content: ChangeContent::Dir { mode: 0 } }
+    }
+
+    fn page(seq: u64, live: bool, changes: Vec<Change>) -> ChangesReply {
+        ChangesReply { id: FOLLOW_ID, cursor: cursor(seq), head: seq, live, changes }
+    }
+
+    /// A follow that has begun with the full state.
+    fn begun(source: &str) -> Pages {
+        let mut pages = Pages::new(Source::Path(source.parse().unwrap()), None);
+        assert!(matches!(pages.next_request(), Some(Request::Follow(follow)) if follow.from == FollowFrom::Beginning));
+        assert!(pages.next_request().is_none(), "one at a time");
+        let following = FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor: cursor(0), head: 9 };
+        assert_eq!(pages.following(&following), Ok(true));
+        pages
+    }
+
+    #[test]
+    fn what_breaks_the_order_ends_the_follow() {
+        for (name, wrong) in [
+            ("twice the same number", page(9, true, vec![dir(3, b"m/a"), dir(3, b"m/b")])),
+            ("backwards", page(9, true, vec![dir(4, b"m/a"), dir(3, b"m/b")])),
+            ("beyond the cursor", page(2, true, vec![dir(3, b"m/a")])),
+            ("an empty page", page(9, false, vec![])),
+            (
+                "another epoch",
+                ChangesReply { cursor: Cursor { epoch: Epoch([6; 16]), seq: 9 }, ..page(9, true, vec![]) },
+            ),
+        ] {
+            assert!(begun("m").page(wrong).is_err(), "{name}");
+        }
+        let mut pages = begun("m");
+        pages.page(page(5, false, vec![dir(5, b"m/a")])).unwrap();
+        assert!(pages.page(page(9, true, vec![])).is_err(), "it wasn't asked for");
+        let mut pages = begun("m");
+        pages.page(page(5, false, vec![dir(5, b"m/a")])).unwrap();
+        assert!(matches!(pages.next_request(), Some(Request::More { .. })));
+        assert!(pages.page(page(6, true, vec![dir(5, b"m/b")])).is_err(), "older than the page before");
+        // Changes since another time than was asked for would be a gap.
+        let mut pages = Pages::new(Source::Path("m".parse().unwrap()), Some(cursor(7)));
+        pages.next_request().unwrap();
+        let following = FollowingReply { id: FOLLOW_ID, state: FollowState::Changes, cursor: cursor(8), head: 9 };
+        assert!(pages.following(&following).is_err());
+    }
+
+    #[test]
+    fn paths_that_lead_elsewhere_are_left_out() {
+        let mut pages = begun("m");
+        let paths: [&[u8]; 8] = [
+            b"m/../x",
+            b"/etc/passwd",
+            b"m/a\0b",
+            b"n/a",
+            b"ma",
+            b"",
+            b"m/.tow-0123456789abcdef.part",
+            b"m/.tow-0123456789abcdef.follow/x",
+        ];
+        let changes = (1..).zip(paths).map(|(seq, path)| dir(seq, path)).chain([dir(9, b"m/good"), gone(10, b"m/bad")]);
+        let checked = pages.page(page(10, true, changes.collect())).unwrap();
+        let local: Vec<_> = checked.changes.iter().map(|placed| placed.local.to_string()).collect();
+        assert_eq!((local, checked.warnings.len()), (vec!["good".to_owned(), "bad".to_owned()], paths.len()));
+        let seen = pages.seen.unwrap();
+        assert!(seen.len() == 1 && seen.contains(&"good".parse().unwrap()), "what is gone isn't there");
+    }
+
+    #[test]
+    fn an_interrupted_full_state_begins_anew_and_changes_go_on() {
+        let mut pages = begun("m");
+        pages.page(page(5, false, vec![dir(5, b"m/a")])).unwrap();
+        pages.lost();
+        assert!(matches!(pages.next_request(), Some(Request::Follow(follow)) if follow.from == FollowFrom::Beginning));
+        let following = FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor: cursor(0), head: 9 };
+        pages.following(&following).unwrap();
+        pages.page(page(9, true, vec![dir(5, b"m/a")])).unwrap();
+        pages.seen = None;
+        pages.lost();
+        assert!(
+            matches!(pages.next_request(), Some(Request::Follow(follow)) if follow.from == FollowFrom::Cursor(cursor(9)))
+        );
+    }
+}

@@ -196,3 +196,43 @@ impl Events {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::{Links, Root};
+
+    #[test]
+    fn an_overflow_asks_for_a_look_at_everything() {
+        let events = Events::new().unwrap();
+        events.take(-1, ReadFlags::QUEUE_OVERFLOW, None);
+        let Woken::Dirty { dirty, overflows } = events.wait(None) else { panic!("nothing is to be done") };
+        assert!(dirty.is_everything && overflows == 1);
+        assert!(matches!(events.wait(Some(Instant::now())), Woken::Due));
+        events.stop();
+        assert!(matches!(events.wait(None), Woken::Stopped));
+    }
+
+    #[test]
+    fn a_renamed_directory_keeps_its_watch_and_gets_its_new_name() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("old")).unwrap();
+        let root = Root::directory(temp.path(), Links::Never).unwrap();
+        let (old, new): (RelPath, RelPath) = ("old".parse().unwrap(), "new".parse().unwrap());
+        let events = Events::new().unwrap();
+        events.watch(&old, &root.open_dir(&old).unwrap()).unwrap();
+        std::fs::rename(temp.path().join("old"), temp.path().join("new")).unwrap();
+        events.watch(&new, &root.open_dir(&new).unwrap()).unwrap();
+        events.unwatch(&old);
+        std::thread::scope(|scope| {
+            scope.spawn(|| events.run());
+            std::fs::write(temp.path().join("new/f"), b"").unwrap();
+            let mut seen = false;
+            while !seen {
+                let Woken::Dirty { dirty, .. } = events.wait(None) else { panic!("it was stopped") };
+                seen = dirty.dirs.contains_key(&new);
+            }
+            events.stop();
+        });
+    }
+}

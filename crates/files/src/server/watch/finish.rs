@@ -20,10 +20,11 @@ const REPORTED_AFTER: Duration = Duration::from_secs(60);
 pub(super) struct Unfinished {
     settle: Duration,
     files: BTreeMap<RelPath, Waiting>,
-    /// By the time at which they are finished unless something happens.
+    /// By the time at which they are looked at.
     by_due: BTreeSet<(Instant, RelPath)>,
-    /// Large files that are being hashed, in turns.
-    hashing: VecDeque<Hashing>,
+    /// Large files that are finished, to be hashed one after another.
+    large: VecDeque<(RelPath, FileStat)>,
+    hashing: Option<Hashing>,
     /// Files that were there when the tree was first read, and nothing has happened to since: nobody is up to date without them.
     first: BTreeSet<RelPath>,
     is_first_read: bool,
@@ -34,6 +35,8 @@ pub(super) struct Unfinished {
 struct Waiting {
     stat: FileStat,
     due: Instant,
+    /// When nothing will have happened to it for the settle time.
+    rested: Instant,
     since: Instant,
     is_reported: bool,
 }
@@ -53,7 +56,8 @@ impl Unfinished {
             settle,
             files: BTreeMap::new(),
             by_due: BTreeSet::new(),
-            hashing: VecDeque::new(),
+            large: VecDeque::new(),
+            hashing: None,
             first: BTreeSet::new(),
             is_first_read: false,
             is_first_done: false,
@@ -62,7 +66,7 @@ impl Unfinished {
 
     /// When something is to be done.
     pub(super) fn due(&self) -> Option<Instant> {
-        if !self.hashing.is_empty() {
+        if self.hashing.is_some() || !self.large.is_empty() {
             return Some(Instant::now());
         }
         self.by_due.first().map(|(due, _)| *due)
@@ -71,27 +75,34 @@ impl Unfinished {
     /// Something happened to a file, or it isn't what is published.
     pub(super) fn found(&mut self, path: RelPath, stat: FileStat) {
         self.first.remove(&path);
-        self.hashing.retain(|hashing| hashing.path != path);
+        self.hashing.take_if(|hashing| hashing.path == path);
         let before = self.remove_waiting(&path);
         self.wait(path, stat, before);
     }
 
+    /// Nobody can say whether a file is open for writing, or somebody has it open: it has to rest.
+    fn let_rest(&mut self, path: RelPath, waiting: Waiting) {
+        self.by_due.insert((waiting.rested, path.clone()));
+        self.files.insert(path, Waiting { due: waiting.rested, ..waiting });
+    }
+
     fn wait(&mut self, path: RelPath, stat: FileStat, before: Option<Waiting>) {
         let now = Instant::now();
-        // What was written long ago needs no wait.
-        let due = now + self.settle.saturating_sub(age(&stat));
+        // What was written long ago needs no rest.
+        let rested = now + self.settle.saturating_sub(age(&stat));
         let (since, mut is_reported) = before.map_or((now, false), |before| (before.since, before.is_reported));
         if !is_reported && now.duration_since(since) > REPORTED_AFTER {
             tracing::warn!(%path, "it is written to all the time, and isn't published before it rests");
             is_reported = true;
         }
-        self.by_due.insert((due, path.clone()));
-        self.files.insert(path, Waiting { stat, due, since, is_reported });
+        // Perhaps its writer has closed it: then it is finished now.
+        self.by_due.insert((now, path.clone()));
+        self.files.insert(path, Waiting { stat, due: now, rested, since, is_reported });
     }
 
     /// A file is published, or isn't there.
     pub(super) fn remove(&mut self, path: &RelPath) {
-        self.hashing.retain(|hashing| hashing.path != *path);
+        self.hashing.take_if(|hashing| hashing.path == *path);
         self.remove_waiting(path);
         self.first.remove(path);
     }
@@ -148,24 +159,20 @@ impl Watcher {
             let Some((path, waiting)) = self.unfinished.take_due(Instant::now()) else { break };
             let stat = waiting.stat;
             match look_at(&root, &path, &stat) {
+                Ok(Look::Same(file)) if Instant::now() < waiting.rested && !is_closed(&file) => {
+                    self.unfinished.let_rest(path, waiting);
+                }
                 Ok(Look::Same(file)) if stat.size <= LEAF_BYTES_MIN => match self.hash_small(&file, &stat) {
                     Ok(digest) => done.push((path, stat, digest)),
                     Err(HashError::Io(error)) => self.unreadable(&path, &error),
                     Err(_) => self.changed(&path),
                 },
-                Ok(Look::Same(file)) => {
-                    let began = wall_clock();
-                    self.unfinished.hashing.push_back(Hashing { path, file, stat, began, progress: None });
-                }
+                Ok(Look::Same(_)) => self.unfinished.large.push_back((path, stat)),
                 Ok(Look::Changed(stat)) => {
                     self.unfinished.first.remove(&path);
                     self.unfinished.wait(path, stat, Some(waiting));
                 }
-                // The event that says so is on its way.
-                Err(RootError::NotFound | RootError::NotAFile | RootError::NotADirectory | RootError::Outside) => {
-                    self.unfinished.remove(&path);
-                }
-                Err(error) => self.unreadable(&path, &error),
+                Err(error) => self.not_opened(&path, &error),
             }
         }
         done.extend(self.hash_slice());
@@ -210,14 +217,43 @@ impl Watcher {
 
     /// Hashes a part of a large file: its digest, if that was the last.
     fn hash_slice(&mut self) -> Option<(RelPath, FileStat, (Digest, bool))> {
-        let Hashing { path, file, stat, began, mut progress } = self.unfinished.hashing.pop_front()?;
+        let hashing = match self.unfinished.hashing.take() {
+            Some(hashing) => hashing,
+            None => self.next_large()?,
+        };
+        let Hashing { path, file, stat, began, mut progress } = hashing;
         match self.context.hasher.slice(&file, &stat, &mut progress, || self.events.is_stopped()) {
             Ok(Some(digested)) => return Some((path, stat, (digested.digest, may_be_remembered(&stat, began)))),
-            Ok(None) => self.unfinished.hashing.push_back(Hashing { path, file, stat, began, progress }),
+            Ok(None) => self.unfinished.hashing = Some(Hashing { path, file, stat, began, progress }),
             Err(HashError::Io(error)) => self.unreadable(&path, &error),
             Err(_) => self.changed(&path),
         }
         None
+    }
+
+    /// The next large file, if it is as it was.
+    fn next_large(&mut self) -> Option<Hashing> {
+        let (path, stat) = self.unfinished.large.pop_front()?;
+        // Something has happened to it since, and it waits again.
+        if self.unfinished.files.contains_key(&path) {
+            return None;
+        }
+        match look_at(&self.context.root.look(), &path, &stat) {
+            Ok(Look::Same(file)) => return Some(Hashing { path, file, stat, began: wall_clock(), progress: None }),
+            Ok(Look::Changed(_)) => self.changed(&path),
+            Err(error) => self.not_opened(&path, &error),
+        }
+        None
+    }
+
+    fn not_opened(&mut self, path: &RelPath, error: &RootError) {
+        match error {
+            // The event that says so is on its way.
+            RootError::NotFound | RootError::NotAFile | RootError::NotADirectory | RootError::Outside => {
+                self.unfinished.remove(path);
+            }
+            error => self.unreadable(path, error),
+        }
     }
 
     /// A file can't be read: it isn't published before something happens to it, and nobody waits for it.
@@ -233,6 +269,11 @@ impl Watcher {
             self.events.look_at(&parent, name);
         }
     }
+}
+
+/// Whether it is known that nobody has a file open for writing.
+fn is_closed(file: &File) -> bool {
+    matches!(towpath_lease::is_open_for_writing(file), Ok(false))
 }
 
 fn look_at(root: &Root, path: &RelPath, expected: &FileStat) -> Result<Look, RootError> {

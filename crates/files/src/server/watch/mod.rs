@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// How a server watches its directory.
 #[derive(Clone, Copy, Debug)]
 pub struct WatchOptions {
-    /// How long nothing may have happened to a file before it is published.
+    /// How long nothing may have happened to a file before it is published, if it isn't known that nobody has it open for writing.
     pub settle: Duration,
     /// Time between looks at the whole tree.
     pub rescan: Duration,
@@ -37,8 +37,10 @@ impl Default for WatchOptions {
     }
 }
 
+/// Longest wait for the threads at the end.
+const END_MAX: Duration = Duration::from_secs(1);
 /// Events that come together are looked at together.
-const COALESCE: Duration = Duration::from_millis(10);
+const COALESCE: Duration = Duration::from_millis(2);
 /// Time between looks at whether the root is where it was.
 const ROOT_CHECK: Duration = Duration::from_secs(2);
 /// Time between looks at the whole tree where the kernel doesn't tell of changes.
@@ -83,7 +85,12 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.events.stop();
-        for thread in self.threads.drain(..) {
+        // One that hangs in a call to the disk isn't waited for.
+        let until = Instant::now() + END_MAX;
+        while Instant::now() < until && !self.threads.iter().all(JoinHandle::is_finished) {
+            std::thread::sleep(COALESCE);
+        }
+        for thread in self.threads.extract_if(.., |thread| thread.is_finished()) {
             if thread.join().is_err() {
                 tracing::error!("a thread that watches panicked");
             }
