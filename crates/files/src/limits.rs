@@ -7,6 +7,11 @@ pub use crate::path::{NAME_BYTES_MAX, PATH_BYTES_MAX};
 /// Longest glob, in bytes ("list").
 pub const GLOB_BYTES_MAX: usize = 4096;
 
+/// Frames of an envelope ("Control messages").
+pub const ENVELOPE_FRAMES_MAX: usize = 16;
+/// Bytes of all frames of an envelope ("Control messages").
+pub const ENVELOPE_BYTES_MAX: usize = 4096;
+
 /// Largest JSON frame of a control message, either way ("Control messages").
 pub const CONTROL_BYTES_MAX: usize = 1 << 20;
 /// Largest text of an error or a reason that is kept; the rest is cut off.

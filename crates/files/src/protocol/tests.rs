@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::control::*;
 use super::data::{Body, DataEntry, DataHeader, ENTRY_BYTES, HEADER_BYTES};
-use super::envelope::{Opening, opening};
+use super::envelope::{Opening, client_of, is_too_large, opening};
 use super::plain::{PlainRange, PlainRequest};
 use super::{Dialect, ErrorCode};
 use crate::digest::Digest;
@@ -381,5 +381,37 @@ fn envelopes_are_told_from_messages() {
     assert_eq!(opening(&["\0\0\0\u{1}", "", "TOW1", "{}"]), Opening::Envelope(2));
     assert_eq!(opening(&["TOW1", "{}"]), Opening::Envelope(0));
     assert_eq!(opening(&["fetch", ""]), Opening::Envelope(0));
+    assert_eq!(opening(&["fetch", "", "0", "5"]), Opening::Envelope(0));
+    assert_eq!(opening(&["fetch", "fetch"]), Opening::Envelope(0));
+    // Request ids may be anything.
+    assert_eq!(opening(&["TOW1", "", "TOW1", "{}"]), Opening::Envelope(2));
     assert_eq!(opening::<&[u8]>(&[]), Opening::Envelope(0));
+}
+
+#[test]
+fn envelopes_of_proxies_are_told_from_messages() {
+    assert_eq!(opening(&["proxy", "", "fetch", "a"]), Opening::Envelope(2));
+    assert_eq!(opening(&["outer", "inner", "\0\0\0\u{1}", "", "fetch", "a", "0", "5"]), Opening::Envelope(4));
+    assert_eq!(opening(&["outer", "inner", "TOW1", "{}"]), Opening::Envelope(2));
+    assert_eq!(opening(&["proxy", "fetch", "", "0", "5"]), Opening::Envelope(1));
+    assert_eq!(opening(&["proxy", "fetch", "fetch"]), Opening::Envelope(1));
+    assert_eq!(opening(&["fetch", "", "fetch", "a"]), Opening::Envelope(2));
+    // What isn't known goes back behind what ends with an empty frame.
+    assert_eq!(opening(&["proxy", "", "what"]), Opening::Envelope(2));
+    assert_eq!(opening(&["proxy", "", "what", "fetch"]), Opening::Envelope(2));
+    assert_eq!(opening(&["what"]), Opening::Envelope(0));
+    assert_eq!(opening(&["proxy", ""]), Opening::Probe);
+}
+
+#[test]
+fn envelopes_have_limits_and_name_the_client() {
+    let frames = |count: usize, bytes: usize| vec!["x".repeat(bytes); count];
+    assert!(!is_too_large(&frames(16, 256)));
+    assert!(is_too_large(&frames(17, 1)));
+    assert!(is_too_large(&frames(16, 257)));
+    assert_eq!(client_of(&["outer", "inner", "\0\0\0\u{1}", ""]), ["outer", "inner"]);
+    assert_eq!(client_of(&["outer", "inner", ""]), ["outer", "inner"]);
+    assert_eq!(client_of(&["outer", "inner"]), ["outer", "inner"]);
+    assert!(client_of(&["\0\0\0\u{1}", ""]).is_empty());
+    assert!(client_of::<&str>(&[]).is_empty());
 }

@@ -4,12 +4,12 @@ use super::jobs::{Done, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
 use super::quota::Quotas;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
-use super::snapshot::RootSnapshot;
 use super::stats::{Counters, PeerStats, Stats};
 use super::{Failure, RECEIPTS};
+use crate::limits::{ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
 use crate::path::Escaped;
 use crate::protocol::control::{ConfirmedFile, Request};
-use crate::protocol::envelope::{Opening, opening};
+use crate::protocol::envelope::{Opening, is_too_large, opening};
 use crate::protocol::plain::{PlainMessage, PlainRequest};
 use crate::protocol::{Dialect, ErrorCode, WireError};
 use bytes::Bytes;
@@ -28,8 +28,6 @@ struct Client {
     /// State of its requests that have started jobs.
     requests: HashMap<Ticket, Arc<RequestState>>,
     quotas: Quotas,
-    /// The root that its requests in progress see.
-    snapshot: Arc<RootSnapshot>,
 }
 
 /// Clients by peer.
@@ -41,6 +39,22 @@ pub(super) struct Clients {
     awaiting_files: FairQueue<Tenant, PeerId, ()>,
     next_key: u64,
     counters: Counters,
+}
+
+impl Client {
+    /// The state of an open request. Requests of one client that overlap see the same root; on a proxy's connection there are several clients.
+    fn request(&mut self, ticket: Ticket) -> Arc<RequestState> {
+        let Client { session, requests, quotas, .. } = self;
+        if let Some(known) = requests.get(&ticket) {
+            return Arc::clone(known);
+        }
+        let client = session.client(ticket);
+        let of_client = |(other, _): &(&Ticket, _)| client.is_some() && session.client(**other) == client;
+        let overlapping = requests.iter().find(of_client).map(|(_, other)| other.snapshot());
+        let request = Arc::new(RequestState::new(overlapping.unwrap_or_default(), &quotas.list_names));
+        requests.insert(ticket, Arc::clone(&request));
+        request
+    }
 }
 
 impl Clients {
@@ -75,7 +89,6 @@ impl Clients {
             key: self.next_key,
             requests: HashMap::new(),
             quotas,
-            snapshot: Arc::default(),
         };
         self.clients.insert(peer, client);
     }
@@ -112,6 +125,11 @@ impl Clients {
         let (envelope, frames) = frames.split_at_checked(envelope).unwrap_or((frames, &[]));
         // Copied, since a slice would keep the whole read buffer for as long as the request waits.
         let envelope: Vec<Bytes> = envelope.iter().map(|frame| Bytes::copy_from_slice(frame)).collect();
+        if is_too_large(&envelope) {
+            tracing::warn!(address = %client.address, "refused: an envelope over the limit");
+            let limits = format!("an envelope has at most {ENVELOPE_FRAMES_MAX} frames and {ENVELOPE_BYTES_MAX} bytes");
+            return client.session.request(envelope, Err(WireError::bad(limits)));
+        }
         match frames.first().and_then(|first| Dialect::of(first)) {
             Some(Dialect::Plain) => {
                 let message = PlainMessage::decode(frames);
@@ -121,7 +139,7 @@ impl Clients {
                     Ok(PlainMessage::Fetch(request)) => client.session.plain_request(envelope, Ok(request)),
                     Err(error) => client.session.plain_request(envelope, Err(error)),
                     Ok(PlainMessage::Follow(request)) => client.session.plain_follow(envelope, request),
-                    Ok(PlainMessage::Credit { bytes }) => client.session.plain_credit(bytes),
+                    Ok(PlainMessage::Credit { bytes }) => client.session.plain_credit(&envelope, bytes),
                 }
             }
             Some(Dialect::Control) => {
@@ -129,9 +147,6 @@ impl Clients {
                 let request = json.and_then(|json| Request::decode(json));
                 log_request(&client.address, &request);
                 self.counters.add_request(&request);
-                if client.session.is_idle() {
-                    client.snapshot = Arc::default();
-                }
                 client.session.request(envelope, request);
             }
             Some(Dialect::Data) | None => {
@@ -174,10 +189,8 @@ impl Clients {
             match action {
                 Action::Start(ticket, job) => {
                     let requester = Requester { peer, ticket, key: client.key };
-                    let (snapshot, list_names) = (&client.snapshot, &client.quotas.list_names);
-                    let request = client.requests.entry(ticket);
-                    let request = request.or_insert_with(|| Arc::new(RequestState::new(snapshot, list_names)));
-                    if let Some(answer) = job.start(pool, requester, request) {
+                    let request = client.request(ticket);
+                    if let Some(answer) = job.start(pool, requester, &request) {
                         client.session.finish(ticket, answer);
                     }
                 }

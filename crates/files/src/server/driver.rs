@@ -11,7 +11,7 @@ use super::storage::{PageCache, Storage};
 use super::watch::{Published, State, StateError, Watch, WatchOptions};
 use crate::catalogue::Catalogue;
 use crate::digest::DigestCache;
-use crate::limits::CONTROL_BYTES_MAX;
+use crate::limits::{CONTROL_BYTES_MAX, ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
 use crate::protocol::follow::Epoch;
 use crate::protocol::{PROPERTY, PROPERTY_VALUE};
 use crate::root::RootError;
@@ -26,8 +26,8 @@ use towpath_sockets::{
 };
 
 /// Largest control message with its envelope: one frame near the limit, and a few short ones.
-const MESSAGE_BYTES_MAX: u64 = CONTROL_BYTES_MAX as u64 + 4096;
-const MESSAGE_FRAMES_MAX: usize = 16;
+const MESSAGE_BYTES_MAX: u64 = (CONTROL_BYTES_MAX + ENVELOPE_BYTES_MAX) as u64 + 4096;
+const MESSAGE_FRAMES_MAX: usize = ENVELOPE_FRAMES_MAX + 16;
 /// Memory of a client's send queue. Bodies of large files aren't in memory.
 const SEND_QUEUE_BYTES: usize = 2 << 20;
 /// Bytes read from a client in one turn. Replies are larger than requests: a client that doesn't read them is paused after this much.

@@ -81,13 +81,18 @@ pub(super) struct RequestState {
 }
 
 impl RequestState {
-    pub(super) fn new(snapshot: &Arc<RootSnapshot>, list_names: &Arc<Quota>) -> RequestState {
+    pub(super) fn new(snapshot: Arc<RootSnapshot>, list_names: &Arc<Quota>) -> RequestState {
         RequestState {
             cancel: CancelToken::new(),
-            snapshot: Arc::clone(snapshot),
+            snapshot,
             list_names: Arc::clone(list_names),
             listing: Mutex::default(),
         }
+    }
+
+    /// The root that the request sees.
+    pub(super) fn snapshot(&self) -> Arc<RootSnapshot> {
+        Arc::clone(&self.snapshot)
     }
 
     /// Stops jobs of the request that run.

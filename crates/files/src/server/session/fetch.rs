@@ -5,6 +5,7 @@
 mod send;
 mod stats;
 
+use super::credit::Credit;
 use super::large::{DataPiece, DigestState, Large};
 use super::pipeline::Pipeline;
 use super::{Action, Envelope, LogEvent, Shared, Slot, Ticket};
@@ -39,6 +40,8 @@ pub(super) struct Fetch<F> {
     request: Arc<FetchRequest>,
     /// For the memory of the request.
     _names: Permit,
+    /// The credit of its client.
+    credit: Credit,
     chunk_bytes: u64,
     /// First file that is not prepared.
     next: usize,
@@ -61,13 +64,20 @@ enum FileState<F> {
 }
 
 impl<F: Clone> Fetch<F> {
-    pub(super) fn new(ticket: Ticket, envelope: Envelope, request: FetchRequest, names: Permit) -> Fetch<F> {
+    pub(super) fn new(
+        ticket: Ticket,
+        envelope: Envelope,
+        request: FetchRequest,
+        names: Permit,
+        credit: Credit,
+    ) -> Fetch<F> {
         Fetch {
             ticket,
             envelope,
             chunk_bytes: request.chunk_bytes.min(CHUNK_BYTES_MAX),
             request: Arc::new(request),
             _names: names,
+            credit,
             next: 0,
             preparing: None,
             files: VecDeque::new(),
@@ -83,6 +93,10 @@ impl<F: Clone> Fetch<F> {
 
     pub(super) fn ticket(&self) -> Ticket {
         self.ticket
+    }
+
+    pub(super) fn envelope(&self) -> &Envelope {
+        &self.envelope
     }
 
     /// Whether the fetch is done or cancelled.
@@ -167,7 +181,7 @@ impl<F: Clone> Fetch<F> {
 
     pub(super) fn loaded(&mut self, slot: Slot, result: Result<Loaded, Failure>, shared: &mut Shared<F>) {
         if let Some(FileState::Large(large)) = self.files.front_mut() {
-            large.loaded(self.ticket, slot, result, shared);
+            large.loaded(self.ticket, slot, result, &self.credit, shared);
         }
     }
 
@@ -181,10 +195,10 @@ impl<F: Clone> Fetch<F> {
     }
 
     /// Ends the fetch early. Messages in the socket are no longer its concern.
-    pub(super) fn give_up(&mut self, shared: &mut Shared<F>) {
+    pub(super) fn give_up(&mut self) {
         for file in self.files.drain(..) {
             if let FileState::Large(mut large) = file {
-                large.refund(shared);
+                large.refund(&self.credit);
             }
         }
         self.preparing = None;
@@ -273,7 +287,7 @@ impl<F: Clone> Fetch<F> {
 
     /// Starts hashing. Without credit only if the file waits for its digest: for a client that takes nothing, nothing is hashed.
     fn hash_ahead(&mut self, shared: &mut Shared<F>) {
-        let (has_credit, wish) = (shared.credit.available() > 0, self.request.digest);
+        let (has_credit, wish) = (self.credit.available() > 0, self.request.digest);
         let large = self.files.iter_mut().filter_map(|file| match file {
             FileState::Large(large) => Some(large),
             _ => None,
@@ -303,9 +317,9 @@ impl<F: Clone> Fetch<F> {
         while large.failed.is_none() && large.pipeline.has_room() {
             let Some(mut piece) = large.cursor.peek() else { break };
             let mut cost = if piece.hole { PIECE_COST_MIN } else { piece.length.max(PIECE_COST_MIN) };
-            if !shared.credit.take(cost) {
+            if !self.credit.take(cost) {
                 // Pieces in flight may bring more credit. If there are none, the client must get what it gave credit for.
-                let available = shared.credit.available();
+                let available = self.credit.available();
                 if !large.pipeline.is_empty()
                     || !shared.in_socket.is_empty()
                     || available < PIECE_COST_MIN
@@ -315,7 +329,7 @@ impl<F: Clone> Fetch<F> {
                 }
                 piece.length = aligned(piece.offset, available);
                 cost = piece.length.max(PIECE_COST_MIN);
-                shared.credit.take(cost);
+                self.credit.take(cost);
             }
             large.cursor.advance(piece.length);
             let slot = shared.slot();
@@ -340,7 +354,7 @@ impl<F: Clone> Fetch<F> {
                 Some(FileState::Large(large)) => {
                     let n = large.metadata.n;
                     if let Some(failure) = large.failed.take() {
-                        large.refund(shared);
+                        large.refund(&self.credit);
                         let path = self.path(n);
                         shared.actions.push_back(Action::Log(LogEvent::Void { path, failure: failure.clone() }));
                         let Failure { code, message } = failure;

@@ -6,6 +6,7 @@ use crate::catalogue::Position;
 use crate::limits::FOLLOWS_MAX;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{FollowRequest, Reply};
+use crate::protocol::envelope::client_of;
 use crate::protocol::follow::FollowFrom;
 use crate::server::Failure;
 use crate::server::follow::Followed;
@@ -35,8 +36,8 @@ struct Follow {
 }
 
 impl Follows {
-    pub(super) fn ids(&self) -> impl Iterator<Item = (u32, Ticket)> {
-        self.0.iter().map(|follow| (follow.id, follow.ticket))
+    pub(super) fn requests(&self) -> impl Iterator<Item = (u32, Ticket, &Envelope)> {
+        self.0.iter().map(|follow| (follow.id, follow.ticket, &follow.envelope))
     }
 
     /// Whether another one may begin.
@@ -67,8 +68,9 @@ impl Follows {
     }
 
     /// Asks for another page: whether there is a follow of this id.
-    pub(super) fn more<F>(&mut self, id: u32, shared: &mut Shared<F>) -> bool {
-        let Some(follow) = self.0.iter_mut().find(|follow| follow.id == id) else { return false };
+    pub(super) fn more<F>(&mut self, envelope: &Envelope, id: u32, shared: &mut Shared<F>) -> bool {
+        let of_client = |follow: &&mut Follow| client_of(&follow.envelope) == client_of(envelope);
+        let Some(follow) = self.0.iter_mut().filter(|follow| follow.id == id).find(of_client) else { return false };
         // Further ones are ignored: the next page answers them too.
         if follow.asked <= PAGES_AHEAD_MAX {
             follow.asked += 1;

@@ -1,5 +1,6 @@
 //! A file of a fetch that is sent in pieces.
 
+use super::credit::Credit;
 use super::pipeline::Pipeline;
 use super::{Shared, Slot, Ticket};
 use crate::digest::Digest;
@@ -62,6 +63,7 @@ impl<F: Clone> Large<F> {
         ticket: Ticket,
         slot: Slot,
         result: Result<Loaded, Failure>,
+        credit: &Credit,
         shared: &mut Shared<F>,
     ) {
         // Missing if it belonged to a file that has been declared void meanwhile.
@@ -71,7 +73,7 @@ impl<F: Clone> Large<F> {
             Ok(Loaded::Packed(bytes)) => {
                 self.unshrunk = 0;
                 let cost = (bytes.len() as u64).max(PIECE_COST_MIN);
-                shared.credit.add(piece.cost.saturating_sub(cost));
+                credit.add(piece.cost.saturating_sub(cost));
                 piece.cost = cost;
                 piece.bytes = Some((Body::Zstd, bytes));
             }
@@ -113,9 +115,9 @@ impl<F: Clone> Large<F> {
     }
 
     /// Returns the credit of pieces that the socket never got.
-    pub(super) fn refund(&mut self, shared: &mut Shared<F>) {
+    pub(super) fn refund(&mut self, credit: &Credit) {
         for piece in self.pipeline.clear() {
-            shared.credit.add(piece.cost);
+            credit.add(piece.cost);
         }
     }
 }

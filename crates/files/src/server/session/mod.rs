@@ -25,13 +25,16 @@ pub(super) use types::{Action, Envelope, IfShort, LogEvent, Outgoing, Part, Slot
 
 use super::Failure;
 use super::jobs::Answer;
-use super::limits::{PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
+use super::limits::{MESSAGES_UNHEARD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
 use super::quota::Quotas;
 use super::stats::TransferStats;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
 use crate::protocol::control::{Cancelled, FetchRequest, HelloReply, Reply, Request};
+use crate::protocol::envelope::client_of;
 use crate::protocol::plain::{PlainFollow as PlainFollowRequest, PlainRequest, error_frames};
 use crate::protocol::{ErrorCode, WireError};
+use bytes::Bytes;
+use credit::Credit;
 use fetch::Fetch;
 use follow::Follows;
 use plain::Plain;
@@ -85,7 +88,7 @@ impl<F: Clone> Session<F> {
         if let Some(follow) = &mut self.plain_follow {
             follow.published(&mut self.shared);
         }
-        self.plain_follow.is_some() || self.follows.ids().next().is_some()
+        self.plain_follow.is_some() || self.follows.requests().next().is_some()
     }
 
     /// The client's identity.
@@ -95,6 +98,7 @@ impl<F: Clone> Session<F> {
 
     /// Takes a control message.
     pub(super) fn request(&mut self, envelope: Envelope, request: Result<Request, WireError>) {
+        let credit = self.shared.credits.of(&envelope);
         let request = match request {
             Ok(request) => request,
             Err(error) => {
@@ -103,12 +107,10 @@ impl<F: Clone> Session<F> {
         };
         match request {
             Request::Hello => self.shared.reply(&envelope, &Reply::Hello(hello(self.can_follow))),
-            Request::Credit { bytes } => {
-                self.shared.credit.add(bytes);
-            }
+            Request::Credit { bytes } => credit.add(bytes),
             Request::Cancel { id } => self.cancel(&envelope, id),
             Request::Confirm(confirm) => self.shared.actions.push_back(Action::Log(LogEvent::Confirmed(confirm))),
-            Request::More { id } if self.follows.more(id, &mut self.shared) => {}
+            Request::More { id } if self.follows.more(&envelope, id, &mut self.shared) => {}
             Request::More { id } => self.queries.more(&envelope, id, &mut self.shared),
             Request::Follow(request) => {
                 if !self.follows.has_room() {
@@ -128,20 +130,20 @@ impl<F: Clone> Session<F> {
                     self.queries.leaves(ticket, envelope, leaves, &mut self.shared);
                 }
             }
-            Request::Fetch(request) => self.fetch(envelope, request),
+            Request::Fetch(request) => self.fetch(envelope, request, credit),
         }
     }
 
-    fn fetch(&mut self, envelope: Envelope, request: FetchRequest) {
+    fn fetch(&mut self, envelope: Envelope, request: FetchRequest, credit: Credit) {
         // Credit counts even if the fetch is refused: the client has given it, and may have no more to give.
-        self.shared.credit.add(request.credit_bytes);
+        credit.add(request.credit_bytes);
         let Some(ticket) = self.admit(&envelope, request.id) else { return };
         let names_bytes = request.memory_bytes() as u64;
         let Some(names) = self.shared.quotas.fetch_names.try_acquire(names_bytes) else {
             let failure = Failure::new(ErrorCode::Busy, "fetches that are not over name too many files and ranges");
             return self.shared.error(&envelope, Some(request.id), failure);
         };
-        let mut fetch = Fetch::new(ticket, envelope, request, names);
+        let mut fetch = Fetch::new(ticket, envelope, request, names, credit);
         fetch.progress(&mut self.shared);
         self.fetches.push_back(fetch);
     }
@@ -157,13 +159,13 @@ impl<F: Clone> Session<F> {
             let frames = error_frames("this connection follows already");
             return self.shared.reply_frames(envelope.into_iter().chain(frames).collect());
         }
-        let ticket = self.shared.ticket();
-        self.plain_follow = Some(PlainFollow::new(ticket, envelope, request, &mut self.shared));
+        let (ticket, credit) = (self.shared.ticket(), self.shared.credits.of(&envelope));
+        self.plain_follow = Some(PlainFollow::new(ticket, envelope, request, credit, &mut self.shared));
     }
 
     /// Takes credit of the plain dialect.
-    pub(super) fn plain_credit(&mut self, bytes: u64) {
-        self.shared.credit.add(bytes);
+    pub(super) fn plain_credit(&mut self, envelope: &Envelope, bytes: u64) {
+        self.shared.credits.of(envelope).add(bytes);
     }
 
     /// Takes the answer to a job. Answers to a request that is over are ignored.
@@ -214,10 +216,8 @@ impl<F: Clone> Session<F> {
 
     /// Returns the credit of data messages that the socket took back: the client never gets them.
     pub(super) fn taken_back(&mut self, ticket: Ticket, messages: usize) {
-        let Shared { costs, credit, .. } = &mut self.shared;
-        costs.iter_mut().rev().filter(|(of, _)| *of == ticket).take(messages).for_each(|(_, cost)| {
-            credit.add(std::mem::take(cost));
-        });
+        let of_request = self.shared.costs.iter_mut().rev().filter(|(of, ..)| *of == ticket);
+        of_request.take(messages).for_each(|(_, credit, cost)| credit.add(std::mem::take(cost)));
     }
 
     /// Drops the costs of messages that have left: the socket has this many queued.
@@ -273,7 +273,7 @@ impl<F: Clone> Session<F> {
 
     /// Open transfers, those of the plain dialect last.
     pub(super) fn transfers(&self) -> Vec<TransferStats> {
-        self.fetches.iter().map(|fetch| fetch.stats(&self.shared)).chain(self.plain.stats()).collect()
+        self.fetches.iter().map(|fetch| fetch.stats()).chain(self.plain.stats()).collect()
     }
 
     /// Listings and requests for leaves that are open.
@@ -283,12 +283,12 @@ impl<F: Clone> Session<F> {
 
     /// Bytes that may be sent.
     pub(super) fn credit(&self) -> u64 {
-        self.shared.credit.available()
+        self.shared.credits.available()
     }
 
-    /// Whether no request is open, except for the plain dialect.
-    pub(super) fn is_idle(&self) -> bool {
-        self.fetches.is_empty() && self.queries.is_empty()
+    /// Frames that name the client of an open request; None for the plain dialect.
+    pub(super) fn client(&self, ticket: Ticket) -> Option<&[Bytes]> {
+        self.requests().find(|(_, of, _)| *of == ticket).map(|(.., envelope)| client_of(envelope))
     }
 
     /// Whether so many replies wait for this client that it should not be read for now.
@@ -306,9 +306,8 @@ impl<F: Clone> Session<F> {
 
     /// A ticket for a new request, unless there are too many or the id is in use.
     fn admit(&mut self, envelope: &Envelope, id: u32) -> Option<Ticket> {
-        let in_use = self.ids().any(|(of, _)| of == id);
-        let count = self.ids().count();
-        if in_use || count >= REQUESTS_MAX {
+        let in_use = self.find(envelope, id).is_some();
+        if in_use || self.requests().count() >= REQUESTS_MAX && !self.displace() {
             let message = if in_use { "the id is in use".into() } else { format!("more than {REQUESTS_MAX} requests") };
             self.shared.error(envelope, Some(id), Failure::new(ErrorCode::Busy, message));
             return None;
@@ -316,28 +315,51 @@ impl<F: Clone> Session<F> {
         Some(self.shared.ticket())
     }
 
-    fn ids(&self) -> impl Iterator<Item = (u32, Ticket)> {
-        self.queries
-            .ids()
-            .chain(self.follows.ids())
-            .chain(self.fetches.iter().map(|fetch| (fetch.id(), fetch.ticket())))
+    /// Open requests except for the plain dialect: their ids, which are the clients', and envelopes.
+    fn requests(&self) -> impl Iterator<Item = (u32, Ticket, &Envelope)> {
+        let fetches = self.fetches.iter().map(|fetch| (fetch.id(), fetch.ticket(), fetch.envelope()));
+        self.queries.requests().chain(self.follows.requests()).chain(fetches)
+    }
+
+    /// The open request of this id, of the client that sent the envelope.
+    fn find(&self, envelope: &Envelope, id: u32) -> Option<Ticket> {
+        let mut same = self.requests().filter(|(of, ..)| *of == id);
+        same.find(|(.., of)| client_of(of) == client_of(envelope)).map(|(_, ticket, _)| ticket)
+    }
+
+    /// Ends a request of a client that seems to be gone, while others behind the same proxy are active.
+    fn displace(&mut self) -> bool {
+        let Shared { credits, .. } = &self.shared;
+        let unheard = self.requests().map(|(id, ticket, envelope)| (credits.unheard(envelope), id, ticket, envelope));
+        let Some((unheard, id, ticket, envelope)) = unheard.max_by_key(|(unheard, ..)| *unheard) else { return false };
+        if unheard < MESSAGES_UNHEARD_MAX {
+            return false;
+        }
+        let message = "this client was silent, and others behind the same proxy needed its place";
+        let envelope = envelope.clone();
+        self.shared.error(&envelope, Some(id), Failure::new(ErrorCode::Busy, message));
+        self.end(ticket);
+        true
     }
 
     /// Cancels a request. Answered even if there is none: it may have ended while the cancel was on its way.
     fn cancel(&mut self, envelope: &Envelope, id: u32) {
-        let found = self.ids().find(|(of, _)| *of == id);
-        if let Some((_, ticket)) = found {
-            self.queries.cancel(ticket, &mut self.shared);
-            self.follows.cancel(ticket);
-            if let Some(at) = self.fetches.iter().position(|fetch| fetch.ticket() == ticket)
-                && let Some(mut fetch) = self.fetches.remove(at)
-            {
-                fetch.give_up(&mut self.shared);
-            }
-            self.shared.forget_in_socket(ticket);
-            self.shared.actions.push_back(Action::Release { ticket, take_back: true });
+        if let Some(ticket) = self.find(envelope, id) {
+            self.end(ticket);
         }
         self.shared.reply(envelope, &Reply::Cancelled(Cancelled { id }));
+    }
+
+    fn end(&mut self, ticket: Ticket) {
+        self.queries.cancel(ticket, &mut self.shared);
+        self.follows.cancel(ticket);
+        if let Some(at) = self.fetches.iter().position(|fetch| fetch.ticket() == ticket)
+            && let Some(mut fetch) = self.fetches.remove(at)
+        {
+            fetch.give_up();
+        }
+        self.shared.forget_in_socket(ticket);
+        self.shared.actions.push_back(Action::Release { ticket, take_back: true });
     }
 
     fn with_fetch(&mut self, ticket: Ticket, act: impl FnOnce(&mut Fetch<F>, &mut Shared<F>)) {

@@ -4,6 +4,7 @@ use super::pipeline::Pipeline;
 use super::{Envelope, IfShort, Outgoing, Part, Shared, Slot, Ticket};
 use crate::limits::PLAIN_FRAME_BYTES;
 use crate::protocol::WireError;
+use crate::protocol::envelope::client_of;
 use crate::protocol::plain::{PlainRequest, error_frames};
 use crate::server::Failure;
 use crate::server::jobs::{Job, Load, LoadHow, Loaded, Open};
@@ -23,7 +24,7 @@ pub(super) struct Plain<F> {
     /// The first of `waiting` is being sent, from this version of its file.
     sending: Option<Sending<F>>,
     /// Files kept open for requests that read on, least recently used first.
-    open: Vec<(Option<Bytes>, KeptFile<F>)>,
+    open: Vec<(KeptName, KeptFile<F>)>,
     pipeline: Pipeline<PlainPiece<F>>,
 }
 
@@ -32,6 +33,9 @@ struct Waiting {
     envelope: Envelope,
     request: Result<PlainRequest, String>,
 }
+
+/// The client, if the connection is a proxy's, and the path.
+type KeptName = (Vec<Bytes>, Option<Bytes>);
 
 #[derive(Clone, Debug)]
 struct KeptFile<F> {
@@ -98,20 +102,20 @@ impl<F: Clone> Plain<F> {
 
     pub(super) fn opened(&mut self, result: Result<(F, u64), Failure>, shared: &mut Shared<F>) {
         self.is_opening = false;
-        let Some(Waiting { request: Ok(request), .. }) = self.waiting.front() else { return };
-        let path = request.path.clone();
+        let Some(Waiting { envelope, request: Ok(request) }) = self.waiting.front() else { return };
+        let name = (client_of(envelope).to_vec(), request.path.clone());
         match result {
             Ok((file, size)) => {
-                self.open.retain(|(of, _)| *of != path);
+                self.open.retain(|(of, _)| *of != name);
                 if self.open.len() >= PLAIN_OPEN_MAX {
                     self.open.remove(0);
                 }
                 let open = KeptFile { file, size };
                 self.sending = Some(Sending::new(open.clone(), request));
-                self.open.push((path, open));
+                self.open.push((name, open));
             }
             Err(failure) => {
-                self.open.retain(|(of, _)| *of != path);
+                self.open.retain(|(of, _)| *of != name);
                 self.fail(failure.message, shared);
             }
         }
@@ -217,7 +221,8 @@ impl<F: Clone> Plain<F> {
             }
         };
         let reads_on = request.range.is_some_and(|range| range.offset > 0);
-        let known = self.open.iter().position(|(path, _)| *path == request.path);
+        let is_known = |(client, path): &KeptName| *path == request.path && *client == client_of(&front.envelope);
+        let known = self.open.iter().position(|(name, _)| is_known(name));
         match known {
             Some(at) if reads_on => {
                 let entry = self.open.remove(at);

@@ -1,5 +1,6 @@
 //! The follow of the plain dialect: changes with the contents of files, under credit.
 
+use super::credit::Credit;
 use super::shared::Shared;
 use super::{Action, Envelope, Ticket};
 use crate::catalogue::{Content, Entry, Position};
@@ -37,12 +38,20 @@ pub(super) struct PlainFollow {
     owes_live: bool,
     is_live: bool,
     has_news: bool,
+    /// The credit of its client.
+    credit: Credit,
     /// A job is running: its credit, if it reads a piece.
     running: Option<u64>,
 }
 
 impl PlainFollow {
-    pub(super) fn new<F>(ticket: Ticket, envelope: Envelope, request: Request, shared: &mut Shared<F>) -> PlainFollow {
+    pub(super) fn new<F>(
+        ticket: Ticket,
+        envelope: Envelope,
+        request: Request,
+        credit: Credit,
+        shared: &mut Shared<F>,
+    ) -> PlainFollow {
         let target = ListTarget::Path(request.path.to_vec().into());
         let mut follow = PlainFollow {
             ticket,
@@ -56,6 +65,7 @@ impl PlainFollow {
             owes_live: false,
             is_live: false,
             has_news: true,
+            credit,
             running: None,
         };
         follow.progress(shared);
@@ -115,7 +125,7 @@ impl PlainFollow {
                 }
             }
             Err(failure) => {
-                shared.credit.add(credit.saturating_sub(PIECE_COST_MIN));
+                self.credit.add(credit.saturating_sub(PIECE_COST_MIN));
                 self.send(b"void", &path, entry.seq, [0, 0], failure.message.into(), shared);
                 self.next_change();
             }
@@ -137,7 +147,7 @@ impl PlainFollow {
     /// Sends what can be sent, and starts what is needed for the rest.
     pub(super) fn progress<F>(&mut self, shared: &mut Shared<F>) {
         while self.running.is_none() && shared.reply_bytes < WAITING_BYTES_MAX {
-            let credit = shared.credit.available();
+            let credit = self.credit.available();
             if self.changes.is_empty() && !self.owes_full && !self.owes_live {
                 if self.has_news {
                     self.start_page(shared);
@@ -148,13 +158,13 @@ impl PlainFollow {
                 return;
             }
             if std::mem::take(&mut self.owes_full) {
-                shared.credit.take(PIECE_COST_MIN);
+                self.credit.take(PIECE_COST_MIN);
                 self.send(b"full", b"", 0, [0, 0], Bytes::new(), shared);
                 continue;
             }
             let Some((path, entry)) = self.changes.front().cloned() else {
                 self.owes_live = false;
-                shared.credit.take(PIECE_COST_MIN);
+                self.credit.take(PIECE_COST_MIN);
                 let seq = self.at.map_or(0, |at| at.cursor().seq);
                 self.send(b"live", b"", seq, [0, 0], Bytes::new(), shared);
                 continue;
@@ -163,7 +173,7 @@ impl PlainFollow {
                 Content::File { size, .. } => {
                     let length = (size - self.offset).min(PLAIN_FRAME_BYTES).min(credit);
                     let cost = length.max(PIECE_COST_MIN);
-                    shared.credit.take(cost);
+                    self.credit.take(cost);
                     self.running = Some(cost);
                     let (offset, length) = (self.offset, usize::try_from(length).unwrap_or(0));
                     return shared.start(self.ticket, Job::Piece(ReadPiece { path, entry, offset, length }));
@@ -172,7 +182,7 @@ impl PlainFollow {
                 Content::Link { target, .. } => (b"link", Bytes::copy_from_slice(target)),
                 Content::Gone => (b"gone", Bytes::new()),
             };
-            shared.credit.take((body.len() as u64).max(PIECE_COST_MIN).min(credit));
+            self.credit.take((body.len() as u64).max(PIECE_COST_MIN).min(credit));
             self.send(kind, &path, entry.seq, [0, 0], body, shared);
             self.next_change();
         }

@@ -4,6 +4,7 @@ use super::shared::Shared;
 use super::{Action, Envelope, Ticket};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{LeavesRequest, ListRequest, Reply};
+use crate::protocol::envelope::client_of;
 use crate::server::Failure;
 use crate::server::jobs::{Job, Leaves, LeavesAnswer, List, Page};
 use crate::server::limits::{PAGE_BYTES_EXPECTED, PAGES_AHEAD_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
@@ -37,16 +38,12 @@ struct Pages {
 }
 
 impl Queries {
-    pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-
     pub(super) fn len(&self) -> usize {
         self.open.len()
     }
 
-    pub(super) fn ids(&self) -> impl Iterator<Item = (u32, Ticket)> {
-        self.open.iter().map(|query| (query.id, query.ticket))
+    pub(super) fn requests(&self) -> impl Iterator<Item = (u32, Ticket, &Envelope)> {
+        self.open.iter().map(|query| (query.id, query.ticket, &query.envelope))
     }
 
     pub(super) fn list<F>(&mut self, ticket: Ticket, envelope: Envelope, request: ListRequest, shared: &mut Shared<F>) {
@@ -70,7 +67,8 @@ impl Queries {
 
     /// Requests another page of a listing.
     pub(super) fn more<F>(&mut self, envelope: &Envelope, id: u32, shared: &mut Shared<F>) {
-        let listing = self.open.iter_mut().find(|query| query.id == id);
+        let of_client = |query: &&mut Query| client_of(&query.envelope) == client_of(envelope);
+        let listing = self.open.iter_mut().filter(|query| query.id == id).find(of_client);
         let Some((ticket, pages)) = listing.and_then(|query| Some((query.ticket, query.pages.as_mut()?))) else {
             let message = "no listing of this id has more";
             return shared.error(envelope, Some(id), Failure::new(ErrorCode::BadRequest, message));

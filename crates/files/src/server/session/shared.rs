@@ -1,6 +1,6 @@
 //! State that all requests of a client share: credit, actions, replies, and what the socket has.
 
-use super::credit::Credit;
+use super::credit::{Credit, Credits};
 use super::{Action, Envelope, Outgoing, Part, Slot, Ticket};
 use crate::protocol::CONTROL_TAG;
 use crate::protocol::control::{ErrorReply, Reply};
@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 /// State that all requests of a client share.
 #[derive(Debug)]
 pub(super) struct Shared<F> {
-    pub(super) credit: Credit,
+    pub(super) credits: Credits,
     pub(super) actions: VecDeque<Action<F>>,
     pub(super) replies: VecDeque<Outgoing<F>>,
     pub(super) reply_bytes: usize,
@@ -25,7 +25,7 @@ pub(super) struct Shared<F> {
     /// A file could not be opened, as all clients have too many open.
     pub(super) waits_for_files: bool,
     /// Credit that each data message cost, while the message may be in the socket's queue.
-    pub(super) costs: VecDeque<(Ticket, u64)>,
+    pub(super) costs: VecDeque<(Ticket, Credit, u64)>,
     pub(super) next_ticket: u64,
     pub(super) next_slot: Slot,
 }
@@ -40,7 +40,7 @@ pub(super) struct InSocket<F> {
 impl<F> Shared<F> {
     pub(super) fn new(quotas: Quotas) -> Shared<F> {
         Shared {
-            credit: Credit::default(),
+            credits: Credits::default(),
             actions: VecDeque::new(),
             replies: VecDeque::new(),
             reply_bytes: 0,

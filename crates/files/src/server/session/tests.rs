@@ -15,7 +15,6 @@ use crate::server::chunks::{Extent, Layout};
 use crate::server::jobs::*;
 use crate::server::limits::*;
 use bytes::Bytes;
-use credit::Credit;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -590,7 +589,7 @@ proptest! {
         prop_assert_eq!(ended, (0..simulation.next_id).collect::<Vec<_>>());
         prop_assert!(simulation.plain_asked.is_empty());
         // What wasn't spent is left, to the byte: nothing leaked.
-        prop_assert_eq!(simulation.session.shared.credit.available(), simulation.given - simulation.spent);
+        prop_assert_eq!(simulation.session.shared.credits.available(), simulation.given - simulation.spent);
         prop_assert!(simulation.session.shared.in_socket.is_empty());
         prop_assert_eq!(simulation.session.shared.reply_bytes, 0);
         prop_assert_eq!(simulation.session.shared.quotas.open_files.used(), 0);

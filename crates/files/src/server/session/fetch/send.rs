@@ -73,20 +73,20 @@ impl<F: Clone> Fetch<F> {
             if total_cost > 0 && total_cost + entry.cost() > bytes_max {
                 break;
             }
-            if shared.credit.take(entry.cost()) {
+            if self.credit.take(entry.cost()) {
                 total_cost += entry.cost();
                 entries.push(entry);
                 parts.push(Part::Bytes(bytes));
                 complete += 1;
                 continue;
             }
-            let available = shared.credit.available();
+            let available = self.credit.available();
             if entries.is_empty() && shared.in_socket.is_empty() && available >= PIECE_COST_MIN {
                 // No piece in flight could bring more credit: send what there is covers.
                 let length = available.min(rest.len() as u64);
                 *sent += length as usize;
                 total_cost = length.max(PIECE_COST_MIN);
-                shared.credit.take(total_cost);
+                self.credit.take(total_cost);
                 entries.push(DataEntry { end: false, length, body_length: length, ..plain });
                 parts.push(Part::Bytes(rest.slice(..length as usize)));
             }
@@ -117,7 +117,7 @@ impl<F: Clone> Fetch<F> {
             }
         };
         self.sent_bytes += sent_bytes;
-        shared.costs.push_back((self.ticket, cost));
+        shared.costs.push_back((self.ticket, self.credit.clone(), cost));
         let mut frames: Vec<_> = self.envelope.iter().cloned().map(Part::Bytes).collect();
         frames.push(Part::Bytes(header.into()));
         frames.append(&mut parts);

@@ -2,11 +2,10 @@
 
 use super::{Fetch, FileState};
 use crate::limits::PIECE_COST_MIN;
-use crate::server::session::Shared;
 use crate::server::stats::{TransferStats, Wait};
 
 impl<F: Clone> Fetch<F> {
-    pub(in crate::server::session) fn stats(&self, shared: &Shared<F>) -> TransferStats {
+    pub(in crate::server::session) fn stats(&self) -> TransferStats {
         let files = self.request.files.len();
         let current = self.next.saturating_sub(self.files.len());
         let path = self.request.files.get(current).map(|file| file.path.as_bytes().to_vec());
@@ -16,12 +15,12 @@ impl<F: Clone> Fetch<F> {
             files,
             files_done: current.min(files),
             sent_bytes: self.sent_bytes,
-            wait: self.wait(shared),
+            wait: self.wait(),
         }
     }
 
-    fn wait(&self, shared: &Shared<F>) -> Option<Wait> {
-        let has_credit = shared.credit.available() >= PIECE_COST_MIN;
+    fn wait(&self) -> Option<Wait> {
+        let has_credit = self.credit.available() >= PIECE_COST_MIN;
         match self.files.front() {
             None if self.preparing.is_some() => Some(Wait::Disk),
             None => Some(Wait::OpenFiles),

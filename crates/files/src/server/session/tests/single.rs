@@ -19,7 +19,7 @@ fn large(file: &FakeFile) -> Prepared<FakeFile> {
 
 #[test]
 fn credit_saturates() {
-    let mut credit = Credit::default();
+    let credit = Credit::default();
     credit.add(CREDIT_BYTES_MAX);
     credit.add(5);
     assert_eq!(credit.available(), CREDIT_BYTES_MAX);
@@ -101,12 +101,12 @@ fn names_in_fetches_are_limited_per_client_and_for_all() {
             credit_bytes: 1,
             files: vec![wanted; count],
         };
-        let credit_before = session.shared.credit.available();
+        let credit_before = session.shared.credits.available();
         session.request(Vec::new(), Ok(Request::Fetch(request)));
         let refused = session.next_message().is_some();
-        assert_eq!(refused, session.ids().all(|(of, _)| of != id));
+        assert_eq!(refused, session.requests().all(|(of, ..)| of != id));
         // A client that is refused has given its credit all the same.
-        assert_eq!(session.shared.credit.available(), credit_before + 1);
+        assert_eq!(session.shared.credits.available(), credit_before + 1);
         !refused
     };
     let fetch = |session: &mut Session<FakeFile>, id| fetch_of(session, id, FETCH_FILES_MAX);
@@ -175,7 +175,7 @@ fn pages_are_made_as_the_client_reads_them() {
         read += 1;
         make(&mut session, &mut left, REPLY_BYTES_WAITING_MAX / PAGE_BYTES_EXPECTED);
     }
-    assert_eq!((read, session.ids().count()), (3 * REQUESTS_MAX, 0));
+    assert_eq!((read, session.requests().count()), (3 * REQUESTS_MAX, 0));
     assert!(left.values().all(|left| *left == 0));
 }
 
@@ -301,4 +301,40 @@ fn an_error_is_the_last_frame_of_a_plain_request() {
         let came: String = messages.into_iter().collect();
         assert_eq!((came, opened), (whole(bad, '!') + &whole(frames, '.'), 2), "{bad} of {frames}");
     }
+}
+
+#[test]
+fn clients_behind_a_proxy_have_their_own_ids_and_a_silent_one_gives_way() {
+    let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
+    let client = |name: &'static str| vec![Bytes::from_static(name.as_bytes())];
+    let replies = |session: &mut Session<FakeFile>| -> Vec<(Bytes, Reply)> {
+        let messages = std::iter::from_fn(|| session.next_message());
+        let frames = messages.map(|message| match &message.parts[..] {
+            [Part::Bytes(envelope), Part::Bytes(_), Part::Bytes(json)] => (envelope.clone(), Reply::decode(json).unwrap()),
+            other => panic!("{other:?}"),
+        });
+        frames.collect()
+    };
+    let list = |session: &mut Session<FakeFile>, name, id| {
+        let request = ListRequest { id, target: ListTarget::Path(WirePath::default()), recursive: false, digest: false };
+        session.request(client(name), Ok(Request::List(request)));
+    };
+    (0..REQUESTS_MAX as u32 - 1).for_each(|id| list(&mut session, "gone", id));
+    list(&mut session, "active", 0);
+    assert!(replies(&mut session).is_empty());
+    list(&mut session, "active", 1);
+    let refused = replies(&mut session);
+    assert!(matches!(&refused[..], [(to, Reply::Error(error))] if to == "active" && error.code == ErrorCode::Busy));
+
+    for _ in 0..MESSAGES_UNHEARD_MAX {
+        session.request(client("active"), Ok(Request::Credit { bytes: 1 }));
+    }
+    list(&mut session, "active", 1);
+    let displaced = replies(&mut session);
+    assert!(matches!(&displaced[..], [(to, Reply::Error(error))] if to == "gone" && error.code == ErrorCode::Busy));
+    // The other client's requests are not its own.
+    session.request(client("active"), Ok(Request::Cancel { id: 40 }));
+    assert_eq!(session.requests().count(), REQUESTS_MAX);
+    session.request(client("active"), Ok(Request::Cancel { id: 0 }));
+    assert_eq!(session.requests().count(), REQUESTS_MAX - 1);
 }
