@@ -19,6 +19,9 @@ pub enum HashError {
     /// The file changed before or while it was read.
     #[error("the file changed while it was hashed")]
     Changed,
+    /// The file ends before its size, and didn't change.
+    #[error("{}", RootError::SizeUnknown)]
+    SizeUnknown,
     /// The caller cancelled it.
     #[error("hashing was given up")]
     GivenUp,
@@ -86,6 +89,9 @@ impl FileHasher {
                 &zeros[..usize::try_from(hole).unwrap_or(READ_BYTES).min(zeros.len())]
             } else {
                 match file.read_at(&mut buffer, self.at) {
+                    Ok(0) if FileStat::try_from(file).is_ok_and(|now| now.same_content(stat)) => {
+                        return Err(HashError::SizeUnknown);
+                    }
                     Ok(0) => return Err(HashError::Changed),
                     Ok(count) => buffer.get(..count).unwrap_or_default(),
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,

@@ -4,10 +4,10 @@ use super::{FileKind, FileStat, RootError, Timestamp};
 use crate::path::check_name;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    Access, AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, accessat, chmod, fchmod, fcntl_setfl,
+    Access, AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, accessat, chmod, fchmod, fcntl_setfl,
     fstat, futimens, linkat, mkdirat, openat, readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, pread};
 use std::fs::File;
 
 /// An open directory below a [`Root`](super::Root).
@@ -249,12 +249,21 @@ fn modified_only(time: Timestamp) -> Timestamps {
 
 /// Checks that an open file is a regular one, and clears O_NONBLOCK, with which some file systems give EAGAIN when read.
 pub(super) fn regular(descriptor: OwnedFd) -> Result<(File, FileStat), RootError> {
-    let stat = fstat(&descriptor)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(RootError::NotAFile);
-    }
+    let stat = regular_stat(&descriptor)?;
     fcntl_setfl(&descriptor, OFlags::empty())?;
-    let stat = FileStat::from(stat);
-    debug_assert_eq!(stat.kind, FileKind::File);
     Ok((descriptor.into(), stat))
+}
+
+/// As [`regular`]; a file of size 0 must be empty.
+pub(super) fn regular_with_size(descriptor: OwnedFd) -> Result<(File, FileStat), RootError> {
+    // With O_NONBLOCK, as some files of /proc wait for content.
+    if regular_stat(&descriptor)?.size == 0 && !matches!(pread(&descriptor, &mut [0], 0), Ok(0)) {
+        return Err(RootError::SizeUnknown);
+    }
+    regular(descriptor)
+}
+
+fn regular_stat(descriptor: &OwnedFd) -> Result<FileStat, RootError> {
+    let stat = FileStat::from(fstat(descriptor)?);
+    if stat.kind == FileKind::File { Ok(stat) } else { Err(RootError::NotAFile) }
 }

@@ -42,6 +42,9 @@ pub enum RootError {
     /// A directory or special file where a regular file is needed.
     #[error("not a regular file")]
     NotAFile,
+    /// Its content isn't what its size says, which pseudo and FUSE file systems make up as it is read.
+    #[error("its size isn't known beforehand, as in /proc and /sys: copy it to a file, and serve that")]
+    SizeUnknown,
     /// A regular or special file where a directory is needed.
     #[error("not a directory")]
     NotADirectory,
@@ -201,13 +204,14 @@ impl Root {
         }
     }
 
-    /// Opens a regular file for reading, following links as this root does. Never waits for the other end of a pipe.
+    /// Opens a regular file for reading, following links as this root does. Never waits for the other end of a pipe. Fails with
+    /// [`RootError::SizeUnknown`] if the file says that it is empty and isn't.
     pub fn open_file(&self, path: &RelPath) -> Result<(File, FileStat), RootError> {
         let path = self.actual(path)?;
         if path.is_root() {
             return Err(RootError::NotAFile);
         }
-        dir::regular(self.resolver.open(path, READING)?)
+        dir::regular_with_size(self.resolver.open(path, READING)?)
     }
 
     /// Opens a file as [`Root::open_file`] does, if its path crosses no mount; `None` if it does or leads out of the root. Without openat2 mounts
@@ -215,7 +219,7 @@ impl Root {
     pub fn open_unmounted_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
         let path = self.actual(path)?;
         match self.resolver.open_unmounted(path, READING) {
-            Ok(descriptor) => dir::regular(descriptor).map(Some),
+            Ok(descriptor) => dir::regular_with_size(descriptor).map(Some),
             Err(Errno::XDEV) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
@@ -238,7 +242,7 @@ impl Root {
             return Ok(None);
         }
         match self.resolver.open_cached(path, READING) {
-            Ok(descriptor) => dir::regular(descriptor).map(Some),
+            Ok(descriptor) => dir::regular_with_size(descriptor).map(Some),
             // Out of the root, or to what is mounted below it: opening it the other way tells.
             Err(Errno::AGAIN | Errno::XDEV) => Ok(None),
             Err(errno) => Err(errno.into()),

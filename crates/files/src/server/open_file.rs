@@ -61,11 +61,16 @@ impl OpenFile {
         while bytes.len() < length {
             let at = offset.saturating_add(bytes.len() as u64);
             if bytes.append_from(&*self.file, at).map_err(|errno| Failure::io(&errno.into()))? == 0 {
-                return Err(Failure::changed("the file shrank while it was sent"));
+                return Err(self.ended_early());
             }
         }
         bytes.truncate(length);
         Ok(bytes)
+    }
+
+    /// The failure if the file has fewer bytes than it said. Blocks unless the file is on a local file system.
+    pub(super) fn ended_early(&self) -> Failure {
+        self.check().err().unwrap_or_else(|| RootError::SizeUnknown.into())
     }
 
     /// Fails if the file's times or size have changed since it was opened. Blocks unless the file is on a local file system.
@@ -119,7 +124,7 @@ impl From<RootError> for Failure {
                 ErrorCode::NotFound
             }
             RootError::Denied => ErrorCode::Denied,
-            RootError::NotAFile => ErrorCode::NotAFile,
+            RootError::NotAFile | RootError::SizeUnknown => ErrorCode::NotAFile,
             // A limit of this server, not an error of its disk.
             RootError::TooMany(_) => ErrorCode::BadRequest,
             RootError::Exists | RootError::Io(_) => ErrorCode::Io,

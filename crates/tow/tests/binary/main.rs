@@ -27,4 +27,5 @@ mod replies;
 mod requests;
 mod serving;
 mod slow_disk;
+mod special_files;
 mod wrong_peers;

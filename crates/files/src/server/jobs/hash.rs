@@ -4,6 +4,7 @@ use super::Answer;
 use super::pool::{Context, Done, Pool, Requester};
 use crate::digest::{Digest, Digested, FileHasher, FileKey, HashError};
 use crate::protocol::ErrorCode;
+use crate::root::RootError;
 use crate::server::Failure;
 use crate::server::open_file::OpenFile;
 use std::collections::HashMap;
@@ -127,6 +128,7 @@ impl Context {
 fn failure(error: &HashError) -> Failure {
     match error {
         HashError::Changed => Failure::changed(error.to_string()),
+        HashError::SizeUnknown => RootError::SizeUnknown.into(),
         HashError::Io(error) => Failure::io(error),
         HashError::GivenUp => Failure::new(ErrorCode::Other, error.to_string()),
     }

@@ -236,11 +236,12 @@ impl Batch<'_> {
 fn read_whole(source: &OpenFile, buffer: &mut PageBuffer) -> Result<bool, Failure> {
     // Small, so this fits.
     let size = usize::try_from(source.stat.size.min(CHUNK_BYTES_MAX)).unwrap_or(0);
-    if source.append(buffer, size)? != size {
-        return Ok(false);
-    }
-    match source.check() {
+    let length = source.append(buffer, size)?;
+    let checked = if length < size { Err(source.ended_early()) } else { source.check() };
+    match checked {
         Err(failure) if failure.code == ErrorCode::Changed => Ok(false),
+        // It grew.
+        Ok(()) if length > size => Ok(false),
         other => other.map(|()| true),
     }
 }
