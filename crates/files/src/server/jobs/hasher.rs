@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes hashed in a slice: a part of a second, unless the disk is slow.
-pub(crate) const SLICE_BYTES: u64 = 256 << 20;
+/// Bytes hashed in a slice: some hundredths of a second, unless the disk is slow.
+pub(crate) const SLICE_BYTES: u64 = 64 << 20;
 /// Bytes from which on the state of a cancelled hash is kept.
 const KEPT_FROM_BYTES: u64 = 16 << 20;
 /// Cancelled hashes that are kept.

@@ -17,6 +17,7 @@ use crate::server::resource_errors::Shortage;
 use bytes::Bytes;
 use std::fs::File;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 use towpath_quota::{Permit, Quota};
 
@@ -35,6 +36,8 @@ pub(crate) const FIRST_PAGE_ENTRIES: usize = 512;
 /// Entries of later pages. Fewer than the protocol allows, since a client receives nothing while it processes a page.
 pub(crate) const PAGE_ENTRIES_MAX: usize = 1024;
 const _: () = assert!(PAGE_ENTRIES_MAX <= LIST_PAGE_ENTRIES_MAX);
+/// Time after which a walk that hasn't filled its page gives way to others, and goes on later.
+const SLICE_TIME: Duration = Duration::from_millis(20);
 /// Bytes hashed for a page before it is sent, so that the client sees progress.
 const PAGE_HASHED_BYTES: u64 = 1 << 30;
 
@@ -77,7 +80,7 @@ impl List {
         pool.run_steps(threads, group, requester, failed, move |context| {
             let root = &request.snapshot.root(&context.root);
             let (hasher, names, cancel) = (&context.hasher, &request.list_names, &request.cancel);
-            let lister = Lister { root, hasher, names, cancel };
+            let lister = Lister { root, hasher, names, cancel, slice: SLICE_TIME };
             let listing = match walk.take()? {
                 Walk::New(begin) => lister.begin(&begin).map(Box::new),
                 Walk::Begun(listing) => Ok(listing),
@@ -106,6 +109,33 @@ pub(crate) struct Lister<'a> {
     /// The client's share of [`Quotas::list_names`](crate::server::quota::Quotas::list_names).
     pub(crate) names: &'a Arc<Quota>,
     pub(crate) cancel: &'a CancelToken,
+    /// Time after which a walk gives way to others.
+    pub(crate) slice: Duration,
+}
+
+/// The time of a walk until it gives way to others. It always gets on by a step.
+struct Slice {
+    ends: Instant,
+    is_begun: bool,
+}
+
+impl Slice {
+    fn is_over(&mut self) -> bool {
+        std::mem::replace(&mut self.is_begun, true) && Instant::now() >= self.ends
+    }
+}
+
+/// Why a walk doesn't go on now.
+enum Stop {
+    /// It gives way to others.
+    Later,
+    Failed(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Failed(failure)
+    }
 }
 
 /// A listing: the position of the walk. Holds no descriptors between two pages.
@@ -240,27 +270,37 @@ impl Lister<'_> {
         };
         let entries_max = listing.page_entries;
         let slice_end = listing.hashed.saturating_add(SLICE_BYTES);
-        while page.entries() < entries_max && listing.hashed < PAGE_HASHED_BYTES {
+        let mut slice = Slice { ends: Instant::now() + self.slice, is_begun: false };
+        loop {
+            let is_full = page.entries() >= entries_max || listing.hashed >= PAGE_HASHED_BYTES;
+            if is_full && (listing.held_back.is_some() || listing.is_through()) {
+                break;
+            }
             if self.cancel.is_cancelled() {
                 if let Some((_, _, Some(hasher))) = listing.hashing.take() {
                     self.hasher.keep(hasher);
                 }
                 return Err(Failure::new(ErrorCode::Other, "cancelled"));
             }
-            let Some(mut entry) = self.held_back_or_next(listing)? else { break };
+            let mut entry = match self.held_back_or_next(listing, &mut slice) {
+                Ok(Some(entry)) => entry,
+                Ok(None) => break,
+                Err(Stop::Failed(failure)) => return Err(failure),
+                Err(Stop::Later) => return Ok(listing.pause(page)),
+            };
+            // If the page is full just at the end, no further one must be promised.
+            if is_full {
+                listing.held_back = Some(entry);
+                break;
+            }
             if listing.hashed >= slice_end || !self.add_digest(listing, &mut entry)? {
                 listing.held_back = Some(entry);
-                listing.page = Some(page);
-                return Ok(None);
+                return Ok(listing.pause(page));
             }
             if !page.push(&entry) {
                 listing.held_back = Some(entry);
                 break;
             }
-        }
-        if listing.held_back.is_none() && !listing.is_through() && page.entries() >= entries_max {
-            // If the page is full just at the end, no further one must be promised.
-            listing.held_back = self.next(listing)?;
         }
         listing.page_entries = (entries_max * 2).min(PAGE_ENTRIES_MAX);
         let more = listing.held_back.is_some() || !listing.is_through();
@@ -268,16 +308,19 @@ impl Lister<'_> {
         Ok(Some(Page { json: page.finish(more).into(), more }))
     }
 
-    fn held_back_or_next(&self, listing: &mut Listing) -> Result<Option<ListEntry>, Failure> {
+    fn held_back_or_next(&self, listing: &mut Listing, slice: &mut Slice) -> Result<Option<ListEntry>, Stop> {
         match listing.held_back.take() {
             Some(entry) => Ok(Some(entry)),
-            None => self.next(listing),
+            None => self.next(listing, slice),
         }
     }
 
     /// Walks to the next entry. Fails if the listing can't go on.
-    fn next(&self, listing: &mut Listing) -> Result<Option<ListEntry>, Failure> {
+    fn next(&self, listing: &mut Listing, slice: &mut Slice) -> Result<Option<ListEntry>, Stop> {
         while let Some(level) = listing.levels.last_mut() {
+            if slice.is_over() {
+                return Err(Stop::Later);
+            }
             if self.cancel.is_cancelled() {
                 return Ok(None);
             }
@@ -305,7 +348,7 @@ impl Lister<'_> {
                     if matches!(error, RootError::NotFound) {
                         continue;
                     }
-                    return failed(&level.path, error).map(Some);
+                    return Ok(Some(failed(&level.path, error)?));
                 }
             };
             let (stat, target) = match look(dir, &name) {
@@ -314,7 +357,7 @@ impl Lister<'_> {
                 Err(error) => {
                     // Otherwise it can't match, and its error doesn't matter.
                     if is_listed || glob.as_mut().is_none_or(|glob| glob.may_match_below(path.as_bytes())) {
-                        return failed(&path, error).map(Some);
+                        return Ok(Some(failed(&path, error)?));
                     }
                     continue;
                 }
@@ -328,8 +371,8 @@ impl Lister<'_> {
                     match self.descend(listing, &path, all_below) {
                         Ok(()) => {}
                         Err(LevelError::Root(RootError::NotFound)) => continue,
-                        Err(LevelError::Root(error)) => return failed(&path, error).map(Some),
-                        Err(LevelError::Busy(failure)) => return Err(failure),
+                        Err(LevelError::Root(error)) => return Ok(Some(failed(&path, error)?)),
+                        Err(LevelError::Busy(failure)) => return Err(failure.into()),
                     }
                 }
             }
@@ -414,6 +457,15 @@ impl From<LevelError> for Failure {
 }
 
 impl Listing {
+    /// Keeps the page for the next slice. Of the directories only the lowest stays open: many listings may wait.
+    fn pause(&mut self, page: PageWriter) -> Option<Page> {
+        self.page = Some(page);
+        if let Some((_, above)) = self.levels.split_last_mut() {
+            above.iter_mut().for_each(|level| level.open = None);
+        }
+        None
+    }
+
     fn is_through(&self) -> bool {
         self.levels.iter().all(|level| level.names.is_empty())
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::protocol::control::Reply;
 use crate::digest::DigestCache;
 use crate::server::limits::CLIENT_LIST_NAMES_BYTES_MAX;
 use crate::server::quota::Quotas;
@@ -13,7 +14,7 @@ fn a_listing_over_its_quota_of_names_is_busy() {
     let root = Root::serve(temp.path()).unwrap();
     let (hasher, all) = (Hasher::new(DigestCache::new(0)), Quotas::new(0));
     let (names, cancel) = (&all.client().list_names, &CancelToken::new());
-    let lister = Lister { root: &root, hasher: &hasher, names, cancel };
+    let lister = Lister { root: &root, hasher: &hasher, names, cancel, slice: Duration::from_secs(3600) };
     let list = |lister: &Lister, request| lister.begin(&request).and_then(|mut listing| lister.page(&mut listing));
     let request = |target| ListRequest { id: 1, target, recursive: false, digest: false };
     let flat = || request(ListTarget::Path(WirePath::default()));
@@ -31,4 +32,40 @@ fn a_listing_over_its_quota_of_names_is_busy() {
     drop(held);
     assert!(list(&lister, recursive()).is_ok());
     assert_eq!(all.list_names.used(), 0);
+}
+
+#[test]
+fn a_walk_gives_way_and_goes_on_where_it_was() {
+    let temp = tempfile::tempdir().unwrap();
+    for number in 0..200 {
+        std::fs::create_dir_all(temp.path().join(format!("{number}"))).unwrap();
+        std::fs::write(temp.path().join(format!("{number}/a")), b"").unwrap();
+    }
+    let root = Root::serve(temp.path()).unwrap();
+    let (hasher, all) = (Hasher::new(DigestCache::new(0)), Quotas::new(0));
+    let (names, cancel) = (&all.client().list_names, &CancelToken::new());
+    let list = |slice, target| {
+        let lister = Lister { root: &root, hasher: &hasher, names, cancel, slice };
+        let request = ListRequest { id: 1, target, recursive: true, digest: false };
+        let mut listing = lister.begin(&request).unwrap();
+        let (mut entries, mut slices) = (Vec::new(), 0);
+        loop {
+            slices += 1;
+            let Some(page) = lister.page(&mut listing).unwrap() else { continue };
+            let Reply::List(reply) = Reply::decode(&page.json).unwrap() else { panic!("no page") };
+            entries.extend(reply.entries);
+            if !page.more {
+                return (entries, slices);
+            }
+        }
+    };
+    let targets = [("**/1*/a", 111), ("**/nothing", 0), ("*", 400)];
+    for (glob, count) in targets {
+        let target = || ListTarget::Glob { glob: glob.into() };
+        let (whole, pages) = list(Duration::from_secs(3600), target());
+        let (in_slices, slices) = list(Duration::ZERO, target());
+        assert_eq!((whole.len(), pages), (count, 1), "{glob}");
+        assert_eq!(in_slices, whole, "{glob}");
+        assert!(slices >= 400, "{glob}: {slices}");
+    }
 }
