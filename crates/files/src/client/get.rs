@@ -17,7 +17,7 @@ use super::transfer::{
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{Base, Compression, DirStat};
+use crate::protocol::control::{Base, Compression, DirStat, FollowLinks};
 use towpath_blocking::CancelToken;
 
 /// Default credit window, in bytes.
@@ -42,6 +42,8 @@ pub struct GetOptions {
     pub connect: ConnectOptions,
     /// A path or a pattern on the server.
     pub source: Source,
+    /// Links that are followed: by default the source itself, if it is one.
+    pub follow: FollowLinks,
     /// The destination.
     pub destination: Destination,
     /// Whether content is verified by its digest.
@@ -76,6 +78,7 @@ impl GetOptions {
         Self {
             connect: ConnectOptions::new(endpoint),
             source,
+            follow: FollowLinks::Path,
             destination: Destination::Path(None),
             verify: true,
             compress: None,
@@ -173,7 +176,7 @@ const WARNINGS_KEPT_MAX: usize = 1000;
 pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &CancelToken) -> Result<Summary, GetError> {
     let begun = Instant::now();
     tracing::info!("buffers of {}", towpath_buffers::describe_buffer_bytes());
-    let GetOptions { connect, source, destination, verify, compress, chunk_bytes, window_bytes, durable } = options;
+    let GetOptions { connect, source, follow, destination, verify, compress, chunk_bytes, window_bytes, durable } = options;
     let in_order = matches!(destination, Destination::Writer(_));
     if in_order && matches!(source, Source::Glob(_)) {
         let message = "a pattern was given where a single file is needed".to_owned();
@@ -183,6 +186,7 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
     let durable = durable && matches!(destination, Destination::Path(_));
     let transfer = TransferOptions {
         source: source.clone(),
+        follow,
         window_bytes,
         chunk_bytes,
         compress,

@@ -11,7 +11,7 @@ use super::get::GetError;
 use super::idle_timer::IdleTimer;
 use super::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT, TransferError};
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{Base, EntryKind, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request};
+use crate::protocol::control::{Base, EntryKind, ListEntry, ListPage, FollowLinks, ListRequest, ListTarget, Reply, Request};
 use towpath_blocking::CancelToken;
 
 /// Bytes that a server may hash for a page, beside its last file.
@@ -28,6 +28,8 @@ pub struct ListOptions {
     pub recursive: bool,
     /// Include digests, for which the server may have to hash.
     pub digest: bool,
+    /// Links that are listed as what they lead to.
+    pub follow: FollowLinks,
 }
 
 /// Lists a path: calls `take` with every entry in the server's order, and returns what the path is.
@@ -148,9 +150,9 @@ impl<'a> Listing<'a> {
     }
 
     fn request(&self) -> Request {
-        let ListOptions { target, recursive, digest, .. } = self.options.clone();
+        let ListOptions { target, recursive, digest, follow, .. } = self.options.clone();
         let digest = digest && !self.surveying;
-        Request::List(ListRequest { id: self.id, target, recursive, digest })
+        Request::List(ListRequest { id: self.id, target, recursive, digest, follow })
     }
 
     /// How much longer than usual the server may be silent: it hashes at most one page, which ends with its largest
@@ -200,7 +202,8 @@ mod tests {
 
     fn options(digest: bool) -> ListOptions {
         let connect = ConnectOptions::new("tcp://127.0.0.1:1".parse().unwrap());
-        ListOptions { connect, target: ListTarget::Path(WirePath::default()), recursive: true, digest }
+        let target = ListTarget::Path(WirePath::default());
+        ListOptions { connect, target, recursive: true, digest, follow: FollowLinks::None }
     }
 
     fn page(id: u32, path: &str, kind: EntryKind, more: bool) -> Inbound {

@@ -67,8 +67,10 @@ fn fetches() -> impl Strategy<Value = FetchRequest> {
 
 fn requests() -> impl Strategy<Value = Request> {
     let target = prop_oneof![paths().prop_map(ListTarget::Path), ".{0,40}".prop_map(|glob| ListTarget::Glob { glob })];
-    let list = (any::<u32>(), target, any::<bool>(), any::<bool>())
-        .prop_map(|(id, target, recursive, digest)| Request::List(ListRequest { id, target, recursive, digest }));
+    let follow = prop_oneof![Just(FollowLinks::None), Just(FollowLinks::Path), Just(FollowLinks::All)];
+    let list = (any::<u32>(), target, any::<bool>(), any::<bool>(), follow).prop_map(
+        |(id, target, recursive, digest, follow)| Request::List(ListRequest { id, target, recursive, digest, follow }),
+    );
     let leaves = (any::<u32>(), paths(), digests(), any::<u32>(), any::<u32>())
         .prop_map(|(id, path, digest, from, count)| Request::Leaves(LeavesRequest { id, path, digest, from, count }));
     let confirmed = (any::<u32>(), paths(), option::of(digests()), any::<bool>());
@@ -295,7 +297,8 @@ fn the_documents_examples_are_read() {
     assert_eq!((fetch.compress, fetch.files[1].unless), (Some(Compression::Zstd), Some(stat)));
     let list = Request::decode(br#"{"op":"list","id":1}"#);
     let root = ListTarget::Path(WirePath::default());
-    assert_eq!(list, Ok(Request::List(ListRequest { id: 1, target: root, recursive: false, digest: false })));
+    let (recursive, digest, follow) = (false, false, FollowLinks::None);
+    assert_eq!(list, Ok(Request::List(ListRequest { id: 1, target: root, recursive, digest, follow })));
     assert_eq!(Reply::decode(br#"{"re":"whatever","x":[]}"#), Ok(Reply::Unknown));
 }
 

@@ -269,6 +269,11 @@ impl Root {
         self.any_dir(&parent)?.stat(name)
     }
 
+    /// Metadata of what a path leads to, links followed as this root does.
+    pub fn stat_followed(&self, path: &RelPath) -> Result<FileStat, RootError> {
+        Ok(rustix::fs::fstat(self.resolver.open(self.actual(path)?, OFlags::PATH)?)?.into())
+    }
+
     /// Target of a link, as stored.
     pub fn read_link(&self, path: &RelPath) -> Result<Vec<u8>, RootError> {
         let (parent, name) = self.actual(path)?.split().ok_or(RootError::NotFound)?;

@@ -55,6 +55,8 @@ pub struct FileStat {
     pub changed: Timestamp,
     /// The permission bits.
     pub mode: u32,
+    /// Names of it: several if it has hard links.
+    pub links: u64,
     /// Bytes allocated on disk: fewer than its size if it has holes.
     pub allocated: u64,
 }
@@ -94,6 +96,7 @@ impl From<Stat> for FileStat {
                 nanoseconds: u32::try_from(stat.st_ctime_nsec).unwrap_or(0),
             },
             mode: u32::from(stat.st_mode) & PERMISSION_BITS,
+            links: u64::try_from(stat.st_nlink).unwrap_or(1),
             allocated: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(STAT_BLOCK_BYTES),
         }
     }

@@ -503,7 +503,7 @@ fn server_that_sends_only_useless_messages_is_given_up() {
                 }
                 _ => {
                     let target = ListTarget::Path(b"f".to_vec().into());
-                    let options = ListOptions { connect: options.connect, target, recursive: false, digest: false };
+                    let options = ListOptions { connect: options.connect, target, recursive: false, digest: false, follow: FollowLinks::None };
                     list(&options, &mut |_| Ok(()), &CancelToken::new()).map(drop)
                 }
             };
@@ -560,7 +560,7 @@ fn partly_delivered_listing_is_not_restarted() {
     });
     let connect = ConnectOptions::new(server.endpoint.clone());
     let target = ListTarget::Path(b"".to_vec().into());
-    let options = ListOptions { connect, target, recursive: true, digest: false };
+    let options = ListOptions { connect, target, recursive: true, digest: false, follow: FollowLinks::None };
     let mut told = 0;
     let take = &mut |_| {
         told += 1;

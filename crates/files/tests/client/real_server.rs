@@ -9,7 +9,7 @@ use towpath_files::client::{
     CancelToken, ConnectOptions, Destination, GetError, ListOptions, Source, TransferError, get, list,
 };
 use towpath_files::protocol::ErrorCode;
-use towpath_files::protocol::control::{Base, Compression, ListTarget};
+use towpath_files::protocol::control::{Base, Compression, FollowLinks, ListTarget};
 
 use crate::support::*;
 
@@ -89,7 +89,7 @@ fn hashing_a_large_existing_file_is_no_stall() {
     // The server has hashed it before: only this side takes its time.
     let connect = ConnectOptions::new(server.endpoint.clone());
     let target = ListTarget::Path(b"large".to_vec().into());
-    let listing = ListOptions { connect, target, recursive: false, digest: true };
+    let listing = ListOptions { connect, target, recursive: false, digest: true, follow: FollowLinks::None };
     list(&listing, &mut |_| Ok(()), &CancelToken::new()).unwrap();
     let mut options = options(&server.endpoint, path_source("large"), destination.path());
     options.connect.idle_timeout = std::time::Duration::from_secs(1);

@@ -12,8 +12,8 @@ use towpath_files::digest::{Digest, LeafHasher, LeafSize};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::{
-    Base, DigestReply, ErrorReply, FileAnswer, FileMetadata, FilesReply, LeavesReply, LeavesRequest, Range, Reply,
-    Request, VoidReply,
+    Base, DigestReply, ErrorReply, FileAnswer, FileMetadata, FilesReply, FollowLinks, LeavesReply, LeavesRequest, Range,
+    Reply, Request, VoidReply,
 };
 use towpath_files::protocol::data::{Body, DataEntry, DataHeader};
 use towpath_files::root::Timestamp;
@@ -77,6 +77,7 @@ impl Play {
             verify,
             durable: knobs & 4 != 0,
             idle_timeout: Duration::from_secs(30),
+            follow: if knobs & 8 == 0 { FollowLinks::None } else { FollowLinks::All },
             in_order: knobs & 0xf0 == 0xf0,
         };
         let mut play = Play {

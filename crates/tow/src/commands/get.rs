@@ -21,7 +21,7 @@ use towpath_files::client::{
 use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
-use towpath_files::protocol::control::Compression;
+use towpath_files::protocol::control::{Compression, FollowLinks};
 use towpath_sockets::Refusal;
 
 /// Failures of single files, and warnings, that are printed.
@@ -82,6 +82,12 @@ pub struct Arguments {
     /// Show no progress bar.
     #[arg(long, short)]
     quiet: bool,
+    /// Copy what links lead to, as long as it is below the root, instead of the links.
+    #[arg(long, short = 'L', conflicts_with = "links")]
+    follow_links: bool,
+    /// Copy a link that is named as it is [default: what it leads to]
+    #[arg(long)]
+    links: bool,
     /// Don't check files against their BLAKE3 digests.
     #[arg(long)]
     no_verify: bool,
@@ -139,6 +145,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let location = Location::parse(&arguments.location)?;
     let mut options = GetOptions::new(location.endpoint.clone(), source_of(&location)?);
     options.connect = arguments.server.options(location.endpoint)?;
+    options.follow = match (arguments.follow_links, arguments.links) {
+        (true, _) => FollowLinks::All,
+        (false, true) => FollowLinks::None,
+        (false, false) => FollowLinks::Path,
+    };
     options.verify = !arguments.no_verify;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
     let chunk_bytes = if arguments.zstd { COMPRESSED_CHUNK_BYTES } else { CHUNK_BYTES_DEFAULT };

@@ -9,10 +9,11 @@ use crate::commands::get::{cancel_on_signal, failure_at, source_of};
 use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use towpath_files::client::{CancelToken, GetError, ListOptions, Source, TransferError, list};
 use towpath_files::path::Escaped;
-use towpath_files::protocol::control::{Base, EntryKind, ListEntry, ListTarget, WirePath};
+use towpath_files::protocol::control::{Base, EntryKind, FollowLinks, ListEntry, ListTarget, WirePath};
 
 /// Arguments of `tow ls`.
 #[derive(clap::Args)]
@@ -22,6 +23,9 @@ pub struct Arguments {
     /// List everything below directories.
     #[arg(long, short)]
     recursive: bool,
+    /// List what links lead to, as long as it is below the root, instead of the links.
+    #[arg(long, short = 'L')]
+    follow_links: bool,
     /// Show the BLAKE3 digest of each file; hashing may take a while.
     #[arg(long)]
     digest: bool,
@@ -44,6 +48,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         target,
         recursive: arguments.recursive,
         digest: arguments.digest,
+        follow: match arguments.follow_links {
+            true => FollowLinks::All,
+            // As with ls(1), a slash asks for what the link leads to.
+            false if arguments.location.as_bytes().ends_with(b"/") => FollowLinks::Path,
+            false => FollowLinks::None,
+        },
     };
     let watchdog = Watchdog::new();
     let cancel = cancel_on_signal(watchdog.heartbeat())?;

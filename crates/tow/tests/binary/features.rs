@@ -344,23 +344,6 @@ fn escaped_wildcards_name_one_file() {
 }
 
 #[test]
-fn fetched_symbolic_link_is_reported() {
-    let folder = tempdir().expect("a folder");
-    let served = folder.path().join("served");
-    write(&served.join("sub/file"), b"contents");
-    symlink("sub/file", served.join("link")).expect("link");
-    let server = Server::start(&served);
-    let copy = folder.path().join("copy");
-    let outcome = get(&server.url("link"), &copy).expect_code(0);
-    assert!(outcome.stderr.contains("link: it is a link to sub/file"), "{}", outcome.stderr);
-    assert_eq!(fs::read_link(&copy).expect("a link"), Path::new("sub/file"));
-    let outcome = run(&mut tow(["get", &server.url("link"), "-"])).expect_code(1);
-    assert!(outcome.stderr.contains("a link to sub/file") && outcome.stdout.is_empty(), "{}", outcome.stderr);
-    let tree = get(&server.url(""), &folder.path().join("tree")).expect_code(0);
-    assert!(!tree.stderr.contains("link"), "{}", tree.stderr);
-}
-
-#[test]
 fn ls_prints_names_sizes_and_digests() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");

@@ -19,6 +19,7 @@ mod help;
 mod hostile_server;
 mod keys;
 mod limits;
+mod links;
 mod local_users;
 mod logins;
 mod paths;

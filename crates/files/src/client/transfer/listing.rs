@@ -17,7 +17,7 @@ use crate::client::names;
 use crate::path::{Escaped, RelPath};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{
-    Base, DirStat, EntryKind, LinkTarget, ListEntry, ListPage, ListRequest, ListTarget, Request,
+    Base, DirStat, EntryKind, LinkTarget, ListEntry, ListPage, FollowLinks, ListRequest, ListTarget, Request,
 };
 
 /// Entries of one listing; about 2^20 files are what people really have in a tree.
@@ -30,6 +30,7 @@ pub(in crate::client) const LISTING_BUSY_WAIT: Duration = Duration::from_secs(1)
 #[derive(Debug)]
 pub(super) struct Listing {
     source: Source,
+    follow: FollowLinks,
     /// Only a single file is wanted.
     single_file: bool,
     /// The open request.
@@ -69,9 +70,10 @@ pub(super) struct Opened {
 }
 
 impl Listing {
-    pub(super) fn new(source: Source, single_file: bool) -> Self {
+    pub(super) fn new(source: Source, follow: FollowLinks, single_file: bool) -> Self {
         Self {
             source,
+            follow,
             single_file,
             id: None,
             awaiting: false,
@@ -150,7 +152,8 @@ impl Listing {
                     Source::Glob(glob) => ListTarget::Glob { glob: glob.clone() },
                 };
                 self.id = Some(id);
-                Request::List(ListRequest { id, target, recursive: !self.single_file, digest: false })
+                let (recursive, follow) = (!self.single_file, self.follow);
+                Request::List(ListRequest { id, target, recursive, digest: false, follow })
             }
             Some(id) if self.entries.is_empty() && has_room => Request::More { id },
             Some(_) => return None,
@@ -191,8 +194,12 @@ impl Listing {
         if is_glob && self.entries.is_empty() {
             return Err(TransferError::nothing_matches());
         }
-        if self.single_file {
-            self.check_is_file(base)?;
+        if base == Base::Link && (self.single_file || self.follow != FollowLinks::None) {
+            return Err(self.link_error());
+        }
+        if self.single_file && base != Base::File {
+            let message = "not a single file".to_owned();
+            return Err(TransferError::Unmet { code: ErrorCode::NotAFile, message });
         }
         let name = match base {
             Base::File | Base::Link => Some(self.own_name()?),
@@ -201,17 +208,15 @@ impl Listing {
         Ok(Opened { base, name, dir: dir.filter(|_| base == Base::Dir) })
     }
 
-    fn check_is_file(&self, base: Base) -> Result<(), TransferError> {
-        let message = match base {
-            Base::File => return Ok(()),
-            Base::Link => {
-                let target = self.entries.front().and_then(|entry| entry.target.as_ref());
-                let target = target.map(LinkTarget::as_bytes).unwrap_or_default();
-                format!("a link to {}: get its target instead", Escaped(target))
-            }
-            Base::Dir | Base::Glob => "not a single file".to_owned(),
+    /// The source is a link, and a file or directory is wanted.
+    fn link_error(&self) -> TransferError {
+        let target = self.entries.front().and_then(|entry| entry.target.as_ref());
+        let target = Escaped(target.map(LinkTarget::as_bytes).unwrap_or_default());
+        let message = match self.follow {
+            FollowLinks::None => format!("a link to {target}: get its target instead"),
+            _ => format!("a link to {target}, and this server doesn't follow links: get its target instead"),
         };
-        Err(TransferError::Unmet { code: ErrorCode::NotAFile, message })
+        TransferError::Unmet { code: ErrorCode::NotAFile, message }
     }
 
     /// The last name in the path of a source that is one file. A server that serves one file lists it as its root.
@@ -285,6 +290,9 @@ impl Listing {
                 Err("refused: a directory, where a file was listed".to_owned())
             }
             EntryKind::Dir => Ok(Some(Entry::Dir(ListedDir { local, mode: entry.mode, modified: entry.mtime }))),
+            EntryKind::Link if self.follow == FollowLinks::All => {
+                Err("a link, and this server doesn't follow links".to_owned())
+            }
             EntryKind::Link => self.link(&remote, local, entry, warn),
             EntryKind::Other => self.leave_out(&remote, "it is neither a file, a directory nor a link", warn),
             EntryKind::Error => Ok(None),
@@ -302,9 +310,6 @@ impl Listing {
         if !names::link_stays_inside(&local, target) {
             let why = format!("a link to {}, which may lead out of the destination", Escaped(target));
             return self.leave_out(remote, &why, warn);
-        }
-        if matches!(self.placement, Some(Placement::As(_))) {
-            warn(format!("{remote}: it is a link to {}, and only the link is copied", Escaped(target)));
         }
         Ok(Some(Entry::Link { local, target: target.to_vec(), modified: entry.mtime }))
     }

@@ -65,7 +65,7 @@ use super::idle_timer::{IdleTimer, is_of_no_use};
 use super::reconnects::Reconnects;
 use crate::path::RelPath;
 use crate::protocol::WireError;
-use crate::protocol::control::{Compression, ListEntry, Reply, Request};
+use crate::protocol::control::{Compression, FollowLinks, ListEntry, Reply, Request};
 
 /// Chunk size, in bytes, down to which it is halved while connections break and nothing gets complete.
 const CHUNK_BYTES_RECONNECT_MIN: u64 = 64 << 10;
@@ -98,6 +98,8 @@ pub struct TransferOptions {
     pub durable: bool,
     /// How long nothing may happen before the transfer fails.
     pub idle_timeout: Duration,
+    /// Links that are followed.
+    pub follow: FollowLinks,
     /// Deliver a single file from its beginning to its end, and nothing of it that wasn't checked: for an output that can't take
     /// anything back. What fails the file fails the transfer.
     pub in_order: bool,
@@ -178,7 +180,7 @@ impl Transfer {
         Self {
             stage: Stage::Running,
             connected: false,
-            listing: Listing::new(options.source.clone(), options.in_order),
+            listing: Listing::new(options.source.clone(), options.follow, options.in_order),
             fresh: false,
             files: FileTable::default(),
             waiting: VecDeque::new(),

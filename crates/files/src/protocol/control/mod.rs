@@ -19,8 +19,8 @@ pub use reply::{
     LeavesReply, ListEntry, ListPage, Reply, VoidReply,
 };
 pub use request::{
-    Compression, Confirm, ConfirmedFile, DigestWish, FetchFile, FetchRequest, LeavesRequest, ListRequest, ListTarget,
-    Range, Request, Unless,
+    Compression, Confirm, ConfirmedFile, DigestWish, FetchFile, FetchRequest, FollowLinks, LeavesRequest, ListRequest,
+    ListTarget, Range, Request, Unless,
 };
 
 use bytes::Bytes;

@@ -64,6 +64,22 @@ pub struct ListRequest {
     /// Add each file's digest.
     #[serde(skip_serializing_if = "is_false")]
     pub digest: bool,
+    /// Links that are listed as what they lead to.
+    #[serde(rename = "follow_links", skip_serializing_if = "follows_none")]
+    pub follow: FollowLinks,
+}
+
+/// Links that are followed by a listing, as long as they stay below the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FollowLinks {
+    /// None: a link is an entry of its own.
+    #[default]
+    None,
+    /// The listed path itself.
+    Path,
+    /// That, and every link that is listed.
+    All,
 }
 
 /// Target of a listing.
@@ -316,12 +332,14 @@ struct RawList {
     recursive: bool,
     #[serde(default)]
     digest: bool,
+    #[serde(default, rename = "follow_links")]
+    follow: FollowLinks,
 }
 
 impl RawList {
     fn check(self) -> Result<ListRequest, WireError> {
         let target = target(self.path, self.path_b64, self.glob)?;
-        Ok(ListRequest { id: self.id, target, recursive: self.recursive, digest: self.digest })
+        Ok(ListRequest { id: self.id, target, recursive: self.recursive, digest: self.digest, follow: self.follow })
     }
 }
 
@@ -489,6 +507,11 @@ fn checked_credit(bytes: u64) -> Result<u64, WireError> {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_false(flag: &bool) -> bool {
     !*flag
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn follows_none(follow: &FollowLinks) -> bool {
+    *follow == FollowLinks::None
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -5,10 +5,10 @@ use super::pool::{Pool, Requester};
 use super::{Answer, RequestState};
 use crate::digest::FileHasher;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
-use crate::path::{PATH_BYTES_MAX, RelPath};
+use crate::path::{Escaped, PATH_BYTES_MAX, RelPath};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{
-    Base, DirStat, EntryKind, LinkTarget, ListEntry, ListRequest, ListTarget, PageWriter, WirePath,
+    Base, DirStat, EntryKind, FollowLinks, LinkTarget, ListEntry, ListRequest, ListTarget, PageWriter, WirePath,
 };
 use crate::root::{Dir, DirEntry, FileKind, FileStat, Root, RootError};
 use crate::server::Failure;
@@ -147,6 +147,7 @@ pub(crate) struct Listing {
     dir: Option<DirStat>,
     digest: bool,
     recursive: bool,
+    follow: FollowLinks,
     glob: Option<Glob>,
     /// From the listed directory downwards.
     levels: Vec<Level>,
@@ -168,6 +169,8 @@ struct Level {
     names: Vec<DirEntry>,
     _permit: Permit,
     open: Option<Dir>,
+    /// Device and inode, by which a loop of links is noticed.
+    identity: (u64, u64),
     /// Everything below is listed, since the listing is recursive or the directory matched.
     all: bool,
 }
@@ -188,6 +191,7 @@ impl Lister<'_> {
             dir: None,
             digest: request.digest,
             recursive: request.recursive,
+            follow: request.follow,
             glob: None,
             levels: Vec::new(),
             held_back: None,
@@ -207,7 +211,17 @@ impl Lister<'_> {
     }
 
     fn begin_path(&self, listing: &mut Listing, path: &RelPath) -> Result<(), Failure> {
-        let stat = self.root.stat(path)?;
+        let mut stat = self.root.stat(path)?;
+        if stat.kind == FileKind::Link && listing.follow != FollowLinks::None {
+            stat = match self.root.stat_followed(path) {
+                Ok(stat) => stat,
+                Err(error) if Shortage::is_why(&error) => return Err(error.into()),
+                Err(error) => {
+                    let message = not_followed(&self.root.read_link(path)?, &error);
+                    return Err(Failure::new(Failure::from(error).code, message));
+                }
+            };
+        }
         // A root that is one file lists as that file, under its name.
         let path = if path.is_root() { self.root.only_file().unwrap_or(path) } else { path };
         listing.base = match stat.kind {
@@ -256,7 +270,9 @@ impl Lister<'_> {
         names.shrink_to_fit();
         names.reverse();
         let permit = self.names.try_acquire(memory_bytes(&names)).ok_or_else(LevelError::no_room)?;
-        Ok(Level { path: path.clone(), names, _permit: permit, open: Some(dir), all })
+        let stat = dir.own_stat()?;
+        let identity = (stat.device, stat.inode);
+        Ok(Level { path: path.clone(), names, _permit: permit, open: Some(dir), identity, all })
     }
 
     /// Makes the next page. None: a slice is done, call this again.
@@ -351,7 +367,7 @@ impl Lister<'_> {
                     return Ok(Some(failed(&level.path, error)?));
                 }
             };
-            let (stat, target) = match look(dir, &name) {
+            let (mut stat, mut target) = match look(dir, &name) {
                 Ok(found) => found,
                 Err(RootError::NotFound) => continue,
                 Err(error) => {
@@ -362,6 +378,20 @@ impl Lister<'_> {
                     continue;
                 }
             };
+            if let Some(link) = target.take_if(|_| listing.follow == FollowLinks::All && is_listed) {
+                stat = match self.root.stat_followed(&path) {
+                    Ok(stat) => stat,
+                    Err(error) if Shortage::is_why(&error) => return Err(Failure::from(error).into()),
+                    Err(error) => return Ok(Some(unreadable(&path, not_followed(&link, &error)))),
+                };
+            }
+            let is_above = |level: &Level| level.identity == (stat.device, stat.inode);
+            if stat.kind == FileKind::Dir
+                && listing.follow == FollowLinks::All
+                && listing.levels.iter().any(is_above)
+            {
+                return Ok(Some(unreadable(&path, "a loop: links lead to a directory above it".to_owned())));
+            }
             if stat.kind == FileKind::Dir {
                 let (all_below, is_deeper) = match glob {
                     Some(glob) => (is_listed, !is_listed && glob.may_match_below(path.as_bytes())),
@@ -485,6 +515,10 @@ fn look(dir: &Dir, name: &[u8]) -> Result<(FileStat, Option<Vec<u8>>), RootError
     let stat = dir.stat(name)?;
     let target = if stat.kind == FileKind::Link { Some(dir.read_link(name)?) } else { None };
     Ok((stat, target))
+}
+
+fn not_followed(target: &[u8], error: &RootError) -> String {
+    format!("a link to {} that can't be followed: {error}", Escaped(target))
 }
 
 fn entry(path: &RelPath, stat: &FileStat, target: Option<Vec<u8>>) -> ListEntry {

@@ -7,7 +7,7 @@ use crate::digest::{Digest, LeafSize};
 use crate::limits::{CREDIT_BYTES_MAX, PIECE_COST_MIN};
 use crate::protocol::control::{
     Compression, DigestWish, FetchFile, FetchRequest, FileAnswer, FileMetadata, LeavesReply, LeavesRequest,
-    ListRequest, ListTarget, Range, WirePath,
+    FollowLinks, ListRequest, ListTarget, Range, WirePath,
 };
 use crate::protocol::data::{Body, DataHeader};
 use crate::protocol::plain::PlainRange;
@@ -166,7 +166,7 @@ impl Simulation {
         let id = self.next_id;
         self.next_id += 1;
         let target = ListTarget::Path(WirePath::default());
-        let request = ListRequest { id, target, recursive: true, digest: false };
+        let request = ListRequest { id, target, recursive: true, digest: false, follow: FollowLinks::None };
         self.listings.insert(id, self.chance.below(4));
         self.session.request(Vec::new(), Ok(Request::List(request)));
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::client::{CancelToken, ConnectOptions, GetError, ListOptions, list};
-use crate::protocol::control::ListTarget;
+use crate::protocol::control::{FollowLinks, ListTarget};
 use crate::server::Authenticator;
 use towpath_sockets::{Credentials, MechanismConfig};
 
@@ -21,7 +21,7 @@ fn a_panicking_authenticator_refuses_that_client_only() {
         connect.connect_timeout = DEADLINE;
         connect.mechanism = MechanismConfig::PlainClient { user: "ada".to_owned(), password: password.to_owned() };
         let target = ListTarget::Path(WirePath::default());
-        let options = ListOptions { connect, target, recursive: false, digest: false };
+        let options = ListOptions { connect, target, recursive: false, digest: false, follow: FollowLinks::None };
         let mut names = 0;
         let mut count = |_| {
             names += 1;

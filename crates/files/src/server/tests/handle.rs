@@ -1,7 +1,7 @@
 //! Handles: snapshots, disconnecting, shutting down.
 
 use super::*;
-use crate::protocol::control::{DigestWish, ListRequest, ListTarget};
+use crate::protocol::control::{DigestWish, FollowLinks, ListRequest, ListTarget};
 use crate::server::{Stats, TransferStats, Wait};
 use towpath_sockets::Principal;
 
@@ -59,6 +59,7 @@ fn a_snapshot_names_peers_transfers_and_what_they_wait_for() {
         target: ListTarget::Path(WirePath::default()),
         recursive: false,
         digest: false,
+        follow: FollowLinks::None,
     }));
     idle.reply();
     idle.send(&[b"TOW1", b"nonsense"]);

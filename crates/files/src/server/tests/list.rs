@@ -3,7 +3,7 @@
 use super::*;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{Base, EntryKind, ListEntry, ListRequest, ListTarget};
+use crate::protocol::control::{Base, EntryKind, ListEntry, FollowLinks, ListRequest, ListTarget};
 use crate::server::glob::GLOB_BRACES_MAX;
 use crate::server::jobs::list::{FIRST_PAGE_ENTRIES, PAGE_ENTRIES_MAX};
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ use std::os::unix::fs::symlink;
 
 fn list_of(id: u32, path: &str) -> ListRequest {
     let target = ListTarget::Path(WirePath::from(path.as_bytes().to_vec()));
-    ListRequest { id, target, recursive: false, digest: false }
+    ListRequest { id, target, recursive: false, digest: false, follow: FollowLinks::None }
 }
 
 fn glob_of(id: u32, glob: &str) -> ListRequest {

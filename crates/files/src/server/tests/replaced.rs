@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{DigestWish, ListRequest, ListTarget};
+use crate::protocol::control::{DigestWish, FollowLinks, ListRequest, ListTarget};
 use std::fs::rename;
 use std::os::unix::fs::symlink;
 
@@ -40,7 +40,7 @@ impl TestClient {
 
     fn size_in_listing(&mut self) -> u64 {
         let target = ListTarget::Path(WirePath::from(b"a".to_vec()));
-        self.request(&Request::List(ListRequest { id: 9, target, recursive: false, digest: false }));
+        self.request(&Request::List(ListRequest { id: 9, target, recursive: false, digest: false, follow: FollowLinks::None }));
         match self.reply() {
             Reply::List(page) => page.entries[0].size,
             other => panic!("{other:?}"),

@@ -82,6 +82,7 @@ impl World {
             verify: true,
             durable: false,
             idle_timeout: Duration::from_secs(60),
+            follow: FollowLinks::None,
             in_order: false,
         };
         Self {

@@ -16,7 +16,7 @@ fn a_listing_over_its_quota_of_names_is_busy() {
     let (names, cancel) = (&all.client().list_names, &CancelToken::new());
     let lister = Lister { root: &root, hasher: &hasher, names, cancel, slice: Duration::from_secs(3600) };
     let list = |lister: &Lister, request| lister.begin(&request).and_then(|mut listing| lister.page(&mut listing));
-    let request = |target| ListRequest { id: 1, target, recursive: false, digest: false };
+    let request = |target| ListRequest { id: 1, target, recursive: false, digest: false, follow: FollowLinks::None };
     let flat = || request(ListTarget::Path(WirePath::default()));
     let glob = || request(ListTarget::Glob { glob: "**/*.rs".into() });
     let recursive = || ListRequest { recursive: true, ..flat() };
@@ -46,7 +46,7 @@ fn a_walk_gives_way_and_goes_on_where_it_was() {
     let (names, cancel) = (&all.client().list_names, &CancelToken::new());
     let list = |slice, target| {
         let lister = Lister { root: &root, hasher: &hasher, names, cancel, slice };
-        let request = ListRequest { id: 1, target, recursive: true, digest: false };
+        let request = ListRequest { id: 1, target, recursive: true, digest: false, follow: FollowLinks::None };
         let mut listing = lister.begin(&request).unwrap();
         let (mut entries, mut slices) = (Vec::new(), 0);
         loop {

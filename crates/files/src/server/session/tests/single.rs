@@ -160,7 +160,7 @@ fn pages_are_made_as_the_client_reads_them() {
     let mut left = HashMap::new();
     for id in 0..REQUESTS_MAX as u32 {
         let target = ListTarget::Path(WirePath::default());
-        let request = ListRequest { id, target, recursive: false, digest: false };
+        let request = ListRequest { id, target, recursive: false, digest: false, follow: FollowLinks::None };
         session.request(Vec::new(), Ok(Request::List(request)));
         // Asked for ahead.
         session.request(Vec::new(), Ok(Request::More { id }));
@@ -185,7 +185,7 @@ fn answered_requests_are_released() {
     let (path, digest) = (WirePath::default(), Digest([0; 32]));
     let target = ListTarget::Path(path.clone());
     let requests = [
-        Request::List(ListRequest { id: 1, target, recursive: false, digest: false }),
+        Request::List(ListRequest { id: 1, target, recursive: false, digest: false, follow: FollowLinks::None }),
         Request::Leaves(LeavesRequest { id: 1, path: path.clone(), digest, from: 0, count: 1 }),
         Request::Leaves(LeavesRequest { id: 1, path, digest, from: 1, count: 1 }),
     ];
@@ -316,7 +316,7 @@ fn clients_behind_a_proxy_have_their_own_ids_and_a_silent_one_gives_way() {
         frames.collect()
     };
     let list = |session: &mut Session<FakeFile>, name, id| {
-        let request = ListRequest { id, target: ListTarget::Path(WirePath::default()), recursive: false, digest: false };
+        let request = ListRequest { id, target: ListTarget::Path(WirePath::default()), recursive: false, digest: false, follow: FollowLinks::None };
         session.request(client(name), Ok(Request::List(request)));
     };
     (0..REQUESTS_MAX as u32 - 1).for_each(|id| list(&mut session, "gone", id));
