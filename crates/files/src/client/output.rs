@@ -96,7 +96,7 @@ pub(super) fn answer_without_effect(command: DiskCommand) -> Option<DiskReport> 
         DiskCommand::MakeDir { local } | DiskCommand::MakeLink { local, .. } | DiskCommand::FinishDir { local, .. } => {
             DiskReport::Entry { local, result: done }
         }
-        DiskCommand::Touch { file, .. } | DiskCommand::Install { file, .. } => {
+        DiskCommand::Touch { file, .. } | DiskCommand::Install { file, .. } | DiskCommand::HardLink { file, .. } => {
             DiskReport::Installed { file, result: done }
         }
         DiskCommand::Small(small) => {

@@ -149,6 +149,13 @@ impl Dir {
         Ok(renameat(&self.0, name, &to_dir.0, to)?)
     }
 
+    /// Gives an entry another name, also in another directory. Of a link, the link itself gets it.
+    pub fn link(&self, name: &[u8], to_dir: &Dir, to: &[u8]) -> Result<(), RootError> {
+        check_name(name)?;
+        check_name(to)?;
+        Ok(linkat(&self.0, name, &to_dir.0, to, AtFlags::empty())?)
+    }
+
     /// Makes a symbolic link in it.
     pub fn symlink(&self, target: &[u8], name: &[u8]) -> Result<(), RootError> {
         check_name(name)?;

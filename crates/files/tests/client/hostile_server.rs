@@ -93,6 +93,7 @@ fn entry(path: &str, kind: EntryKind, size: u64) -> ListEntry {
         mtime: Timestamp::default(),
         mode: 0o644,
         allocated: None,
+        hard_link: None,
         target: None,
         digest: None,
         message: None,

@@ -52,7 +52,9 @@ impl FakeDisk {
             DiskCommand::MakeDir { local }
             | DiskCommand::MakeLink { local, .. }
             | DiskCommand::FinishDir { local, .. } => DiskReport::Entry { local, result: Ok(()) },
-            DiskCommand::Touch { file, .. } => DiskReport::Installed { file, result: Ok(()) },
+            DiskCommand::Touch { file, .. } | DiskCommand::HardLink { file, .. } => {
+                DiskReport::Installed { file, result: Ok(()) }
+            }
             DiskCommand::Small(small) => {
                 assert_eq!(small.bytes(), small.version.size, "a whole file in one piece");
                 assert!(small.digest.is_some() || !self.verify, "a file would be installed unchecked");

@@ -15,6 +15,7 @@ mod fairness;
 mod features;
 mod following;
 mod hanging_disk;
+mod hard_links;
 mod help;
 mod hostile_server;
 mod keys;

@@ -266,7 +266,7 @@ fn sync_file(file: &File, durable: bool) -> Result<(), DiskError> {
 }
 
 /// Renames over a file or link, or an empty directory.
-fn rename_over(dir: &Dir, from: &[u8], to: &[u8]) -> Result<(), DiskError> {
+pub(super) fn rename_over(dir: &Dir, from: &[u8], to: &[u8]) -> Result<(), DiskError> {
     let renamed = match dir.rename(from, dir, to) {
         // The system's error for a directory of this name.
         Err(RootError::NotAFile) => dir.remove_dir(to).and_then(|()| dir.rename(from, dir, to)),
@@ -280,7 +280,7 @@ fn rename_over(dir: &Dir, from: &[u8], to: &[u8]) -> Result<(), DiskError> {
     })
 }
 
-fn sync_dir(dir: &Dir, durable: bool) -> Result<(), DiskError> {
+pub(super) fn sync_dir(dir: &Dir, durable: bool) -> Result<(), DiskError> {
     if !durable {
         return Ok(());
     }

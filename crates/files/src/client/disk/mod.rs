@@ -2,6 +2,7 @@
 
 mod cancel;
 mod destination;
+mod hard_link;
 mod inspect;
 mod install;
 mod lock;
@@ -163,6 +164,9 @@ impl Disk {
                 self.send(self.worker_in(&local), Job::FinishDir { local, mode, modified });
             }
             DiskCommand::Touch { file, local, version } => self.send(file.0, Job::Touch { file, local, version }),
+            DiskCommand::HardLink { file, local, first, version } => {
+                self.send(file.0, Job::HardLink { file, local, first, version });
+            }
             DiskCommand::Small(small) => self.small(small),
             DiskCommand::Begin(spec) => {
                 let content = PartialFile::new(spec, Arc::clone(&self.destination));

@@ -14,6 +14,7 @@ use towpath_buffers::PageBuffer;
 
 use super::cancel::Cancelled;
 use super::destination::Destination;
+use super::hard_link::hard_link;
 use super::inspect::{inspect, read_range};
 use super::install::{self, OpenDir};
 use super::partial::{OpenPartial, PartialFile, io_error};
@@ -61,6 +62,12 @@ pub(super) enum Job {
     Touch {
         file: FileKey,
         local: RelPath,
+        version: Version,
+    },
+    HardLink {
+        file: FileKey,
+        local: RelPath,
+        first: RelPath,
         version: Version,
     },
     MakeDir {
@@ -215,6 +222,9 @@ impl Worker {
                 let durable = self.destination.durable;
                 let result = parent.and_then(|(dir, name)| install::touch(&dir, &name, &version, durable));
                 DiskReport::Installed { file, result }
+            }
+            Job::HardLink { file, local, first, version } => {
+                DiskReport::Installed { file, result: hard_link(&self.destination, &local, &first, &version) }
             }
             Job::MakeDir { local } => {
                 let result = self.in_parent(&local, |open, name| Destination::make_dir(&open.dir, name));

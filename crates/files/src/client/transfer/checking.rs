@@ -42,7 +42,10 @@ impl Transfer {
                 self.installed(file);
                 Ok(())
             }
-            DiskReport::Installed { file, result: Err(error) } => self.file_failed(file, full(error)?),
+            DiskReport::Installed { file, result: Err(error) } => {
+                let error = full(error)?;
+                if self.link_failed(file, &error) { Ok(()) } else { self.file_failed(file, error) }
+            }
         }
     }
 
@@ -305,9 +308,14 @@ impl Transfer {
     fn installed(&mut self, key: FileKey) {
         let Some(task) = self.files.remove(key) else { return };
         self.totals.files += 1;
-        self.totals.skipped += u64::from(matches!(task.phase, Phase::Touching));
+        if matches!(task.phase, Phase::Linking) {
+            return self.linked(task);
+        }
+        let is_skipped = matches!(task.phase, Phase::Touching);
+        self.totals.skipped += u64::from(is_skipped);
         self.totals.bytes = self.totals.bytes.saturating_add(task.version.size);
         let digest = task.digest.or(task.local_digest).filter(|_| self.options.verify);
+        self.first_name_installed(key, task.hard_link, is_skipped, digest.is_some());
         if let Some(content) = task.content {
             self.totals.unfinished_bytes -= content.written.total();
             self.totals.resumed_bytes += content.resumed.total();

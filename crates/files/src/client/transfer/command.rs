@@ -115,6 +115,17 @@ pub enum DiskCommand {
         /// Its metadata.
         version: Version,
     },
+    /// Give a file that is in place another name, replacing a file or link. Report: [`DiskReport::Installed`].
+    HardLink {
+        /// The file of the other name.
+        file: FileKey,
+        /// The other name.
+        local: RelPath,
+        /// The name that it has.
+        first: RelPath,
+        /// Its metadata.
+        version: Version,
+    },
     /// Check, write and install a small file. Report: [`DiskReport::Small`].
     Small(SmallFile),
     /// Begin a content. No report: an error shows when something is written.
@@ -313,7 +324,7 @@ pub enum DiskReport {
         /// The leaves that this completed, and their values (zeros if nothing is verified).
         result: Result<Vec<(u64, Leaf)>, DiskError>,
     },
-    /// To [`DiskCommand::Install`] and [`DiskCommand::Touch`].
+    /// To [`DiskCommand::Install`], [`DiskCommand::Touch`] and [`DiskCommand::HardLink`].
     Installed {
         /// The file.
         file: FileKey,

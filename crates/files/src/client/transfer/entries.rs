@@ -25,6 +25,8 @@ pub(super) enum Entry {
         allocated: u64,
         /// The digest that it must have, if it must have one.
         digest: Option<Digest>,
+        /// Number that it has in common with other names of the same file.
+        hard_link: Option<u64>,
     },
     /// A directory.
     Dir(ListedDir),
@@ -149,17 +151,13 @@ impl Transfer {
 
     fn take_entry(&mut self, entry: Entry) {
         match entry {
-            Entry::File { remote, local, version, allocated, digest } => {
+            Entry::File { remote, local, version, allocated, digest, hard_link } => {
                 self.totals.listed_files += 1;
                 self.totals.listed_bytes = self.totals.listed_bytes.saturating_add(version.size);
-                let phase = if self.fresh { Phase::Waiting } else { Phase::Inspecting };
-                let task =
-                    FileTask { digest, must_be: digest, ..FileTask::new(remote, local, version, allocated, phase) };
-                let key = self.files.insert(task);
-                if self.fresh {
-                    self.waiting.push_back(key);
-                } else {
-                    self.tree.inspect(key);
+                let task = FileTask::new(remote, local, version, allocated, Phase::Linking);
+                let key = self.files.insert(FileTask { digest, must_be: digest, hard_link, ..task });
+                if !self.waits_for_first_name(key) {
+                    self.begin_file(key);
                 }
             }
             Entry::Dir(dir) => {
@@ -171,6 +169,18 @@ impl Transfer {
                 self.tree.begin();
                 self.command(DiskCommand::MakeLink { local, target, modified });
             }
+        }
+    }
+
+    /// Fetches a file, unless the disk finds that it is there.
+    pub(super) fn begin_file(&mut self, key: FileKey) {
+        let Some(task) = self.files.get_mut(key) else { return };
+        if self.fresh {
+            task.phase = Phase::Waiting;
+            self.waiting.push_back(key);
+        } else {
+            task.phase = Phase::Inspecting;
+            self.tree.inspect(key);
         }
     }
 

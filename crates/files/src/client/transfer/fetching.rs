@@ -148,6 +148,7 @@ impl Transfer {
                     self.command(DiskCommand::Leave { content: content.key });
                 }
             }
+            self.first_name_failed(key, task.hard_link);
             self.totals.fail(task.remote.to_string(), error.to_string());
         }
         Ok(())
@@ -167,7 +168,7 @@ impl Transfer {
                 *query = LeafQuery::default();
                 self.leaves_wanted.push(key);
             }
-            Phase::Inspecting | Phase::Waiting | Phase::Installing | Phase::Touching => {}
+            Phase::Linking | Phase::Inspecting | Phase::Waiting | Phase::Installing | Phase::Touching => {}
         }
         Ok(())
     }

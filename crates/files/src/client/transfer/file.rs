@@ -12,6 +12,8 @@ use crate::protocol::control::Range;
 /// How far a file is.
 #[derive(Debug)]
 pub(super) enum Phase {
+    /// Another name of a file whose first name isn't in place, or that the disk is linking.
+    Linking,
     /// The disk inspects its place.
     Inspecting,
     /// Waiting to be fetched.
@@ -44,6 +46,8 @@ pub(super) struct FileTask {
     pub(super) version: Version,
     /// Bytes on the server's disk, as listed: of a sparse file, what it will take here.
     pub(super) allocated: u64,
+    /// Number that it has in common with other names of the same file.
+    pub(super) hard_link: Option<u64>,
     pub(super) leaves: LeafSize,
     pub(super) digest: Option<Digest>,
     /// The digest that it must have: content of another one is another version, which isn't wanted.
@@ -73,6 +77,7 @@ impl FileTask {
             local,
             version,
             allocated,
+            hard_link: None,
             leaves: LeafSize::for_file(version.size),
             digest: None,
             must_be: None,
@@ -97,7 +102,7 @@ impl FileTask {
     pub(super) fn space_needed(&self) -> u64 {
         // A partial file has its space. An existing file of the same size is probably the same: if not, its space is
         // reserved when its content begins to arrive.
-        if matches!(self.phase, Phase::Touching) || self.content.is_some() || self.local_digest.is_some() {
+        if matches!(self.phase, Phase::Touching | Phase::Linking) || self.content.is_some() || self.local_digest.is_some() {
             return 0;
         }
         self.version.size.min(self.allocated)

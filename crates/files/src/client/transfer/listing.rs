@@ -283,8 +283,8 @@ impl Listing {
                 let version = Version { size: entry.size, modified: entry.mtime, mode: entry.mode, sparse: false };
                 // That of a listing is nothing that a file must have: it may change.
                 let digest = entry.digest.filter(|_| self.is_fed);
-                let allocated = entry.allocated.unwrap_or(u64::MAX);
-                Ok(Some(Entry::File { remote, local, version, allocated, digest }))
+                let (allocated, hard_link) = (entry.allocated.unwrap_or(u64::MAX), entry.hard_link);
+                Ok(Some(Entry::File { remote, local, version, allocated, digest, hard_link }))
             }
             EntryKind::Dir if matches!(self.placement, Some(Placement::As(_))) => {
                 Err("refused: a directory, where a file was listed".to_owned())

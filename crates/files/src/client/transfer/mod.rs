@@ -13,7 +13,7 @@
 //! [`Output::Finished`] comes [`Transfer::into_outcome`].
 //!
 //! Parts that own their state: `listing` (the source), `entries::Tree` (directories, links, inspections),
-//! `files` (the files that aren't over), `requests` (what the server hasn't finished), `credit`,
+//! `files` (the files that aren't over), `hard_links` (files with several names), `requests` (what the server hasn't finished), `credit`,
 //! `concurrency`, `retry`, `acks`. What joins them are the methods of `Transfer`: here what the driver calls, in
 //! `entries` what a source yields, in `fetching` what is asked for, in `answers` and `pieces` what the server sends,
 //! in `checking` what the disk reports, in `in_order` what differs for an output that is written in order. Whatever
@@ -29,6 +29,7 @@ mod entries;
 mod fetching;
 mod file;
 mod files;
+mod hard_links;
 mod in_order;
 mod keys;
 mod listing;
@@ -55,6 +56,7 @@ use credit::Credit;
 use entries::Tree;
 use fetching::Space;
 use files::FileTable;
+use hard_links::HardLinks;
 use listing::Listing;
 use pieces::Piece;
 use requests::Requests;
@@ -144,6 +146,7 @@ pub struct Transfer {
     fresh: bool,
     files: FileTable,
     waiting: VecDeque<FileKey>,
+    hard_links: HardLinks,
     requests: Requests,
     concurrency: Concurrency,
     retry: RetryQueue,
@@ -184,6 +187,7 @@ impl Transfer {
             fresh: false,
             files: FileTable::default(),
             waiting: VecDeque::new(),
+            hard_links: HardLinks::default(),
             requests: Requests::new(),
             concurrency: Concurrency::default(),
             retry: RetryQueue::default(),
@@ -434,6 +438,7 @@ impl Transfer {
             self.pump_confirmations();
         }
         self.pump_inspections();
+        self.pump_links();
         self.pump_end();
     }
 

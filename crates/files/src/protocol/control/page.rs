@@ -71,6 +71,7 @@ mod tests {
             mtime: Default::default(),
             mode: 0o644,
             allocated: None,
+            hard_link: None,
             target: None,
             digest: None,
             message: None,

@@ -138,6 +138,9 @@ pub struct ListEntry {
     /// Bytes allocated on the server's disk, if fewer than its size: the file has holes or is compressed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated: Option<u64>,
+    /// Number that all names of one file have in common, if it has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hard_link: Option<u64>,
     /// Target of a link.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub target: Option<LinkTarget>,
@@ -388,6 +391,7 @@ struct RawListEntry {
     #[serde(default)]
     mode: u32,
     allocated: Option<u64>,
+    hard_link: Option<u64>,
     target: Option<String>,
     target_b64: Option<String>,
     digest: Option<Digest>,
@@ -411,6 +415,7 @@ impl TryFrom<RawListEntry> for ListEntry {
             mtime: raw.mtime,
             mode: raw.mode,
             allocated: raw.allocated,
+            hard_link: raw.hard_link,
             target,
             digest: raw.digest,
             message: raw.message.map(cut_reason),

@@ -16,7 +16,8 @@ use crate::server::glob::{Glob, literal_beginning};
 use crate::server::resource_errors::Shortage;
 use bytes::Bytes;
 use std::fs::File;
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 use towpath_quota::{Permit, Quota};
@@ -534,10 +535,18 @@ fn entry(path: &RelPath, stat: &FileStat, target: Option<Vec<u8>>) -> ListEntry 
         mtime: stat.modified,
         mode: stat.mode,
         allocated: stat.is_sparse().then_some(stat.allocated),
+        hard_link: (stat.kind == FileKind::File && stat.links > 1).then(|| file_number(stat)),
         target: target.map(LinkTarget::from),
         digest: None,
         message: None,
     }
+}
+
+/// A number for a file that has several names. It tells nothing about the file system, and hardly ever belongs to two files.
+fn file_number(stat: &FileStat) -> u64 {
+    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    // All that a number in JSON can hold anywhere.
+    KEY.hash_one((stat.device, stat.inode)) >> 11
 }
 
 /// An error entry. An exhausted resource fails the whole listing instead, since entries would be missing from it.
@@ -556,6 +565,7 @@ fn unreadable(path: impl Into<WirePath>, message: String) -> ListEntry {
         mtime: Default::default(),
         mode: 0,
         allocated: None,
+        hard_link: None,
         target: None,
         digest: None,
         message: Some(message),

@@ -114,6 +114,13 @@ impl SimDisk {
                 let _ = local;
                 DiskReport::Installed { file, result: Ok(()) }
             }
+            DiskCommand::HardLink { file, local, first, .. } => {
+                let content = self.installed.get(first.as_bytes()).cloned();
+                let is_broken = self.broken.as_deref() == Some(local.as_bytes());
+                let result = content.filter(|_| !is_broken).ok_or_else(broken);
+                let result = result.map(|content| drop(self.installed.insert(local.as_bytes().to_vec(), content)));
+                DiskReport::Installed { file, result }
+            }
             DiskCommand::Small(small) => {
                 let result = if self.broken.as_deref() == Some(small.local.as_bytes()) {
                     Err(broken())

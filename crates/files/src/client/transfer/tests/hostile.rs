@@ -23,6 +23,7 @@ pub(super) fn entry(path: &str, kind: EntryKind) -> ListEntry {
         mtime: Timestamp::default(),
         mode: 0o644,
         allocated: None,
+        hard_link: None,
         target: (kind == EntryKind::Link).then(|| b"x".to_vec().into()),
         digest: None,
         message: None,

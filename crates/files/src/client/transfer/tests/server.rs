@@ -154,6 +154,7 @@ impl SimServer {
             mtime: Timestamp { seconds, nanoseconds: 1 },
             mode: 0o755,
             allocated: None,
+            hard_link: None,
             target: None,
             digest: None,
             message: None,
