@@ -173,7 +173,7 @@ impl fmt::Display for Escaped<'_> {
             for character in chunk.valid().chars() {
                 match character {
                     '\\' => f.write_str("\\\\")?,
-                    _ if character.is_control() || is_bidi_control(character) => {
+                    _ if character.is_control() || is_invisible(character) => {
                         write!(f, "{}", character.escape_unicode())?;
                     }
                     _ => f.write_char(character)?,
@@ -187,9 +187,14 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Characters that reorder what a terminal shows, with which a name could be made to look like another.
-fn is_bidi_control(character: char) -> bool {
-    matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Characters that reorder what a terminal shows, end a line, or can't be seen: with them a name could be made to look like another. Joiners
+/// (U+200C, U+200D) are not among them, as words of some languages need them.
+fn is_invisible(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    )
 }
 
 impl fmt::Display for RelPath {

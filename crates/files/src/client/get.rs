@@ -176,7 +176,8 @@ const WARNINGS_KEPT_MAX: usize = 1000;
 pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &CancelToken) -> Result<Summary, GetError> {
     let begun = Instant::now();
     tracing::info!("buffers of {}", towpath_buffers::describe_buffer_bytes());
-    let GetOptions { connect, source, follow, destination, verify, compress, chunk_bytes, window_bytes, durable } = options;
+    let GetOptions { connect, source, follow, destination, verify, compress, chunk_bytes, window_bytes, durable } =
+        options;
     let in_order = matches!(destination, Destination::Writer(_));
     if in_order && matches!(source, Source::Glob(_)) {
         let message = "a pattern was given where a single file is needed".to_owned();

@@ -11,7 +11,9 @@ use super::get::GetError;
 use super::idle_timer::IdleTimer;
 use super::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT, TransferError};
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{Base, EntryKind, ListEntry, ListPage, FollowLinks, ListRequest, ListTarget, Reply, Request};
+use crate::protocol::control::{
+    Base, EntryKind, FollowLinks, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request,
+};
 use towpath_blocking::CancelToken;
 
 /// Bytes that a server may hash for a page, beside its last file.

@@ -195,6 +195,7 @@ mod tests {
             modified: time,
             changed: time,
             mode: 0o644,
+            links: 1,
             allocated: 4096,
         }
     }

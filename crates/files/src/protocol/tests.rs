@@ -105,11 +105,11 @@ fn list_entries() -> impl Strategy<Value = ListEntry> {
         vec(any::<u8>(), 1..40).prop_map(LinkTarget::from)
     ];
     let stat = (0..=FILE_BYTES_MAX, times(), 0u32..=0o7777);
-    let allocated = option::of(0..=FILE_BYTES_MAX);
+    let allocated = (option::of(0..=FILE_BYTES_MAX), option::of(0..=1u64 << 53));
     (paths(), kind, stat, allocated, target, option::of(digests()), option::of(".{0,20}")).prop_map(
-        |(path, kind, (size, mtime, mode), allocated, target, digest, message)| {
+        |(path, kind, (size, mtime, mode), (allocated, hard_link), target, digest, message)| {
             let target = (kind == EntryKind::Link).then_some(target);
-            ListEntry { path, kind, size, mtime, mode, allocated, target, digest, message }
+            ListEntry { path, kind, size, mtime, mode, allocated, hard_link, target, digest, message }
         },
     )
 }

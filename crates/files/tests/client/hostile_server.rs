@@ -504,7 +504,13 @@ fn server_that_sends_only_useless_messages_is_given_up() {
                 }
                 _ => {
                     let target = ListTarget::Path(b"f".to_vec().into());
-                    let options = ListOptions { connect: options.connect, target, recursive: false, digest: false, follow: FollowLinks::None };
+                    let options = ListOptions {
+                        connect: options.connect,
+                        target,
+                        recursive: false,
+                        digest: false,
+                        follow: FollowLinks::None,
+                    };
                     list(&options, &mut |_| Ok(()), &CancelToken::new()).map(drop)
                 }
             };

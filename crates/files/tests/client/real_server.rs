@@ -229,6 +229,7 @@ fn listing_has_names_sizes_and_digests() {
         target: ListTarget::Path(Vec::new().into()),
         recursive: true,
         digest,
+        follow: FollowLinks::None,
     };
     let mut entries = Vec::new();
     let mut take = |entry| {

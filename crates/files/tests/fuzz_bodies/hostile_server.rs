@@ -12,8 +12,8 @@ use towpath_files::digest::{Digest, LeafHasher, LeafSize};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::{
-    Base, DigestReply, ErrorReply, FileAnswer, FileMetadata, FilesReply, FollowLinks, LeavesReply, LeavesRequest, Range,
-    Reply, Request, VoidReply,
+    Base, DigestReply, ErrorReply, FileAnswer, FileMetadata, FilesReply, FollowLinks, LeavesReply, LeavesRequest,
+    Range, Reply, Request, VoidReply,
 };
 use towpath_files::protocol::data::{Body, DataEntry, DataHeader};
 use towpath_files::root::Timestamp;

@@ -12,6 +12,7 @@ use tempfile::{TempDir, tempdir};
 
 use crate::support::process::{Server, get, run, tow, unprivileged_tow};
 use crate::support::tree::write;
+use crate::support::wait_until;
 use crate::support::wire::{Wire, parse_data_message};
 
 const SECRET: &[u8] = b"this must never leave the machine";
@@ -372,6 +373,36 @@ fn special_files_are_not_served_and_stall_no_one() {
     // Nothing arrived, so nothing was verified.
     let outcome = get(&server.url("fifo"), &folder.path().join("nothing")).expect_code(1);
     assert_eq!(outcome.summary()["verified"], false, "{}", outcome.summary());
+}
+
+/// Characters that a terminal obeys or that reorder or hide text: none reaches a person's eyes.
+#[test]
+fn names_show_no_invisible_characters() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    let hidden =
+        ['\u{1b}', '\u{9b}', '\u{85}', '\u{202e}', '\u{2066}', '\u{2028}', '\u{200b}', '\u{feff}', '\u{e0041}'];
+    let name: String = hidden.iter().flat_map(|hidden| ['x', *hidden]).collect();
+    write(&served.join(&name), b"content");
+    symlink(&name, served.join("link")).expect("link");
+    let server = Server::start(&served);
+    let shows_none = |what: &str, bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        assert!(!text.contains(hidden), "{what}: {text:?}");
+    };
+    for options in [&[][..], &["--json"]] {
+        let listed = run(tow(["ls", &server.url("")]).args(options)).expect_code(0);
+        shows_none("ls", &listed.stdout);
+    }
+    let listed = run(tow(["ls", &server.url(&name)]).arg("--json")).expect_code(0);
+    assert_eq!(listed.summary()["path"], name);
+    let copy = folder.path().join("copy");
+    get(&server.url(&name), &copy).expect_code(0);
+    let missing = get(&server.url(&format!("{name}-missing")), &copy).expect_code(1);
+    shows_none("standard error", missing.stderr.as_bytes());
+    shows_none("standard output", &missing.stdout);
+    wait_until("the file is confirmed", || server.log().contains("confirmed"));
+    shows_none("log", server.log().as_bytes());
 }
 
 fn base64(bytes: &[u8]) -> String {

@@ -102,7 +102,10 @@ impl FileTask {
     pub(super) fn space_needed(&self) -> u64 {
         // A partial file has its space. An existing file of the same size is probably the same: if not, its space is
         // reserved when its content begins to arrive.
-        if matches!(self.phase, Phase::Touching | Phase::Linking) || self.content.is_some() || self.local_digest.is_some() {
+        if matches!(self.phase, Phase::Touching | Phase::Linking)
+            || self.content.is_some()
+            || self.local_digest.is_some()
+        {
             return 0;
         }
         self.version.size.min(self.allocated)

@@ -17,7 +17,7 @@ use crate::client::names;
 use crate::path::{Escaped, RelPath};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{
-    Base, DirStat, EntryKind, LinkTarget, ListEntry, ListPage, FollowLinks, ListRequest, ListTarget, Request,
+    Base, DirStat, EntryKind, FollowLinks, LinkTarget, ListEntry, ListPage, ListRequest, ListTarget, Request,
 };
 
 /// Entries of one listing; about 2^20 files are what people really have in a tree.

@@ -387,10 +387,7 @@ impl Lister<'_> {
                 };
             }
             let is_above = |level: &Level| level.identity == (stat.device, stat.inode);
-            if stat.kind == FileKind::Dir
-                && listing.follow == FollowLinks::All
-                && listing.levels.iter().any(is_above)
-            {
+            if stat.kind == FileKind::Dir && listing.follow == FollowLinks::All && listing.levels.iter().any(is_above) {
                 return Ok(Some(unreadable(&path, "a loop: links lead to a directory above it".to_owned())));
             }
             if stat.kind == FileKind::Dir {

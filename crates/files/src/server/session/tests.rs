@@ -6,8 +6,8 @@ use super::*;
 use crate::digest::{Digest, LeafSize};
 use crate::limits::{CREDIT_BYTES_MAX, PIECE_COST_MIN};
 use crate::protocol::control::{
-    Compression, DigestWish, FetchFile, FetchRequest, FileAnswer, FileMetadata, LeavesReply, LeavesRequest,
-    FollowLinks, ListRequest, ListTarget, Range, WirePath,
+    Compression, DigestWish, FetchFile, FetchRequest, FileAnswer, FileMetadata, FollowLinks, LeavesReply,
+    LeavesRequest, ListRequest, ListTarget, Range, WirePath,
 };
 use crate::protocol::data::{Body, DataHeader};
 use crate::protocol::plain::PlainRange;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{Base, EntryKind, ListEntry, FollowLinks, ListRequest, ListTarget};
+use crate::protocol::control::{Base, EntryKind, FollowLinks, ListEntry, ListRequest, ListTarget};
 use crate::server::glob::GLOB_BRACES_MAX;
 use crate::server::jobs::list::{FIRST_PAGE_ENTRIES, PAGE_ENTRIES_MAX};
 use std::ffi::OsStr;
@@ -283,10 +283,10 @@ fn more_than_there_is_and_more_than_a_request_may_have() {
         let hello: [&[u8]; 2] = [b"TOW1", br#"{"op":"hello"}"#];
         hello.into_iter().chain(std::iter::repeat(&b"x"[..])).take(count).collect()
     };
-    client.send(&with_frames(16));
+    client.send(&with_frames(32));
     assert!(matches!(client.reply(), Reply::Hello(_)));
-    let spaces = vec![b' '; (1 << 20) + 4096];
-    for over in [with_frames(17), vec![b"TOW1", &spaces]] {
+    let spaces = vec![b' '; (1 << 20) + 8192];
+    for over in [with_frames(33), vec![b"TOW1", &spaces]] {
         let mut client = server.client();
         client.send(&over);
         let until = Instant::now() + DEADLINE;

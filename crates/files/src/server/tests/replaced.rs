@@ -40,7 +40,13 @@ impl TestClient {
 
     fn size_in_listing(&mut self) -> u64 {
         let target = ListTarget::Path(WirePath::from(b"a".to_vec()));
-        self.request(&Request::List(ListRequest { id: 9, target, recursive: false, digest: false, follow: FollowLinks::None }));
+        self.request(&Request::List(ListRequest {
+            id: 9,
+            target,
+            recursive: false,
+            digest: false,
+            follow: FollowLinks::None,
+        }));
         match self.reply() {
             Reply::List(page) => page.entries[0].size,
             other => panic!("{other:?}"),

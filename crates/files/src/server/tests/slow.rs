@@ -1,7 +1,7 @@
 //! A cold disk stalls only those who read from it. Without timing: the slow file waits at a gate.
 
 use super::*;
-use crate::protocol::control::{Cancelled, DigestWish, LeavesRequest, FollowLinks, ListRequest, ListTarget};
+use crate::protocol::control::{Cancelled, DigestWish, FollowLinks, LeavesRequest, ListRequest, ListTarget};
 use crate::server::Failure;
 use crate::server::open_file::OpenFile;
 use std::sync::{Arc, Condvar, Mutex};
@@ -206,7 +206,13 @@ fn a_file_that_hashes_slowly_blocks_no_others() {
     }
     let target = ListTarget::Path(WirePath::from(b"tree".to_vec()));
     let mut lists = server.client();
-    lists.request(&Request::List(ListRequest { id: 1, target, recursive: false, digest: true, follow: FollowLinks::None }));
+    lists.request(&Request::List(ListRequest {
+        id: 1,
+        target,
+        recursive: false,
+        digest: true,
+        follow: FollowLinks::None,
+    }));
 
     let mut other = server.client();
     let fetched = other.fetch(FetchRequest { digest: DigestWish::Now, ..fetch_of(1, &["small"]) });

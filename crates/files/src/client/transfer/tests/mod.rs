@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use super::{Found, Partial, TransferError};
 use crate::digest::{LeafHasher, LeafSize};
-use crate::protocol::control::{Compression, FollowLinks, Range};
+use crate::protocol::control::{Compression, Range};
 use server::SimFile;
 use world::{Faults, World, noise};
 

@@ -11,6 +11,7 @@ use crate::client::assembler::Inbound;
 use crate::client::ordered_writer::OrderedWriter;
 use crate::client::transfer::{Output, Placement, Source, Totals, Transfer, TransferError, TransferOptions};
 use crate::path::RelPath;
+use crate::protocol::control::FollowLinks;
 
 /// Far more steps than any transfer here takes.
 const STEPS_MAX: usize = 200_000;

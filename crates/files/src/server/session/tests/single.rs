@@ -310,13 +310,21 @@ fn clients_behind_a_proxy_have_their_own_ids_and_a_silent_one_gives_way() {
     let replies = |session: &mut Session<FakeFile>| -> Vec<(Bytes, Reply)> {
         let messages = std::iter::from_fn(|| session.next_message());
         let frames = messages.map(|message| match &message.parts[..] {
-            [Part::Bytes(envelope), Part::Bytes(_), Part::Bytes(json)] => (envelope.clone(), Reply::decode(json).unwrap()),
+            [Part::Bytes(envelope), Part::Bytes(_), Part::Bytes(json)] => {
+                (envelope.clone(), Reply::decode(json).unwrap())
+            }
             other => panic!("{other:?}"),
         });
         frames.collect()
     };
     let list = |session: &mut Session<FakeFile>, name, id| {
-        let request = ListRequest { id, target: ListTarget::Path(WirePath::default()), recursive: false, digest: false, follow: FollowLinks::None };
+        let request = ListRequest {
+            id,
+            target: ListTarget::Path(WirePath::default()),
+            recursive: false,
+            digest: false,
+            follow: FollowLinks::None,
+        };
         session.request(client(name), Ok(Request::List(request)));
     };
     (0..REQUESTS_MAX as u32 - 1).for_each(|id| list(&mut session, "gone", id));
