@@ -2,7 +2,8 @@
 //!
 //! Each kind of work has a pool of its own, so that hashing a terabyte doesn't keep anybody from opening a file. Every job has a group: the
 //! device that it reads from, where that is known. Groups take turns, and a limited number of jobs of one group run at a time: a disk that
-//! hangs occupies no more threads than that. Within a group, clients take turns, so that nobody waits behind all jobs of another one.
+//! hangs occupies no more threads than that. Tenants take turns, with the groups that they have jobs in, and so do the clients of a tenant: nobody
+//! waits behind all jobs of another one, however many connections that one makes.
 //!
 //! The disk of a path may be unknown until it is opened, and opening may hang like reading. So while jobs wait, a thread that has been
 //! running one for long is taken to be hung, and is replaced by another one, up to a limit.
@@ -16,6 +17,7 @@ pub use drop_offload::DropOffload;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use towpath_quota::{FairQueue, Order, Turns};
 
 /// Duration of a job after which its thread is taken to be hung.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
@@ -29,24 +31,34 @@ pub enum JobStep {
     Continue,
 }
 
+/// Whom a job is for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct JobOwner {
+    /// Tenants take turns.
+    pub tenant: u64,
+    /// So do the clients of a tenant. No two tenants have the same client.
+    pub client: u64,
+    /// So do the requests of a client, by which jobs can be cancelled.
+    pub request: u64,
+}
+
 /// A queued job, to be run step by step on the pool's threads.
 trait Job: Send {
-    /// The request of the client that it is for.
-    fn request(&self) -> u64;
+    fn owner(&self) -> JobOwner;
 
     fn run(&mut self) -> JobStep;
 }
 
-/// A job and its request in one allocation, which keeps the queues small: their memory is scattered among the requests that wait, and keeps
+/// A job and its owner in one allocation, which keeps the queues small: their memory is scattered among the requests that wait, and keeps
 /// the allocator from reusing what those free.
-struct ForRequest<F> {
-    request: u64,
+struct Owned<F> {
+    owner: JobOwner,
     job: F,
 }
 
-impl<F: FnMut() -> JobStep + Send> Job for ForRequest<F> {
-    fn request(&self) -> u64 {
-        self.request
+impl<F: FnMut() -> JobStep + Send> Job for Owned<F> {
+    fn owner(&self) -> JobOwner {
+        self.owner
     }
 
     fn run(&mut self) -> JobStep {
@@ -97,8 +109,10 @@ struct Shared {
 #[derive(Default)]
 struct State {
     groups: HashMap<u64, Group>,
-    /// Groups with a job that may start now, in the order of their turns, each once.
-    ready: VecDeque<u64>,
+    /// Groups with a job that may start now, each once, with the tenant of that job.
+    ready: FairQueue<u64, u64, ()>,
+    /// Groups in `ready`.
+    ready_count: usize,
     idle: usize,
     threads: usize,
     /// Start of each running job, by the number of its thread.
@@ -121,10 +135,9 @@ impl std::fmt::Debug for State {
 
 #[derive(Default)]
 struct Group {
-    /// Queued jobs by client; none of the queues is empty.
-    waiting: HashMap<u64, VecDeque<Box<dyn Job>>>,
-    /// Clients with jobs, in the order of their turns, each once.
-    turns: VecDeque<u64>,
+    /// Queued jobs by tenant and client; none of the queues is empty.
+    waiting: Turns<u64, u64, VecDeque<Box<dyn Job>>>,
+    order: Order,
     running: usize,
     is_ready: bool,
 }
@@ -143,10 +156,11 @@ impl BlockingPool {
         Ok(pool)
     }
 
-    /// Queues a job behind those of the same group and client. Never blocks. Fails only if the first thread can't be started.
+    /// Queues a job behind those of the same group and client, which is a tenant of its own. Never blocks. Fails only if the first thread can't
+    /// be started.
     pub fn submit(&self, group: u64, client: u64, job: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         let mut job = Some(job);
-        self.submit_steps(0, group, client, move || {
+        self.submit_steps(JobOwner { tenant: client, client, request: 0 }, group, move || {
             if let Some(job) = job.take() {
                 job();
             }
@@ -154,23 +168,20 @@ impl BlockingPool {
         })
     }
 
-    /// Queues a job for a request of the client, by which [`BlockingPool::cancel`] can find it. It runs step by step: between two steps, other
-    /// clients and other requests of this one have their turns.
+    /// Queues a job. It runs step by step: between two steps, other tenants, other clients and other requests of this one have their turns.
     pub fn submit_steps(
         &self,
-        request: u64,
+        owner: JobOwner,
         group: u64,
-        client: u64,
         job: impl FnMut() -> JobStep + Send + 'static,
     ) -> std::io::Result<()> {
         let mut state = self.shared.lock();
-        state.groups.entry(group).or_default().push(client, Box::new(ForRequest { request, job }));
+        state.groups.entry(group).or_default().push(Box::new(Owned { owner, job }));
         state.update(group, &self.shared.limits);
         if let Err(error) = self.shared.staff(&mut state) {
             // With fewer threads the pool is slower; without any, nothing would ever be done.
             if state.threads == 0 {
-                let dropped = std::mem::take(&mut state.groups);
-                state.ready.clear();
+                let dropped = state.take_groups();
                 // Not under the lock: dropping jobs may take long.
                 drop(state);
                 drop(dropped);
@@ -185,7 +196,8 @@ impl BlockingPool {
     /// Jobs that run and wait.
     pub fn load(&self) -> PoolLoad {
         let state = self.shared.lock();
-        let waiting = state.groups.values().flat_map(|group| group.waiting.values()).map(VecDeque::len).sum();
+        let waiting = state.groups.values().flat_map(|group| group.waiting.iter(&group.order));
+        let waiting = waiting.map(|(_, jobs)| jobs.len()).sum();
         let (name, hung) = (self.shared.limits.name, state.hanging(Instant::now()));
         PoolLoad { name, running: state.since.len(), waiting, hung }
     }
@@ -208,8 +220,7 @@ impl Drop for BlockingPool {
         let dropped = {
             let mut state = self.shared.lock();
             state.closed = true;
-            state.ready.clear();
-            std::mem::take(&mut state.groups)
+            state.take_groups()
         };
         self.shared.work.notify_all();
         drop(dropped);
@@ -229,7 +240,7 @@ impl Shared {
             return Ok(());
         }
         self.work.notify_one();
-        if state.idle >= state.ready.len() {
+        if state.idle >= state.ready_count {
             return Ok(());
         }
         let hanging = state.hanging(Instant::now()).min(self.limits.hung_max);
@@ -269,13 +280,13 @@ impl Shared {
         let mut state = self.lock();
         // A replacement ends when hung threads are back.
         while !state.closed && state.threads <= self.limits.threads_max + state.hanging(Instant::now()) {
-            let Some(group) = state.ready.pop_front() else {
+            let Some(group) = state.next_ready() else {
                 state.idle += 1;
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.idle -= 1;
                 continue;
             };
-            let Some((client, mut job)) = state.take_job(group, &self.limits) else { continue };
+            let Some(mut job) = state.take_job(group, &self.limits) else { continue };
             state.since.insert(number, Instant::now());
             // The group may have more jobs that can run now. If no thread can be started for them, this one comes back to them.
             let _ = self.staff(&mut state);
@@ -295,7 +306,7 @@ impl Shared {
             state = self.lock();
             state.since.remove(&number);
             if let Some(job) = goes_on.filter(|_| !state.closed) {
-                state.put_back(group, client, job);
+                state.put_back(group, job);
             }
             state.finished(group, &self.limits);
         }
@@ -310,7 +321,18 @@ impl State {
         self.since.values().filter(|since| now.saturating_duration_since(**since) >= HANGS_AFTER).count()
     }
 
-    fn take_job(&mut self, group: u64, limits: &PoolLimits) -> Option<(u64, Box<dyn Job>)> {
+    fn take_groups(&mut self) -> HashMap<u64, Group> {
+        (self.ready, self.ready_count) = (FairQueue::default(), 0);
+        std::mem::take(&mut self.groups)
+    }
+
+    fn next_ready(&mut self) -> Option<u64> {
+        let (group, ()) = self.ready.pop_next()?;
+        self.ready_count -= 1;
+        Some(group)
+    }
+
+    fn take_job(&mut self, group: u64, limits: &PoolLimits) -> Option<Box<dyn Job>> {
         let entry = self.groups.get_mut(&group)?;
         entry.is_ready = false;
         let taken = entry.pop()?;
@@ -320,8 +342,8 @@ impl State {
     }
 
     /// Queues a job that goes on later.
-    fn put_back(&mut self, group: u64, client: u64, job: Box<dyn Job>) {
-        self.groups.entry(group).or_default().put_back(client, job);
+    fn put_back(&mut self, group: u64, job: Box<dyn Job>) {
+        self.groups.entry(group).or_default().put_back(job);
     }
 
     fn finished(&mut self, group: u64, limits: &PoolLimits) {
@@ -333,16 +355,19 @@ impl State {
 
     fn cancel(&mut self, client: u64, request: Option<u64>, group: u64) -> Option<VecDeque<Box<dyn Job>>> {
         let entry = self.groups.get_mut(&group)?;
-        let waiting = entry.waiting.remove(&client)?;
-        let (jobs, kept) = waiting.into_iter().partition(|job| request.is_none_or(|request| job.request() == request));
-        if !VecDeque::is_empty(&kept) {
-            entry.waiting.insert(client, kept);
+        let (waiting, ()) = entry.waiting.get_mut(client)?;
+        let waited = std::mem::take(waiting).into_iter();
+        let (jobs, kept): (_, VecDeque<_>) =
+            waited.partition(|job| request.is_none_or(|request| job.owner().request == request));
+        if !kept.is_empty() {
+            *waiting = kept;
             return Some(jobs);
         }
-        entry.turns.retain(|of| *of != client);
-        if entry.turns.is_empty() {
+        entry.waiting.remove(&mut entry.order, client);
+        if entry.order.is_empty() {
             if std::mem::take(&mut entry.is_ready) {
-                self.ready.retain(|of| *of != group);
+                self.ready.remove(group);
+                self.ready_count -= 1;
             }
             if entry.running == 0 {
                 self.groups.remove(&group);
@@ -354,46 +379,48 @@ impl State {
     /// Makes the group ready if one of its jobs may start, and removes it if nothing of it is left.
     fn update(&mut self, group: u64, limits: &PoolLimits) {
         let Some(entry) = self.groups.get_mut(&group) else { return };
-        if entry.turns.is_empty() {
+        let next = entry.waiting.first(&entry.order).and_then(|(_, jobs)| jobs.front());
+        let Some(next) = next.map(|job| job.owner()) else {
             if entry.running == 0 {
                 self.groups.remove(&group);
             }
-        } else if !entry.is_ready && entry.running < limits.per_group_max {
+            return;
+        };
+        if !entry.is_ready && entry.running < limits.per_group_max {
             entry.is_ready = true;
-            self.ready.push_back(group);
+            self.ready.push(&next.tenant, group, ());
+            self.ready_count += 1;
         }
     }
 }
 
 impl Group {
-    fn push(&mut self, client: u64, job: Box<dyn Job>) {
-        let waiting = self.waiting.entry(client).or_default();
-        if waiting.is_empty() {
-            self.turns.push_back(client);
-        }
-        waiting.push_back(job);
+    fn jobs_of(&mut self, owner: JobOwner) -> &mut VecDeque<Box<dyn Job>> {
+        self.waiting.line(&mut self.order, &owner.tenant, owner.client).0
+    }
+
+    fn push(&mut self, job: Box<dyn Job>) {
+        self.jobs_of(job.owner()).push_back(job);
     }
 
     /// Queues a job behind those of other requests, and before later ones of its own, which keep their order.
-    fn put_back(&mut self, client: u64, job: Box<dyn Job>) {
-        let waiting = self.waiting.entry(client).or_default();
-        if waiting.is_empty() {
-            self.turns.push_back(client);
-        }
-        let (same, others): (Vec<_>, Vec<_>) = waiting.drain(..).partition(|other| other.request() == job.request());
+    fn put_back(&mut self, job: Box<dyn Job>) {
+        let owner = job.owner();
+        let waiting = self.jobs_of(owner);
+        let (same, others): (Vec<_>, Vec<_>) =
+            waiting.drain(..).partition(|other| other.owner().request == owner.request);
         waiting.extend(others.into_iter().chain([job]).chain(same));
     }
 
-    fn pop(&mut self) -> Option<(u64, Box<dyn Job>)> {
-        let client = self.turns.pop_front()?;
-        let waiting = self.waiting.get_mut(&client)?;
-        let job = waiting.pop_front();
-        if waiting.is_empty() {
-            self.waiting.remove(&client);
-        } else {
-            self.turns.push_back(client);
+    fn pop(&mut self) -> Option<Box<dyn Job>> {
+        let (client, _) = self.waiting.first(&self.order)?;
+        let (waiting, ()) = self.waiting.get_mut(client)?;
+        let (job, is_last) = (waiting.pop_front(), waiting.is_empty());
+        self.waiting.end_turn(&mut self.order, client);
+        if is_last {
+            self.waiting.remove(&mut self.order, client);
         }
-        Some((client, job?))
+        job
     }
 }
 

@@ -91,6 +91,27 @@ fn groups_and_clients_take_turns() {
 }
 
 #[test]
+fn tenants_take_turns_however_many_clients_and_groups_they_have() {
+    for group_of in [|_: u64| 0, |client: u64| client] {
+        let pool = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
+        let gate = occupy(&pool, 100, 100);
+        let (done, finished) = mpsc::channel();
+        for (tenant, client) in [(1, 1), (1, 2), (1, 3), (1, 1), (2, 4), (2, 4), (3, 5)] {
+            let done = done.clone();
+            let owner = JobOwner { tenant, client, request: 0 };
+            let job = move || {
+                done.send(client).unwrap();
+                JobStep::Done
+            };
+            pool.submit_steps(owner, group_of(client), job).unwrap();
+        }
+        drop((gate, done));
+        assert_eq!(finished.iter().collect::<Vec<_>>(), [1, 4, 5, 2, 4, 3, 1]);
+        wait_for_no_groups(&pool);
+    }
+}
+
+#[test]
 fn jobs_of_a_group_run_in_parallel_up_to_its_limit() {
     for _ in 0..100 {
         let pool = BlockingPool::new(PoolLimits { threads_max: 3, per_group_max: 2, ..LIMITS });
@@ -139,7 +160,7 @@ fn jobs_of_a_request_that_is_over_are_dropped() {
     let (done, finished) = mpsc::channel();
     for (request, group, client) in [(5, 1, 1), (6, 1, 1), (5, 1, 1), (7, 1, 1), (5, 1, 2), (5, 2, 1)] {
         let done = done.clone();
-        pool.submit_steps(request, group, client, move || {
+        pool.submit_steps(JobOwner { tenant: client, client, request }, group, move || {
             done.send((request, group, client)).unwrap();
             JobStep::Done
         })
@@ -194,7 +215,7 @@ fn long_jobs_give_way_between_steps() {
     let (done, finished) = mpsc::channel();
     for (name, request, client, mut steps) in [("a", 1, 1, 3), ("b", 1, 1, 1), ("c", 2, 1, 2), ("d", 1, 2, 1)] {
         let done = done.clone();
-        pool.submit_steps(request, 0, client, move || {
+        pool.submit_steps(JobOwner { tenant: 0, client, request }, 0, move || {
             done.send(name).unwrap();
             steps -= 1;
             if steps == 0 { JobStep::Done } else { JobStep::Continue }

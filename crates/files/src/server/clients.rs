@@ -14,6 +14,7 @@ use crate::protocol::plain::{PlainMessage, PlainRequest};
 use crate::protocol::{Dialect, ErrorCode, WireError};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use towpath_quota::FairQueue;
 use towpath_sockets::{PeerId, PeerInfo, Principal, Tenant};
@@ -23,6 +24,8 @@ struct Client {
     session: Session<OpenFile>,
     address: String,
     tenant: Tenant,
+    /// The same for the fair queues of the pool.
+    tenant_number: u64,
     /// Id for the fair queues of the pool.
     key: u64,
     /// State of its requests that have started jobs.
@@ -38,6 +41,7 @@ pub(super) struct Clients {
     /// Clients that wait for an open file of others to be closed.
     awaiting_files: FairQueue<Tenant, PeerId, ()>,
     next_key: u64,
+    tenant_numbers: RandomState,
     counters: Counters,
 }
 
@@ -66,6 +70,7 @@ impl Clients {
             quotas: Quotas::new(open_files_max),
             awaiting_files: FairQueue::default(),
             next_key: 0,
+            tenant_numbers: RandomState::new(),
             counters: Counters::default(),
         }
     }
@@ -85,6 +90,7 @@ impl Clients {
         let client = Client {
             session: Session::new(principal, quotas.clone()).following(self.pool.context().published.is_some()),
             address,
+            tenant_number: self.tenant_numbers.hash_one(&tenant),
             tenant,
             key: self.next_key,
             requests: HashMap::new(),
@@ -188,7 +194,7 @@ impl Clients {
         while let Some(action) = client.session.next_action() {
             match action {
                 Action::Start(ticket, job) => {
-                    let requester = Requester { peer, ticket, key: client.key };
+                    let requester = Requester { peer, ticket, tenant: client.tenant_number, key: client.key };
                     let request = client.request(ticket);
                     if let Some(answer) = job.start(pool, requester, &request) {
                         client.session.finish(ticket, answer);

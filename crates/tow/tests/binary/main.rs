@@ -12,6 +12,7 @@ mod demo;
 mod destination;
 mod failover;
 mod fairness;
+mod file_fairness;
 mod features;
 mod following;
 mod hanging_disk;

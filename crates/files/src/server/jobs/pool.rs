@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use towpath_blocking::{BlockingPool, JobStep, PoolLimits, PoolLoad};
+use towpath_blocking::{BlockingPool, JobOwner, JobStep, PoolLimits, PoolLoad};
 use towpath_sockets::{PeerId, Waker};
 
 /// Most of the time these threads wait for a disk.
@@ -43,7 +43,9 @@ pub(crate) enum Done {
 pub(crate) struct Requester {
     pub(crate) peer: PeerId,
     pub(crate) ticket: Ticket,
-    /// The client: its jobs take turns with those of others.
+    /// Who the client is: its jobs take turns with those of other tenants.
+    pub(crate) tenant: u64,
+    /// The client: its jobs take turns with those of other clients of the tenant.
     pub(crate) key: u64,
 }
 
@@ -215,7 +217,8 @@ impl Pool {
     ) {
         let (context, sender) = (Arc::clone(&self.context), self.sender.clone());
         let if_refused = failed.clone();
-        let submitted = threads.submit_steps(requester.ticket.0, group, requester.key, move || {
+        let Requester { tenant, key: client, ticket: Ticket(request), .. } = requester;
+        let submitted = threads.submit_steps(JobOwner { tenant, client, request }, group, move || {
             let done = match catch_unwind(AssertUnwindSafe(|| job(&context))) {
                 Ok(Some(done)) => done,
                 Ok(None) => return JobStep::Continue,

@@ -203,6 +203,14 @@ impl Wire {
         self.stream.peek(&mut [0]).map(drop)
     }
 
+    /// Whether the peer has sent something that wasn't read.
+    pub fn has_bytes(&self) -> bool {
+        self.stream.set_nonblocking(true).expect("set nonblocking");
+        let has = self.stream.peek(&mut [0]).is_ok_and(|count| count > 0);
+        self.stream.set_nonblocking(false).expect("set blocking");
+        has
+    }
+
     /// Reads a message; answers PINGs on the way.
     pub fn receive(&mut self) -> io::Result<Vec<Vec<u8>>> {
         let mut frames = Vec::new();
