@@ -9,7 +9,7 @@ use towpath_files::path::{Escaped, RelPath};
 use towpath_files::protocol::Dialect;
 use towpath_files::protocol::control::{Reply, Request};
 use towpath_files::protocol::data::DataHeader;
-use towpath_files::protocol::envelope::{Opening, opening};
+use towpath_files::protocol::envelope::{Opening, client_of, opening};
 use towpath_files::protocol::plain::PlainRequest;
 
 /// A fuzz target's name and body.
@@ -85,11 +85,15 @@ pub fn files_plain(data: &[u8]) {
 pub fn files_envelope(data: &[u8]) {
     let frames = frames(data);
     match opening(&frames) {
-        Opening::Probe => assert!(matches!(&frames[..], [only] if only.is_empty())),
+        Opening::Probe => assert!(frames.iter().position(|frame| frame.is_empty()) == frames.len().checked_sub(1)),
         Opening::Envelope(length) => {
             let (envelope, message) = frames.split_at(length);
-            // An envelope ends with its only empty frame.
-            assert_eq!(envelope.iter().position(|frame| frame.is_empty()), length.checked_sub(1));
+            // An envelope ends with its only empty frame, or has none and ends where the message begins.
+            match envelope.iter().position(|frame| frame.is_empty()) {
+                Some(empty) => assert_eq!(empty + 1, length),
+                None => assert!(length == 0 || message.first().is_some_and(|first| Dialect::of(first).is_some())),
+            }
+            assert!(client_of(envelope).len() <= length);
             if let [first, rest @ ..] = message {
                 match Dialect::of(first) {
                     Some(Dialect::Control) => rest.iter().take(1).for_each(|json| files_request(json)),

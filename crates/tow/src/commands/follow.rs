@@ -2,7 +2,7 @@
 
 use super::get::{cancel_on_signal, failure_at, source_of};
 use crate::cli::connect_args::FileServerArgs;
-use crate::cli::escape::Printable;
+use crate::cli::escape::{Json, Printable};
 use crate::cli::exit::Failure;
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, print_line};
@@ -183,7 +183,7 @@ fn show_json(event: &FollowEvent) -> io::Result<()> {
         FollowEvent::Interrupted { reason } => members(&json!({ "event": "interrupted", "reason": reason })),
         FollowEvent::Warning(text) => members(&json!({ "event": "warning", "reason": text })),
     };
-    line(Value::Object(object))
+    line(Json(Value::Object(object)))
 }
 
 fn with_path(object: Value, path: &RelPath) -> Map<String, Value> {

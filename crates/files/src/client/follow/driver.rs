@@ -13,7 +13,7 @@ use super::record::Record;
 use super::{FollowEnd, FollowEvent, FollowOptions, PutKind};
 use crate::digest::wall_clock;
 use crate::path::RelPath;
-use crate::protocol::control::{ChangeContent, ChangesReply, ErrorReply, Reply, request_id};
+use crate::protocol::control::{ChangeContent, ChangesReply, ErrorReply, FollowLinks, Reply, request_id};
 use crate::protocol::follow::Cursor;
 use crate::root::RootError;
 use std::collections::{BTreeMap, HashSet};
@@ -95,6 +95,7 @@ impl Driver<'_> {
             verify: true,
             durable: options.durable,
             idle_timeout: options.connect.idle_timeout,
+            follow: FollowLinks::None,
             in_order: false,
         };
         let now = Instant::now();

@@ -157,6 +157,7 @@ impl Placed {
             mtime,
             mode,
             allocated: None,
+            hard_link: None,
             target,
             digest,
             message: None,

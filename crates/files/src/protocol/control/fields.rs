@@ -1,4 +1,4 @@
-//! Members that several messages share: paths, link targets, times.
+//! Members of messages: paths, link targets, times, links to follow.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -85,6 +85,24 @@ impl From<&RelPath> for WirePath {
     fn from(path: &RelPath) -> Self {
         Self(path.as_bytes().to_vec())
     }
+}
+
+/// Links that are followed by a listing, as long as they stay below the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FollowLinks {
+    /// None: a link is an entry of its own.
+    #[default]
+    None,
+    /// The listed path itself.
+    Path,
+    /// That, and every link that is listed.
+    All,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+pub(super) fn follows_none(follow: &FollowLinks) -> bool {
+    *follow == FollowLinks::None
 }
 
 fn bytes_from_members(name: &str, plain: Option<String>, base64: Option<String>) -> Result<Option<Vec<u8>>, String> {

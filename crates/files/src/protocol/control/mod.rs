@@ -5,6 +5,7 @@
 
 mod bounded;
 mod changes;
+mod entry;
 mod fields;
 mod head;
 mod page;
@@ -12,15 +13,16 @@ mod reply;
 mod request;
 
 pub use changes::{Change, ChangeContent, ChangesReply, FollowRequest, FollowState, FollowingReply};
-pub use fields::{LinkTarget, WirePath};
+pub use entry::{EntryKind, ListEntry};
+pub use fields::{FollowLinks, LinkTarget, WirePath};
 pub use page::PageWriter;
 pub use reply::{
-    Base, Cancelled, DigestReply, DirStat, EntryKind, ErrorReply, FileAnswer, FileMetadata, FilesReply, HelloReply,
-    LeavesReply, ListEntry, ListPage, Reply, VoidReply,
+    Base, Cancelled, DigestReply, DirStat, ErrorReply, FileAnswer, FileMetadata, FilesReply, HelloReply, LeavesReply,
+    ListPage, Reply, VoidReply,
 };
 pub use request::{
-    Compression, Confirm, ConfirmedFile, DigestWish, FetchFile, FetchRequest, FollowLinks, LeavesRequest, ListRequest,
-    ListTarget, Range, Request, Unless,
+    Compression, Confirm, ConfirmedFile, DigestWish, FetchFile, FetchRequest, LeavesRequest, ListRequest, ListTarget,
+    Range, Request, Unless,
 };
 
 use bytes::Bytes;

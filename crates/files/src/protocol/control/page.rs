@@ -1,6 +1,7 @@
 //! A page of a listing, written entry by entry, so that its size is known while it grows.
 
-use super::reply::{Base, DirStat, ListEntry};
+use super::entry::ListEntry;
+use super::reply::{Base, DirStat};
 use crate::limits::LIST_PAGE_BYTES_MAX;
 
 /// Largest end of a page after its entries.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bounded::Bounded;
 use super::changes::FollowRequest;
-use super::fields::WirePath;
+use super::fields::{FollowLinks, WirePath, follows_none};
 use super::head::Head;
 use super::{check_size, frames, parse_error};
 use crate::digest::Digest;
@@ -67,19 +67,6 @@ pub struct ListRequest {
     /// Links that are listed as what they lead to.
     #[serde(rename = "follow_links", skip_serializing_if = "follows_none")]
     pub follow: FollowLinks,
-}
-
-/// Links that are followed by a listing, as long as they stay below the root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FollowLinks {
-    /// None: a link is an entry of its own.
-    #[default]
-    None,
-    /// The listed path itself.
-    Path,
-    /// That, and every link that is listed.
-    All,
 }
 
 /// Target of a listing.
@@ -293,10 +280,7 @@ impl Request {
         frames(self.encode())
     }
 
-    /// Reads a client's JSON object and checks it against the limits.
-    ///
-    /// # Errors
-    /// An error to answer, with the request's id if it could be read.
+    /// Reads a client's JSON object and checks it against the limits. An error is to be answered, with the request's id if it could be read.
     pub fn decode(json: &[u8]) -> Result<Self, WireError> {
         check_size(json)?;
         let head = Head::read(json, "op")?;
@@ -507,11 +491,6 @@ fn checked_credit(bytes: u64) -> Result<u64, WireError> {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_false(flag: &bool) -> bool {
     !*flag
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn follows_none(follow: &FollowLinks) -> bool {
-    *follow == FollowLinks::None
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -1,26 +1,28 @@
 //! Listings, page by page: a resumable walk through directories.
 
+mod entries;
+mod level;
+
 use super::hasher::{Hasher, SLICE_BYTES};
 use super::pool::{Pool, Requester};
 use super::{Answer, RequestState};
 use crate::digest::FileHasher;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
-use crate::path::{Escaped, PATH_BYTES_MAX, RelPath};
+use crate::path::{PATH_BYTES_MAX, RelPath};
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{
-    Base, DirStat, EntryKind, FollowLinks, LinkTarget, ListEntry, ListRequest, ListTarget, PageWriter, WirePath,
-};
-use crate::root::{Dir, DirEntry, FileKind, FileStat, Root, RootError};
+use crate::protocol::control::{Base, DirStat, EntryKind, FollowLinks, ListEntry, ListRequest, ListTarget, PageWriter};
+use crate::root::{DirEntry, FileKind, FileStat, Root, RootError};
 use crate::server::Failure;
 use crate::server::glob::{Glob, literal_beginning};
 use crate::server::resource_errors::Shortage;
 use bytes::Bytes;
+use entries::{entry, failed, look, not_followed, unreadable};
+use level::{Level, LevelError};
 use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
-use towpath_quota::{Permit, Quota};
+use towpath_quota::Quota;
 
 /// Allocator overhead of a name, and its smallest block, in bytes.
 const ALLOCATED_EXTRA: usize = 8;
@@ -161,26 +163,6 @@ pub(crate) struct Listing {
     hashed: u64,
     /// The file of `held_back` while it is being hashed.
     hashing: Option<(File, FileStat, Option<FileHasher>)>,
-}
-
-#[derive(Debug)]
-struct Level {
-    path: RelPath,
-    /// Names not walked yet, in reverse order.
-    names: Vec<DirEntry>,
-    _permit: Permit,
-    open: Option<Dir>,
-    /// Device and inode, by which a loop of links is noticed.
-    identity: (u64, u64),
-    /// Everything below is listed, since the listing is recursive or the directory matched.
-    all: bool,
-}
-
-/// The names of a directory can't be read.
-enum LevelError {
-    Root(RootError),
-    /// Memory for names, or another resource, is exhausted.
-    Busy(Failure),
 }
 
 impl Lister<'_> {
@@ -463,27 +445,6 @@ impl Lister<'_> {
     }
 }
 
-impl From<RootError> for LevelError {
-    fn from(error: RootError) -> LevelError {
-        if Shortage::is_why(&error) { LevelError::Busy(error.into()) } else { LevelError::Root(error) }
-    }
-}
-
-impl LevelError {
-    fn no_room() -> LevelError {
-        LevelError::Busy(Failure::new(ErrorCode::Busy, "listings that are not over keep too many names"))
-    }
-}
-
-impl From<LevelError> for Failure {
-    fn from(error: LevelError) -> Failure {
-        match error {
-            LevelError::Root(error) => error.into(),
-            LevelError::Busy(failure) => failure,
-        }
-    }
-}
-
 impl Listing {
     /// Keeps the page for the next slice. Of the directories only the lowest stays open: many listings may wait.
     fn pause(&mut self, page: PageWriter) -> Option<Page> {
@@ -496,76 +457,6 @@ impl Listing {
 
     fn is_through(&self) -> bool {
         self.levels.iter().all(|level| level.names.is_empty())
-    }
-}
-
-impl Level {
-    fn open(&mut self, root: &Root) -> Result<&Dir, RootError> {
-        let dir = match self.open.take() {
-            Some(dir) => dir,
-            None => root.open_dir(&self.path)?,
-        };
-        Ok(self.open.insert(dir))
-    }
-}
-
-fn look(dir: &Dir, name: &[u8]) -> Result<(FileStat, Option<Vec<u8>>), RootError> {
-    let stat = dir.stat(name)?;
-    let target = if stat.kind == FileKind::Link { Some(dir.read_link(name)?) } else { None };
-    Ok((stat, target))
-}
-
-fn not_followed(target: &[u8], error: &RootError) -> String {
-    format!("a link to {} that can't be followed: {error}", Escaped(target))
-}
-
-fn entry(path: &RelPath, stat: &FileStat, target: Option<Vec<u8>>) -> ListEntry {
-    ListEntry {
-        path: WirePath::from(path),
-        kind: match stat.kind {
-            FileKind::File => EntryKind::File,
-            FileKind::Dir => EntryKind::Dir,
-            FileKind::Link => EntryKind::Link,
-            FileKind::Other => EntryKind::Other,
-        },
-        size: stat.size,
-        mtime: stat.modified,
-        mode: stat.mode,
-        allocated: stat.is_sparse().then_some(stat.allocated),
-        hard_link: (stat.kind == FileKind::File && stat.links > 1).then(|| file_number(stat)),
-        target: target.map(LinkTarget::from),
-        digest: None,
-        message: None,
-    }
-}
-
-/// A number for a file that has several names. It tells nothing about the file system, and hardly ever belongs to two files.
-fn file_number(stat: &FileStat) -> u64 {
-    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    // All that a number in JSON can hold anywhere.
-    KEY.hash_one((stat.device, stat.inode)) >> 11
-}
-
-/// An error entry. An exhausted resource fails the whole listing instead, since entries would be missing from it.
-fn failed(path: impl Into<WirePath>, error: RootError) -> Result<ListEntry, Failure> {
-    if Shortage::is_why(&error) {
-        return Err(error.into());
-    }
-    Ok(unreadable(path, error.to_string()))
-}
-
-fn unreadable(path: impl Into<WirePath>, message: String) -> ListEntry {
-    ListEntry {
-        path: path.into(),
-        kind: EntryKind::Error,
-        size: 0,
-        mtime: Default::default(),
-        mode: 0,
-        allocated: None,
-        hard_link: None,
-        target: None,
-        digest: None,
-        message: Some(message),
     }
 }
 

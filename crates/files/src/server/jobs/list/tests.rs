@@ -1,6 +1,6 @@
 use super::*;
 use crate::digest::DigestCache;
-use crate::protocol::control::Reply;
+use crate::protocol::control::{Reply, WirePath};
 use crate::server::limits::CLIENT_LIST_NAMES_BYTES_MAX;
 use crate::server::quota::Quotas;
 

@@ -1,0 +1,69 @@
+//! Entries of a listing, from what the directory has.
+
+use crate::path::{Escaped, RelPath};
+use crate::protocol::control::{EntryKind, LinkTarget, ListEntry, WirePath};
+use crate::root::{Dir, FileKind, FileStat, RootError};
+use crate::server::Failure;
+use crate::server::resource_errors::Shortage;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
+pub(super) fn look(dir: &Dir, name: &[u8]) -> Result<(FileStat, Option<Vec<u8>>), RootError> {
+    let stat = dir.stat(name)?;
+    let target = if stat.kind == FileKind::Link { Some(dir.read_link(name)?) } else { None };
+    Ok((stat, target))
+}
+
+pub(super) fn not_followed(target: &[u8], error: &RootError) -> String {
+    format!("a link to {} that can't be followed: {error}", Escaped(target))
+}
+
+pub(super) fn entry(path: &RelPath, stat: &FileStat, target: Option<Vec<u8>>) -> ListEntry {
+    ListEntry {
+        path: WirePath::from(path),
+        kind: match stat.kind {
+            FileKind::File => EntryKind::File,
+            FileKind::Dir => EntryKind::Dir,
+            FileKind::Link => EntryKind::Link,
+            FileKind::Other => EntryKind::Other,
+        },
+        size: stat.size,
+        mtime: stat.modified,
+        mode: stat.mode,
+        allocated: stat.is_sparse().then_some(stat.allocated),
+        hard_link: (stat.kind == FileKind::File && stat.links > 1).then(|| file_number(stat)),
+        target: target.map(LinkTarget::from),
+        digest: None,
+        message: None,
+    }
+}
+
+/// A number for a file that has several names. It tells nothing about the file system, and hardly ever belongs to two files.
+fn file_number(stat: &FileStat) -> u64 {
+    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    // All that a number in JSON can hold anywhere.
+    KEY.hash_one((stat.device, stat.inode)) >> 11
+}
+
+/// An error entry. An exhausted resource fails the whole listing instead, since entries would be missing from it.
+pub(super) fn failed(path: impl Into<WirePath>, error: RootError) -> Result<ListEntry, Failure> {
+    if Shortage::is_why(&error) {
+        return Err(error.into());
+    }
+    Ok(unreadable(path, error.to_string()))
+}
+
+pub(super) fn unreadable(path: impl Into<WirePath>, message: String) -> ListEntry {
+    ListEntry {
+        path: path.into(),
+        kind: EntryKind::Error,
+        size: 0,
+        mtime: Default::default(),
+        mode: 0,
+        allocated: None,
+        hard_link: None,
+        target: None,
+        digest: None,
+        message: Some(message),
+    }
+}
