@@ -21,7 +21,7 @@ fn reply_over_the_limit_is_refused() {
     let _large = work(&[&broker], &["large", "--", "head", "-c", "3000000", "/dev/zero"]);
     let _small = work(&[&broker], &["small", "--", "echo", "small"]);
     for (service, limit) in [("large", "2M"), ("small", "5")] {
-        let outcome = run(&mut call(&[&broker], &[service, "x", "--max-reply", limit])).expect_code(1);
+        let outcome = run(&mut call(&[&broker], &[service, "x", "--max-reply", limit])).expect_code(5);
         assert!(outcome.stdout.is_empty() && outcome.stderr.contains("--max-reply"), "{}", outcome.stderr);
     }
     for (service, limit, bytes) in [("large", "3000000", 3_000_000), ("small", "6", 6)] {
