@@ -29,6 +29,8 @@ pub struct FileRange {
     /// The range is in the page cache, so that the hub need not probe it. Otherwise it does, and other threads prefetch what isn't cached, so
     /// that a slow disk keeps no other peer waiting.
     pub assume_cached: bool,
+    /// The file had fewer bytes when the range was sealed.
+    pub(crate) was_short: bool,
 }
 
 /// Behaviour if a file is shorter than the frame that was promised.
@@ -44,7 +46,7 @@ pub enum IfShort {
 impl FileRange {
     /// A range of `length` bytes from an offset.
     pub fn new(file: Arc<impl OpenFile + 'static>, offset: u64, length: u64) -> FileRange {
-        FileRange { file, offset, length, tag: 0, if_short: IfShort::Pad, assume_cached: false }
+        FileRange { file, offset, length, tag: 0, if_short: IfShort::Pad, assume_cached: false, was_short: false }
     }
 
     /// Asks for [`crate::Event::FileSent`] with this tag, other than 0.

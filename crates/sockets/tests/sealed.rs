@@ -6,9 +6,11 @@ mod support;
 mod toy_seal;
 
 use bytes::Bytes;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::*;
-use towpath_sockets::{Event, FileRange, Heartbeat, HubOptions, Message, SocketType};
+use towpath_sockets::{Event, FileRange, Heartbeat, Hub, HubOptions, MechanismConfig, Message, Metadata, SocketType};
+use towpath_zmtp::{Error, FrameFlags, FrameNumber, FrameSeal, Mechanism, Sealer, Step};
 
 fn sealed(socket_type: SocketType) -> HubOptions {
     HubOptions { mechanism: toy_seal::toy_seal(), ..options(socket_type) }
@@ -98,6 +100,118 @@ fn pieces_over_the_limit_for_sealed_frames_end_the_connection() {
         _ => None,
     });
     assert!(reason.contains("16 MiB"), "{reason}");
+}
+
+/// The toy mechanism, but large frames are sealed only while nobody holds this.
+static GATE: Mutex<()> = Mutex::new(());
+
+#[derive(Debug)]
+struct Gated<T>(T);
+
+impl Mechanism for Gated<Box<dyn Mechanism>> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn start(&mut self, metadata: &Metadata) -> Result<Option<Bytes>, Error> {
+        self.0.start(metadata)
+    }
+
+    fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error> {
+        self.0.command(body, metadata)
+    }
+
+    fn frame_seal(&mut self) -> Option<FrameSeal> {
+        self.0.frame_seal().map(|seal| FrameSeal { sealer: Arc::new(Gated(seal.sealer)), ..seal })
+    }
+}
+
+impl Sealer for Gated<Arc<dyn Sealer>> {
+    fn seal(&self, number: FrameNumber, flags: FrameFlags, frame: &mut [u8]) {
+        let _held = (frame.len() > 100_000).then(|| GATE.lock().unwrap());
+        self.0.seal(number, flags, frame);
+    }
+}
+
+#[test]
+fn no_peer_waits_for_what_is_sealed_for_another() {
+    let beat = Duration::from_millis(50);
+    let heartbeat = Some(Heartbeat { interval: beat, timeout: beat * 20, ttl: Duration::ZERO });
+    let gated = MechanismConfig::Custom { name: "TOY", begin: || Box::new(Gated(toy_seal::toy_seal().begin())) };
+    let server = HubOptions { mechanism: gated, ..options(SocketType::Router) };
+    let mut pair = pair(server, HubOptions { heartbeat, ..sealed(SocketType::Dealer) });
+    let mut other = Hub::new(sealed(SocketType::Dealer)).unwrap();
+    other.connect(&pair.endpoint).unwrap();
+    let there = until(&mut [&mut pair.server, &mut other], |hub, event| match event {
+        Event::Ready { peer } if hub == 0 => Some(peer),
+        _ => None,
+    });
+    let held = GATE.lock().unwrap();
+    let large = noise(200_000);
+    pair.server.send(pair.at_server, Message::new().with(large.clone())).unwrap();
+    let idle = pair.client.peer(pair.at_client).unwrap().bytes_in;
+    for number in 0..20 {
+        pair.server.send(there, text(&number.to_string())).unwrap();
+        let got = until(&mut [&mut pair.server, &mut pair.client, &mut other], |hub, event| match event {
+            Event::Message { frames, .. } => Some((hub, frames)),
+            Event::Gone { reason, .. } => panic!("{reason}"),
+            _ => None,
+        });
+        assert_eq!((got.0, &got.1[0][..]), (2, number.to_string().as_bytes()));
+    }
+    // Not even the peer's own PINGs wait.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while pair.client.peer(pair.at_client).unwrap().bytes_in < idle + 3 * 20 {
+        assert!(Instant::now() < deadline, "no PONG came");
+        for hub in [&mut pair.server, &mut pair.client] {
+            hub.poll(Some(Duration::from_millis(1))).unwrap();
+            assert!(!matches!(hub.next_event(), Some(Event::Gone { .. } | Event::Message { .. })));
+        }
+    }
+    drop(held);
+    let got = until(&mut [&mut pair.server, &mut pair.client], |_, event| match event {
+        Event::Message { frames, .. } => Some(frames),
+        _ => None,
+    });
+    assert!(got[0] == large);
+}
+
+#[test]
+fn peers_that_take_nothing_give_way_to_those_that_do() {
+    // 16 MiB each: two fill the budget, and read nothing.
+    let file = file_of(&vec![7; 16 << 20]);
+    let mut server = Hub::new(sealed(SocketType::Router)).unwrap();
+    let endpoint = server.bind(&anywhere()).unwrap();
+    let mut clients: Vec<_> = (0..3).map(|_| Hub::new(sealed(SocketType::Dealer)).unwrap()).collect();
+    let mut peers = Vec::new();
+    for client in &mut clients {
+        client.connect(&endpoint).unwrap();
+        peers.push(until(&mut [&mut server, client], |hub, event| match event {
+            Event::Ready { peer } if hub == 0 => Some(peer),
+            _ => None,
+        }));
+    }
+    let piece = || Message::new().with(FileRange::new(file.clone(), 0, 16 << 20));
+    for peer in &peers[..2] {
+        server.send(*peer, piece()).unwrap();
+        server.send(*peer, piece()).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < deadline && peers[..2].iter().any(|peer| server.bytes_out(*peer) == 0) {
+        server.poll(Some(Duration::from_millis(1))).unwrap();
+    }
+    server.send(peers[2], piece()).unwrap();
+    let last = clients.pop().unwrap();
+    let mut last = last;
+    let got = until(&mut [&mut server, &mut last], |hub, event| match event {
+        Event::Message { frames, .. } if hub == 1 => Some(frames[0].len()),
+        Event::Gone { peer, .. } if hub == 0 => {
+            assert!(peer != peers[2]);
+            None
+        }
+        _ => None,
+    });
+    assert_eq!(got, 16 << 20);
 }
 
 #[test]

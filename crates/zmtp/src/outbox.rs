@@ -4,19 +4,23 @@
 //! into one buffer. A large body is given as it is. An external body is given by its source and position, so that the driver can let the
 //! kernel move it. Commands go before the next frame, even within a message, so that a PONG never waits for more than one frame.
 
+mod waiting;
 mod wire;
 
 use crate::frame::{FrameFlags, Header};
-use crate::limits::FRAME_OVERHEAD_BYTES;
-use crate::seal::Sealer;
+use crate::seal::{SealJob, Sealed, Sealer};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use waiting::{Sums, Waiting};
 use wire::{External, Protection, Sealing, Staged};
 
 /// Bodies up to this size are gathered behind their header instead of being written on their own.
 const GATHER_BODY_BYTES_MAX: usize = 8 * 1024;
+
+/// Bodies up to this size are sealed as they are gathered; larger ones, and external ones, by the driver, wherever it likes.
+const SEAL_BODY_BYTES_MAX: usize = 16 * 1024;
 
 /// Gathering stops once this much is ready to be written.
 const GATHERED_BYTES: usize = 64 * 1024;
@@ -68,13 +72,6 @@ pub enum Transmit<'a, F> {
         /// More follows at once, so that MSG_MORE helps.
         more_follows: bool,
     },
-    /// An external body to be read into memory for [`Outbox::load`], because it is sealed before it leaves.
-    Load {
-        /// Its source.
-        source: &'a F,
-        /// Its bytes.
-        length: u64,
-    },
     /// An external body, when everything before it has been written.
     External {
         /// Its source.
@@ -84,52 +81,6 @@ pub enum Transmit<'a, F> {
         /// Bytes that are left. 0 for an empty body: [`Outbox::advance_external`] by 0 returns the source.
         remaining: u64,
     },
-}
-
-#[derive(Debug)]
-struct Waiting<F> {
-    body: Body<F>,
-    more: bool,
-    first: bool,
-    tag: u64,
-}
-
-impl<F> Waiting<F> {
-    fn memory_bytes(&self) -> usize {
-        FRAME_OVERHEAD_BYTES
-            + match &self.body {
-                Body::Bytes(bytes) => bytes.len(),
-                Body::External { .. } => 0,
-            }
-    }
-
-    fn external_bytes(&self) -> u128 {
-        match &self.body {
-            Body::Bytes(_) => 0,
-            Body::External { length, .. } => u128::from(*length),
-        }
-    }
-}
-
-/// [`Queued`] of the frames in `waiting`. The sum of external bodies may pass 2^64: nothing of them is in memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Sums {
-    messages: usize,
-    memory_bytes: usize,
-    external_bytes: u128,
-}
-
-impl Sums {
-    fn add<F>(&mut self, frame: &Waiting<F>) {
-        self.messages += usize::from(frame.first);
-        self.memory_bytes += frame.memory_bytes();
-        self.external_bytes += frame.external_bytes();
-    }
-
-    fn public(self) -> Queued {
-        let external_bytes = u64::try_from(self.external_bytes).unwrap_or(u64::MAX);
-        Queued { messages: self.messages, memory_bytes: self.memory_bytes, external_bytes }
-    }
 }
 
 /// The queue of one peer.
@@ -226,6 +177,9 @@ impl<F> Outbox<F> {
     pub fn remove_queued(&mut self, tag: u64) -> usize {
         let before = self.sums.messages;
         let mut sums = self.sums;
+        if self.waiting.front().is_some_and(|frame| frame.first && frame.tag == tag) {
+            self.give_up_sealing();
+        }
         // A message whose first frame has gone out must be finished, whatever its tag.
         let mut begun = self.waiting.front().is_some_and(|frame| !frame.first);
         self.waiting.retain(|frame| {
@@ -248,6 +202,9 @@ impl<F> Outbox<F> {
     pub fn clear(&mut self) -> Queued {
         let begun = self.waiting.iter().take_while(|frame| !frame.first).count();
         let mut removed = Sums::default();
+        if begun == 0 {
+            self.give_up_sealing();
+        }
         for frame in self.waiting.drain(begun..) {
             removed.add(&frame);
         }
@@ -283,6 +240,21 @@ impl<F> Outbox<F> {
         self.has_staged() || self.has_unstaged()
     }
 
+    /// Whether [`Outbox::transmit`] or [`Outbox::seal_job`] has something now: not while a frame is being sealed.
+    pub fn may_progress(&self) -> bool {
+        if self.has_staged() {
+            return true;
+        }
+        let Some(sealing) = self.protection.sealing() else { return self.has_unstaged() };
+        let has_commands = !self.commands.is_empty() || !self.replies.is_empty();
+        (has_commands && sealing.has_number()) || (self.open && !self.waiting.is_empty() && !sealing.is_awaited())
+    }
+
+    /// Whether the next frame is being sealed by the driver.
+    pub fn awaits_seal(&self) -> bool {
+        self.protection.sealing().is_some_and(Sealing::is_awaited)
+    }
+
     fn has_staged(&self) -> bool {
         !self.staged.is_empty() || self.external.is_some()
     }
@@ -310,7 +282,7 @@ impl<F> Outbox<F> {
         if !self.staged.is_empty() {
             // The kernel delays bytes marked so for up to 200 ms: only if something does follow.
             let external = self.external.as_ref().is_some_and(|external| external.remaining() > 0);
-            let more_follows = external || self.has_unstaged();
+            let more_follows = external || (self.has_unstaged() && !self.awaits_seal());
             return Transmit::Bytes { slices: self.staged.slices(), more_follows };
         }
         match &self.external {
@@ -319,12 +291,7 @@ impl<F> Outbox<F> {
                 position: external.position(),
                 remaining: external.remaining(),
             },
-            None => match self.waiting.front() {
-                Some(Waiting { body: Body::External { source, length }, .. }) if self.open => {
-                    Transmit::Load { source, length: *length }
-                }
-                _ => Transmit::Idle,
-            },
+            None => Transmit::Idle,
         }
     }
 
@@ -332,9 +299,15 @@ impl<F> Outbox<F> {
         self.staged.clear();
         self.messages_before = self.messages_staged;
         while self.staged.gathered_bytes() < GATHERED_BYTES {
-            if let Some(command) = self.pop_command() {
+            if self.protection.sealing().is_none_or(Sealing::has_number)
+                && let Some(command) = self.pop_command()
+            {
                 self.stage_command(&command);
                 continue;
+            }
+            if self.next_is_sealed_elsewhere() {
+                self.stage_sealed();
+                break;
             }
             let Some(frame) = self.next_frame() else { break };
             match frame.body {
@@ -356,14 +329,62 @@ impl<F> Outbox<F> {
         self.staged.shrink();
     }
 
-    /// The next frame of a message, unless its body has to be loaded first.
+    /// The next frame of a message.
     #[inline]
     fn next_frame(&mut self) -> Option<Waiting<F>> {
-        let must_load = |frame: &Waiting<F>| matches!(frame.body, Body::External { .. });
-        if !self.open || (self.protection.is_sealed() && self.waiting.front().is_some_and(must_load)) {
+        if self.open { self.pop_frame() } else { None }
+    }
+
+    /// Whether the next frame is too large to be sealed while it is gathered.
+    #[inline]
+    fn next_is_sealed_elsewhere(&self) -> bool {
+        self.protection.sealing().is_some()
+            && self.open
+            && self.waiting.front().is_some_and(|frame| match &frame.body {
+                Body::Bytes(bytes) => bytes.len() > SEAL_BODY_BYTES_MAX,
+                Body::External { .. } => true,
+            })
+    }
+
+    /// Stages the frame that was sealed elsewhere, if it is. Its source comes back behind it, from [`Outbox::advance_external`] by 0.
+    fn stage_sealed(&mut self) {
+        let Some(sealing) = self.protection.sealing_mut() else { return };
+        if self.staged.put_ahead(sealing)
+            && let Some(Waiting { body: Body::External { source, .. }, .. }) = self.pop_frame()
+        {
+            self.external = Some(External::staged(source));
+        }
+    }
+
+    /// The next frame that the driver has to seal, with its body, to be given back to [`Outbox::sealed`]. Once for each frame, and one at a
+    /// time; it may be asked for while the frame before it is being written.
+    pub fn seal_job(&mut self) -> Option<(SealJob, &Body<F>)> {
+        if !self.next_is_sealed_elsewhere() {
             return None;
         }
-        self.pop_frame()
+        let (sealing, frame) = (self.protection.sealing_mut()?, self.waiting.front()?);
+        if sealing.has_begun() {
+            return None;
+        }
+        let length = usize::try_from(frame.body.length()).ok()?;
+        Some((sealing.begin(FrameFlags { more: frame.more, command: false }, length), &frame.body))
+    }
+
+    /// Takes a sealed frame, and gives the source of its body if that is external. A frame whose message has been removed is dropped.
+    pub fn sealed(&mut self, sealed: Sealed) -> Option<&mut F> {
+        if !self.protection.sealing_mut()?.take_in(sealed) {
+            return None;
+        }
+        match &mut self.waiting.front_mut()?.body {
+            Body::Bytes(_) => None,
+            Body::External { source, .. } => Some(source),
+        }
+    }
+
+    fn give_up_sealing(&mut self) {
+        if let Some(sealing) = self.protection.sealing_mut() {
+            sealing.give_up();
+        }
     }
 
     #[inline]
@@ -392,36 +413,19 @@ impl<F> Outbox<F> {
     /// Stages a frame of a message: gathers it, or only its header if its body is large.
     #[inline]
     fn stage_bytes(&mut self, more: bool, bytes: Bytes) {
-        let is_small = bytes.len() <= GATHER_BODY_BYTES_MAX;
         match &mut self.protection {
             Protection::Clear(clear) => {
                 self.staged.put_header(clear, more, bytes.len() as u64);
-                if is_small {
+                if bytes.len() <= GATHER_BODY_BYTES_MAX {
                     self.staged.put(clear, &bytes);
                 } else {
                     self.staged.put_large(clear, bytes);
                 }
             }
             Protection::Sealed(sealing) => {
-                let flags = FrameFlags { more, command: false };
-                if is_small {
-                    self.staged.put_sealed(sealing, flags, &bytes);
-                } else {
-                    self.staged.put_large_sealed(sealing, flags, &bytes);
-                }
+                self.staged.put_sealed(sealing, FrameFlags { more, command: false }, &bytes);
             }
         }
-    }
-
-    /// Stages the frame of [`Transmit::Load`] with the bytes of its body. Its source comes back behind them, from
-    /// [`Outbox::advance_external`] by 0.
-    pub fn load(&mut self, bytes: Bytes) {
-        let is_external = matches!(self.waiting.front(), Some(Waiting { body: Body::External { .. }, .. }));
-        let frame = if is_external { self.pop_frame() } else { None };
-        let Some(Waiting { body: Body::External { source, length }, more, .. }) = frame else { return };
-        debug_assert_eq!(bytes.len() as u64, length, "a frame's length is a promise");
-        self.stage_bytes(more, bytes);
-        self.external = Some(External::staged(source));
     }
 
     /// Reports written bytes of [`Transmit::Bytes`]. More than there were is a bug of the driver's.

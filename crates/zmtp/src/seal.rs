@@ -1,8 +1,8 @@
 //! Sealed frames: encrypted and authenticated by a mechanism once its handshake is over.
 
 use crate::error::Error;
-use crate::frame::FrameFlags;
-use bytes::BytesMut;
+use crate::frame::{self, FrameFlags};
+use bytes::{Bytes, BytesMut};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -40,6 +40,72 @@ impl FrameNumber {
 pub trait Sealer: Debug + Send + Sync {
     /// Seals a frame in place. `frame` begins with the bytes of the overhead, which are overwritten; the body follows.
     fn seal(&self, number: FrameNumber, flags: FrameFlags, frame: &mut [u8]);
+}
+
+/// A frame to be sealed elsewhere, such as on another thread.
+#[derive(Debug)]
+pub struct SealJob {
+    sealer: Arc<dyn Sealer>,
+    number: FrameNumber,
+    flags: FrameFlags,
+    header: Vec<u8>,
+    overhead: usize,
+    body_bytes: usize,
+}
+
+impl SealJob {
+    pub(crate) fn new(
+        sealer: Arc<dyn Sealer>,
+        number: FrameNumber,
+        flags: FrameFlags,
+        overhead: usize,
+        body_bytes: usize,
+    ) -> SealJob {
+        let mut header = Vec::with_capacity(frame::HEADER_BYTES_MAX);
+        frame::encode_header(&mut header, 0, (overhead + body_bytes) as u64);
+        SealJob { sealer, number, flags, header, overhead, body_bytes }
+    }
+
+    /// Bytes of the whole frame: the buffer that sealing takes has as many.
+    pub fn frame_bytes(&self) -> usize {
+        self.body_at() + self.body_bytes
+    }
+
+    /// Where the body lies in the buffer. What is before it is overwritten.
+    pub fn body_at(&self) -> usize {
+        self.header.len() + self.overhead
+    }
+
+    /// Seals the frame in a buffer that has its body.
+    ///
+    /// # Panics
+    /// If the buffer doesn't have [`SealJob::frame_bytes`].
+    pub fn seal<B: AsRef<[u8]> + AsMut<[u8]> + Send + 'static>(self, mut buffer: B) -> Sealed {
+        let frame = buffer.as_mut();
+        assert_eq!(frame.len(), self.frame_bytes(), "a buffer as long as the frame");
+        let (header, rest) = frame.split_at_mut(self.header.len());
+        header.copy_from_slice(&self.header);
+        let number = self.number.value();
+        self.sealer.seal(self.number, self.flags, rest);
+        Sealed { number, wire: Bytes::from_owner(buffer) }
+    }
+}
+
+/// A frame that may leave: only [`SealJob::seal`] makes one.
+#[derive(Debug)]
+pub struct Sealed {
+    number: u64,
+    wire: Bytes,
+}
+
+impl Sealed {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn into_wire(self) -> Bytes {
+        self.wire
+    }
 }
 
 /// Opens frames in the order in which they arrive.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use harness::toy_seal::{OVERHEAD, toy_seal};
 use harness::{End, Part, at, command, config, converse, frame, heartbeat, long_header, messages};
 use towpath_zmtp::limits::SEALED_FRAME_BYTES_MAX;
-use towpath_zmtp::{Config, Error, SocketType};
+use towpath_zmtp::{Config, Error, Header, Outbox, SealJob, SocketType, Transmit};
 
 fn sealed(socket_type: SocketType) -> Config {
     Config { mechanism: toy_seal(), ..config(socket_type) }
@@ -88,6 +88,83 @@ fn plain_frames_end_the_connection() {
     }
     let (_, mut server) = pair(sealed(SocketType::Router));
     assert_eq!(server.hear(&frame(0, b"a message"), at(1)), Err(Error::SealBroken));
+}
+
+/// What leaves without sealing anything elsewhere.
+fn write_gathered(outbox: &mut Outbox<Bytes>) -> Vec<u8> {
+    let mut wire = Vec::new();
+    while let Transmit::Bytes { slices, .. } = outbox.transmit() {
+        let bytes = slices.concat();
+        outbox.advance(bytes.len());
+        wire.extend(bytes);
+    }
+    wire
+}
+
+/// The numbers of the frames in `wire`.
+fn numbers(mut wire: &[u8]) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    while let Some((header, size)) = Header::decode(wire) {
+        let (frame, rest) = wire[size..].split_at(header.length as usize);
+        numbers.push(u64::from_be_bytes(frame[8..16].try_into().unwrap()));
+        wire = rest;
+    }
+    numbers
+}
+
+fn sealed_with(job: SealJob, body: u8) -> towpath_zmtp::Sealed {
+    let mut buffer = vec![body; job.frame_bytes()];
+    buffer[..job.body_at()].fill(0);
+    job.seal(buffer)
+}
+
+#[test]
+fn commands_leave_before_a_frame_that_is_still_being_sealed() {
+    let (mut client, mut server) = pair(sealed(SocketType::Router));
+    client.send(&[Part::Inside(vec![1; 50_000].into()), Part::Outside("end".into())]);
+    let outbox = client.connection.outbox();
+    let (job, _) = outbox.seal_job().unwrap();
+    assert!(outbox.seal_job().is_none(), "one at a time");
+    assert!(outbox.has_output() && !outbox.may_progress() && outbox.awaits_seal());
+    for _ in 0..300 {
+        outbox.push_command(command(b"PONG", b"").into());
+    }
+    assert!(outbox.may_progress());
+    let mut wire = write_gathered(outbox);
+    assert_eq!(numbers(&wire), (0..256).collect::<Vec<u64>>(), "no more numbers than are left before the frame's");
+    assert!(!outbox.may_progress());
+    outbox.sealed(sealed_with(job, 1));
+    wire.extend(client.write_all());
+    let numbers = numbers(&wire);
+    assert!(numbers.is_sorted_by(|one, next| one < next) && numbers.len() == 302 && numbers[256] == 256);
+    server.hear(&wire, at(1)).unwrap();
+    let whole = [Bytes::from(vec![1; 50_000]), "end".into()];
+    assert!(messages(&std::mem::take(&mut server.events)) == [whole]);
+}
+
+#[test]
+fn a_number_is_used_up_by_a_message_that_is_taken_back() {
+    for clears in [false, true] {
+        let (mut client, mut server) = pair(sealed(SocketType::Router));
+        client.send(&[Part::Outside("first".into())]);
+        let outbox = client.connection.outbox();
+        let (first, _) = outbox.seal_job().unwrap();
+        match clears {
+            true => assert_eq!(outbox.clear().messages, 1),
+            false => assert_eq!(outbox.remove_queued(0), 1),
+        }
+        assert!(outbox.is_idle() && !outbox.awaits_seal());
+        client.send(&[Part::Outside("other".into())]);
+        let outbox = client.connection.outbox();
+        let (second, _) = outbox.seal_job().unwrap();
+        // The first comes late, and is nobody's.
+        assert!(outbox.sealed(sealed_with(first, b'1')).is_none() && !outbox.may_progress());
+        assert!(outbox.sealed(sealed_with(second, b'2')).is_some() && outbox.may_progress());
+        let wire = client.write_all();
+        assert_eq!(numbers(&wire), [256 + 1 + 256]);
+        server.hear(&wire, at(1)).unwrap();
+        assert_eq!(messages(&std::mem::take(&mut server.events)), [["22222"]]);
+    }
 }
 
 #[test]

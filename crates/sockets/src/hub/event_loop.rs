@@ -9,6 +9,7 @@ use crate::net::transport::Listener;
 use crate::peer::End;
 use crate::peer::buffers::Pool;
 use crate::peer::read::Budget;
+use crate::peer::sealing::SealedFrame;
 use crate::peer_id::PeerId;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -73,6 +74,7 @@ impl Hub {
         self.buffer_returned = true;
         self.take_addresses();
         self.take_prefetched();
+        self.take_sealed();
         for listening in
             self.listeners.iter_mut().filter(|listening| matches!(listening.listener, Listener::Inproc(..)))
         {
@@ -141,6 +143,9 @@ impl Hub {
             if let Some(range) = member.peer.write.start_prefetch() {
                 self.prefetcher.start(id, range);
             }
+            if let Some(request) = member.peer.write.to_seal.take() {
+                self.sealing.push(id, request);
+            }
             is_short_of_buffers |= member.peer.read.awaits_buffer;
             if member.peer.read.awaits_buffer && !still_awaits_buffer {
                 self.awaiting_buffer.push_back(id);
@@ -174,6 +179,9 @@ impl Hub {
                 self.end_largest();
             }
         }
+        // What was written has given memory back.
+        self.sealing.start(self.now);
+        self.next_timer = self.next_timer.into_iter().chain(self.sealing.deadline()).min();
         if !unread.is_empty() {
             // They are read first in the next poll: where more arrives than there are events for, those in front would be the only ones.
             unread.append(&mut self.ready);
@@ -197,6 +205,35 @@ impl Hub {
                 member.peer.write.prefetched();
                 member.schedule(&mut self.ready);
             }
+        }
+    }
+
+    /// Goes on with peers whose next frame has been sealed.
+    fn take_sealed(&mut self) {
+        while let Some((id, outcome)) = self.sealing.next_done() {
+            let Some(member) = self.peers.find_mut(id) else { continue };
+            match outcome {
+                Ok(SealedFrame { sealed, is_short }) => {
+                    if let Some(range) = member.peer.connection.outbox().sealed(sealed) {
+                        range.was_short = is_short;
+                    }
+                    member.schedule(&mut self.ready);
+                }
+                Err(end) => self.end(id, end),
+            }
+        }
+    }
+
+    /// Disconnects the peer that has been silent longest among those that hold sealed frames and take none, when others have waited for
+    /// that memory too long.
+    fn end_stuck_seal(&mut self) {
+        if !self.sealing.take_stuck(self.now) {
+            return;
+        }
+        let holds = |member: &&Member| member.peer.is_ready() && !member.peer.write.is_writable;
+        let silent = self.peers.iter().filter(holds).min_by_key(|member| member.peer.connection.last_heard());
+        if let Some(id) = silent.map(|member| member.peer.id) {
+            self.end(id, End::new("others wait for memory that holds what this peer doesn't take"));
         }
     }
 
@@ -230,7 +267,7 @@ impl Hub {
                 if peer.is_ready() && (peer.read.is_readable || has_unread(&peer.fd)) {
                     peer.connection.on_received(now);
                 }
-                if peer.write.is_prefetching() {
+                if peer.is_being_prepared() {
                     peer.connection.on_local_delay(now);
                 }
                 if peer.connection.wants_unacked_bytes(now)
@@ -255,11 +292,12 @@ impl Hub {
                 }
             }
         }
-        self.next_timer = next.into_iter().chain(self.reassembly.deadline()).min();
+        self.next_timer = next.into_iter().chain(self.reassembly.deadline()).chain(self.sealing.deadline()).min();
         for (id, end) in ended {
             self.end(id, end);
         }
         refused.into_iter().for_each(|id| self.refuse(id));
+        self.end_stuck_seal();
         self.end_overdue_lookups();
         self.retry_connectors();
     }

@@ -158,6 +158,9 @@ impl Hub {
         if peer.write.is_prefetching() {
             self.prefetcher.cancel(peer.id);
         }
+        if peer.connection.outbox_ref().awaits_seal() {
+            self.sealing.cancel(peer.id);
+        }
         if member.origin == Origin::Accepted
             && let Entry::Occupied(mut count) = self.per_address.entry(Tenant::of_address(&peer.address))
         {

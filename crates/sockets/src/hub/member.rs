@@ -54,7 +54,7 @@ impl Member {
     }
 
     pub(super) fn wants_to_write(&self) -> bool {
-        self.peer.write.is_possible() && !self.is_connecting && self.peer.connection.outbox_ref().has_output()
+        self.peer.write.is_possible() && !self.is_connecting && self.peer.connection.outbox_ref().may_progress()
     }
 
     /// Reports once that the peer has hung up, though nothing is read.

@@ -3,7 +3,7 @@
 //! [`Hub`] has its fields and the calls of the application here. Its steps are in the other modules; a poll takes them in this order:
 //!
 //! 1. `event_loop::run` without reading: what was sent since the last poll leaves;
-//! 2. `event_loop::wait`: epoll, and what woke it (buffers, look-ups, prefetched ranges);
+//! 2. `event_loop::wait`: epoll, and what woke it (buffers, look-ups, prefetched ranges, sealed frames);
 //! 3. `lifecycle::accept`: new connections;
 //! 4. `event_loop::run` with reading: each peer in the ready queue reads and writes within its budgets (`flow`), and may become ready or end
 //!    (`lifecycle::on_ready`, `lifecycle::end`); then the queue for reassembly moves;
@@ -26,6 +26,7 @@ use crate::net::tenant::Tenant;
 use crate::net::transport::Listener;
 use crate::options::{HubOptions, READ_AHEAD_BYTES_MAX};
 use crate::peer::buffers::Pool;
+use crate::peer::sealing::SealPool;
 use crate::peer::table::Table;
 use crate::peer::{End, PeerInfo};
 use crate::peer_id::PeerId;
@@ -91,6 +92,7 @@ pub struct Hub {
     connectors: Vec<Connector>,
     resolver: Resolver<Box<Attempt>>,
     prefetcher: Prefetcher,
+    sealing: SealPool,
     /// Peers that have something to do in this poll.
     ready: VecDeque<PeerId>,
     /// Peers that wait for a body buffer, in order.
@@ -136,6 +138,7 @@ impl Hub {
             pool: Pool::new(options.body_buffer_bytes, waker.clone()),
             resolver: Resolver::new(waker.clone()),
             prefetcher: Prefetcher::new(waker.clone()),
+            sealing: SealPool::new(waker.clone()),
             epoll,
             busy_poll: BusyPoll::new(options.busy_poll),
             waker,

@@ -3,6 +3,7 @@
 pub(crate) mod buffers;
 pub(crate) mod read;
 mod read_body;
+pub(crate) mod sealing;
 pub(crate) mod table;
 pub(crate) mod write;
 
@@ -88,6 +89,10 @@ impl End {
         End { reason: reason.into(), misbehaved: false, refused: None, is_end_of_input: false, suspected: false }
     }
 
+    pub(crate) fn file_became_short() -> End {
+        End::new("the file became shorter while it was sent; the peer was promised more")
+    }
+
     pub(crate) fn misbehaviour(reason: &str) -> End {
         End { misbehaved: true, ..End::new(reason) }
     }
@@ -157,6 +162,11 @@ impl Peer {
     /// Bytes of memory held for messages that are not complete.
     pub(crate) fn reassembly_bytes(&self) -> usize {
         self.read.input.len() + self.connection.reassembly_bytes()
+    }
+
+    /// Whether the next frame to send is being read from a disk, or sealed.
+    pub(crate) fn is_being_prepared(&self) -> bool {
+        self.write.is_prefetching() || self.connection.outbox_ref().awaits_seal()
     }
 
     /// Bytes of memory in the send queue.

@@ -4,13 +4,14 @@ use crate::disk::page_cache::{self, Residency};
 use crate::disk::prefetch::UncachedRange;
 use crate::event::Event;
 use crate::message::{FileRange, IfShort};
+use crate::peer::sealing::{PlainBody, SealRequest};
 use crate::peer::{End, Peer};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use towpath_zmtp::Transmit;
 use towpath_zmtp::limits::SEALED_FRAME_BYTES_MAX;
+use towpath_zmtp::{Body, Transmit};
 
 /// Maximum bytes that one sendfile moves, and that are probed at a time: a call must not take the thread for long.
 const CALL_BYTES_MAX: u64 = 1024 * 1024;
@@ -30,6 +31,8 @@ pub(crate) struct WriteState {
     /// Position in the current file range up to which it is known to be cached.
     cached_to: u64,
     prefetch: PrefetchState,
+    /// The next frame that is to be sealed.
+    pub(crate) to_seal: Option<SealRequest>,
     /// sendfile doesn't work between this kind of file and socket.
     copies: bool,
     /// Bytes that sendfile has moved.
@@ -110,7 +113,10 @@ impl Peer {
     pub(crate) fn write_queued(&mut self, scratch: &mut [u8], events: &mut VecDeque<Event>) -> Result<(), End> {
         let mut written = 0;
         while self.write.is_possible() && written < WRITE_BUDGET_BYTES {
-            match self.write_some(scratch)? {
+            let sent = self.write_some(scratch)?;
+            // While this frame leaves, the next one is sealed.
+            self.request_seal()?;
+            match sent {
                 Sent::Bytes(bytes) => {
                     written += bytes as u64;
                     self.connection.outbox().advance(bytes);
@@ -118,7 +124,7 @@ impl Peer {
                 Sent::File(bytes) => {
                     written += bytes;
                     if let Some(range) = self.connection.outbox().advance_external(bytes) {
-                        let whole = self.write.finish_range();
+                        let whole = self.write.finish_range() && !range.was_short;
                         if range.tag != 0 {
                             events.push_back(Event::FileSent { peer: self.id, tag: range.tag, whole });
                         }
@@ -129,10 +135,27 @@ impl Peer {
                 Sent::CantSendfile => self.write.copies = true,
                 Sent::Short(IfShort::Pad) => self.write.pads = true,
                 Sent::Short(IfShort::Close) => {
-                    return Err(End::new("the file became shorter while it was sent; the peer was promised more"));
+                    return Err(End::file_became_short());
                 }
                 Sent::Idle => break,
             }
+        }
+        Ok(())
+    }
+
+    /// Asks for the next frame to be sealed, if that is due.
+    fn request_seal(&mut self) -> Result<(), End> {
+        if let Some((job, body)) = self.connection.outbox().seal_job() {
+            let body = match body {
+                Body::Bytes(bytes) => PlainBody::Bytes(bytes.clone()),
+                Body::External { length, .. } if *length > SEALED_FRAME_BYTES_MAX => {
+                    return Err(End::new(
+                        "a piece of a file is over 16 MiB, which is too much for a sealed frame; send smaller ones",
+                    ));
+                }
+                Body::External { source, .. } => PlainBody::File(source.clone()),
+            };
+            self.write.to_seal = Some(SealRequest { job, body });
         }
         Ok(())
     }
@@ -149,23 +172,6 @@ impl Peer {
                 outcome(sent, Sent::Bytes)
             }
             Transmit::External { remaining: 0, .. } => Ok(Sent::File(0)),
-            Transmit::Load { source, length } => {
-                if !source.assume_cached && self.write.cached_to < length {
-                    self.write.cached_to = 0;
-                    if page_cache::probe(&*source.file, source.offset, length) == Residency::Uncached {
-                        let (file, offset) = (source.file.clone(), source.offset);
-                        return Ok(Sent::Uncached(UncachedRange { file, offset, length }));
-                    }
-                }
-                let mut bytes = Vec::new();
-                let is_short = read_whole(source, length, &mut bytes)?;
-                if is_short && source.if_short == IfShort::Close {
-                    return Ok(Sent::Short(IfShort::Close));
-                }
-                self.write.pads = is_short;
-                self.connection.outbox().load(bytes.into());
-                Ok(Sent::Bytes(0))
-            }
             Transmit::External { remaining, .. } if self.write.pads => {
                 let now = ZEROS.len().min(usize::try_from(remaining).unwrap_or(usize::MAX));
                 let sent = rustix::net::send(&self.fd, &ZEROS[..now], SendFlags::NOSIGNAL);
@@ -207,27 +213,6 @@ impl Peer {
             }
         }
     }
-}
-
-/// Reads a whole range, up to the limit for sealed frames. If the file is shorter, the rest is zeros and the result is true.
-fn read_whole(source: &FileRange, length: u64, bytes: &mut Vec<u8>) -> Result<bool, End> {
-    let length = usize::try_from(length.min(SEALED_FRAME_BYTES_MAX + 1)).unwrap_or(usize::MAX);
-    if length as u64 > SEALED_FRAME_BYTES_MAX {
-        return Err(End::new(
-            "a piece of a file is over 16 MiB, which is too much for a sealed frame; send smaller ones",
-        ));
-    }
-    bytes.resize(length, 0);
-    let mut filled = 0;
-    while filled < length {
-        match rustix::io::pread(&source.file, &mut bytes[filled..], source.offset + filled as u64) {
-            Ok(0) | Err(Errno::IO) => break,
-            Ok(read) => filled += read,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(End::system("reading the file failed", errno)),
-        }
-    }
-    Ok(filled < length)
 }
 
 /// Sends a part of a file through memory, where the kernel can't move it itself.

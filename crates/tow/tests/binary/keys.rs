@@ -172,7 +172,7 @@ fn whoever_is_not_admitted_is_told_why() {
     let server = serve(&source, keys.server());
     let get = |options: &[String]| {
         let outcome = run(get_command(&server.url(""), &keys.path("copy")).args(options));
-        assert!(!outcome.status.success() && !keys.path("copy").exists());
+        assert!(outcome.status.code() == Some(5) && !keys.path("copy").exists(), "{}", outcome.stderr);
         outcome.stderr
     };
     // The server doesn't know the key.

@@ -4,12 +4,15 @@
 //! mechanism seals; or through a [`Sealing`].
 
 use crate::frame::{self, FrameFlags};
-use crate::seal::{FrameNumber, Sealer};
+use crate::seal::{FrameNumber, SealJob, Sealed, Sealer};
 use bytes::Bytes;
 use std::sync::Arc;
 
 /// Capacity of the gathering buffer that is kept while there is nothing to send.
 const GATHERED_KEPT_BYTES: usize = 16 * 1024;
+
+/// Numbers kept for frames that leave before the one that is being sealed elsewhere: commands, which must not wait for it.
+const NUMBERS_BETWEEN: u64 = 256;
 
 /// How frames leave.
 #[derive(Debug)]
@@ -19,8 +22,18 @@ pub(super) enum Protection {
 }
 
 impl Protection {
-    pub(super) fn is_sealed(&self) -> bool {
-        matches!(self, Protection::Sealed(_))
+    pub(super) fn sealing(&self) -> Option<&Sealing> {
+        match self {
+            Protection::Clear(_) => None,
+            Protection::Sealed(sealing) => Some(sealing),
+        }
+    }
+
+    pub(super) fn sealing_mut(&mut self) -> Option<&mut Sealing> {
+        match self {
+            Protection::Clear(_) => None,
+            Protection::Sealed(sealing) => Some(sealing),
+        }
     }
 }
 
@@ -40,11 +53,63 @@ pub(super) struct Sealing {
     overhead: usize,
     sealer: Arc<dyn Sealer>,
     next_number: u64,
+    ahead: Option<Ahead>,
+}
+
+/// A frame that is sealed elsewhere, while others before it leave.
+#[derive(Debug)]
+struct Ahead {
+    number: u64,
+    sealed: Option<Sealed>,
 }
 
 impl Sealing {
     pub(super) fn new(overhead: usize, first_number: u64, sealer: Arc<dyn Sealer>) -> Sealing {
-        Sealing { overhead, sealer, next_number: first_number }
+        Sealing { overhead, sealer, next_number: first_number, ahead: None }
+    }
+
+    /// Whether a number is left for a frame before the one that is sealed elsewhere.
+    pub(super) fn has_number(&self) -> bool {
+        self.ahead.as_ref().is_none_or(|ahead| self.next_number < ahead.number)
+    }
+
+    /// Has the next frame sealed elsewhere. No other one may be.
+    pub(super) fn begin(&mut self, flags: FrameFlags, body_bytes: usize) -> SealJob {
+        debug_assert!(self.ahead.is_none(), "one at a time");
+        let number = self.next_number + NUMBERS_BETWEEN;
+        self.ahead = Some(Ahead { number, sealed: None });
+        SealJob::new(Arc::clone(&self.sealer), FrameNumber::new(number), flags, self.overhead, body_bytes)
+    }
+
+    /// Whether a frame is sealed elsewhere, or has been and waits for its turn.
+    pub(super) fn has_begun(&self) -> bool {
+        self.ahead.is_some()
+    }
+
+    /// Whether the next frame isn't sealed yet.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.ahead.as_ref().is_some_and(|ahead| ahead.sealed.is_none())
+    }
+
+    /// Takes the sealed frame in; false if it isn't wanted any more.
+    pub(super) fn take_in(&mut self, sealed: Sealed) -> bool {
+        let ahead = self.ahead.as_mut().filter(|ahead| ahead.number == sealed.number());
+        ahead.map(|ahead| ahead.sealed = Some(sealed)).is_some()
+    }
+
+    /// Gives up the frame that is sealed elsewhere. Its number is used up.
+    pub(super) fn give_up(&mut self) {
+        if let Some(ahead) = self.ahead.take() {
+            self.next_number = ahead.number + 1;
+        }
+    }
+
+    /// The frame that was sealed elsewhere, when it is its turn.
+    fn next_sealed(&mut self) -> Option<Sealed> {
+        self.ahead.as_ref().filter(|ahead| ahead.sealed.is_some())?;
+        let ahead = self.ahead.take()?;
+        self.next_number = ahead.number + 1;
+        ahead.sealed
     }
 
     /// Appends a sealed frame, with its header.
@@ -90,11 +155,10 @@ impl Staged {
         sealing.seal(flags, body, &mut self.gathered);
     }
 
-    /// Puts a large frame behind what was gathered, sealed.
-    pub(super) fn put_large_sealed(&mut self, sealing: &mut Sealing, flags: FrameFlags, body: &[u8]) {
-        let mut sealed = Vec::with_capacity(frame::HEADER_BYTES_MAX + sealing.overhead + body.len());
-        sealing.seal(flags, body, &mut sealed);
-        self.large = sealed.into();
+    /// Puts the frame that was sealed elsewhere behind what was gathered; false if it isn't sealed yet.
+    pub(super) fn put_ahead(&mut self, sealing: &mut Sealing) -> bool {
+        let sealed = sealing.next_sealed();
+        sealed.map(|sealed| self.large = sealed.into_wire()).is_some()
     }
 
     /// Bytes gathered and not cleared yet.

@@ -149,6 +149,7 @@ impl Heard {
     }
 
     fn write(&mut self) {
+        // What it says is short enough to be sealed at once.
         while let Transmit::Bytes { slices, .. } = self.connection.outbox().transmit() {
             let input = slices.concat();
             self.connection.outbox().advance(input.len());

@@ -96,7 +96,6 @@ impl Play {
                     self.outbox.advance(now);
                     left -= now;
                 }
-                Transmit::Load { .. } => panic!("nothing is sealed"),
                 Transmit::External { source, position, remaining } => {
                     let now = remaining.min(left as u64);
                     self.wire.extend_from_slice(&source[position as usize..(position + now) as usize]);

@@ -83,13 +83,13 @@ impl End {
             let left = most - wire.len();
             let outbox = self.connection.outbox();
             match outbox.transmit() {
-                Transmit::Idle => return wire,
+                Transmit::Idle => {
+                    if !self.seal_one() {
+                        return wire;
+                    }
+                }
                 Transmit::External { remaining: 0, .. } => {
                     assert!(outbox.advance_external(0).is_some(), "an empty body gives its source back");
-                }
-                Transmit::Load { source, .. } => {
-                    let body = source.clone();
-                    outbox.load(body);
                 }
                 _ if left == 0 => return wire,
                 Transmit::Bytes { slices, .. } => {
@@ -105,6 +105,17 @@ impl End {
                 }
             }
         }
+    }
+
+    /// Seals the next frame that has to be sealed by the driver.
+    pub fn seal_one(&mut self) -> bool {
+        let outbox = self.connection.outbox();
+        let Some((job, body)) = outbox.seal_job() else { return false };
+        let (Body::Bytes(bytes) | Body::External { source: bytes, .. }) = body;
+        let mut buffer = vec![0; job.body_at()];
+        buffer.extend_from_slice(bytes);
+        outbox.sealed(job.seal(buffer));
+        true
     }
 
     pub fn write_all(&mut self) -> Vec<u8> {

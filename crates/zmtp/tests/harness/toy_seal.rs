@@ -73,11 +73,15 @@ impl Sealer for Direction {
 
 impl Opener for Direction {
     fn open(&mut self, mut sealed: BytesMut) -> Result<(FrameFlags, BytesMut), Error> {
-        if sealed.len() < OVERHEAD || sealed.get_u64() != tag(&sealed) || sealed.get_u64() != self.0 {
+        if sealed.len() < OVERHEAD || sealed.get_u64() != tag(&sealed) {
             return Err(Error::SealBroken);
         }
-        self.xor(&mut sealed);
-        self.0 += 1;
+        let number = sealed.get_u64();
+        if number < self.0 {
+            return Err(Error::SealBroken);
+        }
+        Direction(number).xor(&mut sealed);
+        self.0 = number + 1;
         let flags = sealed.get_u8();
         Ok((FrameFlags { more: flags & 1 != 0, command: flags & 2 != 0 }, sealed))
     }

@@ -98,9 +98,9 @@ impl Hub {
         self.send_budget.limit()
     }
 
-    /// Whether the next file range for a peer is being read from a disk, so that it isn't the peer's fault that nothing leaves.
+    /// Whether the next frame for a peer is being read from a disk or sealed, so that it isn't the peer's fault that nothing leaves.
     pub fn is_prefetching(&self, peer: PeerId) -> bool {
-        self.peers.find(peer).is_some_and(|target| target.peer.write.is_prefetching())
+        self.peers.find(peer).is_some_and(|target| target.peer.is_being_prepared())
     }
 
     /// Removes queued messages with this tag that have not begun to leave, and gives their number. Their file ranges get no
