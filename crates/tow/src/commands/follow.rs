@@ -71,14 +71,13 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         follow(&options, &mut tell, &cancel)
     })?;
     let Ok(outcome) = outcome else {
-        exit_now(Failure::failed(TransferError::Cancelled), || {});
+        let interrupted = GetError::Transfer(TransferError::Cancelled);
+        exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
     };
     match outcome {
         Ok(FollowEnd::UpToDate) => Ok(ExitCode::SUCCESS),
         Ok(FollowEnd::Held) => Ok(ExitCode::from(HELD)),
         Ok(FollowEnd::Incomplete) => Ok(ExitCode::FAILURE),
-        // That is how following ends.
-        Err(GetError::Transfer(TransferError::Cancelled)) => Ok(ExitCode::FAILURE),
         Err(error) => Err(failure_at(&arguments.location, &error, &arguments.server)),
     }
 }

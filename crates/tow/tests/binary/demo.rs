@@ -22,6 +22,8 @@ fn demo_runs_and_cleans_up() {
         assert!(text.contains(word), "nothing of {word} in: {text}");
     }
     for line in [
+        "whole and verified in all copies after",
+        "started again, its copy is the same as the others after",
         "after 10000 replies a worker is killed",
         "after 15000 replies the broker is killed, and started again on its journal",
         "30000 of 30000 requests have their reply, each exactly one",
@@ -77,6 +79,7 @@ fn demo_interrupted_during_files_cleans_up() {
 
 #[test]
 fn demo_interrupted_during_requests_cleans_up() {
+    interrupt_after("a follower is killed", Signal::TERM, true);
     for line in ["1. tow broker", "broker on", "times tow work", "ahead; a worker"] {
         interrupt_after(line, Signal::TERM, true);
         interrupt_after(line, Signal::INT, false);

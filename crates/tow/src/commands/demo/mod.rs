@@ -1,6 +1,7 @@
-//! `tow demo`: files and requests on this machine, in one command.
+//! `tow demo`: files, following and requests on this machine, in one command.
 
 mod files;
+mod following;
 mod requests;
 mod running;
 
@@ -46,7 +47,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     };
     let folder =
         folder.map_err(|error| Failure::failed(format!("cannot make a temporary directory: {error}; set --folder")))?;
-    let outcome = both_halves(&processes, folder.path(), &arguments);
+    let outcome = all_parts(&processes, folder.path(), &arguments);
     // After an interruption, errors are its consequence.
     let outcome = processes.check().and(outcome);
     let removed =
@@ -54,9 +55,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     outcome.and_then(|code| removed.map(|()| code))
 }
 
-fn both_halves(processes: &Processes, folder: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
+fn all_parts(processes: &Processes, folder: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
     print_line(format_args!("Files\n"))?;
     files::run(processes, folder, arguments.size)?;
+    print_line(format_args!("\nFollowing\n"))?;
+    following::run(processes, folder)?;
     print_line(format_args!("\nRequests\n"))?;
     requests::run(processes, folder, arguments.requests)?;
     Ok(ExitCode::SUCCESS)
