@@ -118,7 +118,7 @@ impl Core {
         }
         let (requests_left, bytes_left) = self.left_of_all(tenant);
         if requests_left == 0 || bytes > bytes_left {
-            return retry_in(200, "this user or address has its share of what the broker can hold");
+            return retry_in(200, "of this user or address the broker has all that it can hold");
         }
         let Some(service) = self.services.find(service) else {
             return if self.exceeds_services(tenant, service) { retry_in(1_000, TOO_MANY_SERVICES) } else { Ok(()) };
