@@ -398,7 +398,7 @@ fn names_show_no_invisible_characters() {
     assert_eq!(listed.summary()["path"], name);
     let copy = folder.path().join("copy");
     get(&server.url(&name), &copy).expect_code(0);
-    let missing = get(&server.url(&format!("{name}-missing")), &copy).expect_code(1);
+    let missing = get(&server.url(&format!("{name}-missing")), &copy).expect_code(4);
     shows_none("standard error", missing.stderr.as_bytes());
     shows_none("standard output", &missing.stdout);
     wait_until("the file is confirmed", || server.log().contains("confirmed"));
