@@ -87,7 +87,7 @@ impl DigestCache {
     pub fn with_file(bytes_max: usize, path: &Path) -> io::Result<DigestCache> {
         let mut state = State::new();
         let store = Store::open(path, |key, digested| state.insert(key, Arc::new(digested), bytes_max))?;
-        let (state, store, small) = (Mutex::new(state), Mutex::new(Some(store)), SmallDigests::default());
+        let (state, store, small) = (Mutex::new(state), Mutex::new(store), SmallDigests::default());
         Ok(DigestCache { bytes_max, state, store, small })
     }
 
@@ -195,6 +195,7 @@ mod tests {
             modified: time,
             changed: time,
             mode: 0o644,
+            owner: 0,
             links: 1,
             allocated: 4096,
         }

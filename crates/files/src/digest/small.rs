@@ -70,6 +70,7 @@ mod tests {
             modified: time,
             changed: time,
             mode: 0o644,
+            owner: 0,
             links: 1,
             allocated: 4096,
         }

@@ -10,10 +10,13 @@
 
 use super::cache::{Digested, FileKey};
 use super::{Leaf, LeafSize, merge_leaves};
-use crate::root::Timestamp;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use crate::path::RelPath;
+use crate::root::{FileStat, Links, Root, Timestamp};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, lstat};
 use rustix::io::Errno;
+use std::ffi::OsString;
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
@@ -31,10 +34,10 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens or makes the file, and calls `each` for each record, oldest first. Fails if another process has it, or if it is something else.
-    pub(super) fn open(path: &Path, mut each: impl FnMut(FileKey, Digested)) -> io::Result<Store> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
+    /// Opens or makes the file, and calls `each` for each record, oldest first. Fails if another process of this user has it, or if it is
+    /// something else. `None` if another user has put something there that can't be renamed.
+    pub(super) fn open(path: &Path, mut each: impl FnMut(FileKey, Digested)) -> io::Result<Option<Store>> {
+        let Some(file) = open_own(path)? else { return Ok(None) };
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
             Errno::AGAIN => {
                 io::Error::new(io::ErrorKind::WouldBlock, "another server has it; each server needs a file of its own")
@@ -51,7 +54,7 @@ impl Store {
         if magic.len() < MAGIC.len() {
             drop(reader);
             store.clear()?;
-            return Ok(store);
+            return Ok(Some(store));
         }
         let mut length = MAGIC.len() as u64;
         while let Some((key, digested, bytes)) = read_record(&mut reader)? {
@@ -61,7 +64,7 @@ impl Store {
         drop(reader);
         // An incomplete record is cut off, so that appended ones can be read again.
         store.truncate(length)?;
-        Ok(store)
+        Ok(Some(store))
     }
 
     /// Size of the file in bytes.
@@ -99,6 +102,37 @@ impl Store {
         self.length = length;
         Ok(())
     }
+}
+
+/// Opens or makes the file if it is this user's alone: whoever else could write to it would say what the digests are. What another user has
+/// put there is renamed.
+fn open_own(path: &Path) -> io::Result<Option<File>> {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = Root::directory(above, Links::Never).and_then(|root| root.open_dir(&RelPath::root()));
+    let random = format!("{:016x}", RandomState::new().hash_one(0));
+    let user = dir.map_err(io::Error::other)?.own_user(format!(".tow-{random}").as_bytes());
+    let mut aside = OsString::from(path);
+    aside.push(format!(".displaced-{random}"));
+    for _ in 0..2 {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => {
+                let file = File::from(file);
+                if FileStat::try_from(&file).is_ok_and(|stat| stat.is_private_to(user)) {
+                    return Ok(Some(file));
+                }
+            }
+            Err(_) if lstat(path).is_ok_and(|there| there.st_uid != user) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let why = "the file of digests is another user's, or others can write to it, so it isn't used";
+        if let Err(error) = std::fs::rename(path, &aside) {
+            tracing::warn!(path = %path.display(), %error, "{why}, nor can it be renamed: digests are kept in memory only");
+            return Ok(None);
+        }
+        tracing::warn!(path = %path.display(), now = %aside.display(), "{why}, but renamed");
+    }
+    Ok(None)
 }
 
 fn encode(key: &FileKey, digested: &Digested) -> Vec<u8> {

@@ -1,11 +1,12 @@
 //! An open directory below a root: operations on single names in it. None of them follows a symbolic link.
 
-use super::{FileKind, FileStat, RootError, Timestamp};
+use super::{FileKind, FileStat, RootError, Timestamp, local};
 use crate::path::check_name;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    Access, AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, accessat, chmod, fchmod, fcntl_setfl, fstat,
-    futimens, linkat, mkdirat, openat, readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
+    Access, AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, accessat, chmod, fchmod, fcntl_setfl,
+    fstat, futimens, linkat, mkdirat, openat, readlinkat, renameat, renameat_with, statat, symlinkat, unlinkat,
+    utimensat,
 };
 use rustix::io::{Errno, pread};
 use std::fs::File;
@@ -156,6 +157,18 @@ impl Dir {
         Ok(linkat(&self.0, name, &to_dir.0, to, AtFlags::empty())?)
     }
 
+    /// Renames an entry to a free name in this directory: `false` if the name is taken, or the file system can't find that out in the same
+    /// step.
+    pub fn rename_to_free(&self, name: &[u8], to: &[u8]) -> Result<bool, RootError> {
+        check_name(name)?;
+        check_name(to)?;
+        match renameat_with(&self.0, name, &self.0, to, RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     /// Makes a symbolic link in it.
     pub fn symlink(&self, target: &[u8], name: &[u8]) -> Result<(), RootError> {
         check_name(name)?;
@@ -223,6 +236,31 @@ impl Dir {
             return Ok(u64::MAX);
         }
         Ok(file_system.f_bavail.saturating_mul(file_system.f_frsize))
+    }
+
+    /// User id that the files of this process have here: another one on FAT and on shares whose files all belong to one user, or where root
+    /// is nobody. Makes a file to find out if the directory is another user's, under this name if it can't be done without one.
+    pub fn own_user(&self, name: &[u8]) -> u32 {
+        let user = rustix::process::geteuid().as_raw();
+        if self.own_stat().is_ok_and(|stat| stat.owner == user) {
+            return user;
+        }
+        self.owner_of_new_files(name).unwrap_or(user)
+    }
+
+    fn owner_of_new_files(&self, name: &[u8]) -> Result<u32, RootError> {
+        if let Some(file) = self.create_unnamed(0o600)? {
+            return Ok(FileStat::try_from(&file)?.owner);
+        }
+        let file = self.create_file(name, 0o600)?;
+        let stat = FileStat::try_from(&file);
+        self.remove_file(name)?;
+        Ok(stat?.owner)
+    }
+
+    /// Whether its file system copies on write. False if unknown.
+    pub fn copies_on_write(&self) -> bool {
+        local::copies_on_write(&self.0)
     }
 
     /// Makes creations, renames and removals in it durable.

@@ -2,18 +2,24 @@
 //!
 //! On network file systems and FUSE, opening a file or its metadata asks the other side even if every name is cached, and may block for
 //! any time.
+//!
+//! Copy-on-write file systems: space that is reserved for a file there isn't what is written later, and keeps it from being compressed.
 
 use rustix::fd::AsFd;
 use rustix::fs::fstatfs;
+
+const BTRFS: u32 = 0x9123_683E;
+const ZFS: u32 = 0x2FC1_2FC1;
+const BCACHEFS: u32 = 0xCA45_1A4E;
 
 /// statfs(2) types of file systems on a disk of this machine, or in its memory. One that isn't listed counts as remote, which costs a
 /// change of threads.
 const LOCAL: [u32; 18] = [
     0xEF53,      // ext2, ext3, ext4
     0x5846_5342, // XFS
-    0x9123_683E, // Btrfs
-    0x2FC1_2FC1, // ZFS
-    0xCA45_1A4E, // bcachefs
+    BTRFS,
+    ZFS,
+    BCACHEFS,
     0xF2F5_2010, // F2FS
     0x0102_1994, // tmpfs
     0x8584_58F6, // ramfs
@@ -31,8 +37,17 @@ const LOCAL: [u32; 18] = [
 
 /// Whether an open file is on a local file system. False if unknown.
 pub(super) fn is_local(descriptor: impl AsFd) -> bool {
+    is_one_of(&LOCAL, descriptor)
+}
+
+/// Whether an open file is on a file system that copies on write. False if unknown.
+pub(super) fn copies_on_write(descriptor: impl AsFd) -> bool {
+    is_one_of(&[BTRFS, ZFS, BCACHEFS], descriptor)
+}
+
+fn is_one_of(types: &[u32], descriptor: impl AsFd) -> bool {
     // The field is signed, and as wide as the system likes; the numbers have 32 bits.
-    fstatfs(descriptor).is_ok_and(|system| LOCAL.contains(&(system.f_type as u32)))
+    fstatfs(descriptor).is_ok_and(|system| types.contains(&(system.f_type as u32)))
 }
 
 #[cfg(test)]

@@ -55,6 +55,8 @@ pub struct FileStat {
     pub changed: Timestamp,
     /// The permission bits.
     pub mode: u32,
+    /// User id of the owner.
+    pub owner: u32,
     /// Names of it: several if it has hard links.
     pub links: u64,
     /// Bytes allocated on disk: fewer than its size if it has holes.
@@ -68,6 +70,13 @@ impl FileStat {
             == (other.device, other.inode, other.size, other.modified, other.changed)
     }
 
+    /// Whether only this user can write to it, or can have it open for writing: a regular file of the user's, with one name and a mode that
+    /// keeps others out.
+    pub fn is_private_to(&self, user: u32) -> bool {
+        let is_closed = self.mode & WRITABLE_BY_OTHERS == 0;
+        self.kind == FileKind::File && self.owner == user && self.links == 1 && is_closed
+    }
+
     /// Whether it may have holes.
     pub fn is_sparse(&self) -> bool {
         self.kind == FileKind::File && self.allocated < self.size
@@ -77,6 +86,7 @@ impl FileStat {
 /// st_blocks counts these, whatever the file system's own blocks.
 const STAT_BLOCK_BYTES: u64 = 512;
 const PERMISSION_BITS: u32 = 0o7777;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 // The fields of stat differ in width and sign between architectures; what cannot be there is taken as 0.
 #[allow(clippy::useless_conversion, clippy::unnecessary_fallible_conversions)]
@@ -96,6 +106,7 @@ impl From<Stat> for FileStat {
                 nanoseconds: u32::try_from(stat.st_ctime_nsec).unwrap_or(0),
             },
             mode: u32::from(stat.st_mode) & PERMISSION_BITS,
+            owner: stat.st_uid,
             links: u64::try_from(stat.st_nlink).unwrap_or(1),
             allocated: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(STAT_BLOCK_BYTES),
         }
