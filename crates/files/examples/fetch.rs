@@ -22,6 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for failure in &summary.failures {
         eprintln!("{}: {}", failure.path, failure.reason);
     }
-    println!("{} files, {} bytes, verified: {}", summary.files, summary.bytes, summary.verified);
+    let (verified, skipped) = (summary.verified_files, summary.skipped);
+    println!("{} files, {} bytes; {verified} verified, {skipped} already there", summary.files, summary.bytes);
     if summary.failed > 0 { Err("some files failed".into()) } else { Ok(()) }
 }

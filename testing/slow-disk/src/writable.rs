@@ -1,4 +1,4 @@
-//! Disk in memory that can be written, and hangs or fails to sync on command.
+//! Disk in memory that can be written, and hangs, fails to sync or refuses metadata on command. It may take several names for one.
 //!
 //! A hanging disk reads no more requests from the kernel, like a network disk whose server is gone. A killed process can give up a request
 //! that the disk hasn't read; after that the kernel lets it wait for the answer.
@@ -12,7 +12,7 @@ use fuser::{
 };
 use nodes::Nodes;
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -44,10 +44,19 @@ impl WritableDisk {
     ///
     /// Fails where no FUSE file system may be mounted.
     pub fn mount(folder: &Path) -> io::Result<WritableDisk> {
+        Self::mount_folding(folder, OsStr::to_os_string)
+    }
+
+    /// Mounts a disk for which names are one if `fold` makes them equal: one that ignores case, say. It keeps the spelling of the first.
+    ///
+    /// # Errors
+    ///
+    /// As [`WritableDisk::mount`].
+    pub fn mount_folding(folder: &Path, fold: fn(&OsStr) -> OsString) -> io::Result<WritableDisk> {
         let shared = Arc::new(Shared::default());
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("writable-disk".to_owned())];
-        let files = Files { nodes: Mutex::new(Nodes::new()), shared: Arc::clone(&shared) };
+        let files = Files { nodes: Mutex::new(Nodes::new(fold)), shared: Arc::clone(&shared) };
         let mount = fuser::spawn_mount(files, folder, &config)?;
         let disk = WritableDisk { mount: Some(mount), folder: folder.to_owned(), shared, lookups: Mutex::default() };
         // At the first close of a file the kernel asks whether the disk supports flush. On a hanging disk that request would keep a killed
@@ -82,6 +91,11 @@ impl WritableDisk {
     /// Makes syncs fail, or succeed again. Written bytes are kept, as by a real disk.
     pub fn fail_syncing(&self, fails: bool) {
         self.shared.lock().sync_fails = fails;
+    }
+
+    /// Makes setting modes and times fail, as on FAT or a network share.
+    pub fn refuse_metadata(&self) {
+        self.shared.lock().refuses_metadata = true;
     }
 
     /// Number of failed syncs.
@@ -121,6 +135,7 @@ struct State {
     written_max: Option<u64>,
     hangs: bool,
     sync_fails: bool,
+    refuses_metadata: bool,
     failed_syncs: u64,
     synced_folders: BTreeSet<u64>,
 }
@@ -223,6 +238,11 @@ impl Filesystem for Files {
         _: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let is_refused =
+            size.is_none() && (mode.is_some() || modified.is_some()) && self.shared.lock().refuses_metadata;
+        if is_refused {
+            return self.attributes(reply, Err(Errno::EPERM));
+        }
         let changed = self.nodes().node(inode).map(|node| {
             size.into_iter().for_each(|size| node.resize(size));
             mode.into_iter().for_each(|mode| node.attributes.perm = (mode & 0o7777) as u16);

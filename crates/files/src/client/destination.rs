@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::disk::{DIR_MODE_BITS, OWNER_MODE};
+use super::disk::{DIR_BITS, Metadata, OWNER_MODE, SET_GROUP_ID};
 use super::get::GetError;
 use super::transfer::{Placement, Source};
 use crate::path::RelPath;
@@ -34,6 +34,7 @@ pub(super) fn place(
     source: &Source,
     destination: Option<&Path>,
     durable: bool,
+    metadata: &Metadata,
 ) -> Result<Place, GetError> {
     match (base, name) {
         (Base::File | Base::Link, Some(name)) => place_file(name, destination, durable),
@@ -42,7 +43,7 @@ pub(super) fn place(
                 Source::Path(path) => path.name().map_or(Path::new("."), |name| Path::new(OsStr::from_bytes(name))),
                 Source::Glob(_) => Path::new("."),
             };
-            place_tree(destination.unwrap_or(own_name), dir, durable)
+            place_tree(destination.unwrap_or(own_name), dir, durable, metadata)
         }
     }
 }
@@ -82,24 +83,28 @@ fn place_as(dir: &Path, name: RelPath) -> Result<Place, GetError> {
     Ok(Place { dir: dir.to_owned(), placement: Placement::As(name), fresh: false, made: false })
 }
 
-fn place_tree(destination: &Path, dir: Option<DirStat>, durable: bool) -> Result<Place, GetError> {
+fn place_tree(destination: &Path, dir: Option<DirStat>, durable: bool, metadata: &Metadata) -> Result<Place, GetError> {
     let refused = |reason: &str| GetError::Destination { path: destination.to_owned(), reason: reason.to_owned() };
-    let mode = dir.map(|dir| dir.mode & DIR_MODE_BITS);
+    let mode = dir.filter(|_| metadata.has_modes()).map(|dir| metadata.dir_mode(dir.mode));
+    let own_mode = || destination.metadata().map_or(0, |own| own.mode());
     // A copied directory stays one over an interruption, which the next transfer can't know.
-    let open_up = |mode: u32| std::fs::set_permissions(destination, Permissions::from_mode(mode | OWNER_MODE));
+    let open_up = |mode: u32| {
+        let mode = mode | OWNER_MODE | own_mode() & SET_GROUP_ID;
+        std::fs::set_permissions(destination, Permissions::from_mode(mode))
+    };
     if !destination.exists() {
         make_dirs(destination, durable)?;
-        mode.map_or(Ok(()), open_up).map_err(|error| refused(&format!("cannot set its mode: {error}")))?;
+        if let Some(Err(error)) = mode.map(open_up) {
+            // Said in the end, when it is to get its mode.
+            tracing::debug!(%error, "cannot set the mode of the destination");
+        }
         return Ok(Place { dir: destination.to_owned(), placement: Placement::Below, fresh: true, made: true });
     }
     if !destination.is_dir() {
         return Err(refused("it is not a directory"));
     }
     // A copy that can't be written into, as its original can't.
-    let is_closed = |mode: &u32| {
-        let own = destination.metadata().map_or(u32::MAX, |own| own.mode());
-        mode & OWNER_MODE != OWNER_MODE && own & DIR_MODE_BITS == *mode
-    };
+    let is_closed = |mode: &u32| mode & OWNER_MODE != OWNER_MODE && own_mode() & DIR_BITS == *mode;
     let made = mode.filter(is_closed).is_some_and(|mode| open_up(mode).is_ok());
     let fresh = std::fs::read_dir(destination).is_ok_and(|mut entries| entries.next().is_none());
     if fresh {
@@ -138,7 +143,9 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let name = || Some(RelPath::new("a.bin").unwrap());
         let source = Source::Path("x/a.bin".parse().unwrap());
-        let at = |destination: &Path| place(Base::File, name(), None, &source, Some(destination), true);
+        let at = |destination: &Path| {
+            place(Base::File, name(), None, &source, Some(destination), true, &Metadata::default())
+        };
         let into = at(temp.path()).unwrap();
         assert_eq!((into.dir.as_path(), into.placement), (temp.path(), Placement::As("a.bin".parse().unwrap())));
         let renamed = at(&temp.path().join("b")).unwrap();
@@ -166,8 +173,17 @@ mod tests {
         symlink("/dev/null", in_temp("dir/a.bin")).unwrap();
         let source = Source::Path("a.bin".parse().unwrap());
         for base in [Base::File, Base::Link] {
-            let at =
-                |path: &str| place(base, Some("a.bin".parse().unwrap()), None, &source, Some(&in_temp(path)), false);
+            let at = |path: &str| {
+                place(
+                    base,
+                    Some("a.bin".parse().unwrap()),
+                    None,
+                    &source,
+                    Some(&in_temp(path)),
+                    false,
+                    &Metadata::default(),
+                )
+            };
             for path in links.map(|(link, _)| link).iter().chain(&["dir", "to-dir"]) {
                 let reason = at(path).map(|place| place.placement).unwrap_err().to_string();
                 assert!(reason.contains("it is a link to "), "{path}: {reason}");
@@ -182,7 +198,8 @@ mod tests {
     fn trees_go_directly_into_the_destination() {
         let temp = tempfile::tempdir().unwrap();
         let source = Source::Path("x/tree".parse().unwrap());
-        let at = |destination: &Path| place(Base::Dir, None, None, &source, Some(destination), true);
+        let at =
+            |destination: &Path| place(Base::Dir, None, None, &source, Some(destination), true, &Metadata::default());
         assert!(at(temp.path()).unwrap().fresh);
         assert!(at(&temp.path().join("a/b")).unwrap().fresh);
         assert!(!at(temp.path()).unwrap().fresh);
@@ -192,7 +209,7 @@ mod tests {
         let name = || Some(RelPath::new("a.bin").unwrap());
         let refused = |path: &str| {
             let path = temp.path().join(path);
-            place(Base::File, name(), None, &source, Some(&path), true).unwrap_err().to_string()
+            place(Base::File, name(), None, &source, Some(&path), true, &Metadata::default()).unwrap_err().to_string()
         };
         for path in ["file/", "link/"] {
             assert!(refused(path).contains("is not a directory"), "{}", refused(path));

@@ -2,17 +2,19 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use towpath_sockets::{Endpoint, Refusal, SocketError};
 
 use super::connection::{ConnectOptions, Connection, ConnectionEvent};
 use super::destination::place;
-use super::disk::{Disk, DiskOptions};
+use super::disk::{Disk, DiskOptions, Metadata, Modes, Notices};
 use super::ordered_writer::OrderedWriter;
 use super::output::Sink;
 use super::transfer::{
-    FileFailure, Output, Placement, Progress, Source, Totals, Transfer, TransferError, TransferOptions,
+    FileFailure, LIST_ENTRIES_MAX, Output, Placement, Progress, Source, Totals, Transfer, TransferError,
+    TransferOptions,
 };
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::path::RelPath;
@@ -58,6 +60,17 @@ pub struct GetOptions {
     /// with cp, rsync and curl: a file is whole and verified under its name unless the machine itself crashes shortly
     /// after.
     pub durable: bool,
+    /// Whether files that are there already are compared by digest. Otherwise size and time decide.
+    pub check: bool,
+    /// Which permission bits files and directories get.
+    pub modes: Modes,
+    /// Whether files, directories and links get the times of their sources.
+    pub times: bool,
+    /// Bytes of all files, beyond which the transfer fails. `None`: any number, but of holes no more than
+    /// [`HOLE_BYTES_MAX`](super::HOLE_BYTES_MAX).
+    pub max_bytes: Option<u64>,
+    /// Files, directories and links, beyond which the transfer fails.
+    pub max_entries: usize,
 }
 
 /// The destination of [`get()`].
@@ -85,6 +98,11 @@ impl GetOptions {
             chunk_bytes: CHUNK_BYTES_DEFAULT,
             window_bytes: WINDOW_BYTES_DEFAULT,
             durable: false,
+            check: false,
+            modes: Modes::default(),
+            times: true,
+            max_bytes: None,
+            max_entries: LIST_ENTRIES_MAX,
         }
     }
 }
@@ -104,8 +122,13 @@ pub struct Summary {
     pub skipped: u64,
     /// Duration in seconds.
     pub seconds: f64,
-    /// Every file that was received was compared with its digest, and there was something to get.
+    /// Every file that was received was compared with its digest, and there was one that was received or compared. Files
+    /// that existed by size and time are not meant.
     pub verified: bool,
+    /// Files compared with their digest.
+    pub verified_files: u64,
+    /// Modes and times that the destination refused to set.
+    pub metadata_refused: u64,
     /// Files, directories and links that failed.
     pub failed: u64,
     /// The first thousand of them.
@@ -176,8 +199,9 @@ const WARNINGS_KEPT_MAX: usize = 1000;
 pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &CancelToken) -> Result<Summary, GetError> {
     let begun = Instant::now();
     tracing::info!("buffers of {}", towpath_buffers::describe_buffer_bytes());
-    let GetOptions { connect, source, follow, destination, verify, compress, chunk_bytes, window_bytes, durable } =
-        options;
+    let GetOptions {
+        connect, source, follow, destination, verify, compress, chunk_bytes, window_bytes, durable, ..
+    } = options;
     let in_order = matches!(destination, Destination::Writer(_));
     if in_order && matches!(source, Source::Glob(_)) {
         let message = "a pattern was given where a single file is needed".to_owned();
@@ -192,10 +216,16 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
         chunk_bytes,
         compress,
         verify,
+        check: options.check && verify,
         durable,
         idle_timeout: connect.idle_timeout,
         in_order,
+        max_bytes: options.max_bytes,
+        max_entries: options.max_entries,
     };
+    let metadata = Metadata::new(options.modes, options.times);
+    let disk =
+        DiskOptions { durable, verify, check: transfer.check, metadata, workers: workers(), fresh: false, made: false };
     let (sink, path) = match destination {
         Destination::Path(path) => (Sink::Unopened, path),
         Destination::Writer(output) => (Sink::Writer(Box::new(OrderedWriter::new(output, cancel.clone()))), None),
@@ -207,7 +237,8 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
         sink,
         source,
         path,
-        disk: DiskOptions { durable, verify, workers: workers(), fresh: false, made: false },
+        disk,
+        notices: Arc::default(),
         connect,
         ever_connected: false,
         last_reason: None,
@@ -248,6 +279,7 @@ struct Driver {
     /// The destination, if it is a path.
     path: Option<PathBuf>,
     disk: DiskOptions,
+    notices: Arc<Notices>,
     connect: ConnectOptions,
     ever_connected: bool,
     /// Why the last attempt to connect failed.
@@ -313,8 +345,11 @@ impl Driver {
             }
             Some(error) => Err(error.into()),
             None => {
-                let warned = self.warned;
-                Ok(Summary { warned, ..summary(totals, self.disk.verify, self.warnings, begun) })
+                let lines = self.notices.lines();
+                let warned = self.warned + lines.len() as u64;
+                let warnings = lines.into_iter().chain(self.warnings).collect();
+                let metadata_refused = self.notices.metadata_refused();
+                Ok(Summary { warned, metadata_refused, ..summary(totals, self.disk.verify, warnings, begun) })
             }
         }
     }
@@ -406,7 +441,8 @@ impl Driver {
             self.transfer.destination(placement, true);
             return Ok(());
         }
-        let place = place(base, name, dir, &self.source, self.path.as_deref(), self.disk.durable)?;
+        let DiskOptions { durable, metadata, .. } = self.disk;
+        let place = place(base, name, dir, &self.source, self.path.as_deref(), durable, &metadata)?;
         let waker = self.connection.waker();
         (self.disk.fresh, self.disk.made) = (place.fresh, place.made);
         let disk = Disk::start(&place.dir, self.disk, move || waker.wake())
@@ -414,6 +450,7 @@ impl Driver {
         if place.placement == Placement::Below {
             disk.lock_tree(&self.source).map_err(|reason| GetError::Destination { path: place.dir.clone(), reason })?;
         }
+        self.notices = disk.notices();
         self.sink = Sink::Disk(Box::new(disk));
         self.transfer.destination(place.placement, place.fresh);
         Ok(())
@@ -422,6 +459,7 @@ impl Driver {
 
 fn summary(totals: Totals, verify: bool, warnings: Vec<String>, begun: Instant) -> Summary {
     let sent = totals.files.saturating_sub(totals.skipped);
+    let is_any_verified = totals.verified > 0 || totals.files == 0;
     Summary {
         files: totals.files,
         bytes: totals.bytes,
@@ -429,7 +467,9 @@ fn summary(totals: Totals, verify: bool, warnings: Vec<String>, begun: Instant) 
         resumed_bytes: totals.resumed_bytes,
         skipped: totals.skipped,
         seconds: begun.elapsed().as_secs_f64(),
-        verified: verify && totals.verified >= sent && (totals.failed == 0 || totals.files > 0),
+        verified: verify && is_any_verified && totals.verified >= sent && (totals.failed == 0 || totals.files > 0),
+        verified_files: totals.verified,
+        metadata_refused: 0,
         failed: totals.failed,
         failures: totals.failures,
         warned: warnings.len() as u64,

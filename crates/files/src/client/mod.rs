@@ -19,10 +19,11 @@ mod reconnects;
 pub mod transfer;
 
 pub use connection::ConnectOptions;
+pub use disk::Modes;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use disk::fuzz_partial_state;
 pub use get::{Destination, GetError, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
 pub use listing::{ListOptions, list};
 pub use towpath_blocking::CancelToken;
-pub use transfer::{FileFailure, Progress, Source, TransferError};
+pub use transfer::{FileFailure, HOLE_BYTES_MAX, LIST_ENTRIES_MAX, Progress, Source, TransferError};

@@ -1,5 +1,7 @@
 //! Names at the destination: of partial files, of what a pattern matches, and the targets of links.
 
+use std::hash::{BuildHasher, RandomState};
+
 use super::transfer::Source;
 pub use crate::path::is_reserved;
 use crate::path::{RelPath, TRANSFER_HASH_DIGITS, TRANSFER_PREFIX};
@@ -11,8 +13,16 @@ const STATE_SUFFIX: &[u8] = b".state";
 /// name>.part` and `.state`, beside it. A hash, since the name itself may be as long as names can be.
 pub fn partial_names(name: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let hash = blake3::hash(name).to_hex();
-    let stem = [TRANSFER_PREFIX, hash.as_bytes().get(..TRANSFER_HASH_DIGITS).unwrap_or_default()].concat();
-    ([&stem, PART_SUFFIX].concat(), [&stem, STATE_SUFFIX].concat())
+    with_stem(hash.as_bytes().get(..TRANSFER_HASH_DIGITS).unwrap_or_default())
+}
+
+/// Names of a partial file and its state that nobody can take in advance.
+pub fn random_names() -> (Vec<u8>, Vec<u8>) {
+    with_stem(format!("{:016x}", RandomState::new().hash_one(0)).as_bytes())
+}
+
+fn with_stem(digits: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    ([TRANSFER_PREFIX, digits, PART_SUFFIX].concat(), [TRANSFER_PREFIX, digits, STATE_SUFFIX].concat())
 }
 
 /// The name of the record of a follower of this source.
@@ -65,6 +75,8 @@ mod tests {
         let (part, state) = partial_names(&[b'x'; 255]);
         assert!(is_reserved(&part) && is_reserved(&state) && part.len() < 255);
         assert_ne!(partial_names(b"a"), partial_names(b"b"));
+        let (part, state) = random_names();
+        assert!(is_reserved(&part) && is_reserved(&state) && random_names().0 != part);
         for name in [&b".tow-notes.part"[..], b".tow-0123456789abcdef.txt", b"tow-0123456789abcdef.part", b""] {
             assert!(!is_reserved(name));
         }

@@ -36,6 +36,13 @@ impl Sink {
         }
     }
 
+    /// Forgets what was installed: from now on others may rename and remove it.
+    pub(super) fn forget_installed(&self) {
+        if let Self::Disk(disk) = self {
+            disk.forget_installed();
+        }
+    }
+
     /// Hands over what was gathered.
     pub(super) fn flush(&mut self) {
         if let Self::Disk(disk) = self {

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use towpath_files::client::assembler::{Assembler, Inbound};
-use towpath_files::client::transfer::{DiskReport, Output, Placement, Source, Transfer, TransferOptions};
+use towpath_files::client::transfer::{
+    DiskReport, LIST_ENTRIES_MAX, Output, Placement, Source, Transfer, TransferOptions,
+};
 use towpath_files::digest::{Digest, LeafHasher, LeafSize};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
@@ -75,10 +77,13 @@ impl Play {
             chunk_bytes: CHUNK_BYTES,
             compress: None,
             verify,
+            check: false,
             durable: knobs & 4 != 0,
             idle_timeout: Duration::from_secs(30),
             follow: if knobs & 8 == 0 { FollowLinks::None } else { FollowLinks::All },
             in_order: knobs & 0xf0 == 0xf0,
+            max_bytes: None,
+            max_entries: LIST_ENTRIES_MAX,
         };
         let mut play = Play {
             transfer: Transfer::new(options, now),

@@ -6,7 +6,7 @@ use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, print_line};
 use crate::cli::progress::{Bar, human_bytes};
-use crate::cli::units::size;
+use crate::cli::units::{positive, size};
 use crate::runtime::rlimits::own_usage;
 use crate::runtime::watchdog::{END_TIMEOUT, Hang, Heartbeat, Watchdog, exit_now};
 use serde_json::json;
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_files::client::{
-    CancelToken, Destination, GetError, GetOptions, Progress, Source, Summary, TransferError, get,
+    CancelToken, Destination, GetError, GetOptions, Modes, Progress, Source, Summary, TransferError, get,
 };
 use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
@@ -44,6 +44,10 @@ pub fn failure_at(location: &OsStr, error: &GetError, server: &FileServerArgs) -
         ) if is_glob() => Failure::new(
             status,
             format_args!("{}: {error}; to take * ? [ or {{ literally, put a \\ before it", location.display()),
+        ),
+        GetError::Transfer(TransferError::Limit(_)) => Failure::new(
+            status,
+            format_args!("{}: {error}; --max-bytes and --max-files set the limits", location.display()),
         ),
         GetError::Transfer(_) => Failure::new(status, format_args!("{}: {error}", location.display())),
         GetError::Refused { refusal: Refusal::Login, .. } => {
@@ -91,6 +95,24 @@ pub struct Arguments {
     /// Don't check files against their BLAKE3 digests.
     #[arg(long)]
     no_verify: bool,
+    /// Compare files that are there already by digest, not by size and time.
+    #[arg(long, conflicts_with = "no_verify")]
+    check: bool,
+    /// Give files and directories the mode of what is made here.
+    #[arg(long)]
+    no_mode: bool,
+    /// Don't set times.
+    #[arg(long)]
+    no_times: bool,
+    /// Keep permission bits that the umask takes away, except set-id bits and others' write.
+    #[arg(long, conflicts_with = "no_mode")]
+    preserve_modes: bool,
+    /// Fail if the files have more bytes in all [default: no limit, but 1T of holes]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    max_bytes: Option<u64>,
+    /// Fail if there are more files, directories and links [default: 4194304, which is the most]
+    #[arg(long, value_name = "COUNT", value_parser = positive::<u32>)]
+    max_files: Option<u32>,
     /// Let the server compress what shrinks, for slow links.
     #[arg(long)]
     zstd: bool,
@@ -165,6 +187,17 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         return Err(Failure::usage("--chunk: use a size of at most --window"));
     }
     options.durable = arguments.fsync;
+    options.check = arguments.check;
+    options.modes = match (arguments.no_mode, arguments.preserve_modes) {
+        (true, _) => Modes::Ignore,
+        (_, true) => Modes::Preserve,
+        _ => Modes::Umask,
+    };
+    options.times = !arguments.no_times;
+    options.max_bytes = arguments.max_bytes;
+    if let Some(max) = arguments.max_files {
+        options.max_entries = max as usize;
+    }
     let to_output = arguments.destination.as_deref().is_some_and(|path| path.as_os_str() == "-");
     let is_path = !to_output && !arguments.discard;
     let place = arguments.destination.as_deref().unwrap_or(Path::new(".")).display().to_string();
@@ -281,7 +314,9 @@ fn describe(summary: &Summary) -> String {
         line += &format!("; {} resumed", human_bytes(summary.resumed_bytes));
     }
     if summary.skipped > 0 {
-        line += &format!("; {} already there", count(summary.skipped, "file"));
+        // Not all of them may have been compared by digest.
+        let how = if summary.verified_files >= summary.files { "verified" } else { "by size and time" };
+        line += &format!("; {} already there, {how}", count(summary.skipped, "file"));
     }
     line
 }
@@ -302,6 +337,8 @@ fn failure_object(progress: &Progress, error: &str, status: Status, taken: Durat
         "failed": progress.failed.max(1),
         "seconds": taken.as_secs_f64(),
         "verified": false,
+        "verified_files": progress.verified_files,
+        "metadata_refused": 0,
         "cpu_seconds": usage.cpu_seconds,
         "peak_memory_bytes": usage.peak_memory_bytes,
         "failures": [],
@@ -324,6 +361,8 @@ fn summary_object(summary: &Summary) -> serde_json::Value {
         "failed": summary.failed,
         "seconds": summary.seconds,
         "verified": summary.verified,
+        "verified_files": summary.verified_files,
+        "metadata_refused": summary.metadata_refused,
         "cpu_seconds": usage.cpu_seconds,
         "peak_memory_bytes": usage.peak_memory_bytes,
         "failures": summary.failures.iter().map(|failure| json!({"path": failure.path, "reason": failure.reason}))
@@ -344,13 +383,14 @@ mod tests {
             received_bytes: 3 << 30,
             seconds: 2.0,
             verified: true,
+            verified_files: 1,
             ..Summary::default()
         };
         assert_eq!(describe(&whole), "2 files, 3.00 GiB in 2.0 s, 1.50 GiB/s, verified");
         let part = Summary { received_bytes: 1 << 30, skipped: 1, ..whole.clone() };
-        let line = "2 files, 3.00 GiB; 1.00 GiB received in 2.0 s, 512.00 MiB/s, verified; 1 file already there";
+        let line = "2 files, 3.00 GiB; 1.00 GiB received in 2.0 s, 512.00 MiB/s, verified; 1 file already there, by size and time";
         assert_eq!(describe(&part), line);
-        let none = Summary { received_bytes: 0, skipped: 2, ..whole };
-        assert_eq!(describe(&none), "2 files, 3.00 GiB; 2 files already there");
+        let none = Summary { received_bytes: 0, skipped: 2, verified_files: 2, ..whole };
+        assert_eq!(describe(&none), "2 files, 3.00 GiB; 2 files already there, verified");
     }
 }

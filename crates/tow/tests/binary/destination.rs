@@ -447,6 +447,53 @@ fn sparse_file_needs_space_for_its_data_only() {
     outcome.expect_code(0);
 }
 
+/// What runs `tow get` to `copy` with these options of strace. `None`, and the test is skipped, where it can't be used.
+fn traced(trace: &Path, options: &[&str], url: &str, copy: &Path) -> Option<Command> {
+    let probe = Command::new("strace").args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        println!("skipped: strace can't be used here");
+        return None;
+    }
+    let get = get_command(url, copy);
+    let mut traced = Command::new("strace");
+    traced.args(["-f", "-qq", "-o"]).arg(trace).args(options).arg(get.get_program()).args(get.get_args());
+    Some(traced)
+}
+
+/// A file without a name can't be given one everywhere.
+#[test]
+fn small_file_arrives_where_links_are_forbidden() {
+    let folder = tempdir().expect("a folder");
+    let (served, copy) = (folder.path().join("served"), folder.path().join("copy"));
+    write(&served.join("a"), b"contents");
+    let server = Server::start(&served);
+    let options = ["-e", "trace=linkat", "-e", "inject=linkat:error=EPERM"];
+    let Some(mut traced) = traced(&folder.path().join("trace"), &options, &server.url(""), &copy) else { return };
+    run(&mut traced).expect_code(0);
+    assert_same(&served, &copy);
+}
+
+/// strace makes the disk look as if it were another one.
+#[test]
+fn no_space_is_reserved_where_the_file_system_copies_on_write() {
+    let folder = tempdir().expect("a folder");
+    let bytes = random_file(&folder.path().join("served/large.bin"), 3 << 20, 1);
+    let server = Server::start(&folder.path().join("served"));
+    let ext4 = "53ef000000000000";
+    for (system, reserves) in
+        [(ext4, true), ("3e68239100000000", false), ("c12fc12f00000000", false), ("4e1a45ca00000000", false)]
+    {
+        let (trace, copy) = (folder.path().join("trace"), folder.path().join(system));
+        let inject = format!("inject=fstatfs:poke_exit=@arg2={system}");
+        let options = ["-e", "trace=fallocate,fstatfs", "-e", &inject];
+        let Some(mut traced) = traced(&trace, &options, &server.url("large.bin"), &copy) else { return };
+        run(&mut traced).expect_code(0);
+        assert!(fs::read(&copy).expect("read") == bytes);
+        let trace = fs::read_to_string(&trace).expect("the trace");
+        assert_eq!(trace.contains("fallocate("), reserves, "{system}: {trace}");
+    }
+}
+
 #[test]
 fn file_size_limit_is_an_error_not_a_signal() {
     let folder = tempdir().expect("a folder");

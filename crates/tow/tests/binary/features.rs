@@ -70,15 +70,15 @@ fn tree_arrives_identical() {
     symlink("../large/0.bin", served.join("folder 1/link")).expect("link");
     symlink("nowhere", served.join("dangling")).expect("link");
     fs::set_permissions(served.join("empty"), fs::Permissions::from_mode(0o750)).expect("chmod");
-    // A sticky directory isn't copied as sticky.
-    fs::set_permissions(served.join("empty/folder"), fs::Permissions::from_mode(0o1777)).expect("chmod");
+    // Sticky directories stay so.
+    fs::set_permissions(served.join("empty/folder"), fs::Permissions::from_mode(0o1755)).expect("chmod");
     fs::set_permissions(served.join("large/1.bin"), fs::Permissions::from_mode(0o755)).expect("chmod");
 
     let server = Server::start(&served);
     let copy = folder.path().join("copy");
     let outcome = get(&server.url(""), &copy).expect_code(0);
     assert_same(&served, &copy);
-    assert_eq!(fs::metadata(copy.join("empty/folder")).expect("stat").mode() & 0o7777, 0o1777);
+    assert_eq!(fs::metadata(copy.join("empty/folder")).expect("stat").mode() & 0o7777, 0o1755);
     assert_eq!(outcome.number("files"), 153);
     assert_eq!(outcome.summary()["verified"], Value::Bool(true));
 }

@@ -45,29 +45,41 @@ impl Node {
 
 /// Nodes by inode. Unlinked ones stay, since the disk is short-lived.
 #[derive(Debug)]
-pub(super) struct Nodes(BTreeMap<u64, Node>);
+pub(super) struct Nodes {
+    nodes: BTreeMap<u64, Node>,
+    /// Names that this makes equal are one.
+    fold: fn(&OsStr) -> OsString,
+}
 
 impl Nodes {
-    pub(super) fn new() -> Nodes {
-        Nodes(BTreeMap::from([(INodeNo::ROOT.0, Node::new(INodeNo::ROOT.0, FileType::Directory, 0o777))]))
+    pub(super) fn new(fold: fn(&OsStr) -> OsString) -> Nodes {
+        let root = Node::new(INodeNo::ROOT.0, FileType::Directory, 0o777);
+        Nodes { nodes: BTreeMap::from([(INodeNo::ROOT.0, root)]), fold }
     }
 
     pub(super) fn node(&mut self, inode: INodeNo) -> Result<&mut Node, Errno> {
-        self.0.get_mut(&inode.0).ok_or(Errno::ENOENT)
+        self.nodes.get_mut(&inode.0).ok_or(Errno::ENOENT)
     }
 
     pub(super) fn find(&mut self, parent: INodeNo, name: &OsStr) -> Result<INodeNo, Errno> {
-        self.node(parent)?.names.get(name).copied().map(INodeNo).ok_or(Errno::ENOENT)
+        let stored = self.stored(parent, name)?;
+        self.node(parent)?.names.get(&stored).copied().map(INodeNo).ok_or(Errno::ENOENT)
+    }
+
+    /// A name as the folder has it.
+    fn stored(&mut self, parent: INodeNo, name: &OsStr) -> Result<OsString, Errno> {
+        let (fold, wanted) = (self.fold, (self.fold)(name));
+        let names = &self.node(parent)?.names;
+        names.keys().find(|stored| fold(stored) == wanted).cloned().ok_or(Errno::ENOENT)
     }
 
     pub(super) fn make(&mut self, parent: INodeNo, name: &OsStr, kind: FileType, mode: u32) -> Result<FileAttr, Errno> {
-        let inode = self.0.len() as u64 + 1;
-        let names = &mut self.node(parent)?.names;
-        if names.contains_key(name) {
+        let inode = self.nodes.len() as u64 + 1;
+        if self.find(parent, name).is_ok() {
             return Err(Errno::EEXIST);
         }
-        names.insert(name.to_owned(), inode);
-        let node = self.0.entry(inode).or_insert(Node::new(inode, kind, mode));
+        self.node(parent)?.names.insert(name.to_owned(), inode);
+        let node = self.nodes.entry(inode).or_insert(Node::new(inode, kind, mode));
         Ok(node.attributes)
     }
 
@@ -76,7 +88,8 @@ impl Nodes {
         if !self.node(inode)?.names.is_empty() {
             return Err(Errno::ENOTEMPTY);
         }
-        self.node(parent)?.names.remove(name);
+        let stored = self.stored(parent, name)?;
+        self.node(parent)?.names.remove(&stored);
         self.node(inode)?.attributes.nlink = 0;
         Ok(())
     }
@@ -86,7 +99,8 @@ impl Nodes {
         if self.find(to, as_name).is_ok() {
             self.unlink(to, as_name)?;
         }
-        self.node(parent)?.names.remove(name);
+        let stored = self.stored(parent, name)?;
+        self.node(parent)?.names.remove(&stored);
         self.node(to)?.names.insert(as_name.to_owned(), inode.0);
         Ok(())
     }

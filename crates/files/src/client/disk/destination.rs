@@ -1,18 +1,24 @@
 //! The destination: a directory that nothing done here leads out of.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::client::names::random_names;
 use crate::client::transfer::{DiskError, Source};
 use crate::path::RelPath;
 use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, Timestamp};
 
-use super::install::DIR_MODE_BITS;
+use super::DiskOptions;
+use super::installed::Installed;
+use super::metadata::SET_GROUP_ID;
+use super::notices::Notices;
 use super::partial::root_error;
 use super::tree_lock::{Held, TreeLock};
 
 /// Mode of directories that are made, less the umask, until they get their own.
 const DIR_MODE: u32 = 0o777;
+/// Root can do anything anyway.
+const ROOT_USER: u32 = 0;
 /// Mode bits that this process needs to write into a directory.
 pub(in crate::client) const OWNER_MODE: u32 = 0o700;
 
@@ -22,8 +28,12 @@ pub(super) struct Destination {
     root: Root,
     /// Its path, for people.
     pub(super) place: String,
-    /// Sync files before they get their names, and directories after.
-    pub(super) durable: bool,
+    pub(super) options: DiskOptions,
+    /// The user that this process's files belong to here.
+    pub(super) user: u32,
+    /// What is there of this transfer.
+    pub(super) installed: Installed,
+    pub(super) notices: Arc<Notices>,
     /// Partial files that were found by inspecting, until they are resumed.
     partials: Mutex<HashMap<RelPath, FileStat>>,
     /// Directories whose names were synced.
@@ -34,15 +44,20 @@ pub(super) struct Destination {
 
 impl Destination {
     /// A destination below this directory, which is trusted.
-    pub(super) fn new(path: &std::path::Path, durable: bool) -> Result<Self, RootError> {
+    pub(super) fn new(path: &std::path::Path, options: DiskOptions) -> Result<Self, RootError> {
         let place = match path.to_str() {
             Some(".") => "below the working directory".to_owned(),
             _ => format!("below {}", path.display()),
         };
+        let root = Root::directory(path, Links::Never)?;
+        let user = root.open_dir(&RelPath::root())?.own_user(&random_names().0);
         Ok(Self {
-            root: Root::directory(path, Links::Never)?,
+            root,
             place,
-            durable,
+            options,
+            user,
+            installed: Installed::default(),
+            notices: Arc::default(),
             partials: Mutex::default(),
             synced: Mutex::default(),
             tree_lock: Mutex::default(),
@@ -52,7 +67,7 @@ impl Destination {
     /// Locks out other transfers of the same tree for as long as this exists.
     pub(super) fn lock_tree(&self, source: &Source) -> Result<(), String> {
         let Ok(dir) = self.root.open_dir(&RelPath::root()) else { return Ok(()) };
-        match TreeLock::take(dir, source) {
+        match TreeLock::take(self, dir, source) {
             Ok(lock) => *self.tree_lock.lock().unwrap_or_else(PoisonError::into_inner) = lock,
             Err(Held(name)) => {
                 return Err(format!("another transfer of the same source into it is in progress, and holds {name}"));
@@ -80,7 +95,7 @@ impl Destination {
     /// Syncs the names of a directory and of those above it, whoever made them, if `durable`: nothing below them is
     /// durable before.
     pub(super) fn sync_names(&self, path: &RelPath) -> Result<(), DiskError> {
-        if !self.durable {
+        if !self.options.durable {
             return Ok(());
         }
         let synced = || self.synced.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,48 +131,66 @@ impl Destination {
     }
 
     /// Creates a directory that can be written into, replacing a file or link.
-    pub(super) fn make_dir(parent: &Dir, name: &[u8]) -> Result<(), DiskError> {
+    pub(super) fn make_dir(&self, parent: &Dir, name: &[u8], local: &RelPath) -> Result<(), DiskError> {
         let failed = |error: RootError| root_error("cannot create the directory", &error);
-        match parent.create_dir(name, DIR_MODE) {
-            // Mostly it is new.
-            Err(RootError::Exists) => {}
-            made => return made.map_err(failed),
-        }
-        match parent.existing(name).map_err(failed)? {
-            Some(stat) if stat.kind == FileKind::Dir => {
-                if stat.mode & OWNER_MODE != OWNER_MODE {
+        let made = parent.create_dir(name, DIR_MODE);
+        // Mostly it is new.
+        if matches!(made, Err(RootError::Exists))
+            && let Some(there) = parent.existing(name).map_err(failed)?
+        {
+            self.claim(parent, name, &there, local)?;
+            if there.kind == FileKind::Dir {
+                if there.mode & OWNER_MODE != OWNER_MODE {
                     // Left by an earlier transfer. It gets its mode at the end.
-                    parent.set_entry_mode(name, stat.mode | OWNER_MODE).map_err(failed)?;
+                    self.mode_set(parent.set_entry_mode(name, there.mode | OWNER_MODE), local)?;
                 }
                 return Ok(());
             }
-            existing => {
-                check_in_the_way(existing.as_ref())?;
-                if existing.is_some() {
-                    parent.remove_file(name).map_err(failed)?;
-                }
-            }
+            check_in_the_way(Some(&there))?;
+            parent.remove_file(name).map_err(failed)?;
+            self.installed.forget(&there);
+            parent.create_dir(name, DIR_MODE).map_err(failed)?;
+        } else {
+            made.map_err(failed)?;
         }
-        parent.create_dir(name, DIR_MODE).map_err(failed)
+        self.installed.record(&parent.stat(name).map_err(failed)?, local);
+        Ok(())
     }
 
     /// Sets the time of the destination itself, and its mode if it is to have one: nothing more is written below it.
     pub(super) fn finish(&self, mode: Option<u32>, modified: Timestamp) -> Result<(), DiskError> {
         // The lock is a file in here, and removing it changes the time.
         drop(self.tree_lock.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let done = self.root.open_dir(&RelPath::root()).and_then(|dir| {
-            if let Some(mode) = mode {
-                dir.set_own_mode(mode & DIR_MODE_BITS)?;
-            }
-            dir.set_own_modified(modified)?;
-            if self.durable { dir.sync() } else { Ok(()) }
-        });
-        match done {
+        let failed = |error: RootError| root_error("cannot set mode and time", &error);
+        let root = RelPath::root();
+        let dir = match self.root.open_dir(&root) {
+            Ok(dir) => dir,
             // It existed, and may belong to somebody else.
-            Err(error) if mode.is_none() => tracing::debug!(%error, "the destination keeps its time"),
-            done => done.map_err(|error| root_error("cannot set mode and time", &error))?,
+            Err(_) if mode.is_none() => return Ok(()),
+            Err(error) => return Err(failed(error)),
+        };
+        match mode {
+            Some(mode) => {
+                let own = dir.own_stat().map_err(failed)?.mode & SET_GROUP_ID;
+                self.mode_set(dir.set_own_mode(self.options.metadata.dir_mode(mode) | own), &root)?;
+                self.set_time(&root, || dir.set_own_modified(modified))?;
+            }
+            None if self.options.metadata.has_times() => {
+                if let Err(error) = dir.set_own_modified(modified) {
+                    tracing::debug!(%error, "the destination keeps its time");
+                }
+            }
+            None => {}
         }
-        Ok(())
+        match self.options.durable.then(|| dir.sync()) {
+            Some(Err(error)) if mode.is_some() => Err(failed(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a file may be kept as it is: another user may have its own open for writing.
+    pub(super) fn is_own(&self, stat: &FileStat) -> bool {
+        stat.owner == self.user || stat.owner == ROOT_USER
     }
 
     /// Records a partial file that can be resumed, as it was found.

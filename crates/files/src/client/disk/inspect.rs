@@ -8,7 +8,7 @@ use towpath_buffers::PageBuffer;
 
 use super::cancel::Cancelled;
 use super::destination::{Destination, check_in_the_way, in_the_way};
-use super::lock::{Unclaimed, claim};
+use super::lock::{Unclaimed, claim, open_own};
 use super::partial::{Log, io_error, root_error, stat_of};
 use super::state::{self, Header, State};
 use crate::client::names::partial_names;
@@ -27,9 +27,9 @@ pub(super) fn inspect(
     local: &RelPath,
     listed: &Version,
     digest: Option<Digest>,
-    verify: bool,
     cancelled: &Cancelled,
 ) -> Result<Found, DiskError> {
+    let (verify, check) = (destination.options.verify, destination.options.check);
     let failed = |error: RootError| root_error("cannot inspect its path", &error);
     let Some((parent, name)) = local.split() else { return Err(failed(RootError::NotAFile)) };
     // Better an error now than when all of the file is here; the same for whatever else is in the way.
@@ -39,17 +39,28 @@ pub(super) fn inspect(
         return check_writable().map(|()| Found::Nothing);
     };
     let existing = dir.existing(name).map_err(failed)?;
+    if let Some(stat) = &existing
+        && destination.installed.is_of_another(stat, local)
+    {
+        destination.claim(&dir, name, stat, local)?;
+    }
     match &existing {
-        Some(stat)
-            if stat.kind == FileKind::File
-                && (stat.size, stat.modified) == (listed.size, listed.modified)
-                && digest.is_none_or(|digest| has_digest(&dir, name, digest, cancelled)) =>
-        {
-            // Perhaps installed from a partial file just before its transfer was killed.
-            if has_state(listed) {
-                clear_away(&dir, listed, name);
+        Some(stat) if stat.kind == FileKind::File && (stat.size, stat.modified) == (listed.size, listed.modified) => {
+            if !destination.is_own(stat) {
+                destination.notices.foreign_files.add(|| local.to_string());
+            } else if !check && digest.is_none_or(|digest| has_digest(&dir, name, digest, cancelled)) {
+                // A name among several of one file is there by itself.
+                if stat.links == 1 {
+                    destination.claim(&dir, name, stat, local)?;
+                }
+                // Perhaps installed from a partial file just before its transfer was killed.
+                if has_state(listed) {
+                    clear_away(destination, &dir, listed, name);
+                }
+                let metadata = &destination.options.metadata;
+                let is_other = stat.mode & 0o777 != metadata.file_mode(listed.mode);
+                return Ok(Found::Same { touch: metadata.has_modes() && is_other });
             }
-            return Ok(Found::Same { touch: stat.mode & 0o777 != listed.mode & 0o777 });
         }
         Some(stat) if stat.kind == FileKind::Dir && !is_empty_dir(&dir, name) => {
             return Err(in_the_way("a directory of this name"));
@@ -58,14 +69,16 @@ pub(super) fn inspect(
     }
     check_writable()?;
     if has_state(listed)
-        && let Some((partial, stat)) = partial_of(&dir, local, name, listed, verify, cancelled)?
+        && let Some((partial, stat)) = partial_of(destination, &dir, local, name, listed, cancelled)?
     {
         destination.note_partial(local, stat);
         return Ok(Found::Partial(partial));
     }
-    clear_away(&dir, listed, name);
+    clear_away(destination, &dir, listed, name);
     match existing {
-        Some(stat) if stat.kind == FileKind::File && stat.size == listed.size && verify => {
+        Some(stat)
+            if stat.kind == FileKind::File && stat.size == listed.size && verify && destination.is_own(&stat) =>
+        {
             same_size(&dir, name, cancelled)
         }
         _ => Ok(Found::Nothing),
@@ -79,9 +92,9 @@ fn has_state(listed: &Version) -> bool {
 
 /// Removes the leftovers of an earlier transfer, unless another one is writing them: nothing else would if the file
 /// arrives in one piece. A state alone is looked for only if such a file may have one, as most haven't.
-fn clear_away(dir: &Dir, listed: &Version, name: &[u8]) {
+fn clear_away(destination: &Destination, dir: &Dir, listed: &Version, name: &[u8]) {
     let (part_name, state_name) = partial_names(name);
-    let part = claim(dir, &part_name);
+    let part = claim(destination, dir, &part_name);
     if part.is_ok() || (has_state(listed) && matches!(part, Err(Unclaimed::Closed(RootError::NotFound)))) {
         remove(dir, &state_name);
     }
@@ -120,21 +133,22 @@ fn same_size(dir: &Dir, name: &[u8], cancelled: &Cancelled) -> Result<Found, Dis
 
 /// The partial file of this version, with its metadata.
 fn partial_of(
+    destination: &Destination,
     dir: &Dir,
     local: &RelPath,
     name: &[u8],
     listed: &Version,
-    verify: bool,
     cancelled: &Cancelled,
 ) -> Result<Option<(Partial, FileStat)>, DiskError> {
+    let verify = destination.options.verify;
     let (part_name, state_name) = partial_names(name);
-    let file = match claim(dir, &part_name) {
+    let file = match claim(destination, dir, &part_name) {
         Ok(file) => file,
-        Err(Unclaimed::Closed(_)) => return Ok(None),
+        Err(Unclaimed::Closed(_) | Unclaimed::Foreign) => return Ok(None),
         Err(Unclaimed::Taken(error)) => return Err(error),
     };
     let stat = stat_of(&file)?;
-    let Ok((state_file, _)) = dir.open_writable(&state_name) else { return Ok(None) };
+    let Ok(state_file) = open_own(destination, dir, &state_name) else { return Ok(None) };
     let cannot = |error: io::Error| io_error("cannot read the state of a partial file", &error);
     let Some(mut state) = state::read(&state_file).map_err(cannot)? else { return Ok(None) };
     let header = state.header;

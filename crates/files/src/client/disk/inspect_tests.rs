@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::super::lock;
 use super::super::state::{BootId, State, boot_id};
+use super::super::{DiskOptions, lock};
 use super::*;
 use crate::root::Timestamp;
 
@@ -44,8 +44,8 @@ impl Partly {
     }
 
     fn inspect_as(&self, listed: Version, verify: bool) -> Option<Partial> {
-        let destination = Destination::new(self.temp.path(), false).unwrap();
-        match inspect(&destination, &"f".parse().unwrap(), &listed, None, verify, &Cancelled::default()).unwrap() {
+        let destination = Destination::new(self.temp.path(), DiskOptions { verify, ..DiskOptions::default() }).unwrap();
+        match inspect(&destination, &"f".parse().unwrap(), &listed, None, &Cancelled::default()).unwrap() {
             Found::Partial(partial) => Some(partial),
             Found::Nothing => None,
             other => panic!("{other:?}"),

@@ -1,6 +1,10 @@
 //! The lock of a partial file: the file belongs to the transfer that holds the lock of the file which has its name
 //! *now*.
 //!
+//! And it has to be this user's alone. Where others can write into the directory, they can put something under the name,
+//! keep it open, and write into it when it is verified, or read what should be private. So nothing of them is opened to
+//! be used, nor is its lock respected: it is removed, or where it can't be, another name is used.
+//!
 //! A lock is on a file, not on its name. Between opening and locking it, another transfer may have removed or
 //! installed the file and made its own under the name, so the name is checked again with the lock held. Only the
 //! holder of the lock removes a partial file or its state, or renames it.
@@ -10,8 +14,11 @@ use std::fs::File;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use super::destination::Destination;
 use super::partial::{PARTIAL_MODE, root_error, stat_of};
+use crate::client::names::{partial_names, random_names};
 use crate::client::transfer::DiskError;
+use crate::path::Escaped;
 use crate::root::{Dir, RootError};
 
 /// Attempts when the name is given to another file meanwhile. Each time another transfer made progress.
@@ -22,52 +29,110 @@ const ATTEMPTS_MAX: usize = 16;
 pub(super) enum Unclaimed {
     /// It could not be opened.
     Closed(RootError),
+    /// It is another user's, or others can write to it.
+    Foreign,
     /// It belongs to another transfer.
     Taken(DiskError),
 }
 
-/// Creates a partial file, replacing one that is left over.
-pub(super) fn create(dir: &Dir, part_name: &[u8]) -> Result<File, DiskError> {
+/// The names of a partial file and of its state.
+pub(super) type Names = (Vec<u8>, Vec<u8>);
+
+/// Creates a partial file for a file of this name, replacing one that is left over, and removes its state.
+pub(super) fn create(destination: &Destination, dir: &Dir, name: &[u8]) -> Result<(File, Names), DiskError> {
+    under_free_name(destination, dir, name, |(part_name, state_name)| {
+        let file = dir.create_file(part_name, PARTIAL_MODE).map_err(Unclaimed::Closed)?;
+        let Some(file) = hold(dir, part_name, file).map_err(Unclaimed::Taken)? else { return Ok(None) };
+        match dir.remove_file(state_name) {
+            Ok(()) | Err(RootError::NotFound) => Ok(Some(file)),
+            Err(_) => {
+                let _ = dir.remove_file(part_name);
+                Err(Unclaimed::Foreign)
+            }
+        }
+    })
+}
+
+/// Makes something under the name of a partial file, replacing what is left over there, or under a random name if that
+/// can't be removed. `make` returns `None` if the name was given to another file meanwhile.
+pub(super) fn under_free_name<T>(
+    destination: &Destination,
+    dir: &Dir,
+    name: &[u8],
+    mut make: impl FnMut(&Names) -> Result<Option<T>, Unclaimed>,
+) -> Result<(T, Names), DiskError> {
     // The former file stays locked until the new one is: others find the name taken, instead of making one too.
     let mut _displaced = None;
+    let mut names = partial_names(name);
     for _ in 0..ATTEMPTS_MAX {
-        match dir.create_file(part_name, PARTIAL_MODE) {
-            Ok(file) => {
-                if let Some(file) = hold(dir, part_name, file)? {
-                    return Ok(file);
-                }
+        match make(&names) {
+            Ok(Some(made)) => return Ok((made, names)),
+            Ok(None) => {}
+            Err(Unclaimed::Closed(RootError::Exists)) => match displace(destination, dir, &names) {
+                Ok(file) => _displaced = file,
+                Err(Unclaimed::Taken(error)) => return Err(error),
+                Err(Unclaimed::Foreign | Unclaimed::Closed(_)) => names = random_names(),
+            },
+            Err(Unclaimed::Foreign) => {
+                foreign(destination, &names.1);
+                names = random_names();
             }
-            Err(RootError::Exists) => _displaced = displace(dir, part_name)?,
-            Err(error) => return Err(cannot_make(&error)),
+            Err(Unclaimed::Closed(error)) => return Err(root_error("cannot create a partial file", &error)),
+            Err(Unclaimed::Taken(error)) => return Err(error),
         }
     }
     Err(taken())
 }
 
-/// Removes what has the name of a partial file, unless it belongs to another transfer. Returns it, locked, if it was a
-/// file.
-pub(super) fn displace(dir: &Dir, part_name: &[u8]) -> Result<Option<File>, DiskError> {
-    let left_over = match claim(dir, part_name) {
+/// Removes what has the name of a partial file, with its state, unless it belongs to another transfer. Returns it,
+/// locked, if it was this user's. An error if it can't be removed.
+pub(super) fn displace(destination: &Destination, dir: &Dir, names: &Names) -> Result<Option<File>, Unclaimed> {
+    let (part_name, state_name) = names;
+    let left_over = match claim(destination, dir, part_name) {
         Ok(file) => Some(file),
-        Err(Unclaimed::Taken(error)) => return Err(error),
-        // Such as a link: nobody writes to that.
-        Err(Unclaimed::Closed(_)) => None,
+        Err(error @ Unclaimed::Taken(_)) => return Err(error),
+        Err(Unclaimed::Closed(RootError::NotFound) | Unclaimed::Foreign) => None,
+        // Such as a link, or a file that another user keeps closed.
+        Err(Unclaimed::Closed(_)) => {
+            foreign(destination, part_name);
+            None
+        }
     };
     match dir.remove_file(part_name) {
-        Ok(()) | Err(RootError::NotFound) => Ok(left_over),
-        Err(error) => Err(cannot_make(&error)),
+        Ok(()) | Err(RootError::NotFound) => {
+            if left_over.is_some() {
+                let _ = dir.remove_file(state_name);
+            }
+            Ok(left_over)
+        }
+        Err(error) => Err(Unclaimed::Closed(error)),
     }
 }
 
 /// Opens an existing partial file, and locks it.
-pub(super) fn claim(dir: &Dir, part_name: &[u8]) -> Result<File, Unclaimed> {
+pub(super) fn claim(destination: &Destination, dir: &Dir, part_name: &[u8]) -> Result<File, Unclaimed> {
     for _ in 0..ATTEMPTS_MAX {
-        let (file, _) = dir.open_writable(part_name).map_err(Unclaimed::Closed)?;
+        let file = open_own(destination, dir, part_name)?;
         if let Some(file) = hold(dir, part_name, file).map_err(Unclaimed::Taken)? {
             return Ok(file);
         }
     }
     Err(Unclaimed::Taken(taken()))
+}
+
+/// Opens an existing file if it is this user's alone.
+pub(super) fn open_own(destination: &Destination, dir: &Dir, name: &[u8]) -> Result<File, Unclaimed> {
+    let (file, stat) = dir.open_writable(name).map_err(Unclaimed::Closed)?;
+    if stat.is_private_to(destination.user) {
+        return Ok(file);
+    }
+    foreign(destination, name);
+    Err(Unclaimed::Foreign)
+}
+
+/// Notes that something has the name of a partial file, and isn't used.
+fn foreign(destination: &Destination, name: &[u8]) {
+    destination.notices.foreign_parts.add(|| Escaped(name).to_string());
 }
 
 /// Locks a partial file that was just opened. `None` if the name isn't its own any more: nobody would find what is
@@ -101,8 +166,4 @@ pub(super) fn lost() -> DiskError {
 
 fn taken() -> DiskError {
     DiskError { full: false, message: "another transfer is receiving this file".to_owned() }
-}
-
-fn cannot_make(error: &RootError) -> DiskError {
-    root_error("cannot create a partial file", error)
 }

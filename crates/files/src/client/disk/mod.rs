@@ -5,7 +5,10 @@ mod destination;
 mod hard_link;
 mod inspect;
 mod install;
+mod installed;
 mod lock;
+mod metadata;
+mod notices;
 mod partial;
 mod state;
 mod tree_lock;
@@ -26,7 +29,9 @@ use bytes::Bytes;
 use cancel::Cancelled;
 use destination::Destination;
 pub(super) use destination::OWNER_MODE;
-pub(super) use install::DIR_MODE_BITS;
+pub use metadata::Modes;
+pub(super) use metadata::{DIR_BITS, Metadata, SET_GROUP_ID};
+pub(super) use notices::Notices;
 use partial::PartialFile;
 use worker::{Job, Worker};
 
@@ -44,12 +49,16 @@ const SMALL_JOB_FILES: usize = 64;
 const SMALL_JOBS_AHEAD: usize = 2;
 
 /// Options of a disk.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DiskOptions {
     /// Sync files and directories.
     pub(super) durable: bool,
     /// Hash leaves.
     pub(super) verify: bool,
+    /// Compare what is there by digest, not by size and time.
+    pub(super) check: bool,
+    /// Modes and times that are set.
+    pub(super) metadata: Metadata,
     /// Workers, at least one.
     pub(super) workers: usize,
     /// The destination is empty.
@@ -88,7 +97,7 @@ impl Disk {
         options: DiskOptions,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Result<Self, DiskStartError> {
-        let destination = Arc::new(Destination::new(path, options.durable)?);
+        let destination = Arc::new(Destination::new(path, options)?);
         let awake = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&awake);
         // Waking costs a system call: once is enough until the reports are looked at.
@@ -136,6 +145,16 @@ impl Disk {
         self.destination.lock_tree(source)
     }
 
+    /// What the summary tells of the destination, complete once all workers have ended.
+    pub(super) fn notices(&self) -> Arc<Notices> {
+        Arc::clone(&self.destination.notices)
+    }
+
+    /// Forgets what was installed, when nothing is being installed.
+    pub(super) fn forget_installed(&self) {
+        self.destination.installed.clear();
+    }
+
     /// Pieces of existing files that all workers have read to hash them.
     pub(super) fn pieces_read(&self) -> u64 {
         self.cancelled.pieces_read()
@@ -145,8 +164,7 @@ impl Disk {
     pub(super) fn command(&mut self, command: DiskCommand) {
         match command {
             DiskCommand::Inspect { file, local, listed, digest } => {
-                let verify = self.options.verify;
-                self.send(file.0, Job::Inspect { file, local, listed, digest, verify });
+                self.send(file.0, Job::Inspect { file, local, listed, digest });
             }
             DiskCommand::CheckSpace { .. } => self.report(DiskReport::Space { free: self.destination.free_bytes() }),
             DiskCommand::MakeDir { local } => {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::cancel::Cancelled;
 use super::destination::Destination;
 use super::inspect::rehash;
-use super::lock::{self, Unclaimed, claim};
+use super::lock::{self, Unclaimed, claim, open_own};
 use super::state::{self, Header, State};
 use crate::client::names::partial_names;
 use crate::client::transfer::{ContentSpec, DiskError};
@@ -26,7 +26,7 @@ pub(super) const PARTIAL_MODE: u32 = 0o600;
 #[derive(Debug)]
 pub(super) struct PartialFile {
     pub(super) spec: ContentSpec,
-    destination: Arc<Destination>,
+    pub(super) destination: Arc<Destination>,
     opened: Mutex<Opened>,
 }
 
@@ -121,19 +121,20 @@ impl PartialFile {
 impl OpenPartial {
     fn open(spec: &ContentSpec, destination: &Destination) -> Result<Self, DiskError> {
         let (dir, name) = destination.parent_of(&spec.local)?;
-        let (part_name, state_name) = partial_names(&name);
         let dir = Arc::new(dir);
-        let file = if spec.resume {
-            reopen(destination, &spec.local, &dir, &part_name)?
+        let (file, (part_name, state_name)) = if spec.resume {
+            let names = partial_names(&name);
+            (reopen(destination, &spec.local, &dir, &names.0)?, names)
         } else {
-            lock::create(&dir, &part_name)?
+            lock::create(destination, &dir, &name)?
         };
         let size = spec.version.size;
         if !spec.version.sparse && size > 0 {
-            reserve(&file, size)?;
+            reserve(&dir, &file, size)?;
         }
         // A file of one leaf is not worth a state: all of it is fetched again.
-        let log = if size > LEAF_BYTES_MIN { Some(Mutex::new(open_log(spec, &dir, &state_name)?)) } else { None };
+        let log = if size > LEAF_BYTES_MIN { open_log(destination, spec, &dir, &state_name)? } else { None };
+        let log = log.map(Mutex::new);
         let FileStat { size: length, allocated, .. } = stat_of(&file)?;
         let is_reserved = !spec.version.sparse && allocated >= size;
         let length_min = if spec.version.sparse { size } else { 0 };
@@ -255,8 +256,9 @@ impl OpenPartial {
 
 /// Opens a partial file that was found by inspecting. It wasn't locked since: it must be as it was.
 fn reopen(destination: &Destination, local: &RelPath, dir: &Dir, part_name: &[u8]) -> Result<File, DiskError> {
-    let file = claim(dir, part_name).map_err(|unclaimed| match unclaimed {
+    let file = claim(destination, dir, part_name).map_err(|unclaimed| match unclaimed {
         Unclaimed::Closed(error) => root_error("cannot open the partial file", &error),
+        Unclaimed::Foreign => lock::lost(),
         Unclaimed::Taken(error) => error,
     })?;
     let (found, now) = (destination.take_partial(local), stat_of(&file)?);
@@ -271,7 +273,17 @@ pub(super) fn stat_of(file: &File) -> Result<FileStat, DiskError> {
 }
 
 /// Reserves space without changing the length, which says how far the file was written.
-fn reserve(file: &File, size: u64) -> Result<(), DiskError> {
+fn reserve(dir: &Dir, file: &File, size: u64) -> Result<(), DiskError> {
+    if dir.copies_on_write() {
+        // What is reserved there isn't written to, and isn't compressed.
+        let needed = size.saturating_sub(stat_of(file)?.allocated);
+        return match dir.free_bytes() {
+            Ok(free) if free < needed => {
+                Err(DiskError { full: true, message: format!("{needed} bytes are needed, {free} are free") })
+            }
+            _ => Ok(()),
+        };
+    }
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
         Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => Err(DiskError {
             full: errno != Errno::FBIG,
@@ -282,9 +294,15 @@ fn reserve(file: &File, size: u64) -> Result<(), DiskError> {
     }
 }
 
-fn open_log(spec: &ContentSpec, dir: &Dir, state_name: &[u8]) -> Result<Log, DiskError> {
+/// The log of a partial file. `None` if another user has just taken its name: the file can't be resumed then.
+fn open_log(
+    destination: &Destination,
+    spec: &ContentSpec,
+    dir: &Dir,
+    state_name: &[u8],
+) -> Result<Option<Log>, DiskError> {
     if spec.resume
-        && let Ok((file, _)) = dir.open_writable(state_name)
+        && let Ok(file) = open_own(destination, dir, state_name)
         && let Ok(Some(mut state)) = state::read(&file)
     {
         // True of the leaves that will be recorded, too.
@@ -292,13 +310,23 @@ fn open_log(spec: &ContentSpec, dir: &Dir, state_name: &[u8]) -> Result<Log, Dis
         let header = Header { verified, sparse: state.header.sparse || spec.version.sparse, ..state.header };
         if state.header == header {
             file.set_len(state.length).map_err(|error| io_error("cannot write the state", &error))?;
-            return Ok(Log { file, end: state.length });
+            return Ok(Some(Log { file, end: state.length }));
         }
         state.header = header;
-        return Log::write(dir, state_name, &state);
+        return Log::write(dir, state_name, &state).map(Some);
     }
     let whole = std::collections::BTreeMap::new();
-    Log::write(dir, state_name, &State { header: header_of(spec), digest: spec.digest, whole, length: 0 })
+    let state = State { header: header_of(spec), digest: spec.digest, whole, length: 0 };
+    match Log::write(dir, state_name, &state) {
+        Err(_)
+            if dir
+                .existing(state_name)
+                .is_ok_and(|there| there.is_some_and(|there| !there.is_private_to(destination.user))) =>
+        {
+            Ok(None)
+        }
+        log => log.map(Some),
+    }
 }
 
 fn header_of(spec: &ContentSpec) -> Header {

@@ -34,8 +34,12 @@ impl Folder {
         Root::directory(self.temp.path(), Links::Never).unwrap().open_dir(&RelPath::root()).unwrap()
     }
 
+    fn destination(&self) -> Destination {
+        Destination::new(self.temp.path(), DiskOptions::default()).unwrap()
+    }
+
     fn disk(&self) -> Disk {
-        let options = DiskOptions { durable: false, verify: true, workers: 1, fresh: false, made: false };
+        let options = DiskOptions { verify: true, workers: 1, ..DiskOptions::default() };
         Disk::start(self.temp.path(), options, || {}).unwrap()
     }
 
@@ -78,17 +82,18 @@ fn install(disk: &mut Disk, content: ContentKey) -> Result<(), String> {
 #[test]
 fn late_locker_creates_another_partial_file() {
     let folder = Folder::new();
-    let (dir, name) = (folder.dir(), partial_names(b"f").0);
+    let (destination, dir, name) = (folder.destination(), folder.dir(), partial_names(b"f").0);
     let late = dir.create_file(&name, 0o600).unwrap();
-    let second = create(&dir, &name).unwrap();
+    let (second, names) = create(&destination, &dir, b"f").unwrap();
+    assert_eq!(names.0, name);
     assert!(hold(&dir, &name, late).unwrap().is_none());
     // It creates another one, and finds that the name is taken.
-    assert!(create(&dir, &name).unwrap_err().message.contains("another transfer"));
-    assert!(matches!(claim(&dir, &name), Err(Unclaimed::Taken(_))));
+    assert!(create(&destination, &dir, b"f").unwrap_err().message.contains("another transfer"));
+    assert!(matches!(claim(&destination, &dir, &name), Err(Unclaimed::Taken(_))));
     // The second has all of it, and installs it.
     fs::rename(&folder.part, folder.place()).unwrap();
     assert!(hold(&dir, &name, second).unwrap().is_none());
-    create(&dir, &name).unwrap();
+    create(&destination, &dir, b"f").unwrap();
 }
 
 #[test]

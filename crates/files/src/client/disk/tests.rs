@@ -25,7 +25,7 @@ fn shortened_partial_file_fails_and_is_removed() {
             let local = "f".parse().unwrap();
             let spec =
                 ContentSpec { content, local, version, leaves, verify, digest: None, values: None, resume: false };
-            let options = DiskOptions { durable: false, verify, workers: 2, fresh: false, made: false };
+            let options = DiskOptions { verify, workers: 2, ..DiskOptions::default() };
             let mut disk = Disk::start(folder.path(), options, || {}).unwrap();
             disk.command(DiskCommand::Begin(spec));
             let (part, _) = partial_names(b"f");
@@ -59,7 +59,7 @@ fn shortened_partial_file_fails_and_is_removed() {
 fn end_does_not_wait_for_hashing() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::File::create(folder.path().join("there")).unwrap().set_len(SIZE).unwrap();
-    let options = DiskOptions { durable: false, verify: true, workers: 2, fresh: false, made: false };
+    let options = DiskOptions { verify: true, workers: 2, ..DiskOptions::default() };
     let modified = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
     let version = Version { size: SIZE, modified, mode: 0o644, sparse: true };
     let (content, leaves) = (ContentKey(2), LeafSize::for_file(SIZE));
@@ -110,12 +110,8 @@ fn state_records_verified_and_forgotten_leaves() {
         let content = ContentKey(2);
         let (local, leaves) = ("f".parse().unwrap(), LeafSize::for_file(version.size));
         let spec = ContentSpec { content, local, version, leaves, verify, digest: None, values: None, resume: !verify };
-        let mut disk = Disk::start(
-            folder.path(),
-            DiskOptions { durable: false, verify, workers: 1, fresh: false, made: false },
-            || {},
-        )
-        .unwrap();
+        let mut disk =
+            Disk::start(folder.path(), DiskOptions { verify, workers: 1, ..DiskOptions::default() }, || {}).unwrap();
         disk.command(DiskCommand::Begin(spec));
         for leaf in if verify { 0..3 } else { 1..2 } {
             let part = Part { leaf, offset: leaf * LEAF as u64, length: LEAF as u64, credit: 0 };

@@ -6,7 +6,8 @@
 
 use std::fs::File;
 
-use super::lock::{Unclaimed, claim, has_name, hold};
+use super::destination::Destination;
+use super::lock::{Unclaimed, claim, displace, has_name, hold};
 use super::partial::PARTIAL_MODE;
 use crate::client::names::partial_names;
 use crate::client::transfer::Source;
@@ -29,27 +30,31 @@ pub(super) struct Held(pub(super) String);
 
 impl TreeLock {
     /// Takes the lock. `None` if no file can be made or locked: each file then tells what can be written.
-    pub(super) fn take(dir: Dir, source: &Source) -> Result<Option<TreeLock>, Held> {
+    pub(super) fn take(destination: &Destination, dir: Dir, source: &Source) -> Result<Option<TreeLock>, Held> {
         // No name has a slash in it.
         let key = match source {
             Source::Path(path) => [b"/path/", path.as_bytes()].concat(),
             Source::Glob(glob) => [b"/glob/", glob.as_bytes()].concat(),
         };
-        let (name, _) = partial_names(&key);
-        let held = || Held(String::from_utf8_lossy(&name).into_owned());
+        let names = partial_names(&key);
+        let name = &names.0;
+        let held = || Held(String::from_utf8_lossy(name).into_owned());
         for _ in 0..ATTEMPTS_MAX {
-            let file = match dir.create_file(&name, PARTIAL_MODE) {
-                Ok(file) => hold(&dir, &name, file).map_err(|_| held())?,
+            let file = match dir.create_file(name, PARTIAL_MODE) {
+                Ok(file) => hold(&dir, name, file).map_err(|_| held())?,
                 // Left by one that was killed, or held.
-                Err(RootError::Exists) => match claim(&dir, &name) {
+                Err(RootError::Exists) => match claim(destination, &dir, name) {
                     Ok(file) => Some(file),
                     Err(Unclaimed::Taken(_)) => return Err(held()),
                     Err(Unclaimed::Closed(RootError::NotFound)) => None,
-                    Err(Unclaimed::Closed(_)) => return Ok(None),
+                    // Nobody else may keep this transfer out.
+                    Err(Unclaimed::Foreign) if displace(destination, &dir, &names).is_ok() => None,
+                    Err(Unclaimed::Closed(_) | Unclaimed::Foreign) => return Ok(None),
                 },
                 Err(_) => return Ok(None),
             };
             if let Some(file) = file {
+                let name = names.0;
                 return Ok(Some(TreeLock { dir, name, file }));
             }
         }

@@ -21,7 +21,7 @@ use super::partial::{OpenPartial, PartialFile, io_error};
 use crate::client::transfer::{ContentKey, DiskError, DiskReport, FileKey, Part, SmallFile, Version};
 use crate::digest::{Digest, Leaf, LeafHasher, LeafSize};
 use crate::path::RelPath;
-use crate::root::Timestamp;
+use crate::root::{Dir, Timestamp};
 
 /// The value of a leaf that isn't verified.
 const UNVERIFIED: Leaf = [0; 32];
@@ -40,7 +40,6 @@ pub(super) enum Job {
         local: RelPath,
         listed: Version,
         digest: Option<Digest>,
-        verify: bool,
     },
     Small(Vec<SmallFile>),
     Write {
@@ -189,8 +188,8 @@ impl Worker {
 
     fn work(&mut self, job: Job) -> Vec<DiskReport> {
         let report = match job {
-            Job::Inspect { file, local, listed, digest, verify } => {
-                let found = inspect(&self.destination, &local, &listed, digest, verify, &self.cancelled);
+            Job::Inspect { file, local, listed, digest } => {
+                let found = inspect(&self.destination, &local, &listed, digest, &self.cancelled);
                 DiskReport::Inspected { file, found }
             }
             Job::Small(files) => {
@@ -212,22 +211,18 @@ impl Worker {
                 DiskReport::Written { content: content.spec.content, offset, length, credit, result }
             }
             Job::Install { file, content } => {
-                let durable = self.destination.durable;
-                let result =
-                    content.open().and_then(|open| install::install(&content, &open, durable, &self.cancelled));
+                let result = content.open().and_then(|open| install::install(&content, &open, &self.cancelled));
                 DiskReport::Installed { file, result }
             }
             Job::Touch { file, local, version } => {
-                let parent = self.destination.parent_of(&local);
-                let durable = self.destination.durable;
-                let result = parent.and_then(|(dir, name)| install::touch(&dir, &name, &version, durable));
+                let result = install::touch(&self.destination, &local, &version);
                 DiskReport::Installed { file, result }
             }
             Job::HardLink { file, local, first, version } => {
                 DiskReport::Installed { file, result: hard_link(&self.destination, &local, &first, &version) }
             }
             Job::MakeDir { local } => {
-                let result = self.in_parent(&local, |open, name| Destination::make_dir(&open.dir, name));
+                let result = self.in_parent(&local, |destination, dir, name| destination.make_dir(dir, name, &local));
                 DiskReport::Entry { local, result }
             }
             Job::MakeLink { local, target, modified } => {
@@ -235,9 +230,9 @@ impl Worker {
                 DiskReport::Entry { local, result }
             }
             Job::FinishDir { local, mode, modified } => {
-                let durable = self.destination.durable;
-                let result =
-                    self.in_parent(&local, |open, name| install::finish_dir(open, name, mode, modified, durable));
+                let result = self.in_parent(&local, |destination, dir, name| {
+                    install::finish_dir(destination, dir, name, &local, mode, modified)
+                });
                 // The name of an empty directory wasn't synced yet.
                 let result = result.and_then(|()| self.destination.sync_names(&local));
                 DiskReport::Entry { local, result }
@@ -263,8 +258,8 @@ impl Worker {
     }
 
     fn small(&mut self, small: &SmallFile) -> DiskReport {
-        let durable = self.destination.durable;
-        let result = self.in_parent(&small.local, |open, name| install::install_small(open, name, small, durable));
+        let result = self
+            .in_parent(&small.local, |destination, dir, name| install::install_small(destination, dir, name, small));
         self.queued_bytes.fetch_sub(small.bytes(), Ordering::Relaxed);
         DiskReport::Small { file: small.file, credit: small.credit, result }
     }
@@ -273,17 +268,14 @@ impl Worker {
     fn in_parent<T>(
         &mut self,
         local: &RelPath,
-        work: impl FnOnce(&mut OpenDir, &[u8]) -> Result<T, DiskError>,
+        work: impl FnOnce(&Destination, &Dir, &[u8]) -> Result<T, DiskError>,
     ) -> Result<T, DiskError> {
         let (parent, name) = local.split().unwrap_or_default();
-        let mut open = match self.dir.take() {
+        let open = match self.dir.take() {
             Some(open) if open.path == parent => open,
-            _ => {
-                let dir = self.destination.dir(&parent)?;
-                OpenDir::new(parent, dir)
-            }
+            _ => OpenDir { dir: self.destination.dir(&parent)?, path: parent },
         };
-        let result = work(&mut open, name);
+        let result = work(&self.destination, &open.dir, name);
         self.dir = Some(open);
         result
     }

@@ -5,7 +5,7 @@ use super::super::connection::{Connection, ConnectionEvent};
 use super::super::disk::{Disk, DiskOptions};
 use super::super::get::{GetError, workers};
 use super::super::output::Sink;
-use super::super::transfer::{Output, Transfer, TransferError, TransferOptions};
+use super::super::transfer::{LIST_ENTRIES_MAX, Output, Transfer, TransferError, TransferOptions};
 use super::finish::RETRY_MIN;
 use super::pages::{FOLLOW_ID, Pages, Placed};
 use super::place::{Place, Plan};
@@ -82,8 +82,8 @@ impl Driver<'_> {
         let record = Record::open(&top, &options.source).map_err(|error| refused(error.to_string()))?;
         let connection = Connection::open(&options.connect, cancel)?;
         let waker = connection.waker();
-        let disk =
-            DiskOptions { durable: options.durable, verify: true, workers: workers(), fresh: false, made: false };
+        let durable = options.durable;
+        let disk = DiskOptions { durable, verify: true, workers: workers(), ..DiskOptions::default() };
         let disk = Disk::start(&options.destination, disk, move || waker.wake())
             .map_err(|error| refused(error.to_string()))?;
         disk.lock_tree(&options.source).map_err(refused)?;
@@ -97,6 +97,9 @@ impl Driver<'_> {
             idle_timeout: options.connect.idle_timeout,
             follow: FollowLinks::None,
             in_order: false,
+            check: false,
+            max_bytes: None,
+            max_entries: LIST_ENTRIES_MAX,
         };
         let now = Instant::now();
         let mut driver = Driver {
@@ -375,6 +378,7 @@ impl Driver<'_> {
     /// All that was fed is in place, or has failed.
     fn in_place(&mut self) -> Result<(), GetError> {
         let Some(feed) = self.feed.take() else { return Ok(()) };
+        self.sink.forget_installed();
         let (failures, count) = self.transfer.take_failures();
         let are_unknown = failures.len() as u64 != count;
         let reasons: BTreeMap<_, _> = failures.into_iter().map(|failure| (failure.path, failure.reason)).collect();

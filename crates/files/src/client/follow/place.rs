@@ -1,6 +1,7 @@
 //! What a follower does at its destination beside what a transfer does: looks, keeps what a person changed, renames, copies, removes.
 
 use super::record::Known;
+use crate::client::disk::Metadata;
 use crate::client::names::partial_names;
 use crate::digest::Digest;
 use crate::path::RelPath;
@@ -17,6 +18,7 @@ const NAMES_MAX: u64 = 100;
 #[derive(Debug)]
 pub(super) struct Place {
     root: Root,
+    metadata: Metadata,
 }
 
 /// What is to be done with something new or changed.
@@ -40,7 +42,7 @@ pub(super) enum Removal {
 
 impl Place {
     pub(super) fn open(path: &Path) -> Result<Place, RootError> {
-        Ok(Place { root: Root::directory(path, Links::Never)? })
+        Ok(Place { root: Root::directory(path, Links::Never)?, metadata: Metadata::default() })
     }
 
     pub(super) fn top(&self) -> Result<Dir, RootError> {
@@ -72,7 +74,7 @@ impl Place {
             (ChangeContent::Dir { .. }, FileKind::Dir) => return Ok(Plan::Get),
             (ChangeContent::File { size, mtime, mode, digest }, FileKind::File) => {
                 if is_own && known.and_then(Known::digest) == Some(*digest) {
-                    let is_same = (stat.modified, stat.mode & MODE_BITS) == (*mtime, mode & MODE_BITS);
+                    let is_same = (stat.modified, stat.mode & MODE_BITS) == (*mtime, self.metadata.file_mode(*mode));
                     return Ok(if is_same { Plan::InPlace } else { Plan::Get });
                 }
                 // Of the same size and time, it is compared when it is received.
@@ -158,7 +160,7 @@ impl Place {
             if Digest(*hasher.finalize().as_bytes()) != digest {
                 return Ok(false);
             }
-            set_mode(&file, mode & MODE_BITS)?;
+            set_mode(&file, self.metadata.file_mode(mode))?;
             set_modified(&file, mtime)?;
             dir.rename(&part, &dir, name)?;
             Ok(true)

@@ -1,6 +1,6 @@
 //! What a follower has put into its destination, and how far it is: `docs/formats/follow.md`.
 
-use crate::client::names::{follow_name, partial_names};
+use crate::client::names::{follow_name, partial_names, random_names};
 use crate::client::transfer::Source;
 use crate::digest::Digest;
 use crate::path::RelPath;
@@ -80,9 +80,18 @@ impl Record {
     pub(super) fn open(dir: &Dir, source: &Source) -> Result<Record, RecordError> {
         let name = follow_name(source);
         let shown = || String::from_utf8_lossy(&name).into_owned();
-        for _ in 0..2 {
+        for _ in 0..3 {
             let file = match dir.create_file(&name, MODE) {
-                Err(RootError::Exists) => dir.open_writable(&name)?.0,
+                Err(RootError::Exists) => {
+                    let (file, stat) = dir.open_writable(&name)?;
+                    if !stat.is_private_to(dir.own_user(&random_names().0)) {
+                        // Whoever else could write to it would say what may be deleted.
+                        tracing::warn!(name = %shown(), "the record of what was followed is not this user's alone: all files are compared");
+                        dir.remove_file(&name)?;
+                        continue;
+                    }
+                    file
+                }
                 created => created?,
             };
             let (mut known, mut cursor, mut is_strange) = (HashMap::new(), None, false);

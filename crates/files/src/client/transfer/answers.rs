@@ -81,13 +81,20 @@ impl Transfer {
         if changed && task.must_be.is_some() {
             return self.file_failed(key, out_of_date());
         }
-        self.totals.listed_bytes = self.totals.listed_bytes.saturating_sub(task.version.size).saturating_add(size);
+        let listed_bytes = self.totals.listed_bytes.saturating_sub(task.version.size).saturating_add(size);
         task.version = version;
         task.leaves = leaves;
         task.digest = if changed { metadata.digest } else { metadata.digest.or(task.digest) };
-        if changed && task.content.is_some() && self.options.in_order {
+        let is_changed_content = changed && task.content.is_some();
+        // It wasn't `same`.
+        if task.local_digest.take().is_some() && self.options.check {
+            let warning = format!("{}: the file here has other content; fetching it again", task.remote);
+            self.warn(warning);
+        }
+        self.listed_bytes(listed_bytes)?;
+        if is_changed_content && self.options.in_order {
             self.restart(key, "the file changed", true)?;
-        } else if changed && task.content.is_some() {
+        } else if is_changed_content {
             self.abandon(key);
             self.requests.asked(id, metadata.n)?.useless = true;
         } else if let Some(digest) = metadata.digest {

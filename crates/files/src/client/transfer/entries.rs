@@ -13,6 +13,9 @@ use crate::path::RelPath;
 use crate::protocol::control::{DirStat, ListPage};
 use crate::root::Timestamp;
 
+/// Memory that directories may take until they are finished, in bytes.
+const DIRS_BYTES_MAX: usize = 256 << 20;
+
 /// Something that is to be at the destination. Its paths are checked.
 #[derive(Debug)]
 pub(super) enum Entry {
@@ -60,6 +63,8 @@ pub(super) struct Tree {
     failed: HashSet<RelPath>,
     /// Directories to be finished, by depth.
     dirs: BTreeMap<usize, Vec<ListedDir>>,
+    /// Memory that these take, in bytes.
+    dirs_bytes: usize,
     /// Files to be inspected.
     deferred: Vec<FileKey>,
     /// Files to be inspected, and those that the disk is inspecting.
@@ -91,6 +96,7 @@ impl Tree {
     }
 
     fn finish_later(&mut self, dir: ListedDir) {
+        self.dirs_bytes += size_of::<ListedDir>() + dir.local.as_bytes().len();
         self.dirs.entry(dir.local.names().count()).or_default().push(dir);
     }
 
@@ -112,6 +118,7 @@ impl Tree {
     /// The deepest directories that can be finished: `None` if all are. What is in a directory may be unreachable once it has its mode.
     fn next_to_finish(&mut self) -> Option<Vec<ListedDir>> {
         let (_, mut dirs) = self.dirs.pop_last()?;
+        self.dirs_bytes = if self.dirs.is_empty() { 0 } else { self.dirs_bytes };
         dirs.retain(|dir| !self.failed.contains(&dir.local));
         Some(dirs)
     }
@@ -141,7 +148,7 @@ impl Transfer {
     pub(super) fn take_entries(&mut self) -> Result<(), TransferError> {
         while let Some(entry) = self.listing.next_entry(&mut |text| self.outputs.push_back(Output::Warn(text))) {
             match entry {
-                Ok(entry) => self.take_entry(entry),
+                Ok(entry) => self.take_entry(entry)?,
                 Err(unusable) if self.options.in_order => return Err(TransferError::unmet(unusable.reason)),
                 Err(Unusable { path, reason }) => self.totals.fail(path, reason),
             }
@@ -149,11 +156,11 @@ impl Transfer {
         Ok(())
     }
 
-    fn take_entry(&mut self, entry: Entry) {
+    fn take_entry(&mut self, entry: Entry) -> Result<(), TransferError> {
         match entry {
             Entry::File { remote, local, version, allocated, digest, hard_link } => {
                 self.totals.listed_files += 1;
-                self.totals.listed_bytes = self.totals.listed_bytes.saturating_add(version.size);
+                self.listed_bytes(self.totals.listed_bytes.saturating_add(version.size))?;
                 let task = FileTask::new(remote, local, version, allocated, Phase::Linking);
                 let key = self.files.insert(FileTask { digest, must_be: digest, hard_link, ..task });
                 if !self.waits_for_first_name(key) {
@@ -164,11 +171,28 @@ impl Transfer {
                 self.tree.begin();
                 self.command(DiskCommand::MakeDir { local: dir.local.clone() });
                 self.tree.finish_later(dir);
+                if self.tree.dirs_bytes > DIRS_BYTES_MAX {
+                    return Err(TransferError::Limit(format!(
+                        "the listing has over {DIRS_BYTES_MAX} bytes of directories"
+                    )));
+                }
             }
             Entry::Link { local, target, modified } => {
                 self.tree.begin();
                 self.command(DiskCommand::MakeLink { local, target, modified });
             }
+        }
+        Ok(())
+    }
+
+    /// Takes the bytes of all files, as far as they are listed.
+    pub(super) fn listed_bytes(&mut self, bytes: u64) -> Result<(), TransferError> {
+        self.totals.listed_bytes = bytes;
+        match self.options.max_bytes {
+            Some(max) if bytes > max => {
+                Err(TransferError::Limit(format!("the files have more than {max} bytes in all")))
+            }
+            _ => Ok(()),
         }
     }
 

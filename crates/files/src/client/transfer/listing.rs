@@ -20,8 +20,8 @@ use crate::protocol::control::{
     Base, DirStat, EntryKind, FollowLinks, LinkTarget, ListEntry, ListPage, ListRequest, ListTarget, Request,
 };
 
-/// Entries of one listing; about 2^20 files are what people really have in a tree.
-const LIST_ENTRIES_MAX: usize = 1 << 22;
+/// Entries of one listing, at most and by default; about 2^20 files are what people really have in a tree.
+pub const LIST_ENTRIES_MAX: usize = 1 << 22;
 
 /// Until a server that has no room for a listing is asked again.
 pub(in crate::client) const LISTING_BUSY_WAIT: Duration = Duration::from_secs(1);
@@ -33,6 +33,10 @@ pub(super) struct Listing {
     follow: FollowLinks,
     /// Only a single file is wanted.
     single_file: bool,
+    /// Entries that it may have.
+    entries_max: usize,
+    /// Entries that came since it was last requested, also those that are left out or came twice.
+    came: usize,
     /// The open request.
     id: Option<u32>,
     /// A page was requested and hasn't come.
@@ -70,11 +74,13 @@ pub(super) struct Opened {
 }
 
 impl Listing {
-    pub(super) fn new(source: Source, follow: FollowLinks, single_file: bool) -> Self {
+    pub(super) fn new(source: Source, follow: FollowLinks, single_file: bool, entries_max: usize) -> Self {
         Self {
             source,
             follow,
             single_file,
+            entries_max: entries_max.min(LIST_ENTRIES_MAX),
+            came: 0,
             id: None,
             awaiting: false,
             complete: false,
@@ -152,6 +158,7 @@ impl Listing {
                     Source::Glob(glob) => ListTarget::Glob { glob: glob.clone() },
                 };
                 self.id = Some(id);
+                self.came = 0;
                 let (recursive, follow) = (!self.single_file, self.follow);
                 Request::List(ListRequest { id, target, recursive, digest: false, follow })
             }
@@ -171,8 +178,10 @@ impl Listing {
         if page.more && page.entries.is_empty() {
             return TransferError::protocol("an empty page that isn't the last");
         }
-        if self.seen.len() + page.entries.len() > LIST_ENTRIES_MAX {
-            return TransferError::protocol(&format!("a listing of more than {LIST_ENTRIES_MAX} entries"));
+        self.came += page.entries.len();
+        if self.came.max(self.seen.len()) > self.entries_max {
+            let message = format!("the listing has more than {} files, directories and links", self.entries_max);
+            return Err(TransferError::Limit(message));
         }
         self.awaiting = false;
         if !page.more {

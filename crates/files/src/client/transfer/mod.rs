@@ -44,6 +44,7 @@ pub use command::{
     ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Output, Part, Partial, SmallFile,
     SmallOutcome, Version,
 };
+pub use listing::LIST_ENTRIES_MAX;
 pub(super) use listing::LISTING_BUSY_WAIT;
 pub use outcome::{FileFailure, Progress, Totals, TransferError};
 
@@ -72,6 +73,9 @@ use crate::protocol::control::{Compression, FollowLinks, ListEntry, Reply, Reque
 /// Chunk size, in bytes, down to which it is halved while connections break and nothing gets complete.
 const CHUNK_BYTES_RECONNECT_MIN: u64 = 64 << 10;
 
+/// Bytes of holes in all files, unless the limit of their bytes is set: a hole costs a server nothing, and this side the time to hash it.
+pub const HOLE_BYTES_MAX: u64 = 1 << 40;
+
 /// Retries of a file that changed, and of one whose content, or a leaf of it, was wrong.
 const RETRIES_MAX: u32 = 3;
 /// Files in progress, beyond which no page of the listing is requested.
@@ -96,6 +100,8 @@ pub struct TransferOptions {
     pub compress: Option<Compression>,
     /// Whether to check content against digests.
     pub verify: bool,
+    /// Whether the disk compares what is there by digest, so that a difference means damage.
+    pub check: bool,
     /// Files are synced. The disk does it; the server is told when they are confirmed.
     pub durable: bool,
     /// How long nothing may happen before the transfer fails.
@@ -105,6 +111,10 @@ pub struct TransferOptions {
     /// Deliver a single file from its beginning to its end, and nothing of it that wasn't checked: for an output that can't take
     /// anything back. What fails the file fails the transfer.
     pub in_order: bool,
+    /// Bytes of all files, beyond which the transfer fails. `None`: any number, but of holes no more than [`HOLE_BYTES_MAX`].
+    pub max_bytes: Option<u64>,
+    /// Entries of the listing, beyond which the transfer fails.
+    pub max_entries: usize,
 }
 
 /// The source of a transfer.
@@ -183,7 +193,7 @@ impl Transfer {
         Self {
             stage: Stage::Running,
             connected: false,
-            listing: Listing::new(options.source.clone(), options.follow, options.in_order),
+            listing: Listing::new(options.source.clone(), options.follow, options.in_order, options.max_entries),
             fresh: false,
             files: FileTable::default(),
             waiting: VecDeque::new(),
@@ -291,7 +301,7 @@ impl Transfer {
             _ => None,
         };
         match &reply {
-            Some(Ok(reply)) if is_of_no_use(reply) => self.idle.was_of_no_use(),
+            Some(Ok(reply)) if is_of_no_use(reply) || self.requests.is_known(reply) => self.idle.was_of_no_use(),
             _ => self.progressed(now),
         }
         let result = match inbound {

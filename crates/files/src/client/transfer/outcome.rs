@@ -46,6 +46,9 @@ pub enum TransferError {
     /// The disk is full, or too small.
     #[error("no space left: {0}")]
     DiskFull(String),
+    /// More than this side takes.
+    #[error("{0}")]
+    Limit(String),
     /// Cancelled.
     #[error("interrupted")]
     Cancelled,
@@ -114,6 +117,8 @@ pub struct Totals {
     pub listed_bytes: u64,
     /// Bytes written of files that aren't in place yet.
     pub unfinished_bytes: u64,
+    /// Bytes of holes that came.
+    pub hole_bytes: u64,
 }
 
 /// The progress of a transfer.
@@ -133,6 +138,8 @@ pub struct Progress {
     pub resumed_bytes: u64,
     /// Files that existed.
     pub skipped: u64,
+    /// Files compared with their digest.
+    pub verified_files: u64,
     /// Files, directories and links that failed.
     pub failed: u64,
     /// The listing is complete: the totals are final.
@@ -156,6 +163,7 @@ impl Totals {
             received_bytes: self.received_bytes,
             resumed_bytes: self.resumed_bytes,
             skipped: self.skipped,
+            verified_files: self.verified,
             failed: self.failed,
             listed,
         }

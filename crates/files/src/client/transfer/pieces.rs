@@ -8,7 +8,7 @@ use super::fetching::SMALL_FILE_BYTES;
 use super::file::Phase;
 use super::outcome::TransferError;
 use super::requests::RequestState;
-use super::{RETRIES_MAX, Transfer};
+use super::{HOLE_BYTES_MAX, RETRIES_MAX, Transfer};
 use crate::digest::LeafSize;
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 
@@ -55,6 +55,13 @@ impl Transfer {
             return TransferError::protocol("a piece that wasn't requested, or is out of order");
         }
         let (file, useless) = (asked.file, asked.useless);
+        if entry.body == Body::Hole {
+            self.totals.hole_bytes = self.totals.hole_bytes.saturating_add(entry.length);
+            let max = self.options.max_bytes.unwrap_or(HOLE_BYTES_MAX);
+            if self.totals.hole_bytes > max {
+                return Err(TransferError::Limit(format!("the files have holes of more than {max} bytes in all")));
+            }
+        }
         let credit = entry.cost();
         if self.credit.spend(credit).is_none() {
             return TransferError::protocol("more data than there is credit for");

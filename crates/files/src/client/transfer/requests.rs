@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::command::FileKey;
 use super::keys::Counted;
 use super::outcome::TransferError;
-use crate::protocol::control::Range;
+use crate::protocol::control::{Range, Reply};
 
 /// The open requests of a connection, but for the listing.
 #[derive(Debug)]
@@ -111,6 +111,12 @@ impl Requests {
         let fetch = self.fetches.get_mut(&id);
         let asked = fetch.and_then(|fetch| fetch.files.get_mut(usize::try_from(n).ok()?));
         asked.ok_or_else(|| TransferError::Protocol("a message about a file that wasn't requested".to_owned()))
+    }
+
+    /// Whether this is a digest that has come before.
+    pub(super) fn is_known(&mut self, reply: &Reply) -> bool {
+        let Reply::Digest(digest) = reply else { return false };
+        self.asked(digest.id, digest.n).is_ok_and(|asked| asked.digest_sent)
     }
 
     /// Closes a file of a fetch: nothing more comes for it there.

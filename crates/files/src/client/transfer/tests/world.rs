@@ -9,7 +9,9 @@ use super::disk::SimDisk;
 use super::server::SimServer;
 use crate::client::assembler::Inbound;
 use crate::client::ordered_writer::OrderedWriter;
-use crate::client::transfer::{Output, Placement, Source, Totals, Transfer, TransferError, TransferOptions};
+use crate::client::transfer::{
+    LIST_ENTRIES_MAX, Output, Placement, Source, Totals, Transfer, TransferError, TransferOptions,
+};
 use crate::path::RelPath;
 use crate::protocol::control::FollowLinks;
 
@@ -81,10 +83,13 @@ impl World {
             chunk_bytes: 256 << 10,
             compress: None,
             verify: true,
+            check: false,
             durable: false,
             idle_timeout: Duration::from_secs(60),
             follow: FollowLinks::None,
             in_order: false,
+            max_bytes: None,
+            max_entries: LIST_ENTRIES_MAX,
         };
         Self {
             server: SimServer::default(),
