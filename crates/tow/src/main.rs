@@ -69,9 +69,6 @@ enum Command {
     Completions(completions::Arguments),
     /// Write the manual pages.
     Manual(manual::Arguments),
-    /// Kill the commands of a `tow work` that has died. It starts this itself.
-    #[command(name = work::guard::COMMAND, hide = true)]
-    WorkGuard,
 }
 
 /// The command line. A negative number is a value that its option refuses, not an unknown option.
@@ -97,6 +94,10 @@ fn parse_arguments() -> Arguments {
 }
 
 fn main() -> ExitCode {
+    // Not for people, so that help and completions don't have it.
+    if std::env::args_os().nth(1).is_some_and(|command| command == work::guard::COMMAND) {
+        return work::guard::run().unwrap_or_else(report);
+    }
     let arguments = parse_arguments();
     let is_server = matches!(arguments.command, Command::Serve(_) | Command::Broker(_) | Command::Work(_));
     // Reports the lines that it suppressed when it is dropped.
@@ -124,7 +125,6 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(arguments),
         Command::Completions(arguments) => completions::run(arguments, &mut command()),
         Command::Manual(arguments) => manual::run(&arguments, command()),
-        Command::WorkGuard => work::guard::run(),
     };
     match outcome {
         Ok(code) => code,

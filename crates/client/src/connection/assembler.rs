@@ -9,6 +9,7 @@ use towpath_requests::assembler::{Assembler, Attached, Destination, Progress, Re
 use towpath_requests::body::Body;
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, MESSAGE_BYTES_MAX};
 use towpath_requests::message::too_large;
+use towpath_requests::numbered::Status;
 use towpath_sockets::{Event, Frames, Waker};
 
 /// A message from the broker. If its body couldn't be kept, it says why.
@@ -16,6 +17,14 @@ pub(crate) type FromBroker = Received<String>;
 
 /// Largest streamed frame in memory: the bytes of a body of several frames, which as a list has a length before each.
 const STREAMED_BYTES_MAX: usize = BODY_BYTES_MAX + 4 * BODY_FRAMES_MAX;
+
+/// Of a body that is lost because the caller wants no more bytes.
+const OVER_LIMIT: &str = "over the limit of";
+
+/// Status of a reply whose body is lost.
+pub(crate) fn status_of_lost(why: &str) -> Status {
+    if why.contains(OVER_LIMIT) { Status::TOO_LARGE } else { Status::NO_STORAGE }
+}
 
 /// Assembles the messages of a connection. Files are written by a thread, started for the first one.
 #[derive(Debug)]
@@ -92,7 +101,7 @@ impl Inbound {
         let Inbound { assembler, folder, max_body_bytes, writing } = self;
         assembler.begin(head, |frames| {
             if length > *max_body_bytes {
-                Destination::Lost(format!("it has {length} bytes, over the limit of {max_body_bytes} (--max-reply)"))
+                Destination::Lost(format!("it has {length} bytes, {OVER_LIMIT} {max_body_bytes} (--max-reply)"))
             } else if is_whole(frames) {
                 let file = open_file(writing, folder.as_ref(), length, waker);
                 file.map_or_else(|error| Destination::Lost(lost(folder.as_ref(), &error)), Destination::File)

@@ -165,7 +165,7 @@ fn every_command_has_a_manual_page() {
         let name = if command.is_empty() { "tow.1".to_owned() } else { format!("tow-{command}.1") };
         let page = std::fs::read_to_string(directory.path().join("man1").join(&name)).expect(&name);
         let sections: &[&str] = match command {
-            "completions" | "manual" => &["NAME", "SYNOPSIS", "OPTIONS"],
+            "completions" | "key" | "manual" => &["NAME", "SYNOPSIS", "OPTIONS"],
             _ => &["NAME", "SYNOPSIS", "OPTIONS", "\"EXIT STATUS\""],
         };
         for section in sections {

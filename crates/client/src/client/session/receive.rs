@@ -2,6 +2,7 @@
 
 use super::super::outstanding::State;
 use super::{Delivery, ENTRY_BYTES, Link, RETRY_MOST, Refused, Session};
+use crate::connection::assembler::status_of_lost;
 use bytes::Bytes;
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -57,7 +58,7 @@ impl Session {
             match ToClient::decode(&mut rest)? {
                 ToClient::Reply { number, status, part, content } => {
                     let (status, body) = match (content, attached.take_if(|_| content.is_attached())) {
-                        (Content::Attached { .. }, Some(Err(why))) => (Status::NO_STORAGE, Body::from(why).into()),
+                        (Content::Attached { .. }, Some(Err(why))) => (status_of_lost(&why), Body::from(why).into()),
                         (_, attached) => (status, content.arriving(block, attached.and_then(Result::ok))?),
                     };
                     self.on_reply(number, status, part, body, now, sink);
@@ -243,7 +244,7 @@ impl Session {
         let (status, body) = match heard.body {
             Ok(body) if ends_parts => (Status::IN_PARTS, body),
             Ok(body) => (Status::OK, body),
-            Err(why) => (Status::NO_STORAGE, Body::from(why)),
+            Err(why) => (status_of_lost(&why), Body::from(why)),
         };
         if heard.partial {
             let part = entry.next_part;

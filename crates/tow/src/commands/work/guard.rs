@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, Command, ExitCode, Stdio};
 use std::sync::Arc;
 
-/// Name of the hidden command that the guard runs.
+/// First argument of the guard.
 pub const COMMAND: &str = "work-guard";
 
 /// Writing end of the pipe to the guard. Its end tells that this process is gone: no other process has it.
