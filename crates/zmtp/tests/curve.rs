@@ -31,7 +31,7 @@ impl Handshake {
         Handshake { client, server }
     }
 
-    fn to_server(&mut self) -> Vec<u8> {
+    fn client_writes(&mut self) -> Vec<u8> {
         self.client.write_all()
     }
 
@@ -46,7 +46,7 @@ impl Handshake {
 
     /// What the client has sent up to READY, and what the server has: greeting, then two commands each.
     fn go_on(&mut self) -> Result<[Vec<u8>; 2], Error> {
-        let there = self.to_server();
+        let there = self.client_writes();
         self.hear_at_server(&there)?;
         let back = self.server.write_all();
         self.client.hear(&back, at(0))?;
@@ -196,7 +196,7 @@ fn every_changed_byte_ends_the_connection() {
             }
             let mut handshake = Handshake::new();
             (0..step).for_each(|_| _ = handshake.go_on().unwrap());
-            let mut wire = handshake.to_server();
+            let mut wire = handshake.client_writes();
             wire[at_byte] ^= 1;
             let outcome = handshake.hear_at_server(&wire);
             // A longer frame is waited for.
@@ -208,7 +208,7 @@ fn every_changed_byte_ends_the_connection() {
         for at_byte in 1..length {
             let mut handshake = Handshake::new();
             (0..step).for_each(|_| _ = handshake.go_on().unwrap());
-            let wire = handshake.to_server();
+            let wire = handshake.client_writes();
             handshake.hear_at_server(&wire).unwrap();
             let mut wire = handshake.server.write_all();
             wire[at_byte] ^= 1;
@@ -223,7 +223,7 @@ fn every_changed_byte_ends_the_connection() {
 fn an_impostor_is_named() {
     let mut handshake = Handshake::new();
     handshake.go_on().unwrap();
-    let hello = handshake.to_server();
+    let hello = handshake.client_writes();
     handshake.hear_at_server(&hello).unwrap();
     let mut welcome = handshake.server.write_all();
     *welcome.last_mut().unwrap() ^= 1;

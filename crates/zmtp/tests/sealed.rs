@@ -106,7 +106,7 @@ fn numbers(mut wire: &[u8]) -> Vec<u64> {
     let mut numbers = Vec::new();
     while let Some((header, size)) = Header::decode(wire) {
         let (frame, rest) = wire[size..].split_at(header.length as usize);
-        numbers.push(u64::from_be_bytes(frame[8..16].try_into().unwrap()));
+        numbers.push(u64::from_be_bytes(frame[8..16].try_into().expect("eight bytes")));
         wire = rest;
     }
     numbers
