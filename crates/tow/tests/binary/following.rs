@@ -285,7 +285,7 @@ fn what_a_person_changed_is_kept() {
     fs::remove_file(source.join("deleted")).expect("rm");
     let mut told = String::new();
     wait_until("it is told of both", || {
-        told += &text(&pair.once(&["--mirror"]).expect_code(0));
+        told += &text(&pair.once(&["--mirror"]));
         told.contains("~ changed 13") && told.contains("- deleted")
     });
     assert_eq!(fs::read(copy.join("changed")).expect("read"), b"a new version");
@@ -325,7 +325,8 @@ fn deletions_need_mirror_and_are_held_above_the_limit() {
     // A mirror that had all that there was.
     let has = |count: usize| contents(&other.copy()).len() == count;
     wait_until("the rest is there", || {
-        other.once(&["--mirror"]).expect_code(0);
+        // Incomplete as long as the server has not noticed the deletions.
+        let _ = other.once(&["--mirror"]);
         has(11)
     });
     for index in 10..15 {
