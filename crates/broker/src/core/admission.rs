@@ -139,7 +139,7 @@ impl Core {
             _ => {
                 let own = self.tenants.at(tenant);
                 let requests = left_of_share(requests_max, self.requests.len(), own.requests);
-                let bytes = left_of_share(bytes_max, self.bytes, own.bytes);
+                let bytes = left_of_share(bytes_max, self.bytes, own.bytes - own.unconfirmed);
                 // Requests without a body use up the memory as well.
                 (requests.min(bytes / REQUEST_BYTES), bytes.saturating_sub(REQUEST_BYTES))
             }

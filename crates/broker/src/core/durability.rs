@@ -304,9 +304,8 @@ impl Core {
         });
         let request = self.requests.at(slot);
         let (session, after, is_journalled) = (request.session, request.bytes(), request.journal_id != 0);
-        let replies = &mut self.sessions[session].replies;
-        self.replies.remove_unconfirmed(replies, before);
-        self.replies.add_unconfirmed(replies, after);
+        self.remove_unconfirmed(session, before);
+        self.add_unconfirmed(session, after);
         if is_journalled {
             self.journal_finished(slot);
         } else {
@@ -347,7 +346,7 @@ impl Core {
             self.mark_dead_letter(session, bytes, large_bytes);
         }
         if is_settled {
-            self.replies.add_unconfirmed(&mut self.sessions[session].replies, bytes);
+            self.add_unconfirmed(session, bytes);
         } else {
             self.enqueue(slot, Place::Back);
         }

@@ -124,7 +124,7 @@ impl Core {
         });
         let request = self.requests.at(slot);
         let (session, bytes) = (request.session, request.bytes());
-        self.replies.add_unconfirmed(&mut self.sessions[session].replies, bytes);
+        self.add_unconfirmed(session, bytes);
         if self.requests.at(slot).journal_id != 0 {
             self.journal_finished(slot);
         } else {
@@ -170,7 +170,7 @@ impl Core {
         let request = self.requests.at(slot);
         let (key, bytes) = (request.session, request.bytes());
         if request.state == State::Settled {
-            self.replies.remove_unconfirmed(&mut self.sessions[key].replies, bytes);
+            self.remove_unconfirmed(key, bytes);
         }
         self.change_bytes(key, bytes, 0);
         let session = &self.sessions[key];

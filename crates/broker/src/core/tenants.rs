@@ -25,6 +25,8 @@ pub(super) struct Holdings {
     pub requests: usize,
     /// Bytes of memory of its requests, unconfirmed replies and gaps.
     pub bytes: usize,
+    /// Bytes of these that are unconfirmed outcomes. They have a budget of their own.
+    pub unconfirmed: usize,
     /// Services that its requests have added.
     pub services: usize,
 }
@@ -113,7 +115,7 @@ impl Core {
     /// Makes a session, with all that it has, another tenant's. Requests that wait keep their turns.
     pub(super) fn set_tenant(&mut self, key: SessionKey, tenant: TenantKey) {
         let session = &mut self.sessions[key];
-        let (requests, bytes) = (session.requests.len(), session.bytes);
+        let (requests, bytes, unconfirmed) = (session.requests.len(), session.bytes, session.replies.unconfirmed());
         let former = std::mem::replace(&mut session.tenant, tenant);
         if former == tenant {
             return;
@@ -121,11 +123,28 @@ impl Core {
         let holdings = self.tenants.at_mut(former);
         holdings.requests -= requests;
         holdings.bytes -= bytes;
+        holdings.unconfirmed -= unconfirmed;
         let holdings = self.tenants.at_mut(tenant);
         holdings.requests += requests;
         holdings.bytes += bytes;
+        holdings.unconfirmed += unconfirmed;
         self.tenants.acquire(tenant);
         self.tenants.release(former);
+    }
+
+    /// An outcome of so many bytes is kept until its client confirms it.
+    #[inline]
+    pub(super) fn add_unconfirmed(&mut self, key: SessionKey, bytes: usize) {
+        let session = &mut self.sessions[key];
+        self.tenants.at_mut(session.tenant).unconfirmed += bytes;
+        self.replies.add_unconfirmed(&mut session.replies, bytes);
+    }
+
+    #[inline]
+    pub(super) fn remove_unconfirmed(&mut self, key: SessionKey, bytes: usize) {
+        let session = &mut self.sessions[key];
+        self.tenants.at_mut(session.tenant).unconfirmed -= bytes;
+        self.replies.remove_unconfirmed(&mut session.replies, bytes);
     }
 
     /// Part of [`Core::check`].

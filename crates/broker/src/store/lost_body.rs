@@ -26,7 +26,7 @@ impl LostBody {
                 "large bodies have all the room on the broker's disk, or all the files, that they may have"
             }
             LostBody::NoRoom(NoRoom::Share) => {
-                "this user or address has its share of the room for large bodies on the broker's disk"
+                "this user or address has its share of the room, or of the files, for large bodies on the broker's disk"
             }
             LostBody::NoRoom(NoRoom::Ever) => "larger than all the room that such bodies may have on the broker's disk",
             LostBody::TooLarge => "a body of several frames has more than 64 MiB",

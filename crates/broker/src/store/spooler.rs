@@ -132,7 +132,8 @@ impl Spooler {
         if length > most {
             return Err(NoRoom::Ever);
         }
-        let is_full = taken.saturating_add(expected).saturating_add(length) > most;
+        let limit = if share.is_some() { self.quota.most_with_others() } else { most };
+        let is_full = taken.saturating_add(expected).saturating_add(length) > limit;
         let is_within = |share: &SpoolShare| self.quota.is_within_share(share, length, (others, own));
         let file = match share.as_deref() {
             _ if is_full => Err(NoRoom::Now),

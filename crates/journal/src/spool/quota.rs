@@ -6,8 +6,8 @@ use std::io;
 use std::sync::Arc;
 use towpath_quota::{Permit, Quota};
 
-/// A holder may have this many times what it leaves free for others: three quarters, if it is the only one.
-const TIMES_FREE: u64 = 3;
+/// A holder may have this many times what is free for requests of all holders: all that one may have, if it is the only one.
+const TIMES_FREE: u64 = 6;
 
 /// Kind of a body. Requests leave the last quarter of the quota to replies: whatever waits for workers, what they have done can be
 /// told, and its space is released.
@@ -40,7 +40,7 @@ pub struct SpoolQuota {
     files: Arc<Quota>,
 }
 
-/// What one holder's bodies have of a quota. It may have three times what is free for others.
+/// What one holder's bodies have of a quota. One may have all that is for requests; an eighth more is for others.
 #[derive(Debug)]
 pub struct SpoolShare {
     bytes: Arc<Quota>,
@@ -76,6 +76,11 @@ impl SpoolQuota {
         part_of(self.bytes.max(), kind)
     }
 
+    /// Bytes that all bodies may have for a request of another holder to be admitted.
+    pub fn most_with_others(&self) -> u64 {
+        part_with_others(self.bytes.max())
+    }
+
     /// Files that all bodies may have for one of this kind to be admitted.
     pub fn most_files_of(&self, kind: BodyOf) -> u64 {
         part_of(self.files.max(), kind)
@@ -99,14 +104,15 @@ impl SpoolQuota {
     /// Whether a request's body of this length is within its holder's share. `expected`: bytes of others, and of the holder's own, that are
     /// on their way.
     pub fn is_within_share(&self, share: &SpoolShare, length: u64, expected: (u64, u64)) -> bool {
-        let within = |all: u64, used: u64, own: u64, more: u64| {
-            let free = all.saturating_sub(used);
-            own.saturating_add(more) <= free.saturating_mul(TIMES_FREE)
+        let within = |quota: &Quota, used: u64, own: u64, more: u64| {
+            let free = part_with_others(quota.max()).saturating_sub(used);
+            let most = part_of(quota.max(), BodyOf::Request).min(free.saturating_mul(TIMES_FREE));
+            more <= free && own.saturating_add(more) <= most
         };
         let (others, own) = expected;
         let bytes = self.taken().saturating_add(others).saturating_add(own);
-        within(self.most_of(BodyOf::Request), bytes, share.bytes.used().saturating_add(own), length)
-            && within(self.most_files_of(BodyOf::Request), self.files(), share.files.used(), 1)
+        within(&self.bytes, bytes, share.bytes.used().saturating_add(own), length)
+            && within(&self.files, self.files(), share.files.used(), 1)
     }
 
     /// Acquires bytes that have arrived.
@@ -132,11 +138,17 @@ fn part_of(max: u64, kind: BodyOf) -> u64 {
     }
 }
 
+/// What requests of all holders may have: an eighth more than one of them, and than requests without a holder.
+fn part_with_others(max: u64) -> u64 {
+    max - max / 8
+}
+
 fn try_acquire(quota: &Arc<Quota>, kind: BodyOf, share: Option<&Arc<Quota>>, units: u64) -> Result<Permit, NoRoom> {
     let limit = part_of(quota.max(), kind);
     if units > limit {
         return Err(NoRoom::Ever);
     }
+    let limit = if share.is_some() { limit.max(part_with_others(quota.max())) } else { limit };
     // Only one thread acquires.
     let permit = match share {
         _ if quota.used().saturating_add(units) > limit => None,
@@ -201,13 +213,13 @@ mod tests {
             is_within.then(|| quota.try_acquire(BodyOf::Request, Some(share), bytes).unwrap())
         };
         let held: Vec<_> = std::iter::from_fn(|| take(&hog, 100)).collect();
-        assert_eq!(held.len(), 9, "three quarters of the 1,200 that requests may have");
-        assert!(take(&other, 200).is_some() && take(&other, 300).is_some());
-        assert!(!quota.is_within_share(&other, 100, (200, 100)));
-        // One that has nothing may have all that is left.
+        assert_eq!(held.len(), 12, "all that requests may have");
+        assert!(take(&other, 200).is_some() && take(&other, 201).is_none());
+        assert!(!quota.is_within_share(&other, 100, (100, 100)));
+        // One that has nothing may have all.
         drop(held);
         let large = take(&other, 1200);
-        assert!(large.is_some() && take(&hog, 1).is_none());
+        assert!(large.is_some() && take(&hog, 201).is_none());
         drop(large);
         assert_eq!((quota.taken(), quota.share().bytes.used()), (0, 0));
     }

@@ -68,8 +68,9 @@ impl Model {
             );
         }
         let its = self.sessions.iter().filter(|(_, session)| session.tenant == tenant).map(|(key, _)| key);
-        let (own, own_bytes) =
-            its.fold((0, 0), |(count, bytes), key| (count + self.of_session(key).count(), bytes + self.bytes_of(key)));
+        let (own, own_bytes) = its.fold((0, 0), |(count, bytes), key| {
+            (count + self.of_session(key).count(), bytes + self.bytes_of(key) - self.unconfirmed(key))
+        });
         let (waiting, waiting_bytes) = self.queued_of(tenant, service);
         let left = |most: usize, used: usize, own: usize| {
             let free = most.saturating_sub(used);
