@@ -58,6 +58,7 @@ fn connected() -> (Peer, Peer) {
             socket_type,
             routing_id: Bytes::new(),
             metadata: Metadata::new(),
+            foreign_property: None,
             mechanism: MechanismConfig::Null,
             handshake_timeout: Duration::from_secs(10),
             heartbeat: None,
