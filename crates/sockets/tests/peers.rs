@@ -170,7 +170,7 @@ fn garbage_is_named() {
     let (mut server, endpoint) = bound(options(SocketType::Router));
     let mut connection = raw_connection(&endpoint);
     connection.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    assert!(failure(&mut server).contains("not a ZMTP"));
+    assert!(failure(&mut server).contains("a web client (HTTP)"));
     let mut rest = Vec::new();
     let _ = connection.read_to_end(&mut rest);
 

@@ -25,12 +25,15 @@ pub fn encode(mechanism: &'static str, as_server: bool) -> [u8; GREETING_BYTES] 
 
 /// Checks the peer's greeting as far as it has arrived; gives its version when it is complete.
 ///
-/// A wrong byte is an error as soon as it is seen: a peer of another protocol may never send 64. `as-server` is not
-/// checked: libzmq always sends 0.
+/// A wrong byte is an error as soon as it is seen, and another protocol as soon as it is known: its peer may never send 64
+/// bytes. `as-server` is not checked: libzmq always sends 0.
 pub fn decode(input: &[u8], mechanism: &'static str) -> Result<Option<(u8, u8)>, Error> {
     match input.first() {
         None => return Ok(None),
         Some(0xff) => {}
+        Some(_) if OTHER_PROTOCOLS.iter().any(|(first, _)| first.len() > input.len() && first.starts_with(input)) => {
+            return Ok(None);
+        }
         Some(&found) => return Err(other_protocol(input).unwrap_or(Error::NotZmtp { at: 0, found })),
     }
     match input.get(9) {

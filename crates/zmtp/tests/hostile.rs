@@ -428,7 +428,7 @@ fn a_password_does_not_show_in_debug_output() {
 #[test]
 fn misbehaviour_differs_from_failure() {
     for (error, misbehaviour) in [
-        (error_of(router, b"GET"), true),
+        (error_of(router, b"GET "), true),
         (error_of(router, &after_handshake(&long_header(0, u64::MAX))), true),
         (error_of(router, &after_handshake(&frame(4, b""))), true),
         (error_of(router, &greeting(b"CURVE", 1)), false),

@@ -1,6 +1,7 @@
 //! Requests that a worker can't do now.
 
 use super::*;
+use std::collections::BTreeMap;
 use towpath_requests::numbered::RequestId;
 
 #[test]
@@ -51,16 +52,22 @@ fn id_of_a_request_is_the_same_for_all_attempts_and_at_all_brokers() {
         let mut core = Core::new(Settings { secret, ..Settings::default() });
         core.worker_ready(0, 2, Kind::Numbered, b"echo", 10);
         core.client_hello(0, 1, CLIENT, 1);
-        core.request(0, 1, 1, 60_000, false, b"echo", Body::from("hello"));
-        core.request(0, 1, 2, 60_000, false, b"echo", Body::from("hello"));
-        core.stock_request(0, 3, true, None, b"echo", Body::from("hello"));
+        core.request(0, 1, 1, 60_000, false, b"echo", Body::from("1"));
+        core.request(0, 1, 2, 60_000, false, b"echo", Body::from("2"));
+        core.stock_request(0, 3, true, None, b"echo", Body::from("3"));
         for attempt in 0..attempts {
             core.peer_gone(attempt, 2);
             core.worker_ready(attempt, 2, Kind::Numbered, b"echo", 10);
         }
-        let given = dispatched(&mut core);
-        let last = given.iter().rev().take(3).rev().map(|(_, token, _)| core.request_id(token).unwrap());
-        <[RequestId; 3]>::try_from(last.collect::<Vec<_>>()).unwrap()
+        // Clients take turns: the order differs.
+        let given = actions(&mut core).into_iter().filter_map(|action| match action {
+            Action::Dispatch { token, body, .. } => {
+                Some((body.single().unwrap().to_vec(), core.request_id(&token).unwrap()))
+            }
+            _ => None,
+        });
+        let ids: BTreeMap<Vec<u8>, RequestId> = given.collect();
+        <[RequestId; 3]>::try_from(ids.into_values().collect::<Vec<_>>()).unwrap()
     };
     let [one, two, stock] = ids([3, 4], 1);
     assert!(one != two && two != stock && one != stock);
