@@ -55,7 +55,12 @@ fn second_name_of_what_is_installed_fails() {
             ("Thing", "thing"),
         ] {
             let (either, or) = (format!("{one} and {two} are one name"), format!("{two} and {one} are one name"));
-            let count = reasons.iter().filter(|reason| reason.starts_with(&either) || reason.starts_with(&or)).count();
+            // Only the directories are spelled in two ways, and the one that was made first may have the file of the other.
+            let unknown = format!("{one} and another path of this transfer are one name");
+            let is_named = |reason: &&&str| {
+                reason.starts_with(&either) || reason.starts_with(&or) || one == "Dir/x" && reason.starts_with(&unknown)
+            };
+            let count = reasons.iter().filter(is_named).count();
             assert_eq!(count, 1, "round {round}, {one} and {two}: {summary}");
         }
         assert_eq!(reasons.len(), 6, "{summary}");
