@@ -255,7 +255,8 @@ def test_number_of_services_is_limited(peers, connected):
         assert record.status == 503 and record.retry_ms > 0 and "services" in record.reason
         refused += 1
     assert record == Reply(count + 1, 200, None, b"200")
-    assert 50_000 < refused < 70_000
+    # A client may have three times what it leaves for others: 67,500 of the 90,000 that clients may name.
+    assert 80_000 < refused < 85_000
     assert peers.server.resident_kib() < before + 150_000
     peers.work()
     # Workers may still register.

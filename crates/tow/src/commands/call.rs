@@ -210,7 +210,7 @@ fn status_of(client: &Client, error: &CallError) -> Status {
     use towpath_requests::numbered::Status as Outcome;
     let Some(outcome) = error.status() else { return Status::Usage };
     match outcome {
-        Outcome::EXPIRED | Outcome::TIMED_OUT if client.status().connected.is_none() => Status::NoServer,
+        Outcome::EXPIRED if client.status().connected.is_none() => Status::NoServer,
         Outcome::EXPIRED => Status::Expired,
         Outcome::TIMED_OUT | Outcome::PARTS_LOST | Outcome::ATTEMPTS_USED_UP => Status::Lost,
         Outcome::FAILED => Status::WorkerFailed,

@@ -1,7 +1,7 @@
 //! Follows a path of a server: brings the destination up to date, and keeps it so.
 //!
-//! [`pages`] checks what the server says, [`record`] remembers what was put into the destination, [`place`] is what is done there beside a
-//! transfer, and [`driver`] and [`finish`] join them with the connection, and with a transfer that fetches, checks and installs.
+//! `pages` checks what the server says, `record` remembers what was put into the destination, `place` is what is done there beside a
+//! transfer, and `driver` and `finish` join them with the connection, and with a transfer that fetches, checks and installs.
 
 mod driver;
 mod finish;

@@ -20,7 +20,7 @@ pub struct ListEntry {
     pub size: u64,
     /// Time of the last change of its content.
     pub mtime: Timestamp,
-    /// Permission bits, at most [`MODE_MAX`].
+    /// Permission bits, at most [`MODE_MAX`](crate::limits::MODE_MAX).
     pub mode: u32,
     /// Bytes allocated on the server's disk, if fewer than its size: the file has holes or is compressed.
     #[serde(skip_serializing_if = "Option::is_none")]
