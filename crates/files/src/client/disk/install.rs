@@ -85,8 +85,10 @@ fn install_unnamed(
 ) -> Result<(), DiskError> {
     let stat = partial::stat_of(&file)?;
     write_small(destination, &file, stat.mode, small)?;
+    // Before it has the name, as in `put_in_place`.
+    destination.installed.record(&stat, &small.local);
     match dir.link_unnamed(&file, name) {
-        Ok(()) => destination.installed.record(&stat, &small.local),
+        Ok(()) => {}
         Err(RootError::Exists) => {
             // Only a rename replaces a file without a moment in which neither is there.
             lock::lock(&file)?;
@@ -96,7 +98,10 @@ fn install_unnamed(
             rename_small(destination, dir, &part_name, &file, name, &small.local)?;
         }
         // Not every sandbox allows it, nor every file system.
-        Err(_) => install_renamed(destination, dir, name, small)?,
+        Err(_) => {
+            destination.installed.forget(&stat);
+            install_renamed(destination, dir, name, small)?;
+        }
     }
     Ok(())
 }
@@ -133,18 +138,35 @@ pub(super) fn put_in_place(
     name: &[u8],
     local: &RelPath,
 ) -> Result<(), DiskError> {
-    let cannot = |error: RootError| root_error("cannot rename", &error);
-    if !dir.rename_to_free(part_name, name).map_err(cannot)? {
-        let there = dir.existing(name).map_err(cannot)?;
-        if let Some(there) = &there {
-            destination.claim(dir, name, there, local)?;
-        }
-        rename_over(dir, part_name, name)?;
-        if let Some(there) = &there {
-            destination.installed.forget(there);
-        }
-    }
+    // Before it has the name: a second name of it may be installed at the same moment.
     destination.installed.record(made, local);
+    let placed = put_in_place_of(destination, dir, part_name, name, local);
+    placed.inspect_err(|_| destination.installed.forget(made))
+}
+
+fn put_in_place_of(
+    destination: &Destination,
+    dir: &Dir,
+    part_name: &[u8],
+    name: &[u8],
+    local: &RelPath,
+) -> Result<(), DiskError> {
+    let cannot = |error: RootError| root_error("cannot rename", &error);
+    if dir.rename_to_free(part_name, name).map_err(cannot)? {
+        return Ok(());
+    }
+    let Some(mut there) = dir.existing(name).map_err(cannot)? else { return rename_over(dir, part_name, name) };
+    destination.claim(dir, name, &there, local)?;
+    // What was looked at may have been replaced, and forgotten, before it was claimed.
+    if let Some(now) = dir.existing(name).map_err(cannot)?
+        && (now.device, now.inode) != (there.device, there.inode)
+    {
+        destination.installed.forget(&there);
+        destination.claim(dir, name, &now, local)?;
+        there = now;
+    }
+    rename_over(dir, part_name, name)?;
+    destination.installed.forget(&there);
     Ok(())
 }
 
