@@ -12,7 +12,6 @@ pub const REQUESTS_PORT: u16 = 5555;
 /// Endpoint to listen on. The host may be the name of a network interface, and no host is all addresses.
 pub fn bind_endpoint<const PORT: u16>(text: &str) -> Result<Endpoint, String> {
     match parse(text, PORT, "*")? {
-        Endpoint::Inproc(_) => Err("inproc works only within a process; use tcp or ipc".to_owned()),
         Endpoint::Tcp { host, port } => Ok(Endpoint::Tcp { host: interface_address(&host).unwrap_or(host), port }),
         endpoint => Ok(endpoint),
     }
@@ -22,7 +21,6 @@ pub fn bind_endpoint<const PORT: u16>(text: &str) -> Result<Endpoint, String> {
 pub fn connect_endpoint(text: &str, default_port: u16) -> Result<Endpoint, String> {
     match parse(text, default_port, "127.0.0.1")? {
         Endpoint::Tcp { port: 0, .. } => Err("cannot connect to port 0; use the server's port".to_owned()),
-        Endpoint::Inproc(_) => Err("inproc works only within a process; use tcp or ipc".to_owned()),
         endpoint => Ok(endpoint),
     }
 }
@@ -40,7 +38,12 @@ fn parse(text: &str, default_port: u16, default_host: &str) -> Result<Endpoint, 
         None => text,
         Some(("tcp", address)) => address,
         // A socket's path may have anything in it.
-        Some(_) => return text.parse().map_err(why),
+        Some(_) => {
+            return match text.parse().map_err(why)? {
+                Endpoint::Inproc(_) => Err("inproc works only within a process; use tcp or ipc".to_owned()),
+                endpoint => Ok(endpoint),
+            };
+        }
     };
     if address.starts_with(['/', '.']) {
         return Err("use tcp://HOST:PORT, or ipc://PATH for a socket's path".to_owned());

@@ -10,6 +10,8 @@ pub enum Status {
     Failed = 1,
     /// The command line is wrong.
     Usage = 2,
+    /// Deletions are held, for a person to allow.
+    Held = 3,
     /// There is no such file, service or name.
     NotFound = 4,
     /// The other side refuses: it allows this user too little, or the request is beyond its limits.
@@ -32,6 +34,7 @@ impl Status {
         match self {
             Status::Failed => "failed",
             Status::Usage => "usage",
+            Status::Held => "held",
             Status::NotFound => "not_found",
             Status::Refused => "refused",
             Status::NoServer => "no_server",

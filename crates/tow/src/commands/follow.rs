@@ -3,7 +3,7 @@
 use super::get::{cancel_on_signal, failure_at, source_of};
 use crate::cli::connect_args::FileServerArgs;
 use crate::cli::escape::{Json, Printable};
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, print_line};
 use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
@@ -18,15 +18,13 @@ use towpath_files::client::{GetError, Source, TransferError};
 use towpath_files::path::{Escaped, RelPath};
 use towpath_files::protocol::control::{Compression, LinkTarget, WirePath};
 
-/// Exit status when deletions are held.
-const HELD: u8 = 3;
 /// Paths of held deletions that are printed.
 const HELD_SHOWN_MAX: usize = 20;
 
 /// Arguments of `tow follow`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Path or glob (* ? [a-z] {a,b} **): tcp://HOST:PORT/PATH or ipc://SOCKET:/PATH.
+    /// Path or glob (* ? [a-z] {a,b} **): HOST:/PATH, HOST:PORT/PATH or ipc://SOCKET:/PATH.
     location: OsString,
     /// Directory to keep up to date [default: the path's name; of a glob or the root .]
     destination: Option<PathBuf>,
@@ -76,7 +74,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     };
     match outcome {
         Ok(FollowEnd::UpToDate) => Ok(ExitCode::SUCCESS),
-        Ok(FollowEnd::Held) => Ok(ExitCode::from(HELD)),
+        Ok(FollowEnd::Held) => Ok(ExitCode::from(Status::Held as u8)),
         Ok(FollowEnd::Incomplete) => Ok(ExitCode::FAILURE),
         Err(error) => Err(failure_at(&arguments.location, &error, &arguments.server)),
     }

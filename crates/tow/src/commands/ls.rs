@@ -18,7 +18,7 @@ use towpath_files::protocol::control::{Base, EntryKind, FollowLinks, ListEntry, 
 /// Arguments of `tow ls`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// File, directory or glob (* ? [a-z] {a,b} **): tcp://HOST:PORT/PATH or ipc://SOCKET:/PATH.
+    /// File, directory or glob (* ? [a-z] {a,b} **): HOST:/PATH, HOST:PORT/PATH or ipc://SOCKET:/PATH.
     location: OsString,
     /// List everything below directories.
     #[arg(long, short)]
