@@ -9,7 +9,9 @@ use bytes::Bytes;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::*;
-use towpath_sockets::{Event, FileRange, Heartbeat, Hub, HubOptions, MechanismConfig, Message, Metadata, SocketType};
+use towpath_sockets::{
+    Endpoint, Event, FileRange, Heartbeat, Hub, HubOptions, MechanismConfig, Message, Metadata, PeerId, SocketType,
+};
 use towpath_zmtp::{Error, FrameFlags, FrameNumber, FrameSeal, Mechanism, Sealer, Step};
 
 fn sealed(socket_type: SocketType) -> HubOptions {
@@ -176,42 +178,73 @@ fn no_peer_waits_for_what_is_sealed_for_another() {
     assert!(got[0] == large);
 }
 
-#[test]
-fn peers_that_take_nothing_give_way_to_those_that_do() {
-    // 16 MiB each: two fill the budget, and read nothing.
-    let file = file_of(&vec![7; 16 << 20]);
+/// A server, and clients of which the first two wait for a frame each that doesn't fit into the memory for sealed frames with the
+/// other's: the first one's holds it. With the clients' names at the server.
+fn waiting_for_memory(endpoint: &Endpoint) -> (Hub, [Hub; 2], [PeerId; 2]) {
     let mut server = Hub::new(sealed(SocketType::Router)).unwrap();
-    let endpoint = server.bind(&anywhere()).unwrap();
-    let mut clients: Vec<_> = (0..3).map(|_| Hub::new(sealed(SocketType::Dealer)).unwrap()).collect();
-    let mut peers = Vec::new();
-    for client in &mut clients {
+    let endpoint = server.bind(endpoint).unwrap();
+    let mut clients = [(); 2].map(|()| Hub::new(sealed(SocketType::Dealer)).unwrap());
+    let peers = clients.each_mut().map(|client| {
         client.connect(&endpoint).unwrap();
-        peers.push(until(&mut [&mut server, client], |hub, event| match event {
+        until(&mut [&mut server, client], |hub, event| match event {
             Event::Ready { peer } if hub == 0 => Some(peer),
             _ => None,
-        }));
+        })
+    });
+    // 16 MiB, and what sealing adds.
+    let file = file_of(&vec![7; 16 << 20]);
+    for peer in peers {
+        server.send(peer, Message::new().with(FileRange::new(file.clone(), 0, 16 << 20))).unwrap();
     }
-    let piece = || Message::new().with(FileRange::new(file.clone(), 0, 16 << 20));
-    for peer in &peers[..2] {
-        server.send(*peer, piece()).unwrap();
-        server.send(*peer, piece()).unwrap();
-    }
-    let deadline = Instant::now() + Duration::from_secs(1);
-    while Instant::now() < deadline && peers[..2].iter().any(|peer| server.bytes_out(*peer) == 0) {
-        server.poll(Some(Duration::from_millis(1))).unwrap();
-    }
-    server.send(peers[2], piece()).unwrap();
-    let last = clients.pop().unwrap();
-    let mut last = last;
-    let got = until(&mut [&mut server, &mut last], |hub, event| match event {
+    (server, clients, peers)
+}
+
+#[test]
+fn peers_that_take_nothing_give_way_to_those_that_do() {
+    let (mut server, [_idle, mut other], [idle, _]) = waiting_for_memory(&anywhere());
+    let mut gone = Vec::new();
+    let got = until(&mut [&mut server, &mut other], |hub, event| match event {
         Event::Message { frames, .. } if hub == 1 => Some(frames[0].len()),
         Event::Gone { peer, .. } if hub == 0 => {
-            assert!(peer != peers[2]);
+            gone.push(peer);
             None
         }
         _ => None,
     });
-    assert_eq!(got, 16 << 20);
+    assert_eq!((got, &gone[..]), (16 << 20, &[idle][..]));
+}
+
+#[test]
+fn slow_peers_need_not_give_way_nor_those_that_hold_nothing() {
+    let (mut server, [mut slow, mut other], _) = waiting_for_memory(&"inproc://slow".parse().unwrap());
+    // Takes nothing, but small messages take no memory for sealed frames.
+    let mut idle = Hub::new(sealed(SocketType::Dealer)).unwrap();
+    idle.connect(&"inproc://slow".parse().unwrap()).unwrap();
+    let unread = until(&mut [&mut server, &mut idle], |hub, event| match event {
+        Event::Ready { peer } if hub == 0 => Some(peer),
+        _ => None,
+    });
+    for _ in 0..1_000 {
+        server.send(unread, Message::new().with(vec![1; 10_000])).unwrap();
+    }
+    let (mut paused, mut received) = (Instant::now(), 0);
+    let deadline = Instant::now() + Duration::from_secs(40);
+    while received < 2 {
+        assert!(Instant::now() < deadline, "not everyone has got the file");
+        // Some 5 MB a second.
+        if paused.elapsed() > Duration::from_millis(40) {
+            slow.poll(Some(Duration::ZERO)).unwrap();
+            paused = Instant::now();
+        }
+        other.poll(Some(Duration::ZERO)).unwrap();
+        server.poll(Some(Duration::from_millis(1))).unwrap();
+        let gone = std::iter::from_fn(|| server.next_event()).find(|event| matches!(event, Event::Gone { .. }));
+        assert!(gone.is_none(), "{gone:?}");
+        for client in [&mut slow, &mut other] {
+            let events = std::iter::from_fn(|| client.next_event());
+            received += events.filter(|event| matches!(event, Event::Message { .. })).count();
+        }
+    }
 }
 
 #[test]

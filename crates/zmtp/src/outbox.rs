@@ -255,6 +255,12 @@ impl<F> Outbox<F> {
         self.protection.sealing().is_some_and(Sealing::is_awaited)
     }
 
+    /// Whether a frame that the driver has sealed isn't written yet.
+    pub fn holds_sealed(&self) -> bool {
+        let sealing = self.protection.sealing();
+        sealing.is_some_and(|sealing| self.staged.has_large() || (sealing.has_begun() && !sealing.is_awaited()))
+    }
+
     fn has_staged(&self) -> bool {
         !self.staged.is_empty() || self.external.is_some()
     }

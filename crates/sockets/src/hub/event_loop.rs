@@ -6,10 +6,10 @@ use crate::error::SocketError;
 use crate::event::{EVENTS_MAX, Event};
 use crate::hub::flow::reassembly::ReadPermit;
 use crate::net::transport::Listener;
-use crate::peer::End;
 use crate::peer::buffers::Pool;
 use crate::peer::read::Budget;
-use crate::peer::sealing::SealedFrame;
+use crate::peer::sealing::{SealedFrame, TAKEN_BYTES_MIN};
+use crate::peer::{End, Peer};
 use crate::peer_id::PeerId;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -224,15 +224,16 @@ impl Hub {
         }
     }
 
-    /// Disconnects the peer that has been silent longest among those that hold sealed frames and take none, when others have waited for
-    /// that memory too long.
+    /// When others have waited for memory too long, disconnects the slowest of the peers that hold sealed frames and take next to nothing.
     fn end_stuck_seal(&mut self) {
         if !self.sealing.take_stuck(self.now) {
             return;
         }
-        let holds = |member: &&Member| member.peer.is_ready() && !member.peer.write.is_writable;
-        let silent = self.peers.iter().filter(holds).min_by_key(|member| member.peer.connection.last_heard());
-        if let Some(id) = silent.map(|member| member.peer.id) {
+        let holds = |peer: &Peer| peer.connection.outbox_ref().holds_sealed() && !peer.write.is_writable;
+        let holders = self.peers.iter_mut().map(|member| &mut member.peer).filter(|peer| holds(peer));
+        let slow = holders.map(|peer| (peer.newly_taken_bytes(), peer.connection.last_heard(), peer.id));
+        let slow = slow.filter(|(taken, ..)| *taken < TAKEN_BYTES_MIN);
+        if let Some((_, _, id)) = slow.min_by_key(|(taken, last_heard, _)| (*taken, *last_heard)) {
             self.end(id, End::new("others wait for memory that holds what this peer doesn't take"));
         }
     }

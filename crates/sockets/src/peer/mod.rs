@@ -169,6 +169,13 @@ impl Peer {
         self.write.is_prefetching() || self.connection.outbox_ref().awaits_seal()
     }
 
+    /// Bytes that its system has taken since the last call.
+    pub(crate) fn newly_taken_bytes(&mut self) -> u64 {
+        let untaken = towpath_outq::untaken_bytes(&self.fd).unwrap_or(0);
+        let taken = self.connection.outbox_ref().bytes_written().saturating_sub(untaken);
+        taken.saturating_sub(std::mem::replace(&mut self.write.taken_bytes, taken))
+    }
+
     /// Bytes of memory in the send queue.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.connection.outbox_ref().queued().memory_bytes

@@ -28,6 +28,9 @@ const SPARE_BUFFER_BYTES_MAX: usize = 1024 * 1024 + 4096;
 /// How long peers may wait for memory while none is given back.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
+/// A peer that holds sealed frames, and takes fewer bytes than this in that time, gives way. A slow link is no reason.
+pub(crate) const TAKEN_BYTES_MIN: u64 = 16 * 1024;
+
 /// A frame to be sealed.
 #[derive(Debug)]
 pub(crate) struct SealRequest {

@@ -33,6 +33,8 @@ pub(crate) struct WriteState {
     prefetch: PrefetchState,
     /// The next frame that is to be sealed.
     pub(crate) to_seal: Option<SealRequest>,
+    /// Bytes that the peer's system had taken when that was last looked at.
+    pub(crate) taken_bytes: u64,
     /// sendfile doesn't work between this kind of file and socket.
     copies: bool,
     /// Bytes that sendfile has moved.
