@@ -34,7 +34,7 @@ const DIGEST_BYTES: usize = 32;
 /// A file over plain TCP, hashed on both sides.
 #[derive(Parser)]
 enum Arguments {
-    /// Sends a file to whoever connects
+    /// Sends a file to anyone who connects
     Serve {
         file: PathBuf,
         /// Compute the digest before the first connection, not during each

@@ -102,7 +102,7 @@ fn content(size: u64) -> Content {
         title: "The three models".to_owned(),
         about: format!(
             "One file of {}, to a receiver that drops it. Model 1 sends all chunks at once, model 2 sends one a request, model 3 keeps \
-             {} requests ahead. With libzmq on the receiving side the program is the same, whoever serves. Times are of the \
+             {} requests ahead. With libzmq on the receiving side the program is the same, whatever serves. Times are of the \
              receiver's whole process, its start included.",
             size_text(size),
             receivers::AHEAD

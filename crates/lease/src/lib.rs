@@ -14,7 +14,7 @@ const F_SETSIG: libc::c_int = 10;
 /// # Errors
 /// It can't be found out: the file is another user's, or its file system has no leases.
 pub fn is_open_for_writing(file: &File) -> io::Result<bool> {
-    // Whoever opens the file meanwhile makes the kernel send a signal. The default one would end this process; this one is ignored.
+    // Opening the file for writing meanwhile makes the kernel send a signal. The default one would end this process; this one is ignored.
     fcntl(file, F_SETSIG, libc::SIGURG)?;
     match fcntl(file, libc::F_SETLEASE, libc::F_RDLCK) {
         Ok(()) => fcntl(file, libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),

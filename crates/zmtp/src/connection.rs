@@ -379,7 +379,7 @@ impl<F> Connection<F> {
     }
 
     /// Memory of frames held until their message is complete, besides the driver's own buffer. [`InboxLimits`] bounds it for one message;
-    /// whoever drives the connections bounds it for all.
+    /// the driver bounds it for all connections.
     pub fn reassembly_bytes(&self) -> usize {
         self.inbox.held_bytes()
     }

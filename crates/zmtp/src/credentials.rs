@@ -46,7 +46,7 @@ pub enum Principal {
     Key {
         /// The key.
         key: PublicKey,
-        /// The name that whoever authenticated it gave it; empty: none.
+        /// The name that this side knows it by; empty: none.
         name: Bytes,
     },
 }

@@ -125,7 +125,7 @@ pub enum Error {
         server: PublicKey,
     },
     /// CURVE: WELCOME can't be opened.
-    #[error("whoever answers doesn't have the key {server}")]
+    #[error("what answers there doesn't have the key {server}")]
     ServerKeyNotProven {
         /// The key that the server should have.
         server: PublicKey,

@@ -195,7 +195,7 @@ fn wanted_is_what_the_frame_lacks() {
     assert_eq!(end.connection.wanted(), 0);
 }
 
-/// Whoever keeps a frame keeps alive what it is a slice of: for a large one, that is little more than itself; and what waits for the rest
+/// Anyone who keeps a frame keeps alive what it is a slice of: for a large one, that is little more than itself; and what waits for the rest
 /// of a message, or of a frame, keeps nothing of what was read before it.
 #[test]
 fn large_frames_have_dedicated_buffers() {

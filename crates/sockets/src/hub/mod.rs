@@ -102,7 +102,7 @@ pub struct Hub {
     events: VecDeque<Event>,
     routing: HashMap<Bytes, PeerId>,
     next_routing_id: u32,
-    /// Connections by IP address.
+    /// Accepted connections by address, as tenants have them.
     per_address: HashMap<Tenant, usize>,
     handshakes: usize,
     failed_logins: FailedLogins<Tenant>,
@@ -334,7 +334,7 @@ impl Hub {
         // A key can't be guessed.
         let may_guess = !matches!(member.peer.principal, Principal::Key { .. });
         if may_guess && !self.failed_logins.may_try(&tenant, now) {
-            // Without an ERROR, which would be final: whoever has the right password may try again.
+            // Without an ERROR, which would be final: anyone who has the right password may try again.
             return self.end(peer, End::new("not checked, after too many failed logins from there"));
         }
         if let Some(principal) = identity {

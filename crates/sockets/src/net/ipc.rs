@@ -65,7 +65,7 @@ impl IpcListener {
             Ok(file) if file == self.file => {}
             Ok(_) => {
                 tracing::error!(
-                    "ipc://{path} was replaced: new connections reach whoever did it, and not this process"
+                    "ipc://{path} was replaced: new connections reach the process that did it, not this one"
                 );
             }
             Err(error) => {
