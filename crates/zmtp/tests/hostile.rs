@@ -48,7 +48,7 @@ fn malformed(command: &'static str, why: &'static str) -> Error {
 }
 
 #[test]
-fn other_protocols_are_refused_at_their_first_byte() {
+fn other_protocols_are_named_when_their_first_bytes_tell() {
     assert_eq!(error_of(router, b"GET / HTTP/1.1\r\n"), Error::OtherProtocol { what: "a web client (HTTP)" });
     assert_eq!(error_of(router, b"\x16\x03\x01"), Error::OtherProtocol { what: "a TLS client" });
     assert_eq!(error_of(router, &[0xff; 64]), Error::Mechanism { ours: "NULL", theirs: "\\xff".repeat(20) });
