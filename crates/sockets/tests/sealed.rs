@@ -248,6 +248,34 @@ fn slow_peers_need_not_give_way_nor_those_that_hold_nothing() {
 }
 
 #[test]
+fn tenants_take_turns_for_memory_however_many_connections_they_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Hub::new(sealed(SocketType::Router)).unwrap();
+    let tcp = server.bind(&anywhere()).unwrap();
+    let ipc = server.bind(&Endpoint::Ipc(folder.path().join("socket"))).unwrap();
+    let mut clients = [(); 3].map(|()| Hub::new(sealed(SocketType::Dealer)).unwrap());
+    let file = file_of(&vec![7; 16 << 20]);
+    let peers = [&tcp, &tcp, &ipc].into_iter().zip(&mut clients).map(|(endpoint, client)| {
+        client.connect(endpoint).unwrap();
+        until(&mut [&mut server, client], |hub, event| match event {
+            Event::Ready { peer } if hub == 0 => Some(peer),
+            _ => None,
+        })
+    });
+    for peer in peers.collect::<Vec<_>>() {
+        server.send(peer, Message::new().with(FileRange::new(file.clone(), 0, 16 << 20))).unwrap();
+    }
+    let [first, second, other] = &mut clients;
+    let mut order = Vec::new();
+    until(&mut [&mut server, first, second, other], |hub, event| {
+        order.extend(matches!(event, Event::Message { .. }).then_some(hub));
+        (order.len() == 3).then_some(())
+    });
+    // One frame at a time has room.
+    assert_eq!(order, [1, 3, 2]);
+}
+
+#[test]
 fn heartbeats_keep_a_sealed_connection() {
     let beat = Duration::from_millis(20);
     let heartbeat = Some(Heartbeat { interval: beat, timeout: beat * 10, ttl: beat * 10 });

@@ -5,6 +5,7 @@ use super::{Hub, LISTENER_TOKENS, WAKER_TOKEN};
 use crate::error::SocketError;
 use crate::event::{EVENTS_MAX, Event};
 use crate::hub::flow::reassembly::ReadPermit;
+use crate::net::tenant::Tenant;
 use crate::net::transport::Listener;
 use crate::peer::buffers::Pool;
 use crate::peer::read::Budget;
@@ -144,7 +145,8 @@ impl Hub {
                 self.prefetcher.start(id, range);
             }
             if let Some(request) = member.peer.write.to_seal.take() {
-                self.sealing.push(id, request);
+                let tenant = Tenant::of_identity(&member.peer.principal, &member.peer.address);
+                self.sealing.push(&tenant, id, request);
             }
             is_short_of_buffers |= member.peer.read.awaits_buffer;
             if member.peer.read.awaits_buffer && !still_awaits_buffer {

@@ -61,11 +61,15 @@ pub struct PeerInfo {
 impl Tenant {
     /// The tenant of a peer.
     pub fn of(peer: &PeerInfo) -> Tenant {
-        match &peer.principal {
+        Tenant::of_identity(&peer.principal, &peer.address)
+    }
+
+    pub(crate) fn of_identity(principal: &Principal, address: &Address) -> Tenant {
+        match principal {
             Principal::User(user) => Tenant::User(user.clone()),
             // Keys without a name are not known to this side: anybody can make as many as they like.
             Principal::Key { name, .. } if !name.is_empty() => Tenant::User(name.clone()),
-            _ => Tenant::of_address(&peer.address),
+            _ => Tenant::of_address(address),
         }
     }
 }

@@ -1,17 +1,17 @@
 //! Sealing large frames on other threads: the hub serves other peers meanwhile, and no disk keeps it waiting.
 
 use crate::message::{FileRange, IfShort};
+use crate::net::tenant::Tenant;
 use crate::peer::End;
 use crate::peer_id::PeerId;
 use crate::waker::Waker;
 use bytes::Bytes;
 use rustix::io::Errno;
-use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_blocking::{BlockingPool, PoolLimits};
-use towpath_quota::{Permit, Quota};
+use towpath_quota::{FairQueue, Permit, Quota};
 use towpath_zmtp::{SealJob, Sealed};
 
 /// Sealing is work for processors, and reading for disks. Asking which disk a file is on may block, so all files are one group.
@@ -61,9 +61,9 @@ pub(crate) struct SealPool {
     done: Receiver<(PeerId, Result<SealedFrame, End>)>,
     memory: Arc<Quota>,
     spare: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// Requests that wait for memory, in order.
-    waiting: VecDeque<(PeerId, SealRequest)>,
-    /// Since when the first of them has waited.
+    /// Requests that wait for memory.
+    waiting: FairQueue<Tenant, PeerId, SealRequest>,
+    /// Since when the one whose turn it is has waited.
     stuck_since: Option<Instant>,
 }
 
@@ -77,20 +77,19 @@ impl SealPool {
             done,
             memory: Quota::new(MEMORY_BYTES),
             spare: Arc::default(),
-            waiting: VecDeque::new(),
+            waiting: FairQueue::default(),
             stuck_since: None,
         }
     }
 
     /// Queues a frame. The hub is woken when [`SealPool::next_done`] gives it.
-    pub(crate) fn push(&mut self, peer: PeerId, request: SealRequest) {
-        self.waiting.push_back((peer, request));
+    pub(crate) fn push(&mut self, tenant: &Tenant, peer: PeerId, request: SealRequest) {
+        self.waiting.push(tenant, peer, request);
     }
 
     /// Starts what there is memory for.
     pub(crate) fn start(&mut self, now: Instant) {
-        while let Some((_, request)) = self.waiting.front() {
-            let bytes = request.job.frame_bytes() as u64;
+        while let Some((peer, bytes)) = self.next_waiting() {
             let permit = self.memory.try_acquire(bytes);
             // One frame may be larger than the budget.
             let permit = permit.or_else(|| (self.memory.used() == 0).then(|| self.memory.acquire(bytes)));
@@ -99,11 +98,17 @@ impl SealPool {
                 return;
             };
             self.stuck_since = None;
-            if let Some((peer, request)) = self.waiting.pop_front() {
+            if let Some(request) = self.waiting.pop(peer) {
                 self.submit(peer, request, permit);
             }
         }
         self.stuck_since = None;
+    }
+
+    /// The peer whose turn it is, and the memory that its request takes.
+    fn next_waiting(&self) -> Option<(PeerId, u64)> {
+        let (peer, request) = self.waiting.firsts().next()?;
+        Some((peer, request.job.frame_bytes() as u64))
     }
 
     fn submit(&self, peer: PeerId, request: SealRequest, permit: Permit) {
@@ -124,7 +129,7 @@ impl SealPool {
 
     /// Drops the frame of a peer that is gone.
     pub(crate) fn cancel(&mut self, peer: PeerId) {
-        self.waiting.retain(|(of, _)| *of != peer);
+        self.waiting.remove(peer);
         self.pool.cancel(peer.token(), None, Some(GROUP));
     }
 
