@@ -1,7 +1,7 @@
 """Record what libzmq really sends, as golden bytes for the tests of the zmtp crate.
 
 A real libzmq socket (through pyzmq) connects to a raw TCP listener on loopback. The listener plays the other side by
-hand, reads every octet that libzmq writes, cuts them into greeting, commands and messages, and stores one text file for
+hand, reads every byte that libzmq writes, cuts them into greeting, commands and messages, and stores one text file for
 each case. The format is described in the README.md beside those files.
 
     python capture_golden.py ../../crates/zmtp/tests/golden
@@ -57,9 +57,9 @@ def parse_metadata(data: bytes) -> dict[str, bytes]:
     return properties
 
 
-def quoted(octets: bytes) -> str:
-    """Octets on one line without spaces: printable ones as they are, the others as \\xHH."""
-    return "".join(chr(o) if 33 <= o < 127 and o != 0x5C else f"\\x{o:02x}" for o in octets)
+def quoted(data: bytes) -> str:
+    """Bytes on one line without spaces: printable ones as they are, the others as \\xHH."""
+    return "".join(chr(o) if 33 <= o < 127 and o != 0x5C else f"\\x{o:02x}" for o in data)
 
 
 def describe_command(body: bytes) -> str:
@@ -83,10 +83,10 @@ def describe_command(body: bytes) -> str:
     return name
 
 
-def hex_runs(octets: bytes) -> str:
-    """Hex, with eight or more equal octets in a row written as HH*COUNT."""
+def hex_runs(data: bytes) -> str:
+    """Hex, with eight or more equal bytes in a row written as HH*COUNT."""
     tokens, plain = [], b""
-    for run in re.finditer(rb"(.)\1*", octets, re.DOTALL):
+    for run in re.finditer(rb"(.)\1*", data, re.DOTALL):
         if len(run[0]) < 8:
             plain += run[0]
             continue
@@ -107,22 +107,22 @@ class Wire:
         self.connection.settimeout(DEADLINE_SECONDS)
         self.units: list[tuple[str, bytes]] = []
 
-    def write(self, octets: bytes) -> None:
-        self.connection.sendall(octets)
+    def write(self, data: bytes) -> None:
+        self.connection.sendall(data)
 
     def exactly(self, count: int) -> bytes:
-        octets = b""
-        while len(octets) < count:
-            piece = self.connection.recv(count - len(octets))
+        data = b""
+        while len(data) < count:
+            piece = self.connection.recv(count - len(data))
             if not piece:
                 raise EOFError(f"libzmq closed the connection after {self.units}")
-            octets += piece
-        return octets
+            data += piece
+        return data
 
     def read_greeting(self) -> None:
-        octets = self.exactly(64)
-        mechanism = octets[12:32].rstrip(b"\0").decode()
-        self.units.append((f"greeting {octets[10]}.{octets[11]} {mechanism} as-server={octets[32]}", octets))
+        data = self.exactly(64)
+        mechanism = data[12:32].rstrip(b"\0").decode()
+        self.units.append((f"greeting {data[10]}.{data[11]} {mechanism} as-server={data[32]}", data))
 
     def read_frame(self) -> tuple[int, bytes, bytes]:
         flags = self.exactly(1)
@@ -131,21 +131,21 @@ class Wire:
         return flags[0], body, flags + size + body
 
     def read_command(self) -> None:
-        flags, body, octets = self.read_frame()
+        flags, body, data = self.read_frame()
         if not flags & COMMAND:
-            raise ValueError(f"a message where a command was expected: {octets[:40]!r}")
-        self.units.append((f"command {describe_command(body)}", octets))
+            raise ValueError(f"a message where a command was expected: {data[:40]!r}")
+        self.units.append((f"command {describe_command(body)}", data))
 
     def read_message(self) -> None:
         """Read one message; commands before it are stored as units of their own."""
         lengths, message = [], b""
         while True:
-            flags, body, octets = self.read_frame()
+            flags, body, data = self.read_frame()
             if flags & COMMAND:
-                self.units.append((f"command {describe_command(body)}", octets))
+                self.units.append((f"command {describe_command(body)}", data))
                 continue
             lengths.append(len(body))
-            message += octets
+            message += data
             if not flags & MORE:
                 break
         self.units.append(("message " + " ".join(map(str, lengths)), message))
@@ -311,9 +311,9 @@ def counting(start: int):
 
     def random(length: int) -> bytes:
         nonlocal position
-        octets = bytes((position + at) % 256 for at in range(length))
+        data = bytes((position + at) % 256 for at in range(length))
         position += length
-        return octets
+        return data
 
     return random
 
@@ -329,26 +329,26 @@ class CurveWire(Wire):
         super().__init__(connection)
         self.ours: list[tuple[str, bytes]] = []
 
-    def write_unit(self, description: str, octets: bytes) -> None:
-        self.ours.append((description, octets))
-        self.write(octets)
+    def write_unit(self, description: str, data: bytes) -> None:
+        self.ours.append((description, data))
+        self.write(data)
 
     def read_command(self, name: str) -> bytes:
-        _, body, octets = self.read_frame()
+        _, body, data = self.read_frame()
         if body[1 : 1 + body[0]] != name.encode():
             raise ValueError(f"{body[:20]!r} where {name} was expected")
-        self.units.append((f"command {name}", octets))
+        self.units.append((f"command {name}", data))
         return body
 
     def read_sealed(self, side: curve.Side) -> None:
         """One message; its frames are frames on the wire."""
         lengths, message = [], b""
         while True:
-            flags, body, octets = self.read_frame()
+            flags, body, data = self.read_frame()
             if flags & ~LONG:
                 raise ValueError(f"flags {flags} outside of the seal")
             inner, text = side.open(body)
-            message += octets
+            message += data
             lengths.append(len(text))
             if not inner & curve.MORE:
                 break
@@ -406,7 +406,7 @@ CASES = {
     "router_null": (capture_router, "ROUTER over NULL to a DEALER: the same sizes"),
     "rep_null": (capture_rep, "REP over NULL answering a REQ"),
     "heartbeat_ping": (capture_heartbeat, "DEALER with ZMQ_HEARTBEAT_IVL 100 ms and TTL 3 s: its PING"),
-    "heartbeat_pong": (capture_pong, "DEALER answering PINGs with contexts of 0, 4 and 16 octets"),
+    "heartbeat_pong": (capture_pong, "DEALER answering PINGs with contexts of 0, 4 and 16 bytes"),
     "plain_client": (capture_plain_client, "DEALER as PLAIN client"),
     "plain_server": (capture_plain_server, "ROUTER as PLAIN server, password accepted"),
     "plain_server_refuses": (
@@ -424,8 +424,8 @@ CURVE_CASES = {
 
 def store(path: pathlib.Path, about: list[str], units: list[tuple[str, bytes]]) -> None:
     lines = [f"# {line}" for line in about] + [""]
-    for description, octets in units:
-        lines += [f"= {description}", hex_runs(octets), ""]
+    for description, data in units:
+        lines += [f"= {description}", hex_runs(data), ""]
     path.write_text("\n".join(lines).rstrip() + "\n")
     print(f"{path.name}: ok")
 

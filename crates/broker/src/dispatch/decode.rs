@@ -437,7 +437,7 @@ mod tests {
             let header = if peer == 0 { WORKER_HEADER } else { CLIENT_HEADER };
             broker.dispatch.on_message(id, &message(header, &mut block), Attached::Nothing);
             assert!(broker.dispatch.connections.of(id).is_none(), "it broke the rules");
-            assert!(!broker.dispatch.core.has_role(peer), "whoever has its place next is taken for it");
+            assert!(!broker.dispatch.core.has_role(peer), "the next peer in its place is taken for it");
         }
     }
 }

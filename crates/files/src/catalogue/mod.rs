@@ -1,6 +1,6 @@
 //! The state of a served tree, with a sequence number for each path: what a follower at a cursor is owed.
 //!
-//! Pure: whoever watches the tree puts in what it finds ([`Catalogue::put`], [`Catalogue::remove`]), and whoever sends takes pages out
+//! Pure: the watcher of the tree puts in what it finds ([`Catalogue::put`], [`Catalogue::remove`]), and the sender takes pages out
 //! ([`Catalogue::begin`], then [`Catalogue::owed`]). A change of a path replaces the older one, so memory is bounded by the paths, and a follower
 //! that doesn't read costs its [`Position`]. Specified in `docs/protocol/follow.md`.
 

@@ -104,8 +104,8 @@ impl Store {
     }
 }
 
-/// Opens or makes the file if it is this user's alone: whoever else could write to it would say what the digests are. What another user has
-/// put there is renamed.
+/// Opens or makes the file if it is this user's alone: another user who can write to it could say what the digests are. What another
+/// user has put there is renamed.
 fn open_own(path: &Path) -> io::Result<Option<File>> {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let dir = Root::directory(above, Links::Never).and_then(|root| root.open_dir(&RelPath::root()));

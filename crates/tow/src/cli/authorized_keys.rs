@@ -42,7 +42,7 @@ impl AuthorizedKeys {
         }
     }
 
-    /// The identity of whoever has a key of the file.
+    /// The identity of a peer that has a key of the file.
     pub fn identify(&self, credentials: &Credentials) -> Option<Principal> {
         let Credentials::Curve { key } = credentials else { return None };
         let name = self.0.get(key)?;

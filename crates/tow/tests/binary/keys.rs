@@ -165,7 +165,7 @@ fn files_are_fetched_encrypted() {
 }
 
 #[test]
-fn whoever_is_not_admitted_is_told_why() {
+fn peer_that_is_not_admitted_is_told_why() {
     let keys = Keys::new();
     let source = keys.path("served");
     write(&source, b"content");

@@ -172,7 +172,7 @@ fn names_that_cannot_be_freed_are_avoided() {
     assert_eq!(left, planted.len() + 4, "no partial file is left");
 }
 
-/// Size and time are easily made right, and whoever has it open can go on writing.
+/// Size and time are easily made right, and a user who has it open can go on writing.
 #[test]
 fn file_of_another_user_is_replaced_not_skipped() {
     let Some((_folder, served, shared)) = shared() else { return };
@@ -191,7 +191,7 @@ fn file_of_another_user_is_replaced_not_skipped() {
     }
 }
 
-/// Whoever can write to it would say what the digests are.
+/// A user who can write to it could say what the digests are.
 #[test]
 fn digest_file_of_another_user_is_not_used() {
     let Some((_folder, served, shared)) = shared() else { return };
@@ -218,7 +218,7 @@ fn digest_file_of_another_user_is_not_used() {
     }
 }
 
-/// Whoever can write to it would say what was put there, and so what may be deleted.
+/// A user who can write to it could say what was put there, and so what may be deleted.
 #[test]
 fn record_of_a_follower_that_is_another_users_is_not_used() {
     let Some((_folder, served, shared)) = shared() else { return };

@@ -92,7 +92,7 @@ impl Destination {
         Ok(dir)
     }
 
-    /// Syncs the names of a directory and of those above it, whoever made them, if `durable`: nothing below them is
+    /// Syncs the names of a directory and of those above it, also of those that it didn't make, if `durable`: nothing below them is
     /// durable before.
     pub(super) fn sync_names(&self, path: &RelPath) -> Result<(), DiskError> {
         if !self.options.durable {

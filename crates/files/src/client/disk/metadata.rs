@@ -10,7 +10,7 @@ use crate::path::RelPath;
 use crate::root::RootError;
 
 /// Mode bits of files. Set-user-id and its like are left out: a server must not make programs that run with the rights
-/// of whoever fetched them.
+/// of the user who fetched them.
 const FILE_BITS: u32 = 0o777;
 /// Mode bits of directories. Without the sticky bit, anyone who can write into one could remove what others have
 /// there.

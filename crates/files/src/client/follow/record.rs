@@ -85,7 +85,7 @@ impl Record {
                 Err(RootError::Exists) => {
                     let (file, stat) = dir.open_writable(&name)?;
                     if !stat.is_private_to(dir.own_user(&random_names().0)) {
-                        // Whoever else could write to it would say what may be deleted.
+                        // Another user who can write to it could say what may be deleted.
                         tracing::warn!(name = %shown(), "the record of what was followed is not this user's alone: all files are compared");
                         dir.remove_file(&name)?;
                         continue;

@@ -222,7 +222,7 @@ fn unreadable_entries_are_listed_as_errors() {
     close("closed", 0o000);
     close("secret", 0o000);
     if std::fs::read_dir(temp.path().join("closed")).is_ok() {
-        // Whoever may read everything can't see this.
+        // A user who may read everything, such as root, can't see this.
         return;
     }
     let server = TestServer::start(temp.path());

@@ -85,7 +85,7 @@ fn every_client_gets_its_guaranteed_minimum() {
     let little = all(&mut copies);
     let bytes: Vec<_> = little.iter().map(|(number, share)| (*number, share.bytes())).collect();
     assert_eq!(bytes, [(3, CLIENT_COPIES_BYTES_SURE), (5, 250_000)]);
-    // Whoever has his little waits for it to be gone.
+    // A client that has its little waits for it to be gone.
     drop(little);
     let next = all(&mut copies);
     assert_eq!(next.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [4]);
