@@ -196,8 +196,10 @@ async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
 
 /// The end of a call that all brokers refuse.
 fn refused(client: &Client) -> Failure {
-    let is_login = client.status().refusal == Some(Refusal::Login);
-    Failure::new(if is_login { Status::Refused } else { Status::NoServer }, "the broker refuses this client")
+    match client.status().refusal {
+        Some(Refusal::Login) => Failure::new(Status::Refused, "the broker refuses this client"),
+        _ => Failure::new(Status::NoServer, "no broker answers"),
+    }
 }
 
 /// Whether a request ended so because no worker serves its service, perhaps.

@@ -64,12 +64,29 @@ fn status_of(error: &GetError) -> Status {
         GetError::Refused { refusal: Refusal::Login, .. } => Status::Refused,
         GetError::Transfer(TransferError::Stalled { connected: false, .. }) => Status::NoServer,
         GetError::Transfer(TransferError::Cancelled) => Status::Interrupted,
-        GetError::Transfer(TransferError::Refused { code, .. } | TransferError::Unmet { code, .. }) => match code {
-            ErrorCode::NotFound => Status::NotFound,
-            ErrorCode::Denied => Status::Refused,
-            _ => Status::Failed,
-        },
+        GetError::Transfer(TransferError::Refused { code, .. } | TransferError::Unmet { code, .. }) => {
+            status_of_code(*code)
+        }
         _ => Status::Failed,
+    }
+}
+
+fn status_of_code(code: ErrorCode) -> Status {
+    match code {
+        ErrorCode::NotFound => Status::NotFound,
+        ErrorCode::Denied => Status::Refused,
+        _ => Status::Failed,
+    }
+}
+
+/// Why a transfer is incomplete, if it is. The reason of one file counts only if nothing else was to be had.
+fn incomplete(summary: &Summary) -> Option<Status> {
+    match (summary.failed, summary.files) {
+        (0, _) => None,
+        (1, 0) => {
+            Some(summary.failures.first().and_then(|failure| failure.code).map_or(Status::Failed, status_of_code))
+        }
+        _ => Some(Status::Failed),
     }
 }
 
@@ -268,7 +285,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         eprint_line(format_args!("tow: {}", describe(&summary)));
     }
     show(summary_object(&summary))?;
-    Ok(ExitCode::from(u8::from(summary.failed > 0)))
+    Ok(ExitCode::from(incomplete(&summary).map_or(0, |status| status as u8)))
 }
 
 /// Follows the progress of a transfer, on its thread.
@@ -349,10 +366,10 @@ fn failure_object(progress: &Progress, error: &str, status: Status, taken: Durat
 /// JSON object of a complete transfer.
 fn summary_object(summary: &Summary) -> serde_json::Value {
     let usage = own_usage();
-    let status = u8::from(summary.failed > 0);
+    let status = incomplete(summary);
     json!({
-        "status": status,
-        "code": if status == 0 { "done" } else { Status::Failed.code() },
+        "status": status.map_or(0, |status| status as u8),
+        "code": status.map_or("done", Status::code),
         "files": summary.files,
         "bytes": summary.bytes,
         "received_bytes": summary.received_bytes,

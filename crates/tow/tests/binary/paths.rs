@@ -284,8 +284,9 @@ fn unreadable_file_is_reported_and_others_served() {
     let answer = wire.receive().expect("an answer");
     assert_eq!((answer.len(), answer[0].as_slice()), (2, b"error".as_slice()));
 
-    let one = get(&server.url("b-unreadable"), &folder.path().join("one")).expect_code(1);
+    let one = get(&server.url("b-unreadable"), &folder.path().join("one")).expect_code(5);
     assert!(one.stderr.contains("b-unreadable"), "{}", one.stderr);
+    assert_eq!((one.number("status"), &one.summary()["code"]), (5, &"refused".into()));
     assert!(!folder.path().join("one").exists());
 
     let copy = folder.path().join("copy");

@@ -55,5 +55,6 @@ fn a_broker_and_a_file_server_are_not_taken_for_each_other() {
     assert!(outcome.stderr.contains("this is a broker (tow broker); files come from tow serve"), "{}", outcome.stderr);
     let [_, mut call] = commands(server.endpoint());
     let outcome = run(&mut call).expect_code(6);
+    assert!(outcome.stderr.contains("no broker answers"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("this is a file server (tow serve)"), "{}", outcome.stderr);
 }

@@ -20,7 +20,7 @@ impl Transfer {
                 let is_ok = result.is_ok();
                 if let Err(error) = result {
                     let error = full(error)?;
-                    self.totals.fail(self.listing.remote_path(&local), error.to_string());
+                    self.totals.fail(self.listing.remote_path(&local), error.to_string(), None);
                 }
                 self.tree.done(local, is_ok);
                 Ok(())

@@ -150,7 +150,7 @@ impl Transfer {
             match entry {
                 Ok(entry) => self.take_entry(entry)?,
                 Err(unusable) if self.options.in_order => return Err(TransferError::unmet(unusable.reason)),
-                Err(Unusable { path, reason }) => self.totals.fail(path, reason),
+                Err(Unusable { path, reason }) => self.totals.fail(path, reason, None),
             }
         }
         Ok(())

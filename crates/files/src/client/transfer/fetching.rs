@@ -149,7 +149,11 @@ impl Transfer {
                 }
             }
             self.first_name_failed(key, task.hard_link);
-            self.totals.fail(task.remote.to_string(), error.to_string());
+            let code = match &error {
+                TransferError::Refused { code, .. } => Some(*code),
+                _ => None,
+            };
+            self.totals.fail(task.remote.to_string(), error.to_string(), code);
         }
         Ok(())
     }

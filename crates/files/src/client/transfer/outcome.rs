@@ -90,6 +90,8 @@ pub struct FileFailure {
     pub path: String,
     /// The reason.
     pub reason: String,
+    /// The code, if the server refused it.
+    pub code: Option<ErrorCode>,
 }
 
 /// Counts of a transfer.
@@ -147,10 +149,10 @@ pub struct Progress {
 }
 
 impl Totals {
-    pub(super) fn fail(&mut self, path: String, reason: String) {
+    pub(super) fn fail(&mut self, path: String, reason: String, code: Option<ErrorCode>) {
         self.failed += 1;
         if self.failures.len() < FAILURES_KEPT_MAX {
-            self.failures.push(FileFailure { path, reason });
+            self.failures.push(FileFailure { path, reason, code });
         }
     }
 
