@@ -41,6 +41,8 @@ mod tests {
         let writer = File::create(&path).expect("create");
         let reader = File::open(&path).expect("open");
         let Ok(is_open) = is_open_for_writing(&reader) else {
+            let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
+            assert!(!in_ci, "no leases, and in CI this may not be skipped");
             println!("skipped: this file system has no leases");
             return;
         };
