@@ -52,7 +52,8 @@ impl Held {
         let outcome = self.client.finish();
         match outcome.status.code() {
             Some(0) => assert!(versions.contains(&digest(&self.copy)), "the copy is none of the versions"),
-            Some(1) => {
+            // It failed, or what the source has become is not found (4) or refused (5).
+            Some(1 | 4 | 5) => {
                 assert!(!self.copy.exists(), "a file was installed by a get that failed");
                 assert!(!outcome.stderr.is_empty());
             }
