@@ -98,13 +98,14 @@ impl<F: Clone> Session<F> {
 
     /// Takes a control message.
     pub(super) fn request(&mut self, envelope: Envelope, request: Result<Request, WireError>) {
-        let credit = self.shared.credits.of(&envelope);
         let request = match request {
             Ok(request) => request,
+            // Its envelope may be over the limits, so the client isn't remembered by it.
             Err(error) => {
                 return self.shared.error(&envelope, error.id, Failure::new(error.code, error.message));
             }
         };
+        let credit = self.shared.credits.of(&envelope);
         match request {
             Request::Hello => self.shared.reply(&envelope, &Reply::Hello(hello(self.can_follow))),
             Request::Credit { bytes } => credit.add(bytes),

@@ -346,3 +346,11 @@ fn clients_behind_a_proxy_have_their_own_ids_and_a_silent_one_gives_way() {
     session.request(client("active"), Ok(Request::Cancel { id: 0 }));
     assert_eq!(session.requests().count(), REQUESTS_MAX - 1);
 }
+
+#[test]
+fn a_refused_message_costs_other_clients_of_its_proxy_nothing() {
+    let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
+    session.request(vec![Bytes::from_static(b"idle")], Ok(Request::Credit { bytes: 5 }));
+    session.request(vec![Bytes::from(vec![b'x'; 2 * CREDIT_NAMES_BYTES_MAX])], Err(WireError::bad("too large")));
+    assert_eq!(session.shared.credits.available(), 5);
+}
