@@ -4,8 +4,7 @@ use std::hash::Hash;
 
 /// Items in a line for each key: lines are first in, first out. Tenants take turns, and so do the keys of one tenant.
 ///
-/// A key is unique among all tenants. Every method but `retain` takes the same time however many keys and tenants there
-/// are.
+/// A key is unique among all tenants. Every method takes the same time however many keys and tenants there are.
 ///
 /// ```
 /// use towpath_quota::FairQueue;
@@ -83,11 +82,5 @@ impl<T: Clone + Eq + Hash, K: Copy + Eq + Hash, I> FairQueue<T, K, I> {
     /// Removes a key with all its items.
     pub fn remove(&mut self, key: K) {
         self.turns.remove(&mut self.order, key);
-    }
-
-    /// Removes all keys, with their items, for which `is_kept` returns false. Looks at each key.
-    pub fn retain(&mut self, is_kept: impl Fn(K) -> bool) {
-        let removed: Vec<K> = self.turns.iter(&self.order).map(|(key, _)| key).filter(|key| !is_kept(*key)).collect();
-        removed.into_iter().for_each(|key| self.remove(key));
     }
 }

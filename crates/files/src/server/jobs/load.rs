@@ -61,9 +61,9 @@ impl Load<OpenFile> {
                 LoadHow::Unchanged | LoadHow::Compressed => Cut::May,
                 LoadHow::Rest => Cut::Was,
             };
-            let Requester { key: client, ticket: Ticket(request), .. } = requester;
+            let Requester { tenant, key: client, ticket: Ticket(request), .. } = requester;
             let device = file.stat.device;
-            pool.copies.push(Wanted { client, request, device, bytes, cut, what: (requester, self) });
+            pool.copies.push(Wanted { tenant, client, request, device, bytes, cut, what: (requester, self) });
             pool.start_copies();
             return None;
         }

@@ -1,9 +1,9 @@
 //! Memory for ranges of files that are not on a local disk.
 //!
 //! sendfile(2) can't be used for them: the page cache may drop such a range before a slow client takes it, and getting it again may take
-//! for ever. So it is copied into memory and stays there until it was sent. Ranges wait for memory; clients take turns, and so do the
-//! requests of one. Neither a client that doesn't read nor a device that hangs can use up the memory, and a client that has none of it
-//! gets a little in any case.
+//! for ever. So it is copied into memory and stays there until it was sent. Ranges wait for memory; tenants take turns, then the
+//! clients of one, then the requests of one client. Neither a client that doesn't read nor a device that hangs can use up the memory, and a
+//! client that has none of it gets a little in any case.
 //!
 //! This is no [`Quota`](towpath_quota::Quota): a grant is counted for the client, the device until it is read, and all together at
 //! once, may be a part of what was asked for, and what is free is kept for the range that has waited longest.
@@ -15,18 +15,23 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_buffers::PageBuffer;
-use towpath_quota::FairQueue;
+use towpath_quota::{FairQueue, Order, Turns};
 
 /// Memory of copies, and ranges `W` that wait for it. Used by the event thread only.
 pub(crate) struct Copies<W> {
     counts: Arc<Counts>,
-    /// By client, and by request with its client. The ranges of a request are sent in their order, so they are granted in it: else later
-    /// ones would take the memory that an earlier one waits for.
-    waiting: FairQueue<u64, (u64, u64), Wanted<W>>,
+    /// A queue for each client that waits, by tenant.
+    waiting: Turns<u64, u64, Requests<W>>,
+    order: Order,
 }
+
+/// The ranges of a client, by request. Those of a request are sent in their order, so they are granted in it: else later ones would take
+/// the memory that an earlier one waits for.
+type Requests<W> = FairQueue<(), u64, Wanted<W>>;
 
 /// A range that waits for memory.
 pub(crate) struct Wanted<W> {
+    pub(crate) tenant: u64,
     pub(crate) client: u64,
     pub(crate) request: u64,
     pub(crate) device: u64,
@@ -88,22 +93,22 @@ impl<W> Copies<W> {
     /// `wake` is called on any thread when there may be something for [`Copies::next`].
     pub(crate) fn new(wake: impl Fn() + Send + Sync + 'static) -> Copies<W> {
         let counts = Arc::new(Counts { held: Mutex::default(), wake: Box::new(wake) });
-        Copies { counts, waiting: FairQueue::default() }
+        Copies { counts, waiting: Turns::default(), order: Order::default() }
     }
 
     /// Queues a piece.
     pub(crate) fn push(&mut self, wanted: Wanted<W>) {
-        let (client, key) = (wanted.client, (wanted.client, wanted.request));
+        let (requests, ()) = self.waiting.line(&mut self.order, &wanted.tenant, wanted.client);
         match wanted.cut {
-            Cut::Was => self.waiting.push_front(&client, key, wanted),
-            Cut::Never | Cut::May => self.waiting.push(&client, key, wanted),
+            Cut::Was => requests.push_front(&(), wanted.request, wanted),
+            Cut::Never | Cut::May => requests.push(&(), wanted.request, wanted),
         }
         self.counts.lock().is_changed = true;
     }
 
     /// The next range that memory is granted to. Called until there is none.
     pub(crate) fn next(&mut self) -> Option<(W, Share)> {
-        if self.waiting.is_empty() {
+        if self.order.is_empty() {
             return None;
         }
         let counts = Arc::clone(&self.counts);
@@ -113,32 +118,43 @@ impl<W> Copies<W> {
         }
         let mut is_kept = false;
         let mut found = None;
-        for (key, wanted) in self.waiting.firsts() {
+        for (_, wanted) in self.waiting.iter(&self.order).flat_map(|(_, requests)| requests.firsts()) {
             if let Some((bytes, is_sure)) = held.room(wanted, &mut is_kept) {
-                found = Some((key, bytes, is_sure));
+                found = Some((wanted.client, wanted.request, bytes, is_sure));
                 break;
             }
         }
         held.is_changed = found.is_some();
-        let taken = found.and_then(|(key, bytes, is_sure)| {
-            let wanted = self.waiting.pop(key)?;
+        let taken = found.and_then(|(client, request, bytes, is_sure)| {
+            let (requests, ()) = self.waiting.get_mut(client)?;
+            let wanted = requests.pop(request)?;
+            let is_over = requests.is_empty();
+            self.waiting.end_turn(&mut self.order, client);
+            if is_over {
+                self.waiting.remove(&mut self.order, client);
+            }
             let share = held.grant(&counts, &wanted, bytes, is_sure);
             Some((wanted.what, share))
         });
-        held.is_awaited = !self.waiting.is_empty();
+        held.is_awaited = !self.order.is_empty();
         taken
     }
 
     /// Drops the waiting ranges of a client, or of one request.
     pub(crate) fn forget(&mut self, client: u64, request: Option<u64>) {
-        match request {
-            Some(request) => self.waiting.remove((client, request)),
-            None => self.waiting.retain(|(of, _)| of != client),
+        let is_over = self.waiting.get_mut(client).is_some_and(|(requests, ())| {
+            request.is_none_or(|request| {
+                requests.remove(request);
+                requests.is_empty()
+            })
+        });
+        if is_over {
+            self.waiting.remove(&mut self.order, client);
         }
         let mut held = self.counts.lock();
         // Memory may have been reserved for it.
         held.is_changed = true;
-        held.is_awaited = !self.waiting.is_empty();
+        held.is_awaited = !self.order.is_empty();
     }
 }
 

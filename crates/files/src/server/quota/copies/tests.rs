@@ -19,8 +19,16 @@ fn all(copies: &mut Copies<usize>) -> Vec<(usize, Share)> {
 }
 
 fn wanted(client: u64, device: u64, bytes: usize, may_be_cut: bool, what: usize) -> Wanted<usize> {
-    // Here each device has a request of its own.
-    Wanted { client, request: device, device, bytes, cut: if may_be_cut { Cut::May } else { Cut::Never }, what }
+    // Here each device has a request of its own, and two clients are one tenant.
+    Wanted {
+        tenant: client / 2,
+        client,
+        request: device,
+        device,
+        bytes,
+        cut: if may_be_cut { Cut::May } else { Cut::Never },
+        what,
+    }
 }
 
 fn is_empty<W>(copies: &Copies<W>) -> bool {
@@ -106,6 +114,21 @@ fn every_client_gets_its_guaranteed_minimum() {
     assert!(is_empty(&copies));
 }
 
+#[test]
+fn tenants_take_turns_then_their_clients_then_requests() {
+    let (mut copies, _) = copies();
+    let push = |copies: &mut Copies<usize>, tenant, client, request, what| {
+        copies.push(Wanted { tenant, client, request, device: 7, bytes: 1, cut: Cut::Never, what });
+    };
+    // Tenant 1 has clients 1, of three requests, and 2; tenant 2 has client 3.
+    for (what, (tenant, client, request)) in
+        (0..).zip([(1, 1, 1), (1, 1, 1), (1, 1, 2), (1, 1, 3), (1, 2, 4), (2, 3, 5), (2, 3, 5), (2, 3, 5)])
+    {
+        push(&mut copies, tenant, client, request, what);
+    }
+    assert_eq!(all(&mut copies).iter().map(|(what, _)| *what).collect::<Vec<_>>(), [0, 5, 4, 6, 2, 7, 3, 1]);
+}
+
 proptest! {
     #[test]
     fn limits_hold_and_every_range_is_granted_in_the_end(
@@ -169,7 +192,7 @@ proptest! {
         for (client, request, bytes) in tape {
             let what = numbers.next().unwrap();
             requests.entry((client, request)).or_default().push_back((what, bytes, None));
-            copies.push(Wanted { client, request, device: request % 2, bytes, cut: Cut::May, what });
+            copies.push(Wanted { tenant: client / 2, client, request, device: request % 2, bytes, cut: Cut::May, what });
         }
         loop {
             let granted = all(&mut copies);
@@ -183,7 +206,7 @@ proptest! {
                     let what = numbers.next().unwrap();
                     pieces.insert(at + 1, (what, left, None));
                     let &(client, request) = line;
-                    copies.push(Wanted { client, request, device: request % 2, bytes: left, cut: Cut::Was, what });
+                    copies.push(Wanted { tenant: client / 2, client, request, device: request % 2, bytes: left, cut: Cut::Was, what });
                 }
                 if let Some(device) = share.ahead.take() {
                     share.counts.give_back(|held| subtract(&mut held.ahead, device, share.bytes));
