@@ -22,7 +22,7 @@ impl Transfer {
                     let error = full(error)?;
                     self.totals.fail(self.listing.remote_path(&local), error.to_string(), None);
                 }
-                self.tree.done(local, is_ok);
+                self.tree.done(&local, is_ok);
                 Ok(())
             }
             DiskReport::Small { file, credit, result } => {

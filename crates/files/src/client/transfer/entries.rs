@@ -1,6 +1,6 @@
 //! Entries: what a source yields, and what the transfer does with each.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use super::Transfer;
 use super::command::{DiskCommand, FileKey, Version};
@@ -31,8 +31,8 @@ pub(super) enum Entry {
         /// Number that it has in common with other names of the same file.
         hard_link: Option<u64>,
     },
-    /// A directory.
-    Dir(ListedDir),
+    /// A directory, whose mode and time are set when nothing more is written below it.
+    Dir { local: RelPath, stat: DirStat },
     /// A symbolic link that stays inside the destination.
     Link { local: RelPath, target: Vec<u8>, modified: Timestamp },
 }
@@ -45,24 +45,14 @@ pub(super) struct Unusable {
     pub(super) reason: String,
 }
 
-/// A directory whose mode and time are set when nothing more is written below it.
-#[derive(Debug)]
-pub(super) struct ListedDir {
-    pub(super) local: RelPath,
-    pub(super) mode: u32,
-    pub(super) modified: Timestamp,
-}
-
 /// Directories and links, and inspections, which wait for them: a file is inspected only when nothing can stand in the place of a directory
 /// above it any more.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     /// Directories and links that the disk is making, or directories that it is finishing.
     pending: usize,
-    /// Directories that could not be made, which is reported once.
-    failed: HashSet<RelPath>,
-    /// Directories to be finished, by depth.
-    dirs: BTreeMap<usize, Vec<ListedDir>>,
+    /// Directories to be finished, by depth, but for those that could not be made.
+    dirs: BTreeMap<usize, BTreeMap<RelPath, DirStat>>,
     /// Memory that these take, in bytes.
     dirs_bytes: usize,
     /// Files to be inspected.
@@ -88,16 +78,16 @@ impl Tree {
     }
 
     /// The disk has made or finished a directory or link, or failed to.
-    pub(super) fn done(&mut self, local: RelPath, is_ok: bool) {
+    pub(super) fn done(&mut self, local: &RelPath, is_ok: bool) {
         self.pending = self.pending.saturating_sub(1);
-        if !is_ok {
-            self.failed.insert(local);
+        if !is_ok && let Some(dirs) = self.dirs.get_mut(&local.names().count()) {
+            dirs.remove(local);
         }
     }
 
-    fn finish_later(&mut self, dir: ListedDir) {
-        self.dirs_bytes += size_of::<ListedDir>() + dir.local.as_bytes().len();
-        self.dirs.entry(dir.local.names().count()).or_default().push(dir);
+    fn finish_later(&mut self, local: RelPath, stat: DirStat) {
+        self.dirs_bytes += size_of::<(RelPath, DirStat)>() + local.as_bytes().len();
+        self.dirs.entry(local.names().count()).or_default().insert(local, stat);
     }
 
     fn inspect(&mut self, file: FileKey) {
@@ -116,10 +106,9 @@ impl Tree {
     }
 
     /// The deepest directories that can be finished: `None` if all are. What is in a directory may be unreachable once it has its mode.
-    fn next_to_finish(&mut self) -> Option<Vec<ListedDir>> {
-        let (_, mut dirs) = self.dirs.pop_last()?;
+    fn next_to_finish(&mut self) -> Option<BTreeMap<RelPath, DirStat>> {
+        let (_, dirs) = self.dirs.pop_last()?;
         self.dirs_bytes = if self.dirs.is_empty() { 0 } else { self.dirs_bytes };
-        dirs.retain(|dir| !self.failed.contains(&dir.local));
         Some(dirs)
     }
 }
@@ -137,8 +126,8 @@ impl Transfer {
     /// A page of the listing arrived.
     pub(super) fn list_page(&mut self, page: ListPage) -> Result<(), TransferError> {
         let Some(Opened { base, name, dir }) = self.listing.page(page)? else { return self.take_entries() };
-        if let Some(DirStat { mode, mtime: modified }) = dir {
-            self.tree.finish_later(ListedDir { local: RelPath::root(), mode, modified });
+        if let Some(stat) = dir {
+            self.tree.finish_later(RelPath::root(), stat);
         }
         self.outputs.push_back(Output::OpenDestination { base, name, dir });
         Ok(())
@@ -167,10 +156,10 @@ impl Transfer {
                     self.begin_file(key);
                 }
             }
-            Entry::Dir(dir) => {
+            Entry::Dir { local, stat } => {
                 self.tree.begin();
-                self.command(DiskCommand::MakeDir { local: dir.local.clone() });
-                self.tree.finish_later(dir);
+                self.command(DiskCommand::MakeDir { local: local.clone() });
+                self.tree.finish_later(local, stat);
                 if self.tree.dirs_bytes > DIRS_BYTES_MAX {
                     return Err(TransferError::Limit(format!(
                         "the listing has over {DIRS_BYTES_MAX} bytes of directories"
@@ -222,11 +211,29 @@ impl Transfer {
     pub(super) fn pump_dirs(&mut self) -> bool {
         while self.tree.pending() == 0 {
             let Some(dirs) = self.tree.next_to_finish() else { return true };
-            for ListedDir { local, mode, modified } in dirs {
+            for (local, DirStat { mode, mtime: modified }) in dirs {
                 self.tree.begin();
                 self.command(DiskCommand::FinishDir { local, mode, modified });
             }
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_could_not_be_made_is_finished_when_it_comes_again() {
+        let mut tree = Tree::default();
+        let (dir, stat) = ("a/b".parse::<RelPath>().unwrap(), DirStat { mode: 0o755, mtime: Timestamp::default() });
+        for is_made in [false, true] {
+            tree.begin();
+            tree.finish_later(dir.clone(), stat);
+            tree.done(&dir, is_made);
+            assert_eq!(tree.next_to_finish().unwrap().contains_key(&dir), is_made);
+            assert!(tree.next_to_finish().is_none());
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
 use super::command::Version;
-use super::entries::{Entry, ListedDir, Unusable};
+use super::entries::{Entry, Unusable};
 use super::outcome::TransferError;
 use super::{Placement, Source};
 use crate::client::names;
@@ -233,8 +233,9 @@ impl Listing {
         let entry = self.entries.front().and_then(|entry| entry.path.to_rel_path().ok());
         let Source::Path(source) = &self.source else { return Ok(RelPath::root()) };
         let path = entry.filter(|path| source.is_root() || path == source);
-        let name = path.as_ref().and_then(RelPath::name).and_then(|name| RelPath::new(name).ok());
-        name.ok_or_else(|| TransferError::Protocol("a file is listed under another path".to_owned()))
+        path.as_ref()
+            .and_then(names::own_name)
+            .ok_or_else(|| TransferError::Protocol("a file is listed under another path".to_owned()))
     }
 
     /// Says where the files go: entries are yielded from now on.
@@ -298,7 +299,7 @@ impl Listing {
             EntryKind::Dir if matches!(self.placement, Some(Placement::As(_))) => {
                 Err("refused: a directory, where a file was listed".to_owned())
             }
-            EntryKind::Dir => Ok(Some(Entry::Dir(ListedDir { local, mode: entry.mode, modified: entry.mtime }))),
+            EntryKind::Dir => Ok(Some(Entry::Dir { local, stat: DirStat { mode: entry.mode, mtime: entry.mtime } })),
             EntryKind::Link if self.follow == FollowLinks::All => {
                 Err("a link, and this server doesn't follow links".to_owned())
             }
