@@ -12,8 +12,7 @@ const STATE_SUFFIX: &[u8] = b".state";
 /// The names of the partial file and of its state for a file of this name: `.tow-<16 hex digits of the BLAKE3 of the
 /// name>.part` and `.state`, beside it. A hash, since the name itself may be as long as names can be.
 pub fn partial_names(name: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    let hash = blake3::hash(name).to_hex();
-    with_stem(hash.as_bytes().get(..TRANSFER_HASH_DIGITS).unwrap_or_default())
+    with_stem(&hash_digits(name))
 }
 
 /// Names of a partial file and its state that nobody can take in advance.
@@ -21,19 +20,26 @@ pub fn random_names() -> (Vec<u8>, Vec<u8>) {
     with_stem(format!("{:016x}", RandomState::new().hash_one(0)).as_bytes())
 }
 
+fn hash_digits(bytes: &[u8]) -> Vec<u8> {
+    let hash = blake3::hash(bytes).to_hex();
+    hash.as_bytes().get(..TRANSFER_HASH_DIGITS).unwrap_or_default().to_vec()
+}
+
 fn with_stem(digits: &[u8]) -> (Vec<u8>, Vec<u8>) {
     ([TRANSFER_PREFIX, digits, PART_SUFFIX].concat(), [TRANSFER_PREFIX, digits, STATE_SUFFIX].concat())
 }
 
-/// The name of the record of a follower of this source.
-pub fn follow_name(source: &Source) -> Vec<u8> {
-    let key = match source {
+/// What stands for a source in the names of files that belong to all of it. No file has such a name, as it has slashes.
+pub fn source_key(source: &Source) -> Vec<u8> {
+    match source {
         Source::Path(path) => [b"/path/", path.as_bytes()].concat(),
         Source::Glob(glob) => [b"/glob/", glob.as_bytes()].concat(),
-    };
-    let hash = blake3::hash(&key).to_hex();
-    let digits = hash.as_bytes().get(..TRANSFER_HASH_DIGITS).unwrap_or_default();
-    [TRANSFER_PREFIX, digits, b".follow"].concat()
+    }
+}
+
+/// The name of the record of a follower of this source.
+pub fn follow_name(source: &Source) -> Vec<u8> {
+    [TRANSFER_PREFIX, &hash_digits(&source_key(source)), b".follow"].concat()
 }
 
 /// The last name of a path, as a path.

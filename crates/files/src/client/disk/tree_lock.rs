@@ -9,7 +9,7 @@ use std::fs::File;
 use super::destination::Destination;
 use super::lock::{Unclaimed, claim, displace, has_name, hold};
 use super::partial::PARTIAL_MODE;
-use crate::client::names::partial_names;
+use crate::client::names::{partial_names, source_key};
 use crate::client::transfer::Source;
 use crate::root::{Dir, RootError};
 
@@ -31,12 +31,7 @@ pub(super) struct Held(pub(super) String);
 impl TreeLock {
     /// Takes the lock. `None` if no file can be made or locked: each file then tells what can be written.
     pub(super) fn take(destination: &Destination, dir: Dir, source: &Source) -> Result<Option<TreeLock>, Held> {
-        // No name has a slash in it.
-        let key = match source {
-            Source::Path(path) => [b"/path/", path.as_bytes()].concat(),
-            Source::Glob(glob) => [b"/glob/", glob.as_bytes()].concat(),
-        };
-        let names = partial_names(&key);
+        let names = partial_names(&source_key(source));
         let name = &names.0;
         let held = || Held(String::from_utf8_lossy(name).into_owned());
         for _ in 0..ATTEMPTS_MAX {
