@@ -9,7 +9,7 @@ import zmq
 
 from conftest import DEADLINE_SECONDS, TOW
 from native_client import Client, name_of
-from test_plain_dialect import MODELS, NAMES, one_by_one
+from test_plain_dialect import MODELS, NAMES, all_at_once, one_by_one
 
 REQ_OPTIONS = [{}, {"REQ_CORRELATE": 1}, {"REQ_CORRELATE": 1, "REQ_RELAXED": 1}]
 
@@ -98,13 +98,7 @@ def test_clients_of_one_proxy_at_once(serve, connected, proxied, tree):
     root, contents = tree
     endpoint = proxied(serve(root))
     dealers = [connected(endpoint) for _ in range(10)]
-    for dealer in dealers:
-        dealer.send_multipart([b"fetch", b"big"])
-    for dealer in dealers:
-        received = b""
-        while chunk := dealer.recv():
-            received += chunk
-        assert received == contents["big"]
+    all_at_once(dealers, b"big", contents["big"])
     # All use the same ids, and the credit of each is its own.
     clients = [Client(connected(endpoint)) for _ in range(10)]
     for client in clients:

@@ -54,6 +54,17 @@ def ten_ahead(dealer, *path: bytes, chunk_size=CHUNK, ahead=10) -> bytes:
     return content
 
 
+def all_at_once(dealers, name: bytes, content: bytes) -> None:
+    """Several dealers ask for a whole file before any of them reads."""
+    for dealer in dealers:
+        dealer.send_multipart([b"fetch", name])
+    for dealer in dealers:
+        received = b""
+        while chunk := dealer.recv():
+            received += chunk
+        assert received == content
+
+
 MODELS = [whole_at_once, one_by_one, ten_ahead]
 
 
@@ -154,13 +165,7 @@ def test_many_clients_at_once(serve, connected, tree):
     root, contents = tree
     server = serve(root)
     dealers = [connected(server, RCVHWM=2) for _ in range(50)]
-    for dealer in dealers:
-        dealer.send_multipart([b"fetch", b"big"])
-    for dealer in dealers:
-        received = b""
-        while chunk := dealer.recv():
-            received += chunk
-        assert received == contents["big"]
+    all_at_once(dealers, b"big", contents["big"])
 
 
 def test_whole_file_is_queued_without_memory(serve, connected, tmp_path):

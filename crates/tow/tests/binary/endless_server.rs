@@ -1,51 +1,30 @@
 //! Servers that keep a client busy for ever, at no cost to themselves. The client ends by its limits, or because nothing happens.
 
 use std::io;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
 use crate::support::process::{Outcome, get_command, run};
-use crate::support::wire::{END, HOLE, Piece, Wire, data_message};
+use crate::support::wire::{END, HOLE, Piece, Wire, WireServer, data_message};
 
 const TIB: u64 = 1 << 40;
 const MTIME: [u64; 2] = [1_700_000_000, 0];
 
 /// Runs `tow get / copy` with these options against a server whose answers to a list or fetch are written by `answer`.
 fn get_from(options: &[&str], answer: impl Fn(&mut Wire, &Value) -> io::Result<()> + Send + Sync + 'static) -> Outcome {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
-    let port = listener.local_addr().expect("address").port();
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    let thread = std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            if stopped.load(Ordering::Relaxed) {
-                return;
+    let server = WireServer::start(move |wire| {
+        loop {
+            let frames = wire.receive()?;
+            let request = frames.get(1).and_then(|text| serde_json::from_slice::<Value>(text).ok());
+            if let Some(request) = request.filter(|request| request["op"] != "hello") {
+                answer(wire, &request)?;
             }
-            let mut wire = Wire::on(stream);
-            // Ends with the connection.
-            let _ = wire.handshake("ROUTER").and_then(|()| {
-                loop {
-                    let frames = wire.receive()?;
-                    let request = frames.get(1).and_then(|text| serde_json::from_slice::<Value>(text).ok());
-                    if let Some(request) = request.filter(|request| request["op"] != "hello") {
-                        answer(&mut wire, &request)?;
-                    }
-                }
-                #[allow(unreachable_code)]
-                Ok(())
-            });
         }
     });
     let folder = tempdir().expect("a folder");
-    let outcome = run(get_command(&format!("tcp://127.0.0.1:{port}/"), &folder.path().join("copy")).args(options));
-    stop.store(true, Ordering::Relaxed);
-    // Wakes the listener, so that its thread ends.
-    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connect");
-    thread.join().expect("the server doesn't panic");
+    let url = format!("tcp://127.0.0.1:{}/", server.port);
+    let outcome = run(get_command(&url, &folder.path().join("copy")).args(options));
     assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
     outcome.expect_code(1)
 }

@@ -3,18 +3,15 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
 use crate::support::process::{Outcome, get, get_command, run};
 use crate::support::tree::{snapshot, write};
-use crate::support::wire::{END, HOLE, Piece, Wire, ZSTD, data_message, long_header};
+use crate::support::wire::{END, HOLE, Piece, Wire, WireServer, ZSTD, data_message, long_header};
 
 const EVIL: &[u8] = b"written by a hostile server";
 
@@ -71,55 +68,13 @@ fn directory(path: &str) -> Value {
     json!({"path": path, "type": "dir", "size": 0, "mtime": [1_700_000_000, 0], "mode": 0o755})
 }
 
-/// Server with answers made up by the test.
-struct Hostile {
-    port: u16,
-    stop: Arc<AtomicBool>,
+/// A server with these answers. Without `files` it closes the connection at every fetch.
+fn hostile(entries: Vec<Value>, files: Option<Vec<Lie>>) -> WireServer {
+    WireServer::start(move |wire| converse(wire, &entries, files.as_deref()))
 }
 
-impl Hostile {
-    fn start(entries: Vec<Value>, files: Vec<Lie>) -> Self {
-        Self::with(entries, Some(files))
-    }
-
-    /// A server that closes the connection at every fetch.
-    fn breaking_at_fetch(entries: Vec<Value>) -> Self {
-        Self::with(entries, None)
-    }
-
-    fn with(entries: Vec<Value>, files: Option<Vec<Lie>>) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
-        let port = listener.local_addr().expect("address").port();
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let script = Arc::new((entries, files));
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                if stopped.load(Ordering::Relaxed) {
-                    return;
-                }
-                let script = Arc::clone(&script);
-                std::thread::spawn(move || {
-                    let mut wire = Wire::on(stream);
-                    // Ends with the connection.
-                    let _ = wire.handshake("ROUTER").and_then(|()| converse(&mut wire, &script.0, script.1.as_deref()));
-                });
-            }
-        });
-        Self { port, stop }
-    }
-
-    fn url(&self) -> String {
-        format!("tcp://127.0.0.1:{}/", self.port)
-    }
-}
-
-impl Drop for Hostile {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // Wakes the listener, so that its thread ends.
-        let _ = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
-    }
+fn url_of(server: &WireServer) -> String {
+    format!("tcp://127.0.0.1:{}/", server.port)
 }
 
 /// Answers requests until the client leaves.
@@ -189,8 +144,8 @@ fn get_from(entries: Vec<Value>, files: Vec<Lie>, prepare: impl FnOnce(&Path)) -
     fs::create_dir(arena.join("copy")).expect("mkdir");
     prepare(&arena);
     let before = snapshot(&arena.join("outside"));
-    let server = Hostile::start(entries, files);
-    let outcome = get(&server.url(), &arena.join("copy"));
+    let server = hostile(entries, Some(files));
+    let outcome = get(&url_of(&server), &arena.join("copy"));
     assert_eq!(snapshot(&arena.join("outside")), before, "it wrote outside: {}", outcome.stderr);
     let names: Vec<_> = fs::read_dir(&arena).expect("read").map(|entry| entry.expect("read").file_name()).collect();
     assert_eq!(names.len(), 2, "it wrote outside: {names:?}");
@@ -344,42 +299,26 @@ fn listing_with_wrong_types_is_refused() {
 fn server_that_closes_every_connection_is_given_up() {
     let file = Lie::honest("file", EVIL);
     for destination in ["copy", "-"] {
-        let server = Hostile::breaking_at_fetch(vec![file.entry()]);
+        let server = hostile(vec![file.entry()], None);
         let folder = tempdir().expect("a folder");
         let destination = if destination == "-" { "-".into() } else { folder.path().join(destination) };
-        let outcome = get(&format!("{}file", server.url()), &destination).expect_code(1);
+        let outcome = get(&format!("{}file", url_of(&server)), &destination).expect_code(1);
         assert!(outcome.stderr.contains("broke"), "{}", outcome.stderr);
     }
 }
 
 #[test]
 fn oversized_frames_are_refused_by_the_client() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
-    let port = listener.local_addr().expect("address").port();
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    let thread = std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            if stopped.load(Ordering::Relaxed) {
-                return;
-            }
-            let mut wire = Wire::on(stream);
-            // The client may close at any time.
-            let _ = wire.handshake("ROUTER").and_then(|()| {
-                wire.receive()?;
-                wire.write(&long_header(0, 1 << 63))?;
-                wire.write(&[0; 1000])
-            });
-        }
+    let server = WireServer::start(|wire| {
+        wire.receive()?;
+        wire.write(&long_header(0, 1 << 63))?;
+        wire.write(&[0; 1000])
     });
     let folder = tempdir().expect("a folder");
-    let mut command = get_command(&format!("tcp://127.0.0.1:{port}/x"), &folder.path().join("copy"));
+    let mut command = get_command(&format!("{}x", url_of(&server)), &folder.path().join("copy"));
     // The client reconnects until the idle timeout.
     let outcome = run(command.args(["--timeout", "5"])).expect_code(1);
     assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
-    stop.store(true, Ordering::Relaxed);
-    std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connect");
-    thread.join().expect("the server doesn't panic");
 }
 
 /// zstd frame of `count` zeros.

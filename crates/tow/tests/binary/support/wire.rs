@@ -1,7 +1,10 @@
 //! ZMTP and the files protocol by hand, without code of the product, as a hostile peer writes them.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use serde_json::Value;
 
@@ -258,5 +261,43 @@ impl Wire {
                 Err(_) => return,
             }
         }
+    }
+}
+
+/// A server whose words are the test's: it serves one connection after another until it is dropped.
+pub struct WireServer {
+    pub port: u16,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl WireServer {
+    /// `serve` is given each connection after the NULL handshake. Its errors end the connection, as the client does at
+    /// any time.
+    pub fn start(serve: impl Fn(&mut Wire) -> io::Result<()> + Send + 'static) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
+        let port = listener.local_addr().expect("address").port();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if stopped.load(Ordering::Relaxed) {
+                    return;
+                }
+                let mut wire = Wire::on(stream);
+                let _ = wire.handshake("ROUTER").and_then(|()| serve(&mut wire));
+            }
+        });
+        Self { port, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for WireServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // Wakes the listener, so that its thread ends.
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+        let is_panic = self.thread.take().is_some_and(|thread| thread.join().is_err());
+        assert!(!is_panic || std::thread::panicking(), "the server panicked");
     }
 }
