@@ -55,6 +55,11 @@ impl<T: Clone + Eq + Hash, K: Copy + Eq + Hash, I> FairQueue<T, K, I> {
         self.turns.iter(&self.order).filter_map(|(key, line)| Some((key, line.front()?)))
     }
 
+    /// The first item of a key's line.
+    pub fn first(&self, key: K) -> Option<&I> {
+        self.turns.get(key)?.front()
+    }
+
     /// Whether an item of this key waits.
     pub fn contains(&self, key: K) -> bool {
         self.turns.get(key).is_some()

@@ -112,6 +112,7 @@ proptest! {
             let expected: Vec<_> = lines().map(|(key, line)| (*key, line[0])).collect();
             prop_assert_eq!(firsts, expected);
             prop_assert_eq!(queue.is_empty(), model.is_empty());
+            prop_assert_eq!(queue.first(key), lines().find(|(of, _)| *of == key).map(|(_, line)| &line[0]));
             prop_assert_eq!(queue.contains(key), lines().any(|(of, _)| *of == key));
         }
     }

@@ -7,6 +7,7 @@ use super::settings::{Millis, Settings};
 use super::tenants::{NOBODY, left_of_share};
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope, TenantKey};
 use bytes::Bytes;
+use std::collections::VecDeque;
 use towpath_quota::FairQueue;
 use towpath_requests::body::Body;
 use towpath_requests::is_built_in;
@@ -50,13 +51,18 @@ fn below(length: usize, most: usize, divisor: usize) -> bool {
     length < (most / divisor).max(1)
 }
 
+/// Paused clients that are looked at in one tick.
+const LOOKS_PER_TICK: usize = 64;
+
 /// Stock clients that aren't read, because they can't act on a refusal.
 #[derive(Debug, Default)]
 pub(super) struct PausedClients {
     /// With the service whose queue each waits for. By name, since keys are reused.
     queue: FairQueue<TenantKey, SessionKey, Bytes>,
-    /// Memory was freed since the queue was last looked at.
+    /// Memory was freed, or a client resumed, since the clients were last looked at from the first one on.
     pub memory_freed: bool,
+    /// Clients left for the next ticks to look at, in the order of turns. Some may have gone.
+    unseen: VecDeque<SessionKey>,
     /// Clients looked at.
     #[cfg(test)]
     pub looks: usize,
@@ -66,7 +72,7 @@ impl PausedClients {
     /// Whether memory was freed that a paused client may use.
     #[inline]
     fn may_resume(&self) -> bool {
-        self.memory_freed && !self.queue.is_empty()
+        (self.memory_freed || !self.unseen.is_empty()) && !self.queue.is_empty()
     }
 
     pub fn remove(&mut self, key: SessionKey) {
@@ -241,26 +247,43 @@ impl Core {
 
     /// Resumes stock clients below half of their own limits, in turn: all of them if the shared memory is half free, otherwise one in
     /// each tick. Numbered clients may fill more than half of it with unconfirmed outcomes for hours.
+    ///
+    /// A tick looks at some clients and leaves the others to the next ones: thousands may wait for one queue, or for the share of one tenant,
+    /// and each request that ends frees memory.
     pub(super) fn resume_clients(&mut self) {
-        let mut resumed = Vec::new();
-        #[cfg(test)]
-        let mut looks = 0;
-        for (key, service) in self.paused.queue.firsts() {
+        let PausedClients { queue, memory_freed, unseen, .. } = &mut self.paused;
+        let from_first = unseen.is_empty();
+        let keys: Vec<SessionKey> = if from_first {
+            *memory_freed = false;
+            queue.firsts().map(|(key, _)| key).take(LOOKS_PER_TICK).collect()
+        } else {
+            unseen.drain(..unseen.len().min(LOOKS_PER_TICK)).collect()
+        };
+        let (mut resumed, mut has_room) = (Vec::new(), true);
+        for key in keys {
             let shared = if resumed.is_empty() { 1 } else { 2 };
-            // The others aren't looked at: there may be thousands.
-            if !self.is_below_shared_limits(shared) {
+            has_room = self.is_below_shared_limits(shared);
+            if !has_room {
                 break;
             }
+            let Some(service) = self.paused.queue.first(key) else { continue };
             #[cfg(test)]
             {
-                looks += 1;
+                self.paused.looks += 1;
             }
             if self.is_below_limits(key, self.services.find_by_name(service), 2, shared) {
                 resumed.push(key);
             }
         }
+        let PausedClients { queue, memory_freed, unseen, .. } = &mut self.paused;
+        if !has_room {
+            unseen.clear();
+            *memory_freed = false;
+        } else if from_first {
+            unseen.extend(queue.firsts().map(|(key, _)| key).skip(LOOKS_PER_TICK));
+        }
         for &key in &resumed {
-            self.paused.queue.pop(key);
+            queue.pop(key);
             let session = &mut self.sessions[key];
             session.paused = false;
             if let Some(peer) = session.peer {
@@ -268,11 +291,7 @@ impl Core {
             }
         }
         // The resumed client may send nothing: then it is the next one's turn.
-        self.paused.memory_freed = !resumed.is_empty() && !self.paused.queue.is_empty();
-        #[cfg(test)]
-        {
-            self.paused.looks += looks;
-        }
+        *memory_freed |= !resumed.is_empty() && !queue.is_empty();
     }
 
     /// The driver couldn't take in a numbered client's request. `retry_ms`: when the client may try again; 0: never.

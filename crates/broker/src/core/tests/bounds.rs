@@ -119,6 +119,34 @@ fn resuming_one_client_does_not_look_at_all() {
 }
 
 #[test]
+fn a_tick_looks_at_few_of_the_clients_that_wait_for_one_queue() {
+    const ALL: Peer = 400;
+    const WORKER: Peer = ALL;
+    const LOOKS_MAX: usize = 64;
+    let mut core = Core::new(Settings { service_requests_max: 100, ..Settings::default() });
+    (0..ALL).for_each(|peer| core.stock_request(0, peer, true, None, b"echo", Body::default()));
+    assert_eq!(core.paused.len(), ALL as usize - 99);
+    core.worker_ready(0, WORKER, Kind::Numbered, b"echo", 1);
+    let (mut served, mut looks) = (0, 0);
+    while let Some((worker, token, _)) = dispatched(&mut core).pop() {
+        core.worker_reply(0, worker, &token, Status::OK, None, Body::default());
+        core.tick(0);
+        served += 1;
+        let before = std::mem::replace(&mut looks, core.paused.looks);
+        assert!(looks - before <= LOOKS_MAX, "{} looks", looks - before);
+    }
+    assert_eq!(served, ALL);
+    // Nobody has to send anything before the last of them are looked at.
+    for _ in 0..ALL {
+        if core.next_deadline() > 0 {
+            break;
+        }
+        core.tick(0);
+    }
+    assert_eq!(core.paused.len(), 0);
+}
+
+#[test]
 fn a_blocked_client_gets_no_builtin_answers() {
     let mut core = core();
     core.stock_request(0, 1, true, None, b"mmi.queue", Body::default());
