@@ -5,6 +5,7 @@ use super::encode::{give_up, set_reading};
 use crate::store::{LostBody, Store};
 use crate::transport::Transport;
 use bytes::Bytes;
+use std::collections::HashSet;
 use towpath_journal::spool::{BodyOf, NoRoom};
 use towpath_requests::assembler::{self, Destination, Progress};
 use towpath_requests::body::{Arriving, Body};
@@ -239,14 +240,22 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             return;
         }
         self.prune_spool_queue();
-        // Those whose tenant has its share are left out, and wait on in their order.
+        // A tenant that has its share is left out, with all its clients: a small body doesn't overtake a large one.
+        let mut left_out = HashSet::new();
         for index in 0..self.spool_queue.len() {
             let Some(&id) = self.spool_queue.get(index) else { break };
             let Some(connection) = self.connections.of(id) else { continue };
             let Some(length) = connection.assembler.waits_for_room() else { continue };
-            match self.store.spool(BodyOf::Request, self.transport.tenant(id).as_ref(), length) {
+            let tenant = self.transport.tenant(id);
+            if left_out.contains(&tenant) {
+                continue;
+            }
+            match self.store.spool(BodyOf::Request, tenant.as_ref(), length) {
                 Ok(ticket) => connection.assembler.resume(ticket),
-                Err(NoRoom::Share) => continue,
+                Err(NoRoom::Share) => {
+                    left_out.insert(tenant);
+                    continue;
+                }
                 Err(_) => break,
             }
             set_reading(&mut self.transport, connection);
@@ -310,8 +319,9 @@ mod tests {
     use super::*;
     use crate::core::{Kind, Peer};
     use crate::dispatch::connection::PeerProtocol;
-    use crate::dispatch::tests::connected;
+    use crate::dispatch::tests::{connected, connected_with};
     use crate::server::Broker;
+    use std::time::{Duration, Instant};
     use towpath_requests::assembler::BodySink;
     use towpath_requests::numbered::{Block, ClientId, Status};
 
@@ -345,5 +355,30 @@ mod tests {
         broker.dispatch.on_written(id, number, Attached::Nothing);
         assert!(broker.dispatch.connections.of(id).is_none() && held(&broker).is_none());
         assert_eq!(broker.dispatch.core.services().next().unwrap().waiting, 1, "what it had done is done");
+    }
+
+    #[test]
+    fn a_small_body_does_not_overtake_a_large_one_of_its_tenant() {
+        let (mut broker, _peers) = connected_with(2, |options| options.max_spool_bytes = Some(16 << 10));
+        let [first, second] = [0, 1].map(|peer| broker.dispatch.connections.find(peer).unwrap().id);
+        let tenant = broker.dispatch.transport.tenant(first);
+        let mut held = broker.dispatch.store.spool(BodyOf::Request, tenant.as_ref(), 8_192).unwrap();
+        held.write(Bytes::from(vec![0; 8_192])).unwrap();
+        let head = || ["", "MDPC01", "work"].into_iter().map(Bytes::from).collect::<Frames>();
+        // Of the 12 KiB that requests may have, the first one has to wait for some. The second one has room.
+        for (id, length) in [(first, 6_000), (second, 1)] {
+            broker.dispatch.on_body_start(id, head(), length, false);
+        }
+        let mut waiting = || {
+            broker.dispatch.make_room();
+            broker.dispatch.spool_queue.len()
+        };
+        assert_eq!(waiting(), 2);
+        drop(held);
+        let start = Instant::now();
+        while waiting() > 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "there is room");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -218,7 +218,14 @@ mod tests {
 
     /// A broker with this many silent connections, in slots from 0, and the other side of them.
     pub fn connected(count: usize) -> (Broker, Hub) {
-        let mut broker = Broker::bind(BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()])).unwrap();
+        connected_with(count, |_| ())
+    }
+
+    /// The same, with options of its own.
+    pub fn connected_with(count: usize, change: impl FnOnce(&mut BrokerOptions)) -> (Broker, Hub) {
+        let mut options = BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
+        change(&mut options);
+        let mut broker = Broker::bind(options).unwrap();
         let mut peers = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
         (0..count).for_each(|_| peers.connect_once(&broker.endpoints()[0].clone()));
         let start = Instant::now();
