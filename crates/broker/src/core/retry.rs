@@ -65,7 +65,7 @@ impl Core {
         let Ticket { slot, generation, .. } = Ticket::read(token);
         let request = self.requests.find(slot, generation)?;
         let hasher = match self.sessions[request.session].client {
-            // Of this name at every broker. Only who knows the client's id can tell it.
+            // The same at every broker, and computed only by those who know the client's id.
             Some(client) => {
                 let mut hasher = SipHasher24::new_with_key(&client.0);
                 hasher.write_u64(request.number);
@@ -95,7 +95,6 @@ impl Core {
         while self.retries.next() <= now
             && let Some((_, slot)) = self.retries.0.pop_first()
         {
-            self.requests.at_mut(slot).state = State::Waiting;
             self.enqueue(slot, Place::Back);
             self.dispatch(now, self.requests.at(slot).service);
         }

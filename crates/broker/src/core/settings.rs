@@ -43,7 +43,7 @@ pub struct Settings {
     pub ttl_ms: Millis,
     /// The most that a client may ask for. A request that asks for more gets this.
     pub ttl_max_ms: Millis,
-    /// Attempts at a request before it is given up, because each time its worker went.
+    /// Attempts at a request before it is given up, because each time its worker went or asked for another attempt.
     pub attempts_max: u16,
     /// How long a worker may have a request. `None`: as long as it is connected.
     pub busy_timeout_ms: Option<Millis>,
