@@ -288,6 +288,6 @@ impl Core {
         self.check_tenants();
         self.check_untried();
         self.sessions.check();
-        self.services.check(&self.requests);
+        self.services.check(&self.requests, &self.sessions);
     }
 }

@@ -3,11 +3,12 @@
 use super::dead_letter::canonical_name;
 use super::reply_budget::ServiceReplies;
 use super::requests::{List, Requests, State};
+use super::session::Sessions;
 use super::{Core, ServiceKey, SessionKey, TenantKey, WorkerKey};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use towpath_quota::{Order, Turns};
 use towpath_requests::body::Body;
 
@@ -177,6 +178,21 @@ impl Services {
         }
     }
 
+    /// Makes a session's waiting requests for these services another tenant's. Their next turn is behind the tenant's others.
+    pub fn move_lines(&mut self, requests: &Requests, session: SessionKey, to: TenantKey, of: BTreeSet<ServiceKey>) {
+        for service in of {
+            let key = (service, session);
+            let order = &mut self.slab[service as usize].waiting.order;
+            let Some((line, of_former)) = self.lines.get_mut(key) else { continue };
+            let line = std::mem::take(line);
+            requests.listed(&line).for_each(|slot| of_former.remove(&requests.at(slot).body));
+            self.lines.remove(order, key);
+            let (its, of_tenant) = self.lines.line(order, &(service, to), key);
+            requests.listed(&line).for_each(|slot| of_tenant.add(&requests.at(slot).body));
+            *its = line;
+        }
+    }
+
     /// The request whose turn it is.
     #[inline]
     pub fn first_waiting(&self, key: ServiceKey) -> Option<u32> {
@@ -215,21 +231,26 @@ impl Services {
         self.slab.get_mut(key as usize)
     }
 
-    /// Panics if a queue's sums aren't those of its requests, or a name leads to another service.
-    pub fn check(&self, requests: &Requests) {
+    /// Panics if the sums of a queue or of a tenant in it aren't those of its requests, or a name leads to another service.
+    pub fn check(&self, requests: &Requests, sessions: &Sessions) {
         assert_eq!(self.slab.len(), self.by_name.len());
         for (key, service) in self.iter() {
             assert_eq!(self.by_name.get(&service.name), Some(&key));
             let mut sums = WaitingSums::default();
+            let mut of_tenants: HashMap<TenantKey, WaitingSums> = HashMap::new();
             for ((of, session), line) in self.lines.iter(&service.waiting.order) {
                 assert!(of == key && line.len > 0, "a line without requests, or of another service");
                 for slot in requests.listed(line) {
                     let request = requests.at(slot);
                     assert_eq!((request.state, request.service, request.session), (State::Waiting, key, session));
                     sums.add(&request.body);
+                    of_tenants.entry(sessions[session].tenant).or_default().add(&request.body);
                 }
             }
             assert_eq!(sums, service.waiting.sums, "a service's queue");
+            for (tenant, sums) in of_tenants {
+                assert_eq!(sums, self.waiting_of(key, tenant), "a tenant's part of a service's queue");
+            }
         }
     }
 

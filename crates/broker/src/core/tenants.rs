@@ -2,6 +2,7 @@
 //!
 //! Clients of one tenant have one turn in a service's queue, and one share of everything that is limited.
 
+use super::requests::State;
 use super::{Core, Peer, SessionKey, TenantKey};
 use foldhash::fast::FixedState;
 use slab::Slab;
@@ -112,7 +113,7 @@ impl Core {
         self.tenants.connected(peer, tenant);
     }
 
-    /// Makes a session, with all that it has, another tenant's. Requests that wait keep their turns.
+    /// Makes a session, with all that it has, another tenant's.
     pub(super) fn set_tenant(&mut self, key: SessionKey, tenant: TenantKey) {
         let session = &mut self.sessions[key];
         let (requests, bytes, unconfirmed) = (session.requests.len(), session.bytes, session.replies.unconfirmed());
@@ -120,6 +121,9 @@ impl Core {
         if former == tenant {
             return;
         }
+        let slots = session.requests.slots().map(|slot| self.requests.at(slot));
+        let waiting = slots.filter(|request| request.state == State::Waiting).map(|request| request.service).collect();
+        self.services.move_lines(&self.requests, key, tenant, waiting);
         let holdings = self.tenants.at_mut(former);
         holdings.requests -= requests;
         holdings.bytes -= bytes;

@@ -206,6 +206,22 @@ fn a_client_that_moves_takes_what_it_has_with_it() {
     client(&mut core, 3, 7);
     ask(&mut core, 3, [1], b"nobody");
     assert_eq!(refused(&actions(&mut core)), 0);
+    core.check();
+
+    // In a service's queue it has the turns of the new address, and counts in its share.
+    let mut core = Core::new(Settings { service_requests_max: 40, ..Settings::default() });
+    for (peer, of, count) in [(1, 7, 38), (2, 7, 2), (3, 8, 2)] {
+        client(&mut core, peer, of);
+        ask(&mut core, peer, 1..=count, b"echo");
+    }
+    core.connected(4, tenant(8));
+    core.client_hello(1, 4, ClientId([1; 16]), 1);
+    core.check();
+    actions(&mut core);
+    ask(&mut core, 4, [39], b"echo");
+    assert_eq!(refused(&actions(&mut core)), 1);
+    core.worker_ready(1, 9, Kind::Stock, b"echo", 1);
+    assert_eq!(served(&mut core, 9, 6), ["2/1", "3/1", "2/2", "1/1", "3/2", "1/2"]);
 }
 
 #[test]

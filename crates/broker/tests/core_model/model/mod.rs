@@ -330,7 +330,7 @@ impl Model {
         let key = known.unwrap_or_else(|| self.add_session(Some(client), None));
         let tenant = self.tenant_of(peer);
         let session = self.sessions.at(key);
-        session.tenant = tenant;
+        let has_moved = std::mem::replace(&mut session.tenant, tenant) != tenant;
         session.blocked = false;
         session.connections += 1;
         if let Some(former) = session.peer.replace(peer) {
@@ -339,6 +339,9 @@ impl Model {
         }
         self.roles.insert(peer, Role::Client(key));
         self.seen.push(Seen::Welcome(peer));
+        if has_moved {
+            self.queues.values_mut().for_each(|queue| queue.move_to(tenant, key));
+        }
         self.forget_range(now, key, 0..first);
         self.add_confirmed(key, 0..first);
         self.unpark(key);

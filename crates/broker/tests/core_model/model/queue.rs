@@ -24,6 +24,15 @@ impl Queue {
         (at, line)
     }
 
+    /// Makes a client's requests another tenant's.
+    pub fn move_to(&mut self, tenant: u8, client: usize) {
+        let lines = self.0.iter().flat_map(|(_, lines)| lines);
+        let moved: Vec<usize> =
+            lines.filter(|(of, _)| *of == client).flat_map(|(_, requests)| requests).copied().collect();
+        moved.iter().for_each(|request| self.remove(*request));
+        moved.into_iter().for_each(|request| self.push_back(tenant, client, request));
+    }
+
     pub fn push_back(&mut self, tenant: u8, client: usize, request: usize) {
         let (at, line) = self.place(tenant, client);
         self.0[at].1[line].1.push(request);
