@@ -1,5 +1,9 @@
 //! Page-aligned buffers for file data that the kernel copies.
 
+mod mapped;
+
+pub use mapped::MappedBuffer;
+
 use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::fd::AsFd;

@@ -8,7 +8,7 @@ use crate::protocol::ErrorCode;
 use crate::root::{FileStat, Root, RootError};
 use std::fs::File;
 use std::sync::Arc;
-use towpath_buffers::PageBuffer;
+use towpath_buffers::{MappedBuffer, PageBuffer};
 
 /// An open regular file with its metadata at opening, which identifies the version. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -42,12 +42,11 @@ impl OpenFile {
         Ok(opened.map(|(file, stat)| OpenFile { file: Arc::new(handle(file, None)), stat, is_local: true }))
     }
 
-    /// Appends the file up to this size, or a little more, and returns the number of bytes. Blocks.
-    pub(super) fn append(&self, buffer: &mut PageBuffer, size: usize) -> Result<usize, Failure> {
+    /// Appends the file up to this size, or a little more, as far as there is room, and returns the number of bytes. Blocks.
+    pub(super) fn append(&self, buffer: &mut MappedBuffer, size: usize) -> Result<usize, Failure> {
         let begin = buffer.len();
         while buffer.len() - begin < size {
             let at = buffer.len() - begin;
-            buffer.reserve(size - at);
             if buffer.append_from(&*self.file, at as u64).map_err(|errno| Failure::io(&errno.into()))? == 0 {
                 break;
             }

@@ -1,6 +1,7 @@
 //! Servers that keep a client busy for ever, at no cost to themselves. The client ends by its limits, or because nothing happens.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -78,7 +79,7 @@ fn holes_are_limited() {
 #[test]
 fn listings_are_limited() {
     for is_new in [true, false] {
-        let page = std::sync::atomic::AtomicUsize::new(0);
+        let page = AtomicUsize::new(0);
         let outcome = get_from(&["--max-files", "3000"], move |wire, request| {
             if !matches!(request["op"].as_str(), Some("list" | "more")) {
                 return Ok(());

@@ -17,7 +17,7 @@ use crate::server::quota::small_files::SmallFiles;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
-use towpath_buffers::PageBuffer;
+use towpath_buffers::MappedBuffer;
 
 /// Attempts to read a small file that changes meanwhile.
 const READ_ATTEMPTS_MAX: usize = 3;
@@ -67,6 +67,9 @@ impl Prepare {
     }
 }
 
+// Any small file fits into the buffer of a batch.
+const _: () = assert!(SMALL_FILE_BYTES_MAX <= BATCH_BYTES_MAX as u64);
+
 /// A batch of files that is being prepared.
 struct Batch<'a> {
     root: &'a Root,
@@ -92,7 +95,7 @@ impl Batch<'_> {
     /// Prepares files from an index on, at least one. Blocks.
     fn prepare(&self, from: usize) -> Vec<Prepared<OpenFile>> {
         // If the memory of small files is used up, they are sent like large ones, from the page cache.
-        let mut buffer = self.small_files.has(BATCH_BYTES_MAX).then(|| self.small_files.buffer());
+        let mut buffer = self.small_files.buffer();
         let mut looked = Vec::new();
         let mut open = 0;
         for (n, file) in self.request.files.iter().enumerate().skip(from).take(BATCH_FILES_MAX) {
@@ -112,7 +115,7 @@ impl Batch<'_> {
                 break;
             }
         }
-        self.finish(looked, buffer.unwrap_or_default())
+        self.finish(looked, buffer)
     }
 
     /// Prepares one file. None if it has to wait for the next batch: it is too large for the rest of the buffer, or on another file system.
@@ -121,7 +124,7 @@ impl Batch<'_> {
         n: u32,
         file: &FetchFile,
         is_first: bool,
-        buffer: Option<&mut PageBuffer>,
+        buffer: Option<&mut MappedBuffer>,
     ) -> Result<Option<Looked>, Failure> {
         let path = file.path.to_rel_path().map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
         match buffer {
@@ -136,8 +139,7 @@ impl Batch<'_> {
                         return Ok(Some(Looked::Done(Prepared::Answer(FileAnswer::Same { n }))));
                     }
                     buffer.truncate(begin);
-                    // Growing would copy the buffer and take twice the memory.
-                    if begin > 0 && source.stat.size > (buffer.capacity() - begin) as u64 {
+                    if source.stat.size > (buffer.capacity() - begin) as u64 {
                         return Ok(None);
                     }
                     if read_whole(&source, buffer)? {
@@ -212,9 +214,9 @@ impl Batch<'_> {
     }
 
     /// Slices the batch's buffer, which counts until the last slice was sent.
-    fn finish(&self, looked: Vec<Looked>, buffer: PageBuffer) -> Vec<Prepared<OpenFile>> {
+    fn finish(&self, looked: Vec<Looked>, buffer: Option<MappedBuffer>) -> Vec<Prepared<OpenFile>> {
         let mut packer = self.request.compress.and_then(|_| zstd::bulk::Compressor::new(ZSTD_LEVEL).ok());
-        let buffer = if buffer.is_empty() { Bytes::new() } else { self.small_files.hold_batch(buffer) };
+        let buffer = buffer.map(|buffer| self.small_files.hold_batch(buffer)).unwrap_or_default();
         let finish = |one| match one {
             Looked::Done(done) => done,
             Looked::Small { metadata, bytes } => {
@@ -233,7 +235,7 @@ impl Batch<'_> {
 }
 
 /// Appends the whole file. False if it changed meanwhile.
-fn read_whole(source: &OpenFile, buffer: &mut PageBuffer) -> Result<bool, Failure> {
+fn read_whole(source: &OpenFile, buffer: &mut MappedBuffer) -> Result<bool, Failure> {
     // Small, so this fits.
     let size = usize::try_from(source.stat.size.min(CHUNK_BYTES_MAX)).unwrap_or(0);
     let length = source.append(buffer, size)?;
@@ -276,7 +278,7 @@ mod tests {
     use crate::root::Links;
 
     #[test]
-    fn a_batch_ends_where_its_buffer_would_have_to_grow() {
+    fn a_batch_ends_where_its_buffer_is_full() {
         let temp = tempfile::tempdir().unwrap();
         let sizes = [300 << 10, 600 << 10, 200 << 10, 1 << 20, 5];
         let mut files = Vec::new();
@@ -311,7 +313,6 @@ mod tests {
         // This one fills the buffer alone.
         assert_eq!(bodies(3), sizes[3..4]);
         assert_eq!(bodies(4), sizes[4..]);
-        assert_eq!(small_files.buffer().capacity() / BATCH_BYTES_MAX, 1);
     }
 
     #[test]
