@@ -285,7 +285,7 @@ fn what_a_person_changed_is_kept() {
     fs::remove_file(source.join("deleted")).expect("rm");
     let mut told = String::new();
     wait_until("it is told of both", || {
-        told += &text(&pair.once(&["--mirror"]));
+        told += &text(&pair.once(&["--mirror"]).expect_code(0));
         told.contains("~ changed 13") && told.contains("- deleted")
     });
     assert_eq!(fs::read(copy.join("changed")).expect("read"), b"a new version");
@@ -325,8 +325,7 @@ fn deletions_need_mirror_and_are_held_above_the_limit() {
     // A mirror that had all that there was.
     let has = |count: usize| contents(&other.copy()).len() == count;
     wait_until("the rest is there", || {
-        // Incomplete as long as the server has not noticed the deletions.
-        let _ = other.once(&["--mirror"]);
+        other.once(&["--mirror"]).expect_code(0);
         has(11)
     });
     for index in 10..15 {
@@ -339,6 +338,30 @@ fn deletions_need_mirror_and_are_held_above_the_limit() {
         other.once(&["--mirror", "--max-delete", "5"]).expect_code(0);
         has(6)
     });
+}
+
+#[test]
+fn the_end_waits_for_what_the_server_will_notice_but_not_for_ever() {
+    for (settle, code) in [("2s", 0), ("1h", 1)] {
+        let mut pair = Pair::start();
+        pair.settle = settle;
+        let (source, copy) = (pair.source(), pair.copy());
+        write(&source.join("written"), b"old");
+        pair.serve();
+        // Published at once, since nobody has it open.
+        let outcome = pair.once(&[]).expect_code(0);
+        assert!(text(&outcome).contains("+ written 3"), "{}", text(&outcome));
+        fs::remove_dir_all(&copy).expect("rm -r");
+        // What is published isn't there any more, and what is there isn't finished.
+        let mut file = fs::File::options().append(true).open(source.join("written")).expect("open");
+        file.write_all(b" and new").expect("write");
+        let outcome = pair.once(&[]).expect_code(code);
+        match code {
+            0 => assert_eq!(fs::read(copy.join("written")).expect("read"), b"old and new"),
+            _ => assert!(outcome.stderr.contains("written: "), "{}", outcome.stderr),
+        }
+        assert_eq!(code == 0, copy.join("written").exists());
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::record::Record;
 use super::{FollowEnd, FollowEvent, FollowOptions, PutKind};
 use crate::digest::wall_clock;
 use crate::path::RelPath;
+use crate::protocol::ErrorCode;
 use crate::protocol::control::{ChangeContent, ChangesReply, ErrorReply, FollowLinks, Reply, request_id};
 use crate::protocol::follow::Cursor;
 use crate::root::RootError;
@@ -42,6 +43,15 @@ struct Feed {
     known: HashSet<RelPath>,
 }
 
+/// What could not be put in place.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) placed: Placed,
+    pub(super) reason: String,
+    /// The server has something else there by now, or nothing, and will say so.
+    pub(super) is_out_of_date: bool,
+}
+
 pub(super) struct Driver<'a> {
     pub(super) options: &'a FollowOptions,
     pub(super) tell: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
@@ -59,9 +69,11 @@ pub(super) struct Driver<'a> {
     /// What is gone at the server and was put here, by path on the destination.
     pub(super) gone: BTreeMap<RelPath, (RelPath, u64)>,
     /// What could not be put in place.
-    pub(super) failed: BTreeMap<RelPath, (Placed, String)>,
+    pub(super) failed: BTreeMap<RelPath, Failed>,
     pub(super) retry_at: Option<Instant>,
     pub(super) retry_after: Duration,
+    /// Until when the end waits for what the server has not noticed yet.
+    pub(super) patience_until: Option<Instant>,
     pub(super) is_holding: bool,
     /// The cursor when everything fed is in place.
     pub(super) cursor: Option<Cursor>,
@@ -121,6 +133,7 @@ impl Driver<'_> {
             failed: BTreeMap::new(),
             retry_at: None,
             retry_after: RETRY_MIN,
+            patience_until: None,
             is_holding: false,
             end: None,
         };
@@ -317,17 +330,15 @@ impl Driver<'_> {
             self.gone.remove(&placed.local);
             self.failed.remove(&placed.local);
             let was_known = self.record.get(&placed.local).is_some();
-            match self.plan(&placed, &mut feed) {
+            let refused = match self.plan(&placed, &mut feed) {
                 Ok(Plan::InPlace) if was_known => continue,
-                Ok(Plan::InPlace | Plan::Get) => {}
-                Ok(Plan::Refused(reason)) => {
-                    self.failed.insert(placed.local.clone(), (placed, reason));
-                    continue;
-                }
-                Err(error) => {
-                    self.failed.insert(placed.local.clone(), (placed, error.to_string()));
-                    continue;
-                }
+                Ok(Plan::InPlace | Plan::Get) => None,
+                Ok(Plan::Refused(reason)) => Some(reason),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(reason) = refused {
+                self.failed.insert(placed.local.clone(), Failed { placed, reason, is_out_of_date: false });
+                continue;
             }
             if was_known {
                 feed.known.insert(placed.local.clone());
@@ -381,11 +392,14 @@ impl Driver<'_> {
         self.sink.forget_installed();
         let (failures, count) = self.transfer.take_failures();
         let are_unknown = failures.len() as u64 != count;
-        let reasons: BTreeMap<_, _> = failures.into_iter().map(|failure| (failure.path, failure.reason)).collect();
+        let mut reasons: BTreeMap<_, _> =
+            failures.into_iter().map(|failure| (failure.path, (failure.reason, failure.code))).collect();
         for placed in feed.fed {
-            let reason = reasons.get(&placed.remote.to_string()).cloned();
-            if let Some(reason) = reason.or_else(|| are_unknown.then(|| "too many failed".to_owned())) {
-                self.failed.insert(placed.local.clone(), (placed, reason));
+            let reason = reasons.remove(&placed.remote.to_string());
+            if let Some((reason, code)) = reason.or_else(|| are_unknown.then(|| ("too many failed".to_owned(), None))) {
+                let is_out_of_date =
+                    matches!(code, Some(ErrorCode::Changed | ErrorCode::NotFound | ErrorCode::NotAFile));
+                self.failed.insert(placed.local.clone(), Failed { placed, reason, is_out_of_date });
                 continue;
             }
             let Placed { remote, local, change } = placed;

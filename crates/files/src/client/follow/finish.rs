@@ -3,7 +3,7 @@
 use super::super::get::GetError;
 use super::super::names::glob_base;
 use super::super::transfer::Source;
-use super::driver::Driver;
+use super::driver::{Driver, Failed};
 use super::place::Removal;
 use super::{FollowEnd, FollowEvent};
 use crate::path::RelPath;
@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// Time before what failed is tried again, at first and at most.
 pub(super) const RETRY_MIN: Duration = Duration::from_secs(10);
 const RETRY_MAX: Duration = Duration::from_secs(600);
+/// With [`FollowOptions::once`](super::FollowOptions::once), time in which the server may notice that something isn't there any more, or is
+/// another version by now: longer than its settle time by default.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Deletions that are never held, unless they are of everything.
 const DELETE_FREELY: usize = 1000;
 
@@ -46,11 +49,20 @@ impl Driver<'_> {
             return self.retry();
         }
         self.store()?;
+        if self.options.once && !self.is_holding && self.failed.values().any(|failed| failed.is_out_of_date) {
+            let now = Instant::now();
+            let until = *self.patience_until.get_or_insert(now + PATIENCE);
+            if now < until {
+                // The server's next page says what became of it.
+                self.retry_at = Some(until);
+                return Ok(());
+            }
+        }
         if self.failed.is_empty() && !self.is_holding {
             self.retry_after = RETRY_MIN;
             (self.tell)(FollowEvent::UpToDate { seq })?;
         } else if !self.failed.is_empty() {
-            for (placed, reason) in self.failed.values() {
+            for Failed { placed, reason, .. } in self.failed.values() {
                 (self.tell)(FollowEvent::Failed { path: placed.remote.clone(), reason: reason.clone() })?;
             }
             self.retry_at = Some(Instant::now() + self.retry_after);
@@ -69,7 +81,7 @@ impl Driver<'_> {
     /// Tries again what failed.
     pub(super) fn retry(&mut self) -> Result<(), GetError> {
         let failed = std::mem::take(&mut self.failed);
-        let placed = failed.into_values().map(|(placed, _)| placed).collect();
+        let placed = failed.into_values().map(|failed| failed.placed).collect();
         self.start(placed, None, true, true)
     }
 

@@ -149,11 +149,7 @@ impl Transfer {
                 }
             }
             self.first_name_failed(key, task.hard_link);
-            let code = match &error {
-                TransferError::Refused { code, .. } => Some(*code),
-                _ => None,
-            };
-            self.totals.fail(task.remote.to_string(), error.to_string(), code);
+            self.totals.fail(task.remote.to_string(), error.to_string(), error.code());
         }
         Ok(())
     }

@@ -65,6 +65,14 @@ impl TransferError {
         Self::Unmet { code: ErrorCode::Io, message }
     }
 
+    /// The server's code, or the one that it would have sent.
+    pub(super) fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Refused { code, .. } | Self::Unmet { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
     /// A pattern that matches nothing.
     pub fn nothing_matches() -> Self {
         Self::Unmet { code: ErrorCode::NotFound, message: "nothing matches".to_owned() }
@@ -90,7 +98,7 @@ pub struct FileFailure {
     pub path: String,
     /// The reason.
     pub reason: String,
-    /// The code, if the server refused it.
+    /// The server's code, or the one that it would have sent; `None` if the failure is of this side.
     pub code: Option<ErrorCode>,
 }
 
