@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
+import zmq
 
-from conftest import DEADLINE_SECONDS, WORKSPACE, wait_until
+from conftest import DEADLINE_SECONDS, TOW, WORKSPACE, wait_until
 
 SETTLE = "100ms"
 COST_MIN = 256
@@ -203,3 +205,74 @@ def test_the_readme_shows_this_client():
     lines = [line for line in client.splitlines() if line.strip() and not line.startswith("#")]
     assert len(lines) <= 10
     assert client in (WORKSPACE / "README.md").read_text(), "the README shows another client than the one tested"
+
+
+class FakeServer:
+    """A server whose changes are written here, for `tow follow`. It has none of the files that it tells of."""
+
+    EPOCH = "5" * 32
+
+    def __init__(self, context):
+        self.router = context.socket(zmq.ROUTER)
+        self.endpoint = f"tcp://127.0.0.1:{self.router.bind_to_random_port('tcp://127.0.0.1')}"
+        self.client = self.follow = None
+
+    def say(self, **message):
+        self.router.send_multipart([self.client, b"TOW1", json.dumps(message).encode()])
+
+    def begin(self):
+        self.say(re="following", id=self.follow, state="full", cursor=f"{self.EPOCH}-0", head=9)
+
+    def page(self, live, *changes):
+        changes = [{"seq": seq, "path": path, **rest} for seq, path, rest in changes]
+        cursor = f"{self.EPOCH}-{changes[-1]['seq']}"
+        self.say(re="changes", id=self.follow, cursor=cursor, head=9, live=live, changes=changes)
+
+    def serve(self, seconds):
+        """Answers for so long: what was asked for."""
+        asked, until = [], time.monotonic() + seconds
+        while self.router.poll(max(0, until - time.monotonic()) * 1000):
+            self.client, _, body = self.router.recv_multipart()[:3]
+            request = json.loads(body)
+            asked.append(request["op"])
+            match request["op"]:
+                case "hello":
+                    limits = {"chunk_bytes_max": 1 << 22, "fetch_files_max": 4096, "requests_max": 64}
+                    self.say(re="hello", protocol=1, software="fake", features=["follow"], **limits)
+                case "follow":
+                    self.follow = request["id"]
+                case "fetch":
+                    error = {"code": "not-found", "message": "it isn't there"}
+                    files = [{"n": n, "error": error} for n in range(len(request["files"]))]
+                    self.say(re="files", id=request["id"], files=files)
+                    self.say(re="done", id=request["id"])
+        return asked
+
+
+def test_nothing_is_deleted_in_the_middle_of_a_full_state(context, tmp_path):
+    retry_seconds = 10
+    server, copy = FakeServer(context), tmp_path / "copy"
+    folder = {"type": "dir", "mode": 0o755}
+    file = {"type": "file", "size": 1, "mtime": [1, 0], "mode": 0o644, "digest": "0" * 64}
+    with open(tmp_path / "log", "wb") as log:
+        client = subprocess.Popen([TOW, "follow", server.endpoint, copy, "--mirror"], stdout=log, stderr=log)
+    try:
+        while server.follow is None:
+            server.serve(0.1)
+        server.begin()
+        server.page(True, (1, "one", folder), (2, "two", folder), (3, "three", folder), (4, "file", file))
+        # The file fails, and will be tried again.
+        assert "fetch" in server.serve(2)
+        assert (copy / "three").is_dir()
+        # The full state begins again, and takes its time.
+        server.begin()
+        server.page(False, (5, "one", folder))
+        server.serve(retry_seconds)
+        assert sorted(path.name for path in copy.iterdir() if path.is_dir()) == ["one", "three", "two"]
+        server.page(True, (6, "two", folder))
+        wait_until(lambda: server.serve(0.1) is not None and not (copy / "three").exists(), "what is gone is deleted")
+        assert (copy / "one").is_dir() and (copy / "two").is_dir() and client.poll() is None
+    finally:
+        client.kill()
+        client.wait(DEADLINE_SECONDS)
+        server.router.close(linger=0)

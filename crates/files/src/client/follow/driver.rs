@@ -17,7 +17,7 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::{ChangeContent, ChangesReply, ErrorReply, FollowLinks, Reply, request_id};
 use crate::protocol::follow::Cursor;
 use crate::root::RootError;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 
@@ -26,6 +26,8 @@ const DISK_QUEUE_BYTES_MAX: u64 = 64 << 20;
 /// Longest wait while something is being fetched, and while nothing is.
 const POLL_BUSY_MAX: Duration = Duration::from_millis(100);
 const POLL_IDLE_MAX: Duration = Duration::from_secs(10);
+/// Replies that may wait: a page, and that the follow begins again.
+const TOLD_MAX: usize = 8;
 /// Smallest file that is copied from another one of the same content.
 const COPY_FROM_BYTES: u64 = 64 << 10;
 
@@ -66,6 +68,8 @@ pub(super) struct Driver<'a> {
     pub(super) record: Record,
     pub(super) pages: Pages,
     feed: Option<Feed>,
+    /// What the server said while something was fetched.
+    told: VecDeque<Reply>,
     /// What is gone at the server and was put here, by path on the destination.
     pub(super) gone: BTreeMap<RelPath, (RelPath, u64)>,
     /// What could not be put in place.
@@ -129,6 +133,7 @@ impl Driver<'_> {
             cursor: record.cursor(),
             record,
             feed: None,
+            told: VecDeque::new(),
             gone: BTreeMap::new(),
             failed: BTreeMap::new(),
             retry_at: None,
@@ -176,7 +181,7 @@ impl Driver<'_> {
 
     fn wait(&self, now: Instant) -> Duration {
         let most = if self.feed.is_some() || !self.is_connected { POLL_BUSY_MAX } else { POLL_IDLE_MAX };
-        self.retry_at.map_or(most, |at| at.saturating_duration_since(now).min(most))
+        self.retry_at.filter(|_| self.pages.is_live).map_or(most, |at| at.saturating_duration_since(now).min(most))
     }
 
     /// Gives up where there is no connection: the first one for so long, another one only if following is to end.
@@ -201,7 +206,8 @@ impl Driver<'_> {
             self.transfer.reading(now);
         }
         self.transfer.tick(now);
-        if self.feed.is_none() && self.retry_at.take_if(|at| *at <= now).is_some() {
+        // In the middle of a full state it isn't known yet what is gone; the end of it tries again too.
+        if self.feed.is_none() && self.pages.is_live && self.retry_at.take_if(|at| *at <= now).is_some() {
             self.retry()?;
         }
         self.outputs()
@@ -222,6 +228,7 @@ impl Driver<'_> {
                 (self.tell)(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
                 self.last_reason = Some(reason);
                 self.pages.lost();
+                self.told.clear();
                 self.transfer.disconnected();
             }
             ConnectionEvent::Failed { reason } => self.last_reason = Some(reason),
@@ -231,23 +238,38 @@ impl Driver<'_> {
             ConnectionEvent::Arriving => self.transfer.arriving(Instant::now()),
             ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
             ConnectionEvent::Inbound(Inbound::Control { json, .. }) if request_id(&json) == Some(FOLLOW_ID) => {
-                match Reply::decode(&json).map_err(TransferError::from)? {
-                    Reply::Following(following) => {
-                        let is_full = self.pages.following(&following)?;
-                        // What is told anew needn't be remembered.
-                        self.gone.retain(|_, _| !is_full);
-                        self.failed.retain(|_, _| !is_full);
-                    }
-                    Reply::Changes(page) => self.page(page)?,
-                    Reply::Error(ErrorReply { code, message, .. }) => {
-                        return Err(TransferError::Refused { code, message }.into());
-                    }
-                    _ => {}
+                if self.told.len() >= TOLD_MAX {
+                    return TransferError::protocol("more pages than were asked for").map_err(GetError::from);
                 }
+                self.told.push_back(Reply::decode(&json).map_err(TransferError::from)?);
+                self.take_told()?;
             }
             ConnectionEvent::Inbound(inbound) => self.transfer.inbound(inbound, Instant::now()),
         }
         self.outputs()
+    }
+
+    /// Takes what the server said, unless something is being fetched: what failed before may be tried again while a page comes.
+    fn take_told(&mut self) -> Result<(), GetError> {
+        while self.feed.is_none()
+            && self.end.is_none()
+            && let Some(reply) = self.told.pop_front()
+        {
+            match reply {
+                Reply::Following(following) => {
+                    let is_full = self.pages.following(&following)?;
+                    // What is told anew needn't be remembered.
+                    self.gone.retain(|_, _| !is_full);
+                    self.failed.retain(|_, _| !is_full);
+                }
+                Reply::Changes(page) => self.page(page)?,
+                Reply::Error(ErrorReply { code, message, .. }) => {
+                    return Err(TransferError::Refused { code, message }.into());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Back-pressure: while too much is queued for the disk, nothing is read from the connection.
@@ -431,6 +453,7 @@ impl Driver<'_> {
         } else {
             self.store()?;
         }
+        self.take_told()?;
         self.ask();
         Ok(())
     }

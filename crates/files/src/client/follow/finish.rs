@@ -59,7 +59,7 @@ impl Driver<'_> {
             }
         }
         if self.failed.is_empty() && !self.is_holding {
-            self.retry_after = RETRY_MIN;
+            (self.retry_at, self.retry_after) = (None, RETRY_MIN);
             (self.tell)(FollowEvent::UpToDate { seq })?;
         } else if !self.failed.is_empty() {
             for Failed { placed, reason, .. } in self.failed.values() {

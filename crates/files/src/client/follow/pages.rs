@@ -26,6 +26,8 @@ pub(super) struct Pages {
     is_awaiting: bool,
     /// The number of the last change.
     last: u64,
+    /// The last page had everything.
+    pub(super) is_live: bool,
     /// The destination's paths of a full state, until it is complete.
     pub(super) seen: Option<HashSet<RelPath>>,
 }
@@ -50,7 +52,7 @@ pub(super) struct CheckedPage {
 
 impl Pages {
     pub(super) fn new(source: Source, at: Option<Cursor>) -> Pages {
-        Pages { source, at, is_begun: false, is_awaiting: false, last: 0, seen: None }
+        Pages { source, at, is_begun: false, is_awaiting: false, last: 0, is_live: false, seen: None }
     }
 
     /// The connection is lost, and the follow with it.
@@ -86,6 +88,7 @@ impl Pages {
         }
         self.last = following.cursor.seq;
         self.at = Some(following.cursor);
+        self.is_live = false;
         self.seen = is_full.then(HashSet::new);
         Ok(is_full)
     }
@@ -118,6 +121,7 @@ impl Pages {
             return TransferError::protocol("a cursor that goes back");
         }
         self.last = page.cursor.seq;
+        self.is_live = page.live;
         self.at = Some(page.cursor);
         if let Some(seen) = &mut self.seen {
             let there = changes.iter().filter(|placed| placed.change.content != ChangeContent::Gone);
@@ -261,11 +265,13 @@ mod tests {
     fn an_interrupted_full_state_begins_anew_and_changes_go_on() {
         let mut pages = begun("m");
         pages.page(page(5, false, vec![dir(5, b"m/a")])).unwrap();
+        assert!(!pages.is_live);
         pages.lost();
         assert!(matches!(pages.next_request(), Some(Request::Follow(follow)) if follow.from == FollowFrom::Beginning));
         let following = FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor: cursor(0), head: 9 };
         pages.following(&following).unwrap();
         pages.page(page(9, true, vec![dir(5, b"m/a")])).unwrap();
+        assert!(pages.is_live);
         pages.seen = None;
         pages.lost();
         assert!(

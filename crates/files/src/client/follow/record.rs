@@ -3,6 +3,7 @@
 use crate::client::names::{follow_name, partial_names, random_names};
 use crate::client::transfer::Source;
 use crate::digest::Digest;
+use crate::fields::take;
 use crate::path::RelPath;
 use crate::protocol::follow::Cursor;
 use crate::record_log::{LogError, MODE, RecordLog};
@@ -245,12 +246,6 @@ fn decode(body: &[u8]) -> Option<Item> {
         }
         _ => None,
     }
-}
-
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (head, tail) = rest.split_first_chunk::<N>()?;
-    *rest = tail;
-    Some(*head)
 }
 
 #[cfg(test)]
