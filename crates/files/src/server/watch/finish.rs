@@ -6,7 +6,7 @@ use crate::catalogue::{Content, Identity};
 use crate::digest::{Digest, FileHasher, HashError, LEAF_BYTES_MIN, may_be_remembered, wall_clock};
 use crate::path::RelPath;
 use crate::root::{FileStat, Root, RootError, Timestamp};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs::File;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,9 @@ pub(super) struct Unfinished {
     /// By the time at which they are looked at.
     by_due: BTreeSet<(Instant, RelPath)>,
     /// Large files that are finished, to be hashed one after another.
-    large: VecDeque<(RelPath, FileStat)>,
+    large: VecDeque<RelPath>,
+    /// What each of these was when it was last looked at. It is in `large` once, however often it is written.
+    large_stats: HashMap<RelPath, FileStat>,
     hashing: Option<Hashing>,
     /// Files that were there when the tree was first read, and nothing has happened to since: nobody is up to date without them.
     first: BTreeSet<RelPath>,
@@ -57,6 +59,7 @@ impl Unfinished {
             files: BTreeMap::new(),
             by_due: BTreeSet::new(),
             large: VecDeque::new(),
+            large_stats: HashMap::new(),
             hashing: None,
             first: BTreeSet::new(),
             is_first_read: false,
@@ -135,6 +138,18 @@ impl Unfinished {
         is_done && !std::mem::replace(&mut self.is_first_done, true)
     }
 
+    /// A large file is finished.
+    fn add_large(&mut self, path: RelPath, stat: FileStat) {
+        if self.large_stats.insert(path.clone(), stat).is_none() {
+            self.large.push_back(path);
+        }
+    }
+
+    fn take_large(&mut self) -> Option<(RelPath, FileStat)> {
+        let path = self.large.pop_front()?;
+        self.large_stats.remove_entry(&path)
+    }
+
     fn take_due(&mut self, now: Instant) -> Option<(RelPath, Waiting)> {
         let path = self.by_due.first().filter(|(due, _)| *due <= now)?.1.clone();
         let waiting = self.remove_waiting(&path)?;
@@ -167,7 +182,7 @@ impl Watcher {
                     Err(HashError::Io(error)) => self.unreadable(&path, &error),
                     Err(_) => self.changed(&path),
                 },
-                Ok(Look::Same(_)) => self.unfinished.large.push_back((path, stat)),
+                Ok(Look::Same(_)) => self.unfinished.add_large(path, stat),
                 Ok(Look::Changed(stat)) => {
                     self.unfinished.first.remove(&path);
                     self.unfinished.wait(path, stat, Some(waiting));
@@ -233,7 +248,7 @@ impl Watcher {
 
     /// The next large file, if it is as it was.
     fn next_large(&mut self) -> Option<Hashing> {
-        let (path, stat) = self.unfinished.large.pop_front()?;
+        let (path, stat) = self.unfinished.take_large()?;
         // Something has happened to it since, and it waits again.
         if self.unfinished.files.contains_key(&path) {
             return None;

@@ -6,7 +6,7 @@ use crate::catalogue::{Catalogue, Content, Entry, Identity};
 use crate::path::{RelPath, is_reserved};
 use crate::root::{Dir, FileKind, FileStat, Root, RootError};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Names of one directory.
 const NAMES_MAX: usize = 1 << 20;
@@ -252,10 +252,11 @@ fn held(
     if is_everything && !is_accepted {
         return Some("another directory has taken the place of the served one");
     }
-    let at_the_top = catalogue.children(b"");
-    let is_gone = |path: &[u8]| gone.iter().any(|gone| gone.as_bytes() == path);
-    if nothing_found && at_the_top.iter().all(|(path, _)| is_gone(path)) {
-        return Some("the served directory is empty");
+    if nothing_found {
+        let gone: HashSet<_> = gone.iter().map(RelPath::as_bytes).collect();
+        if catalogue.children(b"").iter().all(|(path, _)| gone.contains(&**path)) {
+            return Some("the served directory is empty");
+        }
     }
     None
 }
