@@ -22,6 +22,7 @@
 pub mod catalogue;
 pub mod client;
 pub mod digest;
+mod fields;
 pub mod limits;
 pub mod path;
 pub mod protocol;

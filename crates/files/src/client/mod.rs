@@ -23,6 +23,9 @@ pub use disk::Modes;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use disk::fuzz_partial_state;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub use follow::fuzz_follow_record;
 pub use get::{Destination, GetError, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
 pub use listing::{ListOptions, list};
 pub use towpath_blocking::CancelToken;

@@ -10,6 +10,7 @@
 
 use super::cache::{Digested, FileKey};
 use super::{Leaf, LeafSize, merge_leaves};
+use crate::fields::take;
 use crate::path::RelPath;
 use crate::root::{FileStat, Links, Root, Timestamp};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, lstat};
@@ -188,12 +189,6 @@ fn decode(body: &[u8]) -> Option<(FileKey, Digested)> {
     let digest = merge_leaves(leaves).ok()?;
     let key = FileKey { device, inode, size, modified, changed };
     Some((key, Digested { digest, leaf_size, leaves: leaves.into() }))
-}
-
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (head, tail) = rest.split_first_chunk::<N>()?;
-    *rest = tail;
-    Some(*head)
 }
 
 fn read_whole(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {

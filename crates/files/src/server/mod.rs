@@ -29,6 +29,9 @@ pub use handle::Handle;
 pub use stats::{Counters, PeerStats, QuotaStats, Stats, TransferStats, Wait};
 pub use towpath_sockets::Authenticator;
 pub use watch::WatchOptions;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub use watch::fuzz_catalogue;
 
 use crate::protocol::ErrorCode;
 

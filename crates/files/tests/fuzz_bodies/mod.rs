@@ -4,13 +4,13 @@
 mod fake_disk;
 mod hostile_server;
 
-use towpath_files::limits::{DATA_ENTRIES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX, PLAIN_SIZE_MAX};
+use towpath_files::limits::{CREDIT_BYTES_MAX, DATA_ENTRIES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX, PLAIN_SIZE_MAX};
 use towpath_files::path::{Escaped, RelPath};
 use towpath_files::protocol::Dialect;
 use towpath_files::protocol::control::{Reply, Request};
 use towpath_files::protocol::data::DataHeader;
 use towpath_files::protocol::envelope::{Opening, client_of, opening};
-use towpath_files::protocol::plain::PlainRequest;
+use towpath_files::protocol::plain::{PlainMessage, PlainRequest};
 
 /// A fuzz target's name and body.
 pub type Target = (&'static str, fn(&[u8]));
@@ -71,8 +71,20 @@ fn frames(mut data: &[u8]) -> Vec<&[u8]> {
 /// A request of the plain dialect.
 pub fn files_plain(data: &[u8]) {
     let operands = frames(data);
-    // Without `fetch` in front the fuzzer would spend its time on finding it.
-    let message: Vec<&[u8]> = std::iter::once(&b"fetch"[..]).chain(operands).collect();
+    // Without a word in front the fuzzer would spend its time on finding it.
+    let with = |word: &'static [u8]| std::iter::once(word).chain(operands.iter().copied()).collect::<Vec<_>>();
+    match PlainMessage::decode(&with(b"follow")) {
+        Ok(PlainMessage::Follow(follow)) => {
+            assert!(follow.path.len() <= PATH_BYTES_MAX);
+            assert_eq!(follow.from.to_string().parse(), Ok(follow.from));
+        }
+        other => assert!(other.is_err()),
+    }
+    match PlainMessage::decode(&with(b"credit")) {
+        Ok(PlainMessage::Credit { bytes }) => assert!(bytes <= CREDIT_BYTES_MAX),
+        other => assert!(other.is_err()),
+    }
+    let message = with(b"fetch");
     if let Ok(request) = PlainRequest::decode(&message) {
         assert!(request.range.is_none_or(|range| range.size <= PLAIN_SIZE_MAX));
         assert!(request.range.is_none_or(|range| range.offset.checked_add(range.size).is_some()));

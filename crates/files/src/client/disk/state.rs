@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use crate::digest::{DIGEST_BYTES, Digest, Leaf, LeafSize};
+use crate::fields::take;
 use crate::root::Timestamp;
 
 /// The header of a state: the version of the file that it is of.
@@ -69,14 +70,14 @@ impl Header {
     }
 
     fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
-        let mut fields = Fields(unsealed(bytes)?);
-        let magic: [u8; 8] = fields.take()?;
-        let [flags, reserved @ ..] = fields.take::<8>()?;
-        let size = u64::from_be_bytes(fields.take()?);
-        let seconds = i64::from_be_bytes(fields.take()?);
-        let nanoseconds = u32::from_be_bytes(fields.take()?);
-        let more_reserved: [u8; 4] = fields.take()?;
-        let leaves = LeafSize::announced(u64::from_be_bytes(fields.take()?), size).ok()?;
+        let fields = &mut unsealed(bytes)?;
+        let magic: [u8; 8] = take(fields)?;
+        let [flags, reserved @ ..] = take::<8>(fields)?;
+        let size = u64::from_be_bytes(take(fields)?);
+        let seconds = i64::from_be_bytes(take(fields)?);
+        let nanoseconds = u32::from_be_bytes(take(fields)?);
+        let more_reserved: [u8; 4] = take(fields)?;
+        let leaves = LeafSize::announced(u64::from_be_bytes(take(fields)?), size).ok()?;
         let known = flags & !(FLAG_VERIFIED | FLAG_SPARSE) == 0;
         if magic != *MAGIC || !known || reserved != [0; 7] || more_reserved != [0; 4] {
             return None;
@@ -86,8 +87,8 @@ impl Header {
             sparse: flags & FLAG_SPARSE != 0,
             modified: Timestamp { seconds, nanoseconds },
             leaves,
-            boot: fields.take()?,
-            path: fields.take()?,
+            boot: take(fields)?,
+            path: take(fields)?,
         })
     }
 }
@@ -123,17 +124,6 @@ fn sealed<const N: usize>(bytes: &[u8]) -> [u8; N] {
 fn unsealed(bytes: &[u8]) -> Option<&[u8]> {
     let (content, check) = bytes.split_last_chunk::<CHECK_BYTES>()?;
     blake3::hash(content).as_bytes().starts_with(check).then_some(content)
-}
-
-/// Reads fields from bytes.
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*field)
-    }
 }
 
 /// Reads a state. `None` if it isn't one; a torn or damaged end is left out.
@@ -193,10 +183,10 @@ impl State {
     }
 
     fn apply(&mut self, record: &[u8; RECORD_BYTES]) -> Option<()> {
-        let mut fields = Fields(unsealed(record)?);
-        let [kind, ..] = fields.take::<4>()?;
-        let leaf = u64::from(u32::from_be_bytes(fields.take()?));
-        let value = fields.take()?;
+        let fields = &mut unsealed(record)?;
+        let [kind, ..] = take::<4>(fields)?;
+        let leaf = u64::from(u32::from_be_bytes(take(fields)?));
+        let value = take(fields)?;
         match kind {
             KIND_LEAF if leaf < self.header.leaves.count() => {
                 self.whole.insert(leaf, value);

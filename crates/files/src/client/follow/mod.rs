@@ -9,6 +9,9 @@ mod pages;
 mod place;
 mod record;
 
+#[cfg(fuzzing)]
+pub use record::fuzz_body as fuzz_follow_record;
+
 use super::connection::ConnectOptions;
 use super::get::{GetError, WINDOW_BYTES_DEFAULT};
 use super::transfer::{Source, TransferError};

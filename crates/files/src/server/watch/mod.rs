@@ -11,6 +11,8 @@ mod published;
 mod state;
 
 pub(super) use published::Published;
+#[cfg(fuzzing)]
+pub use state::fuzz_body as fuzz_catalogue;
 pub(super) use state::{State, StateError};
 
 use super::jobs::Context;
