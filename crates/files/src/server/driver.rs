@@ -179,7 +179,7 @@ impl Server {
                 .map_err(|source| ServeError::DigestFile { path: file.clone(), source })?,
         };
         let small_files = SmallFiles::new(options.small_files_bytes);
-        let published = match (options.watch, &options.state_directory) {
+        let published = match (&options.watch, &options.state_directory) {
             (None, _) => None,
             (Some(_), None) => Some(Published::new(Catalogue::new(new_epoch()), None, waker.clone())),
             (Some(_), Some(directory)) => {

@@ -6,8 +6,10 @@ use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
 use crate::cli::units::duration;
 use crate::runtime::signals::on_stop_signal;
+use rustix::process::Signal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use towpath_files::server::{Server, ServerOptions, WatchOptions};
 use towpath_sockets::{Congestion, Heartbeat};
@@ -40,6 +42,12 @@ pub struct Arguments {
     /// Look at everything again so often, whatever the kernel tells.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration, requires = "watch")]
     rescan: Duration,
+    /// Hold all deletions if more are due at a time, and over a tenth of all. SIGUSR1 publishes them.
+    #[arg(long, value_name = "N", default_value_t = 1000, requires = "watch")]
+    max_delete: u64,
+    /// Watch so many directories at most, and look at everything each 30 s if there are more.
+    #[arg(long, value_name = "N", requires = "watch", hide = true)]
+    max_watches: Option<usize>,
     #[command(flatten)]
     listen: ListenArgs,
     /// TCP congestion control: system, a name, or auto (cubic for peers on this machine).
@@ -51,7 +59,14 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let mut options = ServerOptions::new(&arguments.path);
     options.digest_file = arguments.digest_file;
-    options.watch = arguments.watch.then_some(WatchOptions { settle: arguments.settle, rescan: arguments.rescan });
+    if arguments.watch {
+        let mut watch = WatchOptions { settle: arguments.settle, rescan: arguments.rescan, ..WatchOptions::default() };
+        watch.max_delete = arguments.max_delete;
+        watch.watches_max = arguments.max_watches.unwrap_or(watch.watches_max);
+        signal_hook::flag::register(Signal::USR1.as_raw(), Arc::clone(&watch.release_deletions))
+            .map_err(|error| Failure::failed(format!("cannot listen for SIGUSR1: {error}")))?;
+        options.watch = Some(watch);
+    }
     options.state_directory = arguments.state;
     let interval = arguments.listen.heartbeat;
     let timeout = interval * HEARTBEATS_MISSED_MAX;

@@ -3,7 +3,7 @@
 use super::shared::Shared;
 use super::{Action, Envelope, Ticket};
 use crate::catalogue::Position;
-use crate::limits::FOLLOWS_MAX;
+use crate::limits::{CHANGES_PAGE_BYTES_MAX, FOLLOWS_MAX};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{FollowRequest, Reply};
 use crate::protocol::envelope::client_of;
@@ -11,7 +11,7 @@ use crate::protocol::follow::FollowFrom;
 use crate::server::Failure;
 use crate::server::follow::Followed;
 use crate::server::jobs::{Changes, ChangesBody, ChangesTold, Job, PageForm};
-use crate::server::limits::{PAGE_BYTES_EXPECTED, PAGES_AHEAD_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
+use crate::server::limits::{PAGES_AHEAD_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
 use std::sync::Arc;
 
 /// The follows of a client.
@@ -127,7 +127,7 @@ impl Follows {
         let mut making = self.0.iter().filter(|follow| follow.is_making).count();
         for follow in &mut self.0 {
             if shared.replies.len() + making >= REPLIES_WAITING_MAX
-                || shared.reply_bytes + making * PAGE_BYTES_EXPECTED >= REPLY_BYTES_WAITING_MAX
+                || shared.reply_bytes + making * CHANGES_PAGE_BYTES_MAX >= REPLY_BYTES_WAITING_MAX
             {
                 return;
             }

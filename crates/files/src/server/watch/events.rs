@@ -20,6 +20,7 @@ const READ_BYTES: usize = 64 << 10;
 pub(super) struct Events {
     inotify: OwnedFd,
     stop: OwnedFd,
+    watches_max: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -45,10 +46,11 @@ pub(super) enum Woken {
 }
 
 impl Events {
-    pub(super) fn new() -> std::io::Result<Arc<Events>> {
+    pub(super) fn new(watches_max: usize) -> std::io::Result<Arc<Events>> {
         Ok(Arc::new(Events {
             inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            watches_max,
             state: Mutex::default(),
             changed: Condvar::new(),
         }))
@@ -71,6 +73,9 @@ impl Events {
             | WatchFlags::ONLYDIR;
         // With the lock held, so that no event comes of a watch that isn't known yet.
         let mut state = self.lock();
+        if state.watches.len() >= self.watches_max && !state.watches.contains_key(path) {
+            return Err(Errno::NOSPC);
+        }
         let watch = inotify::add_watch(&self.inotify, format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()), flags)?;
         // A directory that was renamed has the watch that it had.
         state.dirs.insert(watch, path.clone());
@@ -204,7 +209,7 @@ mod tests {
 
     #[test]
     fn an_overflow_asks_for_a_look_at_everything() {
-        let events = Events::new().unwrap();
+        let events = Events::new(usize::MAX).unwrap();
         events.take(-1, ReadFlags::QUEUE_OVERFLOW, None);
         let Woken::Dirty { dirty, overflows } = events.wait(None) else { panic!("nothing is to be done") };
         assert!(dirty.is_everything && overflows == 1);
@@ -219,7 +224,7 @@ mod tests {
         std::fs::create_dir(temp.path().join("old")).unwrap();
         let root = Root::directory(temp.path(), Links::Never).unwrap();
         let (old, new): (RelPath, RelPath) = ("old".parse().unwrap(), "new".parse().unwrap());
-        let events = Events::new().unwrap();
+        let events = Events::new(usize::MAX).unwrap();
         events.watch(&old, &root.open_dir(&old).unwrap()).unwrap();
         std::fs::rename(temp.path().join("old"), temp.path().join("new")).unwrap();
         events.watch(&new, &root.open_dir(&new).unwrap()).unwrap();

@@ -2,14 +2,18 @@
 
 use super::Watcher;
 use super::dirty::{Dirty, Names};
+use super::limit::Verdict;
 use crate::catalogue::{Catalogue, Content, Entry, Identity};
 use crate::path::{RelPath, is_reserved};
 use crate::root::{Dir, FileKind, FileStat, Root, RootError};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 
 /// Names of one directory.
 const NAMES_MAX: usize = 1 << 20;
+/// Paths of held deletions that are logged.
+const HELD_SHOWN_MAX: usize = 5;
 
 /// What a look found.
 #[derive(Debug, Default)]
@@ -173,9 +177,11 @@ impl Watcher {
         let published = std::sync::Arc::clone(&self.published);
         let (is_held, moved) = {
             let catalogue = published.read();
-            let reason = held(&catalogue, &gone, is_everything, is_accepted, now.is_empty() && files.is_empty());
-            self.log_held(reason, gone.len());
-            (reason.is_some(), moved(&catalogue, &gone))
+            let count = missing(&catalogue, &gone, &now, &files);
+            let nothing_found = now.is_empty() && files.is_empty();
+            let reason = held(&catalogue, &gone, is_everything, is_accepted, nothing_found);
+            let is_held = self.hold(reason, count, &gone, catalogue.len() as u64, is_everything);
+            (is_held, moved(&catalogue, &gone))
         };
         if is_held {
             gone.clear();
@@ -218,16 +224,43 @@ impl Watcher {
         }
     }
 
-    /// Logs why deletions are held, once.
-    fn log_held(&mut self, reason: Option<&str>, count: usize) {
-        match reason {
-            Some(reason) if !std::mem::replace(&mut self.is_holding, true) => {
-                tracing::warn!(paths = count, "{reason}: what is missing in it stays published");
-            }
-            Some(_) => {}
-            None if count > 0 => self.is_holding = false,
-            None => {}
+    /// Whether deletions are held, for this reason or because of their number.
+    fn hold(
+        &mut self,
+        reason: Option<&'static str>,
+        count: u64,
+        gone: &[RelPath],
+        there: u64,
+        is_everything: bool,
+    ) -> bool {
+        if is_everything && self.limit.is_released(count) {
+            tracing::warn!(paths = count, "deletions are released");
+            self.is_holding = false;
+            return false;
         }
+        let (reason, is_sure) = match reason {
+            Some(reason) => (reason, true),
+            None => match self.limit.judge(count, there, is_everything, Instant::now()) {
+                Verdict::Publish => {
+                    self.is_holding &= count == 0;
+                    return false;
+                }
+                Verdict::LookAgain => {
+                    self.events.everything();
+                    return true;
+                }
+                Verdict::Hold => ("too many deletions at a time (--max-delete)", is_everything),
+            },
+        };
+        if is_sure {
+            self.limit.hold(count);
+        }
+        if is_sure && !std::mem::replace(&mut self.is_holding, true) {
+            let first: Vec<_> = gone.iter().take(HELD_SHOWN_MAX).map(ToString::to_string).collect();
+            let first = first.join(", ");
+            tracing::warn!(paths = count, %first, "{reason}: what is missing stays published; SIGUSR1 lets it go");
+        }
+        true
     }
 
     /// Logs that there are too many paths, once.
@@ -259,6 +292,26 @@ fn held(
         }
     }
     None
+}
+
+/// How many paths are gone, and weren't only renamed.
+fn missing(
+    catalogue: &Catalogue,
+    gone: &[RelPath],
+    now: &[(RelPath, Content, Identity)],
+    files: &[(RelPath, FileStat)],
+) -> u64 {
+    if gone.is_empty() {
+        return 0;
+    }
+    let renamed = now.iter().map(|(_, _, identity)| (identity.device, identity.inode));
+    let renamed: HashSet<_> = renamed.chain(files.iter().map(|(_, stat)| (stat.device, stat.inode))).collect();
+    let is_missing = |entry: &Entry| !renamed.contains(&(entry.identity.device, entry.identity.inode));
+    let of = |path: &RelPath| {
+        let itself = catalogue.get(path.as_bytes()).into_iter();
+        itself.chain(catalogue.below(path.as_bytes()).map(|(_, entry)| entry)).filter(|entry| is_missing(entry)).count()
+    };
+    gone.iter().map(|path| of(path) as u64).sum()
 }
 
 /// The contents of files that are gone.

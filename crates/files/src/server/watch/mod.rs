@@ -6,6 +6,7 @@
 mod dirty;
 mod events;
 mod finish;
+mod limit;
 mod look;
 mod published;
 mod state;
@@ -20,22 +21,39 @@ use crate::path::RelPath;
 use crate::root::FileStat;
 use events::{Events, Woken};
 use finish::Unfinished;
+use limit::DeleteLimit;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How a server watches its directory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct WatchOptions {
     /// How long nothing may have happened to a file before it is published, if it isn't known that nobody has it open for writing.
     pub settle: Duration,
     /// Time between looks at the whole tree.
     pub rescan: Duration,
+    /// Deletions at a time, beyond which all are held if they are over a tenth.
+    pub max_delete: u64,
+    /// Set to publish the deletions that are held.
+    pub release_deletions: Arc<AtomicBool>,
+    /// Directories that are watched at most; the others are looked at each 30 s, as where the kernel refuses more.
+    pub watches_max: usize,
 }
+
+/// Deletions that are published at a time, however few paths there are.
+const MAX_DELETE: u64 = 1000;
 
 impl Default for WatchOptions {
     fn default() -> WatchOptions {
-        WatchOptions { settle: Duration::from_secs(2), rescan: Duration::from_secs(3600) }
+        WatchOptions {
+            settle: Duration::from_secs(2),
+            rescan: Duration::from_secs(3600),
+            max_delete: MAX_DELETE,
+            release_deletions: Arc::default(),
+            watches_max: usize::MAX,
+        }
     }
 }
 
@@ -62,22 +80,23 @@ impl Watch {
         context: Arc<Context>,
         published: Arc<Published>,
     ) -> std::io::Result<Watch> {
-        let events = Events::new()?;
+        let events = Events::new(options.watches_max)?;
         events.everything();
         let mut watch = Watch { events: Arc::clone(&events), threads: Vec::new() };
         let taker = Arc::clone(&events);
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         watch.threads.push(thread("tow-events").spawn(move || taker.run())?);
         let watcher = Watcher {
-            options,
             context,
             published,
             events,
             accepted: (None, None),
             unfinished: Unfinished::new(options.settle),
+            limit: DeleteLimit::new(options.max_delete, Arc::clone(&options.release_deletions)),
             is_blind: false,
             is_holding: false,
             is_full: false,
+            options,
         };
         watch.threads.push(thread("tow-watch").spawn(move || watcher.run())?);
         Ok(watch)
@@ -109,6 +128,7 @@ struct Watcher {
     /// Inode and device of the root at the start, or of the one before: nothing is deleted because another one has less.
     accepted: (Option<u64>, Option<u64>),
     unfinished: Unfinished,
+    limit: DeleteLimit,
     /// Some directories can't be watched.
     is_blind: bool,
     /// Deletions are held, which was logged.
@@ -152,6 +172,10 @@ impl Watcher {
                 let now = self.context.root.look();
                 if !Arc::ptr_eq(&now, &root) {
                     root = now;
+                    self.events.everything();
+                }
+                if self.limit.take_release() {
+                    self.is_holding = false;
                     self.events.everything();
                 }
             }
