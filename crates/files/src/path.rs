@@ -153,9 +153,9 @@ pub const TRANSFER_PREFIX: &[u8] = b".tow-";
 /// Hex digits in such a name.
 pub const TRANSFER_HASH_DIGITS: usize = 16;
 /// Their ends.
-const TRANSFER_SUFFIXES: [&[u8]; 3] = [b".part", b".state", b".follow"];
+const TRANSFER_SUFFIXES: [&[u8]; 5] = [b".part", b".state", b".follow", b".changes", b".acting"];
 
-/// Whether a name is that of a partial file, of its state, or of the record of a follower. No such file is received or published.
+/// Whether a name is that of a partial file, of its state, or of what a follower keeps. No such file is received or published.
 pub fn is_reserved(name: &[u8]) -> bool {
     let Some(rest) = name.strip_prefix(TRANSFER_PREFIX) else { return false };
     let stem = TRANSFER_SUFFIXES.iter().find_map(|suffix| rest.strip_suffix(*suffix));

@@ -37,7 +37,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         folder: "crates/files",
-        layers: "path | root | digest record_log | limits | protocol | catalogue | client server",
+        layers: "path | fields | root | digest record_log | limits | protocol | catalogue | client server",
         known: &[],
     },
     Crate { folder: "crates/requests", layers: "limits | body | assembler numbered | message | majordomo", known: &[] },

@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use super::follow::Excludes;
 use super::transfer::Source;
 pub use crate::path::is_reserved;
 use crate::path::{RelPath, TRANSFER_HASH_DIGITS, TRANSFER_PREFIX};
@@ -38,8 +39,19 @@ pub fn source_key(source: &Source) -> Vec<u8> {
 }
 
 /// The name of the record of a follower of this source.
-pub fn follow_name(source: &Source) -> Vec<u8> {
-    [TRANSFER_PREFIX, &hash_digits(&source_key(source)), b".follow"].concat()
+pub fn follow_name(source: &Source, exclude: &Excludes) -> Vec<u8> {
+    [TRANSFER_PREFIX, &follow_digits(source, exclude), b".follow"].concat()
+}
+
+/// The names of the files with what a program has still to act on for such a follower, and is acting on.
+pub fn changes_names(source: &Source, exclude: &Excludes) -> [Vec<u8>; 2] {
+    let digits = follow_digits(source, exclude);
+    [&b".changes"[..], b".acting"].map(|suffix| [TRANSFER_PREFIX, &digits, suffix].concat())
+}
+
+fn follow_digits(source: &Source, exclude: &Excludes) -> Vec<u8> {
+    let excluded = exclude.globs().map(|glob| [b"\0exclude/", glob.as_bytes()].concat());
+    hash_digits(&[source_key(source), excluded.collect::<Vec<_>>().concat()].concat()).to_vec()
 }
 
 /// The last name of a path, as a path.

@@ -1,5 +1,6 @@
 //! `tow follow`: keeps a directory as a path on a server is.
 
+use super::follow_exec::Exec;
 use super::get::{cancel_on_signal, failure_at, source_of};
 use crate::cli::connect_args::FileServerArgs;
 use crate::cli::escape::{Json, Printable};
@@ -13,7 +14,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use towpath_files::client::follow::{FollowEnd, FollowEvent, FollowOptions, PutKind, follow};
+use towpath_files::client::follow::{Excludes, FollowEnd, FollowEvent, FollowOptions, PutKind, follow};
 use towpath_files::client::{GetError, Source, TransferError};
 use towpath_files::path::{Escaped, RelPath};
 use towpath_files::protocol::control::{Compression, LinkTarget, WirePath};
@@ -37,6 +38,15 @@ pub struct Arguments {
     /// Hold all deletions if more are due at a time [default: 1000 if over a tenth, or everything]
     #[arg(long, value_name = "N", requires = "mirror")]
     max_delete: Option<u64>,
+    /// Leave out what matches: names anywhere, or paths if it has a slash. May be repeated.
+    #[arg(long, value_name = "GLOB")]
+    exclude: Vec<String>,
+    /// Move what is deleted or replaced into this directory.
+    #[arg(long, value_name = "DIR")]
+    trash: Option<PathBuf>,
+    /// Run this by the shell when up to date after changes, which it gets as JSON lines.
+    #[arg(long, value_name = "CMD")]
+    exec: Option<OsString>,
     /// Print one JSON object for each event.
     #[arg(long)]
     json: bool,
@@ -59,14 +69,27 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.once = arguments.once;
     options.mirror = arguments.mirror;
     options.max_delete = arguments.max_delete;
+    options.exclude = Excludes::new(arguments.exclude).map_err(|why| Failure::usage(format!("--exclude: {why}")))?;
+    options.trash = arguments.trash;
     options.durable = arguments.fsync;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
     let watchdog = Watchdog::new();
     let cancel = cancel_on_signal(watchdog.heartbeat())?;
     let as_json = arguments.json;
+    let names = options.changes_names().map(|name| options.destination.join(name));
+    let exec = arguments.exec.map(|command| Exec::start(command, names)).transpose();
+    let exec = exec.map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
     let outcome = watchdog.run(None, END_TIMEOUT, move || {
-        let mut tell = |event: FollowEvent| if as_json { show_json(&event) } else { show(&event) };
-        follow(&options, &mut tell, &cancel)
+        let mut tell = |event: FollowEvent| {
+            if let Some(exec) = &exec {
+                act(exec, &event)?;
+            }
+            if as_json { show_json(&event) } else { show(&event) }
+        };
+        let outcome = follow(&options, &mut tell, &cancel);
+        // Of one that ends by itself.
+        let has_acted = outcome.is_err() || exec.is_none_or(Exec::finish);
+        outcome.map(|end| if has_acted || end != FollowEnd::UpToDate { end } else { FollowEnd::Incomplete })
     })?;
     let Ok(outcome) = outcome else {
         let interrupted = GetError::Transfer(TransferError::Cancelled);
@@ -77,6 +100,20 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Ok(FollowEnd::Held) => Ok(ExitCode::from(Status::Held as u8)),
         Ok(FollowEnd::Incomplete) => Ok(ExitCode::FAILURE),
         Err(error) => Err(failure_at(&arguments.location, &error, &arguments.server)),
+    }
+}
+
+/// Tells the command of `--exec`.
+fn act(exec: &Exec, event: &FollowEvent) -> io::Result<()> {
+    match event {
+        FollowEvent::Put { .. } | FollowEvent::Gone { .. } | FollowEvent::Renamed { .. } => {
+            exec.note(&Json(Value::Object(object(event))).to_string())
+        }
+        FollowEvent::UpToDate { seq } => {
+            exec.up_to_date(*seq);
+            Ok(())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -140,7 +177,11 @@ fn show(event: &FollowEvent) -> io::Result<()> {
 
 /// A JSON object for each event.
 fn show_json(event: &FollowEvent) -> io::Result<()> {
-    let object = match event {
+    line(Json(Value::Object(object(event))))
+}
+
+fn object(event: &FollowEvent) -> Map<String, Value> {
+    match event {
         FollowEvent::Put { path, seq, is_new, kind } => {
             let event = if *is_new { "new" } else { "changed" };
             let mut object = with_path(json!({ "event": event, "seq": seq }), path);
@@ -179,8 +220,7 @@ fn show_json(event: &FollowEvent) -> io::Result<()> {
         FollowEvent::Failed { path, reason } => with_path(json!({ "event": "failed", "reason": reason }), path),
         FollowEvent::Interrupted { reason } => members(&json!({ "event": "interrupted", "reason": reason })),
         FollowEvent::Warning(text) => members(&json!({ "event": "warning", "reason": text })),
-    };
-    line(Json(Value::Object(object)))
+    }
 }
 
 fn with_path(object: Value, path: &RelPath) -> Map<String, Value> {

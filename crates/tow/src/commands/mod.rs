@@ -7,6 +7,7 @@ mod call_waiting;
 pub mod completions;
 pub mod demo;
 pub mod follow;
+mod follow_exec;
 pub mod get;
 pub mod key;
 pub mod ls;

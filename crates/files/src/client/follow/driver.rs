@@ -9,9 +9,10 @@ use super::super::transfer::{LIST_ENTRIES_MAX, Output, Transfer, TransferError, 
 use super::finish::RETRY_MIN;
 use super::pages::{FOLLOW_ID, Pages, Placed};
 use super::place::{Place, Plan};
-use super::record::Record;
+use super::record::{Known, Record};
 use super::{FollowEnd, FollowEvent, FollowOptions, PutKind};
 use crate::digest::wall_clock;
+use crate::limits::CATALOGUE_PATHS_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{ChangeContent, ChangesReply, ErrorReply, FollowLinks, Reply, request_id};
@@ -28,6 +29,8 @@ const POLL_BUSY_MAX: Duration = Duration::from_millis(100);
 const POLL_IDLE_MAX: Duration = Duration::from_secs(10);
 /// Replies that may wait: a page, and that the follow begins again.
 const TOLD_MAX: usize = 8;
+/// Paths that are known, or have failed; those of a full state besides.
+const PATHS_MAX: usize = 2 * CATALOGUE_PATHS_MAX;
 /// Smallest file that is copied from another one of the same content.
 const COPY_FROM_BYTES: u64 = 64 << 10;
 
@@ -43,6 +46,8 @@ struct Feed {
     renamed: BTreeMap<RelPath, RelPath>,
     /// Where something was known to be before.
     known: HashSet<RelPath>,
+    /// Where the trash has what is replaced.
+    kept: BTreeMap<RelPath, RelPath>,
 }
 
 /// What could not be put in place.
@@ -93,9 +98,11 @@ impl Driver<'_> {
     ) -> Result<FollowEnd, GetError> {
         let refused = |reason: String| GetError::Destination { path: options.destination.clone(), reason };
         std::fs::create_dir_all(&options.destination).map_err(|error| refused(error.to_string()))?;
-        let place = Place::open(&options.destination).map_err(|error| refused(error.to_string()))?;
+        let place = Place::open(options)?;
         let top = place.top().map_err(|error| refused(error.to_string()))?;
-        let record = Record::open(&top, &options.source).map_err(|error| refused(error.to_string()))?;
+        let record = Record::open(&top, &options.source, &options.exclude);
+        let mut record = record.map_err(|error| refused(error.to_string()))?;
+        place.adopt(&mut record).map_err(|error| refused(error.to_string()))?;
         let connection = Connection::open(&options.connect, cancel)?;
         let waker = connection.waker();
         let durable = options.durable;
@@ -129,7 +136,7 @@ impl Driver<'_> {
             sink: Sink::Disk(Box::new(disk)),
             pages_read: 0,
             place,
-            pages: Pages::new(options.source.clone(), record.cursor()),
+            pages: Pages::new(options.source.clone(), options.exclude.clone(), record.cursor()),
             cursor: record.cursor(),
             record,
             feed: None,
@@ -322,6 +329,9 @@ impl Driver<'_> {
     /// Takes a page of changes, and makes way for them.
     fn page(&mut self, page: ChangesReply) -> Result<(), GetError> {
         let page = self.pages.page(page)?;
+        if self.record.len() + self.failed.len() + self.pages.seen.as_ref().map_or(0, HashSet::len) > PATHS_MAX {
+            return Err(TransferError::Limit(format!("more than {CATALOGUE_PATHS_MAX} paths")).into());
+        }
         for warning in page.warnings {
             (self.tell)(FollowEvent::Warning(warning))?;
         }
@@ -344,8 +354,19 @@ impl Driver<'_> {
         live: bool,
         is_retry: bool,
     ) -> Result<(), GetError> {
-        let mut feed =
-            Feed { fed: Vec::new(), cursor, live, is_retry, renamed: BTreeMap::new(), known: HashSet::new() };
+        let mut feed = Feed {
+            fed: Vec::new(),
+            cursor,
+            live,
+            is_retry,
+            renamed: BTreeMap::new(),
+            known: HashSet::new(),
+            kept: BTreeMap::new(),
+        };
+        // What a crash leaves in place is this follower's all the same.
+        let intended = there.iter().filter_map(|placed| Some((&placed.local, Known::of(&placed.change)?)));
+        let noted = { intended }.try_for_each(|(local, known)| self.record.intend(local, &known));
+        noted.and_then(|()| self.record.flush()).map_err(|error| self.record_failed(&error))?;
         let mut entries = Vec::new();
         let now = wall_clock();
         for placed in there {
@@ -386,6 +407,12 @@ impl Driver<'_> {
             let _ = record.forget(local);
         }
         told?;
+        if plan == Plan::Get
+            && let Some(known) = record.get(local)
+            && let Some(kept) = place.keep(local, change, known).map_err(failed)?
+        {
+            feed.kept.insert(local.clone(), kept);
+        }
         let ChangeContent::File { digest, size, .. } = change.content else { return Ok(plan) };
         if plan != Plan::Get || size < COPY_FROM_BYTES || place.stat(local).map_err(failed)?.is_some() {
             return Ok(plan);
@@ -421,15 +448,17 @@ impl Driver<'_> {
             if let Some((reason, code)) = reason.or_else(|| are_unknown.then(|| ("too many failed".to_owned(), None))) {
                 let is_out_of_date =
                     matches!(code, Some(ErrorCode::Changed | ErrorCode::NotFound | ErrorCode::NotAFile));
+                if let Some(kept) = feed.kept.get(&placed.local) {
+                    self.place.keep_not(kept).unwrap_or_else(|error| _ = log_unused(kept, &error));
+                }
                 self.failed.insert(placed.local.clone(), Failed { placed, reason, is_out_of_date });
                 continue;
             }
             let Placed { remote, local, change } = placed;
-            let known = self.place.known(&local, &change).unwrap_or_default();
+            let known = Known::of(&change).and_then(|known| self.place.known(&local, &known).unwrap_or_default());
             // A link that was left out, or what somebody else put there at once.
             let Some(known) = known else { continue };
             let is_news = self.record.get(&local) != Some(&known) || feed.renamed.contains_key(&local);
-            self.record.put(&local, known).map_err(|error| self.record_failed(&error))?;
             if !is_news {
                 continue;
             }
@@ -445,7 +474,9 @@ impl Driver<'_> {
                 }
                 (None, _) => FollowEvent::Put { path: remote, seq, is_new, kind: PutKind::Dir },
             };
+            // Told twice rather than never, should this be killed here.
             (self.tell)(event)?;
+            self.record.put(&local, known).map_err(|error| self.record_failed(&error))?;
         }
         self.cursor = feed.cursor.or(self.cursor);
         if feed.live || feed.is_retry {

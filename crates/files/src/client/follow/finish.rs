@@ -14,7 +14,7 @@ pub(super) const RETRY_MIN: Duration = Duration::from_secs(10);
 const RETRY_MAX: Duration = Duration::from_secs(600);
 /// With [`FollowOptions::once`](super::FollowOptions::once), time in which the server may notice that something isn't there any more, or is
 /// another version by now: longer than its settle time by default.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Deletions that are never held, unless they are of everything.
 const DELETE_FREELY: usize = 1000;
 
@@ -58,10 +58,19 @@ impl Driver<'_> {
                 return Ok(());
             }
         }
-        if self.failed.is_empty() && !self.is_holding {
+        // With `once` nobody waits for what isn't there any more: the next run is told what became of it.
+        let is_out_of_date = self.failed.values().all(|failed| failed.is_out_of_date);
+        let is_complete = self.failed.is_empty() || (self.options.once && is_out_of_date);
+        if self.options.once && is_complete {
+            for Failed { placed, reason, .. } in self.failed.values() {
+                let text = format!("{}: {reason}; the server has not published what it is now", placed.remote);
+                (self.tell)(FollowEvent::Warning(text))?;
+            }
+        }
+        if is_complete && !self.is_holding {
             (self.retry_at, self.retry_after) = (None, RETRY_MIN);
             (self.tell)(FollowEvent::UpToDate { seq })?;
-        } else if !self.failed.is_empty() {
+        } else if !is_complete {
             for Failed { placed, reason, .. } in self.failed.values() {
                 (self.tell)(FollowEvent::Failed { path: placed.remote.clone(), reason: reason.clone() })?;
             }
@@ -69,7 +78,7 @@ impl Driver<'_> {
             self.retry_after = (self.retry_after * 2).min(RETRY_MAX);
         }
         if self.options.once {
-            self.end = Some(match (self.is_holding, self.failed.is_empty()) {
+            self.end = Some(match (self.is_holding, is_complete) {
                 (true, _) => FollowEnd::Held,
                 (false, true) => FollowEnd::UpToDate,
                 (false, false) => FollowEnd::Incomplete,
@@ -113,15 +122,16 @@ impl Driver<'_> {
         // What is in a directory before the directory.
         for (local, (path, seq)) in std::mem::take(&mut self.gone).into_iter().rev() {
             let Some(known) = self.record.get(&local).copied() else { continue };
-            let removal = match self.place.remove(&local, &known) {
+            let removal = match self.place.remove(&local, &known, seq) {
                 Ok(removal) => removal,
                 Err(error) => {
                     (self.tell)(FollowEvent::Failed { path: path.clone(), reason: error.to_string() })?;
                     Removal::Kept
                 }
             };
-            self.record.forget(&local).map_err(|error| self.record_failed(&error))?;
+            // Told twice rather than never, should this be killed here.
             (self.tell)(FollowEvent::Gone { path, seq, kept: removal == Removal::Kept })?;
+            self.record.forget(&local).map_err(|error| self.record_failed(&error))?;
         }
         Ok(())
     }

@@ -4,21 +4,27 @@
 //! transfer, and `driver` and `finish` join them with the connection, and with a transfer that fetches, checks and installs.
 
 mod driver;
+mod exclude;
 mod finish;
 mod pages;
 mod place;
 mod record;
+mod trash;
 
+pub use exclude::Excludes;
 #[cfg(fuzzing)]
 pub use record::fuzz_body as fuzz_follow_record;
 
 use super::connection::ConnectOptions;
 use super::get::{GetError, WINDOW_BYTES_DEFAULT};
+use super::names::changes_names;
 use super::transfer::{Source, TransferError};
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::path::RelPath;
 use crate::protocol::control::Compression;
 use driver::Driver;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -31,6 +37,8 @@ pub struct FollowOptions {
     pub connect: ConnectOptions,
     /// A path or a glob on the server.
     pub source: Source,
+    /// What is left out.
+    pub exclude: Excludes,
     /// The directory that is kept up to date, made if there is none.
     pub destination: PathBuf,
     /// End when it is up to date.
@@ -39,6 +47,8 @@ pub struct FollowOptions {
     pub mirror: bool,
     /// Deletions at a time, beyond which all are held; by default 1,000 if that is over a tenth, or everything.
     pub max_delete: Option<u64>,
+    /// A directory that gets what is deleted or replaced, made if there is none.
+    pub trash: Option<PathBuf>,
     /// Sync files before they get their names, directories after, and the record.
     pub durable: bool,
     /// Whether bodies may be compressed.
@@ -55,15 +65,25 @@ impl FollowOptions {
         Self {
             connect,
             source,
+            exclude: Excludes::default(),
             destination,
             once: false,
             mirror: false,
             max_delete: None,
+            trash: None,
             durable: false,
             compress: None,
             chunk_bytes: CHUNK_BYTES_DEFAULT,
             window_bytes: WINDOW_BYTES_DEFAULT,
         }
+    }
+}
+
+impl FollowOptions {
+    /// Names, in the destination, of two files for a program that acts on changes: what it has still to act on, and what it is acting on. No
+    /// such file is received or published, and no other follower has the same ones.
+    pub fn changes_names(&self) -> [OsString; 2] {
+        changes_names(&self.source, &self.exclude).map(OsString::from_vec)
     }
 }
 

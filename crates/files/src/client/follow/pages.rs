@@ -2,6 +2,7 @@
 
 use super::super::names;
 use super::super::transfer::{Source, TransferError};
+use super::Excludes;
 use crate::path::{Escaped, RelPath};
 use crate::protocol::control::{
     Change, ChangeContent, ChangesReply, EntryKind, FollowRequest, FollowState, FollowingReply, ListEntry, ListTarget,
@@ -20,6 +21,7 @@ const OWNER_MODE: u32 = 0o700;
 #[derive(Debug)]
 pub(super) struct Pages {
     source: Source,
+    exclude: Excludes,
     /// The cursor of what is in place or has failed, and is tried again.
     at: Option<Cursor>,
     is_begun: bool,
@@ -51,8 +53,8 @@ pub(super) struct CheckedPage {
 }
 
 impl Pages {
-    pub(super) fn new(source: Source, at: Option<Cursor>) -> Pages {
-        Pages { source, at, is_begun: false, is_awaiting: false, last: 0, is_live: false, seen: None }
+    pub(super) fn new(source: Source, exclude: Excludes, at: Option<Cursor>) -> Pages {
+        Pages { source, exclude, at, is_begun: false, is_awaiting: false, last: 0, is_live: false, seen: None }
     }
 
     /// The connection is lost, and the follow with it.
@@ -113,6 +115,7 @@ impl Pages {
             match remote.and_then(|remote| Ok((self.local(&remote, &change.content)?, remote))) {
                 // The followed directory itself.
                 Ok((None, _)) => {}
+                Ok((Some(local), _)) if self.exclude.has(&local) => {}
                 Ok((Some(local), remote)) => changes.push(Placed { remote, local, change }),
                 Err(reason) => warnings.push(format!("{shown}: refused: {reason}")),
             }
@@ -204,7 +207,7 @@ mod tests {
 
     /// A follow that has begun with the full state.
     fn begun(source: &str) -> Pages {
-        let mut pages = Pages::new(Source::Path(source.parse().unwrap()), None);
+        let mut pages = Pages::new(Source::Path(source.parse().unwrap()), Excludes::default(), None);
         assert!(matches!(pages.next_request(), Some(Request::Follow(follow)) if follow.from == FollowFrom::Beginning));
         assert!(pages.next_request().is_none(), "one at a time");
         let following = FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor: cursor(0), head: 9 };
@@ -234,7 +237,7 @@ mod tests {
         assert!(matches!(pages.next_request(), Some(Request::More { .. })));
         assert!(pages.page(page(6, true, vec![dir(5, b"m/b")])).is_err(), "older than the page before");
         // Changes since another time than was asked for would be a gap.
-        let mut pages = Pages::new(Source::Path("m".parse().unwrap()), Some(cursor(7)));
+        let mut pages = Pages::new(Source::Path("m".parse().unwrap()), Excludes::default(), Some(cursor(7)));
         pages.next_request().unwrap();
         let following = FollowingReply { id: FOLLOW_ID, state: FollowState::Changes, cursor: cursor(8), head: 9 };
         assert!(pages.following(&following).is_err());

@@ -1,7 +1,10 @@
 //! What a follower does at its destination beside what a transfer does: looks, keeps what a person changed, renames, copies, removes.
 
-use super::record::Known;
+use super::FollowOptions;
+use super::record::{Known, Record};
+use super::trash::Trash;
 use crate::client::disk::Metadata;
+use crate::client::get::GetError;
 use crate::client::names::partial_names;
 use crate::digest::Digest;
 use crate::path::RelPath;
@@ -19,6 +22,7 @@ const NAMES_MAX: u64 = 100;
 pub(super) struct Place {
     root: Root,
     metadata: Metadata,
+    trash: Option<Trash>,
 }
 
 /// What is to be done with something new or changed.
@@ -41,8 +45,15 @@ pub(super) enum Removal {
 }
 
 impl Place {
-    pub(super) fn open(path: &Path) -> Result<Place, RootError> {
-        Ok(Place { root: Root::directory(path, Links::Never)?, metadata: Metadata::default() })
+    pub(super) fn open(options: &FollowOptions) -> Result<Place, GetError> {
+        let refused = |path: &Path| {
+            let path = path.to_owned();
+            move |error: RootError| GetError::Destination { path, reason: error.to_string() }
+        };
+        let destination = &options.destination;
+        let root = Root::directory(destination, Links::Never).map_err(refused(destination))?;
+        let trash = options.trash.as_deref().map(|path| Trash::open(path).map_err(refused(path))).transpose()?;
+        Ok(Place { root, metadata: Metadata::default(), trash })
     }
 
     pub(super) fn top(&self) -> Result<Dir, RootError> {
@@ -111,6 +122,26 @@ impl Place {
         Ok(Plan::Refused("what is there was changed here, and no name is free to keep it".to_owned()))
     }
 
+    /// Keeps what is to be replaced in the trash, if it was put here and is something else. Returns where.
+    pub(super) fn keep(&self, path: &RelPath, change: &Change, known: &Known) -> Result<Option<RelPath>, RootError> {
+        let Some(trash) = &self.trash else { return Ok(None) };
+        let is_replaced = match (&change.content, known) {
+            (ChangeContent::File { digest, .. }, Known::File { digest: had, .. }) => digest != had,
+            (ChangeContent::Link { target, .. }, Known::Link(had)) => Digest::of(target.as_bytes()) != *had,
+            (_, known) => *known != Known::Dir,
+        };
+        if !is_replaced || !self.stat(path)?.is_some_and(|stat| known.is(&stat)) {
+            return Ok(None);
+        }
+        let (dir, name) = self.parent(path)?;
+        trash.keep(&dir, &name, path, change.seq).map(Some)
+    }
+
+    /// What was kept wasn't replaced.
+    pub(super) fn keep_not(&self, kept: &RelPath) -> Result<(), RootError> {
+        self.trash.as_ref().map_or(Ok(()), |trash| trash.forget(kept))
+    }
+
     fn parent(&self, path: &RelPath) -> Result<(Dir, Vec<u8>), RootError> {
         let (parent, name) = path.split().ok_or(RootError::NotAFile)?;
         Ok((self.root.open_dir(&parent)?, name.to_vec()))
@@ -172,7 +203,7 @@ impl Place {
     }
 
     /// Removes what was put at a path, if it is as it was left.
-    pub(super) fn remove(&self, path: &RelPath, known: &Known) -> Result<Removal, RootError> {
+    pub(super) fn remove(&self, path: &RelPath, known: &Known, seq: u64) -> Result<Removal, RootError> {
         let Some(stat) = self.stat(path)? else { return Ok(Removal::Removed) };
         if !known.is(&stat) {
             return Ok(Removal::Kept);
@@ -181,7 +212,12 @@ impl Place {
         let removed = match known {
             Known::Link(digest) if Digest::of(&dir.read_link(&name)?) != *digest => return Ok(Removal::Kept),
             Known::Dir => dir.remove_dir(&name),
-            Known::File { .. } | Known::Link(_) => dir.remove_file(&name),
+            Known::File { .. } | Known::Link(_) => {
+                if let Some(trash) = &self.trash {
+                    trash.keep(&dir, &name, path, seq)?;
+                }
+                dir.remove_file(&name)
+            }
         };
         match removed {
             Ok(()) | Err(RootError::NotFound) => Ok(Removal::Removed),
@@ -192,17 +228,33 @@ impl Place {
         }
     }
 
-    /// What was just put at a path, as it is to be found again.
-    pub(super) fn known(&self, path: &RelPath, change: &Change) -> Result<Option<Known>, RootError> {
-        let Some(stat) = self.stat(path)? else { return Ok(None) };
-        Ok(match (&change.content, stat.kind) {
-            (ChangeContent::File { size, mtime, digest, .. }, FileKind::File) => {
-                // A file system may keep coarser times. Anything else is of somebody who was quicker.
-                let is_own = stat.size == *size && stat.modified.seconds.abs_diff(mtime.seconds) <= 2;
-                is_own.then_some(Known::File { size: *size, modified: stat.modified, digest: *digest })
+    /// Notes what the follower before put in place just before it was killed. The contents of files are compared.
+    pub(super) fn adopt(&self, record: &mut Record) -> std::io::Result<()> {
+        for (path, intended) in record.take_intended() {
+            let known = self.known(&path, &intended).ok().flatten();
+            let digest = known.as_ref().and_then(Known::digest);
+            if let Some(known) = known
+                && (digest.is_none() || self.digest(&path).is_ok_and(|found| found == digest))
+            {
+                record.put(&path, known)?;
             }
-            (ChangeContent::Dir { .. }, FileKind::Dir) => Some(Known::Dir),
-            (ChangeContent::Link { target, .. }, FileKind::Link) => Some(Known::Link(Digest::of(target.as_bytes()))),
+        }
+        Ok(())
+    }
+
+    /// What is at a path, as it is to be found again, if it is what was to be put there.
+    pub(super) fn known(&self, path: &RelPath, wanted: &Known) -> Result<Option<Known>, RootError> {
+        let Some(stat) = self.stat(path)? else { return Ok(None) };
+        Ok(match (wanted, stat.kind) {
+            (&Known::File { size, modified, digest }, FileKind::File) => {
+                // A file system may keep coarser times. Anything else is of somebody who was quicker.
+                let is_own = stat.size == size && stat.modified.seconds.abs_diff(modified.seconds) <= 2;
+                is_own.then_some(Known::File { size, modified: stat.modified, digest })
+            }
+            (Known::Dir, FileKind::Dir) => Some(Known::Dir),
+            (Known::Link(digest), FileKind::Link) => {
+                (Digest::of(&self.root.read_link(path)?) == *digest).then_some(Known::Link(*digest))
+            }
             _ => None,
         })
     }

@@ -1,10 +1,12 @@
 //! What a follower has put into its destination, and how far it is: `docs/formats/follow.md`.
 
+use super::Excludes;
 use crate::client::names::{follow_name, partial_names, random_names};
 use crate::client::transfer::Source;
 use crate::digest::Digest;
 use crate::fields::take;
 use crate::path::RelPath;
+use crate::protocol::control::{Change, ChangeContent};
 use crate::protocol::follow::Cursor;
 use crate::record_log::{LogError, MODE, RecordLog};
 use crate::root::{Dir, FileKind, FileStat, RootError, Timestamp};
@@ -20,6 +22,8 @@ const KIND_FORGOTTEN: u8 = 2;
 const KIND_FILE: u8 = 3;
 const KIND_DIR: u8 = 4;
 const KIND_LINK: u8 = 5;
+/// Added to one of the last three: it is about to be put there.
+const INTENDED: u8 = 0x10;
 
 /// What was put at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,16 @@ pub(super) enum Known {
 }
 
 impl Known {
+    /// What a change puts in place; `None` if it is gone.
+    pub(super) fn of(change: &Change) -> Option<Known> {
+        Some(match &change.content {
+            &ChangeContent::File { size, mtime, digest, .. } => Known::File { size, modified: mtime, digest },
+            ChangeContent::Dir { .. } => Known::Dir,
+            ChangeContent::Link { target, .. } => Known::Link(Digest::of(target.as_bytes())),
+            ChangeContent::Gone => return None,
+        })
+    }
+
     /// The digest of a file.
     pub(super) fn digest(&self) -> Option<Digest> {
         match *self {
@@ -60,6 +74,8 @@ impl Known {
 pub(super) struct Record {
     log: RecordLog,
     known: HashMap<RelPath, Known>,
+    /// What was about to be put when the follower ended.
+    intended: HashMap<RelPath, Known>,
     /// A path for each digest.
     by_digest: HashMap<Digest, RelPath>,
     cursor: Option<Cursor>,
@@ -78,8 +94,8 @@ pub(super) enum RecordError {
 
 impl Record {
     /// The record in a destination, made if there is none. A damaged one begins anew: everything is compared then.
-    pub(super) fn open(dir: &Dir, source: &Source) -> Result<Record, RecordError> {
-        let name = follow_name(source);
+    pub(super) fn open(dir: &Dir, source: &Source, exclude: &Excludes) -> Result<Record, RecordError> {
+        let name = follow_name(source, exclude);
         let shown = || String::from_utf8_lossy(&name).into_owned();
         for _ in 0..3 {
             let file = match dir.create_file(&name, MODE) {
@@ -95,16 +111,21 @@ impl Record {
                 }
                 created => created?,
             };
-            let (mut known, mut cursor, mut is_strange) = (HashMap::new(), None, false);
+            let (mut known, mut intended) = (HashMap::new(), HashMap::new());
+            let (mut cursor, mut is_strange) = (None, false);
             let opened = RecordLog::open(file, MAGIC, |body| match decode(body) {
                 Some(Item::Cursor(at)) => cursor = at,
-                Some(Item::Known(path, what)) => _ = known.insert(path, what),
+                Some(Item::Known(path, what)) => {
+                    intended.remove(&path);
+                    known.insert(path, what);
+                }
+                Some(Item::Intended(path, what)) => _ = intended.insert(path, what),
                 Some(Item::Forgotten(path)) => _ = known.remove(&path),
                 None => is_strange = true,
             });
             match opened {
                 Ok(log) if !is_strange => {
-                    let mut record = Record { log, known, by_digest: HashMap::new(), cursor };
+                    let mut record = Record { log, known, intended, by_digest: HashMap::new(), cursor };
                     let digests = record.known.iter().filter_map(|(path, known)| Some((known.digest()?, path.clone())));
                     record.by_digest = digests.collect();
                     if let Err(error) = record.rewrite_if_worthwhile(dir, &name) {
@@ -151,6 +172,21 @@ impl Record {
         self.known.len()
     }
 
+    /// Something is about to be put at a path. Whoever comes after a crash looks whether it was: see [`Record::take_intended`].
+    pub(super) fn intend(&mut self, path: &RelPath, known: &Known) -> io::Result<()> {
+        if self.known.get(path) == Some(known) { Ok(()) } else { self.log.append(&encode_intended(path, known)) }
+    }
+
+    /// Writes what was noted. It survives the end of this process.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.log.flush()
+    }
+
+    /// What was about to be put when the follower before this one ended.
+    pub(super) fn take_intended(&mut self) -> HashMap<RelPath, Known> {
+        std::mem::take(&mut self.intended)
+    }
+
     /// Something was put at a path.
     pub(super) fn put(&mut self, path: &RelPath, known: Known) -> io::Result<()> {
         if self.known.get(path) == Some(&known) {
@@ -189,6 +225,7 @@ impl Record {
         }
         let log = RecordLog::replace(dir, name, &partial_names(name).1, MAGIC, |log| {
             self.known.iter().try_for_each(|(path, known)| log.append(&encode_known(path, known)))?;
+            self.intended.iter().try_for_each(|(path, known)| log.append(&encode_intended(path, known)))?;
             log.append(&encode_cursor(self.cursor))
         });
         let name = || String::from_utf8_lossy(name).into_owned();
@@ -202,6 +239,7 @@ impl Record {
 enum Item {
     Cursor(Option<Cursor>),
     Known(RelPath, Known),
+    Intended(RelPath, Known),
     Forgotten(RelPath),
 }
 
@@ -231,23 +269,35 @@ fn encode_known(path: &RelPath, known: &Known) -> Vec<u8> {
     body
 }
 
+fn encode_intended(path: &RelPath, known: &Known) -> Vec<u8> {
+    let mut body = encode_known(path, known);
+    if let Some(kind) = body.first_mut() {
+        *kind |= INTENDED;
+    }
+    body
+}
+
 fn decode(body: &[u8]) -> Option<Item> {
     let (kind, mut rest) = body.split_first()?;
+    let item = |path, known| {
+        let path = RelPath::new(path).ok()?;
+        Some(if kind & INTENDED == 0 { Item::Known(path, known) } else { Item::Intended(path, known) })
+    };
     match *kind {
         KIND_CURSOR if rest.is_empty() => Some(Item::Cursor(None)),
         KIND_CURSOR => Some(Item::Cursor(Some(std::str::from_utf8(rest).ok()?.parse().ok()?))),
         KIND_FORGOTTEN => Some(Item::Forgotten(RelPath::new(rest).ok()?)),
-        KIND_FILE => {
+        _ if kind & !INTENDED == KIND_FILE => {
             let size = u64::from_be_bytes(take(&mut rest)?);
             let seconds = i64::from_be_bytes(take(&mut rest)?);
             let modified = Timestamp { seconds, nanoseconds: u32::from_be_bytes(take(&mut rest)?) };
             let digest = Digest(take(&mut rest)?);
-            Some(Item::Known(RelPath::new(rest).ok()?, Known::File { size, modified, digest }))
+            item(rest, Known::File { size, modified, digest })
         }
-        KIND_DIR => Some(Item::Known(RelPath::new(rest).ok()?, Known::Dir)),
-        KIND_LINK => {
+        _ if kind & !INTENDED == KIND_DIR => item(rest, Known::Dir),
+        _ if kind & !INTENDED == KIND_LINK => {
             let digest = Digest(take(&mut rest)?);
-            Some(Item::Known(RelPath::new(rest).ok()?, Known::Link(digest)))
+            item(rest, Known::Link(digest))
         }
         _ => None,
     }
@@ -260,6 +310,7 @@ pub fn fuzz_body(body: &[u8]) {
     let again = match &item {
         Item::Cursor(cursor) => encode_cursor(*cursor),
         Item::Known(path, known) => encode_known(path, known),
+        Item::Intended(path, known) => encode_intended(path, known),
         Item::Forgotten(path) => encode_forgotten(path),
     };
     assert_eq!(decode(&again), Some(item));
@@ -280,24 +331,33 @@ mod tests {
         let file =
             Known::File { size: 7, modified: Timestamp { seconds: -1, nanoseconds: 5 }, digest: Digest([3; 32]) };
         let cursor = Some(Cursor { epoch: Epoch([1; 16]), seq: 99 });
-        let mut record = Record::open(&dir(), &source).unwrap();
-        assert!(matches!(Record::open(&dir(), &source), Err(RecordError::Locked)));
-        assert!(Record::open(&dir(), &Source::Glob("*".to_owned())).is_ok());
+        let none = Excludes::default();
+        let mut record = Record::open(&dir(), &source, &none).unwrap();
+        assert!(matches!(Record::open(&dir(), &source, &none), Err(RecordError::Locked)));
+        assert!(Record::open(&dir(), &Source::Glob("*".to_owned()), &none).is_ok());
+        let others = Excludes::new(["*.tmp".to_owned()]).unwrap();
+        assert!(Record::open(&dir(), &source, &others).is_ok_and(|record| record.cursor().is_none()));
         for (name, known) in [("f", file), ("d", Known::Dir), ("l", Known::Link(Digest([4; 32]))), ("x", file)] {
             record.put(&path(name), known).unwrap();
         }
         record.forget(&path("x")).unwrap();
+        for name in ["d", "f", "new"] {
+            record.intend(&path(name), &file).unwrap();
+        }
+        record.put(&path("d"), file).unwrap();
+        record.put(&path("d"), Known::Dir).unwrap();
         record.store(cursor, false).unwrap();
         drop(record);
-        let record = Record::open(&dir(), &source).unwrap();
+        let mut record = Record::open(&dir(), &source, &none).unwrap();
+        assert_eq!(record.take_intended(), HashMap::from([(path("new"), file)]), "and nothing that is in place");
         assert_eq!((record.cursor(), record.len()), (cursor, 3));
         assert_eq!((record.get(&path("f")), record.get(&path("d"))), (Some(&file), Some(&Known::Dir)));
         drop(record);
-        let name = temp.path().join(String::from_utf8(follow_name(&source)).unwrap());
+        let name = temp.path().join(String::from_utf8(follow_name(&source, &none)).unwrap());
         let mut bytes = std::fs::read(&name).unwrap();
         bytes[20] ^= 1;
         std::fs::write(&name, bytes).unwrap();
-        let record = Record::open(&dir(), &source).unwrap();
+        let record = Record::open(&dir(), &source, &none).unwrap();
         assert_eq!((record.cursor(), record.len()), (None, 0));
     }
 
@@ -314,7 +374,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn random_records_decode_and_encode_alike(kind in 0u8..7, rest in proptest::collection::vec(0u8.., 0..150)) {
+        fn random_records_decode_and_encode_alike(kind in 0u8..24, rest in proptest::collection::vec(0u8.., 0..150)) {
             fuzz_body(&[&[kind], &rest[..]].concat());
         }
     }
