@@ -1,6 +1,7 @@
 """Following a path with stock pyzmq sockets: the plain dialect, and the messages of the other one."""
 
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -276,3 +277,23 @@ def test_nothing_is_deleted_in_the_middle_of_a_full_state(context, tmp_path):
         client.kill()
         client.wait(DEADLINE_SECONDS)
         server.router.close(linger=0)
+
+
+def test_a_mapped_file_is_published_when_it_is_unmapped(serve, connected, tmp_path):
+    root = tmp_path / "served"
+    root.mkdir()
+    # Nothing is published because it has rested.
+    dealer = connected(serve(root, "--watch", "--settle", "1h"))
+    follow(dealer)
+    changes_until_live(dealer)
+    with open(root / "mapped", "w+b") as file:
+        file.truncate(100_000)
+        mapped = mmap.mmap(file.fileno(), 100_000)
+    # Closed, but written to all the same, of which the kernel tells nothing.
+    mapped[:5] = b"first"
+    (root / "other").write_bytes(b"1")
+    assert changes_until_live(dealer)[0] == [(b"file", b"other", b"1")]
+    mapped[:5] = b"later"
+    mapped.close()
+    kind, path, content = changes_until_live(dealer)[0][0]
+    assert (kind, path, content[:6], len(content)) == (b"file", b"mapped", b"later\0", 100_000)

@@ -19,39 +19,42 @@ const SETTLE: &str = "200ms";
 const SETTLE_FULLY: &str = "2s";
 
 /// A watched directory, its server, and where it is followed to.
-struct Pair {
-    folder: TempDir,
-    server: Option<Server>,
-    settle: &'static str,
+pub struct Pair {
+    pub folder: TempDir,
+    pub server: Option<Server>,
+    pub settle: &'static str,
     /// Keeps its numbers.
-    has_state: bool,
+    pub has_state: bool,
+    /// More options of the server.
+    pub options: &'static [&'static str],
     /// The server's port, once it has one.
     port: u16,
 }
 
 impl Pair {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let folder = tempdir().expect("a folder");
         fs::create_dir(folder.path().join("source")).expect("mkdir");
-        Self { folder, server: None, settle: SETTLE, has_state: false, port: 0 }
+        Self { folder, server: None, settle: SETTLE, has_state: false, options: &[], port: 0 }
     }
 
-    fn source(&self) -> PathBuf {
+    pub fn source(&self) -> PathBuf {
         self.folder.path().join("source")
     }
 
-    fn copy(&self) -> PathBuf {
+    pub fn copy(&self) -> PathBuf {
         self.folder.path().join("copy")
     }
 
     /// Starts the server, on the port that it had.
-    fn serve(&mut self) {
+    pub fn serve(&mut self) {
         self.server = None;
         let port = self.port;
         let bind = format!("tcp://127.0.0.1:{port}");
         let source = self.source();
         let words = ["serve", source.to_str().expect("UTF-8"), "--watch", "--settle", self.settle, "--bind", &bind];
         let mut command = tow(words);
+        command.args(self.options);
         if self.has_state {
             command.arg("--state").arg(self.folder.path().join("state"));
         }
@@ -60,26 +63,26 @@ impl Pair {
         self.server = Some(server);
     }
 
-    fn server(&self) -> &Server {
+    pub fn server(&self) -> &Server {
         self.server.as_ref().expect("a server")
     }
 
-    fn words(&self, path: &str, options: &[&str]) -> Vec<String> {
+    pub fn words(&self, path: &str, options: &[&str]) -> Vec<String> {
         let copy = self.copy().to_str().expect("UTF-8").to_owned();
         let words = ["follow".to_owned(), self.server().url(path), copy];
         words.into_iter().chain(options.iter().map(ToString::to_string)).collect()
     }
 
-    fn follow(&self, options: &[&str]) -> Process {
+    pub fn follow(&self, options: &[&str]) -> Process {
         Process::start(&mut tow(self.words("", options)))
     }
 
-    fn once(&self, options: &[&str]) -> Outcome {
+    pub fn once(&self, options: &[&str]) -> Outcome {
         run(tow(self.words("", options)).arg("--once"))
     }
 
     /// Waits until the copy has what the source has.
-    fn wait_same(&self) {
+    pub fn wait_same(&self) {
         let mut last = (BTreeMap::new(), BTreeMap::new());
         wait_until("the copy is as its source", || {
             last = (contents(&self.source()), contents(&self.copy()));
@@ -89,7 +92,7 @@ impl Pair {
 }
 
 /// What is in a directory, without the files that following keeps there: bytes of files and targets of links, with modes.
-fn contents(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
+pub fn contents(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![root.to_owned()];
     while let Some(dir) = dirs.pop() {
@@ -114,16 +117,16 @@ fn contents(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     found
 }
 
-fn lines(output: &str, begin: &str) -> Vec<String> {
+pub fn lines(output: &str, begin: &str) -> Vec<String> {
     output.lines().filter(|line| line.starts_with(begin)).map(ToOwned::to_owned).collect()
 }
 
 /// Whether the last thing that was said is that.
-fn is_up_to_date(output: &str) -> bool {
+pub fn is_up_to_date(output: &str) -> bool {
     output.lines().next_back().is_some_and(|line| line.starts_with("up to date at "))
 }
 
-fn text(outcome: &Outcome) -> String {
+pub fn text(outcome: &Outcome) -> String {
     String::from_utf8(outcome.stdout.clone()).expect("UTF-8")
 }
 
@@ -263,7 +266,7 @@ fn killed_server_that_keeps_its_numbers_goes_on_with_them() {
     assert!(outcome.stderr.contains("remove it"), "{}", outcome.stderr);
 }
 
-fn first_file(root: &Path) -> PathBuf {
+pub fn first_file(root: &Path) -> PathBuf {
     let found = contents(root);
     let file = found.keys().find(|path| root.join(path).is_file()).expect("a file");
     root.join(file)
@@ -316,8 +319,7 @@ fn deletions_need_mirror_and_are_held_above_the_limit() {
     });
     assert_eq!(contents(&copy).len(), 21, "nothing is deleted without --mirror");
 
-    let mut other =
-        Pair { folder: tempdir().expect("a folder"), server: None, settle: SETTLE, has_state: false, port: 0 };
+    let mut other = Pair::start();
     other.server = pair.server.take();
     for index in 5..10 {
         fs::remove_file(source.join(format!("dir/{index}"))).expect("rm");
@@ -342,7 +344,7 @@ fn deletions_need_mirror_and_are_held_above_the_limit() {
 
 #[test]
 fn the_end_waits_for_what_the_server_will_notice_but_not_for_ever() {
-    for (settle, code) in [("2s", 0), ("1h", 1)] {
+    for (settle, is_noticed) in [("2s", true), ("1h", false)] {
         let mut pair = Pair::start();
         pair.settle = settle;
         let (source, copy) = (pair.source(), pair.copy());
@@ -355,12 +357,12 @@ fn the_end_waits_for_what_the_server_will_notice_but_not_for_ever() {
         // What is published isn't there any more, and what is there isn't finished.
         let mut file = fs::File::options().append(true).open(source.join("written")).expect("open");
         file.write_all(b" and new").expect("write");
-        let outcome = pair.once(&[]).expect_code(code);
-        match code {
-            0 => assert_eq!(fs::read(copy.join("written")).expect("read"), b"old and new"),
-            _ => assert!(outcome.stderr.contains("written: "), "{}", outcome.stderr),
+        let outcome = pair.once(&[]).expect_code(0);
+        match is_noticed {
+            true => assert_eq!(fs::read(copy.join("written")).expect("read"), b"old and new"),
+            false => assert!(outcome.stderr.contains("written: "), "{}", outcome.stderr),
         }
-        assert_eq!(code == 0, copy.join("written").exists());
+        assert_eq!(is_noticed, copy.join("written").exists());
     }
 }
 

@@ -304,6 +304,11 @@ impl Server {
         std::fs::read_dir(format!("/proc/{}/fd", self.process.child.id())).expect("/proc").count()
     }
 
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
     /// Sends a signal and waits for the end.
     pub fn stop(self, signal: Signal) -> Outcome {
         self.process.signal(signal);

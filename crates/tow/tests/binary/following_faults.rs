@@ -1,0 +1,146 @@
+//! Faults of a server that is followed, and of its followers: kills at random, lost events, missing watches, deletions by mistake.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::following::{Pair, contents, first_file};
+use crate::support::random::Random;
+use crate::support::tree::write;
+use crate::support::wait_until;
+
+/// Kills; `TOWPATH_KILLS` sets another number.
+const KILLS: u64 = 20;
+
+/// Whatever is killed when: nothing is lost, and under no name there is anything that its source didn't have as a whole.
+#[test]
+fn kills_at_random_lose_nothing() {
+    let kills = std::env::var("TOWPATH_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
+    let mut pair = Pair::start();
+    pair.has_state = true;
+    let (source, copy, staging) = (pair.source(), pair.copy(), pair.folder.path().join("staging"));
+    let (mut random, mut had) = (Random::new(kills), HashSet::new());
+    let put = |random: &mut Random, had: &mut HashSet<Vec<u8>>| {
+        let size = if random.below(40) == 0 { 3 << 19 } else { random.below(9000) } as usize;
+        let bytes = random.bytes(size);
+        write(&staging, &bytes);
+        let path = source.join(format!("dir-{}/{}", random.below(4), random.below(30)));
+        fs::create_dir_all(path.parent().expect("a parent")).expect("mkdir");
+        fs::rename(&staging, path).expect("mv");
+        had.insert(bytes);
+    };
+    (0..40).for_each(|_| put(&mut random, &mut had));
+    pair.serve();
+    let mut follower = pair.follow(&["--mirror"]);
+    for _ in 0..kills {
+        (0..6).for_each(|_| put(&mut random, &mut had));
+        fs::remove_file(first_file(&source)).expect("rm");
+        let dir = source.join(format!("dir-{}", random.below(4)));
+        let _ = fs::rename(&dir, source.join(format!("dir-{}", random.below(8))));
+        // Any moment of what they do now is as good as another.
+        std::thread::sleep(Duration::from_millis(random.below(60)));
+        // The server, the follower, or both.
+        let who = random.below(3);
+        if who != 0 {
+            pair.server = None;
+            pair.serve();
+        }
+        if who != 1 {
+            drop(follower);
+            follower = pair.follow(&["--mirror"]);
+        }
+        for (path, (_, bytes)) in contents(&copy) {
+            let is_whole = bytes == b"a directory" || had.contains(&bytes);
+            assert!(is_whole, "{} has something else", path.display());
+        }
+    }
+    pair.wait_same();
+}
+
+#[test]
+fn lost_events_are_made_up_for() {
+    let limit: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events")
+        .ok()
+        .and_then(|limit| limit.trim().parse().ok())
+        .expect("a number");
+    let mut pair = Pair::start();
+    let source = pair.source();
+    write(&source.join("a"), b"a");
+    write(&source.join("b"), b"b");
+    pair.serve();
+    let _follower = pair.follow(&["--mirror"]);
+    pair.wait_same();
+    pair.server().signal(Signal::STOP);
+    // Two in turn, since the kernel merges an event with an equal one before it.
+    for index in 0..=limit.min(200_000) {
+        let name = if index % 2 == 0 { "a" } else { "b" };
+        let mode = if index % 4 < 2 { 0o640 } else { 0o600 };
+        fs::set_permissions(source.join(name), fs::Permissions::from_mode(mode)).expect("chmod");
+    }
+    // Of these there is no event.
+    for index in 0..300 {
+        write(&source.join(format!("new-{}/{}/{index}", index % 3, index % 7)), format!("{index}").as_bytes());
+    }
+    fs::remove_file(source.join("b")).expect("rm");
+    pair.server().signal(Signal::CONT);
+    pair.wait_same();
+    assert!(pair.server().log().contains("overflowed"), "{}", pair.server().log());
+}
+
+#[test]
+fn directories_that_can_not_be_watched_are_looked_at() {
+    let mut pair = Pair::start();
+    pair.options = &["--max-watches", "3", "--rescan", "1s"];
+    let source = pair.source();
+    for index in 0..8 {
+        write(&source.join(format!("{index}/below/file")), b"old");
+    }
+    pair.serve();
+    let _follower = pair.follow(&["--mirror"]);
+    pair.wait_same();
+    assert!(pair.server().log().contains("can't be watched"), "{}", pair.server().log());
+    for index in 0..8 {
+        write(&source.join(format!("{index}/below/file")), b"another");
+        write(&source.join(format!("{index}/new/file")), b"new");
+    }
+    fs::remove_dir_all(source.join("7")).expect("rm -r");
+    pair.wait_same();
+}
+
+#[test]
+fn many_deletions_are_held_until_a_person_releases_them() {
+    let mut pair = Pair::start();
+    pair.options = &["--max-delete", "5"];
+    let (source, copy) = (pair.source(), pair.copy());
+    for index in 0..40 {
+        write(&source.join(format!("{}/{index}", index % 4)), b"x");
+    }
+    pair.serve();
+    let _follower = pair.follow(&["--mirror", "--max-delete", "1000"]);
+    pair.wait_same();
+    // A directory of another name isn't gone.
+    fs::rename(source.join("3"), source.join("other")).expect("mv");
+    pair.wait_same();
+    // By events, one after another.
+    for index in (0..40).filter(|index| index % 4 != 3) {
+        fs::remove_file(source.join(format!("{}/{index}", index % 4))).expect("rm");
+    }
+    wait_until("they are held", || pair.server().log().contains("too many deletions at a time"));
+    // Nor is anything else deleted meanwhile, while what is new comes.
+    fs::remove_file(source.join("other/3")).expect("rm");
+    write(&source.join("new"), b"new");
+    wait_until("what is new comes", || copy.join("new").exists());
+    let left = contents(&copy).keys().filter(|path| copy.join(path).is_file()).count();
+    assert!(left >= 41 - 5 && copy.join("other/3").exists(), "{left} files are left");
+    wait_until("they are released", || {
+        pair.server().signal(Signal::USR1);
+        contents(&source) == contents(&copy)
+    });
+    assert!(pair.server().log().contains("released"), "{}", pair.server().log());
+    // From then on as before.
+    fs::remove_file(source.join("new")).expect("rm");
+    pair.wait_same();
+}
