@@ -2,7 +2,9 @@
 
 use std::io;
 use std::time::Duration;
-use towpath_sockets::{Address, Event, LargeMessages, Message, PeerId, Principal, Queued, SendError, Tenant};
+use towpath_sockets::{
+    Address, Authenticator, Credentials, Event, LargeMessages, Message, PeerId, Queued, SendError, Tenant,
+};
 
 /// Connections to peers, and the clock. [`towpath_sockets::Hub`] has the methods of the same names, and says more about each.
 pub trait Transport {
@@ -25,7 +27,7 @@ pub trait Transport {
     fn has_output(&self) -> bool;
 
     /// Answers [`Event::Authenticate`].
-    fn authenticate(&mut self, peer: PeerId, identity: Option<Principal>);
+    fn authenticate(&mut self, by: Option<&Authenticator>, peer: PeerId, credentials: Credentials);
 
     /// Ends a connection. [`Event::Gone`] follows.
     fn disconnect(&mut self, peer: PeerId, reason: &str);

@@ -8,18 +8,31 @@ type Decide = dyn Fn(&Credentials) -> Option<Principal> + Send + Sync;
 
 /// Decides which clients may connect, by their credentials. Clones share the decision.
 #[derive(Clone)]
-pub struct Authenticator(Arc<Decide>);
+pub struct Authenticator {
+    decide: Arc<Decide>,
+    is_slow: bool,
+}
 
 impl Authenticator {
     /// Decides by a function, which is called on the thread that drives the hub. `None` refuses the client, and so does a panic.
     pub fn new(decide: impl Fn(&Credentials) -> Option<Principal> + Send + Sync + 'static) -> Authenticator {
-        Authenticator(Arc::new(decide))
+        Authenticator { decide: Arc::new(decide), is_slow: false }
+    }
+
+    /// Decides by a function that takes long, such as one that hashes passwords. It is called on other threads, twice at a time at most, by turns
+    /// of the tenants that ask.
+    pub fn slow(decide: impl Fn(&Credentials) -> Option<Principal> + Send + Sync + 'static) -> Authenticator {
+        Authenticator { is_slow: true, ..Authenticator::new(decide) }
+    }
+
+    pub(crate) fn is_slow(&self) -> bool {
+        self.is_slow
     }
 
     /// The identity of a client with these credentials; `None`: it may not connect.
     pub fn identify(&self, credentials: &Credentials) -> Option<Principal> {
         // One client's strange name must not end the server of all others.
-        catch_unwind(AssertUnwindSafe(|| (self.0)(credentials))).unwrap_or_else(|_| {
+        catch_unwind(AssertUnwindSafe(|| (self.decide)(credentials))).unwrap_or_else(|_| {
             let principal = credentials.principal();
             tracing::error!(%principal, "a client is refused: the function that decides about it panicked");
             None

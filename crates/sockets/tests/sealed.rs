@@ -5,14 +5,14 @@ mod support;
 #[path = "../../zmtp/tests/harness/toy_seal.rs"]
 mod toy_seal;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::*;
 use towpath_sockets::{
     Endpoint, Event, FileRange, Heartbeat, Hub, HubOptions, MechanismConfig, Message, Metadata, PeerId, SocketType,
 };
-use towpath_zmtp::{Error, FrameFlags, FrameNumber, FrameSeal, Mechanism, Sealer, Step};
+use towpath_zmtp::{Error, FrameFlags, FrameNumber, FrameSeal, Mechanism, Opener, Sealer, Step};
 
 fn sealed(socket_type: SocketType) -> HubOptions {
     HubOptions { mechanism: toy_seal::toy_seal(), ..options(socket_type) }
@@ -124,7 +124,12 @@ impl Mechanism for Gated<Box<dyn Mechanism>> {
     }
 
     fn frame_seal(&mut self) -> Option<FrameSeal> {
-        self.0.frame_seal().map(|seal| FrameSeal { sealer: Arc::new(Gated(seal.sealer)), ..seal })
+        self.0.frame_seal().map(|FrameSeal { sealer, opener, overhead, first_number }| FrameSeal {
+            sealer: Arc::new(Gated(sealer)),
+            opener: Box::new(Gated(opener)),
+            overhead,
+            first_number,
+        })
     }
 }
 
@@ -133,6 +138,49 @@ impl Sealer for Gated<Arc<dyn Sealer>> {
         let _held = (frame.len() > 100_000).then(|| GATE.lock().unwrap());
         self.0.seal(number, flags, frame);
     }
+}
+
+impl Opener for Gated<Box<dyn Opener>> {
+    fn open(&mut self, sealed: BytesMut) -> Result<(FrameFlags, BytesMut), Error> {
+        let _held = (sealed.len() > 100_000).then(|| GATE.lock().unwrap());
+        self.0.open(sealed)
+    }
+}
+
+#[test]
+fn no_peer_waits_for_what_is_opened_for_another() {
+    let gated = MechanismConfig::Custom { name: "TOY", begin: || Box::new(Gated(toy_seal::toy_seal().begin())) };
+    let server = HubOptions { mechanism: gated, ..options(SocketType::Router) };
+    let mut pair = pair(server, sealed(SocketType::Dealer));
+    let mut other = Hub::new(sealed(SocketType::Dealer)).unwrap();
+    other.connect(&pair.endpoint).unwrap();
+    let there = until(&mut [&mut pair.server, &mut other], |hub, event| match event {
+        Event::Ready { peer } if hub == 1 => Some(peer),
+        _ => None,
+    });
+    let held = GATE.lock().unwrap();
+    let large = noise(200_000);
+    pair.client.send(pair.at_client, Message::new().with(large.clone())).unwrap();
+    pair.client.send(pair.at_client, text("behind")).unwrap();
+    let message = |_, event| match event {
+        Event::Message { frames, .. } => Some(frames),
+        Event::Gone { reason, .. } => panic!("{reason}"),
+        _ => None,
+    };
+    // More than the large one needs to arrive.
+    while pair.server.peer(pair.at_server).unwrap().bytes_in < 200_000 {
+        pair.client.poll(Some(Duration::from_millis(1))).unwrap();
+        pair.server.poll(Some(Duration::from_millis(1))).unwrap();
+    }
+    for number in 0..20 {
+        other.send(there, text(&number.to_string())).unwrap();
+        let got = until(&mut [&mut pair.server, &mut pair.client, &mut other], message);
+        assert_eq!(&got[0][..], number.to_string().as_bytes());
+    }
+    drop(held);
+    let hubs = &mut [&mut pair.server, &mut pair.client];
+    assert!(until(hubs, message)[0] == large);
+    assert_eq!(&until(hubs, message)[0][..], b"behind");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::liveness::LivenessTimer;
 use crate::mechanism::{Mechanism, MechanismConfig, Step};
 use crate::metadata::Metadata;
 use crate::outbox::{Body, Outbox};
-use crate::seal::FrameSeal;
+use crate::seal::{FrameSeal, OpenJob, Opened};
 use crate::socket_type::SocketType;
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
@@ -181,11 +181,13 @@ impl<F> Connection<F> {
         Ok(None)
     }
 
-    /// Whether nothing is decoded for now, whatever has come: the decision on the peer's credentials is due, or
-    /// [`REPLIES_WAITING_MAX`] answers to its commands wait to be written. The driver doesn't read on meanwhile, and calls
+    /// Whether nothing is decoded for now, whatever has come: the decision on the peer's credentials is due, a frame is being opened
+    /// ([`Connection::open_job`]), or [`REPLIES_WAITING_MAX`] answers to its commands wait to be written. The driver doesn't read on meanwhile, and calls
     /// [`Connection::input`] again afterwards.
     pub fn is_waiting(&self) -> bool {
-        matches!(self.verdict, Verdict::Awaited) || self.outbox.replies_waiting() >= REPLIES_WAITING_MAX
+        matches!(self.verdict, Verdict::Awaited)
+            || self.inbox.is_opening()
+            || self.outbox.replies_waiting() >= REPLIES_WAITING_MAX
     }
 
     fn step(&mut self, step: Step, version: (u8, u8), now: Instant) -> Result<Option<Event>, Error> {
@@ -342,6 +344,22 @@ impl<F> Connection<F> {
         }
     }
 
+    /// Leaves sealed frames of more than [`crate::limits::OPENED_HERE_BYTES_MAX`] to [`Connection::open_job`].
+    pub fn open_large_elsewhere(&mut self) {
+        self.inbox.open_large_elsewhere();
+    }
+
+    /// A frame that the driver is to open, such as on another thread, and to return with [`Connection::opened`]. Nothing behind it is decoded
+    /// meanwhile.
+    pub fn open_job(&mut self) -> Option<OpenJob> {
+        self.inbox.open_job()
+    }
+
+    /// Takes the frame of [`Connection::open_job`] back. [`Connection::input`] then goes on.
+    pub fn opened(&mut self, opened: Opened) {
+        self.inbox.opened(opened);
+    }
+
     /// Bytes left of the streamed body. The driver may take them straight from the socket, and reports them with
     /// [`Connection::body_advance`]; [`Connection::input`] then gives the [`Event::BodyEnd`]. 0 for sealed frames.
     pub fn body_remaining(&self) -> u64 {
@@ -355,7 +373,7 @@ impl<F> Connection<F> {
 
     /// Whether [`Connection::input`] has something to do without further bytes.
     pub fn event_is_due(&self) -> bool {
-        self.inbox.body_end_is_due() || matches!(self.verdict, Verdict::Accepted(_))
+        self.inbox.body_end_is_due() || self.inbox.has_opened() || matches!(self.verdict, Verdict::Accepted(_))
     }
 
     /// Why the peer has closed the connection, as far as the handshake tells.

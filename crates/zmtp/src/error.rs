@@ -194,6 +194,11 @@ impl Error {
         matches!(self, Error::ClosedAfterHello { .. } | Error::ClosedAtGreeting { .. })
     }
 
+    /// Whether somebody on the path may have changed what the peer sent.
+    pub fn is_tampering(&self) -> bool {
+        matches!(self, Error::SealBroken | Error::NotSealed)
+    }
+
     /// Whether the peer broke the protocol, rather than being slow, absent or set up differently.
     pub fn is_peer_misbehaviour(&self) -> bool {
         matches!(

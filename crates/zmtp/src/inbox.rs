@@ -4,8 +4,8 @@ use crate::error::Error;
 use crate::frame::{FrameFlags, Header};
 use crate::limits::{COMMAND_BYTES_MAX, FRAME_BYTES_MAX, FRAME_OVERHEAD_BYTES, HANDSHAKE_COMMAND_BYTES_MAX};
 use crate::limits::{DEDICATED_BUFFER_BYTES, DEDICATED_BUFFER_FIRST_BYTES, DEDICATED_BUFFER_PART};
-use crate::limits::{OPENED_PIECE_BYTES, SEALED_FRAME_BYTES_MAX};
-use crate::seal::Opener;
+use crate::limits::{OPENED_HERE_BYTES_MAX, OPENED_PIECE_BYTES, SEALED_FRAME_BYTES_MAX};
+use crate::seal::{OpenJob, Opened, Opener};
 use bytes::{Buf, Bytes, BytesMut};
 use smallvec::SmallVec;
 
@@ -42,6 +42,25 @@ struct Streaming {
     more: bool,
 }
 
+#[derive(Debug)]
+struct Opening {
+    /// Bytes by which a sealed frame is longer than its body.
+    overhead: usize,
+    state: OpenState,
+}
+
+#[derive(Debug)]
+enum OpenState {
+    Here(Box<dyn Opener>),
+    /// A frame is to be opened elsewhere.
+    Due(OpenJob),
+    /// It is being opened, and has so many bytes.
+    Away(usize),
+    Done(Opened),
+    /// It could not be opened, which has been reported.
+    Failed,
+}
+
 /// The decoder of one connection, once the greeting is over.
 #[derive(Debug)]
 pub(crate) struct Inbox {
@@ -59,8 +78,10 @@ pub(crate) struct Inbox {
     /// Number of `frames` that keep no more memory alive than their own.
     detached: usize,
     reserved_bits_seen: u64,
-    /// Opens all frames, which have so many bytes of overhead each.
-    opener: Option<(usize, Box<dyn Opener>)>,
+    /// Opens all frames.
+    opening: Option<Opening>,
+    /// Sealed frames of more bytes are opened elsewhere.
+    opened_here_max: usize,
     /// The rest of an opened body that is delivered as a stream.
     opened: Bytes,
 }
@@ -79,14 +100,52 @@ impl Inbox {
             is_behind_dedicated_buffer: false,
             detached: 0,
             reserved_bits_seen: 0,
-            opener: None,
+            opening: None,
+            opened_here_max: usize::MAX,
             opened: Bytes::new(),
         }
     }
 
     /// Opens every frame from now on.
     pub(crate) fn open_with(&mut self, overhead: usize, opener: Box<dyn Opener>) {
-        self.opener = Some((overhead, opener));
+        self.opening = Some(Opening { overhead, state: OpenState::Here(opener) });
+    }
+
+    /// Leaves frames of more than [`OPENED_HERE_BYTES_MAX`] to [`Inbox::open_job`].
+    pub(crate) fn open_large_elsewhere(&mut self) {
+        self.opened_here_max = OPENED_HERE_BYTES_MAX;
+    }
+
+    /// The frame that is to be opened elsewhere.
+    pub(crate) fn open_job(&mut self) -> Option<OpenJob> {
+        let state = self.opening.as_mut().map(|opening| &mut opening.state)?;
+        match std::mem::replace(state, OpenState::Failed) {
+            OpenState::Due(job) => {
+                *state = OpenState::Away(job.bytes());
+                Some(job)
+            }
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// Takes the frame of [`Inbox::open_job`] back.
+    pub(crate) fn opened(&mut self, opened: Opened) {
+        if let Some(Opening { state: state @ OpenState::Away(_), .. }) = &mut self.opening {
+            *state = OpenState::Done(opened);
+        }
+    }
+
+    /// Whether the next frame is being opened elsewhere, or is to be.
+    pub(crate) fn is_opening(&self) -> bool {
+        self.opening.as_ref().is_some_and(|opening| matches!(opening.state, OpenState::Due(_) | OpenState::Away(_)))
+    }
+
+    /// Whether a frame that was opened elsewhere is there.
+    pub(crate) fn has_opened(&self) -> bool {
+        self.opening.as_ref().is_some_and(|opening| matches!(opening.state, OpenState::Done(_)))
     }
 
     /// Decodes a command from the front of `input` during the handshake; `None`: more bytes are needed.
@@ -136,7 +195,7 @@ impl Inbox {
                 }
                 return Ok(Some(Item::BodyEnd { more }));
             }
-            let data = if self.opener.is_some() {
+            let data = if self.opening.is_some() {
                 self.opened.split_to(self.opened.len().min(OPENED_PIECE_BYTES))
             } else {
                 let now = streaming.remaining.min(input.len() as u64);
@@ -149,13 +208,13 @@ impl Inbox {
             return Ok(Some(Item::BodyData(data)));
         }
         loop {
-            let Some((mut header, header_bytes)) = Header::decode(input) else { return Ok(None) };
-            let mut opened = None;
-            if self.opener.is_some() {
-                let Some((flags, body)) = self.open_frame(input, header, header_bytes)? else { return Ok(None) };
-                header = Header { more: flags.more, command: flags.command, length: body.len() as u64, ..header };
-                opened = Some(body);
-            }
+            let (header, header_bytes, opened) = if self.opening.is_some() {
+                let Some((FrameFlags { more, command }, body)) = self.open_next(input)? else { return Ok(None) };
+                (Header { more, command, length: body.len() as u64, reserved_bits: false }, 0, Some(body))
+            } else {
+                let Some((header, header_bytes)) = Header::decode(input) else { return Ok(None) };
+                (header, header_bytes, None)
+            };
             if header.command {
                 let body = self.body(input, header, header_bytes, COMMAND_BYTES_MAX, opened)?;
                 return Ok(body.map(Item::Command));
@@ -204,24 +263,50 @@ impl Inbox {
         Ok(())
     }
 
-    /// Takes a sealed frame off the front of `input` and opens it. Nothing of it is delivered before it was found to be authentic.
-    fn open_frame(
-        &mut self,
-        input: &mut BytesMut,
-        header: Header,
-        header_bytes: usize,
-    ) -> Result<Option<(FrameFlags, Bytes)>, Error> {
+    /// The next frame, opened here or elsewhere. Nothing of it is delivered before it was found to be authentic.
+    fn open_next(&mut self, input: &mut BytesMut) -> Result<Option<(FrameFlags, Bytes)>, Error> {
+        let Some(opening) = &mut self.opening else { return Ok(None) };
+        let mut opener = match std::mem::replace(&mut opening.state, OpenState::Failed) {
+            OpenState::Here(opener) => opener,
+            OpenState::Done(Opened { opener, outcome }) => {
+                let (flags, body) = outcome?;
+                opening.state = OpenState::Here(opener);
+                return Ok(Some((flags, self.detach(body))));
+            }
+            other => {
+                opening.state = other;
+                return Ok(None);
+            }
+        };
+        let overhead = opening.overhead;
+        let sealed = self.take_sealed(input, overhead);
+        let (state, outcome) = match sealed {
+            Ok(Some(sealed)) if sealed.len() > self.opened_here_max => {
+                (OpenState::Due(OpenJob::new(opener, sealed)), Ok(None))
+            }
+            Ok(Some(sealed)) => match opener.open(sealed) {
+                Ok((flags, body)) => (OpenState::Here(opener), Ok(Some((flags, self.detach(body))))),
+                Err(error) => (OpenState::Failed, Err(error)),
+            },
+            Ok(None) => (OpenState::Here(opener), Ok(None)),
+            Err(error) => (OpenState::Failed, Err(error)),
+        };
+        if let Some(opening) = &mut self.opening {
+            opening.state = state;
+        }
+        outcome
+    }
+
+    /// Takes a sealed frame off the front of `input`.
+    fn take_sealed(&mut self, input: &mut BytesMut, overhead: usize) -> Result<Option<BytesMut>, Error> {
+        let Some((header, header_bytes)) = Header::decode(input) else { return Ok(None) };
         // Flags outside of the seal could be anybody's.
         if header.more || header.command || header.reserved_bits {
             return Err(Error::NotSealed);
         }
         let streamed = self.limits.stream_over_bytes.map_or(0, |_| self.limits.streamed_frame_bytes_max);
         let plain = self.limits.message_bytes_max.max(streamed.min(SEALED_FRAME_BYTES_MAX)).max(COMMAND_BYTES_MAX);
-        let overhead = self.opener.as_ref().map_or(0, |(overhead, _)| *overhead);
-        let sealed = self.whole(input, header, header_bytes, plain.saturating_add(overhead as u64))?;
-        let (Some(sealed), Some((_, opener))) = (sealed, &mut self.opener) else { return Ok(None) };
-        let (flags, body) = opener.open(sealed)?;
-        Ok(Some((flags, self.detach(body))))
+        self.whole(input, header, header_bytes, plain.saturating_add(overhead as u64))
     }
 
     /// A frame's body, within a limit: opened already, or from the front of `input`.
@@ -304,14 +389,21 @@ impl Inbox {
 
     /// Memory of the frames held until their message is complete.
     pub(crate) fn held_bytes(&self) -> usize {
+        let opening = match self.opening.as_ref().map(|opening| &opening.state) {
+            Some(OpenState::Due(job)) => job.bytes(),
+            Some(OpenState::Away(bytes)) => *bytes,
+            Some(OpenState::Done(Opened { outcome: Ok((_, body)), .. })) => body.len(),
+            _ => 0,
+        };
         usize::try_from(self.message_bytes)
             .unwrap_or(usize::MAX)
             .saturating_add(self.frames.len() * FRAME_OVERHEAD_BYTES)
+            .saturating_add(opening)
     }
 
     /// Bytes left of the streamed body: the driver may take them past this decoder.
     pub(crate) fn body_remaining(&self) -> u64 {
-        self.streaming.as_ref().filter(|_| self.opener.is_none()).map_or(0, |streaming| streaming.remaining)
+        self.streaming.as_ref().filter(|_| self.opening.is_none()).map_or(0, |streaming| streaming.remaining)
     }
 
     /// Reports bytes of the body that the driver took itself.

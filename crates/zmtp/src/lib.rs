@@ -80,7 +80,7 @@ pub use mechanism::{Mechanism, MechanismConfig, Step};
 pub use metadata::Metadata;
 pub use outbox::{Body, Outbox, Queued, Transmit};
 pub use random::Random;
-pub use seal::{FrameNumber, FrameSeal, Opener, SealJob, Sealed, Sealer};
+pub use seal::{FrameNumber, FrameSeal, OpenJob, Opened, Opener, SealJob, Sealed, Sealer};
 pub use secret::Secret;
 pub use socket_type::SocketType;
 

@@ -16,7 +16,8 @@ impl Random {
         Random(Arc::new(fill))
     }
 
-    pub(crate) fn fill(&self, bytes: &mut [u8]) -> io::Result<()> {
+    /// Fills a buffer.
+    pub fn fill(&self, bytes: &mut [u8]) -> io::Result<()> {
         (self.0)(bytes)
     }
 }

@@ -108,6 +108,37 @@ impl Sealed {
     }
 }
 
+/// A received frame to be opened elsewhere, such as on another thread. The connection waits for it meanwhile.
+#[derive(Debug)]
+pub struct OpenJob {
+    opener: Box<dyn Opener>,
+    sealed: BytesMut,
+}
+
+impl OpenJob {
+    pub(crate) fn new(opener: Box<dyn Opener>, sealed: BytesMut) -> OpenJob {
+        OpenJob { opener, sealed }
+    }
+
+    /// Bytes of the frame.
+    pub fn bytes(&self) -> usize {
+        self.sealed.len()
+    }
+
+    /// Opens the frame, for [`crate::Connection::opened`].
+    pub fn open(mut self) -> Opened {
+        let outcome = self.opener.open(self.sealed);
+        Opened { opener: self.opener, outcome }
+    }
+}
+
+/// A frame that was opened, or the reason why it can't be.
+#[derive(Debug)]
+pub struct Opened {
+    pub(crate) opener: Box<dyn Opener>,
+    pub(crate) outcome: Result<(FrameFlags, BytesMut), Error>,
+}
+
 /// Opens frames in the order in which they arrive.
 pub trait Opener: Debug + Send {
     /// The flags and the body of a sealed frame, opened in place.

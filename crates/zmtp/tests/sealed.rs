@@ -5,7 +5,7 @@ mod harness;
 use bytes::Bytes;
 use harness::toy_seal::{OVERHEAD, toy_seal};
 use harness::{End, Part, at, command, config, converse, frame, heartbeat, long_header, messages};
-use towpath_zmtp::limits::SEALED_FRAME_BYTES_MAX;
+use towpath_zmtp::limits::{OPENED_HERE_BYTES_MAX, SEALED_FRAME_BYTES_MAX};
 use towpath_zmtp::{Config, Error, Header, Outbox, SealJob, SocketType, Transmit};
 
 fn sealed(socket_type: SocketType) -> Config {
@@ -185,4 +185,42 @@ fn limits_are_those_of_plain_bytes() {
     let limit = SEALED_FRAME_BYTES_MAX + OVERHEAD as u64;
     let refused = Err(Error::FrameTooLarge { announced: limit + 1, limit });
     assert_eq!(server.hear(&long_header(0, limit + 1), at(1)), refused);
+}
+
+#[test]
+fn large_frames_are_opened_elsewhere_and_nothing_overtakes_them() {
+    for (streams, is_changed) in [(false, false), (true, false), (false, true)] {
+        let mut config = sealed(SocketType::Router);
+        config.limits.stream_over_bytes = streams.then_some(1_000);
+        let (mut client, mut server) = pair(config);
+        server.connection.open_large_elsewhere();
+        let large = Bytes::from(vec![7; OPENED_HERE_BYTES_MAX + 1]);
+        let sent = [vec!["before".into(), large.clone(), "end".into()], vec!["behind".into()]];
+        for message in &sent {
+            client.send(&message.iter().cloned().map(Part::Inside).collect::<Vec<_>>());
+        }
+        let mut wire = client.write_all();
+        if is_changed {
+            wire[1_000] ^= 1;
+        }
+        server.input.extend_from_slice(&wire);
+        assert_eq!(server.connection.input(&mut server.input, at(1)), Ok(None));
+        assert!(server.connection.is_waiting() && !server.connection.event_is_due());
+        let job = server.connection.open_job().expect("a frame to open");
+        // It is counted although nobody has it.
+        assert!(server.connection.reassembly_bytes() > large.len());
+        assert!(server.connection.open_job().is_none() && server.connection.is_waiting());
+        assert_eq!(server.connection.input(&mut server.input, at(1)), Ok(None));
+        server.connection.opened(job.open());
+        assert!(server.connection.event_is_due() && !server.connection.is_waiting());
+        let outcome = server.hear(b"", at(1));
+        if is_changed {
+            assert_eq!(outcome, Err(Error::SealBroken));
+            assert!(server.events.is_empty());
+        } else {
+            assert_eq!(outcome, Ok(()));
+            assert_eq!(messages(&server.events), sent);
+            assert_eq!(server.connection.reassembly_bytes(), 0);
+        }
+    }
 }

@@ -82,9 +82,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 }
             }
             Event::Authenticate { peer, credentials } => {
-                let identity =
-                    self.authenticator.as_ref().and_then(|authenticator| authenticator.identify(&credentials));
-                self.transport.authenticate(peer, identity);
+                self.transport.authenticate(self.authenticator.as_ref(), peer, credentials);
             }
             // Ranges are sent without tags, and the hub logs peers that were never ready (`Failed`).
             _ => {}

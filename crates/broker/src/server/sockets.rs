@@ -4,7 +4,9 @@ use crate::transport::Transport;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::time::{Duration, Instant};
-use towpath_sockets::{Address, Event, Hub, LargeMessages, Message, PeerId, Principal, Queued, SendError, Tenant};
+use towpath_sockets::{
+    Address, Authenticator, Credentials, Event, Hub, LargeMessages, Message, PeerId, Queued, SendError, Tenant,
+};
 
 /// A hub, and when the broker was started.
 #[derive(Debug)]
@@ -41,8 +43,8 @@ impl Transport for Sockets {
         self.hub.has_output()
     }
 
-    fn authenticate(&mut self, peer: PeerId, identity: Option<Principal>) {
-        self.hub.authenticate(peer, identity);
+    fn authenticate(&mut self, by: Option<&Authenticator>, peer: PeerId, credentials: Credentials) {
+        self.hub.authenticate_by(by, peer, credentials);
     }
 
     fn disconnect(&mut self, peer: PeerId, reason: &str) {

@@ -252,9 +252,7 @@ impl Server {
                 None
             }
             Event::Authenticate { peer, credentials } => {
-                let identity =
-                    self.authenticator.as_ref().and_then(|authenticator| authenticator.identify(&credentials));
-                self.hub.authenticate(peer, identity);
+                self.hub.authenticate_by(self.authenticator.as_ref(), peer, credentials);
                 None
             }
             Event::Message { peer, frames, .. } => {

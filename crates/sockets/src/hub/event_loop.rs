@@ -76,6 +76,8 @@ impl Hub {
         self.take_addresses();
         self.take_prefetched();
         self.take_sealed();
+        self.take_opened();
+        self.take_slow_logins();
         for listening in
             self.listeners.iter_mut().filter(|listening| matches!(listening.listener, Listener::Inproc(..)))
         {
@@ -105,21 +107,37 @@ impl Hub {
         member.schedule(&mut self.ready);
     }
 
-    /// Gives every peer in the ready queue its turn.
+    /// Gives every peer in the ready queue its turn, and then those whose handshakes are costly, as long as there is time.
     pub(super) fn run(&mut self, reading: bool) {
         let mut is_short_of_buffers = false;
         let mut arrived = 0;
         let mut unread = VecDeque::new();
         // Peers that wait for a buffer come first, and one that gets a buffer waits behind all others for the next.
         let waiting = if reading && std::mem::take(&mut self.buffer_returned) { self.awaiting_buffer.len() } else { 0 };
-        for turn in 0..waiting + self.ready.len() {
+        let scheduled = waiting + self.ready.len();
+        for turn in 0.. {
             let awaited_buffer = turn < waiting;
-            let next = if awaited_buffer { self.awaiting_buffer.pop_front() } else { self.ready.pop_front() };
+            let shakes_hands = turn >= scheduled;
+            let next = if awaited_buffer {
+                self.awaiting_buffer.pop_front()
+            } else if !shakes_hands {
+                self.ready.pop_front()
+            } else {
+                let next = if reading { self.handshake_turns.next() } else { None };
+                if next.is_none() {
+                    break;
+                }
+                next
+            };
             let Some(member) = next.and_then(|id| self.peers.find_mut(id)) else { continue };
             let id = member.peer.id;
+            if reading && !shakes_hands && !awaited_buffer && self.handshake_turns.defers(member) {
+                member.is_scheduled = false;
+                continue;
+            }
             if awaited_buffer {
                 member.peer.read.awaits_buffer = false;
-            } else {
+            } else if !shakes_hands {
                 member.is_scheduled = false;
             }
             let still_awaits_buffer = member.peer.read.awaits_buffer;
@@ -143,6 +161,9 @@ impl Hub {
             arrived = arrived.saturating_add(member.peer.read.bytes_in - bytes_in);
             if let Some(range) = member.peer.write.start_prefetch() {
                 self.prefetcher.start(id, range);
+            }
+            if let Some(job) = member.peer.connection.open_job() {
+                self.opening.start(id, job);
             }
             if let Some(request) = member.peer.write.to_seal.take() {
                 let tenant = Tenant::of_identity(&member.peer.principal, &member.peer.address);
@@ -222,6 +243,20 @@ impl Hub {
                     member.schedule(&mut self.ready);
                 }
                 Err(end) => self.end(id, end),
+            }
+        }
+    }
+
+    /// Goes on with peers whose frame has been opened.
+    fn take_opened(&mut self) {
+        while let Some((id, opened)) = self.opening.next_done() {
+            let Some(member) = self.peers.find_mut(id) else { continue };
+            match opened {
+                Some(opened) => {
+                    member.peer.opened(opened);
+                    member.schedule(&mut self.ready);
+                }
+                None => self.end(id, End::new("a frame could not be opened: no thread for it could be started")),
             }
         }
     }

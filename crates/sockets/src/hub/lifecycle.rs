@@ -15,10 +15,14 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
-use towpath_zmtp::{Connection, Principal, ProtocolDeviations, SocketType};
+use towpath_zmtp::{Connection, Principal, ProtocolDeviations, Refusal, SocketType};
 
 /// Pause in accepting when the process or the machine is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections that may end by tampering within that time before this side gives up for a while.
+const TAMPERED_MAX: usize = 3;
+const TAMPERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Connections accepted in one poll before existing peers get their turn.
 const ACCEPTS_PER_POLL: usize = 64;
@@ -88,7 +92,8 @@ impl Hub {
             *self.per_address.entry(Tenant::of_address(address)).or_default() += 1;
         }
         self.handshakes += 1;
-        let connection = Connection::new(self.config.clone(), self.now);
+        let mut connection = Connection::new(self.config.clone(), self.now);
+        connection.open_large_elsewhere();
         let deadline = connection.deadline();
         self.next_timer = self.next_timer.into_iter().chain(deadline).min();
         let peer = Peer::new(id, fd, address.clone(), connection, self.now);
@@ -130,9 +135,16 @@ impl Hub {
             let ProtocolDeviations { unknown_commands, reserved_bits } = deviations;
             tracing::info!(address = %peer.address, unknown_commands, reserved_bits, "the peer deviated from ZMTP");
         }
-        let (origin, ready_at, refused) = (member.origin, member.ready_at, end.refused);
+        let (origin, ready_at, mut refused) = (member.origin, member.ready_at, end.refused);
         if peer.is_ready() {
+            let is_tampering = end.tampered && matches!(origin, Origin::Connector(_));
             self.end_ready(peer, end);
+            if is_tampering && self.is_tampered_again() {
+                refused = Some(Refusal::Peer);
+                let reason = "what comes from there was changed on its way, again and again".to_owned();
+                let address = peer.address.to_string();
+                self.events.push_back(Event::Failed { address, reason, connecting: true, refused });
+            }
         } else if let Some(attempt) = self.end_handshake(*member, end) {
             // Its connector goes on with the next address.
             let (attempt, address, end) = attempt;
@@ -145,6 +157,14 @@ impl Hub {
             }
             self.connect_later(index, refused);
         }
+    }
+
+    /// Whether connections have ended by tampering so often that somebody on the path must be doing it.
+    fn is_tampered_again(&mut self) -> bool {
+        let now = self.now;
+        self.tampered.retain(|at| now.saturating_duration_since(*at) < TAMPERED_WITHIN);
+        self.tampered.push_back(now);
+        self.tampered.len() >= TAMPERED_MAX
     }
 
     /// Gives back what a peer that is gone took from budgets, queues and counts.
@@ -171,6 +191,8 @@ impl Hub {
         }
         if !peer.is_ready() {
             self.handshakes = self.handshakes.saturating_sub(1);
+            self.slow_logins.cancel(peer.id);
+            self.handshake_turns.cancel(peer.id);
         }
     }
 

@@ -3,7 +3,7 @@
 //! [`Hub`] has its fields and the calls of the application here. Its steps are in the other modules; a poll takes them in this order:
 //!
 //! 1. `event_loop::run` without reading: what was sent since the last poll leaves;
-//! 2. `event_loop::wait`: epoll, and what woke it (buffers, look-ups, prefetched ranges, sealed frames);
+//! 2. `event_loop::wait`: epoll, and what woke it (buffers, look-ups, prefetched ranges, sealed and opened frames);
 //! 3. `lifecycle::accept`: new connections;
 //! 4. `event_loop::run` with reading: each peer in the ready queue reads and writes within its budgets (`flow`), and may become ready or end
 //!    (`lifecycle::on_ready`, `lifecycle::end`); then the queue for reassembly moves;
@@ -14,9 +14,12 @@ pub(crate) mod connect;
 mod event_loop;
 mod failed_logins;
 mod flow;
+mod handshake_turns;
 mod lifecycle;
 mod member;
+mod slow_logins;
 
+use crate::auth::Authenticator;
 use crate::disk::prefetch::Prefetcher;
 use crate::error::SocketError;
 use crate::event::Event;
@@ -26,6 +29,7 @@ use crate::net::tenant::Tenant;
 use crate::net::transport::Listener;
 use crate::options::{HubOptions, READ_AHEAD_BYTES_MAX};
 use crate::peer::buffers::Pool;
+use crate::peer::opening::OpenPool;
 use crate::peer::sealing::SealPool;
 use crate::peer::table::Table;
 use crate::peer::{End, PeerInfo};
@@ -40,15 +44,17 @@ use flow::read_budget::ReadBudget;
 pub use flow::reassembly::LargeMessages;
 use flow::reassembly::{ReadPermit, ReassemblyBudget};
 use flow::send_queues::SendBudget;
+use handshake_turns::HandshakeTurns;
 use member::Member;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use slow_logins::{Login, SlowLogins};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_buffers::PageBuffer;
-use towpath_zmtp::{Config, Principal};
+use towpath_zmtp::{Config, Credentials, Principal};
 
 /// Minimum time between two checks of all deadlines. It grows with the number of peers, so that checking costs little.
 const TIMER_GRAIN: Duration = Duration::from_millis(10);
@@ -56,6 +62,9 @@ const TIMER_GRAIN_PER_PEER: Duration = Duration::from_micros(5);
 
 /// The longest wait of a hub that is being closed.
 const CLOSING_WAIT: Duration = Duration::from_millis(50);
+
+/// Why a peer's password isn't looked at.
+const TOO_MANY_FAILED: &str = "not checked, after too many failed logins from there";
 
 const WAKER_TOKEN: u64 = u64::MAX;
 const LISTENER_TOKENS: u64 = u64::MAX - 1_000_000;
@@ -93,6 +102,7 @@ pub struct Hub {
     resolver: Resolver<Box<Attempt>>,
     prefetcher: Prefetcher,
     sealing: SealPool,
+    opening: OpenPool,
     /// Peers that have something to do in this poll.
     ready: VecDeque<PeerId>,
     /// Peers that wait for a body buffer, in order.
@@ -105,9 +115,13 @@ pub struct Hub {
     /// Accepted connections by address, as tenants have them.
     per_address: HashMap<Tenant, usize>,
     handshakes: usize,
+    handshake_turns: HandshakeTurns,
     failed_logins: FailedLogins<Tenant>,
+    slow_logins: SlowLogins,
     /// Attempts in a row that ended as if this side were refused.
     suspected: u32,
+    /// When connections of this side's ended because something was changed on its way.
+    tampered: VecDeque<Instant>,
     /// Messages that were queued for peers when these went, if they are counted.
     lost: Option<Unsent>,
     reassembly: ReassemblyBudget,
@@ -139,6 +153,8 @@ impl Hub {
             resolver: Resolver::new(waker.clone()),
             prefetcher: Prefetcher::new(waker.clone()),
             sealing: SealPool::new(waker.clone()),
+            opening: OpenPool::new(waker.clone()),
+            slow_logins: SlowLogins::new(waker.clone()),
             epoll,
             busy_poll: BusyPoll::new(options.busy_poll),
             waker,
@@ -154,8 +170,10 @@ impl Hub {
             next_routing_id: 1,
             per_address: HashMap::new(),
             handshakes: 0,
+            handshake_turns: HandshakeTurns::new(&options.mechanism),
             failed_logins: FailedLogins::new(),
             suspected: 0,
+            tampered: VecDeque::new(),
             lost: None,
             reassembly: ReassemblyBudget::new(&options),
             reassembly_limit: options.reassembly_limit(),
@@ -209,7 +227,7 @@ impl Hub {
         self.read_budget.adjust(self.now);
         self.peers.release_freed();
         self.run(false);
-        let is_due = self.reassembly.is_due(self.now) || self.accepts_now();
+        let is_due = self.reassembly.is_due(self.now) || self.accepts_now() || self.handshake_turns.are_due();
         let timeout = if !self.events.is_empty() || !self.ready.is_empty() || is_due {
             Some(Duration::ZERO)
         } else {
@@ -237,7 +255,7 @@ impl Hub {
 
     /// Whether another poll would find something to do at once.
     pub fn is_busy(&self) -> bool {
-        let is_due = self.accepts_now() || self.reassembly.is_due(self.now);
+        let is_due = self.accepts_now() || self.reassembly.is_due(self.now) || self.handshake_turns.are_due();
         !self.ready.is_empty() || !self.events.is_empty() || self.more_ready || is_due
     }
 
@@ -248,7 +266,7 @@ impl Hub {
     /// When to poll even if nothing happens: for callers that wait on the hub's descriptor themselves.
     pub fn deadline(&self) -> Option<Instant> {
         let timer = self.next_timer.and_then(|at| at.checked_add(self.timer_grain()));
-        if self.reassembly.is_due(self.now) { Some(self.now) } else { timer }
+        if self.reassembly.is_due(self.now) || self.handshake_turns.are_due() { Some(self.now) } else { timer }
     }
 
     fn timer_grain(&self) -> Duration {
@@ -325,6 +343,38 @@ impl Hub {
         member.schedule(&mut self.ready);
     }
 
+    /// Answers [`Event::Authenticate`] as an authenticator decides, later if that takes long. Without one, the peer is refused.
+    pub fn authenticate_by(&mut self, by: Option<&Authenticator>, peer: PeerId, credentials: Credentials) {
+        let Some(authenticator) = by.filter(|authenticator| authenticator.is_slow()) else {
+            return self.authenticate(peer, by.and_then(|authenticator| authenticator.identify(&credentials)));
+        };
+        let Some(member) = self.peers.find(peer) else { return };
+        let tenant = Tenant::of_address(&member.peer.address);
+        self.slow_logins.push(&tenant, peer, Login { authenticator: authenticator.clone(), credentials });
+        self.start_slow_logins();
+    }
+
+    fn start_slow_logins(&mut self) {
+        while let Some((id, login)) = self.slow_logins.next_to_start() {
+            let Some(member) = self.peers.find(id) else { continue };
+            match self.failed_logins.may_try(&Tenant::of_address(&member.peer.address), Instant::now()) {
+                true => self.slow_logins.start(id, login),
+                false => self.end(id, End::new(TOO_MANY_FAILED)),
+            }
+        }
+    }
+
+    /// Goes on with peers that have been decided about.
+    fn take_slow_logins(&mut self) {
+        while let Some((id, decision)) = self.slow_logins.next_done() {
+            match decision {
+                Ok(identity) => self.authenticate(id, identity),
+                Err(()) => self.end(id, End::new("not checked: no thread for it could be started")),
+            }
+        }
+        self.start_slow_logins();
+    }
+
     /// Answers [`Event::Authenticate`]: the peer's handshake goes on under this identity, or the peer is told that it was refused. After many
     /// wrong passwords of a tenant it is told later, and then not listened to for a while.
     pub fn authenticate(&mut self, peer: PeerId, identity: Option<Principal>) {
@@ -335,7 +385,7 @@ impl Hub {
         let may_guess = !matches!(member.peer.principal, Principal::Key { .. });
         if may_guess && !self.failed_logins.may_try(&tenant, now) {
             // Without an ERROR, which would be final: anyone who has the right password may try again.
-            return self.end(peer, End::new("not checked, after too many failed logins from there"));
+            return self.end(peer, End::new(TOO_MANY_FAILED));
         }
         if let Some(principal) = identity {
             member.peer.principal = principal;

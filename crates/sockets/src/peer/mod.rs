@@ -1,6 +1,7 @@
 //! One connected peer: its socket, its connection's state machine, and how far reading and writing have got.
 
 pub(crate) mod buffers;
+pub(crate) mod opening;
 pub(crate) mod read;
 mod read_body;
 pub(crate) mod sealing;
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use read::ReadState;
 use rustix::fd::OwnedFd;
 use std::time::Instant;
-use towpath_zmtp::{Connection, PeerProperties, Principal, ProtocolDeviations, Queued, Refusal, SocketType};
+use towpath_zmtp::{Connection, Opened, PeerProperties, Principal, ProtocolDeviations, Queued, Refusal, SocketType};
 use write::WriteState;
 
 /// Facts and counters of a peer.
@@ -86,11 +87,20 @@ pub(crate) struct End {
     pub(crate) is_end_of_input: bool,
     /// They probably won't: final if it happens again and again.
     pub(crate) suspected: bool,
+    /// What the peer sent may have been changed on its way.
+    pub(crate) tampered: bool,
 }
 
 impl End {
     pub(crate) fn new(reason: impl Into<String>) -> End {
-        End { reason: reason.into(), misbehaved: false, refused: None, is_end_of_input: false, suspected: false }
+        End {
+            reason: reason.into(),
+            misbehaved: false,
+            refused: None,
+            is_end_of_input: false,
+            suspected: false,
+            tampered: false,
+        }
     }
 
     pub(crate) fn file_became_short() -> End {
@@ -113,7 +123,8 @@ impl End {
 impl From<towpath_zmtp::Error> for End {
     fn from(error: towpath_zmtp::Error) -> End {
         let (misbehaved, refused) = (error.is_peer_misbehaviour(), error.refusal());
-        End { misbehaved, refused, suspected: error.is_suspected_refusal(), ..End::new(error.to_string()) }
+        let (suspected, tampered) = (error.is_suspected_refusal(), error.is_tampering());
+        End { misbehaved, refused, suspected, tampered, ..End::new(error.to_string()) }
     }
 }
 
@@ -152,6 +163,12 @@ impl Peer {
             read: ReadState::default(),
             write: WriteState::default(),
         }
+    }
+
+    /// Goes on with a frame that was opened.
+    pub(crate) fn opened(&mut self, opened: Opened) {
+        self.connection.opened(opened);
+        self.read.is_withheld = true;
     }
 
     pub(crate) fn is_ready(&self) -> bool {

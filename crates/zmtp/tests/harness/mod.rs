@@ -70,10 +70,13 @@ impl End {
             self.connection.on_received(now);
         }
         self.input.extend_from_slice(bytes);
-        while let Some(event) = self.connection.input(&mut self.input, now)? {
-            self.events.push(event);
+        loop {
+            while let Some(event) = self.connection.input(&mut self.input, now)? {
+                self.events.push(event);
+            }
+            let Some(job) = self.connection.open_job() else { return Ok(()) };
+            self.connection.opened(job.open());
         }
-        Ok(())
     }
 
     /// Writes up to `most` bytes as a driver would, the pieces of outside bodies too.

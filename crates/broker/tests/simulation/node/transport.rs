@@ -9,7 +9,9 @@ use std::io;
 use std::time::Duration;
 use towpath_broker::Transport;
 use towpath_broker::core::Millis;
-use towpath_sockets::{Address, Event, Frame, LargeMessages, Message, PeerId, Principal, Queued, SendError, Tenant};
+use towpath_sockets::{
+    Address, Authenticator, Credentials, Event, Frame, LargeMessages, Message, PeerId, Queued, SendError, Tenant,
+};
 
 /// Bytes of a message that a peer may be kept from beginning.
 const LARGE_BYTES: usize = 1_000;
@@ -254,7 +256,7 @@ impl Transport for SimTransport {
         false
     }
 
-    fn authenticate(&mut self, _: PeerId, _: Option<Principal>) {}
+    fn authenticate(&mut self, _: Option<&Authenticator>, _: PeerId, _: Credentials) {}
 
     fn disconnect(&mut self, id: PeerId, reason: &str) {
         let Some(peer) = self.find(id) else { return };

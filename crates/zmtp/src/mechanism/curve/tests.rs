@@ -74,8 +74,20 @@ impl Hand {
 
     /// An INITIATE whose vouch is made by `voucher`, for two keys.
     fn initiate(&self, welcome: &[u8], number: u64, voucher: &SecretKey, vouched: [&PublicKey; 2]) -> Vec<u8> {
+        self.initiate_as(&self.key.public_key(), welcome, number, voucher, vouched)
+    }
+
+    /// The same, claiming to have some key.
+    fn initiate_as(
+        &self,
+        claimed: &PublicKey,
+        welcome: &[u8],
+        number: u64,
+        voucher: &SecretKey,
+        vouched: [&PublicKey; 2],
+    ) -> Vec<u8> {
         let (traffic, server, cookie) = self.welcomed(welcome);
-        let mut text = self.key.public_key().as_bytes().to_vec();
+        let mut text = claimed.as_bytes().to_vec();
         text.extend_from_slice(&[7; LONG_NONCE_BYTES]);
         let vouch_key = shared_key(voucher, &server).unwrap();
         let vouched = vouched.map(|key| &key.as_bytes()[..]);
@@ -162,6 +174,23 @@ fn points_of_low_order_get_nowhere() {
 
     let mut client = CurveClient::new(key(), PublicKey::from([0; 32]), random());
     assert!(matches!(client.start(&metadata()), Err(Error::UnfitKey { .. })));
+
+    // The long-term key of a client, with which anybody could make the vouch.
+    let (mut server, hand, welcome) = welcomed();
+    let right = [&hand.transient.public_key(), &hand.server];
+    let initiate = hand.initiate_as(&PublicKey::from([0; 32]), &welcome, 6, &hand.key, right);
+    assert!(why(server.command(initiate.into(), &metadata())).contains("long-term key is unfit"));
+
+    // The key of the connection, of a server that gives its own away.
+    let ours = key();
+    let mut client = CurveClient::new(key(), ours.public_key(), random());
+    let hello = body(&client.start(&metadata()).unwrap().unwrap());
+    let theirs = take_key(&mut &hello[80..], "").unwrap();
+    let mut welcome = b"\x07WELCOME".to_vec();
+    welcome.extend_from_slice(&[9; LONG_NONCE_BYTES]);
+    let nonce = random_nonce(super::WELCOME, &[9; LONG_NONCE_BYTES]);
+    put_box(&mut welcome, &shared_key(&ours, &theirs).unwrap(), &nonce, &[&[0; KEY_BYTES], &[0; COOKIE_BYTES]]);
+    assert!(why(client.command(welcome.into(), &metadata())).contains("its key is unfit"));
 }
 
 #[test]
