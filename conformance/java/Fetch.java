@@ -7,7 +7,8 @@ import org.zeromq.ZContext;
 import org.zeromq.ZMQ;
 import org.zeromq.ZMsg;
 
-/** Fetches a file from {@code tow serve} with JeroMQ, which announces ZMTP 3.0: ENDPOINT PATH COPY, ten requests ahead. */
+/** Fetches a file from {@code tow serve} with JeroMQ, which announces ZMTP 3.0: ENDPOINT PATH COPY, and for CURVE SERVER_KEY PUBLIC_KEY
+ *  SECRET_KEY; ten requests ahead. */
 public final class Fetch {
     private static final int PIECE_BYTES = 250_000;
     private static final int AHEAD = 10;
@@ -18,6 +19,11 @@ public final class Fetch {
             ZMQ.Socket dealer = context.createSocket(SocketType.DEALER);
             dealer.setReceiveTimeOut(30_000);
             dealer.setHeartbeatIvl(500);
+            if (arguments.length > 3) {
+                dealer.setCurveServerKey(ZMQ.Curve.z85Decode(arguments[3]));
+                dealer.setCurvePublicKey(ZMQ.Curve.z85Decode(arguments[4]));
+                dealer.setCurveSecretKey(ZMQ.Curve.z85Decode(arguments[5]));
+            }
             dealer.connect(arguments[0]);
             long asked = 0;
             for (; asked < AHEAD; asked++) {

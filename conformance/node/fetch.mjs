@@ -1,4 +1,4 @@
-// Fetches a file from `tow serve` with zeromq.js: ENDPOINT PATH COPY, ten requests ahead.
+// Fetches a file from `tow serve` with zeromq.js: ENDPOINT PATH COPY, and for CURVE SERVER_KEY PUBLIC_KEY SECRET_KEY; ten requests ahead.
 import { createWriteStream } from "node:fs"
 import { once } from "node:events"
 import { Dealer } from "zeromq"
@@ -6,8 +6,9 @@ import { Dealer } from "zeromq"
 const PIECE_BYTES = 250_000
 const AHEAD = 10
 
-const [endpoint, path, target] = process.argv.slice(2)
-const dealer = new Dealer({ receiveTimeout: 30_000, linger: 0 })
+const [endpoint, path, target, curveServerKey, curvePublicKey, curveSecretKey] = process.argv.slice(2)
+const keys = curveServerKey ? { curveServerKey, curvePublicKey, curveSecretKey } : {}
+const dealer = new Dealer({ receiveTimeout: 30_000, linger: 0, ...keys })
 dealer.connect(endpoint)
 const ask = (index) => dealer.send(["fetch", path, String(index * PIECE_BYTES), String(PIECE_BYTES)])
 

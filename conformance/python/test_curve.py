@@ -96,6 +96,18 @@ def test_stock_clients_are_told_that_they_are_refused(serve, context, tree, keys
     assert eve.public.decode() in refused and "127.0.0.1" in refused
 
 
+@pytest.mark.parametrize("server_has_key", [True, False])
+def test_stock_clients_learn_that_only_one_side_has_keys(serve, context, tree, keys, secured, server_has_key):
+    server = serve(tree[0], *(secured if server_has_key else []))
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = 0
+    for name, value in ({} if server_has_key else options(keys[1], keys[0])).items():
+        dealer.set(getattr(zmq, name), value)
+    dealer.connect(server.endpoint)
+    assert refusal(dealer) == (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+    wait_until(lambda: "set up for" in server.log(), "the server logs why")
+
+
 def test_stock_clients_and_workers_of_the_broker(broker, connected, keys, secured):
     server = broker(*secured)
     worker = Worker(connected(server, **options(keys[1], keys[0])), b"echo", MDP01)

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from conftest import IN_CI, WORKSPACE
+from test_curve import Key
 
 INSTALL_SECONDS = 300
 FETCH_SECONDS = 60
@@ -58,6 +59,14 @@ def zeromq_js():
     return ["node", folder / "fetch.mjs"]
 
 
+@pytest.fixture(scope="session")
+def czmq():
+    program = INSTALLED / "c/fetch"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    install("cc", "-O1", "-o", program, SOURCES / "c/fetch.c", "-lczmq", "-lzmq", folder=SOURCES)
+    return [program]
+
+
 @pytest.mark.skipif(not IN_CI, reason="outside CI what can't be installed may be missing")
 def test_ci_has_a_stack_that_announces_zmtp_3_0(request):
     reasons = []
@@ -75,14 +84,32 @@ def never_greeted(server, *stacks) -> bool:
     return "jeromq" in stacks and "the handshake did not finish in time" in server.log()
 
 
-@pytest.mark.parametrize("stack", ["jeromq", "go_zeromq", "zeromq_js"])
+@pytest.mark.parametrize("stack", ["jeromq", "go_zeromq", "zeromq_js", "czmq"])
 def test_stack_fetches_files(stack, request, serve, tree, tmp_path):
+    fetch_files(stack, request.getfixturevalue(stack), serve(tree[0]), tree[1], tmp_path)
+
+
+# go-zeromq has no CURVE.
+@pytest.mark.parametrize("stack", ["jeromq", "zeromq_js", "czmq"])
+def test_stack_fetches_files_encrypted(stack, request, serve, tree, tmp_path):
     command = request.getfixturevalue(stack)
-    root, contents = tree
-    server = serve(root)
+    keys = {name: Key(tmp_path, name) for name in ("server", "alice", "eve")}
+    authorized = tmp_path / "authorized-keys"
+    authorized.write_text(f"alice {keys['alice'].public.decode()}\n")
+    # The other side's heartbeats and ours are inside.
+    server = serve(tree[0], "--key", keys["server"].secret_file, "--authorized-keys", authorized, "--heartbeat", "0.2")
+    of_server = keys["server"].public.decode()
+    alice = [keys["alice"].public.decode(), keys["alice"].secret.decode()]
+    # czmq reads our certificates itself.
+    options = [of_server, keys["alice"].secret_file] if stack == "czmq" else [of_server, *alice]
+    fetch_files(stack, command, server, tree[1], tmp_path, options)
+    assert "alice" in server.log()
+
+
+def fetch_files(stack, command, server, contents, tmp_path, options=()) -> None:
     for name in ("big", "exact", "empty", "sub/folder/inner"):
         copy = tmp_path / "copy"
-        fetch = [*command, server.endpoint, name, copy]
+        fetch = [*command, server.endpoint, name, copy, *options]
         for _ in range(ATTEMPTS):
             done = subprocess.run(fetch, capture_output=True, text=True, timeout=FETCH_SECONDS)
             if done.returncode == 0 or not never_greeted(server, stack):
