@@ -1,11 +1,13 @@
 /* Receivers on libzmq for the three models of transferring files; any number of them in one process, one socket each.
  *
  * usage: zmq_client --endpoint ENDPOINT --size BYTES [--model 1|2|3] [--chunk BYTES] [--ahead N] [--clients N] [--to FILE]
+ *                   [--curve KEY]
  *
  * Model 1 asks once and takes what comes, model 2 asks for a chunk at a time, model 3 keeps N requests ahead. What arrives is
  * dropped, or written to FILE. */
 #define _GNU_SOURCE
 #include "peer.h"
+#include "zmq_curve.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -142,9 +144,10 @@ int main(int argc, char **argv) {
         {"endpoint", required_argument, NULL, 'e'}, {"size", required_argument, NULL, 's'},
         {"model", required_argument, NULL, 'm'},    {"chunk", required_argument, NULL, 'c'},
         {"ahead", required_argument, NULL, 'a'},    {"clients", required_argument, NULL, 'n'},
-        {"to", required_argument, NULL, 't'},       {NULL, 0, NULL, 0},
+        {"to", required_argument, NULL, 't'},       {"curve", required_argument, NULL, 'k'},
+        {NULL, 0, NULL, 0},
     };
-    const char *endpoint = NULL, *path = NULL;
+    const char *endpoint = NULL, *path = NULL, *server_key = NULL;
     size_t count = 1;
     for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
         switch (option) {
@@ -155,6 +158,7 @@ int main(int argc, char **argv) {
         case 'a': ahead = parse_count(optarg, 100000); break;
         case 'n': count = parse_count(optarg, CLIENTS_MOST); break;
         case 't': path = optarg; break;
+        case 'k': server_key = optarg; break;
         default: return 2;
         }
     }
@@ -178,6 +182,7 @@ int main(int argc, char **argv) {
         if (clients[i].socket == NULL) die_zmq("zmq_socket");
         int linger = 0;
         zmq_setsockopt(clients[i].socket, ZMQ_LINGER, &linger, sizeof linger);
+        if (server_key != NULL) curve_client(clients[i].socket, server_key);
         if (zmq_connect(clients[i].socket, endpoint) != 0) die_zmq("zmq_connect");
     }
     if (count == 1) run_one(&clients[0]);

@@ -2,9 +2,10 @@
  * ended by an empty one (model 1), and [fetch, offset, size] with that chunk (model 2, and model 3 where requests are
  * sent ahead).
  *
- * usage: zmq_server [--chunk BYTES] FILE */
+ * usage: zmq_server [--chunk BYTES] [--curve SECRET_KEY] FILE */
 #define _GNU_SOURCE
 #include "peer.h"
+#include "zmq_curve.h"
 
 #include <fcntl.h>
 #include <getopt.h>
@@ -50,11 +51,16 @@ static size_t send_chunk(void *socket, const char *identity, size_t identity_siz
 }
 
 int main(int argc, char **argv) {
-    static const struct option known[] = {{"chunk", required_argument, NULL, 'c'}, {NULL, 0, NULL, 0}};
+    static const struct option known[] = {
+        {"chunk", required_argument, NULL, 'c'}, {"curve", required_argument, NULL, 'k'}, {NULL, 0, NULL, 0}};
     size_t chunk = 250000;
+    const char *secret = NULL;
     for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
-        if (option != 'c') return 2;
-        chunk = parse_count(optarg, CHUNK_MOST);
+        switch (option) {
+        case 'c': chunk = parse_count(optarg, CHUNK_MOST); break;
+        case 'k': secret = optarg; break;
+        default: return 2;
+        }
     }
     if (argc - optind != 1 || chunk == 0) die_because("usage", "zmq_server [--chunk BYTES] FILE");
     int file = open(argv[optind], O_RDONLY | O_CLOEXEC);
@@ -69,6 +75,7 @@ int main(int argc, char **argv) {
     /* At its default limit a ROUTER drops what does not fit: model 1 would lose most of the file. */
     zmq_setsockopt(router, ZMQ_SNDHWM, &unlimited, sizeof unlimited);
     zmq_setsockopt(router, ZMQ_BACKLOG, &backlog, sizeof backlog);
+    if (secret != NULL) curve_server(router, secret);
     if (zmq_bind(router, "tcp://127.0.0.1:*") != 0) die_zmq("zmq_bind");
     char endpoint[64];
     size_t endpoint_size = sizeof endpoint;

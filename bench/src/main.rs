@@ -7,6 +7,7 @@ mod brokers;
 mod ends;
 mod exchange;
 mod folder;
+mod keys;
 mod machine;
 mod plot;
 mod process;

@@ -36,7 +36,7 @@ const PEERS: [(&str, &[&str], bool); 18] = [
 ];
 
 /// Programs of the system and the Debian package that each is in.
-const TOOLS: [(&str, &str); 7] = [
+const TOOLS: [(&str, &str); 11] = [
     ("nginx", "nginx"),
     ("curl", "curl"),
     ("rsync", "rsync"),
@@ -44,6 +44,10 @@ const TOOLS: [(&str, &str); 7] = [
     ("cp", "coreutils"),
     ("tar", "tar"),
     ("redis-server", "redis-server"),
+    ("openssl", "openssl"),
+    ("ssh", "openssh-client"),
+    ("ssh-keygen", "openssh-client"),
+    ("sshd", "openssh-server"),
 ];
 
 /// Programs in the Python environment that `bench/peers/requirements.txt` describes.
@@ -53,7 +57,7 @@ const PYTHON: [&str; 2] = ["python", "nats-server"];
 const OWN: [&str; 3] = ["tow_ends", "tow_pool", "raw_verified"];
 
 /// What says its version, and the option that makes it do so.
-const VERSIONED: [(&str, &str); 9] = [
+const VERSIONED: [(&str, &str); 11] = [
     ("tow", "--version"),
     ("nginx", "-v"),
     ("curl", "--version"),
@@ -63,6 +67,8 @@ const VERSIONED: [(&str, &str); 9] = [
     ("tar", "--version"),
     ("redis-server", "--version"),
     ("nats-server", "--version"),
+    ("openssl", "version"),
+    ("ssh", "-V"),
 ];
 
 /// Where each program is that has been asked for.

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::keys::Keys;
 use crate::programs::Programs;
 
 /// Requests that a receiver keeps under way where the model allows more than one.
@@ -36,6 +37,20 @@ pub fn libzmq(programs: &Programs, port: u16, size: u64, asking: Asking, to: Opt
     if let Some(path) = to {
         command.arg("--to").arg(path);
     }
+    Ok(command)
+}
+
+/// The same with the server's key.
+pub fn libzmq_encrypted(
+    programs: &Programs,
+    port: u16,
+    size: u64,
+    asking: Asking,
+    to: Option<&Path>,
+    keys: &Keys,
+) -> Result<Command> {
+    let mut command = libzmq(programs, port, size, asking, to)?;
+    command.args(["--curve", &keys.public]);
     Ok(command)
 }
 
@@ -87,6 +102,20 @@ pub fn tow(programs: &Programs, port: u16, path: &str, to: Option<&Path>, option
     Ok(command)
 }
 
+/// The same with the server's key.
+pub fn tow_encrypted(
+    programs: &Programs,
+    port: u16,
+    path: &str,
+    to: Option<&Path>,
+    options: &[&str],
+    keys: &Keys,
+) -> Result<Command> {
+    let mut command = tow(programs, port, path, to, options)?;
+    command.args(["--server-key", &keys.public]);
+    Ok(command)
+}
+
 /// `tow ls --digest`: the server computes a digest, and remembers it.
 pub fn tow_digest(programs: &Programs, port: u16, path: &str) -> Result<Command> {
     let mut command = programs.command("tow")?;
@@ -99,6 +128,28 @@ pub fn curl(programs: &Programs, port: u16, path: &str, to: &Path) -> Result<Com
     let mut command = programs.command("curl")?;
     command.args(["--silent", "--fail", "--output"]).arg(to);
     command.arg(format!("http://127.0.0.1:{port}/{path}"));
+    Ok(command)
+}
+
+/// curl over TLS.
+pub fn curl_encrypted(programs: &Programs, port: u16, path: &str, to: &Path, keys: &Keys) -> Result<Command> {
+    let mut command = programs.command("curl")?;
+    command.args(["--silent", "--fail", "--cacert"]).arg(&keys.certificate).arg("--output").arg(to);
+    command.arg(format!("https://127.0.0.1:{port}/{path}"));
+    Ok(command)
+}
+
+/// rsync over ssh.
+pub fn rsync_ssh(programs: &Programs, port: u16, file: &Path, to: &Path, keys: &Keys) -> Result<Command> {
+    let ssh = programs.command("ssh")?;
+    let shell = format!(
+        "{} -p {port} -i {} -F /dev/null -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
+        ssh.get_program().display(),
+        keys.ssh.display()
+    );
+    let mut command = programs.command("rsync")?;
+    command.args(["-t", "--whole-file", "--inplace", "--rsh", &shell]);
+    command.arg(format!("127.0.0.1:{}", file.display())).arg(to);
     Ok(command)
 }
 

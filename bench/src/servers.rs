@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::keys::Keys;
 use crate::process::{Life, Ready, ServerSpec};
 use crate::programs::{Programs, peers_folder};
 
@@ -23,6 +24,13 @@ pub fn libzmq(programs: &Programs, chunk_bytes: u64, file: &Path) -> Result<Serv
     let mut command = programs.command("zmq_server")?;
     command.args(["--chunk", &chunk_bytes.to_string()]).arg(file);
     Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
+}
+
+/// The same with a key.
+pub fn libzmq_encrypted(programs: &Programs, chunk_bytes: u64, file: &Path, keys: &Keys) -> Result<ServerSpec> {
+    let mut spec = libzmq(programs, chunk_bytes, file)?;
+    spec.command.args(["--curve", &keys.secret]);
+    Ok(spec)
 }
 
 /// The file server without a messaging layer.
@@ -46,6 +54,13 @@ pub fn java<P: AsRef<OsStr>>(programs: &Programs, how: &str, files: &[P]) -> Res
     Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
 }
 
+/// The same with a key.
+pub fn tow_encrypted(programs: &Programs, path: &Path, keys: &Keys) -> Result<ServerSpec> {
+    let mut spec = tow(programs, path)?;
+    spec.command.arg("--key").arg(&keys.secret_file).arg("--anyone");
+    Ok(spec)
+}
+
 /// nginx with sendfile and one worker, serving a folder.
 pub fn nginx(programs: &Programs, state: &Path, root: &Path) -> Result<ServerSpec> {
     nginx_with(programs, state, root, "")
@@ -53,6 +68,17 @@ pub fn nginx(programs: &Programs, state: &Path, root: &Path) -> Result<ServerSpe
 
 /// The same with more directives for all that it serves.
 pub fn nginx_with(programs: &Programs, state: &Path, root: &Path, directives: &str) -> Result<ServerSpec> {
+    nginx_listening(programs, state, root, directives, "")
+}
+
+/// The same over TLS.
+pub fn nginx_encrypted(programs: &Programs, state: &Path, root: &Path, keys: &Keys) -> Result<ServerSpec> {
+    let (certificate, key) = (keys.certificate.display(), keys.certificate_key.display());
+    let directives = format!("ssl_certificate {certificate};\n  ssl_certificate_key {key};");
+    nginx_listening(programs, state, root, &directives, "ssl")
+}
+
+fn nginx_listening(programs: &Programs, state: &Path, root: &Path, directives: &str, how: &str) -> Result<ServerSpec> {
     let port = free_port()?;
     let state = state.join("nginx");
     fs::create_dir_all(&state)?;
@@ -64,7 +90,7 @@ pub fn nginx_with(programs: &Programs, state: &Path, root: &Path, directives: &s
          http {{\n  access_log off;\n  {directives}\n  sendfile on;\n  tcp_nopush on;\n  keepalive_requests 100000;\n\
          client_body_temp_path {state}/body;\n  proxy_temp_path {state}/proxy;\n  fastcgi_temp_path {state}/fastcgi;\n\
          uwsgi_temp_path {state}/uwsgi;\n  scgi_temp_path {state}/scgi;\n\
-         server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ root {root}; }} }}\n}}\n",
+         server {{ listen 127.0.0.1:{port} {how} backlog=4096; location / {{ root {root}; }} }}\n}}\n",
         state = state.display(),
         root = root.display(),
     );
@@ -90,6 +116,27 @@ pub fn rsync(programs: &Programs, state: &Path, root: &Path, no_delay: bool) -> 
     fs::write(&file, config)?;
     let mut command = programs.command("rsync")?;
     command.args(["--daemon", "--no-detach", "--port", &port.to_string(), "--config"]).arg(file);
+    Ok(ServerSpec { command, ready: Ready::Port(port), life: Life::Forks })
+}
+
+/// The ssh daemon, for rsync.
+pub fn ssh(programs: &Programs, keys: &Keys) -> Result<ServerSpec> {
+    let port = free_port()?;
+    // It wants this directory, and has no option for another.
+    fs::create_dir_all("/run/sshd")?;
+    let mut command = programs.command("sshd")?;
+    command.args(["-D", "-e", "-f", "/dev/null", "-h"]).arg(&keys.ssh);
+    for option in [
+        format!("Port={port}"),
+        "ListenAddress=127.0.0.1".to_owned(),
+        format!("AuthorizedKeysFile={}.pub", keys.ssh.display()),
+        "StrictModes=no".to_owned(),
+        "PidFile=none".to_owned(),
+        "PermitRootLogin=prohibit-password".to_owned(),
+        "LogLevel=ERROR".to_owned(),
+    ] {
+        command.args(["-o", &option]);
+    }
     Ok(ServerSpec { command, ready: Ready::Port(port), life: Life::Forks })
 }
 

@@ -1,6 +1,7 @@
 //! The tables of the report, a module each.
 
 mod clients;
+mod encrypted;
 mod failover;
 mod journal;
 mod majordomo;
@@ -33,6 +34,8 @@ pub enum TableId {
     Models,
     /// One large file to disk
     ToFile,
+    /// One large file, encrypted
+    Encrypted,
     /// 1 to 1000 receivers
     Clients,
     /// The traditional copy against zero copy, by size
@@ -64,9 +67,10 @@ pub enum TableId {
 }
 
 impl TableId {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Models,
         Self::ToFile,
+        Self::Encrypted,
         Self::Clients,
         Self::ZeroCopy,
         Self::OneConnection,
@@ -91,6 +95,7 @@ impl TableId {
         match self {
             Self::Models => "models",
             Self::ToFile => "to-file",
+            Self::Encrypted => "encrypted",
             Self::Clients => "clients",
             Self::ZeroCopy => "zero-copy",
             Self::OneConnection => "one-connection",
@@ -198,6 +203,7 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
     let plan = match id {
         TableId::Models => models::plan(bench)?,
         TableId::ToFile => to_file::plan(bench)?,
+        TableId::Encrypted => encrypted::plan(bench)?,
         TableId::Clients => clients::plan(bench)?,
         TableId::ZeroCopy => zero_copy::plan(bench)?,
         TableId::OneConnection => one_connection::plan(bench)?,
