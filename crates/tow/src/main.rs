@@ -10,7 +10,7 @@ mod runtime;
 use crate::cli::escape::Printable;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::eprint_line;
-use crate::commands::{broker, call, completions, demo, follow, get, key, ls, manual, serve, work};
+use crate::commands::{broker, call, completions, demo, follow, get, key, ls, manual, password, serve, trust, work};
 use crate::runtime::{log, rlimits, signals};
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -63,6 +63,10 @@ enum Command {
     Call(call::Arguments),
     /// Make and show keys for encrypted connections.
     Key(key::Arguments),
+    /// Make a line of a file of passwords.
+    Password(password::Arguments),
+    /// Remember the keys of servers.
+    Trust(trust::Arguments),
     /// Try files and requests on this machine, with crashes.
     Demo(demo::Arguments),
     /// Print a script that completes commands and options in a shell.
@@ -122,6 +126,8 @@ fn main() -> ExitCode {
         Command::Call(arguments) => call::run(arguments),
         Command::Work(arguments) => work::run(arguments),
         Command::Key(arguments) => key::run(arguments),
+        Command::Password(arguments) => password::run(arguments),
+        Command::Trust(arguments) => trust::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::Completions(arguments) => completions::run(arguments, &mut command()),
         Command::Manual(arguments) => manual::run(&arguments, command()),

@@ -91,7 +91,7 @@ pub fn paths_of(name: &Path) -> Result<(PathBuf, PathBuf), String> {
     }
     let public = match name.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => name.to_owned(),
-        _ => folder()?.join(name),
+        _ => config_folder()?.join(name),
     };
     Ok((public.clone(), secret_path(&public)))
 }
@@ -109,8 +109,8 @@ fn secret_path(public: &Path) -> PathBuf {
     path.into()
 }
 
-/// Directory of the user's keys.
-fn folder() -> Result<PathBuf, String> {
+/// Directory of the user's keys, and of the servers that the user knows.
+pub fn config_folder() -> Result<PathBuf, String> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let config = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));
     Ok(config.ok_or("neither HOME nor XDG_CONFIG_HOME is set; give a path")?.join("tow"))

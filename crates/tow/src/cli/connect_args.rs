@@ -25,8 +25,8 @@ pub struct ConnectArgs {
 }
 
 impl ConnectArgs {
-    fn mechanism(&self) -> Result<MechanismConfig, Failure> {
-        match self.keys.mechanism()? {
+    fn mechanism(&self, endpoints: &[Endpoint]) -> Result<MechanismConfig, Failure> {
+        match self.keys.mechanism(endpoints, self.user.as_ref())? {
             Some(mechanism) => Ok(mechanism),
             None => mechanism_as(self.user.as_ref(), self.password_file.as_deref()),
         }
@@ -34,10 +34,10 @@ impl ConnectArgs {
 
     /// Advice for a login that was refused.
     pub fn login_hint(&self) -> &'static str {
+        if let Some(hint) = self.keys.hint() {
+            return hint;
+        }
         match self.user {
-            _ if self.keys.is_used() => {
-                "is --server-key what `tow key show` prints there, and does it admit this key? Its log names keys that it refuses"
-            }
             None => "does it want a --user or a --server-key?",
             Some(_) if self.password_file.is_some() => "does it want no --user, or is its password wrong?",
             Some(_) => "does it want no --user, or are --user and TOW_PASSWORD wrong?",
@@ -61,10 +61,11 @@ pub struct FileServerArgs {
 impl FileServerArgs {
     /// Options of a connection to a server.
     pub fn options(&self, endpoint: Endpoint) -> Result<ConnectOptions, Failure> {
+        let mechanism = self.connect.mechanism(std::slice::from_ref(&endpoint))?;
         let mut options = ConnectOptions::new(endpoint);
         options.connect_timeout = self.connect_timeout;
         options.idle_timeout = self.timeout;
-        options.mechanism = self.connect.mechanism()?;
+        options.mechanism = mechanism;
         Ok(options)
     }
 
@@ -121,7 +122,8 @@ impl BrokerArgs {
             DialectName::Mdp02 => Dialect::Mdp02,
             DialectName::Majortomo => Dialect::Majortomo,
         };
-        let mut link = LinkOptions { dialect, mechanism: self.connect.mechanism()?, ..LinkOptions::default() };
+        let mut link =
+            LinkOptions { dialect, mechanism: self.connect.mechanism(&self.endpoints)?, ..LinkOptions::default() };
         if let Some(folder) = &self.spool {
             link.spool_folder = Some(folder.clone());
         }

@@ -3,8 +3,10 @@
 use crate::cli::authorized_keys::AuthorizedKeys;
 use crate::cli::certificate::Certificate;
 use crate::cli::exit::Failure;
+use crate::cli::known_servers::KnownServers;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use towpath_sockets::{Authenticator, Credentials, MechanismConfig, PublicKey, SecretKey, system_random};
+use towpath_sockets::{Authenticator, Credentials, Endpoint, MechanismConfig, PublicKey, SecretKey, system_random};
 
 /// Options of commands that listen.
 #[derive(clap::Args)]
@@ -41,7 +43,8 @@ impl ServerKeyArgs {
         };
         let keys = self.keys.iter().map(|path| secret(path)).collect::<Result<Vec<_>, _>>()?;
         for key in &keys {
-            tracing::info!(key = %key.public_key(), "connections are encrypted; clients need --server-key");
+            let key = key.public_key();
+            tracing::info!("connections are encrypted; clients run once: tow trust add HOST:PORT '{key}'");
         }
         Ok(Some((MechanismConfig::CurveServer { keys: keys.into(), random: system_random() }, authenticator)))
     }
@@ -50,34 +53,48 @@ impl ServerKeyArgs {
 /// Options of commands that connect.
 #[derive(clap::Args)]
 pub struct ClientKeyArgs {
-    /// The server's public key, or a file with it: the connection is encrypted.
+    /// The server's public key, or a file with it: encrypts [default: the key known to `tow trust`]
     #[arg(long, value_name = "KEY", conflicts_with = "user", allow_hyphen_values = true)]
     server_key: Option<String>,
     /// File with this side's secret key [default: a new key each time]
-    #[arg(long, value_name = "FILE", requires = "server_key")]
+    #[arg(long, value_name = "FILE", conflicts_with = "user")]
     key: Option<PathBuf>,
+    /// The server's key was found among the known ones.
+    #[arg(skip)]
+    is_known: Cell<bool>,
 }
 
 impl ClientKeyArgs {
-    /// Whether the connection is to be encrypted.
-    pub fn is_used(&self) -> bool {
-        self.server_key.is_some()
+    /// Advice for a connection that was to be encrypted and was refused; `None`: it was not.
+    pub fn hint(&self) -> Option<&'static str> {
+        if self.server_key.is_some() {
+            return Some(
+                "is --server-key what `tow key show` prints there, and does it admit this key? Its log names keys that it refuses",
+            );
+        }
+        self.is_known.get().then_some(
+            "its key is from `tow trust list`: has its operator changed it, and does it admit this key? Its log names keys that it refuses",
+        )
     }
 
-    /// Mechanism; `None` without `--server-key`.
-    pub fn mechanism(&self) -> Result<Option<MechanismConfig>, Failure> {
-        let Some(server) = &self.server_key else { return Ok(None) };
-        let server = match server.parse::<PublicKey>() {
-            Ok(key) => key,
-            Err(error) => {
-                let path = Path::new(server);
-                if !path.exists() {
-                    let server = path.display();
-                    return Err(Failure::usage(format!("--server-key {server}: no such file, and no key: {error}")));
-                }
-                Certificate::read(path).map_err(|error| Failure::failed(format!("--server-key {error}")))?.public
-            }
+    /// Mechanism for connections to these servers; `None`: neither is there a `--server-key`, nor are they known.
+    pub fn mechanism(&self, endpoints: &[Endpoint], user: Option<&String>) -> Result<Option<MechanismConfig>, Failure> {
+        let server = match &self.server_key {
+            Some(server) => Some(public_key("--server-key", server)?),
+            None => self.known(endpoints)?,
         };
+        self.is_known.set(self.server_key.is_none() && server.is_some());
+        let Some(server) = server else {
+            return match &self.key {
+                Some(_) => Err(Failure::usage("--key needs the server's key: --server-key KEY, or `tow trust add`")),
+                None => Ok(None),
+            };
+        };
+        if user.is_some() {
+            return Err(Failure::usage(
+                "`tow trust list` has this server, which is reached encrypted only; --user would send the password in the clear",
+            ));
+        }
         let random = system_random();
         let key = match &self.key {
             Some(path) => secret(path)?,
@@ -85,6 +102,32 @@ impl ClientKeyArgs {
         };
         Ok(Some(MechanismConfig::CurveClient { key, server, random }))
     }
+
+    /// The key that the user knows these servers by. A known one is never reached without.
+    fn known(&self, endpoints: &[Endpoint]) -> Result<Option<PublicKey>, Failure> {
+        let servers = KnownServers::read()?;
+        let keys: Vec<_> = endpoints.iter().map(|endpoint| servers.find(endpoint).map(|server| server.key)).collect();
+        let first = keys.first().copied().flatten();
+        match keys.iter().zip(endpoints).find(|(key, _)| **key != first) {
+            Some((_, endpoint)) => Err(Failure::usage(format!(
+                "{} and {endpoint} don't have the same key in `tow trust list`, as servers that stand in for each other need",
+                endpoints[0]
+            ))),
+            None => Ok(first),
+        }
+    }
+}
+
+/// A public key, or the one in a file.
+pub fn public_key(option: &str, text: &str) -> Result<PublicKey, Failure> {
+    text.parse::<PublicKey>().or_else(|error| {
+        let path = Path::new(text);
+        if !path.exists() {
+            return Err(Failure::usage(format!("{option} {text}: no such file, and no key: {error}")));
+        }
+        let certificate = Certificate::read(path).map_err(|error| Failure::failed(format!("{option} {error}")))?;
+        Ok(certificate.public)
+    })
 }
 
 fn secret(path: &Path) -> Result<SecretKey, Failure> {

@@ -1,9 +1,10 @@
 //! Options of commands that listen: where, for whom, and for how many.
 
-use crate::cli::auth_args::Passwords;
 use crate::cli::exit::Failure;
 use crate::cli::key_args::ServerKeyArgs;
+use crate::cli::passwords::Passwords;
 use crate::cli::units::{duration, positive};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use towpath_sockets::{Authenticator, Endpoint, MechanismConfig};
@@ -15,11 +16,14 @@ pub struct ListenArgs {
     /// HOST:PORT, :PORT or ipc://PATH to listen on; port 0 picks one. Repeatable.
     #[arg(long = "bind", value_name = "ENDPOINT", value_delimiter = ' ', required = false)]
     pub endpoints: Vec<Endpoint>,
-    /// Admit only users in this file of USER:PASSWORD lines (unencrypted).
+    /// Admit only users in this file of lines by `tow password`; unencrypted.
     #[arg(long, value_name = "FILE")]
     plain_passwords: Option<PathBuf>,
     #[command(flatten)]
     keys: ServerKeyArgs,
+    /// Let everybody in who reaches a --bind beyond this machine, unencrypted.
+    #[arg(long, conflicts_with_all = ["plain_passwords", "keys"])]
+    open_to_all: bool,
     /// Time between heartbeats.
     #[arg(long, value_name = "TIME", value_parser = duration, required = false)]
     pub heartbeat: Duration,
@@ -42,9 +46,62 @@ impl ListenArgs {
         if let Some((mechanism, authenticator)) = self.keys.security()? {
             return Ok((mechanism, Some(authenticator)));
         }
-        let Some(path) = &self.plain_passwords else { return Ok((MechanismConfig::Null, None)) };
+        let Some(path) = &self.plain_passwords else {
+            self.check_openness()?;
+            return Ok((MechanismConfig::Null, None));
+        };
         let passwords = Passwords::read(path)?;
-        let authenticator = Authenticator::new(move |credentials| passwords.identify(credentials));
-        Ok((MechanismConfig::PlainServer, Some(authenticator)))
+        Ok((MechanismConfig::PlainServer, Some(passwords.into())))
+    }
+
+    /// Refuses to listen for other machines without a decision about who may come.
+    fn check_openness(&self) -> Result<(), Failure> {
+        let open = self.endpoints.iter().find(|endpoint| !is_local(endpoint));
+        match open.filter(|_| !self.open_to_all) {
+            Some(endpoint) => Err(Failure::usage(format!(
+                "--bind {endpoint} is for other machines too, and nothing says who may come; add one of:\n  \
+                 --key FILE --authorized-keys FILE  known keys, encrypted (make one with `tow key new`)\n  \
+                 --key FILE --anyone                everybody, encrypted\n  \
+                 --plain-passwords FILE             users with a password, unencrypted\n  \
+                 --open-to-all                      everybody, unencrypted"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether only this machine reaches an endpoint. The one name that is taken for local is localhost.
+fn is_local(endpoint: &Endpoint) -> bool {
+    match endpoint {
+        Endpoint::Tcp { host, .. } => {
+            let address = host.parse::<IpAddr>().map(|address| address.to_canonical());
+            address.map_or_else(|_| host == "localhost", |address| address.is_loopback())
+        }
+        Endpoint::Ipc(_) | Endpoint::Inproc(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_that_only_this_machine_reaches_are_local() {
+        for (endpoint, local) in [
+            ("tcp://127.0.0.1:0", true),
+            ("tcp://127.8.9.1:0", true),
+            ("tcp://[::1]:0", true),
+            ("tcp://[::ffff:127.0.0.1]:0", true),
+            ("tcp://localhost:0", true),
+            ("ipc:///tmp/s", true),
+            ("tcp://*:0", false),
+            ("tcp://0.0.0.0:0", false),
+            ("tcp://[::]:0", false),
+            ("tcp://[::ffff:0.0.0.0]:0", false),
+            ("tcp://192.0.2.1:0", false),
+            ("tcp://host.example:0", false),
+        ] {
+            assert_eq!(is_local(&endpoint.parse().unwrap()), local, "{endpoint}");
+        }
     }
 }

@@ -12,5 +12,7 @@ pub mod get;
 pub mod key;
 pub mod ls;
 pub mod manual;
+pub mod password;
 pub mod serve;
+pub mod trust;
 pub mod work;

@@ -28,7 +28,7 @@ fn a_listing_is_answered_while_another_address_searches_on_many_connections() {
         return skip("no IPv6");
     }
     let mut command = tow(["serve".as_ref(), folder.path().as_os_str()]);
-    let server = Server::from_command(command.args(["--bind", "tcp://[::]:0"]));
+    let server = Server::from_command(command.args(["--bind", "tcp://[::]:0", "--open-to-all"]));
     let mut searching: Vec<Wire> = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut wire = Wire::on(TcpStream::connect((Ipv6Addr::LOCALHOST, server.port())).expect("connect"));

@@ -5,8 +5,22 @@ use tempfile::tempdir;
 use crate::support::process::{Server, run, tow};
 use crate::support::tree::write;
 
-const COMMANDS: [&str; 12] =
-    ["", "serve", "ls", "get", "follow", "broker", "work", "call", "key", "demo", "completions", "manual"];
+const COMMANDS: [&str; 14] = [
+    "",
+    "serve",
+    "ls",
+    "get",
+    "follow",
+    "broker",
+    "work",
+    "call",
+    "key",
+    "password",
+    "trust",
+    "demo",
+    "completions",
+    "manual",
+];
 
 /// Widest line.
 const COLUMNS: usize = 100;
@@ -165,7 +179,7 @@ fn every_command_has_a_manual_page() {
         let name = if command.is_empty() { "tow.1".to_owned() } else { format!("tow-{command}.1") };
         let page = std::fs::read_to_string(directory.path().join("man1").join(&name)).expect(&name);
         let sections: &[&str] = match command {
-            "completions" | "key" | "manual" => &["NAME", "SYNOPSIS", "OPTIONS"],
+            "completions" | "key" | "manual" | "password" | "trust" => &["NAME", "SYNOPSIS", "OPTIONS"],
             _ => &["NAME", "SYNOPSIS", "OPTIONS", "\"EXIT STATUS\""],
         };
         for section in sections {

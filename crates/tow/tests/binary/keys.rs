@@ -15,12 +15,12 @@ use crate::support::tree::{digest, random_file, write};
 use crate::support::wait_until;
 
 /// Keys of a server and of two clients, of which it admits one.
-struct Keys {
+pub struct Keys {
     folder: TempDir,
 }
 
 impl Keys {
-    fn new() -> Keys {
+    pub fn new() -> Keys {
         let folder = tempdir().expect("a folder");
         let keys = Keys { folder };
         for name in ["server", "alice", "eve"] {
@@ -30,23 +30,23 @@ impl Keys {
         keys
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn public(&self, name: &str) -> String {
+    pub fn public(&self, name: &str) -> String {
         let shown = run(&mut tow([OsStr::new("key"), "show".as_ref(), self.path(name).as_ref(), "--json".as_ref()]));
         shown.expect_code(0).summary()["key"].as_str().expect("a key").to_owned()
     }
 
     /// Options of a server that admits alice.
-    fn server(&self) -> [String; 4] {
+    pub fn server(&self) -> [String; 4] {
         let path = |name| self.path(name).display().to_string();
         ["--key".into(), path("server_secret"), "--authorized-keys".into(), path("authorized")]
     }
 
     /// Options of a client.
-    fn client(&self, name: &str) -> [String; 4] {
+    pub fn client(&self, name: &str) -> [String; 4] {
         let secret = self.path(&format!("{name}_secret")).display().to_string();
         ["--key".into(), secret, "--server-key".into(), self.public("server")]
     }
@@ -165,6 +165,43 @@ fn files_are_fetched_encrypted() {
 }
 
 #[test]
+fn what_is_changed_on_its_way_is_noticed_and_given_up() {
+    let keys = Keys::new();
+    let source = keys.path("served");
+    write(&source, &vec![7; 3 << 20]);
+    let server = serve(&source, keys.server());
+    // Behind the handshake, a byte of each connection's first kilobyte.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let port = listener.local_addr().expect("an address").port();
+    let upstream = server.port();
+    std::thread::spawn(move || {
+        while let Ok((client, _)) = listener.accept() {
+            let server = TcpStream::connect(("127.0.0.1", upstream)).expect("connect");
+            let (mut up, mut to_server) = (client.try_clone().expect("clone"), server.try_clone().expect("clone"));
+            std::thread::spawn(move || std::io::copy(&mut up, &mut to_server));
+            std::thread::spawn(move || {
+                let (mut from, mut to) = (server, client);
+                let (mut buffer, mut passed) = (vec![0; 1 << 16], 0);
+                while let Ok(bytes @ 1..) = from.read(&mut buffer) {
+                    if let Some(byte) = buffer[..bytes].get_mut(1000_usize.saturating_sub(passed)) {
+                        *byte ^= u8::from(passed <= 1000);
+                    }
+                    passed += bytes;
+                    if to.write_all(&buffer[..bytes]).is_err() {
+                        break;
+                    }
+                }
+                let _ = to.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    let copy = keys.path("copy");
+    let outcome = run(get_command(&format!("tcp://127.0.0.1:{port}/"), &copy).args(keys.client("alice")));
+    assert!(outcome.status.code() == Some(6) && !copy.exists(), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("changed on its way"), "{}", outcome.stderr);
+}
+
+#[test]
 fn peer_that_is_not_admitted_is_told_why() {
     let keys = Keys::new();
     let source = keys.path("served");
@@ -196,6 +233,88 @@ fn peer_that_is_not_admitted_is_told_why() {
     let open = serve(&source, []);
     let outcome = run(get_command(&open.url(""), &keys.path("copy")).args(keys.client("alice")));
     assert!(!outcome.status.success() && outcome.stderr.contains("NULL"), "{}", outcome.stderr);
+}
+
+#[test]
+fn known_servers_are_reached_with_their_key_only() {
+    let keys = Keys::new();
+    let source = keys.path("served");
+    write(&source, b"content");
+    let server = serve(&source, keys.server());
+    let open = serve(&source, []);
+    let config = keys.path("config");
+    let with_config = |words: &[&str]| {
+        let mut command = tow(words);
+        command.env("XDG_CONFIG_HOME", &config);
+        command
+    };
+    let known = format!("127.0.0.1:{}", server.port());
+    run(&mut with_config(&["trust", "add", &known, &keys.public("server"), "--name", "lab"])).expect_code(0);
+    let file = config.join("tow/servers");
+    assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
+    let listed = run(&mut with_config(&["trust", "list", "--json"])).expect_code(0).summary();
+    assert_eq!(listed["endpoint"], format!("tcp://{known}"));
+    assert_eq!((&listed["key"], &listed["name"]), (&keys.public("server").into(), &"lab".into()));
+    let get = |port: u16, options: &[&str]| {
+        run(with_config(&["get", &format!("tcp://127.0.0.1:{port}/"), "-"]).args(options))
+    };
+    let alice = keys.path("alice_secret").display().to_string();
+    assert_eq!(get(server.port(), &["--key", &alice]).expect_code(0).stdout, b"content");
+    // Encrypted, so the server learns the key of the client.
+    let refused = get(server.port(), &[]).expect_code(5).stderr;
+    assert!(refused.contains("400") && refused.contains("tow trust list"), "{refused}");
+    let refused = get(server.port(), &["--user", "ann"]).expect_code(2).stderr;
+    assert!(refused.contains("encrypted only"), "{refused}");
+
+    // One that isn't known is reached as before; once it is known, never without its key.
+    assert_eq!(get(open.port(), &[]).expect_code(0).stdout, b"content");
+    get(open.port(), &["--key", &alice]).expect_code(2);
+    let other = format!("127.0.0.1:{}", open.port());
+    run(&mut with_config(&["trust", "add", &other, &keys.path("server").display().to_string()])).expect_code(0);
+    let refused = get(open.port(), &[]).expect_code(5).stderr;
+    assert!(refused.contains("NULL") && refused.contains("CURVE"), "{refused}");
+
+    // A server with another key than the known one.
+    let changed = with_config(&["trust", "add", &known, &keys.public("eve")]);
+    let refused = run(&mut { changed }).expect_code(1).stderr;
+    assert!(refused.contains("another key") && refused.contains(&keys.public("server")), "{refused}");
+    run(&mut with_config(&["trust", "remove", &known])).expect_code(0);
+    run(&mut with_config(&["trust", "remove", &known])).expect_code(4);
+    run(&mut with_config(&["trust", "add", &known, &keys.public("eve")])).expect_code(0);
+    let refused = get(server.port(), &["--key", &alice]).expect_code(5).stderr;
+    assert!(refused.contains("doesn't have the key") && refused.contains("tow trust list"), "{refused}");
+    run(&mut with_config(&["trust", "add", "127.0.0.1", &keys.public("eve")])).expect_code(2);
+
+    // Brokers that stand in for each other have one key.
+    let two = ["call", "echo", "hello", "--connect", &known, "--connect", &other];
+    assert!(run(&mut with_config(&two)).expect_code(2).stderr.contains("the same key"));
+
+    // Others could have put their key there.
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).expect("chmod");
+    assert!(get(open.port(), &[]).expect_code(1).stderr.contains("chmod 600"));
+}
+
+#[test]
+fn other_machines_are_let_in_only_by_a_decision() {
+    let folder = tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("UTF-8");
+    for command in [&["serve", path][..], &["broker"]] {
+        for bind in ["tcp://0.0.0.0:0", ":0", "*", "[::]:0", "host.invalid:0"] {
+            let refused = run(tow(command).args(["--bind", "127.0.0.1:0", "--bind", bind])).expect_code(2).stderr;
+            for way in ["--authorized-keys", "--anyone", "--plain-passwords", "--open-to-all"] {
+                assert!(refused.contains(way), "{bind}: {refused}");
+            }
+        }
+    }
+    let server = Server::from_command(tow(["serve", path]).args(["--bind", ":0", "--open-to-all"]));
+    run(&mut tow(["ls", &format!("tcp://127.0.0.1:{}/", server.port())])).expect_code(0);
+    let keys = Keys::new();
+    let options: Vec<String> = keys.server().into();
+    let server = Server::from_command(tow(["serve", path]).args(["--bind", ":0"]).args(&options));
+    let url = format!("tcp://127.0.0.1:{}/", server.port());
+    run(tow(["ls", &url]).args(keys.client("alice"))).expect_code(0);
+    assert!(server.log().contains(&format!("tow trust add HOST:PORT '{}'", keys.public("server"))), "{}", server.log());
+    run(tow(["broker", "--open-to-all"]).args(options)).expect_code(2);
 }
 
 #[test]

@@ -116,12 +116,12 @@ fn log_in(address: [u8; 4], port: u16, password: &str) -> impl FnOnce() -> Optio
     }
 }
 
-#[test]
-fn guesses_are_slowed_down_for_their_address_alone() {
+/// Sixty guesses from one address and the right password from another: only the guesses are slowed down.
+fn guess(passwords: &str) -> Broker {
     let folder = tempdir().expect("a folder");
-    let passwords = folder.path().join("passwords");
-    write_secret(&passwords, "ada:lovelace\n");
-    let broker = Broker::with(&["--plain-passwords", passwords.to_str().expect("letters")]);
+    let file = folder.path().join("passwords");
+    write_secret(&file, passwords);
+    let broker = Broker::with(&["--plain-passwords", file.to_str().expect("letters")]);
     let guesses: Vec<_> = (0..60).map(|n| log_in([127, 0, 0, 1], broker.port(), &n.to_string())).collect();
     let honest = log_in([127, 0, 0, 2], broker.port(), "lovelace");
     assert_eq!(honest().expect("an answer"), "WELCOME");
@@ -130,4 +130,47 @@ fn guesses_are_slowed_down_for_their_address_alone() {
     assert!(answers.iter().flatten().all(|answer| answer.starts_with("ERROR")), "{answers:?}");
     assert!((1..30).contains(&checked), "{checked} of {} guesses were checked", answers.len());
     assert!(broker.log().contains("too many failed logins"), "{}", broker.log());
+    broker
+}
+
+#[test]
+fn guesses_are_slowed_down_for_their_address_alone() {
+    let broker = guess("ada:lovelace\n");
+    assert!(broker.log().contains("tow password"), "{}", broker.log());
+}
+
+#[test]
+fn guesses_at_hashed_passwords_too() {
+    let line = run(tow(["password", "ada"]).env("TOW_PASSWORD", "lovelace")).expect_code(0).stdout;
+    let line = String::from_utf8(line).expect("UTF-8");
+    assert!(line.starts_with("ada:$argon2id$") && !line.contains("lovelace"), "{line}");
+    let broker = guess(&line);
+    assert!(!broker.log().contains("not hashed"), "{}", broker.log());
+    // Who is in is served, and gets in again.
+    let mut worker = tow(["work", "echo", "--echo", "--user", "ada", "--connect", broker.endpoint()]);
+    // Its first attempts may come while guesses from its address aren't forgiven.
+    let worker = Process::start(worker.env("TOW_PASSWORD", "lovelace"));
+    wait_until("the worker is connected", || worker.log().contains("connected to a broker"));
+    let mut command = call(&[&broker], &["echo", "hello", "--user", "ada", "--timeout", "50"]);
+    assert_eq!(run(command.env("TOW_PASSWORD", "lovelace")).expect_code(0).stdout, b"hello");
+}
+
+#[test]
+fn lines_of_passwords_are_made_from_a_pipe_or_a_file() {
+    let folder = tempdir().expect("a folder");
+    let file = folder.path().join("password");
+    write_secret(&file, "lovelace\nmore\n");
+    let quiet = || {
+        let mut command = tow(["password", "ada"]);
+        command.env_remove("TOW_PASSWORD");
+        command
+    };
+    let made = run(quiet().stdin(std::fs::File::open(&file).expect("open"))).expect_code(0);
+    let other = run(quiet().args(["--password-file", file.to_str().expect("letters")])).expect_code(0);
+    for line in [&made.stdout, &other.stdout] {
+        assert!(line.starts_with(b"ada:$argon2id$v=19$m=19456,t=2,p=1$"), "{}", line.escape_ascii());
+    }
+    assert_ne!(made.stdout, other.stdout, "each has a salt of its own");
+    run(&mut quiet()).expect_code(2);
+    run(tow(["password", "a:b"]).env("TOW_PASSWORD", "x")).expect_code(2);
 }

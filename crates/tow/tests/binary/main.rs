@@ -18,6 +18,7 @@ mod file_fairness;
 mod following;
 mod following_faults;
 mod following_options;
+mod handshake_flood;
 mod hanging_disk;
 mod hard_links;
 mod help;
