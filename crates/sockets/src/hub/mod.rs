@@ -16,10 +16,10 @@ mod failed_logins;
 mod flow;
 mod handshake_turns;
 mod lifecycle;
+mod logins;
 mod member;
 mod slow_logins;
 
-use crate::auth::Authenticator;
 use crate::disk::prefetch::Prefetcher;
 use crate::error::SocketError;
 use crate::event::Event;
@@ -48,13 +48,13 @@ use handshake_turns::HandshakeTurns;
 use member::Member;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use slow_logins::{Login, SlowLogins};
+use slow_logins::SlowLogins;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_buffers::PageBuffer;
-use towpath_zmtp::{Config, Credentials, Principal};
+use towpath_zmtp::Config;
 
 /// Minimum time between two checks of all deadlines. It grows with the number of peers, so that checking costs little.
 const TIMER_GRAIN: Duration = Duration::from_millis(10);
@@ -62,9 +62,6 @@ const TIMER_GRAIN_PER_PEER: Duration = Duration::from_micros(5);
 
 /// The longest wait of a hub that is being closed.
 const CLOSING_WAIT: Duration = Duration::from_millis(50);
-
-/// Why a peer's password isn't looked at.
-const TOO_MANY_FAILED: &str = "not checked, after too many failed logins from there";
 
 const WAKER_TOKEN: u64 = u64::MAX;
 const LISTENER_TOKENS: u64 = u64::MAX - 1_000_000;
@@ -341,72 +338,6 @@ impl Hub {
         }
         member.ends_when_sent = true;
         member.schedule(&mut self.ready);
-    }
-
-    /// Answers [`Event::Authenticate`] as an authenticator decides, later if that takes long. Without one, the peer is refused.
-    pub fn authenticate_by(&mut self, by: Option<&Authenticator>, peer: PeerId, credentials: Credentials) {
-        let Some(authenticator) = by.filter(|authenticator| authenticator.is_slow()) else {
-            return self.authenticate(peer, by.and_then(|authenticator| authenticator.identify(&credentials)));
-        };
-        let Some(member) = self.peers.find(peer) else { return };
-        let tenant = Tenant::of_address(&member.peer.address);
-        self.slow_logins.push(&tenant, peer, Login { authenticator: authenticator.clone(), credentials });
-        self.start_slow_logins();
-    }
-
-    fn start_slow_logins(&mut self) {
-        while let Some((id, login)) = self.slow_logins.next_to_start() {
-            let Some(member) = self.peers.find(id) else { continue };
-            match self.failed_logins.may_try(&Tenant::of_address(&member.peer.address), Instant::now()) {
-                true => self.slow_logins.start(id, login),
-                false => self.end(id, End::new(TOO_MANY_FAILED)),
-            }
-        }
-    }
-
-    /// Goes on with peers that have been decided about.
-    fn take_slow_logins(&mut self) {
-        while let Some((id, decision)) = self.slow_logins.next_done() {
-            match decision {
-                Ok(identity) => self.authenticate(id, identity),
-                Err(()) => self.end(id, End::new("not checked: no thread for it could be started")),
-            }
-        }
-        self.start_slow_logins();
-    }
-
-    /// Answers [`Event::Authenticate`]: the peer's handshake goes on under this identity, or the peer is told that it was refused. After many
-    /// wrong passwords of a tenant it is told later, and then not listened to for a while.
-    pub fn authenticate(&mut self, peer: PeerId, identity: Option<Principal>) {
-        let now = Instant::now();
-        let Some(member) = self.peers.find_mut(peer) else { return };
-        let tenant = Tenant::of_address(&member.peer.address);
-        // A key can't be guessed.
-        let may_guess = !matches!(member.peer.principal, Principal::Key { .. });
-        if may_guess && !self.failed_logins.may_try(&tenant, now) {
-            // Without an ERROR, which would be final: anyone who has the right password may try again.
-            return self.end(peer, End::new(TOO_MANY_FAILED));
-        }
-        if let Some(principal) = identity {
-            member.peer.principal = principal;
-            member.peer.connection.accept();
-            return member.schedule(&mut self.ready);
-        }
-        let delay = if may_guess { self.failed_logins.failed(tenant, now) } else { Duration::ZERO };
-        if delay.is_zero() {
-            return self.refuse(peer);
-        }
-        let until = now + delay;
-        (member.refuse_at, member.flow.paused) = (Some(until), true);
-        self.next_timer = self.next_timer.into_iter().chain([until]).min();
-    }
-
-    /// Tells a peer that its credentials were refused.
-    fn refuse(&mut self, peer: PeerId) {
-        if let Some(member) = self.peers.find_mut(peer) {
-            let end = End::from(member.peer.connection.refuse());
-            self.end(peer, end);
-        }
     }
 
     /// Ends a connection. The peer is told why if possible, its queue is dropped, and [`Event::Gone`] follows.
