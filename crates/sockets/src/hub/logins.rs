@@ -1,0 +1,81 @@
+//! Decisions about the credentials of peers: at once or later, and fewer for those who have failed too often.
+
+use super::Hub;
+use super::slow_logins::Login;
+use crate::auth::Authenticator;
+use crate::net::tenant::Tenant;
+use crate::peer::End;
+use crate::peer_id::PeerId;
+use std::time::{Duration, Instant};
+use towpath_zmtp::{Credentials, Principal};
+
+/// Why a peer's password isn't looked at.
+const TOO_MANY_FAILED: &str = "not checked, after too many failed logins from there";
+
+impl Hub {
+    /// Answers [`Event::Authenticate`] as an authenticator decides, later if that takes long. Without one, the peer is refused.
+    pub fn authenticate_by(&mut self, by: Option<&Authenticator>, peer: PeerId, credentials: Credentials) {
+        let Some(authenticator) = by.filter(|authenticator| authenticator.is_slow()) else {
+            return self.authenticate(peer, by.and_then(|authenticator| authenticator.identify(&credentials)));
+        };
+        let Some(member) = self.peers.find(peer) else { return };
+        let tenant = Tenant::of_address(&member.peer.address);
+        self.slow_logins.push(&tenant, peer, Login { authenticator: authenticator.clone(), credentials });
+        self.start_slow_logins();
+    }
+
+    fn start_slow_logins(&mut self) {
+        while let Some((id, login)) = self.slow_logins.next_to_start() {
+            let Some(member) = self.peers.find(id) else { continue };
+            match self.failed_logins.may_try(&Tenant::of_address(&member.peer.address), Instant::now()) {
+                true => self.slow_logins.start(id, login),
+                false => self.end(id, End::new(TOO_MANY_FAILED)),
+            }
+        }
+    }
+
+    /// Goes on with peers that have been decided about.
+    pub(super) fn take_slow_logins(&mut self) {
+        while let Some((id, decision)) = self.slow_logins.next_done() {
+            match decision {
+                Ok(identity) => self.authenticate(id, identity),
+                Err(()) => self.end(id, End::new("not checked: no thread for it could be started")),
+            }
+        }
+        self.start_slow_logins();
+    }
+
+    /// Answers [`Event::Authenticate`]: the peer's handshake goes on under this identity, or the peer is told that it was refused. After many
+    /// wrong passwords of a tenant it is told later, and then not listened to for a while.
+    pub fn authenticate(&mut self, peer: PeerId, identity: Option<Principal>) {
+        let now = Instant::now();
+        let Some(member) = self.peers.find_mut(peer) else { return };
+        let tenant = Tenant::of_address(&member.peer.address);
+        // A key can't be guessed.
+        let may_guess = !matches!(member.peer.principal, Principal::Key { .. });
+        if may_guess && !self.failed_logins.may_try(&tenant, now) {
+            // Without an ERROR, which would be final: anyone who has the right password may try again.
+            return self.end(peer, End::new(TOO_MANY_FAILED));
+        }
+        if let Some(principal) = identity {
+            member.peer.principal = principal;
+            member.peer.connection.accept();
+            return member.schedule(&mut self.ready);
+        }
+        let delay = if may_guess { self.failed_logins.failed(tenant, now) } else { Duration::ZERO };
+        if delay.is_zero() {
+            return self.refuse(peer);
+        }
+        let until = now + delay;
+        (member.refuse_at, member.flow.paused) = (Some(until), true);
+        self.next_timer = self.next_timer.into_iter().chain([until]).min();
+    }
+
+    /// Tells a peer that its credentials were refused.
+    pub(super) fn refuse(&mut self, peer: PeerId) {
+        if let Some(member) = self.peers.find_mut(peer) {
+            let end = End::from(member.peer.connection.refuse());
+            self.end(peer, end);
+        }
+    }
+}
