@@ -43,6 +43,17 @@ pub const CATALOGUE_PATHS_MAX: usize = 1 << 22;
 /// Deletions that a server remembers at least ("Sequence numbers").
 pub const TOMBSTONES_MIN: usize = 1 << 16;
 
+/// Largest body frame of a push, in bytes (`docs/protocol/push.md`, "Data messages").
+pub const PUSH_CHUNK_BYTES_MAX: u64 = 256 << 10;
+/// Open pushes of one client ("Limits").
+pub const PUSHES_MAX: usize = 8;
+/// Open pushes of all clients ("Limits").
+pub const PUSHES_OF_ALL_MAX: usize = 1024;
+/// Ranges in the answer to a push ("push").
+pub const HAVE_RANGES_MAX: usize = 1024;
+/// Names of a pushed file's path below the directory that takes pushes ("Limits").
+pub const PUSH_NAMES_MAX: usize = 32;
+
 /// Smallest chunk that a client may ask for ("fetch").
 pub const CHUNK_BYTES_MIN: u64 = 4 << 10;
 /// Chunk size where the client names none ("fetch").

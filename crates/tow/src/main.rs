@@ -10,7 +10,7 @@ mod runtime;
 use crate::cli::escape::Printable;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::eprint_line;
-use crate::commands::{broker, call, completions, demo, follow, get, key, ls, manual, password, serve, trust, work};
+use crate::commands::{broker, call, completions, demo, follow, get, key, ls, manual, password, push, serve, trust, work};
 use crate::runtime::{log, rlimits, signals};
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -55,6 +55,8 @@ enum Command {
     Get(get::Arguments),
     /// Keep a directory as a path on a server is, change by change.
     Follow(follow::Arguments),
+    /// Send files to a server that takes them, and resume.
+    Push(push::Arguments),
     /// Queue requests and give them to workers; an asynchronous Majordomo broker.
     Broker(broker::Arguments),
     /// Serve requests by running a command for each.
@@ -122,6 +124,7 @@ fn main() -> ExitCode {
         Command::Ls(arguments) => ls::run(arguments),
         Command::Get(arguments) => get::run(arguments),
         Command::Follow(arguments) => follow::run(arguments),
+        Command::Push(arguments) => push::run(arguments),
         Command::Broker(arguments) => broker::run(arguments),
         Command::Call(arguments) => call::run(arguments),
         Command::Work(arguments) => work::run(arguments),

@@ -69,6 +69,8 @@ pub(super) enum ConnectionEvent {
     Refused { reason: String, refusal: Refusal },
     /// The server sent something.
     Inbound(Inbound),
+    /// A range of a file has left.
+    FileSent { tag: u64, whole: bool },
     /// Bytes of an incomplete message arrived. Over a slow link a message may take minutes.
     Arriving,
     /// The server broke the protocol. The connection was closed.
@@ -118,7 +120,12 @@ impl Connection {
     /// Sends a request, which leaves with the next [`Connection::poll`]. Without a connection it is dropped, as it
     /// would be if the connection were lost a moment later.
     pub(super) fn send(&mut self, request: &Request) {
-        self.unsent.push_back(request.to_frames().into_iter().collect());
+        self.send_message(request.to_frames().into_iter().collect());
+    }
+
+    /// Sends a message as [`Connection::send`] does.
+    pub(super) fn send_message(&mut self, message: Message) {
+        self.unsent.push_back(message);
         self.send_unsent();
     }
 
@@ -174,6 +181,9 @@ impl Connection {
             }
             Event::Failed { reason, .. } => self.events.push_back(ConnectionEvent::Failed { reason }),
             Event::Writable { .. } => self.send_unsent(),
+            Event::FileSent { peer, tag, whole } if self.server == Some(peer) => {
+                self.events.push_back(ConnectionEvent::FileSent { tag, whole });
+            }
             Event::Message { peer, .. }
             | Event::BodyStart { peer, .. }
             | Event::BodyData { peer, .. }

@@ -372,6 +372,7 @@ impl Driver {
             ConnectionEvent::Refused { .. } if self.transfer.is_unconfirmed() => self.transfer.cancel(),
             ConnectionEvent::Refused { reason, refusal } => return Err(self.connect.refused(reason, refusal)),
             ConnectionEvent::Inbound(inbound) => self.transfer.inbound(inbound, Instant::now()),
+            ConnectionEvent::FileSent { .. } => {}
             ConnectionEvent::Arriving => self.transfer.arriving(Instant::now()),
             ConnectionEvent::ProtocolError(error) => self.transfer.broken_wire(&error),
         }

@@ -101,6 +101,7 @@ fn run(
                 ConnectionEvent::Failed { reason } => last_reason = reason,
                 ConnectionEvent::Refused { reason, refusal } => return Err(options.connect.refused(reason, refusal)),
                 ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
+                ConnectionEvent::FileSent { .. } => {}
                 ConnectionEvent::Arriving => idle.arriving(Instant::now()),
                 ConnectionEvent::Inbound(inbound) => {
                     let page = match listing.page_of(inbound) {

@@ -14,6 +14,7 @@ mod listing;
 mod names;
 mod ordered_writer;
 mod output;
+pub mod push;
 mod ranges;
 mod reconnects;
 pub mod transfer;
@@ -26,6 +27,7 @@ pub use disk::fuzz_partial_state;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use follow::fuzz_follow_record;
+pub(crate) use disk::{Disk, DiskOptions};
 pub use get::{Destination, GetError, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
 pub use listing::{ListOptions, list};
 pub use towpath_blocking::CancelToken;

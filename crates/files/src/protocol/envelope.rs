@@ -15,13 +15,10 @@ pub enum Opening {
     Envelope(usize),
 }
 
-/// Tells the envelope of a message from the message itself: it ends with the first empty frame or, if there is none before it, where `fetch` or
-/// `TOW1` is.
+/// Tells the envelope of a message from the message itself: it ends with the first empty frame or, if there is none before it, where the
+/// first frame of a dialect is.
 pub fn opening<F: AsRef<[u8]>>(frames: &[F]) -> Opening {
-    let begins_at = |index: usize| {
-        let dialect = frames.get(index).and_then(|frame| Dialect::of(frame.as_ref()));
-        matches!(dialect, Some(Dialect::Control | Dialect::Plain))
-    };
+    let begins_at = |index: usize| frames.get(index).is_some_and(|frame| Dialect::of(frame.as_ref()).is_some());
     let empty = frames.iter().position(|frame| frame.as_ref().is_empty());
     let begin = (0..frames.len()).find(|index| begins_at(*index));
     let envelope = match (empty, begin) {

@@ -22,15 +22,19 @@ pub enum ErrorCode {
     NotAFile,
     /// The file changed while it was read; nobody's fault.
     Changed,
-    /// Reading failed at the server.
+    /// Reading or writing failed at the server.
     Io,
+    /// Something else is at the path than the client expects, or another client is pushing to it.
+    Conflict,
+    /// The server's disk, or what it takes from clients, is full.
+    Full,
     /// A code of a later protocol: over, for a reason that only the message tells.
     Other,
 }
 
 impl ErrorCode {
     /// Every code that this version of the protocol names.
-    pub const NAMED: [Self; 8] = [
+    pub const NAMED: [Self; 10] = [
         Self::BadRequest,
         Self::Unsupported,
         Self::Busy,
@@ -39,6 +43,8 @@ impl ErrorCode {
         Self::NotAFile,
         Self::Changed,
         Self::Io,
+        Self::Conflict,
+        Self::Full,
     ];
 
     /// The code as it is on the wire.
@@ -52,6 +58,8 @@ impl ErrorCode {
             Self::NotAFile => "not-a-file",
             Self::Changed => "changed",
             Self::Io => "io",
+            Self::Conflict => "conflict",
+            Self::Full => "full",
             Self::Other => "other",
         }
     }

@@ -9,6 +9,7 @@ use super::{Failure, RECEIPTS};
 use crate::limits::{ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
 use crate::path::Escaped;
 use crate::protocol::control::{ConfirmedFile, Request};
+use crate::protocol::data::DataHeader;
 use crate::protocol::envelope::{Opening, is_too_large, opening};
 use crate::protocol::plain::{PlainMessage, PlainRequest};
 use crate::protocol::{Dialect, ErrorCode, WireError};
@@ -88,7 +89,9 @@ impl Clients {
         self.counters.connected += 1;
         let quotas = self.quotas.client();
         let client = Client {
-            session: Session::new(principal, quotas.clone()).following(self.pool.context().published.is_some()),
+            session: Session::new(principal, quotas.clone())
+                .following(self.pool.context().published.is_some())
+                .taking_pushes(self.pool.takes_pushes()),
             address,
             tenant_number: self.tenant_numbers.hash_one(&tenant),
             tenant,
@@ -155,7 +158,11 @@ impl Clients {
                 self.counters.add_request(&request);
                 client.session.request(envelope, request);
             }
-            Some(Dialect::Data) | None => {
+            Some(Dialect::Data) => {
+                let Some((header, bodies)) = frames.split_first() else { return };
+                client.session.data(&envelope, DataHeader::decode(header), bodies);
+            }
+            None => {
                 tracing::warn!(address = %client.address, "refused: a message of no known dialect");
                 client
                     .session
@@ -309,6 +316,10 @@ fn log_request(address: &str, request: &Result<Request, WireError>) {
             tracing::info!(%address, id = fetch.id, files = fetch.files.len(), %first, "fetch");
         }
         Ok(Request::List(list)) => tracing::info!(%address, id = list.id, recursive = list.recursive, "list"),
+        Ok(Request::Push(push)) => {
+            let path = Escaped(push.path.as_bytes());
+            tracing::info!(%address, id = push.id, %path, size = push.size, "push");
+        }
         Ok(Request::Follow(follow)) => tracing::info!(%address, id = follow.id, from = %follow.from, "follow"),
         Ok(Request::Cancel { id }) => tracing::info!(%address, id, "cancel"),
         Ok(_) => {}

@@ -4,6 +4,7 @@ use super::clients::Clients;
 use super::handle::{Control, Handle};
 use super::jobs::{Done, Pool};
 use super::open_file::OpenFile;
+use super::push::{PushOptions, Pushes};
 use super::quota::small_files::SmallFiles;
 use super::session::{IfShort, Outgoing, Part, Ticket};
 use super::snapshot::RootWatch;
@@ -32,6 +33,8 @@ const MESSAGE_FRAMES_MAX: usize = ENVELOPE_FRAMES_MAX + 16;
 const SEND_QUEUE_BYTES: usize = 2 << 20;
 /// Bytes read from a client in one turn. Replies are larger than requests: a client that doesn't read them is paused after this much.
 const READ_TURN_BYTES: usize = 16 << 10;
+/// The same for a server that takes pushes, whose requests are larger than replies.
+const PUSH_READ_TURN_BYTES: usize = 128 << 10;
 /// Reassembly memory for requests of all clients.
 const UNFINISHED_BYTES_MAX: usize = 128 << 20;
 const DIGEST_CACHE_BYTES: usize = 64 << 20;
@@ -62,6 +65,8 @@ pub struct ServerOptions {
     pub watch: Option<WatchOptions>,
     /// Directory in which the sequence numbers of what is watched persist. None: each start begins a new epoch.
     pub state_directory: Option<PathBuf>,
+    /// Take files that clients push. None: none.
+    pub push: Option<PushOptions>,
 }
 
 impl ServerOptions {
@@ -82,6 +87,7 @@ impl ServerOptions {
             small_files_bytes: SMALL_FILES_BYTES,
             watch: None,
             state_directory: None,
+            push: None,
         }
     }
 
@@ -129,6 +135,14 @@ pub enum ServeError {
         /// Why, and what to do.
         reason: String,
     },
+    /// Pushes can't be taken.
+    #[error("cannot take pushes into {path}: {reason}")]
+    Push {
+        /// The directory.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// Threads can't be started.
     #[error("cannot start the server's threads: {0} (ulimit -u, pids.max?)")]
     Threads(#[source] std::io::Error),
@@ -170,6 +184,9 @@ impl Server {
         hub.max_frames = MESSAGE_FRAMES_MAX;
         hub.stream_over_bytes = None;
         hub.metadata = Metadata::new().with(PROPERTY, PROPERTY_VALUE);
+        if options.push.is_some() {
+            hub.read_budget_bytes = hub.read_budget_bytes.max(PUSH_READ_TURN_BYTES);
+        }
         let mut hub = Hub::new(hub)?;
         let endpoints = endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<_, _>>()?;
         let waker = hub.waker();
@@ -190,8 +207,13 @@ impl Server {
             }
         };
         let published = published.map(Arc::new);
-        let (pool, done) = Pool::new(root, cache, small_files, storage, published.clone(), waker.clone())
+        let (mut pool, done) = Pool::new(root, cache, small_files, storage, published.clone(), waker.clone())
             .map_err(ServeError::Threads)?;
+        if let Some(push) = options.push {
+            let directory = path.join(push.directory.as_os_str());
+            let failed = |reason| ServeError::Push { path: directory.clone(), reason };
+            pool.take_pushes(|tell| Pushes::start(push, &path, published.clone(), tell)).map_err(failed)?;
+        }
         let watch = options.watch.zip(published.clone()).map(|(options, published)| {
             Watch::start(options, pool.context(), published)
                 .map_err(|error| ServeError::Watch { path, reason: error.to_string() })

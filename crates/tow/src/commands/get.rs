@@ -71,7 +71,8 @@ fn status_of(error: &GetError) -> Status {
     }
 }
 
-fn status_of_code(code: ErrorCode) -> Status {
+/// Exit status for a server's code.
+pub fn status_of_code(code: ErrorCode) -> Status {
     match code {
         ErrorCode::NotFound => Status::NotFound,
         ErrorCode::Denied => Status::Refused,

@@ -13,6 +13,7 @@ pub mod key;
 pub mod ls;
 pub mod manual;
 pub mod password;
+pub mod push;
 pub mod serve;
 pub mod trust;
 pub mod work;

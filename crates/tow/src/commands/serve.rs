@@ -4,14 +4,16 @@ use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
-use crate::cli::units::duration;
+use crate::cli::units::{duration, size};
 use crate::runtime::signals::on_stop_signal;
 use rustix::process::Signal;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_files::server::{Server, ServerOptions, WatchOptions};
+use towpath_files::path::RelPath;
+use towpath_files::server::{PushOptions, Server, ServerOptions, WatchOptions};
 use towpath_sockets::{Congestion, Heartbeat};
 
 /// Heartbeat intervals without a word after which a client is disconnected. Generous, since libzmq doesn't read while its application
@@ -48,6 +50,15 @@ pub struct Arguments {
     /// Watch so many directories at most, and look at everything each 30 s if there are more.
     #[arg(long, value_name = "N", requires = "watch", hide = true)]
     max_watches: Option<usize>,
+    /// Take files that clients push, below this directory of the served one; . is all of it.
+    #[arg(long, value_name = "SUBDIR")]
+    accept_push: Option<PathBuf>,
+    /// Refuse pushes beyond so many bytes of files there.
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "accept_push")]
+    push_max_bytes: Option<u64>,
+    /// Refuse pushes beyond so many files and directories there.
+    #[arg(long, value_name = "COUNT", requires = "accept_push")]
+    push_max_files: Option<u64>,
     #[command(flatten)]
     listen: ListenArgs,
     /// TCP congestion control: system, a name, or auto (cubic for peers on this machine).
@@ -68,6 +79,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         options.watch = Some(watch);
     }
     options.state_directory = arguments.state;
+    options.push = arguments.accept_push.as_deref().map(push_directory).transpose()?.map(PushOptions::new);
+    if let Some(push) = &mut options.push {
+        (push.max_bytes, push.max_files) = (arguments.push_max_bytes, arguments.push_max_files);
+    }
     let interval = arguments.listen.heartbeat;
     let timeout = interval * HEARTBEATS_MISSED_MAX;
     // The library of a client of the plain dialect would end the connection by itself, and lose what it has asked for.
@@ -84,4 +99,20 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     server.run().map_err(Failure::failed)?;
     tracing::info!("ended");
     Ok(ExitCode::SUCCESS)
+}
+
+/// The directory for pushes, below the served one.
+fn push_directory(path: &Path) -> Result<RelPath, Failure> {
+    let wrong = |why: &str| Failure::usage(format!("--accept-push {}: {why}", path.display()));
+    let mut directory = RelPath::root();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::Normal(name) => {
+                directory = directory.join(name.as_bytes()).map_err(|error| wrong(&error.to_string()))?;
+            }
+            _ => return Err(wrong("use a directory below the served one, such as incoming, or . for all of it")),
+        }
+    }
+    Ok(directory)
 }

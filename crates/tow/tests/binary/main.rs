@@ -34,6 +34,7 @@ mod one_name;
 mod other_users;
 mod paths;
 mod pipes;
+mod pushing;
 mod replies;
 mod requests;
 mod serving;

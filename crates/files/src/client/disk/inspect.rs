@@ -115,7 +115,7 @@ fn is_empty_dir(dir: &Dir, name: &[u8]) -> bool {
 }
 
 /// Whether a file has a digest. What can't be read is fetched again.
-fn has_digest(dir: &Dir, name: &[u8], digest: Digest, cancelled: &Cancelled) -> bool {
+pub(super) fn has_digest(dir: &Dir, name: &[u8], digest: Digest, cancelled: &Cancelled) -> bool {
     same_size(dir, name, cancelled) == Ok(Found::SameSize(digest))
 }
 

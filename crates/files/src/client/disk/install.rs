@@ -31,15 +31,8 @@ pub(super) struct OpenDir {
 
 /// Installs a partial file that is complete and right.
 pub(super) fn install(content: &PartialFile, open: &OpenPartial, cancelled: &Cancelled) -> Result<(), DiskError> {
-    let (destination, local, version) = (&*content.destination, &content.spec.local, &content.spec.version);
-    let stat = partial::stat_of(&open.file)?;
-    if stat.size < version.size || open.was_cut(&stat, cancelled)? {
-        return Err(content.shortened());
-    }
-    if stat.size > version.size {
-        open.file.set_len(version.size).map_err(|error| io_error("cannot set its length", &error))?;
-    }
-    finish_file(destination, &open.file, stat.mode, version, local)?;
+    let (destination, local) = (&*content.destination, &content.spec.local);
+    let stat = complete(content, open, cancelled)?;
     // The system reports lost bytes once, and the next sync would succeed: nobody may resume them.
     sync_file(&open.file, destination).inspect_err(|_| content.abandon())?;
     // The name is what is renamed: it must not be that of an incomplete file.
@@ -49,11 +42,26 @@ pub(super) fn install(content: &PartialFile, open: &OpenPartial, cancelled: &Can
         destination.claim(&open.dir, &open.name, &there, local).inspect_err(|_| content.abandon())?;
     }
     put_in_place(destination, &open.dir, &open.part_name, &stat, &open.name, local)?;
-    match open.dir.remove_file(&open.state_name) {
-        Ok(()) | Err(RootError::NotFound) => {}
-        Err(error) => tracing::warn!(%error, "cannot remove the state of a partial file"),
-    }
+    open.remove_state();
     sync_dir(&open.dir, destination)
+}
+
+/// Gives a partial file its length, mode and time: its metadata before.
+pub(super) fn complete(
+    content: &PartialFile,
+    open: &OpenPartial,
+    cancelled: &Cancelled,
+) -> Result<FileStat, DiskError> {
+    let (destination, local, version) = (&*content.destination, &content.spec.local, &content.spec.version);
+    let stat = partial::stat_of(&open.file)?;
+    if stat.size < version.size || open.was_cut(&stat, cancelled)? {
+        return Err(content.shortened());
+    }
+    if stat.size > version.size {
+        open.file.set_len(version.size).map_err(|error| io_error("cannot set its length", &error))?;
+    }
+    finish_file(destination, &open.file, stat.mode, version, local)?;
+    Ok(stat)
 }
 
 /// Checks, writes and installs a small file.
@@ -299,7 +307,7 @@ fn sync_file(file: &File, destination: &Destination) -> Result<(), DiskError> {
 }
 
 /// Renames over a file or link, or an empty directory.
-fn rename_over(dir: &Dir, from: &[u8], to: &[u8]) -> Result<(), DiskError> {
+pub(super) fn rename_over(dir: &Dir, from: &[u8], to: &[u8]) -> Result<(), DiskError> {
     let renamed = match dir.rename(from, dir, to) {
         // The system's error for a directory of this name.
         Err(RootError::NotAFile) => dir.remove_dir(to).and_then(|()| dir.rename(from, dir, to)),

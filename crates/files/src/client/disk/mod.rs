@@ -10,6 +10,7 @@ mod lock;
 mod metadata;
 mod notices;
 mod partial;
+mod put;
 mod state;
 mod tree_lock;
 mod worker;
@@ -38,8 +39,9 @@ use worker::{Job, Worker};
 #[cfg(fuzzing)]
 pub use state::fuzz_body as fuzz_partial_state;
 
-use super::transfer::{ContentKey, DiskCommand, DiskReport, Part, SmallFile, Source};
+use super::transfer::{ContentKey, DiskCommand, DiskReport, FileKey, Part, SmallFile, Source};
 use crate::path::RelPath;
+use crate::protocol::control::Expected;
 use crate::root::RootError;
 
 /// Small files in one job: enough that waking a worker costs nothing, few enough that all workers are busy.
@@ -50,7 +52,7 @@ const SMALL_JOBS_AHEAD: usize = 2;
 
 /// Options of a disk.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct DiskOptions {
+pub(crate) struct DiskOptions {
     /// Sync files and directories.
     pub(super) durable: bool,
     /// Hash leaves.
@@ -67,9 +69,16 @@ pub(super) struct DiskOptions {
     pub(super) made: bool,
 }
 
+impl DiskOptions {
+    /// Those of files that a server is sent: verified, and compared with what is there by digest.
+    pub(crate) fn of_pushes(workers: usize) -> DiskOptions {
+        DiskOptions { verify: true, check: true, workers, ..DiskOptions::default() }
+    }
+}
+
 /// The disk's side of a transfer.
 #[derive(Debug)]
-pub(super) struct Disk {
+pub(crate) struct Disk {
     options: DiskOptions,
     destination: Arc<Destination>,
     jobs: Vec<Sender<Job>>,
@@ -92,7 +101,7 @@ pub(super) struct Disk {
 
 impl Disk {
     /// Starts the workers, below a directory. `wake` is called from other threads when there are reports.
-    pub(super) fn start(
+    pub(crate) fn start(
         path: &Path,
         options: DiskOptions,
         wake: impl Fn() + Send + Sync + 'static,
@@ -161,7 +170,7 @@ impl Disk {
     }
 
     /// Carries out a command. Small files wait for [`Disk::flush`].
-    pub(super) fn command(&mut self, command: DiskCommand) {
+    pub(crate) fn command(&mut self, command: DiskCommand) {
         match command {
             DiskCommand::Inspect { file, local, listed, digest } => {
                 self.send(file.0, Job::Inspect { file, local, listed, digest });
@@ -230,6 +239,18 @@ impl Disk {
         }
     }
 
+    /// Finds out whether a path is as it is expected to be. Report: [`DiskReport::Checked`].
+    pub(crate) fn check(&self, file: FileKey, local: RelPath, expected: Expected) {
+        self.send(file.0, Job::Check { file, local, expected });
+    }
+
+    /// Installs a content that is complete and right, if its path is then as it is expected to be. Report: [`DiskReport::Put`].
+    pub(crate) fn put(&mut self, file: FileKey, content: ContentKey, expected: Expected, durable: bool) {
+        if let Some(content) = self.forget(content) {
+            self.send(file.0, Job::Put { file, content, expected, durable });
+        }
+    }
+
     fn write(&mut self, content: Arc<PartialFile>, part: Part, data: Bytes) {
         self.queued_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         self.send(worker_of(&content, part.leaf), Job::Write { content, part, data });
@@ -255,7 +276,7 @@ impl Disk {
     }
 
     /// The next report.
-    pub(super) fn next_report(&mut self) -> Option<DiskReport> {
+    pub(crate) fn next_report(&mut self) -> Option<DiskReport> {
         self.awake.store(false, Ordering::Release);
         self.reports.try_recv().ok()
     }
@@ -351,7 +372,7 @@ impl Drop for Disk {
 
 /// Why a destination can't be written to.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum DiskStartError {
+pub(crate) enum DiskStartError {
     #[error(transparent)]
     Root(#[from] RootError),
     #[error("cannot start a thread: {0}")]

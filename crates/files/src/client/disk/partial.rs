@@ -238,6 +238,14 @@ impl OpenPartial {
         if lock::has_name(&self.dir, &self.part_name, &self.file)? { Ok(()) } else { Err(lock::lost()) }
     }
 
+    /// Removes the state of a file that was installed.
+    pub(super) fn remove_state(&self) {
+        match self.dir.remove_file(&self.state_name) {
+            Ok(()) | Err(RootError::NotFound) => {}
+            Err(error) => tracing::warn!(%error, "cannot remove the state of a partial file"),
+        }
+    }
+
     /// Removes the file and its state, as far as they exist and are its own.
     fn remove_names(&self) {
         if self.check_name().is_err() {

@@ -18,9 +18,11 @@ use super::hard_link::hard_link;
 use super::inspect::{inspect, read_range};
 use super::install::{self, OpenDir};
 use super::partial::{OpenPartial, PartialFile, io_error};
+use super::put;
 use crate::client::transfer::{ContentKey, DiskError, DiskReport, FileKey, Part, SmallFile, Version};
 use crate::digest::{Digest, Leaf, LeafHasher, LeafSize};
 use crate::path::RelPath;
+use crate::protocol::control::Expected;
 use crate::root::{Dir, Timestamp};
 
 /// The value of a leaf that isn't verified.
@@ -57,6 +59,17 @@ pub(super) enum Job {
     Install {
         file: FileKey,
         content: Arc<PartialFile>,
+    },
+    Check {
+        file: FileKey,
+        local: RelPath,
+        expected: Expected,
+    },
+    Put {
+        file: FileKey,
+        content: Arc<PartialFile>,
+        expected: Expected,
+        durable: bool,
     },
     Touch {
         file: FileKey,
@@ -213,6 +226,13 @@ impl Worker {
             Job::Install { file, content } => {
                 let result = content.open().and_then(|open| install::install(&content, &open, &self.cancelled));
                 DiskReport::Installed { file, result }
+            }
+            Job::Check { file, local, expected } => {
+                DiskReport::Checked { file, result: put::check(&self.destination, &local, expected, &self.cancelled) }
+            }
+            Job::Put { file, content, expected, durable } => {
+                let put = |open: Arc<OpenPartial>| put::put(&content, &open, expected, durable, &self.cancelled);
+                DiskReport::Put { file, result: content.open().and_then(put) }
             }
             Job::Touch { file, local, version } => {
                 let result = install::touch(&self.destination, &local, &version);

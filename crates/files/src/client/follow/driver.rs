@@ -242,6 +242,7 @@ impl Driver<'_> {
             ConnectionEvent::Refused { reason, refusal } => {
                 return Err(self.options.connect.refused(reason, refusal));
             }
+            ConnectionEvent::FileSent { .. } => {}
             ConnectionEvent::Arriving => self.transfer.arriving(Instant::now()),
             ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
             ConnectionEvent::Inbound(Inbound::Control { json, .. }) if request_id(&json) == Some(FOLLOW_ID) => {

@@ -32,6 +32,7 @@ impl Transfer {
                 Ok(())
             }
             Reply::Hello(_) | Reply::Following(_) | Reply::Changes(_) | Reply::Unknown => Ok(()),
+            Reply::Push(_) | Reply::Credit(_) | Reply::Pushed(_) => Ok(()),
         }
     }
 

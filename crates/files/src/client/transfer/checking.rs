@@ -38,6 +38,8 @@ impl Transfer {
                 self.credit.release(credit);
                 self.written(content, offset, length, result)
             }
+            // Of files that are pushed to a server.
+            DiskReport::Checked { .. } | DiskReport::Put { .. } => Ok(()),
             DiskReport::Installed { file, result: Ok(()) } => {
                 self.installed(file);
                 Ok(())

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::digest::{Digest, Leaf, LeafSize};
 use crate::path::RelPath;
 use crate::protocol::control::{Base, DirStat, Range, Request};
-use crate::root::Timestamp;
+use crate::root::{FileStat, Timestamp};
 
 /// Identifies a file of the transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -331,6 +331,20 @@ pub enum DiskReport {
         /// The outcome.
         result: Result<(), DiskError>,
     },
+    /// Whether a path is as a push expects it to be.
+    Checked {
+        /// The file.
+        file: FileKey,
+        /// Whether the path is as expected.
+        result: Result<bool, DiskError>,
+    },
+    /// A pushed file was installed, or not.
+    Put {
+        /// The file.
+        file: FileKey,
+        /// The file's metadata; `None` if its path wasn't as expected.
+        result: Result<Option<FileStat>, DiskError>,
+    },
 }
 
 impl DiskReport {
@@ -341,7 +355,9 @@ impl DiskReport {
             | Self::Entry { result: Err(error), .. }
             | Self::Small { result: Err(error), .. }
             | Self::Written { result: Err(error), .. }
-            | Self::Installed { result: Err(error), .. } => Some(error),
+            | Self::Installed { result: Err(error), .. }
+            | Self::Checked { result: Err(error), .. }
+            | Self::Put { result: Err(error), .. } => Some(error),
             _ => None,
         }
     }

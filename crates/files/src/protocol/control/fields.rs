@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::limits::{FILE_BYTES_MAX, LEAF_BYTES_MIN, MODE_MAX, PATH_BYTES_MAX, REASON_BYTES_MAX};
 use crate::path::{PathError, RelPath};
+use crate::protocol::WireError;
 use crate::root::Timestamp;
 
 /// A path on the wire: `path`, or `path_b64` where it is not UTF-8. Only its length is checked; [`WirePath::to_rel_path`] checks the rest.
@@ -85,6 +86,11 @@ impl From<&RelPath> for WirePath {
     fn from(path: &RelPath) -> Self {
         Self(path.as_bytes().to_vec())
     }
+}
+
+/// The path of a request that needs one.
+pub(super) fn required_path(path: Option<String>, path_b64: Option<String>) -> Result<WirePath, WireError> {
+    WirePath::from_members(path, path_b64).map_err(WireError::bad)?.ok_or_else(|| WireError::bad("`path` is missing"))
 }
 
 /// Links that are followed by a listing, as long as they stay below the root.

@@ -9,6 +9,7 @@ mod entry;
 mod fields;
 mod head;
 mod page;
+mod push;
 mod reply;
 mod request;
 
@@ -16,6 +17,7 @@ pub use changes::{Change, ChangeContent, ChangesReply, FollowRequest, FollowStat
 pub use entry::{EntryKind, ListEntry};
 pub use fields::{FollowLinks, LinkTarget, WirePath};
 pub use page::PageWriter;
+pub use push::{Expected, PushCredit, PushReply, PushRequest, PushedReply};
 pub use reply::{
     Base, Cancelled, DigestReply, DirStat, ErrorReply, FileAnswer, FileMetadata, FilesReply, HelloReply, LeavesReply,
     ListPage, Reply, VoidReply,

@@ -8,6 +8,7 @@ use super::changes::{ChangesReply, FollowingReply};
 use super::entry::ListEntry;
 use super::fields::{check_leaf_bytes, check_stat, cut_reason};
 use super::head::Head;
+use super::push::{PushCredit, PushReply, PushedReply};
 use super::{check_size, frames, parse_error};
 use crate::digest::{Digest, LeafSize};
 #[cfg(doc)]
@@ -47,6 +48,12 @@ pub enum Reply {
     Following(FollowingReply),
     /// A page of changes.
     Changes(ChangesReply),
+    /// A push may begin.
+    Push(PushReply),
+    /// More of a push may be sent.
+    Credit(PushCredit),
+    /// A pushed file is in place.
+    Pushed(PushedReply),
     /// A request was ended early.
     Cancelled(Cancelled),
     /// A request failed.
@@ -260,6 +267,9 @@ impl Reply {
             Self::Leaves(leaves) => json("leaves", leaves),
             Self::Following(following) => json("following", following),
             Self::Changes(changes) => json("changes", changes),
+            Self::Push(push) => json("push", push),
+            Self::Credit(credit) => json("credit", credit),
+            Self::Pushed(pushed) => json("pushed", pushed),
             Self::Cancelled(cancelled) => json("cancelled", cancelled),
             Self::Error(error) => json("error", error),
             Self::Unknown => Vec::new(),
@@ -302,6 +312,9 @@ impl Reply {
             "leaves" => Self::Leaves(parse::<LeavesReply>(json)?.check()?),
             "following" => Self::Following(parse(json)?),
             "changes" => Self::Changes(parse(json)?),
+            "push" => Self::Push(parse::<PushReply>(json)?.check()?),
+            "credit" => Self::Credit(parse(json)?),
+            "pushed" => Self::Pushed(parse(json)?),
             "cancelled" => Self::Cancelled(parse(json)?),
             "error" => {
                 let error: ErrorReply = parse(json)?;

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::bounded::Bounded;
 use super::changes::FollowRequest;
-use super::fields::{FollowLinks, WirePath, follows_none};
+use super::fields::{FollowLinks, WirePath, follows_none, required_path};
 use super::head::Head;
+use super::push::{PushRequest, RawPush};
 use super::{check_size, frames, parse_error};
 use crate::digest::Digest;
 use crate::limits::{
@@ -48,6 +49,8 @@ pub enum Request {
     },
     /// Confirms files that were received completely.
     Confirm(Confirm),
+    /// Offers a file.
+    Push(PushRequest),
 }
 
 /// "list".
@@ -272,6 +275,7 @@ impl Request {
             Self::Leaves(leaves) => json("leaves", leaves),
             Self::Cancel { id } => json("cancel", &OnlyId { id: *id }),
             Self::Confirm(confirm) => json("confirm", confirm),
+            Self::Push(push) => json("push", push),
         }
     }
 
@@ -301,6 +305,7 @@ impl Request {
             "leaves" => Ok(Self::Leaves(parse::<RawLeaves>(json)?.check()?)),
             "cancel" => Ok(Self::Cancel { id: parse::<OnlyId>(json)?.id }),
             "confirm" => Ok(Self::Confirm(parse::<RawConfirm>(json)?.check()?)),
+            "push" => Ok(Self::Push(parse::<RawPush>(json)?.check()?)),
             _ => Err(WireError::unsupported("unknown `op`")),
         }
     }
@@ -422,7 +427,7 @@ impl RawFetchFile {
     }
 }
 
-fn check_ranges(ranges: &[Range]) -> Result<(), WireError> {
+pub(super) fn check_ranges(ranges: &[Range]) -> Result<(), WireError> {
     let mut end_of_last = 0;
     for range in ranges {
         if range.length == 0 || range.offset > FILE_BYTES_MAX || range.length > FILE_BYTES_MAX - range.offset {
@@ -478,10 +483,6 @@ impl RawConfirm {
         };
         Ok(Confirm { id: self.id, files: files.into_iter().map(confirmed).collect::<Result<_, WireError>>()? })
     }
-}
-
-fn required_path(path: Option<String>, path_b64: Option<String>) -> Result<WirePath, WireError> {
-    WirePath::from_members(path, path_b64).map_err(WireError::bad)?.ok_or_else(|| WireError::bad("`path` is missing"))
 }
 
 fn checked_credit(bytes: u64) -> Result<u64, WireError> {

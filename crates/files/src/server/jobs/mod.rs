@@ -13,6 +13,7 @@ mod load;
 mod open;
 mod pool;
 mod prepare;
+mod push;
 
 pub(super) use changes::{Changes, ChangesBody, ChangesTold, PageForm, ReadPiece, is_full};
 pub(super) use extents::FindExtents;
@@ -23,6 +24,7 @@ pub(super) use load::{Load, LoadHow, Loaded};
 pub(super) use open::Open;
 pub(super) use pool::{Context, Done, Pool, Requester};
 pub(super) use prepare::{Prepare, Prepared};
+pub(super) use push::{PushJob, PushTold, PushWrite};
 
 use super::Failure;
 use super::chunks::Layout;
@@ -48,6 +50,7 @@ pub(super) enum Job<F> {
     Open(Open),
     Changes(Changes),
     Piece(ReadPiece),
+    Push(PushJob),
 }
 
 /// The answer to a job.
@@ -67,6 +70,8 @@ pub(super) enum Answer<F> {
     Changes(Result<ChangesTold, Failure>),
     /// A piece of a published file.
     Piece(Result<Bytes, Failure>),
+    /// What became of a push.
+    Push(PushTold),
 }
 
 /// State that the jobs of one request share.
@@ -122,6 +127,7 @@ impl Job<OpenFile> {
             Job::Leaves(job) => job.start(pool, requester, request),
             Job::Changes(job) => job.start(pool, requester),
             Job::Piece(job) => job.start(pool, requester),
+            Job::Push(job) => job.start(pool, requester),
             Job::Open(job) => return job.start(pool, requester).map(Answer::Open),
         }
         None

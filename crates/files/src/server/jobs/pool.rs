@@ -1,14 +1,15 @@
 //! The threads that jobs run on.
 
-use super::Answer;
 use super::hash::{HashRuns, Hashed};
 use super::hasher::Hasher;
 use super::load::Load;
+use super::{Answer, PushTold};
 use crate::digest::DigestCache;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::server::Failure;
 use crate::server::open_file::OpenFile;
+use crate::server::push::Pushes;
 use crate::server::quota::copies::Copies;
 use crate::server::quota::small_files::SmallFiles;
 use crate::server::session::Ticket;
@@ -70,6 +71,8 @@ pub(crate) struct Pool {
     pub(super) compress: BlockingPool,
     pub(super) copies: Copies<(Requester, Load<OpenFile>)>,
     pub(super) hash_runs: HashRuns,
+    /// What receives pushes, if the server takes any.
+    pub(super) pushes: Option<Pushes>,
     /// Devices of file systems mounted below the root that were groups. There are few.
     mounts: BTreeSet<u64>,
     sender: Sender<Done>,
@@ -125,6 +128,7 @@ impl Pool {
             compress: BlockingPool::started(compress)?,
             copies: Copies::new(move || copies_waker.wake()),
             hash_runs: HashRuns::default(),
+            pushes: None,
             mounts: BTreeSet::new(),
             sender,
         };
@@ -134,6 +138,26 @@ impl Pool {
     /// State that all jobs share.
     pub(crate) fn context(&self) -> Arc<Context> {
         Arc::clone(&self.context)
+    }
+
+    /// Takes pushes from now on. `start` gets what answers for them.
+    pub(crate) fn take_pushes<E>(
+        &mut self,
+        start: impl FnOnce(Box<dyn Fn(Requester, PushTold) + Send>) -> Result<Pushes, E>,
+    ) -> Result<(), E> {
+        let (context, sender) = (self.context(), self.sender.clone());
+        let tell = move |requester, told| {
+            // Fails if the server has ended meanwhile.
+            let _ = sender.send(Done::Answer(requester, Answer::Push(told)));
+            context.waker.wake();
+        };
+        self.pushes = Some(start(Box::new(tell))?);
+        Ok(())
+    }
+
+    /// Whether the server takes pushes.
+    pub(crate) fn takes_pushes(&self) -> bool {
+        self.pushes.is_some()
     }
 
     pub(crate) fn load(&self) -> Vec<PoolLoad> {
@@ -165,6 +189,9 @@ impl Pool {
     pub(crate) fn cancel(&mut self, key: u64, ticket: Option<Ticket>) {
         let request = ticket.map(|Ticket(number)| number);
         self.copies.forget(key, request);
+        if let Some(pushes) = &self.pushes {
+            pushes.end(key, ticket);
+        }
         self.cancel_hashing(key, ticket);
         for group in self.mounts.iter().copied().chain([Requester::group_of(key)]) {
             self.files.cancel(key, request, Some(group));
@@ -178,6 +205,12 @@ impl Pool {
     /// Ends the waiting for digests of a client or of a request.
     pub(crate) fn cancel_hashing(&mut self, key: u64, ticket: Option<Ticket>) {
         self.hash_runs.cancel(|of| of.key == key && ticket.is_none_or(|ticket| of.ticket == ticket));
+    }
+
+    /// Answers a job that needs no thread.
+    pub(super) fn answer(&self, done: Done) {
+        let _ = self.sender.send(done);
+        self.context.waker.wake();
     }
 
     /// Runs a job. If it panics, or there is no thread for it, the answer is `failed`: nobody waits for ever.
@@ -233,8 +266,7 @@ impl Pool {
             JobStep::Done
         });
         if let Err(error) = submitted {
-            let _ = self.sender.send(if_refused(Failure::no_thread(&error)));
-            self.context.waker.wake();
+            self.answer(if_refused(Failure::no_thread(&error)));
         }
     }
 }

@@ -15,6 +15,7 @@ mod large;
 mod pipeline;
 mod plain;
 mod plain_follow;
+mod push;
 mod queries;
 mod shared;
 #[cfg(test)]
@@ -28,8 +29,9 @@ use super::jobs::Answer;
 use super::limits::{MESSAGES_UNHEARD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
 use super::quota::Quotas;
 use super::stats::TransferStats;
-use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
-use crate::protocol::control::{Cancelled, FetchRequest, HelloReply, Reply, Request};
+use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, PUSHES_MAX, REQUESTS_MAX};
+use crate::protocol::control::{Cancelled, FetchRequest, HelloReply, PushRequest, Reply, Request};
+use crate::protocol::data::DataHeader;
 use crate::protocol::envelope::client_of;
 use crate::protocol::plain::{PlainFollow as PlainFollowRequest, PlainRequest, error_frames};
 use crate::protocol::{ErrorCode, WireError};
@@ -39,6 +41,7 @@ use fetch::Fetch;
 use follow::Follows;
 use plain::Plain;
 use plain_follow::PlainFollow;
+use push::Pushes;
 use queries::Queries;
 use shared::Shared;
 use std::collections::VecDeque;
@@ -56,8 +59,11 @@ pub(super) struct Session<F> {
     plain: Plain<F>,
     follows: Follows,
     plain_follow: Option<PlainFollow>,
+    pushes: Pushes,
     /// The server watches its directory.
     can_follow: bool,
+    /// The server takes pushes.
+    can_push: bool,
 }
 
 impl<F: Clone> Session<F> {
@@ -73,13 +79,20 @@ impl<F: Clone> Session<F> {
             plain,
             follows: Follows::default(),
             plain_follow: None,
+            pushes: Pushes::default(),
             can_follow: false,
+            can_push: false,
         }
     }
 
     /// The same of a server that watches its directory, if it does.
     pub(super) fn following(self, can_follow: bool) -> Session<F> {
         Session { can_follow, ..self }
+    }
+
+    /// The same of a server that takes pushes, if it does.
+    pub(super) fn taking_pushes(self, can_push: bool) -> Session<F> {
+        Session { can_push, ..self }
     }
 
     /// Something was published: whether anybody here follows.
@@ -107,7 +120,7 @@ impl<F: Clone> Session<F> {
         };
         let credit = self.shared.credits.of(&envelope);
         match request {
-            Request::Hello => self.shared.reply(&envelope, &Reply::Hello(hello(self.can_follow))),
+            Request::Hello => self.shared.reply(&envelope, &Reply::Hello(hello(self.can_follow, self.can_push))),
             Request::Credit { bytes } => credit.add(bytes),
             Request::Cancel { id } => self.cancel(&envelope, id),
             Request::Confirm(confirm) => self.shared.actions.push_back(Action::Log(LogEvent::Confirmed(confirm))),
@@ -131,7 +144,32 @@ impl<F: Clone> Session<F> {
                     self.queries.leaves(ticket, envelope, leaves, &mut self.shared);
                 }
             }
+            Request::Push(request) => self.push(envelope, request),
             Request::Fetch(request) => self.fetch(envelope, request, credit),
+        }
+    }
+
+    fn push(&mut self, envelope: Envelope, request: PushRequest) {
+        if !self.can_push {
+            let message = "this server takes no pushes; its operator allows them with `tow serve --accept-push`";
+            return self.shared.error(&envelope, Some(request.id), Failure::new(ErrorCode::Unsupported, message));
+        }
+        if !self.pushes.has_room() {
+            let failure = Failure::new(ErrorCode::Busy, format!("more than {PUSHES_MAX} pushes"));
+            return self.shared.error(&envelope, Some(request.id), failure);
+        }
+        if let Some(ticket) = self.admit(&envelope, request.id) {
+            self.pushes.push(ticket, envelope, request, &mut self.shared);
+        }
+    }
+
+    /// Takes a data message, of a push.
+    pub(super) fn data(&mut self, envelope: &Envelope, header: Result<DataHeader, WireError>, bodies: &[Bytes]) {
+        if self.can_push {
+            self.pushes.data(envelope, header, bodies, &mut self.shared);
+        } else {
+            let failure = Failure::new(ErrorCode::BadRequest, "data for a server that takes no pushes");
+            self.shared.error(envelope, None, failure);
         }
     }
 
@@ -200,6 +238,7 @@ impl<F: Clone> Session<F> {
                 }
             }
             Answer::Open(result) => self.plain.opened(result, &mut self.shared),
+            Answer::Push(told) => self.pushes.told(ticket, told, &mut self.shared),
         }
     }
 
@@ -319,7 +358,7 @@ impl<F: Clone> Session<F> {
     /// Open requests except for the plain dialect: their ids, which are the clients', and envelopes.
     fn requests(&self) -> impl Iterator<Item = (u32, Ticket, &Envelope)> {
         let fetches = self.fetches.iter().map(|fetch| (fetch.id(), fetch.ticket(), fetch.envelope()));
-        self.queries.requests().chain(self.follows.requests()).chain(fetches)
+        self.queries.requests().chain(self.follows.requests()).chain(self.pushes.requests()).chain(fetches)
     }
 
     /// The open request of this id, of the client that sent the envelope.
@@ -354,6 +393,7 @@ impl<F: Clone> Session<F> {
     fn end(&mut self, ticket: Ticket) {
         self.queries.cancel(ticket, &mut self.shared);
         self.follows.cancel(ticket);
+        self.pushes.cancel(ticket);
         if let Some(at) = self.fetches.iter().position(|fetch| fetch.ticket() == ticket)
             && let Some(mut fetch) = self.fetches.remove(at)
         {
@@ -374,8 +414,9 @@ impl<F: Clone> Session<F> {
     }
 }
 
-fn hello(can_follow: bool) -> HelloReply {
-    let features = ["zstd", "leaves", "holes"].into_iter().chain(can_follow.then_some("follow"));
+fn hello(can_follow: bool, can_push: bool) -> HelloReply {
+    let optional = can_follow.then_some("follow").into_iter().chain(can_push.then_some("push"));
+    let features = ["zstd", "leaves", "holes"].into_iter().chain(optional);
     HelloReply {
         protocol: 1,
         software: concat!("towpath ", env!("CARGO_PKG_VERSION")).into(),

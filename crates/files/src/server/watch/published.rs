@@ -28,7 +28,7 @@ impl Published {
     }
 
     /// Changes the catalogue, and wakes the event loop.
-    pub(super) fn change<R>(&self, change: impl FnOnce(&mut Catalogue) -> R) -> R {
+    pub(in crate::server) fn change<R>(&self, change: impl FnOnce(&mut Catalogue) -> R) -> R {
         let changed = {
             let mut catalogue = self.read();
             let changed = change(&mut catalogue);

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Sections that follow the generated ones, by command.
-const SECTIONS: [(&str, &str); 12] = [
+const SECTIONS: [(&str, &str); 13] = [
     ("tow", include_str!("tow.roff")),
     ("tow-serve", include_str!("serve.roff")),
     ("tow-ls", include_str!("ls.roff")),
     ("tow-get", include_str!("get.roff")),
     ("tow-follow", include_str!("follow.roff")),
+    ("tow-push", include_str!("push.roff")),
     ("tow-broker", include_str!("broker.roff")),
     ("tow-work", include_str!("work.roff")),
     ("tow-call", include_str!("call.roff")),

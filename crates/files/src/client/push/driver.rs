@@ -1,0 +1,378 @@
+//! Joins pushes with their connection and their files.
+
+use super::super::assembler::Inbound;
+use super::super::connection::{Connection, ConnectionEvent};
+use super::super::get::GetError;
+use super::super::reconnects::Reconnects;
+use super::super::transfer::TransferError;
+use super::sending::Sending;
+use super::{PushEvent, PushFile, PushOptions, PushProgress};
+use crate::digest::{Digest, FileHasher, HashError};
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{ErrorReply, PushRequest, PushedReply, Range, Reply, Request, WirePath};
+use crate::protocol::data::{Body, DataEntry, DataHeader};
+use crate::root::{FileKind, FileStat};
+use rustix::fs::{Mode, OFlags};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use towpath_blocking::CancelToken;
+use towpath_sockets::{FileRange, Message};
+
+/// Pushes at a time.
+const OPEN_MAX: usize = 4;
+/// Bytes that are hashed before the connection has its turn.
+const HASH_SLICE_BYTES: u64 = 8 << 20;
+/// Longest wait for an event, for the progress bar.
+const POLL_MAX: Duration = Duration::from_millis(100);
+/// Waits before a push that the server has no room for is tried again: doubled each time.
+const BUSY_WAIT_MIN: Duration = Duration::from_millis(50);
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// A file that is being pushed.
+#[derive(Debug)]
+struct Task {
+    file: PushFile,
+    open: Arc<File>,
+    stat: FileStat,
+    digest: Option<Digest>,
+    /// Of its last offer.
+    id: u32,
+    phase: Phase,
+    busy_wait: Duration,
+    resumed_bytes: u64,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Hashing(Box<FileHasher>),
+    /// To be offered at this time.
+    Waiting(Instant),
+    Offered,
+    Sending(Sending),
+}
+
+pub(super) struct Driver<'a> {
+    options: &'a PushOptions,
+    tell: &'a mut dyn FnMut(PushEvent) -> std::io::Result<()>,
+    connection: Connection,
+    is_connected: bool,
+    was_connected: bool,
+    last_reason: Option<String>,
+    /// Files that aren't begun.
+    files: VecDeque<PushFile>,
+    tasks: Vec<Task>,
+    next_id: u32,
+    /// When something last helped.
+    since: Instant,
+    steps: u64,
+    reconnects: Reconnects,
+    progress: PushProgress,
+}
+
+impl Driver<'_> {
+    pub(super) fn run(
+        options: &PushOptions,
+        tell: &mut dyn FnMut(PushEvent) -> std::io::Result<()>,
+        show: &mut dyn FnMut(PushProgress),
+        cancel: &CancelToken,
+    ) -> Result<(), GetError> {
+        let size = |file: &PushFile| std::fs::metadata(&file.local).map_or(0, |metadata| metadata.len());
+        let progress = PushProgress {
+            files: options.files.len() as u64,
+            bytes: options.files.iter().map(size).sum(),
+            ..PushProgress::default()
+        };
+        let mut driver = Driver {
+            options,
+            tell,
+            connection: Connection::open(&options.connect, cancel)?,
+            is_connected: false,
+            was_connected: false,
+            last_reason: None,
+            files: options.files.iter().cloned().collect(),
+            tasks: Vec::new(),
+            next_id: 0,
+            since: Instant::now(),
+            steps: 0,
+            reconnects: Reconnects::default(),
+            progress,
+        };
+        let outcome = driver.turns(show, cancel);
+        driver.connection.close();
+        outcome
+    }
+
+    fn turns(&mut self, show: &mut dyn FnMut(PushProgress), cancel: &CancelToken) -> Result<(), GetError> {
+        loop {
+            if cancel.is_cancelled() {
+                return Err(TransferError::Cancelled.into());
+            }
+            self.open_files()?;
+            let is_hashing = self.hash(cancel)?;
+            self.offer();
+            self.send();
+            show(self.shown());
+            if self.tasks.is_empty() && self.files.is_empty() {
+                return Ok(());
+            }
+            self.connection.poll(if is_hashing { Duration::ZERO } else { POLL_MAX.min(self.wait()) })?;
+            while let Some(event) = self.connection.next() {
+                self.event(event)?;
+            }
+            self.check_time()?;
+        }
+    }
+
+    /// Time until a push is offered again.
+    fn wait(&self) -> Duration {
+        let now = Instant::now();
+        let waits = self.tasks.iter().filter_map(|task| match task.phase {
+            Phase::Waiting(at) => Some(at.saturating_duration_since(now)),
+            _ => None,
+        });
+        waits.filter(|_| self.is_connected).min().unwrap_or(POLL_MAX)
+    }
+
+    fn shown(&self) -> PushProgress {
+        let of_task = |task: &Task| match &task.phase {
+            Phase::Sending(sending) => task.stat.size - sending.left(),
+            _ => 0,
+        };
+        let bytes_done = self.progress.bytes_done + self.tasks.iter().map(of_task).sum::<u64>();
+        PushProgress { bytes_done, ..self.progress }
+    }
+
+    /// Something helped.
+    fn step(&mut self) {
+        self.since = Instant::now();
+        self.steps += 1;
+    }
+
+    fn check_time(&mut self) -> Result<(), GetError> {
+        let connect = &self.options.connect;
+        let limit = if self.was_connected { connect.idle_timeout } else { connect.connect_timeout };
+        if self.since.elapsed() < limit {
+            return Ok(());
+        }
+        if !self.is_connected {
+            let reason = self.last_reason.take().unwrap_or_else(|| "no answer".to_owned());
+            return Err(GetError::Connect { endpoint: connect.endpoint.to_string(), reason });
+        }
+        Err(TransferError::Stalled { seconds: limit.as_secs(), connected: true }.into())
+    }
+
+    fn open_files(&mut self) -> Result<(), GetError> {
+        while self.tasks.len() < OPEN_MAX {
+            let Some(file) = self.files.pop_front() else { return Ok(()) };
+            match open(&file.local) {
+                Ok((open, stat)) => self.tasks.push(Task {
+                    file,
+                    open: Arc::new(open),
+                    digest: None,
+                    id: 0,
+                    phase: Phase::Hashing(Box::new(FileHasher::new(&stat))),
+                    stat,
+                    busy_wait: BUSY_WAIT_MIN,
+                    resumed_bytes: 0,
+                }),
+                Err(reason) => self.failed(file, None, reason)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Hashes a part of a file; whether there is more to hash.
+    fn hash(&mut self, cancel: &CancelToken) -> Result<bool, GetError> {
+        let hashing = |task: &Task| matches!(task.phase, Phase::Hashing(_));
+        let Some(at) = self.tasks.iter().position(hashing) else { return Ok(false) };
+        self.step();
+        let Some(task) = self.tasks.get_mut(at) else { return Ok(false) };
+        let Phase::Hashing(hasher) = &mut task.phase else { return Ok(false) };
+        let hashed = match hasher.advance(&task.open, HASH_SLICE_BYTES, || cancel.is_cancelled()) {
+            Ok(false) | Err(HashError::GivenUp) => return Ok(true),
+            Ok(true) => match std::mem::replace(&mut task.phase, Phase::Waiting(Instant::now())) {
+                Phase::Hashing(hasher) => hasher.finish(&task.open),
+                _ => return Ok(true),
+            },
+            Err(error) => Err(error),
+        };
+        match hashed {
+            Ok(digested) => task.digest = Some(digested.digest),
+            Err(error) => {
+                let task = self.tasks.remove(at);
+                self.failed(task.file, None, error.to_string())?;
+            }
+        }
+        Ok(self.tasks.iter().any(hashing))
+    }
+
+    /// Offers what is hashed to the server.
+    fn offer(&mut self) {
+        if !self.is_connected {
+            return;
+        }
+        let now = Instant::now();
+        for task in &mut self.tasks {
+            let (Phase::Waiting(at), Some(digest)) = (&task.phase, task.digest) else { continue };
+            if *at > now {
+                continue;
+            }
+            // Another one each time, so that no answer is taken for that to another offer.
+            self.next_id = self.next_id.wrapping_add(1).max(1);
+            task.id = self.next_id;
+            task.phase = Phase::Offered;
+            let FileStat { size, modified: mtime, mode, .. } = task.stat;
+            let (expected, durable) = (self.options.expected, self.options.durable);
+            let path = WirePath::from(&task.file.remote);
+            let push = PushRequest { id: task.id, path, size, mtime, mode: mode & 0o777, digest, expected, durable };
+            self.connection.send(&Request::Push(push));
+        }
+    }
+
+    /// Sends what the server gave credit for.
+    fn send(&mut self) {
+        for task in &mut self.tasks {
+            let Phase::Sending(sending) = &mut task.phase else { continue };
+            while let Some(Range { offset, length }) = sending.next_piece() {
+                let entry = DataEntry { n: 0, end: false, body: Body::Plain, offset, length, body_length: length };
+                // A piece is within the limits; the codec catches a mistake.
+                let Ok(header) = (DataHeader { id: task.id, entries: vec![entry] }).encode() else { return };
+                let range = FileRange::new(Arc::clone(&task.open), offset, length).tagged(task.id.into());
+                self.connection.send_message(Message::new().with(header).with(range));
+            }
+        }
+    }
+
+    fn event(&mut self, event: ConnectionEvent) -> Result<(), GetError> {
+        match event {
+            ConnectionEvent::Connected => {
+                (self.is_connected, self.was_connected) = (true, true);
+                self.since = Instant::now();
+            }
+            ConnectionEvent::Lost { reason } => {
+                self.is_connected = false;
+                (self.tell)(PushEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
+                self.last_reason = Some(reason);
+                if let Some(times) = self.reconnects.lost_at(self.steps) {
+                    return Err(TransferError::Breaking { times }.into());
+                }
+                // What the server has is found out when it is offered again.
+                for task in self.tasks.iter_mut().filter(|task| !matches!(task.phase, Phase::Hashing(_))) {
+                    task.phase = Phase::Waiting(Instant::now());
+                }
+            }
+            ConnectionEvent::Failed { reason } => self.last_reason = Some(reason),
+            ConnectionEvent::Refused { reason, refusal } => return Err(self.options.connect.refused(reason, refusal)),
+            ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
+            ConnectionEvent::Arriving => {}
+            ConnectionEvent::FileSent { tag, whole } => {
+                let at = self.tasks.iter().position(|task| u64::from(task.id) == tag).filter(|_| !whole);
+                if let Some(at) = at {
+                    let task = self.tasks.remove(at);
+                    self.connection.send(&Request::Cancel { id: task.id });
+                    self.failed(task.file, None, "it shrank while it was sent".to_owned())?;
+                }
+            }
+            ConnectionEvent::Inbound(Inbound::Control { json, .. }) => {
+                let reply = Reply::decode(&json).map_err(TransferError::from)?;
+                self.reply(reply)?;
+            }
+            ConnectionEvent::Inbound(_) => {}
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, reply: Reply) -> Result<(), GetError> {
+        let id = match &reply {
+            Reply::Push(push) => push.id,
+            Reply::Credit(credit) => credit.id,
+            Reply::Pushed(pushed) => pushed.id,
+            Reply::Error(ErrorReply { id: Some(id), .. }) => *id,
+            Reply::Error(ErrorReply { id: None, code, message }) => {
+                return Err(TransferError::Refused { code: *code, message: message.clone() }.into());
+            }
+            _ => return Ok(()),
+        };
+        let Some(at) = self.tasks.iter().position(|task| task.id == id) else { return Ok(()) };
+        let Some(task) = self.tasks.get_mut(at) else { return Ok(()) };
+        match reply {
+            Reply::Push(push) if matches!(task.phase, Phase::Offered) => {
+                let sending = Sending::new(task.stat.size, &push);
+                task.resumed_bytes = task.stat.size - sending.left();
+                task.phase = Phase::Sending(sending);
+                task.busy_wait = BUSY_WAIT_MIN;
+                self.step();
+            }
+            Reply::Credit(credit) => {
+                if let Phase::Sending(sending) = &mut task.phase {
+                    sending.credit(credit.bytes);
+                    self.step();
+                }
+            }
+            Reply::Pushed(pushed) => {
+                self.step();
+                let task = self.tasks.remove(at);
+                self.pushed(task, &pushed)?;
+            }
+            Reply::Error(ErrorReply { code: ErrorCode::Busy, message, .. }) => {
+                self.last_reason = Some(message);
+                task.phase = Phase::Waiting(Instant::now() + task.busy_wait);
+                task.busy_wait = (task.busy_wait * 2).min(BUSY_WAIT_MAX);
+            }
+            Reply::Error(ErrorReply { code, message, .. }) => {
+                self.step();
+                let task = self.tasks.remove(at);
+                self.failed(task.file, Some(code), format!("the server says: {message} ({code})"))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn pushed(&mut self, task: Task, pushed: &PushedReply) -> Result<(), GetError> {
+        let Task { file, stat, digest, resumed_bytes, .. } = task;
+        let Some(digest) = digest.filter(|digest| *digest == pushed.digest) else {
+            return Err(TransferError::Protocol("it confirms a file of another digest".to_owned()).into());
+        };
+        self.progress.files_done += 1;
+        self.progress.bytes_done += stat.size;
+        let PushedReply { seq, durable, same, .. } = *pushed;
+        if self.options.remove_source
+            && let Err(reason) = remove(&file.local, &stat)
+        {
+            let text = format!("{}: it is on the server, and stays here: {reason}", file.local.display());
+            (self.tell)(PushEvent::Warning(text))?;
+        }
+        (self.tell)(PushEvent::Pushed { file, size: stat.size, digest, seq, durable, same, resumed_bytes })?;
+        Ok(())
+    }
+
+    fn failed(&mut self, file: PushFile, code: Option<ErrorCode>, reason: String) -> Result<(), GetError> {
+        self.progress.files_done += 1;
+        (self.tell)(PushEvent::Failed { file, code, reason })?;
+        Ok(())
+    }
+}
+
+/// Opens a regular file. Anything else could block.
+fn open(path: &Path) -> Result<(File, FileStat), String> {
+    let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    let file = File::from(opened.map_err(|errno| std::io::Error::from(errno).to_string())?);
+    let stat = FileStat::try_from(&file).map_err(|error| error.to_string())?;
+    if stat.kind != FileKind::File {
+        return Err("it is not a regular file".to_owned());
+    }
+    Ok((file, stat))
+}
+
+/// Removes a file that is as it was when it was pushed.
+fn remove(path: &Path, pushed: &FileStat) -> Result<(), String> {
+    let now = rustix::fs::lstat(path).map_err(|errno| std::io::Error::from(errno).to_string())?;
+    if !FileStat::from(now).same_content(pushed) {
+        return Err("it was changed meanwhile".to_owned());
+    }
+    std::fs::remove_file(path).map_err(|error| error.to_string())
+}

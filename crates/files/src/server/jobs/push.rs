@@ -1,0 +1,54 @@
+//! A pushed file, for the thread that receives them.
+
+use super::Answer;
+use super::pool::{Done, Pool, Requester};
+use crate::digest::Digest;
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{PushRequest, Range};
+use crate::server::Failure;
+use bytes::Bytes;
+use towpath_quota::Permit;
+
+/// Something to do for a push.
+#[derive(Debug)]
+pub(crate) enum PushJob {
+    /// Begin it. The permit is for the pieces that aren't written yet.
+    Begin(Box<PushRequest>, Permit),
+    /// Write a piece.
+    Write(PushWrite),
+}
+
+/// A piece to write.
+#[derive(Debug)]
+pub(crate) struct PushWrite {
+    pub(crate) offset: u64,
+    pub(crate) data: Bytes,
+    /// Credit that is free again when it is written.
+    pub(crate) credit: u64,
+}
+
+/// What became of a push.
+#[derive(Debug)]
+pub(crate) enum PushTold {
+    /// It may be sent, but for these ranges, which ascend.
+    Begun { have: Vec<Range> },
+    /// Something of it was written.
+    Written { credit: u64 },
+    /// It is over: the file is in place, or was already.
+    InPlace { digest: Digest, durable: bool, seq: Option<u64>, same: bool },
+    /// It is over.
+    Failed(Failure),
+}
+
+impl PushJob {
+    pub(super) fn start(self, pool: &Pool, requester: Requester) {
+        match &pool.pushes {
+            Some(pushes) => pushes.start_job(requester, self),
+            None => {
+                let failure = Failure::new(ErrorCode::Unsupported, "this server takes no pushes");
+                let failed = Answer::Push(PushTold::Failed(failure));
+                pool.answer(Done::Answer(requester, failed));
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Whether a push may begin: where its file may go, and whether it is its turn.
+
+use super::receiver::{Push, Receiver, Stage, open, version};
+use super::space::Space;
+use crate::client::transfer::{DiskCommand, FileKey};
+use crate::digest::LeafSize;
+use crate::limits::{PUSH_NAMES_MAX, PUSHES_OF_ALL_MAX};
+use crate::path::{RelPath, is_reserved};
+use crate::protocol::ErrorCode;
+use crate::protocol::control::PushRequest;
+use crate::root::{Root, RootError};
+use crate::server::Failure;
+use crate::server::jobs::Requester;
+use std::collections::BTreeMap;
+use std::time::Instant;
+use towpath_quota::Permit;
+
+/// A tenant may have so many times the pushes that it leaves free.
+const TENANT_SHARE: usize = 3;
+
+impl Receiver {
+    /// Lets the disk look at the path of a push, if it may begin.
+    pub(super) fn begin(&mut self, requester: Requester, request: PushRequest, window: Permit) -> Result<(), Failure> {
+        self.follow_root()?;
+        let local = self.place(&request)?;
+        self.take_turn(requester, &request, &local)?;
+        let of_tenant = self.pushes.values().filter(|push| push.requester.tenant == requester.tenant).count();
+        let free = PUSHES_OF_ALL_MAX.saturating_sub(self.pushes.len());
+        if free == 0 || of_tenant >= TENANT_SHARE * free {
+            return Err(busy("too many pushes at a time; try again a little later"));
+        }
+        self.next += 1;
+        let number = self.next;
+        let listed = version(&request);
+        self.disk.command(DiskCommand::Inspect {
+            file: FileKey(number),
+            local: local.clone(),
+            listed,
+            digest: Some(request.digest),
+        });
+        self.by_request.insert((requester.key, requester.ticket), number);
+        let push = Push {
+            requester,
+            leaves: LeafSize::for_file(request.size),
+            left: request.size,
+            request,
+            local,
+            stage: Stage::Inspecting,
+            values: BTreeMap::new(),
+            writing: 0,
+            last: Instant::now(),
+            _window: window,
+        };
+        self.pushes.insert(number, push);
+        Ok(())
+    }
+
+    /// Follows the served path if it leads to another directory now.
+    fn follow_root(&mut self) -> Result<(), Failure> {
+        let gone =
+            |error: String| Failure::new(ErrorCode::Io, format!("the directory for pushes can't be used: {error}"));
+        if self.root.is_at(&self.path).map_err(|error| gone(error.to_string()))? {
+            return Ok(());
+        }
+        if !self.pushes.is_empty() {
+            return Err(busy("the directory for pushes was replaced; try again a little later"));
+        }
+        (self.disk, self.root) = open(&self.path, &self.orders).map_err(gone)?;
+        self.space = Space::new(self.options.max_bytes, self.options.max_files);
+        Ok(())
+    }
+
+    /// The path below the directory that takes pushes.
+    fn place(&self, request: &PushRequest) -> Result<RelPath, Failure> {
+        let refused = |message: String| Failure::new(ErrorCode::Denied, message);
+        let path =
+            request.path.to_rel_path().map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))?;
+        let place = self.options.directory.to_string();
+        let local = path.below(&self.options.directory).filter(|local| !local.is_root());
+        let local = local.ok_or_else(|| match place.as_str() {
+            "" => refused("a push needs the path of a file".to_owned()),
+            place => refused(format!("files may be pushed below {place}/ only")),
+        })?;
+        if local.names().any(is_reserved) {
+            return Err(refused("that is a name of incomplete files".to_owned()));
+        }
+        if local.names().count() > PUSH_NAMES_MAX {
+            return Err(refused(format!("the path has more than {PUSH_NAMES_MAX} names")));
+        }
+        Ok(local)
+    }
+
+    /// An error if something is pushed there already. If it is the same file of the same client, over a connection that is perhaps lost, that
+    /// push ends, and the client tries again.
+    fn take_turn(&mut self, requester: Requester, request: &PushRequest, local: &RelPath) -> Result<(), Failure> {
+        let there = self.pushes.iter().find(|(_, push)| push.local == *local);
+        let Some((number, push)) = there.map(|(number, push)| (*number, push)) else { return Ok(()) };
+        if push.requester.tenant != requester.tenant || push.request.digest != request.digest {
+            return Err(Failure::new(ErrorCode::Conflict, "another push to this path is in progress"));
+        }
+        if let Stage::Receiving = push.stage {
+            let failure = Failure::new(ErrorCode::Conflict, "the same file is pushed over another connection");
+            self.fail(number, failure, true);
+        }
+        Err(busy("another push of this file is ending; try again a little later"))
+    }
+}
+
+/// Names of a path that don't exist yet.
+pub(super) fn missing_names(root: &Root, path: &RelPath) -> u64 {
+    let above = std::iter::successors(Some(path.clone()), RelPath::parent).take_while(|path| !path.is_root());
+    above.take_while(|path| matches!(root.stat(path), Err(RootError::NotFound))).count() as u64
+}
+
+fn busy(message: &str) -> Failure {
+    Failure::new(ErrorCode::Busy, message)
+}

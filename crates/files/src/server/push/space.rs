@@ -1,0 +1,134 @@
+//! What is below the directory that takes pushes: how much of its limits is used, and incomplete files that nobody resumes.
+
+use crate::digest::wall_clock;
+use crate::path::{RelPath, is_reserved};
+use crate::protocol::ErrorCode;
+use crate::root::{Dir, FileKind, FileStat, Root, RootError};
+use crate::server::Failure;
+use std::time::{Duration, Instant};
+
+/// Incomplete files that nothing was written to for so long are removed.
+const KEPT_SECONDS: i64 = 24 * 60 * 60;
+/// How often they are looked for.
+const SURVEY_INTERVAL: Duration = Duration::from_secs(60 * 60);
+/// What is there is counted again before something is refused, but no more often than this.
+const RECOUNT_INTERVAL: Duration = Duration::from_secs(5);
+/// Entries that are looked at.
+const ENTRIES_MAX: usize = 1 << 22;
+/// Directories above an entry.
+const DEPTH_MAX: usize = 1024;
+
+/// The use of a directory's limits. Between two surveys what is added is counted, and what is removed isn't.
+#[derive(Debug, Default)]
+pub(super) struct Space {
+    max_bytes: Option<u64>,
+    max_files: Option<u64>,
+    bytes: u64,
+    files: u64,
+    surveyed: Option<Instant>,
+}
+
+impl Space {
+    pub(super) fn new(max_bytes: Option<u64>, max_files: Option<u64>) -> Space {
+        Space { max_bytes, max_files, ..Space::default() }
+    }
+
+    /// When it is to be surveyed next.
+    pub(super) fn due(&self) -> Instant {
+        self.surveyed.map_or_else(Instant::now, |at| at + SURVEY_INTERVAL)
+    }
+
+    /// Whether it was surveyed.
+    pub(super) fn is_known(&self) -> bool {
+        self.surveyed.is_some()
+    }
+
+    /// An error if so many more bytes and files don't fit.
+    pub(super) fn check(&mut self, root: &Root, bytes: u64, files: u64) -> Result<(), Failure> {
+        let is_recent = |at: Instant| at.elapsed() < RECOUNT_INTERVAL;
+        if self.excess(bytes, files).is_some() && !self.surveyed.is_some_and(is_recent) {
+            self.survey(root, false);
+        }
+        match self.excess(bytes, files) {
+            Some(message) => Err(Failure::new(ErrorCode::Full, message)),
+            None => Ok(()),
+        }
+    }
+
+    fn excess(&self, bytes: u64, files: u64) -> Option<String> {
+        if let Some(max) = self.max_bytes
+            && self.bytes.saturating_add(bytes) > max
+        {
+            let used = self.bytes;
+            return Some(format!(
+                "{bytes} bytes more don't fit: {used} of {max} are used; remove files there, or serve with a larger --push-max-bytes"
+            ));
+        }
+        if let Some(max) = self.max_files
+            && files > 0
+            && self.files.saturating_add(files) > max
+        {
+            return Some(format!(
+                "there are {} files and directories already, of {max}; remove some, or serve with a larger --push-max-files",
+                self.files
+            ));
+        }
+        None
+    }
+
+    /// Counts what comes.
+    pub(super) fn add(&mut self, bytes: u64, files: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.files = self.files.saturating_add(files);
+    }
+
+    /// Counts what is there, and removes incomplete files that nobody has resumed for a day, if it may: not while one gets its time and name.
+    pub(super) fn survey(&mut self, root: &Root, may_remove: bool) {
+        (self.bytes, self.files) = (0, 0);
+        self.surveyed = Some(Instant::now());
+        let oldest = wall_clock().seconds - KEPT_SECONDS;
+        let Ok(top) = root.open_dir(&RelPath::root()) else { return };
+        // Each with the names that are still to be looked at. By descriptors, so that nothing that is renamed leads elsewhere.
+        let mut dirs = vec![(names(&top), top)];
+        for _ in 0..ENTRIES_MAX {
+            let Some((left, dir)) = dirs.last_mut() else { return };
+            let Some(name) = left.pop() else {
+                dirs.pop();
+                continue;
+            };
+            let Ok(stat) = dir.stat(&name) else { continue };
+            if may_remove && is_left_over(&name, &stat, oldest) {
+                match dir.remove_file(&name) {
+                    Ok(()) => tracing::info!("removed an incomplete file that nobody resumed for a day"),
+                    Err(RootError::NotFound) => {}
+                    Err(error) => tracing::warn!(%error, "cannot remove an incomplete file that nobody resumed"),
+                }
+                continue;
+            }
+            if !is_reserved(&name) {
+                self.files += 1;
+            }
+            self.bytes += match stat.kind {
+                FileKind::File if is_reserved(&name) => stat.allocated.min(stat.size),
+                FileKind::File => stat.size,
+                _ => 0,
+            };
+            if stat.kind == FileKind::Dir
+                && dirs.len() < DEPTH_MAX
+                && let Ok(below) = dirs.last().map_or(Err(RootError::NotFound), |(_, dir)| dir.open_dir(&name))
+            {
+                dirs.push((names(&below), below));
+            }
+        }
+    }
+}
+
+fn names(dir: &Dir) -> Vec<Box<[u8]>> {
+    dir.entries(ENTRIES_MAX).unwrap_or_default().into_iter().map(|entry| entry.name).collect()
+}
+
+/// Whether it is an incomplete file, or its state, that nothing was written to for long.
+fn is_left_over(name: &[u8], stat: &FileStat, oldest: i64) -> bool {
+    let is_partial = is_reserved(name) && (name.ends_with(b".part") || name.ends_with(b".state"));
+    is_partial && stat.kind == FileKind::File && stat.modified.seconds < oldest
+}

@@ -1,0 +1,200 @@
+//! Pushes: files that the client sends, under the server's credit, in order.
+
+use super::shared::Shared;
+use super::{Action, Envelope, Ticket};
+use crate::limits::{CHUNK_BYTES_MIN, PIECE_COST_MIN, PUSH_CHUNK_BYTES_MAX, PUSHES_MAX};
+use crate::protocol::control::{PushCredit, PushReply, PushRequest, PushedReply, Range, Reply};
+use crate::protocol::data::{Body, DataEntry, DataHeader};
+use crate::protocol::envelope::client_of;
+use crate::protocol::{ErrorCode, WireError};
+use crate::server::Failure;
+use crate::server::jobs::{Job, PushJob, PushTold, PushWrite};
+use crate::server::limits::{PUSH_WINDOW_BYTES_MAX, PUSH_WINDOW_BYTES_MIN};
+use bytes::Bytes;
+use std::collections::VecDeque;
+
+/// Smaller bodies are copied, as they would keep the whole buffer that they were read with.
+const COPIED_BELOW_BYTES: usize = 64 << 10;
+
+/// The pushes of a client.
+#[derive(Debug, Default)]
+pub(super) struct Pushes(Vec<Push>);
+
+#[derive(Debug)]
+struct Push {
+    id: u32,
+    ticket: Ticket,
+    envelope: Envelope,
+    request_size: u64,
+    /// Ranges that are to come, once it has begun. The next piece begins where the first one does.
+    missing: VecDeque<Range>,
+    has_begun: bool,
+    /// Bytes of pieces that may be on their way or not written yet.
+    window: u64,
+    /// What the client may still send.
+    credit: u64,
+    /// Credit of what was written, not given again yet.
+    freed: u64,
+}
+
+impl Pushes {
+    pub(super) fn requests(&self) -> impl Iterator<Item = (u32, Ticket, &Envelope)> {
+        self.0.iter().map(|push| (push.id, push.ticket, &push.envelope))
+    }
+
+    /// Whether another one may begin.
+    pub(super) fn has_room(&self) -> bool {
+        self.0.len() < PUSHES_MAX
+    }
+
+    /// Credit of all of them.
+    #[cfg(test)]
+    pub(super) fn credit(&self) -> u64 {
+        self.0.iter().map(|push| push.credit).sum()
+    }
+
+    pub(super) fn push<F>(&mut self, ticket: Ticket, envelope: Envelope, request: PushRequest, shared: &mut Shared<F>) {
+        let id = request.id;
+        // Half of what is left, so that there is something for the next one.
+        let most = (shared.quotas.push_window.available() / 2).clamp(PUSH_WINDOW_BYTES_MIN, PUSH_WINDOW_BYTES_MAX);
+        let Some(window) = shared.quotas.push_window.try_acquire(most) else {
+            let failure = Failure::new(ErrorCode::Busy, "too many pushes at a time; try again a little later");
+            return shared.error(&envelope, Some(id), failure);
+        };
+        self.0.push(Push {
+            id,
+            ticket,
+            envelope,
+            request_size: request.size,
+            missing: VecDeque::new(),
+            has_begun: false,
+            window: window.units(),
+            credit: 0,
+            freed: 0,
+        });
+        shared.start(ticket, Job::Push(PushJob::Begin(Box::new(request), window)));
+    }
+
+    /// Takes a data message. One for a push that is over was on its way when it ended, and is dropped.
+    pub(super) fn data<F>(
+        &mut self,
+        envelope: &Envelope,
+        header: Result<DataHeader, WireError>,
+        bodies: &[Bytes],
+        shared: &mut Shared<F>,
+    ) {
+        let (id, header) = match header {
+            Ok(header) => (Some(header.id), Ok(header)),
+            Err(error) => (error.id, Err(Failure::new(error.code, error.message))),
+        };
+        let of_client = |push: &Push| Some(push.id) == id && client_of(&push.envelope) == client_of(envelope);
+        let Some(at) = self.0.iter().position(of_client) else {
+            if let (None, Err(failure)) = (id, header) {
+                shared.error(envelope, None, failure);
+            }
+            return;
+        };
+        let Some(push) = self.0.get_mut(at) else { return };
+        let written = header.and_then(|header| {
+            let [entry] = header.entries.as_slice() else {
+                return Err(refused("a data message of a push has one entry"));
+            };
+            push.take(entry, bodies)
+        });
+        match written {
+            Ok(write) => shared.start(push.ticket, Job::Push(PushJob::Write(write))),
+            Err(failure) => self.fail(at, failure, shared),
+        }
+    }
+
+    /// Takes what became of a push.
+    pub(super) fn told<F>(&mut self, ticket: Ticket, told: PushTold, shared: &mut Shared<F>) {
+        let Some(at) = self.0.iter().position(|push| push.ticket == ticket) else { return };
+        let Some(push) = self.0.get_mut(at) else { return };
+        match told {
+            PushTold::Begun { have } => {
+                push.missing = missing(&have, push.request_size);
+                push.has_begun = true;
+                push.credit = push.window;
+                let chunk_bytes = (push.credit / 2).clamp(CHUNK_BYTES_MIN, PUSH_CHUNK_BYTES_MAX);
+                let reply = PushReply { id: push.id, have, chunk_bytes, credit_bytes: push.credit };
+                shared.reply(&push.envelope, &Reply::Push(reply));
+            }
+            PushTold::Written { credit } => {
+                push.freed += credit;
+                if push.freed >= push.window / 4 && !push.missing.is_empty() {
+                    let bytes = std::mem::take(&mut push.freed);
+                    push.credit += bytes;
+                    shared.reply(&push.envelope, &Reply::Credit(PushCredit { id: push.id, bytes }));
+                }
+            }
+            PushTold::InPlace { digest, durable, seq, same } => {
+                let reply = PushedReply { id: push.id, digest, durable, seq, same };
+                shared.reply(&push.envelope, &Reply::Pushed(reply));
+                self.0.swap_remove(at);
+                shared.actions.push_back(Action::Release { ticket, take_back: false });
+            }
+            PushTold::Failed(failure) => self.fail(at, failure, shared),
+        }
+    }
+
+    pub(super) fn cancel(&mut self, ticket: Ticket) {
+        self.0.retain(|push| push.ticket != ticket);
+    }
+
+    fn fail<F>(&mut self, at: usize, failure: Failure, shared: &mut Shared<F>) {
+        let Push { id, ticket, envelope, .. } = self.0.swap_remove(at);
+        shared.error(&envelope, Some(id), failure);
+        shared.actions.push_back(Action::Release { ticket, take_back: true });
+    }
+}
+
+impl Push {
+    /// Takes a piece, if it is the next one and the credit covers it.
+    fn take(&mut self, entry: &DataEntry, bodies: &[Bytes]) -> Result<PushWrite, Failure> {
+        let DataEntry { n, body, offset, length, body_length, .. } = *entry;
+        if !self.has_begun {
+            return Err(refused("data before the answer to the push"));
+        }
+        if n != 0 || body != Body::Plain || length == 0 || length > PUSH_CHUNK_BYTES_MAX {
+            return Err(refused("an entry of a push has n 0, a plain body, and 1 to 262,144 bytes"));
+        }
+        let [body] = bodies else { return Err(refused("a data message of a push has one body")) };
+        if body.len() as u64 != body_length {
+            return Err(refused("a body's length differs from the header"));
+        }
+        let cost = length.max(PIECE_COST_MIN);
+        let Some(credit) = self.credit.checked_sub(cost) else { return Err(refused("more than the credit")) };
+        match self.missing.front_mut() {
+            Some(next) if next.offset == offset && length <= next.length => {
+                next.offset += length;
+                next.length -= length;
+                if next.length == 0 {
+                    self.missing.pop_front();
+                }
+            }
+            _ => return Err(refused("a piece that isn't the next one that the server lacks")),
+        }
+        self.credit = credit;
+        let data = if body.len() < COPIED_BELOW_BYTES { Bytes::copy_from_slice(body) } else { body.clone() };
+        Ok(PushWrite { offset, data, credit: cost })
+    }
+}
+
+fn refused(message: &str) -> Failure {
+    Failure::new(ErrorCode::BadRequest, message)
+}
+
+/// The ranges of a file of this size that aren't among these, which ascend.
+fn missing(have: &[Range], size: u64) -> VecDeque<Range> {
+    let mut missing = VecDeque::new();
+    let mut at = 0;
+    let end = Range { offset: size, length: 0 };
+    for range in have.iter().chain([&end]) {
+        if range.offset > at {
+            missing.push_back(Range { offset: at, length: range.offset - at });
+        }
+        at = at.max(range.end());
+    }
+    missing
+}
