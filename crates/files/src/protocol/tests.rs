@@ -330,7 +330,7 @@ fn requests_that_are_wrong_are_answered_with_their_id() {
         let error = Request::decode(json.as_bytes()).unwrap_err();
         assert_eq!((error.id, error.code), (Some(9), ErrorCode::BadRequest), "{json:.80}");
     }
-    let unknown = Request::decode(br#"{"op":"push","id":9}"#).unwrap_err();
+    let unknown = Request::decode(br#"{"op":"later","id":9}"#).unwrap_err();
     assert_eq!((unknown.id, unknown.code), (Some(9), ErrorCode::Unsupported));
     let nested = "[".repeat(100_000);
     assert!(Request::decode(format!(r#"{{"op":"list","id":9,"x":{nested}"#).as_bytes()).is_err());

@@ -368,6 +368,7 @@ impl Play {
             }
             Request::Hello
             | Request::Follow(_)
+            | Request::Push(_)
             | Request::Credit { .. }
             | Request::Cancel { .. }
             | Request::Confirm(_) => {}

@@ -47,12 +47,6 @@ impl Pushes {
         self.0.len() < PUSHES_MAX
     }
 
-    /// Credit of all of them.
-    #[cfg(test)]
-    pub(super) fn credit(&self) -> u64 {
-        self.0.iter().map(|push| push.credit).sum()
-    }
-
     pub(super) fn push<F>(&mut self, ticket: Ticket, envelope: Envelope, request: PushRequest, shared: &mut Shared<F>) {
         let id = request.id;
         // Half of what is left, so that there is something for the next one.

@@ -136,7 +136,7 @@ impl SimServer {
                 self.confirmed.extend(confirm.files);
                 Vec::new()
             }
-            Request::Hello | Request::Follow(_) => Vec::new(),
+            Request::Hello | Request::Follow(_) | Request::Push(_) => Vec::new(),
         }
     }
 
