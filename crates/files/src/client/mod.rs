@@ -24,10 +24,10 @@ pub use disk::Modes;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use disk::fuzz_partial_state;
+pub(crate) use disk::{Disk, DiskOptions};
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use follow::fuzz_follow_record;
-pub(crate) use disk::{Disk, DiskOptions};
 pub use get::{Destination, GetError, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
 pub use listing::{ListOptions, list};
 pub use towpath_blocking::CancelToken;
