@@ -69,11 +69,11 @@ impl ClientKeyArgs {
     pub fn hint(&self) -> Option<&'static str> {
         if self.server_key.is_some() {
             return Some(
-                "is --server-key what `tow key show` prints there, and does it admit this key? Its log names keys that it refuses",
+                "has it the key that --server-key says (`tow key show` prints it there), and does it admit this one? Its log names keys that it refuses",
             );
         }
         self.is_known.get().then_some(
-            "its key is from `tow trust list`: has its operator changed it, and does it admit this key? Its log names keys that it refuses",
+            "has it the key that `tow trust list` says, or has its operator changed it, and does it admit this one? Its log names keys that it refuses",
         )
     }
 

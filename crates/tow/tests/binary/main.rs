@@ -35,6 +35,7 @@ mod other_users;
 mod paths;
 mod pipes;
 mod pushing;
+mod refused_keys;
 mod replies;
 mod requests;
 mod serving;
