@@ -118,6 +118,8 @@ pub struct Summary {
     pub received_bytes: u64,
     /// Bytes of partial files that were resumed, and not received again.
     pub resumed_bytes: u64,
+    /// Bytes of older files that were in place, and not received.
+    pub reused_bytes: u64,
     /// Files that existed.
     pub skipped: u64,
     /// Duration in seconds.
@@ -466,6 +468,7 @@ fn summary(totals: Totals, verify: bool, warnings: Vec<String>, begun: Instant) 
         bytes: totals.bytes,
         received_bytes: totals.received_bytes,
         resumed_bytes: totals.resumed_bytes,
+        reused_bytes: totals.reused_bytes,
         skipped: totals.skipped,
         seconds: begun.elapsed().as_secs_f64(),
         verified: verify && is_any_verified && totals.verified >= sent && (totals.failed == 0 || totals.files > 0),

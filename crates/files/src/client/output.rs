@@ -110,6 +110,7 @@ pub(super) fn answer_without_effect(command: DiskCommand) -> Option<DiskReport> 
             DiskReport::Small { file: small.file, credit: small.credit, result: Ok(SmallOutcome::Installed) }
         }
         DiskCommand::Write { content, part, .. } => part.written(content, Ok(Vec::new())),
+        DiskCommand::Reuse { content, .. } => DiskReport::Reused { content, result: Ok(Vec::new()) },
         DiskCommand::Zeros { content, offset, length, credit, .. } => {
             DiskReport::Written { content, offset, length, credit, result: Ok(Vec::new()) }
         }

@@ -44,6 +44,7 @@ impl FakeDisk {
                     1 => Ok(Found::Same { touch: true }),
                     2 => Ok(Found::SameSize(Digest([7; 32]))),
                     3 => Err(failed()),
+                    4 => Ok(Found::Older { bytes: 3 << 20 }),
                     _ => Ok(Found::Nothing),
                 };
                 DiskReport::Inspected { file, found }
@@ -80,6 +81,10 @@ impl FakeDisk {
             DiskCommand::Zeros { content, leaf, offset, length, credit } => {
                 let result = self.write(content, leaf, offset, length, None);
                 DiskReport::Written { content, offset, length, credit, result }
+            }
+            DiskCommand::Reuse { content, leaves } => {
+                let result = self.reuse(content, &leaves);
+                DiskReport::Reused { content, result }
             }
             DiskCommand::Install { file, content } => {
                 self.check(content);
@@ -148,6 +153,18 @@ impl FakeDisk {
         }
         assert!(data.is_none() || whole.len() <= 1);
         Ok(whole)
+    }
+
+    /// Copies leaves of an older file that is all zeros.
+    fn reuse(&mut self, content: ContentKey, leaves: &[(u64, [u8; 32])]) -> Result<Vec<(u64, [u8; 32])>, DiskError> {
+        let mut copied = Vec::new();
+        for &(leaf, value) in leaves {
+            let (offset, length) = self.contents[&content].leaves.range(leaf).expect("a leaf of the file");
+            copied.extend(
+                self.write(content, leaf, offset, length, None)?.into_iter().filter(|whole| *whole == (leaf, value)),
+            );
+        }
+        Ok(copied)
     }
 
     /// Checks that what is installed has its digest.

@@ -331,6 +331,9 @@ fn describe(summary: &Summary) -> String {
     if summary.resumed_bytes > 0 {
         line += &format!("; {} resumed", human_bytes(summary.resumed_bytes));
     }
+    if summary.reused_bytes > 0 {
+        line += &format!("; {} reused", human_bytes(summary.reused_bytes));
+    }
     if summary.skipped > 0 {
         // Not all of them may have been compared by digest.
         let how = if summary.verified_files >= summary.files { "verified" } else { "by size and time" };
@@ -375,6 +378,7 @@ fn summary_object(summary: &Summary) -> serde_json::Value {
         "bytes": summary.bytes,
         "received_bytes": summary.received_bytes,
         "resumed_bytes": summary.resumed_bytes,
+        "reused_bytes": summary.reused_bytes,
         "skipped": summary.skipped,
         "failed": summary.failed,
         "seconds": summary.seconds,

@@ -30,6 +30,7 @@ mod links;
 mod local_users;
 mod logins;
 mod metadata;
+mod older_copies;
 mod one_name;
 mod other_users;
 mod paths;

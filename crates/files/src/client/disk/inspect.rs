@@ -81,6 +81,9 @@ pub(super) fn inspect(
         {
             same_size(&dir, name, cancelled)
         }
+        Some(stat) if stat.kind == FileKind::File && has_state(listed) && verify && destination.is_own(&stat) => {
+            Ok(Found::Older { bytes: stat.size })
+        }
         _ => Ok(Found::Nothing),
     }
 }

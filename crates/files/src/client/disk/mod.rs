@@ -11,6 +11,7 @@ mod metadata;
 mod notices;
 mod partial;
 mod put;
+mod reuse;
 mod state;
 mod tree_lock;
 mod worker;
@@ -46,6 +47,9 @@ use crate::root::RootError;
 
 /// Small files in one job: enough that waking a worker costs nothing, few enough that all workers are busy.
 const SMALL_JOB_FILES: usize = 64;
+
+/// Leaves between those of the same worker when leaves are copied.
+const REUSED_LEAVES_APART: u64 = 64;
 
 /// Jobs of small files that a worker is given ahead; beyond it files are collected until it gets to them.
 const SMALL_JOBS_AHEAD: usize = 2;
@@ -223,6 +227,13 @@ impl Disk {
             DiskCommand::Zeros { content, leaf, offset, length, credit } => {
                 if let Some(content) = self.contents.get(&content).map(Arc::clone) {
                     self.send(worker_of(&content, leaf), Job::Zeros { content, leaf, offset, length, credit });
+                }
+            }
+            DiskCommand::Reuse { content, leaves } => {
+                if let Some(content) = self.contents.get(&content).map(Arc::clone) {
+                    // Many leaves to one worker, the next ones to another.
+                    let worker = leaves.first().map_or(0, |(leaf, _)| leaf / REUSED_LEAVES_APART);
+                    self.send(worker, Job::Reuse { content, leaves });
                 }
             }
             DiskCommand::Install { file, content } => {

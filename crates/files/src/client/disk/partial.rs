@@ -340,7 +340,8 @@ fn open_log(
 fn header_of(spec: &ContentSpec) -> Header {
     Header {
         verified: spec.verify,
-        sparse: spec.version.sparse,
+        // The length doesn't show either how far it was written when leaves are copied from all over another file.
+        sparse: spec.version.sparse || spec.reuse,
         modified: spec.version.modified,
         leaves: spec.leaves,
         boot: state::boot_id(),

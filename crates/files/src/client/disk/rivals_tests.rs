@@ -51,8 +51,17 @@ impl Folder {
 fn begin(disk: &mut Disk, content: u64, resume: bool) -> ContentKey {
     let content = ContentKey(content);
     let (local, leaves) = ("f".parse().unwrap(), LeafSize::for_file(VERSION.size));
-    let spec =
-        ContentSpec { content, local, version: VERSION, leaves, verify: true, digest: None, values: None, resume };
+    let spec = ContentSpec {
+        content,
+        local,
+        version: VERSION,
+        leaves,
+        verify: true,
+        digest: None,
+        values: None,
+        resume,
+        reuse: false,
+    };
     disk.command(DiskCommand::Begin(spec));
     content
 }

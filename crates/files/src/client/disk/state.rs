@@ -19,7 +19,7 @@ pub(super) const RECORD_BYTES: usize = 48;
 const CHECK_BYTES: usize = 8;
 /// The leaf values are real, as the transfer verified.
 const FLAG_VERIFIED: u8 = 1;
-/// The file has holes: its length doesn't show how far it was written.
+/// The file has holes, or leaves of an older one: its length doesn't show how far it was written.
 const FLAG_SPARSE: u8 = 2;
 const KIND_LEAF: u8 = 1;
 const KIND_DIGEST: u8 = 2;

@@ -23,8 +23,17 @@ fn shortened_partial_file_fails_and_is_removed() {
             let version = Version { size: 3 * LEAF as u64, modified, mode: 0o644, sparse };
             let (content, leaves) = (ContentKey(2), LeafSize::for_file(version.size));
             let local = "f".parse().unwrap();
-            let spec =
-                ContentSpec { content, local, version, leaves, verify, digest: None, values: None, resume: false };
+            let spec = ContentSpec {
+                content,
+                local,
+                version,
+                leaves,
+                verify,
+                digest: None,
+                values: None,
+                resume: false,
+                reuse: false,
+            };
             let options = DiskOptions { verify, workers: 2, ..DiskOptions::default() };
             let mut disk = Disk::start(folder.path(), options, || {}).unwrap();
             disk.command(DiskCommand::Begin(spec));
@@ -72,6 +81,7 @@ fn end_does_not_wait_for_hashing() {
         digest: None,
         values: None,
         resume: false,
+        reuse: false,
     };
     let mut disk = Disk::start(folder.path(), options, || {}).unwrap();
     disk.command(DiskCommand::Begin(spec));
@@ -109,7 +119,17 @@ fn state_records_verified_and_forgotten_leaves() {
     for verify in [true, false] {
         let content = ContentKey(2);
         let (local, leaves) = ("f".parse().unwrap(), LeafSize::for_file(version.size));
-        let spec = ContentSpec { content, local, version, leaves, verify, digest: None, values: None, resume: !verify };
+        let spec = ContentSpec {
+            content,
+            local,
+            version,
+            leaves,
+            verify,
+            digest: None,
+            values: None,
+            resume: !verify,
+            reuse: false,
+        };
         let mut disk =
             Disk::start(folder.path(), DiskOptions { verify, workers: 1, ..DiskOptions::default() }, || {}).unwrap();
         disk.command(DiskCommand::Begin(spec));

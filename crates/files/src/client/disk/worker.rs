@@ -19,6 +19,7 @@ use super::inspect::{inspect, read_range};
 use super::install::{self, OpenDir};
 use super::partial::{OpenPartial, PartialFile, io_error};
 use super::put;
+use super::reuse::reuse;
 use crate::client::transfer::{ContentKey, DiskError, DiskReport, FileKey, Part, SmallFile, Version};
 use crate::digest::{Digest, Leaf, LeafHasher, LeafSize};
 use crate::path::RelPath;
@@ -55,6 +56,10 @@ pub(super) enum Job {
         offset: u64,
         length: u64,
         credit: u64,
+    },
+    Reuse {
+        content: Arc<PartialFile>,
+        leaves: Vec<(u64, Leaf)>,
     },
     Install {
         file: FileKey,
@@ -222,6 +227,10 @@ impl Worker {
             Job::Zeros { content, leaf, offset, length, credit } => {
                 let result = self.zeros(&content, leaf, offset, length);
                 DiskReport::Written { content: content.spec.content, offset, length, credit, result }
+            }
+            Job::Reuse { content, leaves } => {
+                let result = reuse(&content, &leaves, &mut self.buffer, &self.cancelled);
+                DiskReport::Reused { content: content.spec.content, result }
             }
             Job::Install { file, content } => {
                 let result = content.open().and_then(|open| install::install(&content, &open, &self.cancelled));

@@ -225,6 +225,9 @@ impl Transfer {
             if error.code == ErrorCode::Busy {
                 return self.busy_with(key, refused);
             }
+            if self.reuse_nothing(key) {
+                return Ok(());
+            }
             return self.restart(key, &refused.to_string(), error.code == ErrorCode::Changed);
         }
         let Some(fetch) = self.requests.close_fetch(id) else { return Ok(()) };

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use super::command::{ContentKey, DiskCommand, DiskError, DiskReport, FileKey, Found, SmallOutcome};
 use super::file::{Content, LeafQuery, Phase};
 use super::outcome::TransferError;
+use super::reuse::Reuse;
 use super::{RETRIES_MAX, Transfer};
 use crate::digest::{Leaf, merge_leaves};
 use crate::limits::{LEAF_VALUE_BYTES, LEAVES_PAGE_MAX};
@@ -40,6 +41,7 @@ impl Transfer {
             }
             // Of files that are pushed to a server.
             DiskReport::Checked { .. } | DiskReport::Put { .. } => Ok(()),
+            DiskReport::Reused { content, result } => self.reused(content, result),
             DiskReport::Installed { file, result: Ok(()) } => {
                 self.installed(file);
                 Ok(())
@@ -78,8 +80,10 @@ impl Transfer {
             }
             Ok(Found::SameSize(digest)) => {
                 task.local_digest = Some(digest);
-                self.fetch_again(key);
+                let bytes = task.version.size;
+                self.fetch_beside(key, bytes);
             }
+            Ok(Found::Older { bytes }) => self.fetch_beside(key, bytes),
             Ok(Found::Partial(partial)) => {
                 if partial.leaves.file_bytes() == task.version.size {
                     let content = Content::resume(fresh, &partial);
@@ -143,7 +147,9 @@ impl Transfer {
             if self.options.in_order && self.options.verify {
                 return self.ask_for_values(key);
             }
-            self.fetch_again(key);
+            if !self.ask_for_values_to_reuse(key) {
+                self.fetch_again(key);
+            }
             return Ok(());
         };
         if content.pending > 0 {
@@ -236,6 +242,7 @@ impl Transfer {
 
     /// Requests leaf values.
     pub(super) fn pump_leaves(&mut self) {
+        self.pump_reuse();
         for key in std::mem::take(&mut self.leaves_wanted) {
             let Some(task) = self.files.get_mut(key) else { continue };
             let (Phase::Leaves(query), Some(digest)) = (&mut task.phase, task.digest) else { continue };
@@ -271,17 +278,20 @@ impl Transfer {
         }
         let values = std::mem::take(&mut query.values);
         if task.digest.is_none() || merge_leaves(&values).ok() != task.digest {
+            task.reuse = Reuse::No;
             return self.restart(key, "the server's leaf values don't match its digest", false);
         }
         if self.options.in_order {
             self.values_known(key, &values);
             return Ok(());
         }
-        if let Some(content) = &task.content {
-            let wrong = |&(leaf, value): &(u64, &Leaf)| content.values.get(&leaf) != Some(value);
-            let bad = (0..).zip(&values).filter(wrong).map(|(leaf, _)| leaf).collect();
-            self.forget_leaves(key, bad);
-        }
+        let Some(content) = &task.content else {
+            self.reuse(key, values);
+            return Ok(());
+        };
+        let wrong = |&(leaf, value): &(u64, &Leaf)| content.values.get(&leaf) != Some(value);
+        let bad = (0..).zip(&values).filter(wrong).map(|(leaf, _)| leaf).collect();
+        self.forget_leaves(key, bad);
         self.fetch_again(key);
         Ok(())
     }
@@ -320,7 +330,8 @@ impl Transfer {
         self.first_name_installed(key, task.hard_link, is_skipped, digest.is_some());
         if let Some(content) = task.content {
             self.totals.unfinished_bytes -= content.written.total();
-            self.totals.resumed_bytes += content.resumed.total();
+            let there = if content.reuses { &mut self.totals.reused_bytes } else { &mut self.totals.resumed_bytes };
+            *there += content.resumed.total();
         }
         self.totals.verified += u64::from(digest.is_some());
         let (id, n) = task.last_request;
@@ -332,6 +343,6 @@ impl Transfer {
 }
 
 /// The failure of a file. A full disk ends the transfer, as no other file would fare better.
-fn full(error: DiskError) -> Result<TransferError, TransferError> {
+pub(super) fn full(error: DiskError) -> Result<TransferError, TransferError> {
     if error.full { Err(TransferError::DiskFull(error.message)) } else { Ok(TransferError::unmet(error.message)) }
 }

@@ -166,6 +166,14 @@ pub enum DiskCommand {
         /// Credit to report as free again.
         credit: u64,
     },
+    /// Copy leaves from the file in place, as far as they have these values there. At most as many as take a fraction of a second. Report:
+    /// [`DiskReport::Reused`].
+    Reuse {
+        /// The content.
+        content: ContentKey,
+        /// Their numbers and values.
+        leaves: Vec<(u64, Leaf)>,
+    },
     /// Install a content that is complete and right: mode, time and name. Report: [`DiskReport::Installed`].
     Install {
         /// The file.
@@ -249,6 +257,8 @@ pub struct ContentSpec {
     pub values: Option<Arc<[Leaf]>>,
     /// Resume [`Found::Partial`] instead of starting anew.
     pub resume: bool,
+    /// Leaves are copied from the file in place.
+    pub reuse: bool,
 }
 
 /// Result of inspecting the place of a file.
@@ -263,6 +273,11 @@ pub enum Found {
     },
     /// A file of the same size and another time, with this digest.
     SameSize(Digest),
+    /// A file of another size, which may have leaves in common with the new one.
+    Older {
+        /// Its size.
+        bytes: u64,
+    },
     /// A partial file of an earlier transfer.
     Partial(Partial),
 }
@@ -324,6 +339,13 @@ pub enum DiskReport {
         /// The leaves that this completed, and their values (zeros if nothing is verified).
         result: Result<Vec<(u64, Leaf)>, DiskError>,
     },
+    /// To [`DiskCommand::Reuse`].
+    Reused {
+        /// The content.
+        content: ContentKey,
+        /// The leaves that are now in the content, with their values.
+        result: Result<Vec<(u64, Leaf)>, DiskError>,
+    },
     /// To [`DiskCommand::Install`], [`DiskCommand::Touch`] and [`DiskCommand::HardLink`].
     Installed {
         /// The file.
@@ -355,6 +377,7 @@ impl DiskReport {
             | Self::Entry { result: Err(error), .. }
             | Self::Small { result: Err(error), .. }
             | Self::Written { result: Err(error), .. }
+            | Self::Reused { result: Err(error), .. }
             | Self::Installed { result: Err(error), .. }
             | Self::Checked { result: Err(error), .. }
             | Self::Put { result: Err(error), .. } => Some(error),

@@ -4,6 +4,7 @@ use super::command::{DiskCommand, FileKey};
 use super::file::{FileTask, LeafQuery, Phase};
 use super::outcome::{TransferError, gave_up};
 use super::requests::{Fetch, RequestState, RequestedFile};
+use super::reuse::Reuse;
 use std::time::Instant;
 
 use super::{RETRIES_MAX, Transfer};
@@ -60,7 +61,7 @@ impl Transfer {
     fn batch(&mut self, id: u32) -> (Vec<FetchFile>, Vec<RequestedFile>, DigestWish) {
         let values_first = self.options.in_order && self.options.verify;
         let mut digest = DigestWish::None;
-        let (mut files, mut asked, mut small, mut json_bytes) = (Vec::new(), Vec::new(), false, 0);
+        let (mut files, mut asked, mut kind, mut json_bytes) = (Vec::new(), Vec::new(), None, 0);
         while let Some(key) = self.waiting.front().copied() {
             let Some(task) = self.files.get_mut(key).filter(|task| matches!(task.phase, Phase::Waiting)) else {
                 self.waiting.pop_front();
@@ -69,20 +70,21 @@ impl Transfer {
             let is_small = task.version.size <= SMALL_FILE_BYTES;
             let count_max = if is_small { self.concurrency.files } else { self.concurrency.files.min(LARGE_BATCH_MAX) };
             let full = files.len() >= count_max || json_bytes >= BATCH_JSON_BYTES;
-            if !files.is_empty() && (full || is_small != small) {
-                break;
-            }
-            self.waiting.pop_front();
-            small = is_small;
-            let metadata_only = values_first && task.values.is_none();
-            digest = match self.options.verify {
+            let metadata_only = (values_first && task.values.is_none()) || matches!(task.reuse, Reuse::Possible(_));
+            let wish = match self.options.verify {
                 false => DigestWish::None,
                 // Known already: the server needn't hash it.
                 true if task.must_be.is_some() => DigestWish::None,
                 true if values_first && !metadata_only => DigestWish::None,
-                true if small || metadata_only => DigestWish::Now,
+                true if matches!(task.reuse, Reuse::Done(_)) && task.digest.is_some() => DigestWish::None,
+                true if is_small || metadata_only => DigestWish::Now,
                 true => DigestWish::Later,
             };
+            if !files.is_empty() && (full || kind != Some((is_small, wish))) {
+                break;
+            }
+            self.waiting.pop_front();
+            (kind, digest) = (Some((is_small, wish)), wish);
             let ranges = if metadata_only { Some(Vec::new()) } else { task.missing(FILE_RANGES_MAX) };
             // Base64 makes a path a third longer. Escapes in JSON make it up to six times as long, for which the server's limit has room.
             json_bytes += 64 + task.remote.as_bytes().len() * 2 + ranges.as_ref().map_or(0, |ranges| ranges.len() * 24);
@@ -107,6 +109,9 @@ impl Transfer {
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         task.restarts += 1;
         (task.digest, task.values) = (task.must_be, None);
+        if let Reuse::Done(bytes) = task.reuse {
+            task.reuse = Reuse::Possible(bytes);
+        }
         if task.restarts > RETRIES_MAX {
             let code = if is_changed { ErrorCode::Changed } else { ErrorCode::Io };
             return self.file_failed(key, TransferError::Unmet { code, message: gave_up(reason, is_changed) });
@@ -156,6 +161,10 @@ impl Transfer {
 
     /// The connection is lost: what was asked for doesn't come.
     pub(super) fn file_interrupted(&mut self, key: FileKey) -> Result<(), TransferError> {
+        let is_asked = self.files.get(key).is_some_and(|task| matches!(task.phase, Phase::Leaves(_)));
+        if is_asked && self.reuse_interrupted(key) {
+            return Ok(());
+        }
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         task.digest_pending = false;
         match &mut task.phase {
@@ -168,7 +177,12 @@ impl Transfer {
                 *query = LeafQuery::default();
                 self.leaves_wanted.push(key);
             }
-            Phase::Linking | Phase::Inspecting | Phase::Waiting | Phase::Installing | Phase::Touching => {}
+            Phase::Linking
+            | Phase::Inspecting
+            | Phase::Waiting
+            | Phase::Reusing(_)
+            | Phase::Installing
+            | Phase::Touching => {}
         }
         Ok(())
     }

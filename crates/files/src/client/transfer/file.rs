@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::command::{ContentKey, Partial, Version};
+use super::reuse::Reuse;
 use crate::client::ranges::RangeSet;
 use crate::digest::{Digest, Leaf, LeafSize};
 use crate::path::RelPath;
@@ -22,8 +23,10 @@ pub(super) enum Phase {
     Requested,
     /// All has arrived; writes may be pending, or the digest may be to come.
     Arrived,
-    /// Its leaf values are requested: to find the leaves that are wrong, or before its content is fetched in order.
+    /// Its leaf values are requested: to find the leaves that are wrong, or before its content is fetched.
     Leaves(LeafQuery),
+    /// The disk copies leaves of the file in place that have these values. Empty once it was told of all.
+    Reusing(Vec<Leaf>),
     /// The disk installs it.
     Installing,
     /// Complete; the disk sets its mode and time.
@@ -58,6 +61,7 @@ pub(super) struct FileTask {
     pub(super) delivered: bool,
     /// Digest of the existing file, which has another time.
     pub(super) local_digest: Option<Digest>,
+    pub(super) reuse: Reuse,
     pub(super) content: Option<Content>,
     pub(super) phase: Phase,
     /// The fetch that last asked for it, and its number there.
@@ -84,6 +88,7 @@ impl FileTask {
             values: None,
             delivered: false,
             local_digest: None,
+            reuse: Reuse::No,
             content: None,
             phase,
             last_request: (0, 0),
@@ -120,7 +125,9 @@ pub(super) struct Content {
     pub(super) begun: bool,
     /// Resumes a partial file.
     pub(super) resumes: bool,
-    /// The resumed ranges that are still believed to be right.
+    /// Has leaves of the file in place.
+    pub(super) reuses: bool,
+    /// The ranges that were there, and are still believed to be right.
     pub(super) resumed: RangeSet,
     pub(super) written: RangeSet,
     /// Values of complete leaves.
@@ -135,6 +142,7 @@ impl Content {
             key,
             begun: false,
             resumes: false,
+            reuses: false,
             resumed: RangeSet::default(),
             written: RangeSet::default(),
             values: BTreeMap::new(),
@@ -157,6 +165,24 @@ impl Content {
         content.resumed = content.written.clone();
         content.resumes = content.resumed.total() > 0;
         content
+    }
+
+    /// Takes leaves of the file in place.
+    pub(super) fn reusing(key: ContentKey) -> Self {
+        Self { reuses: true, ..Self::new(key) }
+    }
+
+    /// Takes leaves that were copied from the file in place: how many bytes.
+    pub(super) fn take_leaves(&mut self, leaves: LeafSize, copied: Vec<(u64, Leaf)>) -> u64 {
+        let mut bytes = 0;
+        for (leaf, value) in copied {
+            if let Ok((offset, length)) = leaves.range(leaf) {
+                bytes += self.written.insert(offset, length);
+                self.resumed.insert(offset, length);
+                self.values.insert(leaf, value);
+            }
+        }
+        bytes
     }
 
     /// Forgets a leaf, so that it is fetched again: how many bytes of it were written.

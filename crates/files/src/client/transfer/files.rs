@@ -106,6 +106,7 @@ impl FileTable {
             digest: task.digest,
             values: task.values.clone(),
             resume: content.resumes,
+            reuse: content.reuses,
         };
         Some((content.key, Some(spec)))
     }

@@ -16,7 +16,7 @@
 //! `files` (the files that aren't over), `hard_links` (files with several names), `requests` (what the server hasn't finished), `credit`,
 //! `concurrency`, `retry`, `acks`. What joins them are the methods of `Transfer`: here what the driver calls, in
 //! `entries` what a source yields, in `fetching` what is asked for, in `answers` and `pieces` what the server sends,
-//! in `checking` what the disk reports, in `in_order` what differs for an output that is written in order. Whatever
+//! in `checking` what the disk reports, in `reuse` what is copied of older files, in `in_order` what differs for an output that is written in order. Whatever
 //! happened, `Transfer::pump` then does what has become possible.
 
 mod acks;
@@ -37,6 +37,7 @@ mod outcome;
 mod pieces;
 mod requests;
 mod retry;
+mod reuse;
 #[cfg(test)]
 mod tests;
 
@@ -62,6 +63,7 @@ use listing::Listing;
 use pieces::Piece;
 use requests::Requests;
 use retry::RetryQueue;
+use reuse::ReuseQueue;
 
 use super::assembler::Inbound;
 use super::idle_timer::{IdleTimer, is_of_no_use};
@@ -162,6 +164,7 @@ pub struct Transfer {
     retry: RetryQueue,
     /// Files whose leaves are to be requested.
     leaves_wanted: Vec<FileKey>,
+    reuse_queue: ReuseQueue,
     credit: Credit,
     tree: Tree,
     space: Option<Space>,
@@ -202,6 +205,7 @@ impl Transfer {
             concurrency: Concurrency::default(),
             retry: RetryQueue::default(),
             leaves_wanted: Vec::new(),
+            reuse_queue: ReuseQueue::default(),
             credit: Credit::new(options.window_bytes, options.chunk_bytes),
             tree: Tree::default(),
             space: None,
@@ -261,6 +265,7 @@ impl Transfer {
         }
         self.listing.interrupted();
         self.requests.lost();
+        self.reuse_queue.interrupted();
         self.abort_piece();
         for key in self.files.keys() {
             if let Err(error) = self.file_interrupted(key) {

@@ -113,6 +113,8 @@ pub struct Totals {
     pub received_bytes: u64,
     /// Bytes of partial files that were resumed, and not received again.
     pub resumed_bytes: u64,
+    /// Bytes of older files that were in place, and not received.
+    pub reused_bytes: u64,
     /// Files that existed.
     pub skipped: u64,
     /// Files compared with their digest.

@@ -224,7 +224,7 @@ impl Transfer {
         }
     }
 
-    fn count_pending(&mut self, key: FileKey) {
+    pub(super) fn count_pending(&mut self, key: FileKey) {
         if let Some(content) = self.files.get_mut(key).and_then(|task| task.content.as_mut()) {
             content.pending += 1;
         }

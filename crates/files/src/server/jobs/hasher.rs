@@ -2,7 +2,7 @@
 //!
 //! The state of a cancelled hash is kept for a while: a file that takes longer than clients wait is hashed in the end all the same.
 
-use crate::digest::{DigestCache, Digested, FileHasher, FileKey, HashError};
+use crate::digest::{Digest, DigestCache, Digested, FileHasher, FileKey, HashError};
 use crate::root::FileStat;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -17,17 +17,22 @@ const KEPT_MAX: usize = 64;
 /// Their memory, in bytes: that of a file of 1 TiB may take half of it.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
+/// Memory of the leaves of files that were hashed just after a change, in bytes: of 256 files of 1 GiB.
+const FRESH_BYTES_MAX: usize = 8 << 20;
+
 /// The digest cache, and hashes that were cancelled half-way.
 #[derive(Debug)]
 pub(crate) struct Hasher {
     pub(crate) cache: DigestCache,
     /// Oldest first.
     cancelled: Mutex<VecDeque<FileHasher>>,
+    /// What the cache doesn't take, since the file may change again without a change of its times. Oldest first.
+    fresh: Mutex<VecDeque<(FileKey, Arc<Digested>)>>,
 }
 
 impl Hasher {
     pub(crate) fn new(cache: DigestCache) -> Hasher {
-        Hasher { cache, cancelled: Mutex::default() }
+        Hasher { cache, cancelled: Mutex::default(), fresh: Mutex::default() }
     }
 
     /// Hashes the next slice of a file. None: call this again with the same `progress`, which is None at first. Blocks.
@@ -46,7 +51,9 @@ impl Hasher {
             Ok(true) => {
                 let began = hasher.began();
                 let digested = Arc::new(hasher.finish(file)?);
-                self.cache.remember(stat, Arc::clone(&digested), began);
+                if !self.cache.remember(stat, Arc::clone(&digested), began) {
+                    self.keep_fresh(FileKey::from(stat), Arc::clone(&digested));
+                }
                 Ok(Some(digested))
             }
             Ok(false) => {
@@ -59,6 +66,35 @@ impl Hasher {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// The leaves of a file, if it was hashed not long ago and had this digest then. They merge to it, so they are right whatever became of the
+    /// file.
+    pub(crate) fn leaves(&self, stat: &FileStat, digest: Digest) -> Option<Arc<Digested>> {
+        let key = FileKey::from(stat);
+        let cached = self.cache.lookup(stat).filter(|known| known.digest == digest);
+        let fresh = || {
+            let fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+            let found = fresh.iter().rev().find(|(of, known)| *of == key && known.digest == digest);
+            found.map(|(_, known)| Arc::clone(known))
+        };
+        cached.or_else(fresh)
+    }
+
+    /// Keeps the leaves of a file that has just changed: many clients are about to ask for them.
+    fn keep_fresh(&self, key: FileKey, digested: Arc<Digested>) {
+        let bytes = |digested: &Digested| size_of_val(&*digested.leaves);
+        if digested.leaves.len() < 2 || bytes(&digested) > FRESH_BYTES_MAX {
+            return;
+        }
+        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        fresh.retain(|(of, _)| *of != key);
+        fresh.push_back((key, digested));
+        let mut all: usize = fresh.iter().map(|(_, digested)| bytes(digested)).sum();
+        while all > FRESH_BYTES_MAX {
+            let Some((_, oldest)) = fresh.pop_front() else { return };
+            all -= bytes(&oldest);
         }
     }
 

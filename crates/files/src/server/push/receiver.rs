@@ -263,6 +263,7 @@ impl Receiver {
             digest: Some(push.request.digest),
             values: None,
             resume,
+            reuse: false,
         }));
         (self.tell)(push.requester, PushTold::Begun { have });
         self.finish_if_whole(number);

@@ -12,6 +12,8 @@ use crate::protocol::control::Range;
 pub struct SimDisk {
     pub commands: VecDeque<DiskCommand>,
     pub installed: HashMap<Vec<u8>, Vec<u8>>,
+    /// Files of which leaves may be copied.
+    pub older: HashMap<Vec<u8>, Vec<u8>>,
     /// What inspecting finds; nothing without an entry.
     pub found: HashMap<Vec<u8>, Found>,
     pub free: Option<u64>,
@@ -20,6 +22,8 @@ pub struct SimDisk {
     /// Directories that were made, and those that were finished.
     pub made: HashSet<Vec<u8>>,
     pub finished: HashSet<Vec<u8>>,
+    /// The most contents that were open at a time.
+    pub open_max: usize,
     left: HashMap<Vec<u8>, Open>,
     open: HashMap<ContentKey, (ContentSpec, Open)>,
     abandoned: HashSet<ContentKey>,
@@ -140,6 +144,7 @@ impl SimDisk {
                 open.content.resize(spec.version.size as usize, 0);
                 let former = self.open.insert(spec.content, (spec, open));
                 assert!(former.is_none(), "begun twice");
+                self.open_max = self.open_max.max(self.open.len());
                 return None;
             }
             DiskCommand::NoteDigest { content, .. } => {
@@ -161,6 +166,26 @@ impl SimDisk {
             DiskCommand::Zeros { content, leaf, offset, length, credit } => {
                 let result = self.write(content, leaf, offset, &vec![0; length as usize]);
                 DiskReport::Written { content, offset, length, credit, result }
+            }
+            DiskCommand::Reuse { content, leaves } => {
+                let (spec, open) = self.open.get_mut(&content).unwrap();
+                assert!(spec.reuse);
+                let older = self.older.get(spec.local.as_bytes()).map(Vec::as_slice).unwrap_or_default();
+                let mut copied = Vec::new();
+                for (leaf, value) in leaves {
+                    let (offset, length) = spec.leaves.range(leaf).unwrap();
+                    let range = offset as usize..(offset + length) as usize;
+                    let Some(bytes) = older.get(range.clone()) else { continue };
+                    let mut hasher = LeafHasher::new(spec.leaves, leaf).unwrap();
+                    hasher.update(bytes).unwrap();
+                    if hasher.finish() == Ok(value) {
+                        open.content[range].copy_from_slice(bytes);
+                        open.written.insert(offset, length);
+                        copied.push((leaf, value));
+                    }
+                }
+                open.values.extend(copied.iter().copied());
+                DiskReport::Reused { content, result: Ok(copied) }
             }
             DiskCommand::Install { file, content } => {
                 let (spec, open) = self.open.remove(&content).unwrap();
@@ -222,6 +247,7 @@ fn content_of(command: &DiskCommand) -> Option<ContentKey> {
         DiskCommand::NoteDigest { content, .. }
         | DiskCommand::ForgetLeaves { content, .. }
         | DiskCommand::Write { content, .. }
+        | DiskCommand::Reuse { content, .. }
         | DiskCommand::Zeros { content, .. }
         | DiskCommand::Install { content, .. }
         | DiskCommand::Abandon { content }

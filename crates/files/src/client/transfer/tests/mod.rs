@@ -4,6 +4,7 @@
 mod disk;
 mod hostile;
 mod in_order;
+mod reuse;
 mod server;
 mod timeouts;
 mod world;

@@ -44,6 +44,7 @@ pub struct SimServer {
     pub is_file: bool,
     pub always_corrupt: Option<String>,
     pub always_void: Option<String>,
+    pub has_no_leaves: bool,
     /// The fetches and files in each that it takes; more are refused as busy.
     pub room: Option<(usize, usize)>,
     pub refused: usize,
@@ -181,6 +182,10 @@ impl SimServer {
     }
 
     fn leaves(&self, request: &LeavesRequest, draw: &mut Draw) -> Inbound {
+        if self.has_no_leaves {
+            let (code, message) = (ErrorCode::Unsupported, "no leaves".to_owned());
+            return control(&Reply::Error(ErrorReply { id: Some(request.id), code, message }));
+        }
         let path = String::from_utf8(request.path.as_bytes().to_vec()).unwrap();
         let Some(file) = self.files.get(&path).filter(|file| file.digest == request.digest) else {
             let (code, message) = (ErrorCode::Changed, "another file now".to_owned());
