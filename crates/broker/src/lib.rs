@@ -12,7 +12,7 @@ mod stats;
 pub mod store;
 mod transport;
 
-pub use stats::{ConnectionStats, LISTED_MAX, Stats, WorkerStats};
+pub use stats::{Activity, LISTED_MAX, PeerStats, Stats, WorkerStats, queue_json, spool_json, worker_json};
 pub use transport::Transport;
 
 /// Used by the options of brokers.

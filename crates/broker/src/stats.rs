@@ -3,9 +3,9 @@
 use crate::core::{Counters, Kind, ServiceInfo, WorkerInfo};
 use crate::store::SpoolUsage;
 use serde_json::{Value, json};
-use towpath_sockets::{Address, PeerId};
+use towpath_sockets::{Address, GonePeer, HubStats, Page, PeerId, PeerInfo};
 
-/// A broker at one moment.
+/// A broker at one moment, with a page of a list.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Stats {
@@ -13,16 +13,30 @@ pub struct Stats {
     pub requests: usize,
     /// Bytes of memory that they hold.
     pub bytes: usize,
-    /// All connections.
-    pub connections: Vec<ConnectionStats>,
+    /// Bytes of memory that they may hold.
+    pub bytes_max: usize,
+    /// Sums of all connections.
+    pub hub: HubStats,
     /// Counters since the start.
     pub counters: Counters,
     /// The spool for large bodies.
     pub spool: SpoolUsage,
-    /// Services, with their queues; at most [`LISTED_MAX`].
-    pub services: Vec<ServiceInfo>,
-    /// Workers; at most [`LISTED_MAX`].
-    pub workers: Vec<WorkerStats>,
+    /// The number of services.
+    pub service_count: usize,
+    /// The number of workers.
+    pub worker_count: usize,
+    /// Requests are written to a journal.
+    pub is_journalled: bool,
+    /// The journal can't be written at the moment.
+    pub has_storage_failed: bool,
+    /// Connections: [`Wanted::Peers`](towpath_sockets::Wanted::Peers).
+    pub peers: Page<PeerStats>,
+    /// Connections that have ended: [`Wanted::Gone`](towpath_sockets::Wanted::Gone).
+    pub gone: Page<GonePeer>,
+    /// Services, with their queues: [`Wanted::Services`](towpath_sockets::Wanted::Services).
+    pub services: Page<ServiceInfo>,
+    /// Workers: [`Wanted::Workers`](towpath_sockets::Wanted::Workers).
+    pub workers: Page<WorkerStats>,
 }
 
 /// Services, or workers, in one list: more would hold up everybody while they are listed.
@@ -31,75 +45,41 @@ pub const LISTED_MAX: usize = 10_000;
 /// A connection.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct ConnectionStats {
-    /// For [`Handle::disconnect`](crate::server::Handle::disconnect).
-    pub id: PeerId,
-    /// Where it really is.
-    pub address: Option<Address>,
-    /// Bytes of memory queued for it.
-    pub queued_bytes: usize,
+pub struct PeerStats {
+    /// The connection itself.
+    pub info: PeerInfo,
+    /// What it does.
+    pub activity: Activity,
+}
+
+/// What a connection does.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Activity {
+    /// Its protocol, or dialect of Majordomo; `None` before its first message.
+    pub protocol: Option<String>,
+    /// It has introduced itself as a client or a worker.
+    pub has_role: bool,
+    /// Of a client: requests whose outcome it hasn't confirmed.
+    pub requests: usize,
+    /// Of a worker.
+    pub worker: Option<WorkerInfo>,
 }
 
 /// A worker, and where it is.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WorkerStats {
+    /// Its connection.
+    pub id: Option<PeerId>,
     /// State of the worker.
     pub worker: WorkerInfo,
     /// Where it really is.
     pub address: Option<Address>,
 }
 
-impl Stats {
-    /// As one JSON object. Services, workers and the spool are as `mmi.queue`, `mmi.workers` and `mmi.spool` tell them.
-    pub fn to_json(&self) -> Value {
-        let Counters {
-            accepted,
-            duplicates,
-            refused,
-            dispatched,
-            requeued,
-            replied,
-            failed,
-            late_replies,
-            lost_parts,
-            given_up,
-            dead_letters,
-        } = self.counters;
-        json!({
-            "requests": self.requests,
-            "bytes": self.bytes,
-            "connections": self.connections.iter().map(connection_json).collect::<Vec<_>>(),
-            "counters": {
-                "accepted": accepted,
-                "duplicates": duplicates,
-                "refused": refused,
-                "dispatched": dispatched,
-                "requeued": requeued,
-                "replied": replied,
-                "failed": failed,
-                "late_replies": late_replies,
-                "lost_parts": lost_parts,
-                "given_up": given_up,
-                "dead_letters": dead_letters,
-            },
-            "spool": spool_json(&self.spool),
-            "services": self.services.iter().map(queue_json).collect::<Vec<_>>(),
-            "workers": self.workers.iter().map(worker_json).collect::<Vec<_>>(),
-        })
-    }
-}
-
-fn connection_json(connection: &ConnectionStats) -> Value {
-    json!({
-        "peer": connection.id.to_string(),
-        "address": connection.address.as_ref().map(|address| address.to_string()),
-        "queued_bytes": connection.queued_bytes,
-    })
-}
-
-/// A service and its queue.
-pub(crate) fn queue_json(service: &ServiceInfo) -> Value {
+/// A service and its queue, as `mmi.queue` tells it.
+pub fn queue_json(service: &ServiceInfo) -> Value {
     json!({
         "service": String::from_utf8_lossy(&service.name),
         "waiting": service.waiting,
@@ -110,8 +90,8 @@ pub(crate) fn queue_json(service: &ServiceInfo) -> Value {
     })
 }
 
-/// A worker.
-pub(crate) fn worker_json(WorkerStats { worker, address }: &WorkerStats) -> Value {
+/// A worker, as `mmi.workers` tells it.
+pub fn worker_json(WorkerStats { worker, address, .. }: &WorkerStats) -> Value {
     json!({
         "service": String::from_utf8_lossy(&worker.service),
         "address": address.as_ref().map(|address| address.to_string()),
@@ -121,8 +101,8 @@ pub(crate) fn worker_json(WorkerStats { worker, address }: &WorkerStats) -> Valu
     })
 }
 
-/// The room for large bodies.
-pub(crate) fn spool_json(usage: &SpoolUsage) -> Value {
+/// The spool, as `mmi.spool` tells it.
+pub fn spool_json(usage: &SpoolUsage) -> Value {
     json!({
         "bytes": usage.bytes,
         "most": usage.bytes_max,

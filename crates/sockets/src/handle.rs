@@ -3,11 +3,68 @@
 use crate::{PeerId, Waker};
 use std::fmt;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
 
 /// Controls a server with statistics `S` from any thread. Cheap to clone.
 pub struct Handle<S> {
     commands: Sender<Command<S>>,
     waker: Waker,
+}
+
+/// Longest wait for the event loop.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Entries of a page: more would hold up the event loop.
+pub const PAGE_MAX: usize = 256;
+
+/// The list that a snapshot has beside the sums: a page of entries from this number on.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// None.
+    #[default]
+    Sums,
+    /// Peers, by slot.
+    Peers(u32),
+    /// Peers that are gone, the latest first.
+    Gone(u32),
+    /// Services of a broker.
+    Services(u32),
+    /// Workers of a broker.
+    Workers(u32),
+}
+
+/// A part of a list. Entries may come and go between two pages; none that stays is missed.
+#[derive(Clone, Debug)]
+pub struct Page<T> {
+    /// Entries with their numbers, at most [`PAGE_MAX`].
+    pub entries: Vec<(u32, T)>,
+    /// The number of the next page's first entry, if there may be more.
+    pub next: Option<u32>,
+}
+
+impl<T> Page<T> {
+    /// The first of numbered entries, without those that are `None`.
+    pub fn of(numbered: impl Iterator<Item = (u32, Option<T>)>) -> Page<T> {
+        let (mut entries, mut next) = (Vec::new(), None);
+        for (index, (number, entry)) in numbered.take(PAGE_MAX).enumerate() {
+            entries.extend(entry.map(|entry| (number, entry)));
+            next = number.checked_add(1).filter(|_| index + 1 == PAGE_MAX);
+        }
+        Page { entries, next }
+    }
+
+    /// The same page with each entry replaced by as many others.
+    pub fn flat_map<U, I: IntoIterator<Item = U>>(self, mut others: impl FnMut(T) -> I) -> Page<U> {
+        let entries = self.entries.into_iter();
+        let entries = entries.flat_map(|(number, entry)| others(entry).into_iter().map(move |other| (number, other)));
+        Page { entries: entries.collect(), next: self.next }
+    }
+}
+
+impl<T> Default for Page<T> {
+    fn default() -> Page<T> {
+        Page { entries: Vec::new(), next: None }
+    }
 }
 
 /// A command for the event loop of a server.
@@ -18,8 +75,13 @@ pub enum Command<S> {
         /// Without the grace time.
         now: bool,
     },
-    /// Send the statistics.
-    Snapshot(SyncSender<S>),
+    /// Send statistics.
+    Snapshot {
+        /// The list that they are to have.
+        wanted: Wanted,
+        /// Receives them.
+        reply: SyncSender<S>,
+    },
     /// End a connection, and send whether there was one.
     Disconnect {
         /// The peer.
@@ -48,12 +110,12 @@ impl<S> Handle<S> {
         self.send(Command::Shutdown { now: true });
     }
 
-    /// Current peers, work and counters. Waits for the event loop; `None` if the server has ended.
-    pub fn snapshot(&self) -> Option<S> {
-        self.ask(Command::Snapshot)
+    /// Sums, and a page of a list. Waits for the event loop; `None` if the server has ended, or does not answer within 5 s.
+    pub fn snapshot(&self, wanted: Wanted) -> Option<S> {
+        self.ask(|reply| Command::Snapshot { wanted, reply })
     }
 
-    /// Ends a connection; the peer is told the reason. False if there is no such peer any more.
+    /// Ends a connection; the peer is told the reason. False if there is no such peer any more, or the server doesn't answer.
     pub fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
         self.ask(|was_there| Command::Disconnect { peer, reason: reason.to_owned(), was_there }).unwrap_or(false)
     }
@@ -72,7 +134,7 @@ impl<S> Handle<S> {
     fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command<S>) -> Option<T> {
         let (sender, receiver) = sync_channel(1);
         self.send(command(sender));
-        receiver.recv().ok()
+        receiver.recv_timeout(ANSWER_TIMEOUT).ok()
     }
 }
 

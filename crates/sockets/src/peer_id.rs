@@ -1,6 +1,8 @@
 //! Names of connected peers.
 
 use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
 
 /// Names a peer of one [`crate::Hub`] while it is connected. Never used again for another peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +28,16 @@ impl PeerId {
 
     pub(crate) fn from_token(token: u64) -> PeerId {
         PeerId { slot: token as u32, generation: (token >> 32) as u32 }
+    }
+}
+
+impl FromStr for PeerId {
+    type Err = ParseIntError;
+
+    /// Parses what [`fmt::Display`] writes.
+    fn from_str(text: &str) -> Result<PeerId, ParseIntError> {
+        let (slot, generation) = text.split_once('.').unwrap_or((text, ""));
+        Ok(PeerId { slot: slot.parse()?, generation: generation.parse()? })
     }
 }
 

@@ -218,6 +218,12 @@ impl Services {
         self.slab.iter().map(|(key, service)| (key as ServiceKey, service))
     }
 
+    /// Services from this number on.
+    pub fn iter_from(&self, number: ServiceKey) -> impl Iterator<Item = (ServiceKey, &Service)> {
+        let numbers = number..self.slab.capacity() as ServiceKey;
+        numbers.filter_map(|key| self.slab.get(key as usize).map(|service| (key, service)))
+    }
+
     pub fn by_name(&self, name: &[u8]) -> Option<&Service> {
         self.find_by_name(name).map(|key| self.at(key))
     }

@@ -1,7 +1,8 @@
 //! Statistics: counters, services and workers.
 
 use super::service::Service;
-use super::{Core, Kind, Peer};
+use super::worker::Worker;
+use super::{Core, Kind, Peer, Role};
 use bytes::Bytes;
 
 /// Events since the start.
@@ -77,6 +78,44 @@ impl Service {
 }
 
 impl Core {
+    /// Services by number, from this one on.
+    pub fn services_from(&self, number: u32) -> impl Iterator<Item = (u32, ServiceInfo)> + '_ {
+        self.services.iter_from(number).map(|(key, service)| (key, service.info()))
+    }
+
+    /// Workers by number, from this one on.
+    pub fn workers_from(&self, number: u32) -> impl Iterator<Item = (u32, WorkerInfo)> + '_ {
+        self.workers.iter_from(number).map(|(key, worker)| (key, self.worker_info(worker)))
+    }
+
+    /// The worker of a connection, if it is one.
+    pub fn worker(&self, peer: Peer) -> Option<WorkerInfo> {
+        match self.roles.get(peer) {
+            Role::Worker(key) => self.workers.get(key).map(|worker| self.worker_info(worker)),
+            Role::None | Role::Client(_) => None,
+        }
+    }
+
+    fn worker_info(&self, worker: &Worker) -> WorkerInfo {
+        WorkerInfo {
+            peer: worker.peer,
+            service: self.services.at(worker.service).name.clone(),
+            kind: worker.kind,
+            credit: worker.credit,
+            held: worker.held.len,
+        }
+    }
+
+    /// Numbers of services and of workers.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.services.len(), self.workers.len())
+    }
+
+    /// Whether the journal can't be written at the moment.
+    pub fn has_storage_failed(&self) -> bool {
+        self.storage_failed
+    }
+
     /// Events since the start.
     pub fn counters(&self) -> Counters {
         self.counters
@@ -94,13 +133,7 @@ impl Core {
 
     /// All workers.
     pub fn workers(&self) -> impl Iterator<Item = WorkerInfo> + '_ {
-        self.workers.iter().map(|(_, worker)| WorkerInfo {
-            peer: worker.peer,
-            service: self.services.at(worker.service).name.clone(),
-            kind: worker.kind,
-            credit: worker.credit,
-            held: worker.held.len,
-        })
+        self.workers.iter().map(|(_, worker)| self.worker_info(worker))
     }
 
     /// The number of requests, in whatever state, and the bytes of memory of all requests and replies.

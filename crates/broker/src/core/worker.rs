@@ -87,6 +87,16 @@ impl Workers {
         self.slab.iter().map(|(key, worker)| (key as WorkerKey, worker))
     }
 
+    /// Workers from this number on.
+    pub fn iter_from(&self, number: WorkerKey) -> impl Iterator<Item = (WorkerKey, &Worker)> {
+        let numbers = number..self.slab.capacity() as WorkerKey;
+        numbers.filter_map(|key| self.slab.get(key as usize).map(|worker| (key, worker)))
+    }
+
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
     /// Takes the workers whose rest has ended, and updates `next_rest_end`.
     pub fn take_rested(&mut self, now: Millis) -> Vec<WorkerKey> {
         let mut rested = Vec::new();

@@ -28,6 +28,17 @@ pub(super) enum PeerProtocol {
     StockWorker(Dialect),
 }
 
+impl PeerProtocol {
+    /// Its name, for people.
+    pub(super) fn name(self) -> Option<String> {
+        match self {
+            PeerProtocol::Nothing => None,
+            PeerProtocol::NumberedClient | PeerProtocol::NumberedWorker => Some("numbered".to_owned()),
+            PeerProtocol::StockClient(dialect) | PeerProtocol::StockWorker(dialect) => Some(dialect.to_string()),
+        }
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Connection<W: BodySink> {
@@ -214,9 +225,10 @@ impl<W: BodySink> Connections<W> {
         connection.is_some_and(|connection| !connection.batch.is_empty())
     }
 
-    /// The ids of all.
-    pub fn ids(&self) -> impl Iterator<Item = PeerId> + '_ {
-        self.slots.iter().flatten().filter(|connection| !connection.is_gone).map(|connection| connection.id)
+    /// The protocol of a connection that is there.
+    pub fn protocol_of(&self, id: PeerId) -> Option<PeerProtocol> {
+        let connection = self.slots.get(id.slot() as usize)?.as_deref()?;
+        (connection.id == id && !connection.is_gone).then_some(connection.protocol)
     }
 
     /// The id of a peer.

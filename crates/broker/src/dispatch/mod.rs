@@ -23,7 +23,7 @@ mod slow_consumers;
 
 use crate::core::{Core, Millis, QueuedAction, Settings, WorkerInfo};
 use crate::services::Services;
-use crate::stats::{ConnectionStats, LISTED_MAX, Stats, WorkerStats};
+use crate::stats::{Activity, Stats, WorkerStats};
 use crate::store::{Recovered, Store};
 use crate::transport::Transport;
 use connection::Connections;
@@ -35,7 +35,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 use towpath_requests::numbered::Extent;
-use towpath_sockets::{Authenticator, PeerId};
+use towpath_sockets::{Authenticator, Page, PeerId, Wanted};
 
 /// A broker, but for its sockets and its disk.
 pub struct Dispatch<T, S: Store> {
@@ -154,27 +154,47 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         self.services.end_round(now);
     }
 
-    /// Statistics for an operator.
-    pub fn stats(&self) -> Stats {
-        let (core, transport) = (&self.core, &self.transport);
-        let (requests, bytes) = core.load();
-        let worker = |worker: WorkerInfo| {
-            let address = self.connections.id_of(worker.peer).and_then(|id| transport.address(id));
-            WorkerStats { worker, address }
-        };
-        let connection = |id| {
-            let queued_bytes = transport.queued(id).memory_bytes;
-            ConnectionStats { id, address: transport.address(id), queued_bytes }
-        };
-        Stats {
+    /// Statistics for an operator, but for those of connections.
+    pub fn stats(&self, wanted: Wanted) -> Stats {
+        let core = &self.core;
+        let ((requests, bytes), (service_count, worker_count)) = (core.load(), core.counts());
+        let mut stats = Stats {
             requests,
             bytes,
-            connections: self.connections.ids().map(connection).collect(),
+            bytes_max: core.settings().bytes_max,
             counters: core.counters(),
             spool: self.store.spool_usage(),
-            services: core.services().take(LISTED_MAX).collect(),
-            workers: core.workers().take(LISTED_MAX).map(worker).collect(),
+            service_count,
+            worker_count,
+            is_journalled: core.settings().journal,
+            has_storage_failed: core.has_storage_failed(),
+            ..Stats::default()
+        };
+        match wanted {
+            Wanted::Services(from) => {
+                stats.services = Page::of(core.services_from(from).map(|(number, service)| (number, Some(service))));
+            }
+            Wanted::Workers(from) => {
+                let worker = |worker: WorkerInfo| {
+                    let id = self.connections.id_of(worker.peer);
+                    WorkerStats { worker, id, address: id.and_then(|id| self.transport.address(id)) }
+                };
+                stats.workers = Page::of(core.workers_from(from).map(|(number, info)| (number, Some(worker(info)))));
+            }
+            Wanted::Sums | Wanted::Peers(_) | Wanted::Gone(_) => {}
         }
+        stats
+    }
+
+    /// What a connection does; `None` if it isn't there.
+    pub fn activity(&self, id: PeerId) -> Option<Activity> {
+        let (core, peer) = (&self.core, id.slot());
+        Some(Activity {
+            protocol: self.connections.protocol_of(id)?.name(),
+            has_role: core.has_role(peer),
+            requests: core.outstanding(peer),
+            worker: core.worker(peer),
+        })
     }
 
     /// Takes no more requests from now on. Workers may finish what they have.

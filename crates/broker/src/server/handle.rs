@@ -2,10 +2,10 @@
 
 use super::sockets::Sockets;
 use crate::dispatch::Dispatch;
-use crate::stats::Stats;
+use crate::stats::{PeerStats, Stats};
 use crate::store::JournalStore;
 use std::sync::mpsc::Receiver;
-use towpath_sockets::{Command, Waker};
+use towpath_sockets::{Command, Page, Waker, Wanted};
 
 /// Controls a broker from any thread.
 pub type Handle = towpath_sockets::Handle<Stats>;
@@ -31,23 +31,39 @@ impl Control {
         self.handle.clone()
     }
 
-    /// Carries out what handles want. Called in each turn of the event loop.
+    /// Carries out a command of handles. Called in each turn of the event loop.
     pub fn turn(&mut self, dispatch: &mut Dispatch<Sockets, JournalStore>) {
-        while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::Shutdown { now } => {
-                    self.is_shutdown = true;
-                    self.at_once |= now;
-                }
-                Command::Snapshot(reply) => {
-                    let _ = reply.send(dispatch.stats());
-                }
-                Command::Disconnect { peer, reason, was_there } => {
-                    let _ = was_there.send(dispatch.disconnect(peer, &reason));
-                }
+        let Ok(command) = self.commands.try_recv() else { return };
+        match command {
+            Command::Shutdown { now } => {
+                self.is_shutdown = true;
+                self.at_once |= now;
+            }
+            Command::Snapshot { wanted, reply } => {
+                let _ = reply.send(stats(dispatch, wanted));
+            }
+            Command::Disconnect { peer, reason, was_there } => {
+                let _ = was_there.send(dispatch.disconnect(peer, &reason));
             }
         }
+        // One a turn: others may wait.
+        self.handle.wake();
     }
+}
+
+fn stats(dispatch: &Dispatch<Sockets, JournalStore>, wanted: Wanted) -> Stats {
+    let hub = &dispatch.transport.hub;
+    let mut stats = Stats { hub: hub.stats(), ..dispatch.stats(wanted) };
+    match wanted {
+        Wanted::Peers(from) => {
+            let peer =
+                |id| Some(PeerStats { info: hub.peer(id)?, activity: dispatch.activity(id).unwrap_or_default() });
+            stats.peers = Page::of(hub.peers_from(from).map(|id| (id.slot(), peer(id))));
+        }
+        Wanted::Gone(from) => stats.gone = hub.gone_from(from),
+        Wanted::Sums | Wanted::Services(_) | Wanted::Workers(_) => {}
+    }
+    stats
 }
 
 #[cfg(test)]
@@ -56,7 +72,7 @@ mod tests {
     use crate::server::{Broker, BrokerOptions};
     use bytes::Bytes;
     use std::time::{Duration, Instant};
-    use towpath_sockets::{Event, Frame, Hub, HubOptions, SocketType};
+    use towpath_sockets::{Event, Frame, Hub, HubOptions, SocketType, Wanted};
 
     #[test]
     fn handle_shows_disconnects_and_ends() {
@@ -75,25 +91,33 @@ mod tests {
                     worker.send(peer, ready.into_iter().map(Frame::Bytes).collect()).unwrap();
                 }
             }
-            let stats = handle.snapshot().unwrap();
-            if !stats.workers.is_empty() {
+            let stats = handle.snapshot(Wanted::Peers(0)).unwrap();
+            if stats.peers.entries.first().is_some_and(|(_, peer)| peer.activity.worker.is_some()) {
                 break stats;
             }
         };
-        assert_eq!((stats.connections.len(), stats.services.len()), (1, 1));
-        let json = stats.to_json();
-        assert_eq!((&json["services"][0]["service"], &json["workers"][0]["held"]), (&"work".into(), &0.into()));
-        assert!(json["connections"][0]["address"].is_string(), "{json}");
-        assert!(handle.disconnect(stats.connections[0].id, "for a test"));
+        assert_eq!((stats.hub.peers, stats.service_count, stats.worker_count), (1, 1, 1));
+        let (info, activity) = (&stats.peers.entries[0].1.info, &stats.peers.entries[0].1.activity);
+        assert_eq!((activity.protocol.as_deref(), activity.has_role, activity.requests), (Some("MDP/0.1"), true, 0));
+        let services = handle.snapshot(Wanted::Services(0)).unwrap().services;
+        assert_eq!(
+            (&services.entries[0].1.name[..], services.entries[0].1.workers, services.next),
+            (&b"work"[..], 1, None)
+        );
+        let workers = handle.snapshot(Wanted::Workers(0)).unwrap().workers;
+        assert_eq!((workers.entries[0].1.worker.held, workers.entries[0].1.address.as_ref()), (0, Some(&info.address)));
+        assert!(handle.disconnect(info.id, "for a test"));
         while !is_gone {
             assert!(start.elapsed() < Duration::from_secs(60), "the worker is still connected");
             worker.poll(Some(Duration::from_millis(5))).unwrap();
             is_gone = std::iter::from_fn(|| worker.next_event()).any(|event| matches!(event, Event::Gone { .. }));
         }
-        assert!(!handle.disconnect(stats.connections[0].id, "once more"));
-        assert!(handle.snapshot().unwrap().workers.is_empty());
+        assert!(!handle.disconnect(info.id, "once more"));
+        let stats = handle.snapshot(Wanted::Gone(0)).unwrap();
+        assert_eq!((stats.worker_count, stats.gone.entries[0].1.id), (0, info.id));
+        assert!(stats.gone.entries[0].1.reason.contains("for a test"), "{stats:?}");
         handle.shutdown();
         running.join().unwrap().unwrap();
-        assert!(handle.snapshot().is_none());
+        assert!(handle.snapshot(Wanted::Sums).is_none());
     }
 }

@@ -132,8 +132,8 @@ impl Lists {
 impl<T: Transport, S> Broker<'_, T, S> {
     /// A worker, and where it is.
     pub fn worker_stats(&self, worker: WorkerInfo) -> WorkerStats {
-        let address = (self.peer_id)(worker.peer).and_then(|id| self.transport.address(id));
-        WorkerStats { worker, address }
+        let id = (self.peer_id)(worker.peer);
+        WorkerStats { worker, id, address: id.and_then(|id| self.transport.address(id)) }
     }
 }
 

@@ -226,23 +226,18 @@ impl Clients {
         }
     }
 
-    /// The server's statistics, without its peers'.
+    /// The server's statistics, without its connections.
     pub(super) fn stats(&self) -> Stats {
         let (pools, quotas) = (self.pool.load(), self.quotas.stats().into());
-        Stats { peers: Vec::new(), counters: self.counters, pools, quotas }
+        Stats { counters: self.counters, pools, quotas, ..Stats::default() }
     }
 
     /// The statistics of a peer that is connected.
     pub(super) fn peer_stats(&self, info: PeerInfo) -> Option<PeerStats> {
         let session = &self.clients.get(&info.id)?.session;
         Some(PeerStats {
-            id: info.id,
-            address: info.address,
+            info,
             principal: session.principal().clone(),
-            connected: info.connected_at.elapsed(),
-            received_bytes: info.bytes_in,
-            sent_bytes: info.bytes_out,
-            queued_bytes: info.queued.memory_bytes as u64 + info.queued.external_bytes,
             credit_bytes: session.credit(),
             transfers: session.transfers(),
             queries: session.queries(),

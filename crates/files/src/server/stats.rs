@@ -1,15 +1,18 @@
 //! Statistics of a running server.
 
-use std::time::Duration;
 use towpath_blocking::PoolLoad;
-use towpath_sockets::{Address, PeerId, Principal};
+use towpath_sockets::{GonePeer, HubStats, Page, PeerInfo, Principal};
 
-/// A server at one moment. Peers are looked at in slices between turns of the event loop, so each is of its own moment.
+/// A server at one moment, with a page of a list.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Clients that are connected.
-    pub peers: Vec<PeerStats>,
+    /// Clients that are connected: [`Wanted::Peers`](towpath_sockets::Wanted::Peers).
+    pub peers: Page<PeerStats>,
+    /// Clients that are gone: [`Wanted::Gone`](towpath_sockets::Wanted::Gone).
+    pub gone: Page<GonePeer>,
+    /// Sums of all connections.
+    pub hub: HubStats,
     /// Sums since the start.
     pub counters: Counters,
     /// The threads for calls that may block, by kind of work.
@@ -22,20 +25,10 @@ pub struct Stats {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PeerStats {
-    /// For [`Handle::disconnect`](super::Handle::disconnect).
-    pub id: PeerId,
-    /// The address that the connection comes from.
-    pub address: Address,
+    /// Its connection.
+    pub info: PeerInfo,
     /// Its identity, as far as the mechanism establishes one.
     pub principal: Principal,
-    /// Since the handshake.
-    pub connected: Duration,
-    /// Bytes received, with all framing.
-    pub received_bytes: u64,
-    /// Bytes sent, with all framing.
-    pub sent_bytes: u64,
-    /// Bytes queued for it.
-    pub queued_bytes: u64,
     /// Bytes that it gave credit for and that were not sent.
     pub credit_bytes: u64,
     /// Fetches, and the first request of the plain dialect.

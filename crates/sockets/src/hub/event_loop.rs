@@ -159,6 +159,7 @@ impl Hub {
                 Budget { all: self.options.read_budget_bytes.min(allowance), small: self.read_budget.bytes() },
             );
             arrived = arrived.saturating_add(member.peer.read.bytes_in - bytes_in);
+            self.traffic.count(member);
             if let Some(range) = member.peer.write.start_prefetch() {
                 self.prefetcher.start(id, range);
             }

@@ -130,6 +130,8 @@ impl Hub {
             // What is left to say (an ERROR command) leaves now or never.
             let _ = peer.write_queued(&mut self.scratch, &mut self.events);
         }
+        self.remember_gone(&mut member, &end);
+        let peer = &mut member.peer;
         let deviations = peer.connection.deviations();
         if !deviations.is_empty() {
             let ProtocolDeviations { unknown_commands, reserved_bits } = deviations;

@@ -2,6 +2,7 @@
 
 use super::connect::{Attempt, Origin};
 use super::flow::{FlowState, reassembly::ReadPermit};
+use super::stats::Traffic;
 use crate::event::Event;
 use crate::peer::Peer;
 use crate::peer_id::PeerId;
@@ -26,6 +27,8 @@ pub(super) struct Member {
     /// In the hub's ready queue.
     pub(super) is_scheduled: bool,
     pub(super) flow: FlowState,
+    /// What the hub has counted of its bytes and messages.
+    pub(super) counted: Traffic,
 }
 
 impl Member {
@@ -41,6 +44,7 @@ impl Member {
             ends_when_sent: false,
             is_scheduled: false,
             flow: FlowState::default(),
+            counted: Traffic::default(),
         }
     }
 

@@ -19,6 +19,7 @@ mod lifecycle;
 mod logins;
 mod member;
 mod slow_logins;
+mod stats;
 
 use crate::disk::prefetch::Prefetcher;
 use crate::error::SocketError;
@@ -28,11 +29,11 @@ use crate::net::resolver::Resolver;
 use crate::net::tenant::Tenant;
 use crate::net::transport::Listener;
 use crate::options::{HubOptions, READ_AHEAD_BYTES_MAX};
+use crate::peer::End;
 use crate::peer::buffers::Pool;
 use crate::peer::opening::OpenPool;
 use crate::peer::sealing::SealPool;
 use crate::peer::table::Table;
-use crate::peer::{End, PeerInfo};
 use crate::peer_id::PeerId;
 use crate::unsent::Unsent;
 use crate::waker::Waker;
@@ -49,6 +50,8 @@ use member::Member;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use slow_logins::SlowLogins;
+use stats::GonePeers;
+pub use stats::{Ends, GonePeer, HubStats, Traffic};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -107,6 +110,9 @@ pub struct Hub {
     /// A buffer may have come back.
     buffer_returned: bool,
     events: VecDeque<Event>,
+    /// Of all connections.
+    traffic: Traffic,
+    gone: GonePeers,
     routing: HashMap<Bytes, PeerId>,
     next_routing_id: u32,
     /// Accepted connections by address, as tenants have them.
@@ -163,6 +169,8 @@ impl Hub {
             awaiting_buffer: VecDeque::new(),
             buffer_returned: false,
             events: VecDeque::new(),
+            traffic: Traffic::default(),
+            gone: GonePeers::default(),
             routing: HashMap::new(),
             next_routing_id: 1,
             per_address: HashMap::new(),
@@ -409,16 +417,6 @@ impl Hub {
             tracing::warn!(peer = %id, address = %peer.address, bytes, "peer disconnected in the middle of a message: {why}");
         }
         self.disconnect(id, why);
-    }
-
-    /// Facts and counters of a ready peer.
-    pub fn peer(&self, peer: PeerId) -> Option<PeerInfo> {
-        self.peers.find(peer)?.peer.info(self.config.mechanism.name())
-    }
-
-    /// All ready peers.
-    pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
-        self.peers.iter().filter(|member| member.peer.is_ready()).map(|member| member.peer.id)
     }
 
     /// The peer with that routing id.

@@ -10,9 +10,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A listening socket with a name in the file system.
+/// A listening, non-blocking socket with a name in the file system, which is removed when this is dropped, unless it is another's by then.
 #[derive(Debug)]
-pub(crate) struct IpcListener {
+pub struct IpcListener {
     socket: OwnedFd,
     path: PathBuf,
     file: FileId,
@@ -30,9 +30,34 @@ fn file_id(path: &Path) -> io::Result<FileId> {
 impl IpcListener {
     /// Listens at a path. A socket that nobody listens on any more is replaced; nothing else is.
     pub(crate) fn bind(path: &Path) -> io::Result<IpcListener> {
+        IpcListener::bind_socket(path, new_socket()?)
+    }
+
+    /// The same for this process's user alone.
+    ///
+    /// # Errors
+    /// As of bind(2); `AddrInUse` if somebody listens there.
+    pub fn bind_private(path: &Path) -> io::Result<IpcListener> {
+        let socket = new_socket()?;
+        // bind(2) gives the file the mode of the socket, so that there is no moment in which others can connect.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+        IpcListener::bind_socket(path, socket)
+    }
+
+    /// Removes a socket that a killed process has left behind. True if there was one.
+    pub fn remove_abandoned(path: &Path) -> io::Result<bool> {
         let address = SockAddr::unix(path)?;
         let _lock = FolderLock::take(path);
-        let socket = new_socket()?;
+        let is_abandoned = is_abandoned(path, &address)?;
+        if is_abandoned {
+            std::fs::remove_file(path)?;
+        }
+        Ok(is_abandoned)
+    }
+
+    fn bind_socket(path: &Path, socket: Socket) -> io::Result<IpcListener> {
+        let address = SockAddr::unix(path)?;
+        let _lock = FolderLock::take(path);
         match socket.bind(&address) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 if !is_abandoned(path, &address)? {

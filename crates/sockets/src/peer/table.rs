@@ -99,6 +99,11 @@ impl<T> Table<T> {
         self.slots.iter().filter_map(|slot| slot.peer.as_deref())
     }
 
+    /// Peers from this slot on.
+    pub(crate) fn iter_from(&self, slot: u32) -> impl Iterator<Item = &T> {
+        self.slots.get(slot as usize..).unwrap_or_default().iter().filter_map(|slot| slot.peer.as_deref())
+    }
+
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().filter_map(|slot| slot.peer.as_deref_mut())
     }
