@@ -3,14 +3,18 @@
 // They panic where standard output is closed; `cli::output` doesn't.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod admin;
 mod cli;
 mod commands;
 mod runtime;
 
+use crate::admin::List;
 use crate::cli::escape::Printable;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::eprint_line;
-use crate::commands::{broker, call, completions, demo, follow, get, key, ls, manual, password, push, serve, trust, work};
+use crate::commands::{
+    broker, call, completions, demo, follow, get, key, ls, manual, operator, password, push, serve, trust, work,
+};
 use crate::runtime::{log, rlimits, signals};
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -26,6 +30,8 @@ Requests:
   tow broker --journal /var/lib/tow            # on tcp://127.0.0.1:5555
   tow work shout -- tr a-z A-Z                 # runs `tr` for each request
   tow call shout hello                         # prints HELLO
+On the machine of a server or broker:
+  tow status                                   # what runs; tow peers, tow transfers, tow services
 
 A TIME is in seconds or has a unit: 0.5, 500ms, 2min. A SIZE is in bytes, or in K, M, G or T.
 Exit status: 0 done, 1 failed or incomplete, 2 usage, 3 deletions are held (follow), 4 not found,
@@ -63,6 +69,20 @@ enum Command {
     Work(work::Arguments),
     /// Send a request, or a load test.
     Call(call::Arguments),
+    /// Show what the servers and brokers on this machine do.
+    Status(operator::Arguments),
+    /// List who is connected.
+    Peers(operator::Arguments),
+    /// List who was connected, and why not any more.
+    Gone(operator::Arguments),
+    /// List what a file server sends, and what each transfer waits for.
+    Transfers(operator::Arguments),
+    /// List a broker's services and their queues.
+    Services(operator::ServiceArguments),
+    /// List a broker's workers.
+    Workers(operator::ServiceArguments),
+    /// Disconnect a peer.
+    Kick(operator::KickArguments),
     /// Make and show keys for encrypted connections.
     Key(key::Arguments),
     /// Make a line of a file of passwords.
@@ -128,6 +148,13 @@ fn main() -> ExitCode {
         Command::Broker(arguments) => broker::run(arguments),
         Command::Call(arguments) => call::run(arguments),
         Command::Work(arguments) => work::run(arguments),
+        Command::Status(arguments) => operator::status(&arguments),
+        Command::Peers(arguments) => operator::list(List::Peers, &arguments),
+        Command::Gone(arguments) => operator::list(List::Gone, &arguments),
+        Command::Transfers(arguments) => operator::list(List::Transfers, &arguments),
+        Command::Services(arguments) => operator::list_by_service(List::Services, &arguments),
+        Command::Workers(arguments) => operator::list_by_service(List::Workers, &arguments),
+        Command::Kick(arguments) => operator::kick(&arguments),
         Command::Key(arguments) => key::run(arguments),
         Command::Password(arguments) => password::run(arguments),
         Command::Trust(arguments) => trust::run(arguments),

@@ -56,7 +56,7 @@ const CRATES: &[Crate] = &[
         layers: "core | store transport | stats | services | dispatch | server",
         known: &[],
     },
-    Crate { folder: "crates/tow", layers: "cli | runtime | commands", known: &[] },
+    Crate { folder: "crates/tow", layers: "cli | runtime | admin | commands", known: &[] },
 ];
 
 pub fn check(tree: &Tree) -> Vec<Problem> {

@@ -15,4 +15,5 @@ pub mod location;
 pub mod output;
 pub mod passwords;
 pub mod progress;
+pub mod table;
 pub mod units;

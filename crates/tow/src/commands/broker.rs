@@ -1,5 +1,6 @@
 //! `tow broker`: an asynchronous Majordomo broker.
 
+use crate::admin::{Admin, AdminArgs, BrokerView};
 use crate::cli::endpoint::{REQUESTS_PORT, bind_endpoint};
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
@@ -66,6 +67,8 @@ pub struct Arguments {
     busy_poll: u16,
     #[command(flatten)]
     listen: ListenArgs,
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 /// Default of `--max-memory`, in bytes. Incomplete messages, backlogs of peers, connections and the allocator take more beside it.
@@ -82,7 +85,7 @@ fn default_memory() -> usize {
 }
 
 impl Arguments {
-    fn options(self) -> Result<BrokerOptions, Failure> {
+    fn options(self) -> Result<(BrokerOptions, AdminArgs), Failure> {
         let (mechanism, authenticator) = self.listen.security()?;
         let max_peers_per_address = self.listen.max_peers_per_address();
         let mut options = BrokerOptions::new(self.listen.endpoints);
@@ -110,7 +113,7 @@ impl Arguments {
         settings.client_bytes_max = settings.client_bytes_max.min(settings.bytes_max / 2);
         settings.absent_client_ms = ms(self.absent_timeout);
         settings.journal_retention_ms = ms(self.journal_retention);
-        Ok(options)
+        Ok((options, self.admin))
     }
 }
 
@@ -118,13 +121,15 @@ impl Arguments {
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let disks: Vec<_> =
         arguments.journal.iter().chain(&arguments.spool).map(|path| path.display().to_string()).collect();
-    let options = arguments.options()?;
+    let (options, admin) = arguments.options()?;
     let end_timeout = options.grace + END_TIMEOUT;
+    let admin = Admin::start("broker", admin);
     let broker = Broker::bind(options).map_err(Failure::failed)?;
     let (handle, watchdog) = (broker.handle(), Watchdog::new());
-    let heartbeat = watchdog.heartbeat();
+    let (heartbeat, stopping) = (watchdog.heartbeat(), admin.stopping());
     let is_stopping = AtomicBool::new(false);
     on_stop_signal(move || {
+        stopping.begin();
         // The second signal doesn't wait for workers.
         match is_stopping.swap(true, Ordering::Relaxed) {
             false => handle.shutdown(),
@@ -132,6 +137,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         }
         heartbeat.interrupted();
     })?;
+    admin.ready(BrokerView { handle: broker.handle() }, broker.endpoints());
     announce(broker.endpoints().iter().map(|endpoint| format!("broker on {endpoint}")));
     let ended = watchdog.run(None, end_timeout, move || broker.run())?;
     let ended = ended.unwrap_or_else(|_| {

@@ -12,6 +12,7 @@ pub mod get;
 pub mod key;
 pub mod ls;
 pub mod manual;
+pub mod operator;
 pub mod password;
 pub mod push;
 pub mod serve;

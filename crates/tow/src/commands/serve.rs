@@ -1,5 +1,6 @@
 //! `tow serve`: a directory or a file for everybody who asks.
 
+use crate::admin::{Admin, AdminArgs, FilesView};
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
@@ -64,6 +65,8 @@ pub struct Arguments {
     /// TCP congestion control: system, a name, or auto (cubic for peers on this machine).
     #[arg(long, value_name = "NAME", default_value = "auto", help_heading = "Connections")]
     congestion: Congestion,
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 /// Serves until a signal ends it.
@@ -92,9 +95,15 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.max_peers_per_address = arguments.listen.max_peers_per_address();
     (options.hub.mechanism, options.authenticator) = arguments.listen.security()?;
     options.endpoints = arguments.listen.endpoints;
+    let admin = Admin::start("serve", arguments.admin);
     let server = Server::bind(options).map_err(Failure::failed)?;
-    let handle = server.handle();
-    on_stop_signal(move || handle.shutdown())?;
+    let (handle, stopping) = (server.handle(), admin.stopping());
+    on_stop_signal(move || {
+        stopping.begin();
+        handle.shutdown();
+    })?;
+    let view = FilesView { handle: server.handle(), root: arguments.path.display().to_string() };
+    admin.ready(view, server.endpoints());
     announce(server.endpoints().iter().map(|endpoint| format!("serving {} on {endpoint}", arguments.path.display())));
     server.run().map_err(Failure::failed)?;
     tracing::info!("ended");

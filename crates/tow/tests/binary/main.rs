@@ -3,6 +3,7 @@
 
 mod support;
 
+mod admin;
 mod calls;
 mod changing_files;
 mod commands;

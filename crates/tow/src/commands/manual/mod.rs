@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Sections that follow the generated ones, by command.
-const SECTIONS: [(&str, &str); 13] = [
+const SECTIONS: [(&str, &str); 14] = [
     ("tow", include_str!("tow.roff")),
     ("tow-serve", include_str!("serve.roff")),
     ("tow-ls", include_str!("ls.roff")),
@@ -19,6 +19,7 @@ const SECTIONS: [(&str, &str); 13] = [
     ("tow-broker", include_str!("broker.roff")),
     ("tow-work", include_str!("work.roff")),
     ("tow-call", include_str!("call.roff")),
+    ("tow-status", include_str!("status.roff")),
     ("tow-key", include_str!("key.roff")),
     ("tow-password", include_str!("password.roff")),
     ("tow-trust", include_str!("trust.roff")),

@@ -1,0 +1,274 @@
+//! From a request to its reply: docs/protocol/admin.md.
+
+use super::view::{List, Refusal, View};
+use super::{Running, Shared, State, metrics};
+use crate::cli::escape::Json;
+use hyper::{Method, StatusCode, Uri};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::fmt::Display;
+use std::time::UNIX_EPOCH;
+use towpath_sockets::PeerId;
+
+/// Entries of a list in one reply, by default and at most.
+const LIMIT_DEFAULT: usize = 200;
+const LIMIT_MAX: usize = 1000;
+
+/// Pages that are looked at for one reply: a rare service may be behind many others.
+const PAGES_MAX: usize = 400;
+
+/// Bytes of the reason that a peer is given.
+const REASON_BYTES_MAX: usize = 200;
+
+/// Paths beside those of lists and actions.
+const GET_PATHS: [&str; 4] = ["/api/v1/status", "/metrics", "/healthz", "/readyz"];
+
+const NO_ANSWER: &str = "the event loop doesn't answer: it hangs, or the server has ended";
+
+/// A reply.
+pub struct Reply {
+    pub status: StatusCode,
+    pub content_type: &'static str,
+    pub body: String,
+}
+
+impl Reply {
+    fn json(value: &Value) -> Reply {
+        Reply { status: StatusCode::OK, content_type: "application/json", body: format!("{}\n", Json(value)) }
+    }
+
+    fn text(status: StatusCode, text: &str) -> Reply {
+        Reply { status, content_type: "text/plain; charset=utf-8", body: format!("{text}\n") }
+    }
+
+    /// A failure, and the reason.
+    pub fn error(status: u16, reason: impl Display) -> Reply {
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Reply { status, ..Reply::json(&json!({ "error": reason.to_string() })) }
+    }
+}
+
+impl From<Refusal> for Reply {
+    fn from(refusal: Refusal) -> Reply {
+        match refusal {
+            Refusal::NoAnswer => Reply::error(503, NO_ANSWER),
+            Refusal::NoList => Reply::error(404, "this kind of server has no such list"),
+        }
+    }
+}
+
+/// Whether the event loop runs, or hasn't begun to.
+pub fn is_alive(shared: &Shared) -> bool {
+    shared.running.get().is_none_or(|running| running.view.sums().is_ok())
+}
+
+/// Answers a request.
+pub fn reply(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Reply {
+    let query = match Query::parse(uri.query().unwrap_or_default()) {
+        Ok(query) => query,
+        Err(reason) => return Reply::error(400, reason),
+    };
+    let path = uri.path();
+    let disconnects = path.strip_prefix("/api/v1/peers/").and_then(|rest| rest.strip_suffix("/disconnect"));
+    let list = match path {
+        "/api/v1/peers" => Some(List::Peers),
+        "/api/v1/peers/gone" => Some(List::Gone),
+        "/api/v1/transfers" => Some(List::Transfers),
+        "/api/v1/services" => Some(List::Services),
+        "/api/v1/workers" => Some(List::Workers),
+        _ => None,
+    };
+    let is_known = disconnects.is_some() || list.is_some() || GET_PATHS.contains(&path);
+    let reply = match (disconnects, list, path) {
+        _ if is_known && *method != if disconnects.is_some() { Method::POST } else { Method::GET } => {
+            Err(Reply::error(405, "this path is for another method"))
+        }
+        (Some(id), ..) => running(shared).and_then(|running| disconnect(&*running.view, id, body)),
+        (_, Some(list), _) => running(shared).and_then(|running| listed(&*running.view, list, &query)),
+        (.., "/api/v1/status") => status(shared),
+        (.., "/metrics") => running(shared).and_then(|running| Ok(metrics::reply(shared, running, query.per_service)?)),
+        (.., "/healthz") if is_alive(shared) => Ok(Reply::text(StatusCode::OK, "ok")),
+        (.., "/healthz") => Ok(Reply::text(StatusCode::SERVICE_UNAVAILABLE, NO_ANSWER)),
+        (.., "/readyz") => Ok(ready(shared)),
+        _ => Err(Reply::error(404, "there is nothing at this path")),
+    };
+    reply.unwrap_or_else(|error| error)
+}
+
+fn running(shared: &Shared) -> Result<&Running, Reply> {
+    shared.running.get().ok_or_else(|| Reply::error(503, "the server is starting"))
+}
+
+fn ready(shared: &Shared) -> Reply {
+    match shared.state() {
+        State::Ready => match shared.running.get().map(|running| running.view.trouble()) {
+            Some(Ok(None)) => Reply::text(StatusCode::OK, "ready"),
+            Some(Ok(Some(trouble))) => Reply::text(StatusCode::SERVICE_UNAVAILABLE, trouble),
+            Some(Err(_)) | None => Reply::text(StatusCode::SERVICE_UNAVAILABLE, NO_ANSWER),
+        },
+        state => Reply::text(StatusCode::SERVICE_UNAVAILABLE, state.name()),
+    }
+}
+
+fn status(shared: &Shared) -> Result<Reply, Reply> {
+    let mut status = json!({
+        "program": shared.program,
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "state": shared.state().name(),
+        "started": shared.started_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        "uptime_seconds": shared.started.elapsed().as_secs(),
+        "endpoints": [],
+    });
+    if let Some(Running { view, endpoints }) = shared.running.get() {
+        let sums = view.sums()?;
+        status["endpoints"] = json!(endpoints);
+        if let (Value::Object(status), Value::Object(sums)) = (&mut status, sums) {
+            status.extend(sums);
+        }
+    }
+    Ok(Reply::json(&status))
+}
+
+/// A list, from the number `after` on.
+fn listed(view: &dyn View, list: List, query: &Query) -> Result<Reply, Reply> {
+    let mut next = Some(query.after);
+    let (mut entries, mut last) = (Vec::new(), None);
+    for _ in 0..PAGES_MAX {
+        let Some(from) = next.filter(|_| entries.len() < query.limit) else { break };
+        let page = view.page(list, from)?;
+        let is_wanted =
+            |(_, entry): &(u32, Value)| query.service.as_ref().is_none_or(|service| entry["service"] == **service);
+        next = page.next;
+        for (number, entry) in page.entries.into_iter().filter(is_wanted) {
+            // Those of one number stay together.
+            if entries.len() >= query.limit && last != Some(number) {
+                next = Some(number);
+                break;
+            }
+            entries.push(entry);
+            last = Some(number);
+        }
+    }
+    let mut reply = Map::new();
+    reply.insert(list.name().to_owned(), entries.into());
+    reply.insert("next".to_owned(), next.into());
+    Ok(Reply::json(&reply.into()))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Disconnect {
+    #[serde(default)]
+    reason: String,
+}
+
+fn disconnect(view: &dyn View, id: &str, body: &[u8]) -> Result<Reply, Reply> {
+    let peer: PeerId = id.parse().map_err(|_| Reply::error(400, "an id is two numbers, such as 3.0"))?;
+    let body = if body.is_empty() { b"{}" } else { body };
+    let Disconnect { reason } = serde_json::from_slice(body).map_err(|error| Reply::error(400, error))?;
+    if reason.len() > REASON_BYTES_MAX {
+        return Err(Reply::error(400, format_args!("the reason has over {REASON_BYTES_MAX} bytes")));
+    }
+    let reason = if reason.is_empty() { "ended by the operator" } else { &reason };
+    if !view.disconnect(peer, reason) {
+        return Err(Reply::error(404, format_args!("there is no peer {peer}")));
+    }
+    tracing::info!(%peer, reason, "disconnected by the operator");
+    Ok(Reply::json(&json!({ "disconnected": peer.to_string() })))
+}
+
+/// Parameters of a request.
+#[derive(Debug, PartialEq, Eq)]
+struct Query {
+    limit: usize,
+    after: u32,
+    service: Option<String>,
+    per_service: bool,
+}
+
+impl Query {
+    fn parse(query: &str) -> Result<Query, String> {
+        let mut parsed = Query { limit: LIMIT_DEFAULT, after: 0, service: None, per_service: false };
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match (&*name, &*value) {
+                ("limit", _) => {
+                    let limit = value.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
+                    parsed.limit = limit.ok_or_else(|| format!("limit: use a number from 1 to {LIMIT_MAX}"))?;
+                }
+                ("after", _) => {
+                    parsed.after = value.parse().map_err(|_| "after: use `next` of the previous reply".to_owned())?;
+                }
+                ("service", _) => parsed.service = Some(value.into_owned()),
+                ("per", "service") => parsed.per_service = true,
+                _ => return Err(format!("there is no parameter {name}={value}")),
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use towpath_sockets::Page;
+
+    /// A list of as many entries as there are numbers below 600, two of each.
+    struct Numbered;
+
+    impl View for Numbered {
+        fn sums(&self) -> Result<Value, Refusal> {
+            Ok(json!({}))
+        }
+
+        fn trouble(&self) -> Result<Option<&'static str>, Refusal> {
+            Ok(None)
+        }
+
+        fn page(&self, _: List, from: u32) -> Result<Page<Value>, Refusal> {
+            let numbers = from..600.min(from + 256);
+            let next = Some(numbers.end).filter(|end| *end < 600);
+            let entry =
+                |number| [0, 1].map(|half| (number, json!({ "service": (number % 2).to_string(), "half": half })));
+            Ok(Page { entries: numbers.flat_map(entry).collect(), next })
+        }
+
+        fn register(&self, _: &mut prometheus_client::registry::Registry, _: bool) -> Result<(), Refusal> {
+            Err(Refusal::NoAnswer)
+        }
+
+        fn disconnect(&self, _: PeerId, _: &str) -> bool {
+            false
+        }
+    }
+
+    fn list(query: &str) -> Value {
+        let query = Query::parse(query).unwrap();
+        let reply = listed(&Numbered, List::Workers, &query).unwrap_or_else(|error| panic!("{}", error.body));
+        serde_json::from_str(&reply.body).unwrap()
+    }
+
+    #[test]
+    fn lists_come_in_pages_without_gaps() {
+        let (seen, next) = (Cell::new(0), Cell::new(Some(0)));
+        while let Some(after) = next.get() {
+            let page = list(&format!("limit=300&after={after}"));
+            let count = page["workers"].as_array().unwrap().len();
+            assert!(count <= 301 && seen.get() <= 1200, "{count}");
+            seen.set(seen.get() + count);
+            next.set(page["next"].as_u64());
+        }
+        assert_eq!(seen.get(), 1200);
+        assert_eq!(list("limit=1000&service=1")["workers"].as_array().unwrap().len(), 600);
+    }
+
+    #[test]
+    fn parameters_are_checked() {
+        for wrong in ["limit=0", "limit=1001", "limit=x", "after=-1", "per=peer", "color=red"] {
+            assert!(Query::parse(wrong).is_err(), "{wrong}");
+        }
+        let parsed = Query::parse("service=a%20b&per=service&limit=7&after=9").unwrap();
+        assert_eq!(parsed, Query { limit: 7, after: 9, service: Some("a b".to_owned()), per_service: true });
+    }
+}

@@ -1,0 +1,187 @@
+//! A broker as its operator sees it.
+
+use super::{List, Refusal, View, extend, gone_json, hub_json, peer_json};
+use crate::admin::metrics::{self, label};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use std::cmp::Reverse;
+use towpath_broker::core::{Counters, Kind, ServiceInfo};
+use towpath_broker::server::Handle;
+use towpath_broker::{LISTED_MAX, PeerStats, Stats, WorkerStats, queue_json, spool_json, worker_json};
+use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
+
+/// Services with a label of their own in the metrics, those with the longest queues; the others are one.
+const LABELLED_SERVICES_MAX: usize = 500;
+
+/// Name of the others.
+const OTHER_SERVICES: &str = "_other";
+
+/// A broker.
+pub struct BrokerView {
+    /// Of the broker.
+    pub handle: Handle,
+}
+
+impl BrokerView {
+    fn stats(&self, wanted: Wanted) -> Result<Stats, Refusal> {
+        self.handle.snapshot(wanted).ok_or(Refusal::NoAnswer)
+    }
+
+    /// All services, but for the built-in ones; some of them if there are very many.
+    fn services(&self) -> Result<Vec<ServiceInfo>, Refusal> {
+        let (mut services, mut next) = (Vec::new(), Some(0));
+        for _ in 0..LISTED_MAX / PAGE_MAX {
+            let Some(from) = next else { break };
+            let page = self.stats(Wanted::Services(from))?.services;
+            services.extend(page.entries.into_iter().map(|(_, service)| service).filter(is_listed));
+            next = page.next;
+        }
+        Ok(services)
+    }
+}
+
+/// Built-in services aren't listed, as in `mmi.queue`.
+fn is_listed(service: &ServiceInfo) -> bool {
+    !service.name.starts_with(b"mmi.")
+}
+
+impl View for BrokerView {
+    fn sums(&self) -> Result<Value, Refusal> {
+        let stats = self.stats(Wanted::Sums)?;
+        let own = json!({
+            "requests": stats.requests,
+            "memory_bytes": stats.bytes,
+            "memory_bytes_max": stats.bytes_max,
+            "services": stats.service_count,
+            "workers": stats.worker_count,
+            "journal": match (stats.is_journalled, stats.has_storage_failed) {
+                (false, _) => None,
+                (true, false) => Some("ok"),
+                (true, true) => Some("failed"),
+            },
+            "counters": counters_json(&stats.counters),
+            "spool": spool_json(&stats.spool),
+        });
+        Ok(extend(hub_json(&stats.hub), own))
+    }
+
+    fn trouble(&self) -> Result<Option<&'static str>, Refusal> {
+        let stats = self.stats(Wanted::Sums)?;
+        Ok(stats.has_storage_failed.then_some("the journal can't be written"))
+    }
+
+    fn page(&self, list: List, from: u32) -> Result<Page<Value>, Refusal> {
+        match list {
+            List::Peers => Ok(self.stats(Wanted::Peers(from))?.peers.flat_map(|peer| [of_peer(&peer)])),
+            List::Gone => Ok(self.stats(Wanted::Gone(from))?.gone.flat_map(|gone| [gone_json(&gone)])),
+            List::Services => {
+                let listed = |service: ServiceInfo| is_listed(&service).then(|| queue_json(&service));
+                Ok(self.stats(Wanted::Services(from))?.services.flat_map(listed))
+            }
+            List::Workers => Ok(self.stats(Wanted::Workers(from))?.workers.flat_map(|worker| [of_worker(&worker)])),
+            List::Transfers => Err(Refusal::NoList),
+        }
+    }
+
+    fn register(&self, registry: &mut Registry, per_service: bool) -> Result<(), Refusal> {
+        let stats = self.stats(Wanted::Sums)?;
+        let services = self.services()?;
+        metrics::of_hub(registry, &stats.hub);
+        let Counters { accepted, duplicates, refused, dispatched, requeued, replied, failed, .. } = stats.counters;
+        let Counters { late_replies, lost_parts, given_up, dead_letters, .. } = stats.counters;
+        let outcomes = [("accepted", accepted), ("duplicate", duplicates), ("refused", refused)];
+        metrics::counters(registry, "requests", "Requests of clients", "outcome", outcomes);
+        let outcomes = [("replied", replied), ("failed", failed), ("given_up", given_up)];
+        metrics::counters(registry, "requests_ended", "Requests that ended", "outcome", outcomes);
+        for (name, help, value) in [
+            ("requests_dispatched", "Attempts: requests given to workers", dispatched),
+            ("requests_requeued", "Requests that workers went with or returned", requeued),
+            ("replies_late", "Replies to requests that had ended", late_replies),
+            ("reply_parts_lost", "Parts of replies whose client was absent", lost_parts),
+            ("dead_letters", "Requests kept as dead letters", dead_letters),
+        ] {
+            metrics::counter(registry, name, help, value);
+        }
+        let waiting: usize = services.iter().map(|service| service.waiting).sum();
+        for (name, help, value) in [
+            ("requests_held", "Requests without a confirmed outcome", stats.requests as u64),
+            ("requests_waiting", "Requests that wait for a worker", waiting as u64),
+            ("memory_bytes", "Memory of requests and replies", stats.bytes as u64),
+            ("memory_limit_bytes", "Limit of this memory", stats.bytes_max as u64),
+            ("spool_bytes", "Large bodies on the disk", stats.spool.bytes),
+            ("spool_limit_bytes", "Limit of these", stats.spool.bytes_max),
+            ("services", "Services with workers or requests", stats.service_count as u64),
+            ("workers", "Workers", stats.worker_count as u64),
+            ("journal_failed", "1 while the journal can't be written", u64::from(stats.has_storage_failed)),
+        ] {
+            metrics::gauge(registry, name, help, value);
+        }
+        if per_service {
+            register_services(registry, services);
+        }
+        Ok(())
+    }
+
+    fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
+        self.handle.disconnect(peer, reason)
+    }
+}
+
+/// Adds the metrics of each of the longest queues, and of all others together.
+fn register_services(registry: &mut Registry, mut services: Vec<ServiceInfo>) {
+    services.sort_by_key(|service| Reverse(service.waiting));
+    let others = services.split_off(services.len().min(LABELLED_SERVICES_MAX));
+    type Value = fn(&ServiceInfo) -> usize;
+    let values: [(&str, &str, Value); 4] = [
+        ("service_requests_waiting", "Requests that wait for a worker", |service| service.waiting),
+        ("service_waiting_bytes", "Memory of these", |service| service.waiting_bytes),
+        ("service_requests_held", "Requests without a confirmed outcome", |service| service.live),
+        ("service_workers", "Workers", |service| service.workers),
+    ];
+    for (name, help, value) in values {
+        let own = services
+            .iter()
+            .map(|service| (label("service", String::from_utf8_lossy(&service.name)), value(service) as i64));
+        let sum = others.iter().map(value).sum::<usize>() as i64;
+        let others = (!others.is_empty()).then(|| (label("service", OTHER_SERVICES), sum));
+        metrics::gauges(registry, name, help, own.chain(others));
+    }
+}
+
+fn of_peer(PeerStats { info, activity, .. }: &PeerStats) -> Value {
+    let role = activity.has_role.then_some(if activity.worker.is_some() { "worker" } else { "client" });
+    let peer = peer_json(info, activity.protocol.as_deref(), role);
+    let own = match &activity.worker {
+        Some(worker) => json!({
+            "requests": worker.held,
+            "service": String::from_utf8_lossy(&worker.service),
+            "credit": worker.credit,
+        }),
+        None => json!({ "requests": activity.requests }),
+    };
+    extend(peer, own)
+}
+
+fn of_worker(worker: &WorkerStats) -> Value {
+    let protocol = if worker.worker.kind == Kind::Numbered { "numbered" } else { "stock" };
+    let peer = worker.id.map(|id| id.to_string());
+    extend(worker_json(worker), json!({ "peer": peer, "protocol": protocol }))
+}
+
+fn counters_json(counters: &Counters) -> Value {
+    let Counters { accepted, duplicates, refused, dispatched, requeued, replied, failed, .. } = *counters;
+    let Counters { late_replies, lost_parts, given_up, dead_letters, .. } = *counters;
+    json!({
+        "accepted": accepted,
+        "duplicates": duplicates,
+        "refused": refused,
+        "dispatched": dispatched,
+        "requeued": requeued,
+        "replied": replied,
+        "failed": failed,
+        "late_replies": late_replies,
+        "lost_parts": lost_parts,
+        "given_up": given_up,
+        "dead_letters": dead_letters,
+    })
+}

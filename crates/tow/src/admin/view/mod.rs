@@ -1,0 +1,183 @@
+//! A server as its operator sees it: the same for both kinds, as far as they have the same.
+
+mod broker;
+mod files;
+
+pub use broker::BrokerView;
+pub use files::FilesView;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use prometheus_client::registry::Registry;
+use serde_json::{Map, Value, json};
+use std::time::Duration;
+use towpath_sockets::{Ends, GonePeer, HubStats, Page, PeerId, PeerInfo, Principal, Traffic};
+
+/// Lists of a server.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum List {
+    /// Connected peers.
+    Peers,
+    /// Peers that are gone.
+    Gone,
+    /// Fetches from a file server.
+    Transfers,
+    /// Services of a broker.
+    Services,
+    /// Workers of a broker.
+    Workers,
+}
+
+impl List {
+    /// Its name in a reply.
+    pub fn name(self) -> &'static str {
+        match self {
+            List::Peers => "peers",
+            List::Gone => "gone",
+            List::Transfers => "transfers",
+            List::Services => "services",
+            List::Workers => "workers",
+        }
+    }
+
+    /// The path of its resource.
+    pub fn path(self) -> &'static str {
+        match self {
+            List::Peers => "/api/v1/peers",
+            List::Gone => "/api/v1/peers/gone",
+            List::Transfers => "/api/v1/transfers",
+            List::Services => "/api/v1/services",
+            List::Workers => "/api/v1/workers",
+        }
+    }
+}
+
+/// Why a question has no answer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The event loop has ended, or hangs.
+    NoAnswer,
+    /// This kind of server has no such list.
+    NoList,
+}
+
+/// Questions to a running server. Each waits for its event loop.
+pub trait View: Send + Sync {
+    /// Members of the status.
+    fn sums(&self) -> Result<Value, Refusal>;
+
+    /// Why it can't serve at the moment although it runs, if it can't.
+    fn trouble(&self) -> Result<Option<&'static str>, Refusal>;
+
+    /// A page of a list, from this number on.
+    fn page(&self, list: List, from: u32) -> Result<Page<Value>, Refusal>;
+
+    /// Adds its metrics.
+    fn register(&self, registry: &mut Registry, per_service: bool) -> Result<(), Refusal>;
+
+    /// Ends a connection. False if it isn't there.
+    fn disconnect(&self, peer: PeerId, reason: &str) -> bool;
+}
+
+/// Members of a connected peer that both kinds have; those that only one has are null.
+fn peer_json(info: &PeerInfo, protocol: Option<&str>, role: Option<&str>) -> Value {
+    let mut peer = json!({
+        "id": info.id.to_string(),
+        "address": info.address.to_string(),
+        "mechanism": info.mechanism,
+        "connected_seconds": seconds(info.connected_at.elapsed()),
+        "heard_seconds": seconds(info.last_heard.elapsed()),
+        "received_bytes": info.bytes_in,
+        "sent_bytes": info.bytes_out,
+        "received_messages": info.messages_in,
+        "sent_messages": info.messages_out,
+        "queued_bytes": info.queued.memory_bytes as u64 + info.queued.external_bytes,
+        "queued_messages": info.queued.messages,
+        "protocol": protocol,
+        "role": role,
+        "transfers": null,
+        "queries": null,
+        "credit_bytes": null,
+        "requests": null,
+        "service": null,
+        "credit": null,
+    });
+    add_principal(&mut peer, &info.principal);
+    peer
+}
+
+/// A peer that is gone.
+fn gone_json(gone: &GonePeer) -> Value {
+    let mut peer = json!({
+        "id": gone.id.to_string(),
+        "address": gone.address.to_string(),
+        "handshake": gone.was_ready,
+        "gone_seconds": seconds(gone.ended_at.elapsed()),
+        "lasted_seconds": seconds(gone.ended_at.saturating_duration_since(gone.connected_at)),
+        "received_bytes": gone.bytes_in,
+        "sent_bytes": gone.bytes_out,
+        "reason": gone.reason,
+    });
+    add_principal(&mut peer, &gone.principal);
+    peer
+}
+
+fn add_principal(peer: &mut Value, principal: &Principal) {
+    let (user, key) = match principal {
+        Principal::User(name) => (Some(text(name)), None),
+        Principal::Key { key, name } => {
+            (Some(name).filter(|name| !name.is_empty()).map(|name| text(name)), Some(key.to_string()))
+        }
+        _ => (None, None),
+    };
+    peer["user"] = user.into();
+    peer["key"] = key.into();
+}
+
+/// Members of the status that both kinds have.
+fn hub_json(hub: &HubStats) -> Value {
+    let HubStats { peers, handshakes, queued_bytes, traffic, ends, .. } = *hub;
+    let Traffic { bytes_in, bytes_out, sendfile_bytes, messages_in, messages_out, .. } = traffic;
+    let Ends { closed, protocol, other, handshake, .. } = ends;
+    json!({
+        "peers": peers,
+        "handshakes": handshakes,
+        "queued_bytes": queued_bytes,
+        "received_bytes": bytes_in,
+        "sent_bytes": bytes_out,
+        "sendfile_bytes": sendfile_bytes,
+        "received_messages": messages_in,
+        "sent_messages": messages_out,
+        "gone": { "closed": closed, "protocol": protocol, "other": other, "handshake": handshake },
+    })
+}
+
+/// Adds the members of the second object to the first.
+fn extend(mut to: Value, members: Value) -> Value {
+    if let (Value::Object(to), Value::Object(members)) = (&mut to, members) {
+        to.extend(members);
+    }
+    to
+}
+
+/// Adds a name that need not be UTF-8.
+fn add_name(to: &mut Value, member: &str, name: &[u8]) {
+    let Value::Object(to) = to else { return };
+    add_name_to(to, member, name);
+}
+
+fn add_name_to(to: &mut Map<String, Value>, member: &str, name: &[u8]) {
+    to.insert(member.to_owned(), text(name).into());
+    if std::str::from_utf8(name).is_err() {
+        to.insert(format!("{member}_b64"), STANDARD.encode(name).into());
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// In seconds, to the millisecond.
+fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1000.0).round() / 1000.0
+}

@@ -1,0 +1,125 @@
+//! `tow status`, `peers`, `gone`, `transfers`, `services`, `workers` and `kick`: what a server or broker on this machine does, and a hand on it.
+
+mod rows;
+mod status;
+
+use crate::admin::List;
+use crate::admin::client::{Client, find, find_one};
+use crate::cli::escape::{Json, Printable};
+use crate::cli::exit::Failure;
+use crate::cli::output::{print_bytes, print_line};
+use crate::cli::units::duration;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Begins a new picture on a terminal: the cursor home, and all below it erased.
+const NEW_PICTURE: &str = "\x1b[H\x1b[J";
+
+/// Options of all of these commands.
+#[derive(clap::Args)]
+pub struct ServerArgs {
+    /// The server: serve, broker, a process id, or the path of its socket [default: the only one]
+    #[arg(long, value_name = "SERVER")]
+    admin: Option<String>,
+}
+
+/// Arguments of `tow status` and of the lists.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Print one JSON object per entry.
+    #[arg(long)]
+    json: bool,
+    /// Print it again and again, so often.
+    #[arg(long, value_name = "TIME", value_parser = duration, num_args = 0..=1, require_equals = true, default_missing_value = "2")]
+    watch: Option<Duration>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Arguments of `tow services` and `tow workers`.
+#[derive(clap::Args)]
+pub struct ServiceArguments {
+    /// Only this one.
+    service: Option<String>,
+    #[command(flatten)]
+    list: Arguments,
+}
+
+/// Arguments of `tow kick`.
+#[derive(clap::Args)]
+pub struct KickArguments {
+    /// Id of the peer, from `tow peers`. No later peer has the same.
+    id: String,
+    /// Reason that the peer is given.
+    #[arg(long, value_name = "TEXT", default_value = "ended by the operator")]
+    reason: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Prints the state of each server.
+pub fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    repeat(arguments, || {
+        let found = find(arguments.server.admin.as_deref(), None)?;
+        if arguments.json {
+            return Ok(found.iter().map(|found| format!("{}\n", Json(&found.status))).collect());
+        }
+        if let [only] = &found[..] {
+            return Ok(status::render(&only.status));
+        }
+        Ok(found.iter().map(|found| format!("{}\n", Printable(&found.describe()))).collect())
+    })
+}
+
+/// Prints a list of a server.
+pub fn list(list: List, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    list_of(list, None, arguments)
+}
+
+/// Prints a list of a broker.
+pub fn list_by_service(list: List, arguments: &ServiceArguments) -> Result<ExitCode, Failure> {
+    list_of(list, arguments.service.as_deref(), &arguments.list)
+}
+
+fn list_of(list: List, service: Option<&str>, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let program = match list {
+        List::Transfers => Some("serve"),
+        List::Services | List::Workers => Some("broker"),
+        List::Peers | List::Gone => None,
+    };
+    let client = find_one(arguments.server.admin.as_deref(), program)?;
+    repeat(arguments, || {
+        let entries = client.list(list.path(), list.name(), service)?;
+        Ok(match arguments.json {
+            true => entries.iter().map(|entry| format!("{}\n", Json(entry))).collect(),
+            false => rows::render(list, &entries),
+        })
+    })
+}
+
+/// Disconnects a peer.
+pub fn kick(arguments: &KickArguments) -> Result<ExitCode, Failure> {
+    let client = find_one(arguments.server.admin.as_deref(), None)?;
+    disconnect(&client, &arguments.id, &arguments.reason)?;
+    print_line(format_args!("disconnected {}", arguments.id))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn disconnect(client: &Client, id: &str, reason: &str) -> Result<Value, Failure> {
+    if !id.chars().all(|one| one.is_ascii_digit() || one == '.') {
+        return Err(Failure::usage(format!("{id}: an id is two numbers, such as 3.0; see tow peers")));
+    }
+    client.post(&format!("/api/v1/peers/{id}/disconnect"), &json!({ "reason": reason }))
+}
+
+/// Prints something once, or until a signal ends it.
+fn repeat(arguments: &Arguments, picture: impl Fn() -> Result<String, Failure>) -> Result<ExitCode, Failure> {
+    loop {
+        let text = picture()?;
+        let before = if arguments.watch.is_some() && !arguments.json { NEW_PICTURE } else { "" };
+        print_bytes(format!("{before}{text}").as_bytes())?;
+        let Some(pause) = arguments.watch else { return Ok(ExitCode::SUCCESS) };
+        std::thread::sleep(pause);
+    }
+}

@@ -1,0 +1,131 @@
+//! Lists as tables.
+
+use crate::admin::List;
+use crate::cli::progress::human_bytes;
+use crate::cli::table::Table;
+use serde_json::Value;
+
+/// The entries of a list as a table.
+pub fn render(list: List, entries: &[Value]) -> String {
+    match list {
+        List::Peers => peers(entries),
+        List::Gone => gone(entries),
+        List::Transfers => transfers(entries),
+        List::Services => services(entries),
+        List::Workers => workers(entries),
+    }
+}
+
+fn peers(entries: &[Value]) -> String {
+    let mut table = Table::new(["ID ", "ADDRESS ", "SINCE", "IN", "OUT", "QUEUED", "DOES "]);
+    for peer in entries {
+        let [received, sent, queued] = ["received_bytes", "sent_bytes", "queued_bytes"].map(|name| bytes(&peer[name]));
+        let since = time(&peer["connected_seconds"]);
+        table.push([&text(&peer["id"]), &text(&peer["address"]), &since, &received, &sent, &queued, &does(peer)]);
+    }
+    table.render()
+}
+
+/// What a peer does, with its name if it has one.
+fn does(peer: &Value) -> String {
+    let count = |name: &str| peer[name].as_u64().unwrap_or(0);
+    let work = match (peer["role"].as_str(), peer["protocol"].as_str()) {
+        (Some("worker"), _) => {
+            format!("{}: {} of {}", text(&peer["service"]), count("requests"), count("credit"))
+        }
+        (_, Some("files")) => match (count("transfers"), count("queries")) {
+            (0, 0) => "idle".to_owned(),
+            (transfers, 0) => format!("{transfers} transfers"),
+            (0, queries) => format!("{queries} listings"),
+            (transfers, queries) => format!("{transfers} transfers, {queries} listings"),
+        },
+        (Some(_), _) => format!("{} requests", count("requests")),
+        (None, _) => "nothing yet".to_owned(),
+    };
+    match peer["user"].as_str() {
+        Some(user) => format!("{work} ({user})"),
+        None => work,
+    }
+}
+
+fn gone(entries: &[Value]) -> String {
+    let mut table = Table::new(["ID ", "ADDRESS ", "AGO", "LASTED", "REASON "]);
+    for peer in entries {
+        let (ago, lasted) = (time(&peer["gone_seconds"]), time(&peer["lasted_seconds"]));
+        table.push([&text(&peer["id"]), &text(&peer["address"]), &ago, &lasted, &text(&peer["reason"])]);
+    }
+    table.render()
+}
+
+fn transfers(entries: &[Value]) -> String {
+    let mut table = Table::new(["PEER ", "ADDRESS ", "FILES", "SENT", "WAITS ", "PATH "]);
+    for transfer in entries {
+        let files = format!("{}/{}", transfer["files_done"], transfer["files"]);
+        let waits = transfer["waits_for"].as_str().unwrap_or("-").replace('_', " ");
+        let (peer, address, path) = (text(&transfer["peer"]), text(&transfer["address"]), text(&transfer["path"]));
+        table.push([&peer, &address, &files, &bytes(&transfer["sent_bytes"]), &waits, &path]);
+    }
+    table.render()
+}
+
+fn services(entries: &[Value]) -> String {
+    let mut table = Table::new(["WAITING", "MEMORY", "DISK", "UNCONFIRMED", "WORKERS", "SERVICE "]);
+    for service in entries {
+        let [waiting, unconfirmed, workers] = ["waiting", "unconfirmed", "workers"].map(|name| &service[name]);
+        let (memory, disk) = (bytes(&service["waiting_bytes"]), bytes(&service["waiting_spooled_bytes"]));
+        table.push([waiting, &memory, &disk, unconfirmed, workers, &text(&service["service"])]);
+    }
+    table.render()
+}
+
+fn workers(entries: &[Value]) -> String {
+    let mut table = Table::new(["PEER ", "ADDRESS ", "HELD", "CREDIT", "PROTOCOL ", "SERVICE "]);
+    for worker in entries {
+        let [peer, address, protocol, service] =
+            ["peer", "address", "protocol", "service"].map(|name| text(&worker[name]));
+        table.push([&peer, &address, &worker["held"], &worker["credit"], &protocol, &service]);
+    }
+    table.render()
+}
+
+/// A text, or a dash.
+pub fn text(value: &Value) -> String {
+    value.as_str().unwrap_or("-").to_owned()
+}
+
+/// A number of bytes with a unit.
+pub fn bytes(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "-".to_owned(), human_bytes)
+}
+
+/// A time in seconds in its largest unit.
+pub fn time(value: &Value) -> String {
+    let seconds = value.as_f64().unwrap_or(0.0);
+    match seconds {
+        ..60.0 => format!("{seconds:.0}s"),
+        60.0..3600.0 => format!("{:.0}min", seconds / 60.0),
+        3600.0..172_800.0 => format!("{:.0}h", seconds / 3600.0),
+        _ => format!("{:.0}d", seconds / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn peers_fit_80_columns_and_say_what_they_do() {
+        let peer = json!({
+            "id": "16383.12", "address": "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535", "user": "ann\u{202e}",
+            "connected_seconds": 86_399.0, "received_bytes": 1_023_000_000_u64, "sent_bytes": 5, "queued_bytes": 0,
+            "protocol": "numbered", "role": "worker", "service": "resize/thumbnails\n", "requests": 12, "credit": 1000,
+        });
+        let text = peers(&[peer]);
+        assert!(text.lines().count() == 2 && text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let files = json!({ "protocol": "files", "role": "client", "transfers": 2, "queries": 1 });
+        assert_eq!(does(&files), "2 transfers, 1 listings");
+        assert_eq!(does(&json!({ "protocol": "MDP/0.1", "role": "client", "requests": 3 })), "3 requests");
+        assert_eq!([59.4, 60.0, 7200.0, 172_800.0].map(|seconds| time(&json!(seconds))), ["59s", "1min", "2h", "2d"]);
+    }
+}

@@ -1,0 +1,66 @@
+//! The state of a server as text.
+
+use super::rows::{bytes, text, time};
+use crate::cli::escape::Printable;
+use serde_json::{Map, Value};
+use std::fmt::Write;
+
+/// The state of a server, a line for each kind of thing.
+pub fn render(status: &Value) -> String {
+    let mut lines = String::new();
+    let mut line = |name: &str, value: String| {
+        // Writing to a string doesn't fail.
+        let _ = writeln!(lines, "{name:<12}{}", Printable(&value));
+    };
+    let [program, version, state] = ["program", "version", "state"].map(|name| text(&status[name]));
+    line(
+        "server",
+        format!("tow {program} {version}, pid {}, {state}, up {}", status["pid"], time(&status["uptime_seconds"])),
+    );
+    let endpoints: Vec<_> = status["endpoints"].as_array().into_iter().flatten().map(text).collect();
+    line("listens on", endpoints.join(", "));
+    if status["root"].is_string() {
+        line("serves", text(&status["root"]));
+    }
+    if status["peers"].is_null() {
+        return lines;
+    }
+    let gone = &status["gone"];
+    let ended: u64 = ["closed", "protocol", "other"].iter().filter_map(|name| gone[*name].as_u64()).sum();
+    line(
+        "peers",
+        format!(
+            "{} connected, {} in handshake; gone: {ended}, of these {} broke the protocol; {} failed handshakes",
+            status["peers"], status["handshakes"], gone["protocol"], gone["handshake"]
+        ),
+    );
+    let [received, sent, queued] = ["received_bytes", "sent_bytes", "queued_bytes"].map(|name| bytes(&status[name]));
+    line("traffic", format!("{received} received, {sent} sent, {queued} queued"));
+    if status["requests"].is_u64() {
+        let (memory, limit) = (bytes(&status["memory_bytes"]), bytes(&status["memory_bytes_max"]));
+        let [services, workers] = ["services", "workers"].map(|name| &status[name]);
+        line(
+            "requests",
+            format!("{} held, {memory} of {limit}; {services} services, {workers} workers", status["requests"]),
+        );
+        let spool = &status["spool"];
+        line("spool", format!("{} of {}", bytes(&spool["bytes"]), bytes(&spool["most"])));
+        line("journal", status["journal"].as_str().unwrap_or("none").to_owned());
+    }
+    line("counters", numbers(&status["counters"]));
+    for pool in status["pools"].as_array().into_iter().flatten() {
+        let busy = ["running", "waiting", "hung"].iter().any(|name| pool[*name] != 0);
+        if busy {
+            let [running, waiting, hung] = ["running", "waiting", "hung"].map(|name| &pool[name]);
+            line("jobs", format!("{}: {running} running, {waiting} waiting, {hung} hung", text(&pool["name"])));
+        }
+    }
+    lines
+}
+
+fn numbers(counters: &Value) -> String {
+    let none = Map::new();
+    let counters = counters.as_object().unwrap_or(&none).iter().filter(|(_, count)| **count != 0);
+    let counters: Vec<_> = counters.map(|(name, count)| format!("{} {count}", name.replace('_', " "))).collect();
+    if counters.is_empty() { "all 0".to_owned() } else { counters.join(", ") }
+}

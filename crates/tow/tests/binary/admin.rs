@@ -1,0 +1,270 @@
+//! What an operator sees of a running server or broker, and does: `tow status` and its kind, and the socket under them.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::{TempDir, tempdir};
+
+use crate::support::broker::Broker;
+use crate::support::process::{Outcome, Process, Server, run, tow};
+use crate::support::tree::{random_file, write};
+use crate::support::wait_until;
+
+/// Bytes of a file that is more than a client and the sockets hold.
+const SIZE: usize = 64 << 20;
+
+/// A directory for the sockets of one test's servers.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempdir().expect("a folder"))
+    }
+
+    fn serve(&self, path: &Path) -> Server {
+        let mut command = tow(["serve", "--bind", "tcp://127.0.0.1:0"]);
+        Server::from_command(command.arg(path).env("XDG_RUNTIME_DIR", self.0.path()).env_remove("RUNTIME_DIRECTORY"))
+    }
+
+    fn broker(&self, arguments: &[&str]) -> Broker {
+        let mut command = tow(["broker", "--bind", "tcp://127.0.0.1:0", "--grace", "0.1"]);
+        Broker::from_command(
+            command.args(arguments).env("XDG_RUNTIME_DIR", self.0.path()).env_remove("RUNTIME_DIRECTORY"),
+        )
+    }
+
+    fn tow(&self, arguments: &[&str]) -> Outcome {
+        run(tow(arguments).env("XDG_RUNTIME_DIR", self.0.path()).env_remove("RUNTIME_DIRECTORY"))
+    }
+
+    /// The objects that a command prints.
+    fn json(&self, arguments: &[&str]) -> Vec<Value> {
+        let outcome = self.tow(&[arguments, &["--json"]].concat()).expect_code(0);
+        let text = String::from_utf8(outcome.stdout).expect("UTF-8");
+        text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+    }
+
+    /// Sockets of servers, by name.
+    fn sockets(&self) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(self.0.path().join("towpath")).into_iter().flatten();
+        files.map(|file| file.expect("a file").path()).collect()
+    }
+
+    fn socket(&self) -> PathBuf {
+        let sockets = self.sockets();
+        assert_eq!(sockets.len(), 1, "{sockets:?}");
+        sockets[0].clone()
+    }
+}
+
+/// A request over the socket, and the whole reply.
+fn http(socket: &Path, request: &str) -> String {
+    let mut stream = UnixStream::connect(socket).expect("connect");
+    stream.write_all(request.as_bytes()).expect("write");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).expect("a reply");
+    reply
+}
+
+fn get(socket: &Path, path: &str) -> String {
+    http(socket, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+}
+
+#[test]
+fn a_client_is_listed_with_what_it_does_and_comes_back_after_a_kick() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let source = folder.path().join("served/sub/large.bin");
+    write(&source, b"");
+    random_file(&source, SIZE, 1);
+    let server = place.serve(&folder.path().join("served"));
+    let status = &place.json(&["status"])[0];
+    assert_eq!((&status["program"], &status["state"], &status["peers"]), (&"serve".into(), &"ready".into(), &0.into()));
+    assert_eq!(status["endpoints"][0], server.endpoint());
+
+    // Nobody reads what it writes, so it gives no more credit.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let mut command = tow(["get", &server.url("sub/large.bin"), "-"]);
+    let client = Process::with_output(&mut command, writer.into());
+    drop(command);
+    let mut transfers = Vec::new();
+    wait_until("the transfer is listed", || {
+        transfers = place.json(&["transfers"]);
+        !transfers.is_empty()
+    });
+    assert_eq!((&transfers[0]["path"], &transfers[0]["files"]), (&"sub/large.bin".into(), &1.into()));
+    let peer = place.json(&["peers"]).remove(0);
+    assert!(peer["address"].as_str().is_some_and(|address| address.starts_with("127.0.0.1:")), "{peer}");
+    assert_eq!((&peer["id"], &peer["transfers"]), (&transfers[0]["peer"], &1.into()));
+    let table = String::from_utf8(place.tow(&["peers"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(table.lines().count() == 2 && table.contains("1 transfers"), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+
+    let id = peer["id"].as_str().expect("an id").to_owned();
+    place.tow(&["kick", &id, "--reason", "make room"]).expect_code(0);
+    let gone = place.json(&["gone"]).remove(0);
+    assert_eq!(gone["id"], *id);
+    assert!(gone["reason"].as_str().is_some_and(|reason| reason.contains("make room")), "{gone}");
+    let mut returned = Value::Null;
+    wait_until("the client is back", || {
+        returned = place.json(&["peers"]).first().cloned().unwrap_or_default();
+        returned["id"].is_string()
+    });
+    assert_ne!(returned["id"], *id, "a new id, perhaps in the same slot");
+    place.tow(&["kick", &id]).expect_code(4);
+    assert_eq!(place.json(&["peers"])[0]["id"], returned["id"], "another peer than the one that is gone");
+    let copied = std::io::copy(&mut { reader }, &mut std::io::sink()).expect("the content");
+    assert_eq!(copied, SIZE as u64);
+    client.finish().expect_code(0);
+}
+
+#[test]
+fn a_broker_shows_services_workers_and_requests_that_wait() {
+    let place = Place::new();
+    let broker = place.broker(&[]);
+    let status = &place.json(&["status"])[0];
+    assert_eq!(
+        (&status["program"], &status["journal"], &status["workers"]),
+        (&"broker".into(), &Value::Null, &0.into())
+    );
+    let at = ["--connect", broker.endpoint()];
+    let hostile = "hostile\u{202e}";
+    let _hostile = Process::start(tow(["call", hostile, "hello"]).args(at));
+    let call = Process::start(tow(["call", "echo", "hello"]).args(at));
+    let waiting = |service: &str| place.json(&["services", service]).first().is_some_and(|found| found["waiting"] == 1);
+    wait_until("the requests wait", || waiting(hostile) && waiting("echo"));
+    let table = String::from_utf8(place.tow(&["services"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(table.contains("hostile\\u{202e}") && !table.contains('\u{202e}'), "{table}");
+    let metrics = get(&place.socket(), "/metrics?per=service");
+    assert!(metrics.contains("towpath_service_requests_waiting{service=\"hostile\u{202e}\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("towpath_requests_waiting 2\n") && metrics.contains("\ntowpath_workers 0\n"), "{metrics}");
+
+    let _worker = Process::start(tow(["work", "echo", "--", "cat"]).args(at));
+    assert_eq!(call.finish().expect_code(0).stdout, b"hello");
+    let workers = place.json(&["workers", "echo"]);
+    assert_eq!((workers.len(), &workers[0]["held"], &workers[0]["protocol"]), (1, &0.into(), &"numbered".into()));
+    assert!(place.json(&["workers", hostile]).is_empty());
+    let peer = place.json(&["peers"]).into_iter().find(|peer| peer["role"] == "worker").expect("a worker");
+    assert_eq!((&peer["id"], &peer["service"]), (&workers[0]["peer"], &"echo".into()));
+    // It connects again by itself.
+    let id = peer["id"].as_str().expect("an id").to_owned();
+    place.tow(&["kick", &id]).expect_code(0);
+    let has_returned = || place.json(&["workers"]).first().is_some_and(|worker| worker["peer"] != *id);
+    wait_until("the worker is back", has_returned);
+}
+
+#[test]
+fn metrics_and_health_are_plain_http() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    write(&folder.path().join("a"), b"a");
+    let server = place.serve(folder.path());
+    let socket = place.socket();
+    run(&mut tow(["get", &server.url("a"), "-"])).expect_code(0);
+    for path in ["/healthz", "/readyz"] {
+        assert!(get(&socket, path).starts_with("HTTP/1.1 200 OK\r\n"), "{path}");
+    }
+    let reply = get(&socket, "/metrics");
+    let (head, body) = reply.split_once("\r\n\r\n").expect("a head and a body");
+    assert!(head.contains("content-type: application/openmetrics-text"), "{head}");
+    assert!(body.ends_with("# EOF\n"), "{body}");
+    for line in body.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').expect(line);
+        assert!(name.starts_with("towpath_") && value.parse::<f64>().is_ok(), "{line}");
+    }
+    assert!(body.contains("\ntowpath_files_total{outcome=\"confirmed\"} 1\n"), "{body}");
+    assert!(body.contains("\n# TYPE towpath_network_bytes counter\n"), "{body}");
+
+    for (request, status) in [
+        ("GET /api/v1/nothing HTTP/1.1\r\nHost: a\r\n\r\n", "404"),
+        ("GET /api/v1/services HTTP/1.1\r\nHost: a\r\n\r\n", "404"),
+        ("GET /api/v1/peers?limit=0 HTTP/1.1\r\nHost: a\r\n\r\n", "400"),
+        ("POST /api/v1/peers HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", "405"),
+        ("GET /api/v1/peers/0.0/disconnect HTTP/1.1\r\nHost: a\r\n\r\n", "405"),
+        ("POST /api/v1/peers/x/disconnect HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", "400"),
+        ("POST /api/v1/peers/77.0/disconnect HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", "404"),
+        ("POST /api/v1/peers/0.0/disconnect HTTP/1.1\r\nHost: a\r\nContent-Length: 99999\r\n\r\n", "413"),
+    ] {
+        let reply = http(&socket, request);
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {reply}");
+    }
+    let endless = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(64 << 10));
+    let reply = std::panic::catch_unwind(|| http(&socket, &endless)).unwrap_or_default();
+    assert!(reply.is_empty() || reply.starts_with("HTTP/1.1 431 "), "{reply}");
+    // Connections that say nothing don't keep others out.
+    let silent: Vec<_> = (0..10).map(|_| UnixStream::connect(&socket).expect("connect")).collect();
+    place.tow(&["status"]).expect_code(0);
+    drop(silent);
+}
+
+#[test]
+fn the_socket_is_for_its_user_alone_and_gone_at_the_end() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let server = place.serve(folder.path());
+    let socket = std::fs::symlink_metadata(place.socket()).expect("a socket");
+    assert!(socket.file_type().is_socket());
+    assert_eq!((socket.mode() & 0o777, socket.uid()), (0o600, rustix::process::geteuid().as_raw()));
+    let folder_mode = std::fs::metadata(place.0.path().join("towpath")).expect("a folder").permissions().mode();
+    assert_eq!(folder_mode & 0o777, 0o700);
+    server.stop(Signal::TERM).expect_code(0);
+    assert_eq!(place.sockets(), [] as [PathBuf; 0]);
+    place.tow(&["status"]).expect_code(6);
+    // That of a killed server is removed by the next one, and never one where somebody listens.
+    place.serve(folder.path()).kill();
+    let (abandoned, other) = (place.socket(), place.0.path().join("towpath/other.sock"));
+    let _listener = UnixListener::bind(&other).expect("listen");
+    let server = place.serve(folder.path());
+    assert!(!abandoned.exists() && other.exists(), "{:?}", place.sockets());
+    let mut second = tow(["serve", "--bind", "tcp://127.0.0.1:0", "--admin-socket"]);
+    let second = Server::from_command(second.args([&other, folder.path()]));
+    assert!(second.log().contains("no socket for tow status"), "{}", second.log());
+    drop(server);
+}
+
+#[test]
+fn several_servers_are_told_apart() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    place.tow(&["peers"]).expect_code(6);
+    let (one, two, broker) = (place.serve(folder.path()), place.serve(folder.path()), place.broker(&[]));
+    let all = String::from_utf8(place.tow(&["status"]).expect_code(0).stdout).expect("UTF-8");
+    for endpoint in [one.endpoint(), two.endpoint(), broker.endpoint()] {
+        assert!(all.contains(endpoint), "{all}");
+    }
+    let choice = place.tow(&["peers"]).expect_code(2).stderr;
+    assert!(choice.contains("--admin") && choice.contains(one.endpoint()), "{choice}");
+    // There is one broker.
+    place.tow(&["services"]).expect_code(0);
+    assert_eq!(place.json(&["status", "--admin", "broker"])[0]["endpoints"][0], broker.endpoint());
+    let pid = place.json(&["status"])[0]["pid"].to_string();
+    assert_eq!(place.json(&["status", "--admin", &pid]).len(), 1);
+}
+
+#[test]
+fn a_service_manager_is_notified() {
+    let folder = tempdir().expect("a folder");
+    let path = folder.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).expect("bind");
+    manager.set_read_timeout(Some(crate::support::DEADLINE)).expect("a deadline");
+    let next = || {
+        let mut message = [0; 256];
+        let length = manager.recv(&mut message).expect("a message in time");
+        String::from_utf8_lossy(&message[..length]).into_owned()
+    };
+    let mut command = tow(["broker", "--bind", "tcp://127.0.0.1:0", "--grace", "0"]);
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "100000").env("RUNTIME_DIRECTORY", folder.path());
+    let broker = Broker::from_command(&mut command);
+    let mut said = Vec::new();
+    while !(said.iter().any(|line| line == "READY=1") && said.iter().any(|line| line == "WATCHDOG=1")) {
+        said.extend(next().lines().map(str::to_owned));
+    }
+    let socket = folder.path().join("admin.sock");
+    run(tow(["status", "--admin"]).arg(&socket)).expect_code(0);
+    broker.signal(Signal::TERM);
+    broker.finish().expect_code(0);
+    while !said.iter().any(|line| line == "STOPPING=1") {
+        said.extend(next().lines().map(str::to_owned));
+    }
+    assert!(!socket.exists());
+}
