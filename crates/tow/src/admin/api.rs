@@ -230,7 +230,7 @@ mod tests {
             let numbers = from..600.min(from + 256);
             let next = Some(numbers.end).filter(|end| *end < 600);
             let entry =
-                |number| [0, 1].map(|half| (number, json!({ "service": (number % 2).to_string(), "half": half })));
+                |number: u32| [0, 1].map(|half| (number, json!({ "service": (number % 2).to_string(), "half": half })));
             Ok(Page { entries: numbers.flat_map(entry).collect(), next })
         }
 

@@ -9,10 +9,11 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 
-use crate::support::broker::Broker;
+use crate::support::broker::{Broker, work};
 use crate::support::process::{Outcome, Process, Server, run, tow};
-use crate::support::tree::{random_file, write};
+use crate::support::tree::write;
 use crate::support::wait_until;
+use crate::support::wire::Wire;
 
 /// Bytes of a file that is more than a client and the sockets hold.
 const SIZE: usize = 64 << 20;
@@ -78,22 +79,22 @@ fn get(socket: &Path, path: &str) -> String {
 fn a_client_is_listed_with_what_it_does_and_comes_back_after_a_kick() {
     let (place, folder) = (Place::new(), tempdir().expect("a folder"));
     let source = folder.path().join("served/sub/large.bin");
-    write(&source, b"");
-    random_file(&source, SIZE, 1);
+    write(&source, &vec![7; SIZE]);
     let server = place.serve(&folder.path().join("served"));
     let status = &place.json(&["status"])[0];
     assert_eq!((&status["program"], &status["state"], &status["peers"]), (&"serve".into(), &"ready".into(), &0.into()));
     assert_eq!(status["endpoints"][0], server.endpoint());
 
-    // Nobody reads what it writes, so it gives no more credit.
+    // Nobody reads what it writes, so it reads no more.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let mut command = tow(["get", &server.url("sub/large.bin"), "-"]);
     let client = Process::with_output(&mut command, writer.into());
     drop(command);
     let mut transfers = Vec::new();
-    wait_until("the transfer is listed", || {
-        transfers = place.json(&["transfers"]);
-        !transfers.is_empty()
+    wait_until("the transfer waits for its client", || {
+        let before = std::mem::replace(&mut transfers, place.json(&["transfers"]));
+        let waits = |transfer: &Value| transfer["waits_for"] == "receiver" && transfer["sent_bytes"] != 0;
+        transfers.first().is_some_and(waits) && transfers == before
     });
     assert_eq!((&transfers[0]["path"], &transfers[0]["files"]), (&"sub/large.bin".into(), &1.into()));
     let peer = place.json(&["peers"]).remove(0);
@@ -108,17 +109,16 @@ fn a_client_is_listed_with_what_it_does_and_comes_back_after_a_kick() {
     let gone = place.json(&["gone"]).remove(0);
     assert_eq!(gone["id"], *id);
     assert!(gone["reason"].as_str().is_some_and(|reason| reason.contains("make room")), "{gone}");
-    let mut returned = Value::Null;
-    wait_until("the client is back", || {
-        returned = place.json(&["peers"]).first().cloned().unwrap_or_default();
-        returned["id"].is_string()
-    });
-    assert_ne!(returned["id"], *id, "a new id, perhaps in the same slot");
+    // Another connection, perhaps in the same slot, isn't the one that is gone.
+    let _other = Wire::dealer(server.port());
+    let other = || place.json(&["peers"]).into_iter().find(|peer| peer["transfers"] == 0);
+    wait_until("the other is listed", || other().is_some());
     place.tow(&["kick", &id]).expect_code(4);
-    assert_eq!(place.json(&["peers"])[0]["id"], returned["id"], "another peer than the one that is gone");
+    assert_ne!(other().expect("still there")["id"], *id);
     let copied = std::io::copy(&mut { reader }, &mut std::io::sink()).expect("the content");
-    assert_eq!(copied, SIZE as u64);
+    assert_eq!(copied, SIZE as u64, "by a second connection");
     client.finish().expect_code(0);
+    wait_until("the second connection is gone too", || place.json(&["gone"]).len() == 2);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_broker_shows_services_workers_and_requests_that_wait() {
     assert!(metrics.contains("towpath_service_requests_waiting{service=\"hostile\u{202e}\"} 1\n"), "{metrics}");
     assert!(metrics.contains("towpath_requests_waiting 2\n") && metrics.contains("\ntowpath_workers 0\n"), "{metrics}");
 
-    let _worker = Process::start(tow(["work", "echo", "--", "cat"]).args(at));
+    let _worker = work(&[&broker], &["echo", "--", "cat"]);
     assert_eq!(call.finish().expect_code(0).stdout, b"hello");
     let workers = place.json(&["workers", "echo"]);
     assert_eq!((workers.len(), &workers[0]["held"], &workers[0]["protocol"]), (1, &0.into(), &"numbered".into()));
