@@ -28,6 +28,9 @@ mod tests;
 pub use driver::{ServeError, Server, ServerOptions};
 pub use handle::Handle;
 pub use push::PushOptions;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub use session::push::fuzz_body as fuzz_push;
 pub use stats::{Counters, PeerStats, QuotaStats, Stats, TransferStats, Wait};
 pub use towpath_sockets::Authenticator;
 pub use watch::WatchOptions;

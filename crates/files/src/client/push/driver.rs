@@ -61,6 +61,8 @@ pub(super) struct Driver<'a> {
     is_connected: bool,
     was_connected: bool,
     last_reason: Option<String>,
+    /// Why the server has no room, if that is the last that it said.
+    busy: Option<String>,
     /// Files that aren't begun.
     files: VecDeque<PushFile>,
     tasks: Vec<Task>,
@@ -92,6 +94,7 @@ impl Driver<'_> {
             is_connected: false,
             was_connected: false,
             last_reason: None,
+            busy: None,
             files: options.files.iter().cloned().collect(),
             tasks: Vec::new(),
             next_id: 0,
@@ -149,6 +152,7 @@ impl Driver<'_> {
     fn step(&mut self) {
         self.since = Instant::now();
         self.steps += 1;
+        self.busy = None;
     }
 
     fn check_time(&mut self) -> Result<(), GetError> {
@@ -160,6 +164,9 @@ impl Driver<'_> {
         if !self.is_connected {
             let reason = self.last_reason.take().unwrap_or_else(|| "no answer".to_owned());
             return Err(GetError::Connect { endpoint: connect.endpoint.to_string(), reason });
+        }
+        if let Some(message) = self.busy.take() {
+            return Err(TransferError::Refused { code: ErrorCode::Busy, message }.into());
         }
         Err(TransferError::Stalled { seconds: limit.as_secs(), connected: true }.into())
     }
@@ -318,7 +325,7 @@ impl Driver<'_> {
                 self.pushed(task, &pushed)?;
             }
             Reply::Error(ErrorReply { code: ErrorCode::Busy, message, .. }) => {
-                self.last_reason = Some(message);
+                self.busy = Some(message);
                 task.phase = Phase::Waiting(Instant::now() + task.busy_wait);
                 task.busy_wait = (task.busy_wait * 2).min(BUSY_WAIT_MAX);
             }

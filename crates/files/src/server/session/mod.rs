@@ -15,7 +15,7 @@ mod large;
 mod pipeline;
 mod plain;
 mod plain_follow;
-mod push;
+pub(super) mod push;
 mod queries;
 mod shared;
 #[cfg(test)]
@@ -166,6 +166,8 @@ impl<F: Clone> Session<F> {
     /// Takes a data message, of a push.
     pub(super) fn data(&mut self, envelope: &Envelope, header: Result<DataHeader, WireError>, bodies: &[Bytes]) {
         if self.can_push {
+            // So that it is known to be there.
+            self.shared.credits.of(envelope);
             self.pushes.data(envelope, header, bodies, &mut self.shared);
         } else {
             let failure = Failure::new(ErrorCode::BadRequest, "data for a server that takes no pushes");

@@ -6,6 +6,7 @@ mod handle;
 mod list;
 mod opening;
 mod plain;
+mod push;
 mod replaced;
 mod slow;
 

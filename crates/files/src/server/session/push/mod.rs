@@ -1,5 +1,13 @@
 //! Pushes: files that the client sends, under the server's credit, in order.
 
+#[cfg(any(test, fuzzing))]
+mod model;
+#[cfg(test)]
+mod tests;
+
+#[cfg(fuzzing)]
+pub use model::fuzz_body;
+
 use super::shared::Shared;
 use super::{Action, Envelope, Ticket};
 use crate::limits::{CHUNK_BYTES_MIN, PIECE_COST_MIN, PUSH_CHUNK_BYTES_MAX, PUSHES_MAX};

@@ -1,0 +1,84 @@
+//! Pushes on real sockets: what the time and the operator do.
+
+use super::*;
+use crate::digest::Digest;
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{Expected, PushRequest};
+use crate::server::PushOptions;
+
+const LEAF: usize = 1 << 20;
+
+fn serve(root: &Path, idle_timeout: Duration) -> TestServer {
+    let mut push = PushOptions::new("in".parse().unwrap());
+    push.idle_timeout = idle_timeout;
+    let mut options = ServerOptions::new(root);
+    options.push = Some(push);
+    TestServer::start_as(options, Box::new(PageCache))
+}
+
+fn offer(id: u32, path: &str, data: &[u8]) -> Request {
+    Request::Push(PushRequest {
+        id,
+        path: path.as_bytes().to_vec().into(),
+        size: data.len() as u64,
+        mtime: Default::default(),
+        mode: 0o600,
+        digest: Digest::of(data),
+        expected: Expected::Anything,
+        durable: false,
+    })
+}
+
+fn send(client: &mut TestClient, id: u32, offset: usize, data: &[u8]) {
+    for (index, piece) in data.chunks(128 << 10).enumerate() {
+        let (offset, length) = ((offset + index * (128 << 10)) as u64, piece.len() as u64);
+        let entry = DataEntry { n: 0, end: false, body: Body::Plain, offset, length, body_length: length };
+        let header = DataHeader { id, entries: vec![entry] }.encode().unwrap();
+        client.send(&[&header, piece]);
+    }
+}
+
+#[test]
+fn idle_push_ends_and_what_has_arrived_is_kept() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("in")).unwrap();
+    let server = serve(root.path(), Duration::from_secs(2));
+    let mut client = server.client();
+    let data: Vec<u8> = (0..3 * LEAF).map(|at| (at % 251) as u8).collect();
+    client.request(&offer(1, "in/x", &data));
+    assert!(matches!(client.reply(), Reply::Push(push) if push.have.is_empty()));
+    send(&mut client, 1, 0, &data[..LEAF + 7]);
+    let error = loop {
+        match client.reply() {
+            Reply::Error(error) => break error,
+            Reply::Credit(_) => {}
+            reply => panic!("{reply:?}"),
+        }
+    };
+    assert_eq!((error.id, error.code), (Some(1), ErrorCode::Io));
+    client.request(&offer(2, "in/x", &data));
+    let Reply::Push(push) = client.reply() else { panic!("no push") };
+    assert_eq!(push.have.iter().map(|range| (range.offset, range.length)).collect::<Vec<_>>(), [(0, LEAF as u64)]);
+    send(&mut client, 2, LEAF, &data[LEAF..]);
+    while !matches!(client.reply(), Reply::Pushed(_)) {}
+    assert_eq!(std::fs::read(root.path().join("in/x")).unwrap(), data);
+}
+
+#[test]
+fn pushes_go_to_the_directory_that_is_served_now() {
+    let parent = tempfile::tempdir().unwrap();
+    let (served, next) = (parent.path().join("served"), parent.path().join("next"));
+    std::fs::create_dir_all(served.join("in")).unwrap();
+    std::fs::create_dir_all(next.join("in")).unwrap();
+    let server = serve(&served, DEADLINE);
+    let mut client = server.client();
+    std::fs::rename(&served, parent.path().join("old")).unwrap();
+    client.request(&offer(1, "in/x", b"x"));
+    assert!(matches!(client.reply(), Reply::Error(error) if error.code == ErrorCode::Io));
+    std::fs::rename(&next, &served).unwrap();
+    client.request(&offer(2, "in/x", b"x"));
+    assert!(matches!(client.reply(), Reply::Push(_)));
+    send(&mut client, 2, 0, b"x");
+    assert!(matches!(client.reply(), Reply::Pushed(_)));
+    assert_eq!(std::fs::read(served.join("in/x")).unwrap(), b"x");
+}
