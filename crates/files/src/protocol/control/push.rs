@@ -48,7 +48,6 @@ pub enum Expected {
 }
 
 impl Expected {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     fn is_anything(&self) -> bool {
         *self == Self::Anything
     }
