@@ -12,7 +12,7 @@ const RULE: &str = "crate-layers";
 /// Crates by layer, bottom to top. A crate depends on crates of lower layers only.
 const LAYERS: &[&[&str]] = &[
     &["towpath-buffers", "towpath-lease", "towpath-outq", "towpath-quota", "towpath-zmtp"],
-    &["towpath-blocking"],
+    &["towpath-blocking", "towpath-rules"],
     &["towpath-sockets"],
     &["towpath-files", "towpath-requests"],
     &["towpath-journal"],

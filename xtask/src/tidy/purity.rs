@@ -9,6 +9,7 @@ const RULE: &str = "pure";
 /// Files and folders that must stay pure, with everything below them.
 const PURE: &[&str] = &[
     "crates/zmtp/src",
+    "crates/rules/src",
     "crates/files/src/protocol",
     "crates/files/src/catalogue",
     "crates/files/src/server/session",
