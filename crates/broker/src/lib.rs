@@ -4,6 +4,7 @@
 
 #![warn(missing_debug_implementations)]
 
+mod access;
 pub mod core;
 pub mod dispatch;
 pub mod server;

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 use towpath_sockets::{
-    Address, Authenticator, Credentials, Event, LargeMessages, Message, PeerId, Queued, SendError, Tenant,
+    Address, Authenticator, Credentials, Event, LargeMessages, Message, PeerId, Principal, Queued, SendError, Tenant,
 };
 
 /// Connections to peers, and the clock. [`towpath_sockets::Hub`] has the methods of the same names, and says more about each.
@@ -82,6 +82,9 @@ pub trait Transport {
 
     /// Where a peer is.
     fn address(&self, peer: PeerId) -> Option<Address>;
+
+    /// Who a peer is, as far as its mechanism says.
+    fn principal(&self, peer: PeerId) -> Principal;
 
     /// Who a peer is, for sharing.
     fn tenant(&self, peer: PeerId) -> Option<Tenant>;

@@ -1,22 +1,27 @@
-//! The decision about the credentials of clients.
+//! The decision about the credentials of clients, and about what each may do.
 
+use crate::net::address::Address;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use towpath_rules::Permissions;
 use towpath_zmtp::{Credentials, Principal};
 
 type Decide = dyn Fn(&Credentials) -> Option<Principal> + Send + Sync;
+type Permit = dyn Fn(&Principal, &Address, bool) -> Option<Permissions> + Send + Sync;
 
-/// Decides which clients may connect, by their credentials. Clones share the decision.
+/// Decides which clients may connect, by their credentials, and what each may do. Clones share the decision.
 #[derive(Clone)]
 pub struct Authenticator {
     decide: Arc<Decide>,
     is_slow: bool,
+    permit: Option<Arc<Permit>>,
 }
 
 impl Authenticator {
-    /// Decides by a function, which is called on the thread that drives the hub. `None` refuses the client, and so does a panic.
+    /// Decides by a function, which is called on the thread that drives the hub. `None` refuses the client, and so does a panic. Who is admitted
+    /// may do everything.
     pub fn new(decide: impl Fn(&Credentials) -> Option<Principal> + Send + Sync + 'static) -> Authenticator {
-        Authenticator { decide: Arc::new(decide), is_slow: false }
+        Authenticator { decide: Arc::new(decide), is_slow: false, permit: None }
     }
 
     /// Decides by a function that takes long, such as one that hashes passwords. It is called on other threads, twice at a time at most, by turns
@@ -29,12 +34,31 @@ impl Authenticator {
         self.is_slow
     }
 
+    /// The same, with a function for what a peer may do. It is called when a peer is ready, whatever the mechanism, and again when the decisions
+    /// have changed ([`Handle::judge_again`](crate::Handle::judge_again)), then with false: `None` if the peer is not admitted any more.
+    #[must_use]
+    pub fn permitting(
+        self,
+        permit: impl Fn(&Principal, &Address, bool) -> Option<Permissions> + Send + Sync + 'static,
+    ) -> Authenticator {
+        Authenticator { permit: Some(Arc::new(permit)), ..self }
+    }
+
     /// The identity of a client with these credentials; `None`: it may not connect.
     pub fn identify(&self, credentials: &Credentials) -> Option<Principal> {
         // One client's strange name must not end the server of all others.
         catch_unwind(AssertUnwindSafe(|| (self.decide)(credentials))).unwrap_or_else(|_| {
             let principal = credentials.principal();
             tracing::error!(%principal, "a client is refused: the function that decides about it panicked");
+            None
+        })
+    }
+
+    /// What a peer may do that is new, or judged again; `None`: it may not stay.
+    pub fn permissions(&self, principal: &Principal, address: &Address, is_new: bool) -> Option<Permissions> {
+        let Some(permit) = &self.permit else { return Some(Permissions::unrestricted()) };
+        catch_unwind(AssertUnwindSafe(|| permit(principal, address, is_new))).unwrap_or_else(|_| {
+            tracing::error!(%principal, "a client is refused: the function that decides what it may do panicked");
             None
         })
     }
@@ -66,5 +90,9 @@ mod tests {
         assert!(allows("ann", "x"));
         assert!(!allows("ann", ""), "its password has no first byte: a panic");
         assert!(!allows("a", "x") && allows("ann", "xyz"));
+        let (ann, here) = (Principal::User("ann".into()), Address::Inproc);
+        assert_eq!(authenticator.permissions(&ann, &here, true), Some(Permissions::unrestricted()));
+        let panics = authenticator.permitting(|_, _, _| panic!("for a test"));
+        assert_eq!(panics.permissions(&ann, &here, true), None);
     }
 }

@@ -91,6 +91,8 @@ pub enum Command<S> {
         /// Receives the answer.
         was_there: SyncSender<bool>,
     },
+    /// Ask again what each peer may do, end the connections of those who may do something else now, and send how many these were.
+    JudgeAgain(SyncSender<usize>),
 }
 
 impl<S> Handle<S> {
@@ -118,6 +120,12 @@ impl<S> Handle<S> {
     /// Ends a connection; the peer is told the reason. False if there is no such peer any more, or the server doesn't answer.
     pub fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
         self.ask(|was_there| Command::Disconnect { peer, reason: reason.to_owned(), was_there }).unwrap_or(false)
+    }
+
+    /// Asks the [`Authenticator`](crate::Authenticator) again what each peer may do, and ends the connections of those for whom the answer is
+    /// another one: they may connect again. Returns how many these are; `None` if the server has ended.
+    pub fn judge_again(&self) -> Option<usize> {
+        self.ask(Command::JudgeAgain)
     }
 
     /// Wakes the event loop.

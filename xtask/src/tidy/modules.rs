@@ -32,7 +32,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         folder: "crates/sockets",
-        layers: "auth message peer_id random waker | error event handle options unsent | disk net options_check | peer | hub | socket",
+        layers: "message peer_id random waker | error event handle options unsent | disk net options_check | auth peer | hub | socket",
         known: &[],
     },
     Crate {
@@ -53,7 +53,7 @@ const CRATES: &[Crate] = &[
     Crate { folder: "crates/client", layers: "connection | client worker | sans_io", known: &[] },
     Crate {
         folder: "crates/broker",
-        layers: "core | store transport | stats | services | dispatch | server",
+        layers: "core | access store transport | stats | services | dispatch | server",
         known: &[],
     },
     Crate { folder: "crates/tow", layers: "cli | runtime | admin | commands", known: &[] },

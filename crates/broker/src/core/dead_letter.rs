@@ -72,8 +72,13 @@ impl DeadLetters {
     }
 }
 
+/// Whether a service, by its own name, is a dead-letter queue.
+pub(crate) fn is_dead_letter_queue(service: &[u8]) -> bool {
+    service.starts_with(PREFIX)
+}
+
 /// The name of a service, which may be asked for by an alias.
-pub(super) fn canonical_name(service: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn canonical_name(service: &[u8]) -> Cow<'_, [u8]> {
     match service.strip_prefix(ALIAS) {
         Some(rest) => Cow::Owned([PREFIX, rest].concat()),
         None => Cow::Borrowed(service),

@@ -82,6 +82,8 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use dead_letter::{canonical_name, is_dead_letter_queue};
+
 pub use actions::{Action, BodyRef, QueuedAction, StockEnvelope};
 pub use admission::MemoryPressure;
 pub use durability::{Entry, Restored};
@@ -90,6 +92,7 @@ pub use stats::{Counters, ServiceInfo, WorkerInfo};
 pub use stored::StoredState;
 pub use worker::Kind;
 
+use bytes::Bytes;
 use in_flight::InFlightWindows;
 use reply_budget::ReplyBudget;
 use requests::{Requests, State};
@@ -97,7 +100,8 @@ use roles::{Role, Roles};
 use service::Services;
 use session::Sessions;
 use tenants::Tenants;
-use token::TokenMaker;
+use token::{Ticket, TokenMaker};
+use towpath_requests::numbered::Token;
 use worker::Workers;
 
 /// A connection, as a small number that the driver reuses after [`Core::peer_gone`].
@@ -224,6 +228,25 @@ impl Core {
     /// Whether a connection has introduced itself as a client or a worker.
     pub fn has_role(&self, peer: Peer) -> bool {
         self.roles.get(peer) != Role::None
+    }
+
+    /// The connection of the client whose request this is, if it is connected.
+    pub(crate) fn asker(&self, token: &Token) -> Option<Peer> {
+        let ticket = Ticket::read(token);
+        let request = self.requests.find(ticket.slot, ticket.generation)?;
+        self.sessions[request.session].peer
+    }
+
+    /// The service of a request.
+    pub(crate) fn service_of(&self, token: &Token) -> Option<Bytes> {
+        let ticket = Ticket::read(token);
+        let request = self.requests.find(ticket.slot, ticket.generation)?;
+        Some(self.services.at(request.service).name.clone())
+    }
+
+    /// Ends the connection of a peer that may not do what it does.
+    pub(crate) fn forbid(&mut self, now: Millis, peer: Peer, reason: &'static str) {
+        self.disconnect(now, peer, reason);
     }
 
     /// Ends a connection that broke the protocol or isn't wanted any more.

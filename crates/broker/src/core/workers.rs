@@ -66,7 +66,7 @@ impl Core {
 
     /// Whether the broker itself answers for a service.
     #[inline]
-    pub(super) fn answers_for(&mut self, service: &[u8]) -> bool {
+    pub(crate) fn answers_for(&mut self, service: &[u8]) -> bool {
         is_built_in(service) && !(self.may_be_titanic(service) && self.services.find(service).is_some())
     }
 

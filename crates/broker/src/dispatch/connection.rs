@@ -1,6 +1,7 @@
 //! Connections, and what waits for each.
 
 use super::progress::{LastRead, Progress};
+use crate::access::Access;
 use crate::core::{Millis, Peer};
 use crate::transport::Transport;
 use std::cmp::Reverse;
@@ -45,6 +46,8 @@ pub(super) struct Connection<W: BodySink> {
     pub id: PeerId,
     /// Where it is, for logs.
     pub address: Option<Address>,
+    /// Who it is, and what it may do.
+    pub access: Access,
     pub protocol: PeerProtocol,
     /// Records on their way to it.
     pub block: Block,
@@ -86,10 +89,11 @@ pub(super) struct Connection<W: BodySink> {
 }
 
 impl<W: BodySink> Connection<W> {
-    fn new(id: PeerId, address: Option<Address>) -> Connection<W> {
+    fn new(id: PeerId, address: Option<Address>, access: Access) -> Connection<W> {
         Connection {
             id,
             address,
+            access,
             protocol: PeerProtocol::Nothing,
             block: Block::default(),
             is_dirty: false,
@@ -158,12 +162,12 @@ impl<W: BodySink> Default for Connections<W> {
 }
 
 impl<W: BodySink> Connections<W> {
-    pub fn insert(&mut self, id: PeerId, address: Option<Address>) {
+    pub fn insert(&mut self, id: PeerId, address: Option<Address>, access: Access) {
         let slot = id.slot() as usize;
         if slot >= self.slots.len() {
             self.slots.resize_with(slot + 1, || None);
         }
-        self.slots[slot] = Some(Box::new(Connection::new(id, address)));
+        self.slots[slot] = Some(Box::new(Connection::new(id, address, access)));
     }
 
     /// Forgets a connection, unless another one has its slot by now.
@@ -229,6 +233,11 @@ impl<W: BodySink> Connections<W> {
     pub fn protocol_of(&self, id: PeerId) -> Option<PeerProtocol> {
         let connection = self.slots.get(id.slot() as usize)?.as_deref()?;
         (connection.id == id && !connection.is_gone).then_some(connection.protocol)
+    }
+
+    /// The ids of all.
+    pub fn ids(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.slots.iter().flatten().filter(|connection| !connection.is_gone).map(|connection| connection.id)
     }
 
     /// The id of a peer.

@@ -4,7 +4,9 @@ use super::Dispatch;
 use super::assembler::{Attached, body_of, is_too_large};
 use super::connection::{Connection, PeerProtocol};
 use super::encode::give_up;
+use super::judge::{NOT_ADMITTED, may_reply};
 
+use crate::access::{MAY_NOT_CALL, MAY_NOT_WORK};
 use crate::core::{Kind, Peer};
 use crate::store::{LostBody, Store};
 use crate::transport::Transport;
@@ -46,7 +48,10 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     self.forget(former);
                 }
                 debug_assert!(!self.core.has_role(peer.slot()), "what it is was left behind by another connection");
-                self.connections.insert(peer, self.transport.address(peer));
+                let Some(access) = self.access_of(peer, true) else {
+                    return self.transport.disconnect(peer, NOT_ADMITTED);
+                };
+                self.connections.insert(peer, self.transport.address(peer), access);
                 if let Some(tenant) = self.transport.tenant(peer) {
                     self.core.connected(peer.slot(), tenant);
                 }
@@ -169,11 +174,15 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     fn on_client_block(&mut self, id: PeerId, block: &Bytes, attached: Attached) -> Result<(), WireError> {
         let (now, peer) = (self.now(), id.slot());
+        let access = self.connections.of(id).map(|connection| connection.access.clone()).unwrap_or_default();
         self.each_record(id, block, attached, FromClient::decode, |dispatch, record, attached| {
             let core = &mut dispatch.core;
             match record {
                 FromClient::Request { number, ttl_ms, volatile, service, content } => {
                     match body_of(content, block, attached)? {
+                        Ok(_) if !core.answers_for(service) && !access.may_call(service) => {
+                            core.refuse(now, peer, number, Status::FORBIDDEN, 0, MAY_NOT_CALL);
+                        }
                         Ok(body) => core.request(now, peer, number, ttl_ms, volatile, service, body),
                         Err(lost) => {
                             let (status, retry_ms) = lost.of_request();
@@ -183,7 +192,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 }
                 FromClient::Confirm { first, count } => core.confirm(now, peer, first, count),
                 FromClient::Cancel { number } => core.cancel(now, peer, number),
-                FromClient::Hello { client, first } => core.client_hello(now, peer, client, first),
+                FromClient::Hello { client, first } => core.client_hello(now, peer, access.own(client), first),
             }
             Ok(())
         })
@@ -191,10 +200,12 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     fn on_worker_block(&mut self, id: PeerId, block: &Bytes, attached: Attached) -> Result<(), WireError> {
         let (now, peer) = (self.now(), id.slot());
+        let access = self.connections.of(id).map(|connection| connection.access.clone()).unwrap_or_default();
         self.each_record(id, block, attached, FromWorker::decode, |dispatch, record, attached| {
             let core = &mut dispatch.core;
             match record {
                 FromWorker::Reply { token, status, part, content } => match body_of(content, block, attached)? {
+                    _ if !may_reply(core, &access, peer, &token) => core.forbid(now, peer, MAY_NOT_WORK),
                     Ok(reason) if status == Status::NO_STORAGE && part.is_none() => {
                         core.worker_returns_request(now, peer, &token, reason.into_body());
                     }
@@ -208,6 +219,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     }
                     Err(lost) => dispatch.lose_reply(peer, &token, part, lost),
                 },
+                FromWorker::Ready { service, .. } if !access.may_work(service) => core.forbid(now, peer, MAY_NOT_WORK),
                 FromWorker::Ready { credit, service } => {
                     let epoch = core.settings().epoch;
                     if let Some(block) = dispatch.connections.block(peer) {
@@ -299,6 +311,11 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                         return self.core.stock_refuse(now, peer, envelope, &service, status, lost.reason());
                     }
                 };
+                let access = self.connections.of(id).map(|connection| connection.access.clone()).unwrap_or_default();
+                if !self.core.answers_for(&service) && !access.may_call(&service) {
+                    let status = Status::FORBIDDEN;
+                    return self.core.stock_refuse(now, peer, envelope, &service, status, MAY_NOT_CALL);
+                }
                 self.core.stock_request(now, peer, dialect.has_one_reply(), envelope, &service, body);
             }
             FromPeer::Refused { envelope, service, status, reason, .. } => {
@@ -315,7 +332,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
     fn on_stock_worker(&mut self, id: PeerId, command: WorkerCommand, attached: Attached) {
         let now = self.now();
         let peer = id.slot();
+        let access = self.connections.of(id).map(|connection| connection.access.clone()).unwrap_or_default();
         match command {
+            WorkerCommand::Ready { service } if !access.may_work(&service) => self.dismiss(id, MAY_NOT_WORK),
             WorkerCommand::Ready { service } => {
                 self.core.worker_ready(now, peer, Kind::Stock, &service, 1);
                 self.greet(peer, &service, 1);
@@ -324,6 +343,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 let Some(token) = majordomo::token_of(&address) else {
                     return self.dismiss(id, "a reply to an address that this broker never gave");
                 };
+                if !may_reply(&self.core, &access, peer, &token) {
+                    return self.dismiss(id, MAY_NOT_WORK);
+                }
                 let Some(connection) = self.connections.of(id) else { return };
                 let part = partial.then_some(connection.parts);
                 connection.parts = if partial { connection.parts.saturating_add(1) } else { 0 };

@@ -3,6 +3,7 @@
 use super::Dispatch;
 use super::connection::{Connection, PeerProtocol};
 use super::slow_consumers::push;
+use crate::access::Access;
 use crate::core::{Action, Peer, QueuedAction};
 use crate::services::Broker;
 use crate::store::Store;
@@ -132,8 +133,14 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 }
             }
             Action::BuiltIn { token, service, body } => {
-                let Dispatch { services, core, store, transport, connections, .. } = self;
-                let broker = Broker { core, store, transport, peer_id: &|peer| connections.id_of(peer) };
+                let Dispatch { services, core, store, transport, connections, authenticator, .. } = self;
+                let asker = core.asker(&token).and_then(|peer| connections.find(peer));
+                let access = match asker {
+                    Some(connection) => connection.access.clone(),
+                    None if authenticator.is_none() => Access::default(),
+                    None => Access::nothing(),
+                };
+                let broker = Broker { core, store, transport, access, peer_id: &|peer| connections.id_of(peer) };
                 services.answer(broker, &token, &service, &body);
             }
             Action::Heartbeat { peer } => {

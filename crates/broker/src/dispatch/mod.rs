@@ -16,6 +16,7 @@ mod decode;
 mod encode;
 mod entry_queue;
 mod half_closed;
+mod judge;
 mod progress;
 mod read_budget;
 mod reply_batcher;

@@ -45,6 +45,9 @@ impl Control {
             Command::Disconnect { peer, reason, was_there } => {
                 let _ = was_there.send(dispatch.disconnect(peer, &reason));
             }
+            Command::JudgeAgain(reply) => {
+                let _ = reply.send(dispatch.judge_again());
+            }
         }
         // One a turn: others may wait.
         self.handle.wake();

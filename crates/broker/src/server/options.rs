@@ -52,7 +52,7 @@ pub struct BrokerOptions {
     pub max_peers_per_address: usize,
     /// Security mechanism, as the server's side; NULL by default.
     pub mechanism: MechanismConfig,
-    /// Asked for each peer if the mechanism is PLAIN or CURVE. None admits nobody then.
+    /// Asked for each peer if the mechanism is PLAIN or CURVE, and what each may do. None admits nobody then.
     pub authenticator: Option<Authenticator>,
     /// How long the broker looks again before it sleeps, where the last waits were as short ([`HubOptions::busy_poll`]).
     pub busy_poll: Duration,

@@ -5,7 +5,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::time::{Duration, Instant};
 use towpath_sockets::{
-    Address, Authenticator, Credentials, Event, Hub, LargeMessages, Message, PeerId, Queued, SendError, Tenant,
+    Address, Authenticator, Credentials, Event, Hub, LargeMessages, Message, PeerId, Principal, Queued, SendError,
+    Tenant,
 };
 
 /// A hub, and when the broker was started.
@@ -117,6 +118,10 @@ impl Transport for Sockets {
 
     fn address(&self, peer: PeerId) -> Option<Address> {
         self.hub.peer(peer).map(|peer| peer.address)
+    }
+
+    fn principal(&self, peer: PeerId) -> Principal {
+        self.hub.peer(peer).map(|peer| peer.principal).unwrap_or_default()
     }
 
     fn tenant(&self, peer: PeerId) -> Option<Tenant> {

@@ -25,8 +25,8 @@ pub(super) struct Lists {
     workers: Option<Made<HashMap<Bytes, Vec<WorkerInfo>>>>,
 }
 
-/// The built-in service and its argument.
-type Asked = (Bytes, Bytes);
+/// The built-in service, its argument, and a number for what the peer may see.
+type Asked = (Bytes, Bytes, u128);
 
 struct Made<T> {
     what: T,
@@ -68,29 +68,32 @@ impl Lists {
         service: &[u8],
         argument: &[u8],
     ) -> Option<Body> {
-        let of_one = || broker.core.service(argument);
+        let of_one = || broker.core.service(argument).filter(|service| broker.access.may_see(&service.name));
         let has_workers = || of_one().is_some_and(|service| service.workers > 0);
+        let may_list_workers = || argument.is_empty() || (has_workers() && broker.access.may_see_workers(argument));
         Some(match service {
             b"mmi.service" => coded(if has_workers() { "200" } else { "404" }, []),
             b"mmi.queue" if !argument.is_empty() => {
                 let queue: Vec<_> = of_one().iter().map(queue_json).collect();
                 coded("200", [json!(queue).to_string().into()])
             }
-            b"mmi.workers" if !argument.is_empty() && !has_workers() => coded("200", ["[]".into()]),
+            b"mmi.workers" if !may_list_workers() => coded("200", ["[]".into()]),
             b"mmi.workers" => {
                 // The argument may be an alias.
                 let name = of_one().map_or_else(Bytes::new, |service| service.name);
                 self.list(broker, service, &name)
             }
             b"mmi.services" | b"mmi.queue" => self.list(broker, service, b""),
-            b"mmi.spool" => coded("200", [spool_json(&broker.store.spool_usage()).to_string().into()]),
+            b"mmi.spool" if broker.access.may_administer(service) => {
+                coded("200", [spool_json(&broker.store.spool_usage()).to_string().into()])
+            }
             _ => return None,
         })
     }
 
     /// A list of everything, or of what belongs to one service.
     fn list<T: Transport, S: Store>(&mut self, broker: &Broker<'_, T, S>, service: &[u8], of: &[u8]) -> Body {
-        let asked = (Bytes::copy_from_slice(service), Bytes::copy_from_slice(of));
+        let asked = (Bytes::copy_from_slice(service), Bytes::copy_from_slice(of), broker.access.fingerprint());
         if let Some(made) = self.replies.get(&asked) {
             return made.what.clone();
         }
@@ -99,10 +102,12 @@ impl Lists {
                 b"mmi.workers" => self.workers(broker, of),
                 b"mmi.queue" => {
                     let queues = broker.core.services().filter(|service| !service.name.starts_with(b"mmi."));
+                    let queues = queues.filter(|service| broker.access.may_see(&service.name));
                     queues.take(LISTED_MAX).map(|service| queue_json(&service)).collect()
                 }
                 _ => {
-                    let services = broker.core.services().filter(|service| service.workers > 0).take(LISTED_MAX);
+                    let services = broker.core.services().filter(|service| service.workers > 0);
+                    let services = services.filter(|service| broker.access.may_see(&service.name)).take(LISTED_MAX);
                     services.map(|service| String::from_utf8_lossy(&service.name).into_owned()).collect()
                 }
             };
@@ -116,7 +121,10 @@ impl Lists {
     /// Where each worker really is, and what it has.
     fn workers<T: Transport, S: Store>(&mut self, broker: &Broker<'_, T, S>, service: &[u8]) -> serde_json::Value {
         let workers: Vec<_> = match service {
-            b"" => broker.core.workers().take(LISTED_MAX).collect(),
+            b"" => {
+                let workers = broker.core.workers().filter(|worker| broker.access.may_see_workers(&worker.service));
+                workers.take(LISTED_MAX).collect()
+            }
             of => {
                 let make = || Made::timed(broker.transport, || by_service(broker.core.workers()));
                 let all = self.workers.get_or_insert_with(make);
@@ -141,6 +149,7 @@ impl<T: Transport, S> Broker<'_, T, S> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::access::Access;
     use crate::core::{Action, Kind};
     use crate::dispatch::Dispatch;
     use crate::server::{Broker, BrokerOptions};
@@ -153,7 +162,12 @@ mod tests {
         broker.dispatch.core.take_actions(&mut actions);
         let Some(Action::BuiltIn { token, service, body }) = actions.pop() else { panic!("{actions:?}") };
         let Dispatch { services, core, store, transport, .. } = &mut broker.dispatch;
-        services.answer(super::super::Broker { core, store, transport, peer_id: &|_| None }, &token, &service, &body);
+        services.answer(
+            super::super::Broker { core, store, transport, access: Access::default(), peer_id: &|_| None },
+            &token,
+            &service,
+            &body,
+        );
         broker.dispatch.core.take_actions(&mut actions);
         let Some(Action::Reply { body, .. }) = actions.pop() else { panic!("{actions:?}") };
         let frames: Vec<_> = body.frames().unwrap().collect();

@@ -3,6 +3,7 @@
 mod mmi;
 mod titanic;
 
+use crate::access::Access;
 use crate::core::{Core, Peer};
 use crate::store::Store;
 use crate::transport::Transport;
@@ -27,6 +28,8 @@ pub(crate) struct Broker<'a, T, S> {
     pub core: &'a mut Core,
     pub store: &'a mut S,
     pub transport: &'a mut T,
+    /// Who asks, and what it may do.
+    pub access: Access,
     pub peer_id: &'a dyn Fn(Peer) -> Option<PeerId>,
 }
 

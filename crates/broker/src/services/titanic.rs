@@ -1,6 +1,7 @@
 //! Titanic (RFC 9): requests that are kept for clients that come again, in the broker's journal.
 
 use super::{Broker, coded};
+use crate::access::MAY_NOT_CALL;
 use crate::core::{Core, StoredState};
 use crate::store::Store;
 use crate::transport::Transport;
@@ -41,14 +42,17 @@ pub(super) fn request<T: Transport, S: Store>(broker: &mut Broker<'_, T, S>, tok
         let reason = "a service of 1 to 255 bytes that isn't the broker's own, and a body";
         return broker.core.built_in_reply(token, Status::OK, refusal(reason.into()));
     }
+    if !broker.access.may_call(&service) {
+        return broker.core.built_in_reply(token, Status::OK, coded("403", [MAY_NOT_CALL.into()]));
+    }
     let numbered = broker.core.numbered_request_of(token);
     let known = numbered.map(|(client, number)| name_for(client, number, body));
     let answer = |name: ClientId| coded("200", [Bytes::from(name.to_string())]);
     // The answer was lost with the process that gave it, and the request has come once more.
-    if let Some(name) = known.filter(|name| broker.core.was_restored(*name)) {
+    if let Some(name) = known.filter(|name| broker.core.was_restored(broker.access.own(*name))) {
         return broker.core.built_in_reply(token, Status::OK, answer(name));
     }
-    let name = match known.filter(|name| broker.core.stored(*name).is_none()) {
+    let name = match known.filter(|name| broker.core.stored(broker.access.own(*name)).is_none()) {
         Some(name) => name,
         None => match broker.transport.random() {
             Ok(name) => ClientId(name),
@@ -59,12 +63,14 @@ pub(super) fn request<T: Transport, S: Store>(broker: &mut Broker<'_, T, S>, tok
         },
     };
     let now = broker.transport.now().as_millis() as u64;
-    broker.core.store(now, name, &service, Body::of_frames(frames), *token, answer(name));
+    let own = broker.access.own(name);
+    broker.core.store(now, own, &service, Body::of_frames(frames), *token, answer(name));
 }
 
 /// Answers with what is stored under a name, which is read first where that takes long.
 pub(super) fn reply<T: Transport, S: Store>(broker: &mut Broker<'_, T, S>, token: &Token, argument: &[u8]) {
-    match stored(broker.core, token, argument) {
+    let name = name_of(argument).map(|name| broker.access.own(name));
+    match stored(broker.core, token, name) {
         Ok(reply) => broker.core.built_in_reply(token, Status::OK, reply),
         Err(NotNow::NoRoom) => answer_later(broker.core, token),
         Err(NotNow::OnDisk(body)) => {
@@ -80,7 +86,7 @@ pub(super) fn reply<T: Transport, S: Store>(broker: &mut Broker<'_, T, S>, token
 pub(super) fn close<T: Transport, S: Store>(broker: &mut Broker<'_, T, S>, token: &Token, argument: &[u8]) {
     let now = broker.transport.now().as_millis() as u64;
     match name_of(argument) {
-        Some(name) => broker.core.close_stored(now, name, *token, coded("200", [])),
+        Some(name) => broker.core.close_stored(now, broker.access.own(name), *token, coded("200", [])),
         None => broker.core.built_in_reply(token, Status::OK, coded("200", [])),
     }
 }
@@ -108,8 +114,8 @@ pub(super) fn take_loaded(core: &mut Core, store: &mut impl Store) {
 }
 
 /// Body stored under a name.
-fn stored(core: &Core, token: &Token, argument: &[u8]) -> Result<Body, NotNow> {
-    Ok(match name_of(argument).and_then(|name| core.stored(name)) {
+fn stored(core: &Core, token: &Token, name: Option<ClientId>) -> Result<Body, NotNow> {
+    Ok(match name.and_then(|name| core.stored(name)) {
         None => coded("400", []),
         Some(StoredState::Pending) => coded("300", []),
         Some(StoredState::Done(Status::OK, body)) if core.numbered_request_of(token).is_some() => {

@@ -39,6 +39,9 @@ pub enum RootError {
     /// This process lacks the permission.
     #[error("permission denied")]
     Denied,
+    /// The server's rules don't allow it to this client.
+    #[error("not allowed to this client by the server's rules")]
+    NotAllowed,
     /// A directory or special file where a regular file is needed.
     #[error("not a regular file")]
     NotAFile,
@@ -99,7 +102,7 @@ pub struct Root {
 }
 
 /// The file of a root that is one file: nothing else in its directory can be reached.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct OnlyFile {
     /// Name that clients know it by.
     shown: RelPath,
@@ -145,6 +148,17 @@ impl Root {
     fn without_openat2(mut self) -> Root {
         self.resolver.forget_openat2();
         self
+    }
+
+    /// The same root, through no link: where one is, there is [`RootError::Outside`].
+    pub fn without_links(&self) -> Root {
+        let Root { device, inode, is_local, place, ref only, ref resolver } = *self;
+        Root { resolver: resolver.without_links(), device, inode, is_local, place, only: only.clone() }
+    }
+
+    /// The path through no link to what a path leads to, links followed as this root does. Needs /proc.
+    pub fn real_path(&self, path: &RelPath) -> Result<RelPath, RootError> {
+        self.resolver.real_path(self.actual(path)?)
     }
 
     /// Whether the path given to [`Root::serve`] still leads here. Fails if it leads nowhere.

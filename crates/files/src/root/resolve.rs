@@ -4,17 +4,18 @@ use super::local::is_local;
 use super::stat::Place;
 use super::{FileStat, Links, RootError};
 use crate::path::RelPath;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2, readlink};
 use rustix::io::Errno;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Attempts of openat2, which fails with EAGAIN when a rename or mount anywhere raced with it.
 const RACE_ATTEMPTS_MAX: usize = 128;
 
 #[derive(Debug)]
 pub(super) struct Resolver {
-    dir: OwnedFd,
+    dir: Arc<OwnedFd>,
     links: Links,
     has_openat2: bool,
 }
@@ -27,7 +28,7 @@ impl Resolver {
             Errno::NOTDIR => RootError::NotADirectory,
             errno => errno.into(),
         })?;
-        let mut resolver = Resolver { dir, links, has_openat2: true };
+        let mut resolver = Resolver { dir: Arc::new(dir), links, has_openat2: true };
         // Missing: ENOSYS. Forbidden by a sandbox: EPERM, which later would be taken for one of a file.
         resolver.has_openat2 = !matches!(
             resolver.open_with_openat2(b".", OFlags::PATH | OFlags::DIRECTORY, resolver.resolve()),
@@ -39,6 +40,31 @@ impl Resolver {
     #[cfg(test)]
     pub(super) fn forget_openat2(&mut self) {
         self.has_openat2 = false;
+    }
+
+    /// The same through no link.
+    pub(super) fn without_links(&self) -> Resolver {
+        Resolver { dir: Arc::clone(&self.dir), links: Links::Never, has_openat2: self.has_openat2 }
+    }
+
+    /// The path below the directory of what a path leads to. The kernel says where that is now, so another one may be there a moment later.
+    pub(super) fn real_path(&self, path: &RelPath) -> Result<RelPath, RootError> {
+        if path.is_root() {
+            return Ok(RelPath::root());
+        }
+        let found = self.open(path, OFlags::PATH)?;
+        // Its place would have another name.
+        if fstat(&found)?.st_nlink == 0 {
+            return Err(RootError::NotFound);
+        }
+        let (top, there) = (place_in_system(&self.dir)?, place_in_system(&found)?);
+        let below = if top == b"/" { there.get(1..) } else { there.strip_prefix(&top[..]) };
+        match below {
+            Some(b"") => Ok(RelPath::root()),
+            Some(below) if top == b"/" => Ok(RelPath::new(below)?),
+            Some([b'/', below @ ..]) => Ok(RelPath::new(below)?),
+            _ => Err(RootError::Outside),
+        }
     }
 
     /// Opens a path; the directory itself for the empty one.
@@ -148,4 +174,9 @@ impl Resolver {
         }
         openat(&self.dir, ".", flags | OFlags::CLOEXEC, Mode::empty())
     }
+}
+
+/// The path of an open file in this process's name space.
+fn place_in_system(file: impl AsFd) -> Result<Vec<u8>, Errno> {
+    Ok(readlink(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()), Vec::new())?.into_bytes())
 }

@@ -18,6 +18,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use towpath_quota::FairQueue;
+use towpath_rules::Permissions;
 use towpath_sockets::{PeerId, PeerInfo, Principal, Tenant};
 
 /// A connected client.
@@ -56,7 +57,11 @@ impl Client {
         let client = session.client(ticket);
         let of_client = |(other, _): &(&Ticket, _)| client.is_some() && session.client(**other) == client;
         let overlapping = requests.iter().find(of_client).map(|(_, other)| other.snapshot());
-        let request = Arc::new(RequestState::new(overlapping.unwrap_or_default(), &quotas.list_names));
+        let request = Arc::new(RequestState::new(
+            overlapping.unwrap_or_default(),
+            session.permissions().clone(),
+            &quotas.list_names,
+        ));
         requests.insert(ticket, Arc::clone(&request));
         request
     }
@@ -76,7 +81,8 @@ impl Clients {
         }
     }
 
-    pub(super) fn connected(&mut self, info: PeerInfo) {
+    /// A client is there, which may do this.
+    pub(super) fn connected(&mut self, info: PeerInfo, permissions: Permissions) {
         let tenant = Tenant::of(&info);
         let PeerInfo { id: peer, address, principal, .. } = info;
         let address = address.to_string();
@@ -91,7 +97,8 @@ impl Clients {
         let client = Client {
             session: Session::new(principal, quotas.clone())
                 .following(self.pool.context().published.is_some())
-                .taking_pushes(self.pool.takes_pushes()),
+                .taking_pushes(self.pool.takes_pushes())
+                .permitting(permissions),
             address,
             tenant_number: self.tenant_numbers.hash_one(&tenant),
             tenant,
@@ -100,6 +107,11 @@ impl Clients {
             quotas,
         };
         self.clients.insert(peer, client);
+    }
+
+    /// What a client may do, as it was told when it connected.
+    pub(super) fn permissions(&self, peer: PeerId) -> Option<&Permissions> {
+        self.clients.get(&peer).map(|client| client.session.permissions())
     }
 
     /// Something was published: tells those who follow.

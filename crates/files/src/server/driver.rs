@@ -20,9 +20,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use towpath_rules::Permissions;
 use towpath_sockets::SocketType;
 use towpath_sockets::{
-    Authenticator, Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, Metadata, PeerId, SendError,
+    Authenticator, Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, Metadata, PeerId, PeerInfo, SendError,
     SocketError,
 };
 
@@ -40,6 +41,9 @@ const UNFINISHED_BYTES_MAX: usize = 128 << 20;
 const DIGEST_CACHE_BYTES: usize = 64 << 20;
 const SMALL_FILES_BYTES: usize = 64 << 20;
 
+/// Why a client has to go that was admitted before.
+pub(super) const NOT_ADMITTED: &str = "not admitted any more";
+
 /// Options of a server.
 #[non_exhaustive]
 pub struct ServerOptions {
@@ -50,7 +54,7 @@ pub struct ServerOptions {
     pub endpoints: Vec<Endpoint>,
     /// Options of the socket: mechanism, heartbeats, limits on connections. The server sets its type and the limits on messages.
     pub hub: HubOptions,
-    /// Asked for each client if the mechanism is PLAIN or CURVE. None admits nobody.
+    /// Asked for each client if the mechanism is PLAIN or CURVE, and what each may do. None admits nobody then.
     pub authenticator: Option<Authenticator>,
     /// Memory of the digest cache, in bytes.
     pub digest_cache_bytes: usize,
@@ -250,7 +254,7 @@ impl Server {
             if self.published.as_ref().is_some_and(|published| published.take_news()) {
                 self.clients.published(&mut touched);
             }
-            self.control.turn(&mut self.hub, &self.clients);
+            self.control.turn(&mut self.hub, &self.clients, self.authenticator.as_ref());
             loop {
                 touched.append(&mut self.clients.may_open());
                 if touched.is_empty() {
@@ -269,7 +273,10 @@ impl Server {
         match event {
             Event::Ready { peer } => {
                 if let Some(info) = self.hub.peer(peer) {
-                    self.clients.connected(info);
+                    match may(self.authenticator.as_ref(), &info, true) {
+                        Some(permissions) => self.clients.connected(info, permissions),
+                        None => self.hub.disconnect(peer, NOT_ADMITTED),
+                    }
                 }
                 None
             }
@@ -332,6 +339,14 @@ impl Server {
         }
         clients.served(peer);
         hub.pause_reading(peer, clients.is_congested(peer));
+    }
+}
+
+/// What a client may do; `None`: it may not stay.
+pub(super) fn may(authenticator: Option<&Authenticator>, info: &PeerInfo, is_new: bool) -> Option<Permissions> {
+    match authenticator {
+        Some(authenticator) => authenticator.permissions(&info.principal, &info.address, is_new),
+        None => Some(Permissions::unrestricted()),
     }
 }
 

@@ -2,15 +2,22 @@
 
 use super::Failure;
 use super::glob::Glob;
+use crate::catalogue::Position;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::ListTarget;
+use crate::protocol::follow::{Cursor, Epoch, FollowFrom};
 use std::sync::OnceLock;
+use towpath_rules::{Permissions, Verb};
 
 /// What a follow wants.
 #[derive(Debug)]
 pub(super) struct Followed {
     target: ListTarget,
+    /// What the follower may do.
+    permissions: Permissions,
+    /// What the epoch of cursors is changed by.
+    salt: u128,
     /// Compiled by the first job that needs it.
     filter: OnceLock<Result<Filter, Failure>>,
 }
@@ -24,8 +31,32 @@ pub(super) enum Filter {
 }
 
 impl Followed {
-    pub(super) fn new(target: ListTarget) -> Followed {
-        Followed { target, filter: OnceLock::new() }
+    pub(super) fn new(target: ListTarget, permissions: Permissions) -> Followed {
+        let salt = permissions.fingerprint(Verb::Follow);
+        Followed { target, permissions, salt, filter: OnceLock::new() }
+    }
+
+    /// Whether the follower may be told of a path.
+    pub(super) fn may_tell(&self, path: &[u8]) -> bool {
+        self.permissions.may(Verb::Follow, path)
+    }
+
+    /// The cursor to send: good only with the same permissions, so that who may follow more later gets all of it.
+    pub(super) fn cursor(&self, at: Position) -> Cursor {
+        self.salted(at.cursor())
+    }
+
+    /// Where to begin, as the catalogue has it.
+    pub(super) fn inner_from(&self, from: FollowFrom) -> FollowFrom {
+        match from {
+            FollowFrom::Cursor(cursor) => FollowFrom::Cursor(self.salted(cursor)),
+            other => other,
+        }
+    }
+
+    fn salted(&self, Cursor { epoch: Epoch(epoch), seq }: Cursor) -> Cursor {
+        let epoch = u128::from_be_bytes(epoch) ^ self.salt;
+        Cursor { epoch: Epoch(epoch.to_be_bytes()), seq }
     }
 
     /// The filter; an error if there can't be one. May take a while.
@@ -63,7 +94,9 @@ mod tests {
 
     #[test]
     fn what_is_below_is_wanted_too() {
-        let wants = |target: ListTarget, path: &str| Followed::new(target).filter().unwrap().wants(path.as_bytes());
+        let wants = |target: ListTarget, path: &str| {
+            Followed::new(target, Permissions::default()).filter().unwrap().wants(path.as_bytes())
+        };
         let path = |text: &str| ListTarget::Path(text.as_bytes().to_vec().into());
         let glob = |text: &str| ListTarget::Glob { glob: text.to_owned() };
         for (target, yes, no) in [
@@ -76,7 +109,7 @@ mod tests {
             assert!(!no.iter().any(|path| wants(target.clone(), path)), "{target:?}");
         }
         for wrong in [path("../a"), glob("[")] {
-            assert!(Followed::new(wrong).filter().is_err());
+            assert!(Followed::new(wrong, Permissions::default()).filter().is_err());
         }
     }
 }

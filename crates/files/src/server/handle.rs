@@ -1,9 +1,13 @@
 //! Controlling a server from other threads.
 
 use super::clients::Clients;
+use super::driver::{NOT_ADMITTED, may};
 use super::stats::Stats;
 use std::sync::mpsc::Receiver;
-use towpath_sockets::{Command, Hub, Page, Waker, Wanted};
+use towpath_sockets::{Authenticator, Command, Hub, Page, Waker, Wanted};
+
+/// Why a client has to connect again.
+const OTHER_RIGHTS: &str = "the rules have changed for this client; connect again";
 
 /// Controls a server from any thread. After a shutdown, clients resume when the server is back.
 pub type Handle = towpath_sockets::Handle<Stats>;
@@ -26,7 +30,7 @@ impl Control {
     }
 
     /// Carries out a command of handles. Called in each turn of the event loop.
-    pub(super) fn turn(&mut self, hub: &mut Hub, clients: &Clients) {
+    pub(super) fn turn(&mut self, hub: &mut Hub, clients: &Clients, authenticator: Option<&Authenticator>) {
         let Ok(command) = self.commands.try_recv() else { return };
         match command {
             Command::Shutdown { .. } => self.is_shutdown = true,
@@ -37,10 +41,31 @@ impl Control {
                 let _ = was_there.send(hub.peer(peer).is_some());
                 hub.disconnect(peer, &reason);
             }
+            Command::JudgeAgain(reply) => {
+                let _ = reply.send(judge_again(hub, clients, authenticator));
+            }
         }
         // One a turn: others may wait.
         self.handle.wake();
     }
+}
+
+/// Ends the connections of clients who may do something else than before. Returns how many.
+fn judge_again(hub: &mut Hub, clients: &Clients, authenticator: Option<&Authenticator>) -> usize {
+    let infos = hub.peers().collect::<Vec<_>>().into_iter().filter_map(|peer| hub.peer(peer));
+    let changed = infos.filter_map(|info| {
+        // Others haven't been told yet what they may do.
+        let before = clients.permissions(info.id)?;
+        let now = may(authenticator, &info, false);
+        (now.as_ref() != Some(before)).then_some((info, now.is_some()))
+    });
+    let changed: Vec<_> = changed.collect();
+    for (info, is_admitted) in &changed {
+        let why = if *is_admitted { OTHER_RIGHTS } else { NOT_ADMITTED };
+        tracing::info!(address = %info.address, who = %info.principal, why, "disconnected");
+        hub.disconnect(info.id, why);
+    }
+    changed.len()
 }
 
 fn stats(hub: &Hub, clients: &Clients, wanted: Wanted) -> Stats {

@@ -5,6 +5,7 @@
 //! which jobs to start and what to send. The socket sends large files by sendfile(2).
 
 mod chunks;
+mod client_root;
 mod clients;
 mod deferred_close;
 mod driver;

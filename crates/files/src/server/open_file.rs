@@ -1,11 +1,12 @@
 //! An open file, of which one version is sent.
 
 use super::Failure;
+use super::client_root::ClientRoot;
 use super::deferred_close::{DeferredClose, handle};
 use super::resource_errors::Shortage;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
-use crate::root::{FileStat, Root, RootError};
+use crate::root::{FileStat, RootError};
 use std::fs::File;
 use std::sync::Arc;
 use towpath_buffers::{MappedBuffer, PageBuffer};
@@ -21,23 +22,23 @@ pub(super) struct OpenFile {
 
 impl OpenFile {
     /// Opens a file below the root. Blocks.
-    pub(super) fn open(root: &Root, path: &RelPath) -> Result<OpenFile, Failure> {
+    pub(super) fn open(root: &ClientRoot, path: &RelPath) -> Result<OpenFile, Failure> {
         Ok(OpenFile::opened(root, root.open_file(path)?))
     }
 
     /// Opens a file whose path crosses no mount: [`Root::open_unmounted_file`].
-    pub(super) fn open_unmounted(root: &Root, path: &RelPath) -> Result<Option<OpenFile>, Failure> {
+    pub(super) fn open_unmounted(root: &ClientRoot, path: &RelPath) -> Result<Option<OpenFile>, Failure> {
         Ok(root.open_unmounted_file(path)?.map(|opened| OpenFile::opened(root, opened)))
     }
 
-    fn opened(root: &Root, (file, stat): (File, FileStat)) -> OpenFile {
+    fn opened(root: &ClientRoot, (file, stat): (File, FileStat)) -> OpenFile {
         let is_local = root.is_local(&file, &stat);
         let far = (!is_local).then_some(stat.device);
         OpenFile { file: Arc::new(handle(file, far)), stat, is_local }
     }
 
     /// Opens a file if that can't block; `None` if it might.
-    pub(super) fn open_cached(root: &Root, path: &RelPath) -> Result<Option<OpenFile>, Failure> {
+    pub(super) fn open_cached(root: &ClientRoot, path: &RelPath) -> Result<Option<OpenFile>, Failure> {
         let opened = root.open_cached_file(path)?;
         Ok(opened.map(|(file, stat)| OpenFile { file: Arc::new(handle(file, None)), stat, is_local: true }))
     }
@@ -122,7 +123,7 @@ impl From<RootError> for Failure {
             RootError::NotFound | RootError::Outside | RootError::Path(_) | RootError::NotADirectory => {
                 ErrorCode::NotFound
             }
-            RootError::Denied => ErrorCode::Denied,
+            RootError::Denied | RootError::NotAllowed => ErrorCode::Denied,
             RootError::NotAFile | RootError::SizeUnknown => ErrorCode::NotAFile,
             // A limit of this server, not an error of its disk.
             RootError::TooMany(_) => ErrorCode::BadRequest,

@@ -68,6 +68,8 @@ impl Status {
     pub const IN_PARTS: Status = Status(206);
     /// A stock client's request that isn't well-formed.
     pub const MALFORMED: Status = Status(400);
+    /// The broker's rules don't allow it to this client.
+    pub const FORBIDDEN: Status = Status(403);
     /// Expired before a worker took it.
     pub const EXPIRED: Status = Status(408);
     /// The worker replied in parts, and some were lost with the client's connection.
@@ -112,6 +114,7 @@ impl std::fmt::Display for Status {
         let meaning = match *self {
             Status::OK => "done",
             Status::MALFORMED => "not a well-formed request",
+            Status::FORBIDDEN => "not allowed",
             Status::EXPIRED => "expired before a worker took it",
             Status::IN_PARTS => "the end of what came in parts",
             Status::PARTS_LOST => "parts of the reply were lost",

@@ -247,8 +247,14 @@ impl Hub {
         self.next_timer = self.next_timer.into_iter().chain(peer.connection.deadline()).min();
         self.suspected = 0;
         let own = peer.properties.as_ref().map(|properties| properties.routing_id.clone()).unwrap_or_default();
-        let is_taken = !self.options.routing_ids_are_unique && self.routing.contains_key(&own);
+        let principal = peer.principal.clone();
+        let former = self.routing.get(&own).and_then(|former| self.peers.find(*former));
+        // One of another identity can't take it over.
+        let is_taken =
+            former.is_some_and(|former| !self.options.routing_ids_are_unique || former.peer.principal != principal);
         let routing_id = if own.is_empty() || is_taken { generated_routing_id(&mut self.next_routing_id) } else { own };
+        let Some(member) = self.peers.find_mut(id) else { return };
+        let peer = &mut member.peer;
         peer.routing_id = routing_id.clone();
         tracing::debug!(peer = %id, address = %peer.address, "peer ready");
         let address = peer.address.to_string();

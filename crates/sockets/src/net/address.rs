@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use towpath_rules::Origin;
 
 /// The network address of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,16 @@ pub enum Address {
     },
     /// Within this process.
     Inproc,
+}
+
+impl Address {
+    /// The address as rules know it.
+    pub fn origin(&self) -> Origin {
+        match self {
+            Address::Tcp(address) => Origin::Ip(address.ip()),
+            Address::Ipc { .. } | Address::Inproc => Origin::Local,
+        }
+    }
 }
 
 impl fmt::Display for Address {

@@ -10,7 +10,8 @@ use std::time::Duration;
 use towpath_broker::Transport;
 use towpath_broker::core::Millis;
 use towpath_sockets::{
-    Address, Authenticator, Credentials, Event, Frame, LargeMessages, Message, PeerId, Queued, SendError, Tenant,
+    Address, Authenticator, Credentials, Event, Frame, LargeMessages, Message, PeerId, Principal, Queued, SendError,
+    Tenant,
 };
 
 /// Bytes of a message that a peer may be kept from beginning.
@@ -345,6 +346,10 @@ impl Transport for SimTransport {
 
     fn address(&self, _: PeerId) -> Option<Address> {
         None
+    }
+
+    fn principal(&self, _: PeerId) -> Principal {
+        Principal::Anonymous
     }
 
     /// One of three, another one for each connection.

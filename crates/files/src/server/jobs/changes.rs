@@ -1,14 +1,15 @@
 //! Pages of changes, for those who follow.
 
-use super::Answer;
 use super::pool::{Pool, Requester};
+use super::{Answer, RequestState};
 use crate::catalogue::{Entry, Owed, PageLimits, Position};
 use crate::limits::{CHANGES_PAGE_BYTES_MAX, CHANGES_PAGE_ENTRIES_MAX};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Change, ChangesReply, FollowState, FollowingReply, Reply};
-use crate::protocol::follow::FollowFrom;
+use crate::protocol::follow::{Cursor, FollowFrom};
 use crate::server::Failure;
+use crate::server::client_root::ClientRoot;
 use crate::server::follow::Followed;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -86,7 +87,8 @@ impl Changes {
     }
 
     fn tell(self, published: &crate::server::watch::Published) -> Result<ChangesTold, Failure> {
-        let filter = self.followed.filter()?;
+        let followed = &self.followed;
+        let filter = followed.filter()?;
         let (id, changes) = match self.form {
             PageForm::Json(id) => (id, CHANGES_PAGE_ENTRIES_MAX),
             PageForm::Entries(count) => (0, count),
@@ -96,14 +98,14 @@ impl Changes {
         loop {
             let catalogue = published.read();
             let Some(position) = at else {
-                let Some((position, state)) = catalogue.begin(from) else {
+                let Some((position, state)) = catalogue.begin(followed.inner_from(from)) else {
                     return Ok(ChangesTold { began, page: None, at });
                 };
-                began = Some(FollowingReply { id, state, cursor: position.cursor(), head: catalogue.head() });
+                began = Some(FollowingReply { id, state, cursor: followed.cursor(position), head: catalogue.head() });
                 at = Some(position);
                 continue;
             };
-            match catalogue.owed(position, |path| filter.wants(path), limits) {
+            match catalogue.owed(position, |path| followed.may_tell(path) && filter.wants(path), limits) {
                 Owed::Restart => (at, from) = (None, FollowFrom::Beginning),
                 Owed::Changes { changes, position, live } => {
                     at = Some(position);
@@ -119,7 +121,9 @@ impl Changes {
                     drop(catalogue);
                     let body = match self.form {
                         PageForm::Entries(_) => ChangesBody::Entries(changes),
-                        PageForm::Json(id) => ChangesBody::Json(encode(id, position, head, live, changes)),
+                        PageForm::Json(id) => {
+                            ChangesBody::Json(encode(id, followed.cursor(position), head, live, changes))
+                        }
                     };
                     return Ok(ChangesTold { began, page: Some(ChangesPage { live, body }), at });
                 }
@@ -128,14 +132,14 @@ impl Changes {
     }
 }
 
-fn encode(id: u32, position: Position, head: u64, live: bool, changes: Vec<(Arc<[u8]>, Entry)>) -> Bytes {
+fn encode(id: u32, cursor: Cursor, head: u64, live: bool, changes: Vec<(Arc<[u8]>, Entry)>) -> Bytes {
     let wire = |(path, entry): (Arc<[u8]>, Entry)| Change {
         seq: entry.seq,
         path: path.to_vec().into(),
         content: entry.content.to_wire(),
     };
     let changes = changes.into_iter().map(wire).collect();
-    Reply::Changes(ChangesReply { id, cursor: position.cursor(), head, live, changes }).encode().into()
+    Reply::Changes(ChangesReply { id, cursor, head, live, changes }).encode().into()
 }
 
 /// Whether a full state begins with it.
@@ -153,7 +157,8 @@ pub(crate) struct ReadPiece {
 }
 
 impl ReadPiece {
-    pub(super) fn start(self, pool: &mut Pool, requester: Requester) {
+    pub(super) fn start(self, pool: &mut Pool, requester: Requester, request: &Arc<RequestState>) {
+        let permissions = request.permissions.clone();
         let path = RelPath::new(self.path.to_vec());
         // A root that was replaced isn't held on to.
         let snapshot = crate::server::snapshot::RootSnapshot::default();
@@ -166,7 +171,7 @@ impl ReadPiece {
             move |context| {
                 let piece =
                     path.map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string())).and_then(|path| {
-                        let root = snapshot.root(&context.root);
+                        let root = ClientRoot::new(snapshot.root(&context.root), permissions.clone());
                         let opened = crate::server::open_file::OpenFile::open(&root, &path)?;
                         if !self.entry.is_file(&opened.stat) {
                             return Err(Failure::changed("the file changed"));

@@ -71,7 +71,6 @@ pub(crate) fn layout(source: &OpenFile, from: u64) -> Result<Layout, Failure> {
 mod tests {
     use super::*;
     use crate::path::RelPath;
-    use crate::root::Root;
     use std::os::unix::fs::FileExt;
 
     /// The whole layout, as it is looked for bit by bit.
@@ -93,7 +92,7 @@ mod tests {
         for &(offset, length) in written {
             file.write_all_at(&vec![1; length], offset).unwrap();
         }
-        let root = Root::serve(temp.path()).unwrap();
+        let root = crate::server::client_root::tests::served(temp.path());
         let source = OpenFile::open(&root, &RelPath::new("a").unwrap()).unwrap();
         // A file system without holes would give none, and then nothing is promised about them.
         if !source.stat.is_sparse() {

@@ -50,7 +50,7 @@ impl Leaves {
             None => {
                 let path = request.path.to_rel_path();
                 let path = path.map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
-                begun.insert((OpenFile::open(&state.snapshot.root(&context.root), &path)?, None))
+                begun.insert((OpenFile::open(&state.root(context), &path)?, None))
             }
         };
         let known = context.hasher.leaves(&file.stat, request.digest).map(Some);

@@ -11,8 +11,9 @@ use crate::limits::LIST_PAGE_ENTRIES_MAX;
 use crate::path::{PATH_BYTES_MAX, RelPath};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, DirStat, EntryKind, FollowLinks, ListEntry, ListRequest, ListTarget, PageWriter};
-use crate::root::{DirEntry, FileKind, FileStat, Root, RootError};
+use crate::root::{DirEntry, FileKind, FileStat, RootError};
 use crate::server::Failure;
+use crate::server::client_root::{ClientRoot, SeenDir};
 use crate::server::glob::{Glob, literal_beginning};
 use crate::server::resource_errors::Shortage;
 use bytes::Bytes;
@@ -81,7 +82,7 @@ impl List {
         let failed = |failure| Answer::List(Err(failure));
         let (request, mut walk) = (Arc::clone(request), Some(walk));
         pool.run_steps(threads, group, requester, failed, move |context| {
-            let root = &request.snapshot.root(&context.root);
+            let root = &request.root(context);
             let (hasher, names, cancel) = (&context.hasher, &request.list_names, &request.cancel);
             let lister = Lister { root, hasher, names, cancel, slice: SLICE_TIME };
             let listing = match walk.take()? {
@@ -107,7 +108,7 @@ impl List {
 
 /// Context of the listings of a request.
 pub(crate) struct Lister<'a> {
-    pub(crate) root: &'a Root,
+    pub(crate) root: &'a ClientRoot,
     pub(crate) hasher: &'a Hasher,
     /// The client's share of [`Quotas::list_names`](crate::server::quota::Quotas::list_names).
     pub(crate) names: &'a Arc<Quota>,
@@ -225,8 +226,10 @@ impl Lister<'_> {
     fn begin_glob(&self, listing: &mut Listing, glob: &str) -> Result<(), Failure> {
         let pattern = Glob::new(glob)?;
         if let Some(only) = self.root.only_file() {
-            if pattern.matches(only.as_bytes()) {
-                listing.held_back = Some(entry(only, &self.root.stat(only)?, None));
+            match self.root.stat(only) {
+                Ok(stat) if pattern.matches(only.as_bytes()) => listing.held_back = Some(entry(only, &stat, None)),
+                Ok(_) | Err(RootError::NotFound) => {}
+                Err(error) => return Err(error.into()),
             }
             return Ok(());
         }
@@ -242,7 +245,7 @@ impl Lister<'_> {
     }
 
     fn open_level(&self, path: &RelPath, names_max: usize, all: bool) -> Result<Level, LevelError> {
-        let dir = self.root.open_dir(path)?;
+        let SeenDir { dir, path: real } = self.root.open_dir(path)?;
         let room = usize::try_from(self.names.available()).unwrap_or(usize::MAX) / NAME_BYTES_MIN;
         let mut names = match dir.entries(names_max.min(room)) {
             Err(RootError::TooMany(_)) if room < names_max => return Err(LevelError::no_room()),
@@ -255,7 +258,7 @@ impl Lister<'_> {
         let permit = self.names.try_acquire(memory_bytes(&names)).ok_or_else(LevelError::no_room)?;
         let stat = dir.own_stat()?;
         let identity = (stat.device, stat.inode);
-        Ok(Level { path: path.clone(), names, _permit: permit, open: Some(dir), identity, all })
+        Ok(Level { path: path.clone(), real, names, _permit: permit, open: Some(dir), identity, all })
     }
 
     /// Makes the next page. None: a slice is done, call this again.
@@ -329,6 +332,9 @@ impl Lister<'_> {
             };
             let glob = &mut listing.glob;
             let Ok(path) = level.path.join(&name) else {
+                if !self.root.may_see(&joined(&level.real, &name), FileKind::Other) {
+                    continue;
+                }
                 let bytes = [level.path.as_bytes(), b"/", &name].concat();
                 if !level.all && glob.as_mut().is_some_and(|glob| !glob.reaches(&bytes)) {
                     continue;
@@ -350,7 +356,13 @@ impl Lister<'_> {
                     return Ok(Some(failed(&level.path, error)?));
                 }
             };
-            let (mut stat, mut target) = match look(dir, &name) {
+            let found = look(dir, &name);
+            let real = joined(&level.real, &name);
+            let kind = found.as_ref().map_or(FileKind::Other, |(stat, _)| stat.kind);
+            if !self.root.may_see(&real, kind) {
+                continue;
+            }
+            let (mut stat, mut target) = match found {
                 Ok(found) => found,
                 Err(RootError::NotFound) => continue,
                 Err(error) => {
@@ -411,11 +423,13 @@ impl Lister<'_> {
         }
         let begun = listing.hashing.take().map(Ok);
         let opened = begun.unwrap_or_else(|| {
-            let (file, stat) = self.root.open_file(&entry.path.to_rel_path()?)?;
+            let (file, stat) = self.root.open_file_quietly(&entry.path.to_rel_path()?)?;
             Ok((file, stat, None))
         });
         let (file, stat, mut hasher) = match opened {
             Ok(opened) => opened,
+            // Its name may be seen, and no more.
+            Err(RootError::NotAllowed) => return Ok(true),
             Err(error) => {
                 *entry = failed(std::mem::take(&mut entry.path), error)?;
                 return Ok(true);
@@ -464,6 +478,10 @@ impl Listing {
 pub(crate) fn memory_bytes(names: &Vec<DirEntry>) -> u64 {
     let of_name = |entry: &DirEntry| (entry.name.len() + ALLOCATED_EXTRA).next_multiple_of(16).max(ALLOCATED_MIN);
     (names.capacity() * size_of::<DirEntry>() + names.iter().map(of_name).sum::<usize>()) as u64
+}
+
+fn joined(dir: &RelPath, name: &[u8]) -> Vec<u8> {
+    if dir.is_root() { name.to_vec() } else { [dir.as_bytes(), b"/", name].concat() }
 }
 
 /// The path where a listing begins, if its request is valid.

@@ -28,6 +28,7 @@ pub(super) use push::{PushJob, PushTold, PushWrite};
 
 use super::Failure;
 use super::chunks::Layout;
+use super::client_root::ClientRoot;
 use super::open_file::OpenFile;
 use super::session::Slot;
 use super::snapshot::RootSnapshot;
@@ -37,6 +38,7 @@ use list::Listing;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_blocking::CancelToken;
 use towpath_quota::Quota;
+use towpath_rules::Permissions;
 
 /// A job that a session asks for. `F` is an open file.
 #[derive(Debug)]
@@ -79,6 +81,8 @@ pub(super) enum Answer<F> {
 pub(super) struct RequestState {
     cancel: CancelToken,
     snapshot: Arc<RootSnapshot>,
+    /// What the client may do.
+    permissions: Permissions,
     /// The client's share of [`Quotas::list_names`](super::quota::Quotas::list_names).
     list_names: Arc<Quota>,
     /// A listing between two pages.
@@ -86,10 +90,11 @@ pub(super) struct RequestState {
 }
 
 impl RequestState {
-    pub(super) fn new(snapshot: Arc<RootSnapshot>, list_names: &Arc<Quota>) -> RequestState {
+    pub(super) fn new(snapshot: Arc<RootSnapshot>, permissions: Permissions, list_names: &Arc<Quota>) -> RequestState {
         RequestState {
             cancel: CancelToken::new(),
             snapshot,
+            permissions,
             list_names: Arc::clone(list_names),
             listing: Mutex::default(),
         }
@@ -98,6 +103,11 @@ impl RequestState {
     /// The root that the request sees.
     pub(super) fn snapshot(&self) -> Arc<RootSnapshot> {
         Arc::clone(&self.snapshot)
+    }
+
+    /// The root that the request sees, as far as its client may see it. Blocks.
+    fn root(&self, context: &Context) -> ClientRoot {
+        ClientRoot::new(self.snapshot.root(&context.root), self.permissions.clone())
     }
 
     /// Stops jobs of the request that run.
@@ -126,9 +136,9 @@ impl Job<OpenFile> {
             Job::List(job) => job.start(pool, requester, request),
             Job::Leaves(job) => job.start(pool, requester, request),
             Job::Changes(job) => job.start(pool, requester),
-            Job::Piece(job) => job.start(pool, requester),
             Job::Push(job) => job.start(pool, requester),
-            Job::Open(job) => return job.start(pool, requester).map(Answer::Open),
+            Job::Piece(job) => job.start(pool, requester, request),
+            Job::Open(job) => return job.start(pool, requester, request).map(Answer::Open),
         }
         None
     }

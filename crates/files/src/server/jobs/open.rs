@@ -1,14 +1,15 @@
 //! Opening a file for the plain dialect.
 
-use super::Answer;
 use super::pool::{Pool, Requester};
+use super::{Answer, RequestState};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
-use crate::root::Root;
 use crate::server::Failure;
+use crate::server::client_root::ClientRoot;
 use crate::server::open_file::OpenFile;
 use crate::server::snapshot::RootSnapshot;
 use bytes::Bytes;
+use std::sync::Arc;
 
 /// Opens a file; without a path, the only one that is served.
 #[derive(Debug)]
@@ -19,9 +20,16 @@ pub(crate) struct Open {
 impl Open {
     /// Opens the file at once if that can't block. Small files are asked for one by one in the plain dialect, and two changes of
     /// threads would take longer than all the rest.
-    pub(super) fn start(self, pool: &mut Pool, requester: Requester) -> Option<Result<(OpenFile, u64), Failure>> {
+    pub(super) fn start(
+        self,
+        pool: &mut Pool,
+        requester: Requester,
+        request: &Arc<RequestState>,
+    ) -> Option<Result<(OpenFile, u64), Failure>> {
         let with_size = |file: OpenFile| (file.clone(), file.stat.size);
+        let permissions = request.permissions.clone();
         if let Some(root) = pool.context.root.look_in_memory() {
+            let root = ClientRoot::new(root, permissions.clone());
             match self.path(&root).and_then(|path| OpenFile::open_cached(&root, &path)) {
                 Ok(None) => {}
                 opened => return opened.map(|file| file.map(with_size)).transpose(),
@@ -36,7 +44,7 @@ impl Open {
             requester,
             |failure| Answer::Open(Err(failure)),
             move |context| {
-                let root = snapshot.root(&context.root);
+                let root = ClientRoot::new(snapshot.root(&context.root), permissions.clone());
                 let opened = self.path(&root).and_then(|path| OpenFile::open(&root, &path));
                 Answer::Open(opened.map(with_size))
             },
@@ -44,7 +52,7 @@ impl Open {
         None
     }
 
-    fn path(&self, root: &Root) -> Result<RelPath, Failure> {
+    fn path(&self, root: &ClientRoot) -> Result<RelPath, Failure> {
         match (self.path.as_deref(), root.only_file()) {
             (Some(path), _) => RelPath::new(path).map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string())),
             (None, Some(only)) => Ok(only.clone()),

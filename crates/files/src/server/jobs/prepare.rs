@@ -8,9 +8,10 @@ use crate::limits::CHUNK_BYTES_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{DigestWish, FetchFile, FetchRequest, FileAnswer, FileMetadata, Unless};
-use crate::root::{FileStat, Root, Timestamp};
+use crate::root::{FileStat, Timestamp};
 use crate::server::Failure;
 use crate::server::chunks::Layout;
+use crate::server::client_root::ClientRoot;
 use crate::server::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, SMALL_FILE_BYTES_MAX};
 use crate::server::open_file::OpenFile;
 use crate::server::quota::small_files::SmallFiles;
@@ -57,10 +58,10 @@ impl Prepare {
             let answer = FileAnswer::Error { n: u32::try_from(from).unwrap_or(u32::MAX), code, message };
             Answer::Prepare(vec![Prepared::Answer(answer)])
         };
-        let snapshot = Arc::clone(&state.snapshot);
+        let state = Arc::clone(state);
         pool.run(&pool.files, group, requester, failed, move |context| {
             let (began, request, small_files) = (wall_clock(), &request, &context.small_files);
-            let (root, cache) = (&snapshot.root(&context.root), &context.hasher.cache);
+            let (root, cache) = (&state.root(context), &context.hasher.cache);
             let batch = Batch { root, cache, began, small_files, request, mount, open_max };
             Answer::Prepare(batch.prepare(from))
         });
@@ -72,7 +73,7 @@ const _: () = assert!(SMALL_FILE_BYTES_MAX <= BATCH_BYTES_MAX as u64);
 
 /// A batch of files that is being prepared.
 struct Batch<'a> {
-    root: &'a Root,
+    root: &'a ClientRoot,
     cache: &'a DigestCache,
     /// Time at which the batch began.
     began: Timestamp,
@@ -275,7 +276,7 @@ fn unless_digest(file: &FetchFile) -> Option<Digest> {
 mod tests {
     use super::*;
     use crate::limits::CHUNK_BYTES_DEFAULT;
-    use crate::root::Links;
+    use crate::server::client_root::tests::served;
 
     #[test]
     fn a_batch_ends_where_its_buffer_is_full() {
@@ -288,7 +289,7 @@ mod tests {
         }
         let (chunk_bytes, digest) = (CHUNK_BYTES_DEFAULT, DigestWish::None);
         let request = FetchRequest { id: 1, chunk_bytes, compress: None, digest, credit_bytes: 0, files };
-        let (root, cache) = (Root::directory(temp.path(), Links::Never).unwrap(), DigestCache::new(0));
+        let (root, cache) = (served(temp.path()), DigestCache::new(0));
         let small_files = SmallFiles::new(8 * BATCH_BYTES_MAX);
         let began = wall_clock();
         let preparing = Batch {
@@ -322,7 +323,7 @@ mod tests {
         let files = vec![FetchFile { path: b"f".to_vec().into(), ranges: None, unless: None }];
         let (chunk_bytes, digest) = (CHUNK_BYTES_DEFAULT, DigestWish::Now);
         let request = FetchRequest { id: 1, chunk_bytes, compress: None, digest, credit_bytes: 0, files };
-        let (root, cache) = (Root::directory(temp.path(), Links::Never).unwrap(), DigestCache::new(0));
+        let (root, cache) = (served(temp.path()), DigestCache::new(0));
         let small_files = &SmallFiles::new(8 * BATCH_BYTES_MAX);
         let told = || {
             let (root, cache, request, began) = (&root, &cache, &request, wall_clock());

@@ -56,7 +56,7 @@ impl Follows {
             id: request.id,
             ticket,
             envelope,
-            followed: Arc::new(Followed::new(request.target)),
+            followed: Arc::new(Followed::new(request.target, shared.permissions.clone())),
             from: request.from,
             at: None,
             asked: 1,

@@ -45,6 +45,7 @@ use push::Pushes;
 use queries::Queries;
 use shared::Shared;
 use std::collections::VecDeque;
+use towpath_rules::Permissions;
 use towpath_sockets::Principal;
 
 /// The session of one client. `F` is an open file, cheap to clone.
@@ -93,6 +94,18 @@ impl<F: Clone> Session<F> {
     /// The same of a server that takes pushes, if it does.
     pub(super) fn taking_pushes(self, can_push: bool) -> Session<F> {
         Session { can_push, ..self }
+    }
+
+    /// The same of a client that may do only this.
+    pub(super) fn permitting(mut self, permissions: Permissions) -> Session<F> {
+        self.shared.permissions = permissions;
+        self
+    }
+
+    /// What the client may do. Whatever it asks for is checked against this: paths with links resolved, which jobs do
+    /// ([`ClientRoot`](super::client_root::ClientRoot)), and others by [`Permissions::check`].
+    pub(super) fn permissions(&self) -> &Permissions {
+        &self.shared.permissions
     }
 
     /// Something was published: whether anybody here follows.

@@ -56,7 +56,7 @@ impl PlainFollow {
         let mut follow = PlainFollow {
             ticket,
             envelope,
-            followed: Arc::new(Followed::new(target)),
+            followed: Arc::new(Followed::new(target, shared.permissions.clone())),
             from: request.from,
             at: None,
             changes: VecDeque::new(),
@@ -206,7 +206,7 @@ impl PlainFollow {
         shared: &mut Shared<F>,
     ) {
         let Some(at) = self.at else { return };
-        let cursor = Cursor { seq, ..at.cursor() };
+        let cursor = Cursor { seq, ..self.followed.cursor(at) };
         let frames = follow_frames(kind, path, cursor, size, offset, body);
         shared.reply_frames(self.envelope.iter().cloned().chain(frames).collect());
     }

@@ -9,6 +9,7 @@ use crate::server::jobs::Job;
 use crate::server::quota::Quotas;
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
+use towpath_rules::Permissions;
 
 /// State that all requests of a client share.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(super) struct Shared<F> {
     pub(super) in_socket_bytes: u64,
     /// This client's shares.
     pub(super) quotas: Quotas,
+    /// What this client may do.
+    pub(super) permissions: Permissions,
     /// A file could not be opened, as all clients have too many open.
     pub(super) waits_for_files: bool,
     /// Credit that each data message cost, while the message may be in the socket's queue.
@@ -47,6 +50,7 @@ impl<F> Shared<F> {
             in_socket: HashMap::new(),
             in_socket_bytes: 0,
             quotas,
+            permissions: Permissions::unrestricted(),
             waits_for_files: false,
             costs: VecDeque::new(),
             next_ticket: 1,

@@ -2,14 +2,17 @@
 
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
-use crate::root::{Dir, DirEntry, Root, RootError};
+use crate::root::{Dir, DirEntry, RootError};
 use crate::server::Failure;
+use crate::server::client_root::ClientRoot;
 use crate::server::resource_errors::Shortage;
 use towpath_quota::Permit;
 
 #[derive(Debug)]
 pub(super) struct Level {
     pub(super) path: RelPath,
+    /// The same with links resolved: for rules.
+    pub(super) real: RelPath,
     /// Names not walked yet, in reverse order.
     pub(super) names: Vec<DirEntry>,
     pub(super) _permit: Permit,
@@ -49,10 +52,14 @@ impl From<LevelError> for Failure {
 }
 
 impl Level {
-    pub(super) fn open(&mut self, root: &Root) -> Result<&Dir, RootError> {
+    pub(super) fn open(&mut self, root: &ClientRoot) -> Result<&Dir, RootError> {
         let dir = match self.open.take() {
             Some(dir) => dir,
-            None => root.open_dir(&self.path)?,
+            None => {
+                let seen = root.open_dir(&self.path)?;
+                self.real = seen.path;
+                seen.dir
+            }
         };
         Ok(self.open.insert(dir))
     }

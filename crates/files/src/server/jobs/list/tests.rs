@@ -1,6 +1,7 @@
 use super::*;
 use crate::digest::DigestCache;
 use crate::protocol::control::{Reply, WirePath};
+use crate::server::client_root::tests::served;
 use crate::server::limits::CLIENT_LIST_NAMES_BYTES_MAX;
 use crate::server::quota::Quotas;
 
@@ -11,7 +12,7 @@ fn a_listing_over_its_quota_of_names_is_busy() {
     for path in ["a.txt", "z.rs", "b/c.txt", "b/d/e.rs", "b/d/f.txt", "b/g.txt", "link", "out"] {
         std::fs::write(temp.path().join(path), b"").unwrap();
     }
-    let root = Root::serve(temp.path()).unwrap();
+    let root = served(temp.path());
     let (hasher, all) = (Hasher::new(DigestCache::new(0)), Quotas::new(0));
     let (names, cancel) = (&all.client().list_names, &CancelToken::new());
     let lister = Lister { root: &root, hasher: &hasher, names, cancel, slice: Duration::from_secs(3600) };
@@ -41,7 +42,7 @@ fn a_walk_gives_way_and_goes_on_where_it_was() {
         std::fs::create_dir_all(temp.path().join(format!("{number}"))).unwrap();
         std::fs::write(temp.path().join(format!("{number}/a")), b"").unwrap();
     }
-    let root = Root::serve(temp.path()).unwrap();
+    let root = served(temp.path());
     let (hasher, all) = (Hasher::new(DigestCache::new(0)), Quotas::new(0));
     let (names, cancel) = (&all.client().list_names, &CancelToken::new());
     let list = |slice, target| {

@@ -20,6 +20,7 @@ use crate::server::jobs::{Job, PushJob, PushTold, PushWrite};
 use crate::server::limits::{PUSH_WINDOW_BYTES_MAX, PUSH_WINDOW_BYTES_MIN};
 use bytes::Bytes;
 use std::collections::VecDeque;
+use towpath_rules::Verb;
 
 /// Smaller bodies are copied, as they would keep the whole buffer that they were read with.
 const COPIED_BELOW_BYTES: usize = 64 << 10;
@@ -57,6 +58,10 @@ impl Pushes {
 
     pub(super) fn push<F>(&mut self, ticket: Ticket, envelope: Envelope, request: PushRequest, shared: &mut Shared<F>) {
         let id = request.id;
+        if !shared.permissions.check(Verb::Push, request.path.as_bytes()) {
+            let message = "the server's rules don't allow this client to push there";
+            return shared.error(&envelope, Some(id), Failure::new(ErrorCode::Denied, message));
+        }
         // Half of what is left, so that there is something for the next one.
         let most = (shared.quotas.push_window.available() / 2).clamp(PUSH_WINDOW_BYTES_MIN, PUSH_WINDOW_BYTES_MAX);
         let Some(window) = shared.quotas.push_window.try_acquire(most) else {

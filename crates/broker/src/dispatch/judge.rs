@@ -1,0 +1,52 @@
+//! What each peer may do, when it comes and when the rules have changed.
+
+use super::Dispatch;
+use crate::access::Access;
+use crate::core::{Core, Peer};
+use crate::store::Store;
+use crate::transport::Transport;
+use towpath_requests::numbered::Token;
+use towpath_sockets::PeerId;
+
+/// Why a peer has to go that was admitted before.
+pub(super) const NOT_ADMITTED: &str = "not admitted any more";
+
+/// Why a peer has to connect again.
+const OTHER_RIGHTS: &str = "the rules have changed for this peer; connect again";
+
+/// Whether a peer may reply to a request: one that has said what it serves may do that, and another one, which is perhaps connected again, if it
+/// may serve the service.
+pub(super) fn may_reply(core: &Core, access: &Access, peer: Peer, token: &Token) -> bool {
+    access.permissions().is_unrestricted()
+        || core.is_worker(peer)
+        || core.service_of(token).is_none_or(|service| access.may_work(&service))
+}
+
+impl<T: Transport, S: Store> Dispatch<T, S> {
+    /// Who a peer is, and what it may do; `None`: it may not stay.
+    pub(super) fn access_of(&self, id: PeerId, is_new: bool) -> Option<Access> {
+        let Some(authenticator) = &self.authenticator else { return Some(Access::default()) };
+        let principal = self.transport.principal(id);
+        // One that has gone meanwhile can do nothing.
+        let Some(address) = self.transport.address(id) else { return Some(Access::nothing()) };
+        Some(Access::new(authenticator.permissions(&principal, &address, is_new)?, &principal))
+    }
+
+    /// Asks again what each peer may do, and ends the connections of those for whom that is something else now. Returns how many.
+    pub fn judge_again(&mut self) -> usize {
+        let mut ended = 0;
+        for id in self.connections.ids().collect::<Vec<_>>() {
+            let now = self.access_of(id, false);
+            let Some(connection) = self.connections.of(id) else { continue };
+            let why = match &now {
+                None => NOT_ADMITTED,
+                Some(access) if access.permissions() != connection.access.permissions() => OTHER_RIGHTS,
+                Some(_) => continue,
+            };
+            let address = connection.address.as_ref().map(tracing::field::display);
+            tracing::info!(peer = %id, address, why, "disconnected");
+            ended += usize::from(self.disconnect(id, why));
+        }
+        ended
+    }
+}

@@ -1,0 +1,295 @@
+//! The root as far as one client may see it: every access to files that a client causes goes through here.
+//!
+//! Rules are about paths with links resolved. What a client may not see answers as what isn't there does, so an error tells more only about
+//! what may be seen.
+
+use super::resource_errors::Shortage;
+use crate::path::RelPath;
+use crate::root::{Dir, FileKind, FileStat, Root, RootError};
+use std::fs::File;
+use std::sync::Arc;
+use towpath_rules::{Permissions, Verb};
+
+/// The root as far as one client may see it.
+#[derive(Debug)]
+pub(super) struct ClientRoot {
+    root: Arc<Root>,
+    permissions: Permissions,
+    /// The same root, through no link. `None`: everything is allowed.
+    linkless: Option<Root>,
+}
+
+/// A directory, and its path with links resolved.
+#[derive(Debug)]
+pub(super) struct SeenDir {
+    pub(super) dir: Dir,
+    pub(super) path: RelPath,
+}
+
+impl ClientRoot {
+    pub(super) fn new(root: Arc<Root>, permissions: Permissions) -> ClientRoot {
+        // A root of one file has no links below it.
+        let is_open = permissions.is_unrestricted() || root.only_file().is_some();
+        let linkless = (!is_open).then(|| root.without_links());
+        ClientRoot { root, permissions, linkless }
+    }
+
+    pub(super) fn only_file(&self) -> Option<&RelPath> {
+        self.root.only_file()
+    }
+
+    /// See [`Root::mounted_below`].
+    pub(super) fn mounted_below(&self, path: &RelPath) -> Option<u64> {
+        self.root.mounted_below(path)
+    }
+
+    /// See [`Root::is_local`].
+    pub(super) fn is_local(&self, file: &File, stat: &FileStat) -> bool {
+        self.root.is_local(file, stat)
+    }
+
+    /// Whether a name may be there for this client: of what is seen, or of a directory on the way to it. `path` has no links.
+    pub(super) fn may_see(&self, path: &[u8], kind: FileKind) -> bool {
+        self.permissions.may(Verb::List, path)
+            || (kind == FileKind::Dir && self.permissions.may_reach(Verb::List, path))
+    }
+
+    /// Whether [`ClientRoot::may_see`] would be true for a directory. False for everything that the client may not see.
+    pub(super) fn may_reach(&self, path: &[u8]) -> bool {
+        self.permissions.may_reach(Verb::List, path)
+    }
+
+    /// See [`Root::open_file`].
+    pub(super) fn open_file(&self, path: &RelPath) -> Result<(File, FileStat), RootError> {
+        self.noted(path, self.open_file_quietly(path))
+    }
+
+    /// The same without a word to the operator if it may not be read.
+    pub(super) fn open_file_quietly(&self, path: &RelPath) -> Result<(File, FileStat), RootError> {
+        let Some(linkless) = &self.linkless else {
+            self.check_read(self.subject(path))?;
+            return self.root.open_file(path);
+        };
+        match linkless.open_file(path) {
+            Err(RootError::Outside) => {
+                let real = self.resolve(path)?;
+                self.check_read(real.as_bytes())?;
+                linkless.open_file(&real)
+            }
+            opened => self.checked(path, opened),
+        }
+    }
+
+    /// See [`Root::open_unmounted_file`].
+    pub(super) fn open_unmounted_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
+        self.open_directly(path, Root::open_unmounted_file)
+    }
+
+    /// See [`Root::open_cached_file`].
+    pub(super) fn open_cached_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
+        self.open_directly(path, Root::open_cached_file)
+    }
+
+    /// Opens a file if it is at this very path; `None` if there are links, which [`ClientRoot::open_file`] follows, or as `open` says.
+    fn open_directly(
+        &self,
+        path: &RelPath,
+        open: impl Fn(&Root, &RelPath) -> Result<Option<(File, FileStat)>, RootError>,
+    ) -> Result<Option<(File, FileStat)>, RootError> {
+        let opened = match &self.linkless {
+            None => self.check_read(self.subject(path)).and_then(|()| open(&self.root, path)),
+            Some(linkless) => match open(linkless, path) {
+                Ok(None) | Err(RootError::Outside) => return Ok(None),
+                opened => self.checked(path, opened),
+            },
+        };
+        self.noted(path, opened)
+    }
+
+    /// Tells the operator of an outcome that the rules decided.
+    fn noted<T>(&self, path: &RelPath, outcome: Result<T, RootError>) -> Result<T, RootError> {
+        if matches!(outcome, Err(RootError::NotAllowed | RootError::NotFound)) {
+            self.permissions.note_refusal(Verb::Read, self.subject(path));
+        }
+        outcome
+    }
+
+    /// See [`Root::stat`].
+    pub(super) fn stat(&self, path: &RelPath) -> Result<FileStat, RootError> {
+        if self.permissions.is_unrestricted() {
+            return self.root.stat(path);
+        }
+        let real = self.place_of(path)?;
+        self.seen(&real, self.linkless.as_ref().unwrap_or(&self.root).stat(&real))
+    }
+
+    /// See [`Root::stat_followed`].
+    pub(super) fn stat_followed(&self, path: &RelPath) -> Result<FileStat, RootError> {
+        match &self.linkless {
+            None => self.seen(path, self.root.stat_followed(path)),
+            Some(linkless) => {
+                let real = self.resolve(path)?;
+                self.seen(&real, linkless.stat(&real))
+            }
+        }
+    }
+
+    /// See [`Root::read_link`].
+    pub(super) fn read_link(&self, path: &RelPath) -> Result<Vec<u8>, RootError> {
+        if self.permissions.is_unrestricted() {
+            return self.root.read_link(path);
+        }
+        let real = self.place_of(path)?;
+        let target = self.linkless.as_ref().unwrap_or(&self.root).read_link(&real);
+        if self.may_see(real.as_bytes(), FileKind::Link) { target } else { Err(hidden(target.err())) }
+    }
+
+    /// See [`Root::open_dir`].
+    pub(super) fn open_dir(&self, path: &RelPath) -> Result<SeenDir, RootError> {
+        let Some(linkless) = &self.linkless else {
+            return Ok(SeenDir { dir: self.root.open_dir(path)?, path: path.clone() });
+        };
+        let real = self.resolve(path)?;
+        let dir = linkless.open_dir(&real);
+        if self.may_reach(real.as_bytes()) { Ok(SeenDir { dir: dir?, path: real }) } else { Err(hidden(dir.err())) }
+    }
+
+    /// The path as rules know it, if it leads through no link: that of the one file has a name.
+    fn subject<'a>(&'a self, path: &'a RelPath) -> &'a [u8] {
+        if path.is_root() { self.only_file().unwrap_or(path).as_bytes() } else { path.as_bytes() }
+    }
+
+    /// Where a path leads, through links.
+    fn resolve(&self, path: &RelPath) -> Result<RelPath, RootError> {
+        // Whatever is wrong, it may be wrong with something that isn't to be seen.
+        self.root.real_path(path).map_err(|error| hidden(Some(error)))
+    }
+
+    /// Where a name is, through links above it.
+    fn place_of(&self, path: &RelPath) -> Result<RelPath, RootError> {
+        match path.split() {
+            Some((parent, name)) if self.linkless.is_some() => Ok(self.resolve(&parent)?.join(name)?),
+            _ => Ok(path.clone()),
+        }
+    }
+
+    fn check_read(&self, subject: &[u8]) -> Result<(), RootError> {
+        if self.permissions.may(Verb::Read, subject) {
+            return Ok(());
+        }
+        let is_seen = self.permissions.may(Verb::List, subject);
+        Err(if is_seen { RootError::NotAllowed } else { RootError::NotFound })
+    }
+
+    /// The outcome for a path through no link, as the client may know it.
+    fn checked<T>(&self, path: &RelPath, outcome: Result<T, RootError>) -> Result<T, RootError> {
+        match (self.check_read(self.subject(path)), outcome) {
+            (Ok(()), outcome) => outcome,
+            (Err(_), Err(error)) if Shortage::is_why(&error) => Err(error),
+            (Err(refused), _) => Err(refused),
+        }
+    }
+
+    fn seen(&self, real: &RelPath, stat: Result<FileStat, RootError>) -> Result<FileStat, RootError> {
+        let kind = stat.as_ref().map_or(FileKind::Other, |stat| stat.kind);
+        if self.may_see(self.subject(real), kind) {
+            return stat;
+        }
+        self.permissions.note_refusal(Verb::List, self.subject(real));
+        Err(hidden(stat.err()))
+    }
+}
+
+/// The error for what may not be seen.
+fn hidden(error: Option<RootError>) -> RootError {
+    error.filter(Shortage::is_why).unwrap_or(RootError::NotFound)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::path::Path;
+    use towpath_rules::{Origin, Rules};
+
+    /// A root of which everything may be seen.
+    pub(in crate::server) fn served(path: &Path) -> ClientRoot {
+        ClientRoot::new(Arc::new(Root::serve(path).unwrap()), Permissions::unrestricted())
+    }
+
+    fn seen_by_anyone(path: &Path, rules: &str) -> ClientRoot {
+        let permissions = Rules::parse(rules).unwrap().permissions(None, Origin::Local);
+        ClientRoot::new(Arc::new(Root::serve(path).unwrap()), permissions)
+    }
+
+    fn path(text: &str) -> RelPath {
+        RelPath::new(text).unwrap()
+    }
+
+    #[test]
+    fn links_are_judged_by_where_they_lead() {
+        let temp = tempfile::tempdir().unwrap();
+        for name in ["open/a", "open/deep/b", "secret/s", "names/n"] {
+            let file = temp.path().join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, name).unwrap();
+        }
+        for (link, target) in [
+            ("open/to_secret", "../secret"),
+            ("open/to_s", "../secret/s"),
+            ("open/to_a", "a"),
+            ("elsewhere", "open/deep"),
+            ("open/dangling", "nowhere"),
+            ("open/out", "/etc"),
+        ] {
+            std::os::unix::fs::symlink(target, temp.path().join(link)).unwrap();
+        }
+        let rules = "allow anyone to read open\nallow anyone to list names\n";
+        let root = seen_by_anyone(temp.path(), rules);
+        for readable in ["open/a", "open/deep/b", "open/to_a", "elsewhere/b"] {
+            assert!(root.open_file(&path(readable)).is_ok(), "{readable}");
+        }
+        for hidden in [
+            "secret/s",
+            "open/to_s",
+            "open/to_secret/s",
+            "open/to_secret",
+            "open/dangling",
+            "open/out",
+            "open/no",
+            "secret/no",
+            "secret",
+        ] {
+            let error = root.open_file(&path(hidden)).unwrap_err();
+            assert!(matches!(error, RootError::NotFound), "{hidden}: {error}");
+            let cached = root.open_cached_file(&path(hidden));
+            assert!(matches!(cached, Ok(None) | Err(RootError::NotFound)), "{hidden}: {cached:?}");
+        }
+        let error = root.open_file(&path("names/n")).unwrap_err();
+        assert!(matches!(error, RootError::NotAllowed), "{error}");
+        assert!(root.stat(&path("names/n")).is_ok() && root.stat(&path("open/to_secret")).is_ok());
+        assert!(root.stat(&path("elsewhere/b")).is_ok() && root.stat_followed(&path("elsewhere")).is_ok());
+        for hidden in ["secret", "secret/s", "open/to_secret/s", "elsewhere"] {
+            assert!(matches!(root.stat(&path(hidden)), Err(RootError::NotFound)), "{hidden}");
+        }
+        assert!(matches!(root.stat_followed(&path("open/to_s")), Err(RootError::NotFound)));
+        assert!(matches!(root.open_dir(&path("open/to_secret")), Err(RootError::NotFound)));
+        assert!(matches!(root.read_link(&path("elsewhere")), Err(RootError::NotFound)));
+        assert_eq!(root.read_link(&path("open/to_s")).unwrap(), b"../secret/s");
+        assert_eq!(root.open_dir(&path("elsewhere")).unwrap().path, path("open/deep"));
+        assert!(root.open_dir(&RelPath::root()).is_ok());
+    }
+
+    #[test]
+    fn one_file_is_known_by_its_name() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("notes");
+        std::fs::write(&file, "x").unwrap();
+        let root = seen_by_anyone(&file, "allow anyone to read notes\n");
+        assert!(root.open_file(&path("notes")).is_ok() && root.open_file(&RelPath::root()).is_ok());
+        assert!(root.stat(&RelPath::root()).is_ok());
+        let root = seen_by_anyone(&file, "allow anyone to read other\n");
+        assert!(matches!(root.open_file(&RelPath::root()), Err(RootError::NotFound)));
+        assert!(matches!(root.stat(&RelPath::root()), Err(RootError::NotFound)));
+    }
+}
