@@ -13,7 +13,7 @@ use crate::cli::escape::Printable;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::eprint_line;
 use crate::commands::{
-    broker, call, completions, demo, follow, get, key, ls, manual, operator, password, push, serve, trust, work,
+    broker, call, completions, demo, follow, get, key, ls, manual, operator, password, push, rules, serve, trust, work,
 };
 use crate::runtime::{log, rlimits, signals};
 use clap::builder::FalseyValueParser;
@@ -89,6 +89,8 @@ enum Command {
     Password(password::Arguments),
     /// Remember the keys of servers.
     Trust(trust::Arguments),
+    /// Check rules of who may do what, and ask them.
+    Rules(rules::Arguments),
     /// Try files and requests on this machine, with crashes.
     Demo(demo::Arguments),
     /// Print a script that completes commands and options in a shell.
@@ -158,6 +160,7 @@ fn main() -> ExitCode {
         Command::Key(arguments) => key::run(arguments),
         Command::Password(arguments) => password::run(arguments),
         Command::Trust(arguments) => trust::run(arguments),
+        Command::Rules(arguments) => rules::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::Completions(arguments) => completions::run(arguments, &mut command()),
         Command::Manual(arguments) => manual::run(&arguments, command()),

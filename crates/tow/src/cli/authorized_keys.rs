@@ -4,7 +4,7 @@ use crate::cli::certificate::is_plain;
 use crate::cli::exit::Failure;
 use std::collections::HashMap;
 use std::path::Path;
-use towpath_sockets::{Credentials, Principal, PublicKey};
+use towpath_sockets::PublicKey;
 
 /// Names by key. A name may have several keys.
 #[derive(Debug)]
@@ -42,11 +42,9 @@ impl AuthorizedKeys {
         }
     }
 
-    /// The identity of a peer that has a key of the file.
-    pub fn identify(&self, credentials: &Credentials) -> Option<Principal> {
-        let Credentials::Curve { key } = credentials else { return None };
-        let name = self.0.get(key)?;
-        Some(Principal::Key { key: *key, name: name.clone().into() })
+    /// The name of a key of the file.
+    pub fn name_of(&self, key: &PublicKey) -> Option<&str> {
+        self.0.get(key).map(String::as_str)
     }
 }
 
@@ -60,12 +58,9 @@ mod tests {
         let text = format!("# keys\n\nann {one}\n  ann\t{}\n", other.to_hex());
         let keys = AuthorizedKeys::parse(&text).unwrap();
         for key in [one, other] {
-            let identity = keys.identify(&Credentials::Curve { key });
-            assert_eq!(identity, Some(Principal::Key { key, name: "ann".into() }));
+            assert_eq!(keys.name_of(&key), Some("ann"));
         }
-        assert_eq!(keys.identify(&Credentials::Curve { key: PublicKey::from([3; 32]) }), None);
-        let plain = Credentials::Plain { user: "ann".into(), password: bytes::Bytes::new().into() };
-        assert_eq!(keys.identify(&plain), None);
+        assert_eq!(keys.name_of(&PublicKey::from([3; 32])), None);
         for (text, why) in [
             (String::new(), "no one would be admitted"),
             (format!("{one}\n"), "line 1 is not NAME KEY"),

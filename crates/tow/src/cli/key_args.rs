@@ -1,12 +1,11 @@
 //! Options with keys of CURVE: of servers and of clients.
 
-use crate::cli::authorized_keys::AuthorizedKeys;
 use crate::cli::certificate::Certificate;
 use crate::cli::exit::Failure;
 use crate::cli::known_servers::KnownServers;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use towpath_sockets::{Authenticator, Credentials, Endpoint, MechanismConfig, PublicKey, SecretKey, system_random};
+use towpath_sockets::{Endpoint, MechanismConfig, PublicKey, SecretKey, system_random};
 
 /// Options of commands that listen.
 #[derive(clap::Args)]
@@ -16,37 +15,21 @@ pub struct ServerKeyArgs {
     keys: Vec<PathBuf>,
     /// With --key: admit only the keys in this file of NAME KEY lines.
     #[arg(long, value_name = "FILE", conflicts_with = "anyone", requires = "keys")]
-    authorized_keys: Option<PathBuf>,
+    pub authorized_keys: Option<PathBuf>,
     /// With --key: admit everybody.
     #[arg(long, requires = "keys")]
-    anyone: bool,
+    pub anyone: bool,
 }
 
 impl ServerKeyArgs {
-    /// Mechanism, and who is admitted; `None` without `--key`.
-    pub fn security(&self) -> Result<Option<(MechanismConfig, Authenticator)>, Failure> {
-        if self.keys.is_empty() {
-            return Ok(None);
-        }
-        let authenticator = match &self.authorized_keys {
-            Some(path) => {
-                let keys = AuthorizedKeys::read(path)?;
-                Authenticator::new(move |credentials| keys.identify(credentials))
-            }
-            None if self.anyone => Authenticator::new(|credentials| match credentials {
-                Credentials::Curve { .. } => Some(credentials.principal()),
-                _ => None,
-            }),
-            None => {
-                return Err(Failure::usage("--key needs --authorized-keys FILE, or --anyone to admit everybody"));
-            }
-        };
+    /// The secret keys; none without `--key`.
+    pub fn secrets(&self) -> Result<Vec<SecretKey>, Failure> {
         let keys = self.keys.iter().map(|path| secret(path)).collect::<Result<Vec<_>, _>>()?;
         for key in &keys {
             let key = key.public_key();
             tracing::info!("connections are encrypted; clients run once: tow trust add HOST:PORT '{key}'");
         }
-        Ok(Some((MechanismConfig::CurveServer { keys: keys.into(), random: system_random() }, authenticator)))
+        Ok(keys)
     }
 }
 

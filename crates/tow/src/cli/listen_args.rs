@@ -1,13 +1,15 @@
 //! Options of commands that listen: where, for whom, and for how many.
 
+use crate::cli::admission::{Admission, Sources};
+use crate::cli::audit::Audit;
 use crate::cli::exit::Failure;
 use crate::cli::key_args::ServerKeyArgs;
-use crate::cli::passwords::Passwords;
 use crate::cli::units::{duration, positive};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
-use towpath_sockets::{Authenticator, Endpoint, MechanismConfig};
+use towpath_sockets::{Authenticator, Endpoint, MechanismConfig, system_random};
 
 /// Options of `tow serve` and `tow broker`. Each command sets its own defaults for those without one here.
 #[derive(clap::Args)]
@@ -21,9 +23,15 @@ pub struct ListenArgs {
     plain_passwords: Option<PathBuf>,
     #[command(flatten)]
     keys: ServerKeyArgs,
-    /// Let everybody in who reaches a --bind beyond this machine, unencrypted.
+    /// Admit everybody from beyond this machine too, unencrypted.
     #[arg(long, conflicts_with_all = ["plain_passwords", "keys"])]
     open_to_all: bool,
+    /// Allow only what the rules in this file do; see `tow rules`.
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// Append who comes, and what is refused, to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
     /// Time between heartbeats.
     #[arg(long, value_name = "TIME", value_parser = duration, required = false)]
     pub heartbeat: Duration,
@@ -41,17 +49,41 @@ impl ListenArgs {
         self.max_peers_per_address.unwrap_or((self.max_peers / 16).max(64))
     }
 
-    /// Mechanism, and the decision about who is admitted; `None`: everyone is.
-    pub fn security(&self) -> Result<(MechanismConfig, Option<Authenticator>), Failure> {
-        if let Some((mechanism, authenticator)) = self.keys.security()? {
-            return Ok((mechanism, Some(authenticator)));
-        }
-        let Some(path) = &self.plain_passwords else {
-            self.check_openness()?;
-            return Ok((MechanismConfig::Null, None));
+    /// Mechanism, and who is admitted to do what.
+    pub fn security(&self) -> Result<Security, Failure> {
+        let sources = Sources {
+            rules: self.rules.clone(),
+            authorized_keys: self.keys.authorized_keys.clone(),
+            passwords: self.plain_passwords.clone(),
+            anyone: self.keys.anyone,
         };
-        let passwords = Passwords::read(path)?;
-        Ok((MechanismConfig::PlainServer, Some(passwords.into())))
+        let keys = self.keys.secrets()?;
+        if keys.is_empty() && sources.passwords.is_none() && sources.rules.is_none() && self.audit.is_none() {
+            self.check_openness()?;
+            return Ok(Security { mechanism: MechanismConfig::Null, admission: None });
+        }
+        let audit = self.audit.as_deref().map(Audit::open).transpose()?;
+        let admission = Admission::new(sources, audit)?;
+        let Sources { authorized_keys, passwords, anyone, .. } = admission.sources();
+        let mechanism = match keys.is_empty() {
+            true if admission.has_keys() => {
+                return Err(Failure::usage("--rules has keys, which nobody can show without --key FILE"));
+            }
+            true if passwords.is_some() => MechanismConfig::PlainServer,
+            true => {
+                if self.rules.is_none() {
+                    self.check_openness()?;
+                }
+                MechanismConfig::Null
+            }
+            false if authorized_keys.is_none() && !anyone && !admission.has_keys() => {
+                let needs =
+                    "--key needs --rules or --authorized-keys with the keys of clients, or --anyone to admit everybody";
+                return Err(Failure::usage(needs));
+            }
+            false => MechanismConfig::CurveServer { keys: keys.into(), random: system_random() },
+        };
+        Ok(Security { mechanism, admission: Some(Arc::new(admission)) })
     }
 
     /// Refuses to listen for other machines without a decision about who may come.
@@ -63,10 +95,26 @@ impl ListenArgs {
                  --key FILE --authorized-keys FILE  known keys, encrypted (make one with `tow key new`)\n  \
                  --key FILE --anyone                everybody, encrypted\n  \
                  --plain-passwords FILE             users with a password, unencrypted\n  \
+                 --rules FILE                       what rules allow (with --key, encrypted)\n  \
                  --open-to-all                      everybody, unencrypted"
             ))),
             None => Ok(()),
         }
+    }
+}
+
+/// Mechanism of a server, and who is admitted to do what.
+pub struct Security {
+    /// The mechanism.
+    pub mechanism: MechanismConfig,
+    /// The decisions; `None`: everybody may do everything.
+    pub admission: Option<Arc<Admission>>,
+}
+
+impl Security {
+    /// The decision for the server.
+    pub fn authenticator(&self) -> Option<Authenticator> {
+        self.admission.as_ref().map(Admission::authenticator)
     }
 }
 

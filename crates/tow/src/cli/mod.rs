@@ -1,5 +1,7 @@
 //! The command line: arguments that several commands share, and what they print.
 
+pub mod admission;
+pub mod audit;
 pub mod auth_args;
 pub mod authorized_keys;
 pub mod body_io;

@@ -4,10 +4,10 @@ use crate::cli::auth_args::read_secret;
 use crate::cli::exit::Failure;
 use argon2::password_hash::{PasswordHash, PasswordHashString, PasswordHasher, PasswordVerifier, SaltString};
 use argon2::{Algorithm, Argon2, Params};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use subtle::ConstantTimeEq;
-use towpath_sockets::{Authenticator, Credentials, Principal, system_random};
+use towpath_sockets::{Credentials, Principal, system_random};
 use zeroize::Zeroizing;
 
 /// Maximum memory and passes that a hash may ask for at each login.
@@ -24,6 +24,16 @@ const FIELD_BYTES_MAX: usize = 255;
 enum Proof {
     Clear(Zeroizing<Vec<u8>>),
     Hashed(PasswordHashString),
+}
+
+impl Proof {
+    fn is_same(&self, other: &Proof) -> bool {
+        match (self, other) {
+            (Proof::Clear(one), Proof::Clear(other)) => one == other,
+            (Proof::Hashed(one), Proof::Hashed(other)) => one.as_str() == other.as_str(),
+            _ => false,
+        }
+    }
 }
 
 /// Passwords by user.
@@ -78,8 +88,20 @@ impl Passwords {
         }
     }
 
+    /// Whether there is a user of this name.
+    pub fn has(&self, user: &[u8]) -> bool {
+        self.users.contains_key(user)
+    }
+
+    /// Users who have another password there, or none.
+    pub fn changed_in(&self, other: &Passwords) -> HashSet<Vec<u8>> {
+        let is_same = |user: &Vec<u8>, proof: &Proof| other.users.get(user).is_some_and(|there| proof.is_same(there));
+        let changed = self.users.iter().filter(|(user, proof)| !is_same(user, proof));
+        changed.map(|(user, _)| user.clone()).collect()
+    }
+
     /// Checks a user's password, in a time that does not tell where passwords differ.
-    fn identify(&self, credentials: &Credentials) -> Option<Principal> {
+    pub fn identify(&self, credentials: &Credentials) -> Option<Principal> {
         let Credentials::Plain { user, password } = credentials else { return None };
         let matches = match self.users.get(&user[..]) {
             Some(Proof::Clear(expected)) => bool::from(expected.ct_eq(password)),
@@ -90,14 +112,6 @@ impl Passwords {
             }
         };
         matches.then(|| credentials.principal())
-    }
-}
-
-impl From<Passwords> for Authenticator {
-    fn from(passwords: Passwords) -> Authenticator {
-        let hashes = passwords.decoy.is_some();
-        let decide = move |credentials: &Credentials| passwords.identify(credentials);
-        if hashes { Authenticator::slow(decide) } else { Authenticator::new(decide) }
     }
 }
 

@@ -1,16 +1,18 @@
 //! `tow broker`: an asynchronous Majordomo broker.
 
 use crate::admin::{Admin, AdminArgs, BrokerView};
+use crate::cli::admission::Admission;
 use crate::cli::endpoint::{REQUESTS_PORT, bind_endpoint};
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
 use crate::cli::units::{duration, duration_or_zero, mebibytes, memory, positive};
-use crate::runtime::rlimits;
-use crate::runtime::signals::on_stop_signal;
+use crate::runtime::signals::on_signals;
 use crate::runtime::watchdog::{Watchdog, exit_now};
+use crate::runtime::{reload, rlimits};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use towpath_broker::server::{Broker, BrokerOptions, Heartbeats};
@@ -85,12 +87,12 @@ fn default_memory() -> usize {
 }
 
 impl Arguments {
-    fn options(self) -> Result<(BrokerOptions, AdminArgs), Failure> {
-        let (mechanism, authenticator) = self.listen.security()?;
+    fn options(self) -> Result<(BrokerOptions, AdminArgs, Option<Arc<Admission>>), Failure> {
+        let security = self.listen.security()?;
         let max_peers_per_address = self.listen.max_peers_per_address();
         let mut options = BrokerOptions::new(self.listen.endpoints);
-        options.mechanism = mechanism;
-        options.authenticator = authenticator;
+        options.authenticator = security.authenticator();
+        options.mechanism = security.mechanism;
         options.journal = self.journal;
         options.spool = self.spool;
         options.max_spool_bytes = self.max_spool;
@@ -113,7 +115,7 @@ impl Arguments {
         settings.client_bytes_max = settings.client_bytes_max.min(settings.bytes_max / 2);
         settings.absent_client_ms = ms(self.absent_timeout);
         settings.journal_retention_ms = ms(self.journal_retention);
-        Ok((options, self.admin))
+        Ok((options, self.admin, security.admission))
     }
 }
 
@@ -121,14 +123,15 @@ impl Arguments {
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let disks: Vec<_> =
         arguments.journal.iter().chain(&arguments.spool).map(|path| path.display().to_string()).collect();
-    let (options, admin) = arguments.options()?;
+    let (options, admin, admission) = arguments.options()?;
     let end_timeout = options.grace + END_TIMEOUT;
     let admin = Admin::start("broker", admin);
     let broker = Broker::bind(options).map_err(Failure::failed)?;
     let (handle, watchdog) = (broker.handle(), Watchdog::new());
     let (heartbeat, stopping) = (watchdog.heartbeat(), admin.stopping());
     let is_stopping = AtomicBool::new(false);
-    on_stop_signal(move || {
+    let reload = reload::watch(admission, handle.clone())?;
+    let stop = move || {
         stopping.begin();
         // The second signal doesn't wait for workers.
         match is_stopping.swap(true, Ordering::Relaxed) {
@@ -136,7 +139,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             true => handle.shutdown_now(),
         }
         heartbeat.interrupted();
-    })?;
+    };
+    on_signals(stop, reload)?;
     admin.ready(BrokerView { handle: broker.handle() }, broker.endpoints());
     announce(broker.endpoints().iter().map(|endpoint| format!("broker on {endpoint}")));
     let ended = watchdog.run(None, end_timeout, move || broker.run())?;

@@ -217,7 +217,7 @@ fn status_of(client: &Client, error: &CallError) -> Status {
         Outcome::TIMED_OUT | Outcome::PARTS_LOST | Outcome::ATTEMPTS_USED_UP => Status::Lost,
         Outcome::FAILED => Status::WorkerFailed,
         Outcome::NOT_IMPLEMENTED => Status::NotFound,
-        Outcome::TOO_LARGE => Status::Refused,
+        Outcome::TOO_LARGE | Outcome::FORBIDDEN => Status::Refused,
         _ => Status::Failed,
     }
 }

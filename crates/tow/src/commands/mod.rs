@@ -15,6 +15,7 @@ pub mod manual;
 pub mod operator;
 pub mod password;
 pub mod push;
+pub mod rules;
 pub mod serve;
 pub mod trust;
 pub mod work;

@@ -6,7 +6,8 @@ use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
 use crate::cli::units::{duration, size};
-use crate::runtime::signals::on_stop_signal;
+use crate::runtime::reload;
+use crate::runtime::signals::on_signals;
 use rustix::process::Signal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -93,15 +94,19 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.congestion = arguments.congestion;
     options.hub.max_peers = arguments.listen.max_peers;
     options.hub.max_peers_per_address = arguments.listen.max_peers_per_address();
-    (options.hub.mechanism, options.authenticator) = arguments.listen.security()?;
+    let security = arguments.listen.security()?;
+    options.authenticator = security.authenticator();
+    options.hub.mechanism = security.mechanism;
     options.endpoints = arguments.listen.endpoints;
     let admin = Admin::start("serve", arguments.admin);
     let server = Server::bind(options).map_err(Failure::failed)?;
     let (handle, stopping) = (server.handle(), admin.stopping());
-    on_stop_signal(move || {
+    let reload = reload::watch(security.admission, handle.clone())?;
+    let stop = move || {
         stopping.begin();
         handle.shutdown();
-    })?;
+    };
+    on_signals(stop, reload)?;
     let view = FilesView { handle: server.handle(), root: arguments.path.display().to_string() };
     admin.ready(view, server.endpoints());
     announce(server.endpoints().iter().map(|endpoint| format!("serving {} on {endpoint}", arguments.path.display())));

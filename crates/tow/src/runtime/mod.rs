@@ -2,6 +2,7 @@
 
 pub mod log;
 mod log_rate;
+pub mod reload;
 pub mod rlimits;
 pub mod signals;
 pub mod watchdog;

@@ -2,7 +2,7 @@
 
 use crate::cli::exit::Failure;
 use rustix::process::Signal;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::channel;
@@ -28,6 +28,21 @@ pub fn end_by_signal() -> ExitCode {
 
 /// Calls `stop` on a thread of its own for each of these signals, after it has begun to listen for them.
 pub fn on_stop_signal(stop: impl Fn() + Send + 'static) -> Result<(), Failure> {
+    on_signals(stop, None::<fn()>)
+}
+
+/// The same, but SIGHUP calls `reload` if there is one, unless it came because the terminal is gone.
+pub fn on_signals(stop: impl Fn() + Send + 'static, reload: Option<impl Fn() + Send + 'static>) -> Result<(), Failure> {
+    let had_terminal = std::io::stderr().is_terminal();
+    let reload = reload.map(|reload| {
+        move || {
+            let is_hung_up = had_terminal && !std::io::stderr().is_terminal();
+            if !is_hung_up {
+                reload();
+            }
+            !is_hung_up
+        }
+    });
     let (started, has_started) = channel();
     let wait = move || {
         let signals = Signals::new();
@@ -37,7 +52,7 @@ pub fn on_stop_signal(stop: impl Fn() + Send + 'static) -> Result<(), Failure> {
         };
         let _ = started.send(outcome);
         if let Some(signals) = signals {
-            signals.wait(&stop);
+            signals.wait(&stop, reload.as_ref());
         }
     };
     let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(wait);
@@ -79,7 +94,7 @@ impl Signals {
         Ok(Signals { runtime, interrupt, terminate, hang_up })
     }
 
-    fn wait(self, stop: &impl Fn()) {
+    fn wait(self, stop: &impl Fn(), reload: Option<&impl Fn() -> bool>) {
         let Signals { runtime, mut interrupt, mut terminate, mut hang_up } = self;
         runtime.block_on(async {
             let mut last: Option<Instant> = None;
@@ -89,6 +104,9 @@ impl Signals {
                     _ = terminate.recv() => Signal::TERM,
                     _ = recv(hang_up.as_mut()) => Signal::HUP,
                 };
+                if signal == Signal::HUP && reload.is_some_and(|reload| reload()) {
+                    continue;
+                }
                 LAST.store(signal.as_raw(), Ordering::Relaxed);
                 if last.is_none_or(|last| last.elapsed() >= SAME_SIGNAL) {
                     last = Some(Instant::now());

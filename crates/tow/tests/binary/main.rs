@@ -40,6 +40,7 @@ mod pushing;
 mod refused_keys;
 mod replies;
 mod requests;
+mod rules;
 mod serving;
 mod slow_disk;
 mod special_files;

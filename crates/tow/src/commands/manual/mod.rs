@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Sections that follow the generated ones, by command.
-const SECTIONS: [(&str, &str); 14] = [
+const SECTIONS: &[(&str, &str)] = &[
     ("tow", include_str!("tow.roff")),
     ("tow-serve", include_str!("serve.roff")),
     ("tow-ls", include_str!("ls.roff")),
@@ -23,6 +23,7 @@ const SECTIONS: [(&str, &str); 14] = [
     ("tow-key", include_str!("key.roff")),
     ("tow-password", include_str!("password.roff")),
     ("tow-trust", include_str!("trust.roff")),
+    ("tow-rules", include_str!("rules.roff")),
     ("tow-demo", include_str!("demo.roff")),
 ];
 

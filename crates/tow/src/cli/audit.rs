@@ -1,0 +1,196 @@
+//! The audit file: who came, and what was refused to whom, in a JSON object a line.
+
+use crate::cli::exit::Failure;
+use rustix::fs::{Mode, OFlags};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
+use towpath_rules::{RuleLine, Verb};
+use towpath_sockets::{Address, Principal, Tenant};
+
+/// Lines that wait for the disk. A server never waits for it.
+const WAITING_MAX: usize = 4096;
+/// Lines about one user or address at once, and in a second later on.
+const BURST: f64 = 50.0;
+const PER_SECOND: f64 = 5.0;
+/// Users and addresses whose lines are counted.
+const COUNTED_MAX: usize = 4096;
+
+/// The audit file. Cheap to clone.
+#[derive(Clone)]
+pub struct Audit(Arc<Shared>);
+
+struct Shared {
+    lines: SyncSender<Line>,
+    /// Lines that found no room.
+    lost: AtomicU64,
+    counted: Mutex<HashMap<Tenant, Count>>,
+}
+
+enum Line {
+    Text(String),
+    Reopen,
+}
+
+/// What a user or an address may still write, and what it might not.
+struct Count {
+    left: f64,
+    at: Instant,
+    suppressed: u64,
+}
+
+impl Audit {
+    /// Opens the file, to write behind what is in it.
+    pub fn open(path: &Path) -> Result<Audit, Failure> {
+        let file = open(path).map_err(|error| Failure::failed(format!("--audit {}: {error}", path.display())))?;
+        let (lines, waiting) = sync_channel(WAITING_MAX);
+        let path = path.to_owned();
+        std::thread::Builder::new()
+            .name("audit".to_owned())
+            .spawn(move || write(&waiting, file, &path))
+            .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
+        Ok(Audit(Arc::new(Shared { lines, lost: AtomicU64::new(0), counted: Mutex::default() })))
+    }
+
+    /// Opens the file anew, which may have been moved away.
+    pub fn reopen(&self) {
+        let _ = self.0.lines.try_send(Line::Reopen);
+    }
+
+    /// Notes that a peer is there.
+    pub fn login(&self, principal: &Principal, address: &Address) {
+        self.note(principal, address, "login", json!({}));
+    }
+
+    /// Notes that a peer isn't admitted any more.
+    pub fn revoked(&self, principal: &Principal, address: &Address) {
+        self.note(principal, address, "revoked", json!({}));
+    }
+
+    /// Notes that something was refused, and by which line.
+    pub fn refused(
+        &self,
+        principal: &Principal,
+        address: &Address,
+        verb: Verb,
+        subject: &[u8],
+        line: Option<&RuleLine>,
+    ) {
+        let (number, rule) = line.map(|line| (line.number, &*line.text)).unzip();
+        let subject = String::from_utf8_lossy(subject);
+        let more = json!({"verb": verb.name(), "subject": subject, "line": number, "rule": rule});
+        self.note(principal, address, "refused", more);
+    }
+
+    fn note(&self, principal: &Principal, address: &Address, event: &str, more: Value) {
+        let tenant = match principal {
+            Principal::User(name) => Tenant::User(name.clone()),
+            Principal::Key { name, .. } if !name.is_empty() => Tenant::User(name.clone()),
+            _ => Tenant::of_address(address),
+        };
+        let Some(suppressed) = self.admit(tenant) else { return };
+        let (name, key) = match principal {
+            Principal::User(name) => (Some(String::from_utf8_lossy(name).into_owned()), None),
+            Principal::Key { key, name } => {
+                let name = (!name.is_empty()).then(|| String::from_utf8_lossy(name).into_owned());
+                (name, Some(key.to_string()))
+            }
+            _ => (None, None),
+        };
+        let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        let mut line = json!({"time": time, "event": event, "name": name, "key": key, "address": address.to_string()});
+        if let (Some(line), Value::Object(more)) = (line.as_object_mut(), more) {
+            line.extend(more);
+            if suppressed > 0 {
+                line.insert("suppressed".to_owned(), suppressed.into());
+            }
+            let lost = self.0.lost.swap(0, Ordering::Relaxed);
+            if lost > 0 {
+                line.insert("lost".to_owned(), lost.into());
+            }
+        }
+        if self.0.lines.try_send(Line::Text(format!("{line}\n"))).is_err() {
+            self.0.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there may be a line about this one now: how many there might not be before it.
+    fn admit(&self, tenant: Tenant) -> Option<u64> {
+        let mut counted = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if counted.len() >= COUNTED_MAX && !counted.contains_key(&tenant) {
+            counted.clear();
+        }
+        let now = Instant::now();
+        let count = counted.entry(tenant).or_insert(Count { left: BURST, at: now, suppressed: 0 });
+        count.left = (count.left + now.duration_since(count.at).as_secs_f64() * PER_SECOND).min(BURST);
+        count.at = now;
+        if count.left < 1.0 {
+            count.suppressed += 1;
+            return None;
+        }
+        count.left -= 1.0;
+        Some(std::mem::take(&mut count.suppressed))
+    }
+}
+
+fn open(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
+    Ok(File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?))
+}
+
+/// Writes lines until there can be no more.
+fn write(waiting: &Receiver<Line>, mut file: File, path: &Path) {
+    let mut has_failed = false;
+    while let Ok(line) = waiting.recv() {
+        let outcome = match line {
+            Line::Text(line) => file.write_all(line.as_bytes()),
+            Line::Reopen => open(path).map(|opened| file = opened),
+        };
+        match outcome {
+            Ok(()) => has_failed = false,
+            Err(error) if !std::mem::replace(&mut has_failed, true) => {
+                tracing::error!(%error, path = %path.display(), "the audit file can't be written: lines are missing from it");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn lines_are_bounded_by_who_they_are_about() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        let audit = Audit::open(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let (ann, bob) = (Principal::User("ann".into()), Principal::User("bob".into()));
+        for _ in 0..500 {
+            audit.refused(&ann, &Address::Inproc, Verb::Read, b"a\xff\n", None);
+        }
+        audit.login(&bob, &Address::Inproc);
+        let start = Instant::now();
+        let lines = loop {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let lines: Vec<Value> =
+                text.split_inclusive('\n').filter_map(|line| serde_json::from_str(line).ok()).collect();
+            if lines.last().is_some_and(|line| line["event"] == "login") {
+                break lines;
+            }
+            assert!(start.elapsed().as_secs() < 60, "{text}");
+            std::thread::yield_now();
+        };
+        let of_ann = lines.iter().filter(|line| line["name"] == "ann").count();
+        assert!((BURST as usize..400).contains(&of_ann), "{of_ann}");
+        assert_eq!((&lines[0]["verb"], &lines[0]["subject"]), (&"read".into(), &"a\u{fffd}\n".into()));
+    }
+}
