@@ -16,7 +16,7 @@ use crate::support::tree::{assert_same, digest, mixed, random_file, snapshot, wr
 
 /// Runs a shell script with a tmpfs of this many MiB on `mount`, in a mount namespace of its own. `None`, and the test is
 /// skipped, where neither root nor a user namespace may do that.
-fn with_small_disk(mount: &Path, mebibytes: u32, script: &str) -> Option<Outcome> {
+pub(super) fn with_small_disk(mount: &Path, mebibytes: u32, script: &str) -> Option<Outcome> {
     let options: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
     let works = |flags: &&&[&str]| {
         let mut probe = Command::new("unshare");

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
+use crate::destination::with_small_disk;
 use crate::support::process::{Outcome, Process, Server, run, tow};
 use crate::support::proxy::Proxy;
 use crate::support::tree::{digest, random_file, write};
@@ -406,4 +407,52 @@ fn incomplete_files_are_removed_after_a_day() {
     age(&taking.leftovers(), 25);
     taking.serve();
     wait_until("they are removed", || taking.leftovers().len() == 1);
+}
+
+#[test]
+fn full_disk_of_the_server_refuses_and_loses_nothing() {
+    let folder = tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    fs::create_dir(path("mount")).expect("mkdir");
+    for (name, size) in [("old", 1 << 20), ("large", 12 << 20), ("one", 5 << 20), ("two", (5 << 20) + 1)] {
+        random_file(&folder.path().join(name), size, size as u64);
+    }
+    let push = |name: &str| format!("\"$TOW\" push '{}' \"$at/{name}\" --json", path(name));
+    // What is too large is refused before it is sent; of two that fit alone, at least one when the disk is full.
+    let script = format!(
+        "at=\"ipc://$1.sock:/in\"; mkdir \"$1/in\"; \"$TOW\" serve \"$1\" --accept-push in --bind \"ipc://$1.sock\" > \"$1.out\" & server=$!; \
+         until grep -q serving \"$1.out\"; do sleep 0.05; done; \
+         {old} || exit 70; {large}; [ $? = 5 ] || exit 71; {one} & one=$!; {two}; two=$?; wait $one; one=$?; \
+         [ $one = 5 ] || [ $two = 5 ] || exit 72; cmp '{path}' \"$1/in/old\" || exit 73; [ ! -e \"$1/in/large\" ] || exit 74; \
+         kill $server; wait $server; exit 0",
+        old = push("old"),
+        large = push("large"),
+        one = push("one"),
+        two = push("two"),
+        path = path("old"),
+    );
+    let Some(outcome) = with_small_disk(&folder.path().join("mount"), 8, &script) else { return };
+    let outcome = outcome.expect_code(0);
+    let said = String::from_utf8_lossy(&outcome.stdout).into_owned();
+    let failed = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let failed: Vec<Value> = failed.filter(|event| event["event"] == "failed").collect();
+    assert!(failed.len() >= 2 && failed.iter().all(|event| event["error"] == "full"), "{said}");
+}
+
+#[test]
+fn interrupted_push_ends_by_the_signal_and_is_resumed() {
+    let taking = Taking::start(&[]);
+    let source = taking.source("source", 8 << 20);
+    let proxy = Proxy::start(taking.port);
+    proxy.slow_down(4 << 20);
+    let pushing = Process::start(&mut taking.command(&source, &proxy.url("in/x"), &[]));
+    let has_some =
+        || taking.leftovers().iter().any(|path| path.metadata().is_ok_and(|of| of.blocks() > (2 << 20) / 512));
+    wait_until("some of it has arrived", has_some);
+    pushing.signal(Signal::INT);
+    let outcome = pushing.finish().expect_signal(Signal::INT);
+    assert!(outcome.stderr.contains("run the same command again"), "{}", outcome.stderr);
+    let pushed = taking.push(&source, "in/x", &[]).expect_code(0).summary();
+    assert!(pushed["resumed_bytes"].as_u64().is_some_and(|bytes| bytes >= 1 << 20), "{pushed}");
+    assert_eq!(digest(&taking.path("in/x")), digest(&source));
 }
