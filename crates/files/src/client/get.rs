@@ -227,7 +227,7 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
     };
     let metadata = Metadata::new(options.modes, options.times);
     let disk =
-        DiskOptions { durable, verify, check: transfer.check, metadata, workers: workers(), fresh: false, made: false };
+        DiskOptions { durable, verify, check: transfer.check, metadata, workers: workers(), ..DiskOptions::default() };
     let (sink, path) = match destination {
         Destination::Path(path) => (Sink::Unopened, path),
         Destination::Writer(output) => (Sink::Writer(Box::new(OrderedWriter::new(output, cancel.clone()))), None),

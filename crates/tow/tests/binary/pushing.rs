@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
 use crate::destination::with_small_disk;
+use crate::keys::Keys;
 use crate::support::process::{Outcome, Process, Server, run, tow};
 use crate::support::proxy::Proxy;
 use crate::support::tree::{digest, random_file, write};
@@ -209,7 +210,12 @@ fn nothing_gets_outside_or_gets_special_modes() {
     let deep = format!("in/{}", vec!["d"; 40].join("/"));
     assert_eq!(error(&wire.ask(&offer(1, &deep, b"x"))), "denied");
     // A link is no way out, and is itself replaced.
-    assert_eq!(wire.ask(&offer(2, "in/out/x", b"x"))["re"], "error");
+    let answer = wire.ask(&offer(2, "in/out/x", b"x"));
+    assert_eq!(error(&answer), "denied", "{answer}");
+    assert!(
+        !answer.to_string().contains(&*taking.path("in").to_string_lossy()),
+        "where it is there is nobody's business: {answer}"
+    );
     assert_eq!(wire.ask(&offer(3, "in/link", b"new"))["re"], "push");
     wire.send(&data_message(3, &[Piece::of(0, 0, 0, b"new")])).expect("send");
     assert_eq!(wire.control()["re"], "pushed");
@@ -455,4 +461,23 @@ fn interrupted_push_ends_by_the_signal_and_is_resumed() {
     let pushed = taking.push(&source, "in/x", &[]).expect_code(0).summary();
     assert!(pushed["resumed_bytes"].as_u64().is_some_and(|bytes| bytes >= 1 << 20), "{pushed}");
     assert_eq!(digest(&taking.path("in/x")), digest(&source));
+}
+
+#[test]
+fn push_goes_encrypted() {
+    let keys = Keys::new();
+    let folder = tempdir().expect("a folder");
+    fs::create_dir_all(folder.path().join("served/in")).expect("mkdir");
+    let served = folder.path().join("served").display().to_string();
+    let words = ["serve", &served, "--bind", "tcp://127.0.0.1:0", "--accept-push", "in"];
+    let server = Server::from_command(tow(words).args(keys.server()));
+    let source = folder.path().join("source");
+    random_file(&source, (3 << 20) + 7, 1);
+    let push = |client: &str| {
+        let url = server.url("in/x");
+        run(tow(["push", source.to_str().expect("UTF-8"), &url]).args(keys.client(client)))
+    };
+    push("eve").expect_code(5);
+    push("alice").expect_code(0);
+    assert_eq!(digest(&folder.path().join("served/in/x")), digest(&source));
 }

@@ -45,8 +45,9 @@ pub(super) struct Destination {
 impl Destination {
     /// A destination below this directory, which is trusted.
     pub(super) fn new(path: &std::path::Path, options: DiskOptions) -> Result<Self, RootError> {
-        let place = match path.to_str() {
-            Some(".") => "below the working directory".to_owned(),
+        let place = match (options.place, path.to_str()) {
+            (Some(place), _) => place.to_owned(),
+            (None, Some(".")) => "below the working directory".to_owned(),
             _ => format!("below {}", path.display()),
         };
         let root = Root::directory(path, Links::Never)?;

@@ -71,12 +71,14 @@ pub(crate) struct DiskOptions {
     pub(super) fresh: bool,
     /// The destination was made for this transfer, and gets the mode of what it is a copy of.
     pub(super) made: bool,
+    /// What errors call the destination, if its path is nobody's business.
+    pub(super) place: Option<&'static str>,
 }
 
 impl DiskOptions {
     /// Those of files that a server is sent: verified, and compared with what is there by digest.
     pub(crate) fn of_pushes(workers: usize) -> DiskOptions {
-        DiskOptions { verify: true, check: true, workers, ..DiskOptions::default() }
+        DiskOptions { verify: true, check: true, workers, place: Some("on the server"), ..DiskOptions::default() }
     }
 }
 

@@ -87,6 +87,9 @@ impl Receiver {
         if local.names().count() > PUSH_NAMES_MAX {
             return Err(refused(format!("the path has more than {PUSH_NAMES_MAX} names")));
         }
+        if let Err(RootError::Outside) = self.root.stat(&local) {
+            return Err(refused("a directory on the path is a link".to_owned()));
+        }
         Ok(local)
     }
 
