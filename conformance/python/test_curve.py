@@ -203,3 +203,28 @@ def test_show_reads_the_files_of_others(keys):
         assert bytes.fromhex(shown["hex"]) == z85.decode(key.public)
         assert shown["secret"] is has_secret
         assert key.secret not in tow("key", "show", file).stdout
+
+
+def test_rules_hold_for_stock_programs(serve, connected, tree, tmp_path):
+    root, contents = tree
+    server_key, alice, bob = [Key(tmp_path, name) for name in ("server", "alice", "bob")]
+    rules = tmp_path / "rules"
+    lines = [f"key alice {alice.public.decode()}", f"key bob {bob.public.decode()}"]
+    lines += ["allow alice bob to read **", "deny bob to read sub", "deny bob to list sub/folder"]
+    rules.write_text("\n".join(lines) + "\n")
+    server = serve(root, "--key", server_key.secret_file, "--rules", rules)
+    of_alice, of_bob = [connected(server, **options(key, server_key)) for key in (alice, bob)]
+    assert whole_at_once(of_alice, b"sub/folder/inner") == contents["sub/folder/inner"]
+    assert whole_at_once(of_bob, b"one") == contents["one"]
+    answers = []
+    for path in (b"sub/folder/inner", b"sub/folder/nothing"):
+        of_bob.send_multipart([b"fetch", path])
+        answers.append(of_bob.recv_multipart())
+    # As if it weren't there.
+    assert answers[0] == answers[1] and answers[0][0] == b"error"
+    # Alice's key is taken away: her connection ends, and libzmq is told why when it connects again.
+    monitor = monitor_of(of_alice, zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+    rules.write_text("\n".join(lines[1:]).replace("allow alice bob", "allow bob") + "\n")
+    assert monitor.poll(DEADLINE_SECONDS * 1000)
+    assert recv_monitor_message(monitor)["value"] == 400
+    assert whole_at_once(of_bob, b"one") == contents["one"]

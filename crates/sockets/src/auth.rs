@@ -7,6 +7,7 @@ use towpath_rules::Permissions;
 use towpath_zmtp::{Credentials, Principal};
 
 type Decide = dyn Fn(&Credentials) -> Option<Principal> + Send + Sync;
+type Refused = dyn Fn(&Principal, &Address) + Send + Sync;
 type Permit = dyn Fn(&Principal, &Address, bool) -> Option<Permissions> + Send + Sync;
 
 /// Decides which clients may connect, by their credentials, and what each may do. Clones share the decision.
@@ -15,13 +16,14 @@ pub struct Authenticator {
     decide: Arc<Decide>,
     is_slow: bool,
     permit: Option<Arc<Permit>>,
+    refused: Option<Arc<Refused>>,
 }
 
 impl Authenticator {
     /// Decides by a function, which is called on the thread that drives the hub. `None` refuses the client, and so does a panic. Who is admitted
     /// may do everything.
     pub fn new(decide: impl Fn(&Credentials) -> Option<Principal> + Send + Sync + 'static) -> Authenticator {
-        Authenticator { decide: Arc::new(decide), is_slow: false, permit: None }
+        Authenticator { decide: Arc::new(decide), is_slow: false, permit: None, refused: None }
     }
 
     /// Decides by a function that takes long, such as one that hashes passwords. It is called on other threads, twice at a time at most, by turns
@@ -42,6 +44,19 @@ impl Authenticator {
         permit: impl Fn(&Principal, &Address, bool) -> Option<Permissions> + Send + Sync + 'static,
     ) -> Authenticator {
         Authenticator { permit: Some(Arc::new(permit)), ..self }
+    }
+
+    /// The same, with a function that is told of each client that is refused: the identity that it claimed.
+    #[must_use]
+    pub fn telling(self, refused: impl Fn(&Principal, &Address) + Send + Sync + 'static) -> Authenticator {
+        Authenticator { refused: Some(Arc::new(refused)), ..self }
+    }
+
+    /// Tells that a client was refused.
+    pub(crate) fn note_refusal(&self, claimed: &Principal, address: &Address) {
+        if let Some(refused) = &self.refused {
+            refused(claimed, address);
+        }
     }
 
     /// The identity of a client with these credentials; `None`: it may not connect.

@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use support::*;
 use towpath_sockets::{
-    Endpoint, Event, Heartbeat, Hub, HubOptions, Message, ProtocolDeviations, SendError, SocketType,
+    Endpoint, Event, Heartbeat, Hub, HubOptions, MechanismConfig, Message, ProtocolDeviations, SendError, SocketType,
 };
 
 fn bound(options: HubOptions) -> (Hub, Endpoint) {
@@ -109,6 +109,43 @@ fn newer_connection_takes_over_a_routing_id() {
     assert_ne!(now, pair.at_server);
     pair.server.send(now, text("hello")).unwrap();
     until(&mut [&mut pair.server, &mut newcomer], |_, event| matches!(event, Event::Message { .. }).then_some(()));
+}
+
+#[test]
+fn nobody_takes_over_the_routing_id_of_another_user() {
+    let mut server =
+        Hub::new(HubOptions { mechanism: MechanismConfig::PlainServer, ..options(SocketType::Router) }).unwrap();
+    let endpoint = server.bind(&anywhere()).unwrap();
+    let mut at_server = Vec::new();
+    let mut clients = Vec::new();
+    for user in ["ann", "bob"] {
+        let mechanism = MechanismConfig::PlainClient { user: user.into(), password: "1".into() };
+        let routing_id = Bytes::from_static(b"the same");
+        let mut client = Hub::new(HubOptions { routing_id, mechanism, ..options(SocketType::Dealer) }).unwrap();
+        client.connect(&endpoint).unwrap();
+        let (mut id, mut is_ready) = (None, false);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while id.is_none() || !is_ready {
+            assert!(Instant::now() < deadline, "{user} isn't connected");
+            server.poll(Some(Duration::from_millis(1))).unwrap();
+            client.poll(Some(Duration::from_millis(1))).unwrap();
+            while let Some(event) = server.next_event() {
+                match event {
+                    Event::Authenticate { peer, credentials } => {
+                        server.authenticate(peer, Some(credentials.principal()))
+                    }
+                    Event::Ready { peer } => id = Some(peer),
+                    Event::Gone { peer, .. } => panic!("{peer} is gone"),
+                    _ => {}
+                }
+            }
+            is_ready |= std::iter::from_fn(|| client.next_event()).any(|event| matches!(event, Event::Ready { .. }));
+        }
+        at_server.extend(id);
+        clients.push(client);
+    }
+    assert_eq!(server.peer_of(b"the same"), Some(at_server[0]));
+    assert!(at_server.iter().all(|peer| server.peer(*peer).is_some()));
 }
 
 #[test]

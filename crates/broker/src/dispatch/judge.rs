@@ -50,3 +50,34 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         ended
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::dispatch::assembler::Attached;
+    use crate::dispatch::tests::connected;
+    use bytes::Bytes;
+    use towpath_requests::numbered::{Block, CLIENT_HEADER, ClientId, FromClient};
+    use towpath_rules::Permissions;
+    use towpath_sockets::Principal;
+
+    #[test]
+    fn an_id_of_a_client_belongs_to_its_user() {
+        for (users, are_both_there) in [(["ann", "bob"], true), (["ann", "ann"], false)] {
+            let (mut broker, _peers) = connected(2);
+            for (peer, user) in users.into_iter().enumerate() {
+                let connection = broker.dispatch.connections.find(peer as Peer).unwrap();
+                connection.access = Access::new(Permissions::unrestricted(), &Principal::User(user.into()));
+                let id = connection.id;
+                let mut block = Block::default();
+                FromClient::hello(&mut block, ClientId([1; 16]), 1);
+                let records: Vec<u8> = block.drain().flat_map(|message| message.block.to_vec()).collect();
+                let message = [Bytes::from_static(CLIENT_HEADER), Bytes::from(records)];
+                broker.dispatch.on_message(id, &message, Attached::Nothing);
+            }
+            let is_there = |peer| broker.dispatch.core.has_role(peer);
+            assert!(is_there(1) && is_there(0) == are_both_there, "{users:?}");
+        }
+    }
+}

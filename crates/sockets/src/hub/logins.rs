@@ -15,6 +15,7 @@ const TOO_MANY_FAILED: &str = "not checked, after too many failed logins from th
 impl Hub {
     /// Answers [`Event::Authenticate`] as an authenticator decides, later if that takes long. Without one, the peer is refused.
     pub fn authenticate_by(&mut self, by: Option<&Authenticator>, peer: PeerId, credentials: Credentials) {
+        self.authenticator = by.cloned();
         let Some(authenticator) = by.filter(|authenticator| authenticator.is_slow()) else {
             return self.authenticate(peer, by.and_then(|authenticator| authenticator.identify(&credentials)));
         };
@@ -61,6 +62,9 @@ impl Hub {
             member.peer.principal = principal;
             member.peer.connection.accept();
             return member.schedule(&mut self.ready);
+        }
+        if let Some(authenticator) = &self.authenticator {
+            authenticator.note_refusal(&member.peer.principal, &member.peer.address);
         }
         let delay = if may_guess { self.failed_logins.failed(tenant, now) } else { Duration::ZERO };
         if delay.is_zero() {

@@ -21,6 +21,7 @@ mod member;
 mod slow_logins;
 mod stats;
 
+use crate::auth::Authenticator;
 use crate::disk::prefetch::Prefetcher;
 use crate::error::SocketError;
 use crate::event::Event;
@@ -121,6 +122,8 @@ pub struct Hub {
     handshake_turns: HandshakeTurns,
     failed_logins: FailedLogins<Tenant>,
     slow_logins: SlowLogins,
+    /// The last one that was asked: it is told of refusals.
+    authenticator: Option<Authenticator>,
     /// Attempts in a row that ended as if this side were refused.
     suspected: u32,
     /// When connections of this side's ended because something was changed on its way.
@@ -158,6 +161,7 @@ impl Hub {
             sealing: SealPool::new(waker.clone()),
             opening: OpenPool::new(waker.clone()),
             slow_logins: SlowLogins::new(waker.clone()),
+            authenticator: None,
             epoll,
             busy_poll: BusyPoll::new(options.busy_poll),
             waker,

@@ -133,6 +133,10 @@ impl Admission {
             Some(_) => Authenticator::slow(decide),
             None => Authenticator::new(decide),
         };
+        let authenticator = match self.audit.clone() {
+            Some(audit) => authenticator.telling(move |claimed, address| audit.login_refused(claimed, address)),
+            None => authenticator,
+        };
         authenticator.permitting(move |principal, address, is_new| permitting.permissions(principal, address, is_new))
     }
 

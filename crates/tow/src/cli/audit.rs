@@ -65,12 +65,17 @@ impl Audit {
 
     /// Notes that a peer is there.
     pub fn login(&self, principal: &Principal, address: &Address) {
-        self.note(principal, address, "login", json!({}));
+        self.note(tenant_of(principal, address), principal, address, "login", json!({}));
+    }
+
+    /// Notes that a peer wasn't admitted. It claimed to be this one, so that the line counts for its address.
+    pub fn login_refused(&self, claimed: &Principal, address: &Address) {
+        self.note(Tenant::of_address(address), claimed, address, "login-refused", json!({}));
     }
 
     /// Notes that a peer isn't admitted any more.
     pub fn revoked(&self, principal: &Principal, address: &Address) {
-        self.note(principal, address, "revoked", json!({}));
+        self.note(tenant_of(principal, address), principal, address, "revoked", json!({}));
     }
 
     /// Notes that something was refused, and by which line.
@@ -85,15 +90,10 @@ impl Audit {
         let (number, rule) = line.map(|line| (line.number, &*line.text)).unzip();
         let subject = String::from_utf8_lossy(subject);
         let more = json!({"verb": verb.name(), "subject": subject, "line": number, "rule": rule});
-        self.note(principal, address, "refused", more);
+        self.note(tenant_of(principal, address), principal, address, "refused", more);
     }
 
-    fn note(&self, principal: &Principal, address: &Address, event: &str, more: Value) {
-        let tenant = match principal {
-            Principal::User(name) => Tenant::User(name.clone()),
-            Principal::Key { name, .. } if !name.is_empty() => Tenant::User(name.clone()),
-            _ => Tenant::of_address(address),
-        };
+    fn note(&self, tenant: Tenant, principal: &Principal, address: &Address, event: &str, more: Value) {
         let Some(suppressed) = self.admit(tenant) else { return };
         let (name, key) = match principal {
             Principal::User(name) => (Some(String::from_utf8_lossy(name).into_owned()), None),
@@ -136,6 +136,14 @@ impl Audit {
         }
         count.left -= 1.0;
         Some(std::mem::take(&mut count.suppressed))
+    }
+}
+
+fn tenant_of(principal: &Principal, address: &Address) -> Tenant {
+    match principal {
+        Principal::User(name) => Tenant::User(name.clone()),
+        Principal::Key { name, .. } if !name.is_empty() => Tenant::User(name.clone()),
+        _ => Tenant::of_address(address),
     }
 }
 

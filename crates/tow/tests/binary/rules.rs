@@ -258,6 +258,8 @@ fn revoked_keys_go_and_a_broken_file_changes_nothing() {
     let server = serve(&tree(&folder), &options);
     let fetch = |name: &str| run(tow(["get", &server.url("open/a"), "-"]).args(folder.client(name)));
     fetch("alice").expect_code(0);
+    run(&mut tow([OsStr::new("key"), "new".as_ref(), folder.path("eve").as_ref()])).expect_code(0);
+    fetch("eve").expect_code(5);
     let mut follow = tow([OsStr::new("follow"), server.url("open").as_ref(), folder.path("copy").as_ref()]);
     let follow = Process::start(follow.args(folder.client("alice")));
     wait_until("alice follows", || folder.path("copy/a").exists());
@@ -287,6 +289,9 @@ fn revoked_keys_go_and_a_broken_file_changes_nothing() {
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
     let has = |event: &str, name: &str| lines.iter().any(|line| line["event"] == event && line["name"] == name);
+    let of_eve = folder.key("eve");
+    let is_of_eve = |line: &Value| line["event"] == "login-refused" && line["key"] == of_eve;
+    assert!(lines.iter().any(|line| is_of_eve(line) && line["address"].as_str().is_some()), "{lines:?}");
     assert!(has("login", "alice") && has("revoked", "alice") && has("refused", "bob"), "{lines:?}");
     let refused = lines.iter().rfind(|line| line["event"] == "refused").expect("one");
     assert_eq!((&refused["verb"], &refused["subject"]), (&json!("read"), &json!("open/a")));
