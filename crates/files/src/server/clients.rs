@@ -1,18 +1,18 @@
 //! Clients: their sessions, and the jobs that run for them.
 
+use super::Failure;
+use super::access_log::{self, ClientName, shown};
 use super::jobs::{Done, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
 use super::quota::Quotas;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
 use super::stats::{Counters, PeerStats, Stats};
-use super::{Failure, RECEIPTS};
 use crate::limits::{ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
-use crate::path::Escaped;
-use crate::protocol::control::{ConfirmedFile, Request};
+use crate::protocol::control::Request;
 use crate::protocol::data::DataHeader;
 use crate::protocol::envelope::{Opening, is_too_large, opening};
-use crate::protocol::plain::{PlainMessage, PlainRequest};
-use crate::protocol::{Dialect, ErrorCode, WireError};
+use crate::protocol::plain::PlainMessage;
+use crate::protocol::{Dialect, WireError};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -24,7 +24,7 @@ use towpath_sockets::{PeerId, PeerInfo, Principal, Tenant};
 /// A connected client.
 struct Client {
     session: Session<OpenFile>,
-    address: String,
+    name: ClientName,
     tenant: Tenant,
     /// The same for the fair queues of the pool.
     tenant_number: u64,
@@ -48,6 +48,11 @@ pub(super) struct Clients {
 }
 
 impl Client {
+    fn log(&self, event: &LogEvent) {
+        let age = |ticket: &Ticket| self.requests.get(ticket).map(|request| request.age());
+        access_log::event(&self.name, event, age);
+    }
+
     /// The state of an open request. Requests of one client that overlap see the same root; on a proxy's connection there are several clients.
     fn request(&mut self, ticket: Ticket) -> Arc<RequestState> {
         let Client { session, requests, quotas, .. } = self;
@@ -85,11 +90,11 @@ impl Clients {
     pub(super) fn connected(&mut self, info: PeerInfo, permissions: Permissions) {
         let tenant = Tenant::of(&info);
         let PeerInfo { id: peer, address, principal, .. } = info;
-        let address = address.to_string();
+        let name = ClientName::new(address.to_string(), &principal);
+        let ClientName { address, user, key_name } = &name;
         match &principal {
-            Principal::User(name) => tracing::info!(%address, user = %Escaped(name), "connected"),
-            Principal::Key { key, name } => tracing::info!(%address, %key, name = %Escaped(name), "connected"),
-            _ => tracing::info!(%address, "connected"),
+            Principal::Key { key, .. } => tracing::info!(%address, %key, name = shown(key_name), "connected"),
+            _ => tracing::info!(%address, user = shown(user), "connected"),
         }
         self.next_key += 1;
         self.counters.connected += 1;
@@ -99,7 +104,7 @@ impl Clients {
                 .following(self.pool.context().published.is_some())
                 .taking_pushes(self.pool.takes_pushes())
                 .permitting(permissions),
-            address,
+            name,
             tenant_number: self.tenant_numbers.hash_one(&tenant),
             tenant,
             key: self.next_key,
@@ -130,10 +135,11 @@ impl Clients {
         while let Some(action) = client.session.next_action() {
             if let Action::Log(event) = action {
                 self.counters.add_event(&event);
-                log(&client.address, &event);
+                client.log(&event);
             }
         }
-        tracing::info!(address = %client.address, %reason, "gone");
+        client.session.lost().for_each(|event| client.log(&event));
+        tracing::info!(address = %client.name.address, %reason, "gone");
         client.requests.values().for_each(|request| request.cancel());
         self.awaiting_files.remove(peer);
         self.pool.cancel(client.key, None);
@@ -147,14 +153,14 @@ impl Clients {
         // Copied, since a slice would keep the whole read buffer for as long as the request waits.
         let envelope: Vec<Bytes> = envelope.iter().map(|frame| Bytes::copy_from_slice(frame)).collect();
         if is_too_large(&envelope) {
-            tracing::warn!(address = %client.address, "refused: an envelope over the limit");
+            tracing::warn!(address = %client.name.address, "refused: an envelope over the limit");
             let limits = format!("an envelope has at most {ENVELOPE_FRAMES_MAX} frames and {ENVELOPE_BYTES_MAX} bytes");
             return client.session.request(envelope, Err(WireError::bad(limits)));
         }
         match frames.first().and_then(|first| Dialect::of(first)) {
             Some(Dialect::Plain) => {
                 let message = PlainMessage::decode(frames);
-                log_plain(&client.address, &message);
+                access_log::plain(&client.name, &message);
                 self.counters.add_request(&message);
                 match message {
                     Ok(PlainMessage::Fetch(request)) => client.session.plain_request(envelope, Ok(request)),
@@ -166,7 +172,7 @@ impl Clients {
             Some(Dialect::Control) => {
                 let json = frames.get(1).ok_or_else(|| WireError::bad("a control message has a second frame, of JSON"));
                 let request = json.and_then(|json| Request::decode(json));
-                log_request(&client.address, &request);
+                access_log::request(&client.name, &request);
                 self.counters.add_request(&request);
                 client.session.request(envelope, request);
             }
@@ -175,7 +181,7 @@ impl Clients {
                 client.session.data(&envelope, DataHeader::decode(header), bodies);
             }
             None => {
-                tracing::warn!(address = %client.address, "refused: a message of no known dialect");
+                tracing::warn!(address = %client.name.address, "refused: a message of no known dialect");
                 client
                     .session
                     .request(envelope, Err(WireError::bad("a message begins with TOW1, fetch, follow or credit")));
@@ -221,7 +227,7 @@ impl Clients {
                 }
                 Action::Log(event) => {
                     counters.add_event(&event);
-                    log(&client.address, &event);
+                    client.log(&event);
                 }
                 Action::Release { ticket, take_back: wants_back } => {
                     if let Some(request) = client.requests.remove(&ticket) {
@@ -312,80 +318,7 @@ impl Counters {
             LogEvent::Confirmed(confirm) => self.files_confirmed += confirm.files.len() as u64,
             LogEvent::Void { .. } => self.files_void += 1,
             LogEvent::Refused { count, .. } => self.files_refused += *count as u64,
-        }
-    }
-}
-
-fn log_request(address: &str, request: &Result<Request, WireError>) {
-    match request {
-        Ok(Request::Fetch(fetch)) => {
-            let first = fetch.files.first().map(|file| Escaped(file.path.as_bytes()).to_string()).unwrap_or_default();
-            tracing::info!(%address, id = fetch.id, files = fetch.files.len(), %first, "fetch");
-        }
-        Ok(Request::List(list)) => tracing::info!(%address, id = list.id, recursive = list.recursive, "list"),
-        Ok(Request::Push(push)) => {
-            let path = Escaped(push.path.as_bytes());
-            tracing::info!(%address, id = push.id, %path, size = push.size, "push");
-        }
-        Ok(Request::Follow(follow)) => tracing::info!(%address, id = follow.id, from = %follow.from, "follow"),
-        Ok(Request::Cancel { id }) => tracing::info!(%address, id, "cancel"),
-        Ok(_) => {}
-        Err(error) => tracing::warn!(%address, id = error.id, reason = %error, "refused"),
-    }
-}
-
-fn log_plain(address: &str, request: &Result<PlainMessage, WireError>) {
-    match request {
-        Ok(PlainMessage::Follow(follow)) => {
-            let path = Escaped(&follow.path).to_string();
-            tracing::info!(%address, %path, from = %follow.from, "plain follow");
-        }
-        Ok(PlainMessage::Fetch(PlainRequest { path, range: None })) => {
-            let path = Escaped(path.as_deref().unwrap_or_default()).to_string();
-            tracing::info!(%address, %path, "plain fetch");
-        }
-        Ok(_) => {}
-        Err(error) => tracing::warn!(%address, reason = %error, "refused"),
-    }
-}
-
-/// Logs confirmed files. A line for each of many files would cost the event thread more than sending them, so those are debug lines.
-fn log_confirmed(address: &str, files: &[ConfirmedFile]) {
-    let digest_of = |file: &ConfirmedFile| file.digest.map_or_else(|| "unverified".into(), |digest| digest.to_string());
-    match files {
-        [] => {}
-        [file] => {
-            let (path, digest) = (Escaped(file.path.as_bytes()), digest_of(file));
-            tracing::info!(target: RECEIPTS, durable = file.durable, "confirmed {path} {digest} by {address}");
-        }
-        [first, ..] => {
-            let path = Escaped(first.path.as_bytes());
-            tracing::info!(target: RECEIPTS, durable = first.durable, "confirmed {} files from {path} on by {address}", files.len());
-            if tracing::enabled!(tracing::Level::DEBUG) {
-                for file in files {
-                    let (path, digest) = (Escaped(file.path.as_bytes()), digest_of(file));
-                    tracing::debug!(durable = file.durable, "confirmed {path} {digest} by {address}");
-                }
-            }
-        }
-    }
-}
-
-fn log(address: &str, event: &LogEvent) {
-    match event {
-        LogEvent::Confirmed(confirm) => log_confirmed(address, &confirm.files),
-        LogEvent::Void { path, failure } => {
-            let path = Escaped(path.as_bytes());
-            tracing::warn!(%address, %path, code = %failure.code, reason = %failure.message, "void");
-        }
-        // The limit itself is logged once for all clients.
-        LogEvent::Refused { count, path, failure } if failure.code == ErrorCode::Busy => {
-            let path = Escaped(path.as_bytes());
-            tracing::debug!(%address, files = count, %path, reason = %failure.message, "busy");
-        }
-        LogEvent::Refused { count, path, failure } => {
-            let path = Escaped(path.as_bytes());
-            tracing::info!(%address, files = count, %path, code = %failure.code, reason = %failure.message, "refused");
+            LogEvent::Ended { .. } => {}
         }
     }
 }

@@ -4,6 +4,7 @@
 //! that aren't in the kernel's cache are jobs for a bounded pool of threads. For each client there is a `Session`, a pure state machine that says
 //! which jobs to start and what to send. The socket sends large files by sendfile(2).
 
+mod access_log;
 mod chunks;
 mod client_root;
 mod clients;

@@ -36,6 +36,7 @@ use crate::digest::Digest;
 use bytes::Bytes;
 use list::Listing;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 use towpath_quota::Quota;
 use towpath_rules::Permissions;
@@ -80,6 +81,7 @@ pub(super) enum Answer<F> {
 #[derive(Debug)]
 pub(super) struct RequestState {
     cancel: CancelToken,
+    begun: Instant,
     snapshot: Arc<RootSnapshot>,
     /// What the client may do.
     permissions: Permissions,
@@ -93,6 +95,7 @@ impl RequestState {
     pub(super) fn new(snapshot: Arc<RootSnapshot>, permissions: Permissions, list_names: &Arc<Quota>) -> RequestState {
         RequestState {
             cancel: CancelToken::new(),
+            begun: Instant::now(),
             snapshot,
             permissions,
             list_names: Arc::clone(list_names),
@@ -103,6 +106,11 @@ impl RequestState {
     /// The root that the request sees.
     pub(super) fn snapshot(&self) -> Arc<RootSnapshot> {
         Arc::clone(&self.snapshot)
+    }
+
+    /// How long ago it began.
+    pub(super) fn age(&self) -> Duration {
+        self.begun.elapsed()
     }
 
     /// The root that the request sees, as far as its client may see it. Blocks.

@@ -8,7 +8,7 @@ mod stats;
 use super::credit::Credit;
 use super::large::{DataPiece, DigestState, Large};
 use super::pipeline::Pipeline;
-use super::{Action, Envelope, LogEvent, Shared, Slot, Ticket};
+use super::{Action, Ending, Envelope, LogEvent, Shared, Slot, Ticket};
 use crate::digest::Digest;
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX, PIECE_COST_MIN};
 use crate::protocol::control::{
@@ -194,6 +194,12 @@ impl<F: Clone> Fetch<F> {
         }
     }
 
+    /// The event of its end.
+    pub(super) fn ended(&self, ending: Ending) -> LogEvent {
+        let (files, bytes) = (self.request.files.len(), self.sent_bytes);
+        LogEvent::Ended { ticket: self.ticket, path: self.path(0), files, bytes, ending }
+    }
+
     /// Ends the fetch early. Messages in the socket are no longer its concern.
     pub(super) fn give_up(&mut self) {
         for file in self.files.drain(..) {
@@ -214,6 +220,7 @@ impl<F: Clone> Fetch<F> {
         self.prepare(shared);
         if !self.is_over && self.files.is_empty() && self.preparing.is_none() && self.next >= self.request.files.len() {
             self.is_over = true;
+            shared.actions.push_back(Action::Log(self.ended(Ending::Done)));
             shared.reply(&self.envelope, &Reply::Done { id: self.id() });
             shared.actions.push_back(Action::Release { ticket: self.ticket, take_back: false });
         }

@@ -22,7 +22,7 @@ mod shared;
 mod tests;
 mod types;
 
-pub(super) use types::{Action, Envelope, IfShort, LogEvent, Outgoing, Part, Slot, Ticket};
+pub(super) use types::{Action, Ending, Envelope, IfShort, LogEvent, Outgoing, Part, Slot, Ticket};
 
 use super::Failure;
 use super::jobs::Answer;
@@ -326,6 +326,11 @@ impl<F: Clone> Session<F> {
         None
     }
 
+    /// The connection is lost: events of what ends with it.
+    pub(super) fn lost(&self) -> impl Iterator<Item = LogEvent> {
+        self.fetches.iter().map(|fetch| fetch.ended(Ending::Lost))
+    }
+
     /// Open transfers, those of the plain dialect last.
     pub(super) fn transfers(&self) -> Vec<TransferStats> {
         self.fetches.iter().map(|fetch| fetch.stats()).chain(self.plain.stats()).collect()
@@ -412,6 +417,7 @@ impl<F: Clone> Session<F> {
         if let Some(at) = self.fetches.iter().position(|fetch| fetch.ticket() == ticket)
             && let Some(mut fetch) = self.fetches.remove(at)
         {
+            self.shared.actions.push_back(Action::Log(fetch.ended(Ending::Cancelled)));
             fetch.give_up();
         }
         self.shared.forget_in_socket(ticket);

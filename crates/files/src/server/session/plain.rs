@@ -1,9 +1,10 @@
 //! The plain dialect: requests in order, one frame a message, no credit.
 
 use super::pipeline::Pipeline;
-use super::{Envelope, IfShort, Outgoing, Part, Shared, Slot, Ticket};
+use super::{Action, Ending, Envelope, IfShort, LogEvent, Outgoing, Part, Shared, Slot, Ticket};
 use crate::limits::PLAIN_FRAME_BYTES;
 use crate::protocol::WireError;
+use crate::protocol::control::WirePath;
 use crate::protocol::envelope::client_of;
 use crate::protocol::plain::{PlainRequest, error_frames};
 use crate::server::Failure;
@@ -116,6 +117,9 @@ impl<F: Clone> Plain<F> {
             }
             Err(failure) => {
                 self.open.retain(|(of, _)| *of != name);
+                let path = path_of(request);
+                let told = failure.clone();
+                shared.actions.push_back(Action::Log(LogEvent::Refused { count: 1, path, failure: told }));
                 self.fail(failure.message, shared);
             }
         }
@@ -190,6 +194,13 @@ impl<F: Clone> Plain<F> {
             let length = sending.frame_bytes.min(sending.end - sending.offset);
             let (request, envelope) = (self.request, front.envelope.clone());
             if length == 0 {
+                if let Ok(request) = &front.request
+                    && request.range.is_none()
+                {
+                    let (ticket, path, bytes) = (self.ticket, path_of(request), sending.end);
+                    let ended = LogEvent::Ended { ticket, path, files: 1, bytes, ending: Ending::Done };
+                    shared.actions.push_back(Action::Log(ended));
+                }
                 // The end of a whole file, or of a piece that is past the end: a frame without bytes.
                 let content = Content::Frames(vec![Bytes::new()]);
                 self.pipeline.begin(slot, 0, PlainPiece { request, envelope, content });
@@ -253,6 +264,10 @@ impl<F: Clone> Plain<F> {
         self.waiting.pop_front();
         self.request += 1;
     }
+}
+
+fn path_of(request: &PlainRequest) -> WirePath {
+    request.path.as_deref().unwrap_or_default().to_vec().into()
 }
 
 impl<F> Sending<F> {

@@ -1,9 +1,9 @@
 //! Listings and requests for leaves, which are answered by control messages.
 
 use super::shared::Shared;
-use super::{Action, Envelope, Ticket};
+use super::{Action, Envelope, LogEvent, Ticket};
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{LeavesRequest, ListRequest, Reply};
+use crate::protocol::control::{LeavesRequest, ListRequest, ListTarget, Reply, WirePath};
 use crate::protocol::envelope::client_of;
 use crate::server::Failure;
 use crate::server::jobs::{Job, Leaves, LeavesAnswer, List, Page};
@@ -23,6 +23,8 @@ struct Query {
     id: u32,
     ticket: Ticket,
     envelope: Envelope,
+    /// What it is about, for the operator.
+    path: WirePath,
     /// For a listing.
     pages: Option<Pages>,
 }
@@ -37,6 +39,14 @@ struct Pages {
     request: Option<ListRequest>,
 }
 
+impl Query {
+    fn refuse<F>(&self, failure: Failure, shared: &mut Shared<F>) {
+        let (path, told) = (self.path.clone(), failure.clone());
+        shared.actions.push_back(Action::Log(LogEvent::Refused { count: 1, path, failure: told }));
+        shared.error(&self.envelope, Some(self.id), failure);
+    }
+}
+
 impl Queries {
     pub(super) fn len(&self) -> usize {
         self.open.len()
@@ -48,8 +58,12 @@ impl Queries {
 
     pub(super) fn list<F>(&mut self, ticket: Ticket, envelope: Envelope, request: ListRequest, shared: &mut Shared<F>) {
         let id = request.id;
+        let path = match &request.target {
+            ListTarget::Path(path) => path.clone(),
+            ListTarget::Glob { glob } => glob.clone().into_bytes().into(),
+        };
         let pages = Pages { asked: 1, is_making: false, request: Some(request) };
-        self.open.push(Query { id, ticket, envelope, pages: Some(pages) });
+        self.open.push(Query { id, ticket, envelope, path, pages: Some(pages) });
         self.pages_wanted.push_back(ticket);
         self.make_pages(shared);
     }
@@ -61,7 +75,8 @@ impl Queries {
         request: LeavesRequest,
         shared: &mut Shared<F>,
     ) {
-        self.open.push(Query { id: request.id, ticket, envelope, pages: None });
+        let path = request.path.clone();
+        self.open.push(Query { id: request.id, ticket, envelope, path, pages: None });
         shared.start(ticket, Job::Leaves(Leaves { request }));
     }
 
@@ -106,7 +121,7 @@ impl Queries {
                     return self.make_pages(shared);
                 }
             }
-            Err(failure) => shared.error(&query.envelope, Some(query.id), failure),
+            Err(failure) => query.refuse(failure, shared),
         }
         self.open.swap_remove(at);
         shared.actions.push_back(Action::Release { ticket, take_back: false });
@@ -126,7 +141,7 @@ impl Queries {
                 reply.id = query.id;
                 shared.reply_json(&query.envelope, Reply::Leaves(reply).encode().into(), Some(attachment));
             }
-            Err(failure) => shared.error(&query.envelope, Some(query.id), failure),
+            Err(failure) => query.refuse(failure, shared),
         }
         shared.actions.push_back(Action::Release { ticket, take_back: false });
     }

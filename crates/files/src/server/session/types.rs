@@ -35,8 +35,21 @@ pub(in crate::server) enum LogEvent {
     Confirmed(Confirm),
     /// A file was declared void after some of it was sent.
     Void { path: WirePath, failure: Failure },
-    /// Files of a fetch failed: their number, and the first one's failure.
+    /// A listing or a file, or files of a fetch, can't be had: their number, and the first one's failure.
     Refused { count: usize, path: WirePath, failure: Failure },
+    /// A request for files has ended. The first one's path, their number, and bytes of bodies that the socket was given.
+    Ended { ticket: Ticket, path: WirePath, files: usize, bytes: u64, ending: Ending },
+}
+
+/// How a request for files ended.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Ending {
+    /// All was sent that can be had.
+    Done,
+    /// By the client.
+    Cancelled,
+    /// With the connection.
+    Lost,
 }
 
 /// A message to the client.
