@@ -15,6 +15,7 @@ use crate::cli::output::eprint_line;
 use crate::commands::{
     broker, call, completions, demo, follow, get, key, ls, manual, operator, password, push, rules, serve, trust, work,
 };
+use crate::runtime::log_format::LogFormat;
 use crate::runtime::{log, rlimits, signals};
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -34,7 +35,7 @@ On the machine of a server or broker:
   tow status                                   # what runs; tow peers, tow transfers, tow services
 
 A TIME is in seconds or has a unit: 0.5, 500ms, 2min. A SIZE is in bytes, or in K, M, G or T.
-Exit status: 0 done, 1 failed or incomplete, 2 usage, 3 deletions are held (follow), 4 not found,
+Exit status: 0 done, 1 failed or incomplete, 2 usage, 3 deletions are held, 4 not found,
 5 refused, 6 no server, 7 expired, 8 lost with a worker, 9 the worker failed; after an interrupt
 the signal's.
 TOW_CONNECT sets --connect, TOW_MAX_MEMORY --max-memory, and so on.
@@ -47,6 +48,10 @@ struct Arguments {
     /// Log more on standard error; twice, even more.
     #[arg(long, short, global = true, action = ArgAction::Count)]
     verbose: u8,
+    /// Write log lines as text, logfmt or json [default: text]
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value = "text", env = "TOW_LOG_FORMAT")]
+    #[arg(hide_env = true, hide_possible_values = true, hide_default_value = true)]
+    log_format: LogFormat,
     #[command(subcommand)]
     command: Command,
 }
@@ -129,7 +134,7 @@ fn main() -> ExitCode {
     let arguments = parse_arguments();
     let is_server = matches!(arguments.command, Command::Serve(_) | Command::Broker(_) | Command::Work(_));
     // Reports the lines that it suppressed when it is dropped.
-    let log = match log::start(is_server, arguments.verbose) {
+    let log = match log::start(is_server, arguments.verbose, arguments.log_format) {
         Ok(log) => log,
         Err(failure) => return report(failure),
     };
@@ -137,7 +142,7 @@ fn main() -> ExitCode {
     if let Err(failure) = rlimits::check_descriptors() {
         return report(failure);
     }
-    signals::handle_file_size_limit();
+    signals::handle_harmless();
     if matches!(arguments.command, Command::Broker(_) | Command::Call(_) | Command::Work(_)) {
         rlimits::keep_freed_memory();
     }
@@ -167,6 +172,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(code) => code,
+        Err(failure) if failure.status == Status::ReaderGone => ExitCode::SUCCESS,
         Err(failure) if failure.status == Status::Interrupted => {
             report(failure);
             drop(log);

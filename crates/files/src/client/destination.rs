@@ -38,13 +38,39 @@ pub(super) fn place(
 ) -> Result<Place, GetError> {
     match (base, name) {
         (Base::File | Base::Link, Some(name)) => place_file(name, destination, durable),
-        _ => {
-            let own_name = match source {
-                Source::Path(path) => path.name().map_or(Path::new("."), |name| Path::new(OsStr::from_bytes(name))),
-                Source::Glob(_) => Path::new("."),
-            };
-            place_tree(destination.unwrap_or(own_name), dir, durable, metadata)
+        _ => place_tree(destination.unwrap_or(own_name(source)), dir, durable, metadata),
+    }
+}
+
+/// The name that a source's copy has by itself, in the working directory.
+pub(super) fn own_name(source: &Source) -> &Path {
+    match source {
+        Source::Path(path) => path.name().map_or(Path::new("."), |name| Path::new(OsStr::from_bytes(name))),
+        Source::Glob(_) => Path::new("."),
+    }
+}
+
+/// The place that [`place`] would determine. Nothing is made, and nothing refused.
+pub(super) fn look_at(
+    base: Base,
+    name: Option<RelPath>,
+    source: &Source,
+    destination: Option<&Path>,
+) -> (PathBuf, Placement) {
+    let here = Path::new(".");
+    match (base, name) {
+        (Base::File | Base::Link, Some(name)) => {
+            let destination = destination.unwrap_or(here);
+            let given = destination.file_name().and_then(|name| RelPath::new(name.as_bytes()).ok());
+            match given {
+                Some(given) if !destination.is_dir() && !destination.as_os_str().as_bytes().ends_with(b"/") => {
+                    let parent = destination.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(here);
+                    (parent.to_owned(), Placement::As(given))
+                }
+                _ => (destination.to_owned(), Placement::As(name)),
+            }
         }
+        _ => (destination.unwrap_or(own_name(source)).to_owned(), Placement::Below),
     }
 }
 

@@ -7,6 +7,7 @@ pub mod assembler;
 mod connection;
 mod destination;
 mod disk;
+mod filter;
 pub mod follow;
 mod get;
 mod idle_timer;
@@ -14,9 +15,12 @@ mod listing;
 mod names;
 mod ordered_writer;
 mod output;
+mod pacing;
+mod plan;
 pub mod push;
 mod ranges;
 mod reconnects;
+mod sweep;
 pub mod transfer;
 
 pub use connection::ConnectOptions;
@@ -25,10 +29,12 @@ pub use disk::Modes;
 #[doc(hidden)]
 pub use disk::fuzz_partial_state;
 pub(crate) use disk::{Disk, DiskOptions};
+pub use filter::{Filter, FilterRule};
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use follow::fuzz_follow_record;
-pub use get::{Destination, GetError, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
+pub use get::{BYTES_PER_SECOND_MIN, Destination, GetError, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
 pub use listing::{ListOptions, list};
+pub use plan::{Planned, PlannedChange, PlannedKind, TellPlanned};
 pub use towpath_blocking::CancelToken;
-pub use transfer::{FileFailure, HOLE_BYTES_MAX, LIST_ENTRIES_MAX, Progress, Source, TransferError};
+pub use transfer::{Activity, FileFailure, HOLE_BYTES_MAX, LIST_ENTRIES_MAX, Progress, Source, TransferError};

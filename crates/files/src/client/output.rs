@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::disk::Disk;
 use super::ordered_writer::OrderedWriter;
+use super::plan::Plan;
 use super::transfer::{DiskCommand, DiskReport, Found, SmallOutcome};
 
 /// Executor of disk commands.
@@ -15,6 +16,8 @@ pub(super) enum Sink {
     Disk(Box<Disk>),
     /// An output that a single file is written to.
     Writer(Box<OrderedWriter>),
+    /// A directory that is only looked at.
+    Plan(Box<Plan>),
     /// Everything is dropped, to measure what the wire alone can do.
     Discard,
 }
@@ -32,6 +35,7 @@ impl Sink {
                 Ok(None)
             }
             Self::Writer(writer) => writer.command(command),
+            Self::Plan(plan) => plan.command(command),
             Self::Discard => Ok(answer_without_effect(command)),
         }
     }
@@ -54,7 +58,7 @@ impl Sink {
     pub(super) fn next_report(&mut self) -> Option<DiskReport> {
         match self {
             Self::Disk(disk) => disk.next_report(),
-            Self::Unopened | Self::Writer(_) | Self::Discard => None,
+            Self::Unopened | Self::Writer(_) | Self::Plan(_) | Self::Discard => None,
         }
     }
 
@@ -62,7 +66,7 @@ impl Sink {
     pub(super) fn pieces_read(&self) -> u64 {
         match self {
             Self::Disk(disk) => disk.pieces_read(),
-            Self::Unopened | Self::Writer(_) | Self::Discard => 0,
+            Self::Unopened | Self::Writer(_) | Self::Plan(_) | Self::Discard => 0,
         }
     }
 
@@ -84,7 +88,7 @@ impl Sink {
     pub(super) fn end(self, timeout: Duration) -> Result<(), String> {
         match self {
             Self::Disk(disk) => disk.end(timeout),
-            Self::Unopened | Self::Writer(_) | Self::Discard => Ok(()),
+            Self::Unopened | Self::Writer(_) | Self::Plan(_) | Self::Discard => Ok(()),
         }
     }
 

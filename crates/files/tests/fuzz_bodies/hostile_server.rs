@@ -6,6 +6,7 @@ use super::fake_disk::{FakeDisk, LARGE};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use towpath_files::client::Filter;
 use towpath_files::client::assembler::{Assembler, Inbound};
 use towpath_files::client::transfer::{
     DiskReport, LIST_ENTRIES_MAX, Output, Placement, Source, Transfer, TransferOptions,
@@ -84,6 +85,8 @@ impl Play {
             in_order: knobs & 0xf0 == 0xf0,
             max_bytes: None,
             max_entries: LIST_ENTRIES_MAX,
+            filter: Filter::default(),
+            sweep: false,
         };
         let mut play = Play {
             transfer: Transfer::new(options, now),
@@ -345,7 +348,7 @@ impl Play {
                     self.transfer.destination(placement, self.fresh);
                 }
                 Output::Disk(command) => self.disk.carry_out(command),
-                Output::InPlace => {}
+                Output::InPlace | Output::Sweep => {}
                 Output::Warn(text) => assert!(!text.chars().any(char::is_control), "a terminal would obey {text:?}"),
                 Output::Finished => self.over = true,
             }

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 /// Why a command did not succeed. Its number is the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
+    /// Who reads standard output has had enough, such as head(1). That is no failure.
+    ReaderGone = 0,
     /// It failed, or its result is incomplete.
     Failed = 1,
     /// The command line is wrong.
@@ -32,6 +34,7 @@ impl Status {
     /// Its name in `--json`.
     pub fn code(self) -> &'static str {
         match self {
+            Status::ReaderGone => "done",
             Status::Failed => "failed",
             Status::Usage => "usage",
             Status::Held => "held",

@@ -1,6 +1,6 @@
 //! Lines on standard output and standard error. Either may be closed, and then the standard library's macros panic.
 
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, Status};
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -13,6 +13,12 @@ pub fn eprint_line(line: impl Display) {
 /// Writes a line to standard output.
 pub fn print_line(line: impl Display) -> Result<(), Failure> {
     print_bytes(format!("{line}\n").as_bytes())
+}
+
+/// The same for a caller that passes on errors of input and output, as they are.
+pub fn try_print_line(line: impl Display) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    output.write_all(format!("{line}\n").as_bytes()).and_then(|()| output.flush())
 }
 
 /// Writes to standard output.
@@ -30,5 +36,6 @@ pub fn announce(lines: impl IntoIterator<Item: Display>) {
 
 /// Failure to write to standard output.
 pub fn stdout_failure(error: io::Error) -> Failure {
-    Failure::failed(format!("standard output: {error}"))
+    let status = if error.kind() == io::ErrorKind::BrokenPipe { Status::ReaderGone } else { Status::Failed };
+    Failure::new(status, format_args!("standard output: {error}"))
 }

@@ -32,9 +32,15 @@ where
     }
 }
 
-/// Finite number over 0.
+/// Whole number, as [`positive`] takes it, or 0.
+pub fn count(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { positive(text).map_err(|why| why.replace("of at least 1", "")) }
+}
+
+/// Finite number over 0; K, M and G stand for thousands, millions and billions.
 pub fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
+    let whole = || positive::<u64>(text).ok().map(|rate| rate as f64);
+    let rate = text.parse().ok().or_else(whole).filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
     rate.ok_or_else(|| "use a number over 0".to_owned())
 }
 
@@ -47,6 +53,22 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     duration
         .filter(|duration| (DURATION_MIN..=DURATION_MAX).contains(duration))
         .ok_or_else(|| "use seconds, such as 0.5, or a unit, such as 500ms or 2min; from 1ms to ten years".to_owned())
+}
+
+/// Duration with a unit, or a whole number of milliseconds.
+pub fn milliseconds(text: &str) -> Result<Duration, String> {
+    with_factor(text, Duration::from_millis, "milliseconds, such as 20")
+}
+
+/// Duration with a unit, or a whole number of microseconds.
+pub fn microseconds(text: &str) -> Result<Duration, String> {
+    with_factor(text, Duration::from_micros, "microseconds, such as 50")
+}
+
+fn with_factor(text: &str, of: fn(u64) -> Duration, number: &str) -> Result<Duration, String> {
+    let duration = text.parse().map(of).ok().or_else(|| humantime::parse_duration(text).ok());
+    let duration = duration.filter(|duration| *duration <= DURATION_MAX);
+    duration.ok_or_else(|| format!("use {number}, or a unit, such as 1ms; ten years at most"))
 }
 
 /// Duration as [`duration`] takes it, or 0.
@@ -153,6 +175,12 @@ mod tests {
             (Ok(Duration::ZERO), Ok(Duration::from_millis(100)))
         );
         assert!(duration_or_zero("-1").is_err());
+        assert_eq!(
+            (milliseconds("20"), milliseconds("2s")),
+            (Ok(Duration::from_millis(20)), Ok(Duration::from_secs(2)))
+        );
+        assert_eq!((microseconds("0"), microseconds("1ms")), (Ok(Duration::ZERO), Ok(Duration::from_millis(1))));
+        assert!(milliseconds("-1").is_err() && microseconds("11years").is_err());
     }
 
     #[test]
@@ -171,6 +199,6 @@ mod tests {
         assert!(body_size("65M").is_err() && body_size("16777216T").is_err());
         assert_eq!(clients("65535"), Ok(65_535));
         assert!(clients("65536").is_err() && clients("0").is_err());
-        assert!(rate("0").is_err() && rate("inf").is_err() && rate("0.5") == Ok(0.5));
+        assert!(rate("0").is_err() && rate("inf").is_err() && rate("0.5") == Ok(0.5) && rate("10k") == Ok(10_000.0));
     }
 }

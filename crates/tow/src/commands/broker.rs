@@ -6,7 +6,7 @@ use crate::cli::endpoint::{REQUESTS_PORT, bind_endpoint};
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
-use crate::cli::units::{duration, duration_or_zero, mebibytes, memory, positive};
+use crate::cli::units::{duration, duration_or_zero, mebibytes, memory, microseconds, positive};
 use crate::runtime::signals::on_signals;
 use crate::runtime::watchdog::{Watchdog, exit_now};
 use crate::runtime::{reload, rlimits};
@@ -64,9 +64,9 @@ pub struct Arguments {
     /// How long to wait for workers and clients when stopped.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration_or_zero)]
     grace: Duration,
-    /// Microseconds to poll before sleeping: shorter round trips.
-    #[arg(long, value_name = "US", default_value_t = 50)]
-    busy_poll: u16,
+    /// How long to poll before sleeping, in microseconds without a unit: shorter round trips.
+    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = microseconds)]
+    busy_poll: Duration,
     #[command(flatten)]
     listen: ListenArgs,
     #[command(flatten)]
@@ -99,7 +99,7 @@ impl Arguments {
         options.grace = self.grace;
         options.max_peers = self.listen.max_peers;
         options.max_peers_per_address = max_peers_per_address;
-        options.busy_poll = Duration::from_micros(u64::from(self.busy_poll));
+        options.busy_poll = self.busy_poll;
         let interval = self.listen.heartbeat;
         options.heartbeats = Heartbeats { interval, timeout: interval * 4 };
         let ms = |duration: Duration| duration.as_millis() as u64;

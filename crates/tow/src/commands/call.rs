@@ -1,18 +1,17 @@
 //! `tow call`: one request and its reply, or a load test.
 
-use crate::cli::body_io::{ReadBodyError, read_body, write_body};
+use crate::cli::body_io::write_body;
 use crate::cli::connect_args::BrokerArgs;
 use crate::cli::escape::Json;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, stdout_failure};
 use crate::cli::units::{body_size, clients, duration, positive, rate, size};
+use crate::commands::call_body::request_body;
 use crate::commands::call_load::Load;
 use crate::commands::call_waiting;
 use crate::runtime::rlimits::own_usage;
 use serde_json::json;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Arguments {
     /// Service to call.
     service: String,
-    /// Request; words are joined by spaces [default: standard input]
+    /// Request; words are joined by spaces. @FILE is what is in a file [default: standard input, or @-]
     body: Vec<OsString>,
     /// Send each word as a frame of its own, as titanic.request needs them.
     #[arg(long, requires = "body")]
@@ -236,25 +235,8 @@ fn summary(outcome: Result<u64, &Failure>, resent: u64, taken: Duration) -> serd
     })
 }
 
-/// Body from the command line, or else from standard input.
-async fn request_body(words: Vec<OsString>, as_frames: bool, spool_folder: Option<PathBuf>) -> Result<Body, Failure> {
-    if !words.is_empty() {
-        let words: Vec<Vec<u8>> = words.into_iter().map(OsString::into_vec).collect();
-        return Ok(if as_frames {
-            Body::of_frames(words.into_iter().map(Into::into))
-        } else {
-            Body::from(words.join(&b' '))
-        });
-    }
-    let body = run_blocking(move || read_body(std::io::stdin().lock(), spool_folder)).await?;
-    body.map_err(|error| match error {
-        ReadBodyError::Stream(error) => Failure::failed(format!("standard input: {error}")),
-        ReadBodyError::Spool(error) => Failure::failed(error),
-    })
-}
-
 /// Runs blocking work on another thread; this one drives the connection.
-async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work).await.map_err(Failure::failed)
 }
 

@@ -6,7 +6,7 @@ use crate::cli::connect_args::FileServerArgs;
 use crate::cli::escape::{Json, Printable};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
-use crate::cli::output::{eprint_line, print_line};
+use crate::cli::output::{eprint_line, try_print_line as line};
 use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
 use serde_json::{Map, Value, json};
 use std::ffi::{OsStr, OsString};
@@ -122,10 +122,6 @@ fn own_name(source: &Source) -> PathBuf {
         Source::Path(path) => path.name().map_or_else(|| Path::new(".").into(), |name| OsStr::from_bytes(name).into()),
         Source::Glob(_) => ".".into(),
     }
-}
-
-fn line(line: impl std::fmt::Display) -> io::Result<()> {
-    print_line(line).map_err(|failure| io::Error::other(failure.to_string()))
 }
 
 /// A line for each change.

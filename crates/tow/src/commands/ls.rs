@@ -7,6 +7,7 @@ use crate::cli::location::Location;
 use crate::cli::progress::human_bytes;
 use crate::commands::get::{cancel_on_signal, failure_at, source_of};
 use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
+use clap::ArgAction;
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -17,6 +18,7 @@ use towpath_files::protocol::control::{Base, EntryKind, FollowLinks, ListEntry, 
 
 /// Arguments of `tow ls`.
 #[derive(clap::Args)]
+#[command(disable_help_flag = true)]
 pub struct Arguments {
     /// File, directory or glob (* ? [a-z] {a,b} **): HOST:/PATH, HOST:PORT/PATH or ipc://SOCKET:/PATH.
     location: OsString,
@@ -26,6 +28,15 @@ pub struct Arguments {
     /// List what links lead to, as long as it is below the root, instead of the links.
     #[arg(long, short = 'L')]
     follow_links: bool,
+    /// Sizes in bytes, times to the second.
+    #[arg(long, short)]
+    long: bool,
+    /// Sizes with units, also with -l.
+    #[arg(long, short = 'h')]
+    human_readable: bool,
+    /// Print help.
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
     /// Show the BLAKE3 digest of each file; hashing may take a while.
     #[arg(long)]
     digest: bool,
@@ -57,9 +68,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     };
     let watchdog = Watchdog::new();
     let cancel = cancel_on_signal(watchdog.heartbeat())?;
-    let as_json = arguments.json;
+    let style = match (arguments.json, arguments.long) {
+        (true, _) => Style::Json,
+        (false, long) => Style::Line { seconds: long, units: !long || arguments.human_readable },
+    };
     // The reader of the output may take its time, except after an interruption.
-    let listed = watchdog.run(None, END_TIMEOUT, move || print(&options, as_json, &cancel))?;
+    let listed = watchdog.run(None, END_TIMEOUT, move || print(&options, style, &cancel))?;
     let listed = listed.unwrap_or_else(|_| {
         let interrupted = GetError::Transfer(TransferError::Cancelled);
         exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
@@ -68,17 +82,28 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(unreadable > 0)))
 }
 
+/// How entries are printed.
+#[derive(Clone, Copy)]
+enum Style {
+    Json,
+    /// A line, with the time to the second, and the size with a unit.
+    Line {
+        seconds: bool,
+        units: bool,
+    },
+}
+
 /// Prints the entries; returns how many couldn't be read.
-fn print(options: &ListOptions, as_json: bool, cancel: &CancelToken) -> Result<u64, GetError> {
+fn print(options: &ListOptions, style: Style, cancel: &CancelToken) -> Result<u64, GetError> {
     let mut output = BufWriter::new(std::io::stdout().lock());
     let mut unreadable = 0;
     let mut listed = false;
     let each = &mut |entry: ListEntry| {
         listed = true;
         unreadable += u64::from(entry.kind == EntryKind::Error);
-        match as_json {
-            true => writeln!(output, "{}", Json(serde_json::to_string(&entry)?)),
-            false => writeln!(output, "{}", line(&entry)),
+        match style {
+            Style::Json => writeln!(output, "{}", Json(serde_json::to_string(&entry)?)),
+            Style::Line { seconds, units } => writeln!(output, "{}", line(&entry, seconds, units)),
         }
     };
     let base = list(options, each, cancel)?;
@@ -90,7 +115,7 @@ fn print(options: &ListOptions, as_json: bool, cancel: &CancelToken) -> Result<u
 }
 
 /// Entry as a line: mode, size, time, digest if any, name.
-fn line(entry: &ListEntry) -> String {
+fn line(entry: &ListEntry, seconds: bool, units: bool) -> String {
     let kind = match entry.kind {
         EntryKind::File => '-',
         EntryKind::Dir => 'd',
@@ -98,13 +123,18 @@ fn line(entry: &ListEntry) -> String {
         EntryKind::Other => '?',
         EntryKind::Error => '!',
     };
-    let size = if entry.kind == EntryKind::File { human_bytes(entry.size) } else { "-".to_owned() };
+    let size = match entry.kind {
+        EntryKind::File if units => human_bytes(entry.size),
+        EntryKind::File => entry.size.to_string(),
+        _ => "-".to_owned(),
+    };
+    let second = if seconds { format!(":{:02}", entry.mtime.seconds.rem_euclid(60)) } else { String::new() };
     let digest = entry.digest.map(|digest| format!("{digest}  ")).unwrap_or_default();
     let slash = if entry.kind == EntryKind::Dir { "/" } else { "" };
     let target = entry.target.as_ref().map(|target| format!(" -> {}", Escaped(target.as_bytes()))).unwrap_or_default();
     let message = entry.message.as_ref().map(|message| format!("  ({})", message.escape_debug())).unwrap_or_default();
     format!(
-        "{kind}{:04o} {size:>11}  {}  {digest}{}{slash}{target}{message}",
+        "{kind}{:04o} {size:>11}  {}{second}  {digest}{}{slash}{target}{message}",
         entry.mode,
         date(entry.mtime.seconds),
         Escaped(entry.path.as_bytes())

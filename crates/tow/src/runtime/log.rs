@@ -3,6 +3,7 @@
 
 use crate::cli::escape;
 use crate::cli::exit::Failure;
+use crate::runtime::log_format::{LogFormat, Structured};
 use crate::runtime::log_rate::{Limiter, RateLimit, Suppressed};
 use indicatif::HumanCount;
 use std::fmt::Debug;
@@ -58,7 +59,7 @@ fn level_of(is_server: bool, verbose: u8) -> &'static str {
 }
 
 /// Starts the log. `--verbose` overrides the environment, which overrides the level of the command.
-pub fn start(is_server: bool, verbose: u8) -> Result<Log, Failure> {
+pub fn start(is_server: bool, verbose: u8, format: LogFormat) -> Result<Log, Failure> {
     let wanted = std::env::var_os(VARIABLE).filter(|wanted| verbose == 0 && !wanted.is_empty());
     let mut filter = match wanted {
         Some(wanted) => parse_filter(&wanted.to_string_lossy())?,
@@ -68,17 +69,21 @@ pub fn start(is_server: bool, verbose: u8) -> Result<Log, Failure> {
         filter = filter.add_directive(directive);
     }
     let rate_limited = RateLimited::default();
-    tracing_subscriber::fmt()
+    let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .fmt_fields(escape::log_fields())
         .with_writer(std::io::stderr)
-        .with_ansi(has_colours())
+        .with_ansi(format == LogFormat::Text && has_colours())
         .with_target(false)
         // It would report on standard error that standard error can't be written, and so panic.
-        .log_internal_errors(false)
-        .finish()
-        .with(rate_limited.clone())
-        .init();
+        .log_internal_errors(false);
+    match format {
+        LogFormat::Text => lines.finish().with(rate_limited.clone()).init(),
+        LogFormat::Logfmt | LogFormat::Json => {
+            let format = Structured { is_json: format == LogFormat::Json };
+            lines.event_format(format).finish().with(rate_limited.clone()).init();
+        }
+    }
     Ok(Log(rate_limited))
 }
 

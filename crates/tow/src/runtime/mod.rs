@@ -1,6 +1,7 @@
 //! The process and the system that it runs on: signals, limits, the log, threads that may hang.
 
 pub mod log;
+pub mod log_format;
 mod log_rate;
 pub mod reload;
 pub mod rlimits;

@@ -64,14 +64,18 @@ pub fn on_signals(stop: impl Fn() + Send + 'static, reload: Option<impl Fn() + S
     }
 }
 
-/// Handles SIGXFSZ, so that a write beyond the file size limit fails instead of ending the process. Call it outside of a runtime.
-pub fn handle_file_size_limit() {
-    let handler = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
+/// Signals that end a process by default, and have no meaning here.
+const HARMLESS: [Signal; 2] = [Signal::USR1, Signal::USR2];
+
+/// Handles SIGXFSZ, so that a write beyond the file size limit fails instead of ending the process, and signals without a meaning. Call it
+/// outside of a runtime.
+pub fn handle_harmless() {
+    let handlers = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
         let _context = runtime.enter();
-        signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
+        HARMLESS.iter().chain([&Signal::XFSZ]).try_for_each(|one| signal(SignalKind::from_raw(one.as_raw())).map(drop))
     });
-    if let Err(error) = handler {
-        tracing::debug!(%error, "cannot handle SIGXFSZ");
+    if let Err(error) = handlers {
+        tracing::debug!(%error, "cannot handle SIGXFSZ, SIGUSR1 and SIGUSR2");
     }
 }
 

@@ -62,7 +62,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// A watchdog for one piece of work.
+    /// A watchdog for pieces of work, one after another.
     pub fn new() -> Watchdog {
         let (sender, events) = channel();
         Watchdog { heartbeat: Heartbeat(sender), events }
@@ -73,10 +73,10 @@ impl Watchdog {
         self.heartbeat.clone()
     }
 
-    /// Runs `work` until it ends or hangs; a thread that hangs is left behind. `silence`: longest time without progress. `end_timeout`:
+    /// Runs `work` until it ends or hangs; a thread that hangs is left behind, and nothing more may be run then. `silence`: longest time without progress. `end_timeout`:
     /// longest time from an interruption to the end.
     pub fn run<T: Send + 'static>(
-        self,
+        &self,
         silence: Option<Duration>,
         end_timeout: Duration,
         work: impl FnOnce() -> T + Send + 'static,

@@ -368,6 +368,31 @@ fn load_test_checks_every_reply() {
 }
 
 #[test]
+fn bodies_come_from_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("body");
+    std::fs::write(&file, "from a file").expect("write");
+    let broker = Broker::start();
+    let _worker = work(&[&broker], &["echo", "--echo"]);
+    let at_file = format!("@{}", file.display());
+    for (words, input, expected) in [
+        (&[&*at_file][..], "", "from a file"),
+        (&["@-"], "from input", "from input"),
+        (&["@@home"], "", "@home"),
+        (&["mail", "me@home", "@noon"], "", "mail me@home @noon"),
+        (&["--frames", "two ", &at_file], "", "two from a file"),
+    ] {
+        let inputs = folder.path().join("input");
+        std::fs::write(&inputs, input).expect("write");
+        let mut command = call(&[&broker], &["echo"]);
+        let outcome = run(command.args(words).stdin(std::fs::File::open(&inputs).expect("open"))).expect_code(0);
+        assert_eq!(String::from_utf8_lossy(&outcome.stdout), expected, "{words:?}");
+    }
+    let outcome = run(&mut call(&[&broker], &["echo", "@nowhere"])).expect_code(1);
+    assert!(outcome.stderr.contains("nowhere: No such file"), "{}", outcome.stderr);
+}
+
+#[test]
 fn load_test_keeps_ahead_requests_in_flight() {
     let broker = Broker::start();
     let load = Process::start(&mut call(&[&broker], &["echo", "--count", "6000", "--ahead", "5000", "--json"]));

@@ -35,7 +35,7 @@ fn with_closed(command: &Command, closed: &str) -> Outcome {
 }
 
 #[test]
-fn broken_standard_output_is_a_failure_without_panic() {
+fn broken_standard_output_is_no_failure() {
     let folder = tempdir().expect("a folder");
     random_file(&folder.path().join("a"), 1 << 20, 1);
     let server = Server::start(folder.path());
@@ -54,8 +54,8 @@ fn broken_standard_output_is_a_failure_without_panic() {
         tow(["demo", "--size", "1M", "--requests", "10"]),
     ] {
         let (code, said) = with_broken(&mut command, true, false);
-        assert_eq!(code, Some(1), "{command:?}: {said}");
-        assert!(!said.is_empty() && !said.contains("panicked"), "{command:?}: {said}");
+        assert_eq!(code, Some(0), "{command:?}: {said}");
+        assert!(!said.contains("panicked") && !said.contains("Broken pipe"), "{command:?}: {said}");
     }
     // Why there is nothing to print is more important.
     let (code, said) = with_broken(&mut get_command(&server.url("missing"), &copy), true, false);
@@ -126,8 +126,8 @@ fn reader_of_the_first_lines_gets_them() {
         assert!(first.is_none_or(|first| first == begin));
         let outcome = child.wait_with_output().expect("its end");
         let said = String::from_utf8_lossy(&outcome.stderr);
-        assert_eq!(outcome.status.code(), Some(1), "{said}");
-        assert!(said.contains("Broken pipe") && !said.contains("panicked"), "{said}");
+        assert_eq!(outcome.status.code(), Some(0), "{said}");
+        assert_eq!(said, "");
     }
 }
 

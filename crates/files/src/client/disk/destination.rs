@@ -65,6 +65,10 @@ impl Destination {
         })
     }
 
+    pub(super) fn root(&self) -> &Root {
+        &self.root
+    }
+
     /// Locks out other transfers of the same tree for as long as this exists.
     pub(super) fn lock_tree(&self, source: &Source) -> Result<(), String> {
         let Ok(dir) = self.root.open_dir(&RelPath::root()) else { return Ok(()) };

@@ -43,7 +43,7 @@ pub use state::fuzz_body as fuzz_partial_state;
 use super::transfer::{ContentKey, DiskCommand, DiskReport, FileKey, Part, SmallFile, Source};
 use crate::path::RelPath;
 use crate::protocol::control::Expected;
-use crate::root::RootError;
+use crate::root::{FileStat, Root, RootError};
 
 /// Small files in one job: enough that waking a worker costs nothing, few enough that all workers are busy.
 const SMALL_JOB_FILES: usize = 64;
@@ -163,6 +163,16 @@ impl Disk {
     /// What the summary tells of the destination, complete once all workers have ended.
     pub(super) fn notices(&self) -> Arc<Notices> {
         Arc::clone(&self.destination.notices)
+    }
+
+    /// The destination.
+    pub(super) fn root(&self) -> &Root {
+        self.destination.root()
+    }
+
+    /// Whether what is there was installed, or found, under another path: on a file system for which two names are one.
+    pub(super) fn is_of_another(&self, there: &FileStat, local: &RelPath) -> bool {
+        self.destination.installed.is_of_another(there, local)
     }
 
     /// Forgets what was installed, when nothing is being installed.

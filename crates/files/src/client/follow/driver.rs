@@ -3,6 +3,7 @@
 use super::super::assembler::Inbound;
 use super::super::connection::{Connection, ConnectionEvent};
 use super::super::disk::{Disk, DiskOptions};
+use super::super::filter::Filter;
 use super::super::get::{GetError, workers};
 use super::super::output::Sink;
 use super::super::transfer::{LIST_ENTRIES_MAX, Output, Transfer, TransferError, TransferOptions};
@@ -123,6 +124,8 @@ impl Driver<'_> {
             check: false,
             max_bytes: None,
             max_entries: LIST_ENTRIES_MAX,
+            filter: Filter::default(),
+            sweep: false,
         };
         let now = Instant::now();
         let mut driver = Driver {
@@ -301,8 +304,8 @@ impl Driver<'_> {
                         self.transfer.disk(report, Instant::now());
                     }
                 }
-                // That of a fed transfer is known.
-                Output::OpenDestination { .. } => {}
+                // That of a fed transfer is known, and nothing is deleted by it.
+                Output::OpenDestination { .. } | Output::Sweep => {}
                 Output::Warn(text) => (self.tell)(FollowEvent::Warning(text))?,
                 Output::InPlace => self.in_place()?,
                 Output::Finished => {

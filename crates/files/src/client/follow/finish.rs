@@ -2,6 +2,7 @@
 
 use super::super::get::GetError;
 use super::super::names::glob_base;
+use super::super::sweep::is_too_much;
 use super::super::transfer::Source;
 use super::driver::{Driver, Failed};
 use super::place::Removal;
@@ -15,8 +16,6 @@ const RETRY_MAX: Duration = Duration::from_secs(600);
 /// With [`FollowOptions::once`](super::FollowOptions::once), time in which the server may notice that something isn't there any more, or is
 /// another version by now: longer than its settle time by default.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Deletions that are never held, unless they are of everything.
-const DELETE_FREELY: usize = 1000;
 
 impl Driver<'_> {
     /// Stores the cursor, if everything up to it is in place.
@@ -107,11 +106,7 @@ impl Driver<'_> {
             return Ok(());
         }
         let (count, known) = (self.gone.len(), self.record.len());
-        let is_too_much = match self.options.max_delete {
-            Some(most) => count as u64 > most,
-            None => (count > DELETE_FREELY && count > known / 10) || (count == known && count > 1),
-        };
-        if is_too_much {
+        if is_too_much(count as u64, known as u64, self.options.max_delete) {
             if !std::mem::replace(&mut self.is_holding, true) {
                 let paths = self.gone.values().map(|(path, _)| path.clone()).collect();
                 (self.tell)(FollowEvent::Held { paths })?;

@@ -54,6 +54,9 @@ pub enum Output {
     },
     /// Carry out a command. Each is answered by a [`DiskReport`] unless its documentation says otherwise.
     Disk(DiskCommand),
+    /// All files are in place: delete what isn't in the source, and call [`super::Transfer::swept`]. Comes once at most, and
+    /// only if nothing has failed.
+    Sweep,
     /// All that was fed is in place, or has failed.
     InPlace,
     /// Show a warning.

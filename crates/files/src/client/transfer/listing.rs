@@ -13,6 +13,7 @@ use super::command::Version;
 use super::entries::{Entry, Unusable};
 use super::outcome::TransferError;
 use super::{Placement, Source};
+use crate::client::filter::Filter;
 use crate::client::names;
 use crate::path::{Escaped, RelPath};
 use crate::protocol::ErrorCode;
@@ -55,6 +56,7 @@ pub(super) struct Listing {
     /// nothing twice. Keyed at random: a server can't choose paths that collide.
     seen: HashSet<u64>,
     hasher: RandomState,
+    filter: Filter,
     /// The entry that was left out last, with all below it.
     left_out: Option<RelPath>,
     /// Files that were yielded.
@@ -74,7 +76,13 @@ pub(super) struct Opened {
 }
 
 impl Listing {
-    pub(super) fn new(source: Source, follow: FollowLinks, single_file: bool, entries_max: usize) -> Self {
+    pub(super) fn new(
+        source: Source,
+        follow: FollowLinks,
+        single_file: bool,
+        entries_max: usize,
+        filter: Filter,
+    ) -> Self {
         Self {
             source,
             follow,
@@ -91,6 +99,7 @@ impl Listing {
             entries: VecDeque::new(),
             seen: HashSet::new(),
             hasher: RandomState::new(),
+            filter,
             left_out: None,
             files: 0,
             is_fed: false,
@@ -274,6 +283,11 @@ impl Listing {
         if self.single_file && (entry.kind != EntryKind::File || self.files > 0) {
             return Err("refused: it is not the one file that was requested".to_owned());
         }
+        // What was asked for by name is taken in any case.
+        let is_below = !matches!(self.placement, Some(Placement::As(_)));
+        if is_below && !self.filter.takes(&local, entry.kind == EntryKind::Dir) {
+            return Ok(None);
+        }
         if !self.seen.insert(self.hasher.hash_one(&remote)) {
             return Ok(None);
         }
@@ -352,6 +366,21 @@ impl Listing {
         stripped
             .filter(|local| !local.is_root())
             .ok_or_else(|| "refused: it is not below what was requested".to_owned())
+    }
+
+    /// Whether what is below the source goes below the destination, as far as that is known.
+    pub(super) fn is_tree(&self) -> bool {
+        !matches!(self.placement, Some(Placement::As(_)))
+    }
+
+    /// Whether an entry came that belongs at a path below the destination. Hashes may collide: then it seems so.
+    pub(super) fn is_listed(&self, local: &RelPath) -> bool {
+        let base = match &self.source {
+            Source::Path(path) => path.clone(),
+            Source::Glob(glob) => names::glob_base(glob),
+        };
+        let remote = local.names().try_fold(base, |at, name| at.join(name));
+        remote.is_ok_and(|remote| self.seen.contains(&self.hasher.hash_one(&remote)))
     }
 
     /// The path on the server of what goes to a local path, for people.

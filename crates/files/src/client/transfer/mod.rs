@@ -33,6 +33,7 @@ mod hard_links;
 mod in_order;
 mod keys;
 mod listing;
+mod options;
 mod outcome;
 mod pieces;
 mod requests;
@@ -47,7 +48,8 @@ pub use command::{
 };
 pub use listing::LIST_ENTRIES_MAX;
 pub(super) use listing::LISTING_BUSY_WAIT;
-pub use outcome::{FileFailure, Progress, Totals, TransferError};
+pub use options::{Placement, Source, TransferOptions};
+pub use outcome::{Activity, FileFailure, Progress, Totals, TransferError};
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -70,7 +72,7 @@ use super::idle_timer::{IdleTimer, is_of_no_use};
 use super::reconnects::Reconnects;
 use crate::path::RelPath;
 use crate::protocol::WireError;
-use crate::protocol::control::{Compression, FollowLinks, ListEntry, Reply, Request};
+use crate::protocol::control::{ListEntry, Reply, Request};
 
 /// Chunk size, in bytes, down to which it is halved while connections break and nothing gets complete.
 const CHUNK_BYTES_RECONNECT_MIN: u64 = 64 << 10;
@@ -89,57 +91,11 @@ const CONFIRMING_MAX: Duration = Duration::from_secs(2);
 /// Largest idle timeout: ten years, which no clock overflows by.
 const IDLE_TIMEOUT_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// Options of a transfer.
-#[derive(Clone, Debug)]
-pub struct TransferOptions {
-    /// The source of a transfer.
-    pub source: Source,
-    /// Credit window, in bytes.
-    pub window_bytes: u64,
-    /// Largest body frame to ask for, in bytes; at most the window.
-    pub chunk_bytes: u64,
-    /// Whether to ask for compressed bodies.
-    pub compress: Option<Compression>,
-    /// Whether to check content against digests.
-    pub verify: bool,
-    /// Whether the disk compares what is there by digest, so that a difference means damage.
-    pub check: bool,
-    /// Files are synced. The disk does it; the server is told when they are confirmed.
-    pub durable: bool,
-    /// How long nothing may happen before the transfer fails.
-    pub idle_timeout: Duration,
-    /// Links that are followed.
-    pub follow: FollowLinks,
-    /// Deliver a single file from its beginning to its end, and nothing of it that wasn't checked: for an output that can't take
-    /// anything back. What fails the file fails the transfer.
-    pub in_order: bool,
-    /// Bytes of all files, beyond which the transfer fails. `None`: any number, but of holes no more than [`HOLE_BYTES_MAX`].
-    pub max_bytes: Option<u64>,
-    /// Entries of the listing, beyond which the transfer fails.
-    pub max_entries: usize,
-}
-
-/// The source of a transfer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// A file, a link, or a directory with all below it.
-    Path(RelPath),
-    /// All that a pattern matches; it goes to its path below the part of the pattern that has no wildcard.
-    Glob(String),
-}
-
-/// The paths of files at the destination.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Placement {
-    /// The one file or link of the source, under this name.
-    As(RelPath),
-    /// Whatever is below the source, with the same path below the destination.
-    Below,
-}
-
 #[derive(Debug, PartialEq, Eq)]
 enum Stage {
     Running,
+    /// All files are in place; the driver deletes what isn't in the source.
+    Sweeping,
     /// All files are in place; directories are given their modes and times.
     FinishingDirs,
     /// All is in place, and there is no connection to confirm it on.
@@ -196,7 +152,13 @@ impl Transfer {
         Self {
             stage: Stage::Running,
             connected: false,
-            listing: Listing::new(options.source.clone(), options.follow, options.in_order, options.max_entries),
+            listing: Listing::new(
+                options.source.clone(),
+                options.follow,
+                options.in_order,
+                options.max_entries,
+                options.filter.clone(),
+            ),
             fresh: false,
             files: FileTable::default(),
             waiting: VecDeque::new(),
@@ -381,6 +343,23 @@ impl Transfer {
         self.idle.since() + self.options.idle_timeout.saturating_add(hashing).min(IDLE_TIMEOUT_MAX)
     }
 
+    /// Whether the source has something that belongs at this path below the destination.
+    pub fn is_listed(&self, local: &RelPath) -> bool {
+        self.listing.is_listed(local)
+    }
+
+    /// Answers [`Output::Sweep`], with what could not be deleted.
+    pub fn swept(&mut self, failures: Vec<(RelPath, String)>, now: Instant) {
+        self.progressed(now);
+        for (local, reason) in failures {
+            self.totals.fail(self.listing.remote_path(&local), reason, None);
+        }
+        if self.stage == Stage::Sweeping {
+            self.stage = Stage::FinishingDirs;
+            self.pump();
+        }
+    }
+
     /// Cancels the transfer and its requests. What has arrived is kept for a later one.
     pub fn cancel(&mut self) {
         if self.stage != Stage::Over {
@@ -405,7 +384,7 @@ impl Transfer {
 
     /// The progress so far.
     pub fn progress(&self) -> Progress {
-        self.totals.progress(self.listing.is_complete())
+        self.totals.progress(self.listing.is_complete(), self.activity())
     }
 
     /// Why the transfer failed, if it did.
@@ -463,9 +442,24 @@ impl Transfer {
         }
     }
 
+    /// Whether what isn't in the source is deleted: not beside the one file of a source.
+    fn sweeps(&self) -> bool {
+        self.options.sweep && self.listing.is_tree()
+    }
+
     fn pump_end(&mut self) {
         let idle = self.listing.is_complete() && self.files.is_empty() && self.tree.pending() == 0;
         if !idle || (self.is_fed && !self.is_owing) {
+            return;
+        }
+        if self.stage == Stage::Running && self.sweeps() && self.totals.failed == 0 {
+            self.stage = Stage::Sweeping;
+            return self.outputs.push_back(Output::Sweep);
+        }
+        if self.stage == Stage::Running && self.sweeps() {
+            self.warn("nothing is deleted, since not everything is in place".to_owned());
+        }
+        if self.stage == Stage::Sweeping {
             return;
         }
         self.stage = Stage::FinishingDirs;

@@ -1,6 +1,6 @@
 //! Progress, totals and errors of a transfer.
 
-use super::RETRIES_MAX;
+use super::{RETRIES_MAX, Stage, Transfer};
 use crate::protocol::{ErrorCode, WireError};
 
 /// Failures that are kept with their reason; all are counted.
@@ -133,6 +133,26 @@ pub struct Totals {
     pub hole_bytes: u64,
 }
 
+/// What a transfer does, or waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Activity {
+    /// A connection, the first or another one.
+    #[default]
+    Connecting,
+    /// The listing.
+    Listing,
+    /// This side's disk, which looks at what is there already.
+    Comparing,
+    /// Content.
+    Receiving,
+    /// The server, which has sent a file's content and hashes it.
+    ServerHashes,
+    /// The server, which has no room for it now.
+    ServerBusy,
+    /// All files are in place; directories are finished.
+    Finishing,
+}
+
 /// The progress of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Progress {
@@ -156,6 +176,8 @@ pub struct Progress {
     pub failed: u64,
     /// The listing is complete: the totals are final.
     pub listed: bool,
+    /// What it does now.
+    pub activity: Activity,
 }
 
 impl Totals {
@@ -166,7 +188,7 @@ impl Totals {
         }
     }
 
-    pub(super) fn progress(&self, listed: bool) -> Progress {
+    pub(super) fn progress(&self, listed: bool, activity: Activity) -> Progress {
         Progress {
             files_done: self.files,
             files_total: self.listed_files,
@@ -178,6 +200,32 @@ impl Totals {
             verified_files: self.verified,
             failed: self.failed,
             listed,
+            activity,
+        }
+    }
+}
+
+impl Transfer {
+    /// What it does now.
+    pub(super) fn activity(&self) -> Activity {
+        if !self.connected {
+            Activity::Connecting
+        } else if self.stage != Stage::Running {
+            Activity::Finishing
+        } else if self.listing.retry_at().is_some() {
+            Activity::ServerBusy
+        } else if !self.listing.is_placed() {
+            Activity::Listing
+        } else if self.bytes_hashed() > 0 {
+            Activity::ServerHashes
+        } else if self.requests.fetch_count() > 0 {
+            Activity::Receiving
+        } else if self.tree.is_inspecting() {
+            Activity::Comparing
+        } else if self.retry.at().is_some() {
+            Activity::ServerBusy
+        } else {
+            Activity::Receiving
         }
     }
 }

@@ -6,7 +6,7 @@ mod job;
 use crate::cli::connect_args::BrokerArgs;
 use crate::cli::exit::Failure;
 use crate::cli::output::announce;
-use crate::cli::units::positive;
+use crate::cli::units::{milliseconds, positive};
 use crate::runtime::which::check_executable;
 use guard::Guard;
 use job::Job;
@@ -34,9 +34,9 @@ pub struct Arguments {
     /// Reply with the request instead of running a command.
     #[arg(long)]
     echo: bool,
-    /// Milliseconds that each echo takes.
-    #[arg(long, value_name = "MS", requires = "echo", conflicts_with = "command")]
-    work_ms: Option<u64>,
+    /// How long each echo takes, in milliseconds without a unit.
+    #[arg(long, value_name = "TIME", requires = "echo", conflicts_with = "command", value_parser = milliseconds)]
+    work_ms: Option<Duration>,
     #[command(flatten)]
     brokers: BrokerArgs,
 }
@@ -61,8 +61,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         let worker = Arc::new(worker.map_err(Failure::usage)?);
         drain_on_signal(&worker)?;
         announce([format!("working on {service}")]);
-        if let Some(ms) = arguments.work_ms {
-            let work = Duration::from_millis(ms);
+        if let Some(work) = arguments.work_ms {
             worker
                 .run(|request| async move {
                     tokio::time::sleep(work).await;

@@ -90,7 +90,7 @@ impl Session {
                     self.transfer.destination(name.map_or(Placement::Below, Placement::As), self.fresh);
                 }
                 Output::Disk(command) => self.commands.push(command),
-                Output::InPlace => {}
+                Output::InPlace | Output::Sweep => {}
                 Output::Warn(text) => self.warnings.push(text),
                 Output::Finished => self.finished = true,
             }

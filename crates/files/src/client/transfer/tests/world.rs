@@ -8,6 +8,7 @@ use proptest::prelude::TestCaseError;
 use super::disk::SimDisk;
 use super::server::SimServer;
 use crate::client::assembler::Inbound;
+use crate::client::filter::Filter;
 use crate::client::ordered_writer::OrderedWriter;
 use crate::client::transfer::{
     LIST_ENTRIES_MAX, Output, Placement, Source, Totals, Transfer, TransferError, TransferOptions,
@@ -90,6 +91,8 @@ impl World {
             in_order: false,
             max_bytes: None,
             max_entries: LIST_ENTRIES_MAX,
+            filter: Filter::default(),
+            sweep: false,
         };
         Self {
             server: SimServer::default(),
@@ -125,6 +128,7 @@ impl World {
                     }
                     Output::Disk(command) => self.disk.commands.push_back(command),
                     Output::Warn(_) | Output::InPlace => {}
+                    Output::Sweep => transfer.swept(Vec::new(), self.now),
                     Output::Finished => {
                         assert!(transfer.next_output().is_none(), "nothing comes after the end");
                         let cancelled = std::mem::take(&mut self.server.requests);

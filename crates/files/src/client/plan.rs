@@ -1,0 +1,121 @@
+//! What a transfer would do: looks at the destination, and changes nothing.
+
+use std::io;
+use std::path::Path;
+
+use super::output::answer_without_effect;
+use super::transfer::{DiskCommand, DiskReport, Found};
+use crate::path::RelPath;
+use crate::root::{FileKind, FileStat, Links, Root, RootError};
+
+/// Something that a transfer would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Its path below the destination.
+    pub local: RelPath,
+    /// What would be done.
+    pub change: PlannedChange,
+    /// What it is, or would be.
+    pub kind: PlannedKind,
+}
+
+/// What would be done with a path.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum PlannedChange {
+    /// Nothing has this name yet.
+    New,
+    /// It would be replaced.
+    Changed,
+    /// It would be deleted.
+    Deleted,
+}
+
+/// What something is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum PlannedKind {
+    /// A file, of this many bytes if it would be received.
+    File(Option<u64>),
+    /// A directory.
+    Dir,
+    /// A link.
+    Link,
+}
+
+/// Takes what would be done.
+pub type TellPlanned = Box<dyn FnMut(&Planned) -> io::Result<()> + Send>;
+
+/// A destination that is only looked at.
+pub(super) struct Plan {
+    /// `None` if there is none yet.
+    root: Option<Root>,
+    tell: TellPlanned,
+    /// Files that would be received.
+    pub(super) files: u64,
+    /// Bytes of these.
+    pub(super) bytes: u64,
+}
+
+impl Plan {
+    pub(super) fn new(path: &Path, tell: TellPlanned) -> Result<Self, RootError> {
+        let root = match Root::directory(path, Links::Never) {
+            Ok(root) => Some(root),
+            Err(RootError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Self { root, tell, files: 0, bytes: 0 })
+    }
+
+    pub(super) fn root(&self) -> Option<&Root> {
+        self.root.as_ref()
+    }
+
+    pub(super) fn tell(&mut self, planned: &Planned) -> io::Result<()> {
+        (self.tell)(planned)
+    }
+
+    /// Answers a command as if it were carried out: the transfer then fetches nothing.
+    pub(super) fn command(&mut self, command: DiskCommand) -> io::Result<Option<DiskReport>> {
+        match &command {
+            DiskCommand::Inspect { file, local, listed, .. } => {
+                let there = self.stat(local);
+                let is_same = there.is_some_and(|there| {
+                    there.kind == FileKind::File && (there.size, there.modified) == (listed.size, listed.modified)
+                });
+                if !is_same {
+                    self.files += 1;
+                    self.bytes = self.bytes.saturating_add(listed.size);
+                    self.put(local, there, PlannedKind::File(Some(listed.size)))?;
+                }
+                let found = Ok(Found::Same { touch: false });
+                return Ok(Some(DiskReport::Inspected { file: *file, found }));
+            }
+            DiskCommand::MakeDir { local } => {
+                let there = self.stat(local);
+                if there.is_none_or(|there| there.kind != FileKind::Dir) {
+                    self.put(local, there, PlannedKind::Dir)?;
+                }
+            }
+            DiskCommand::MakeLink { local, target, .. } => {
+                let there = self.stat(local);
+                let stored = self.root.as_ref().and_then(|root| root.read_link(local).ok());
+                if stored.as_ref() != Some(target) {
+                    self.put(local, there, PlannedKind::Link)?;
+                }
+            }
+            DiskCommand::HardLink { local, .. } if self.stat(local).is_none() => {
+                self.put(local, None, PlannedKind::File(None))?;
+            }
+            _ => {}
+        }
+        Ok(answer_without_effect(command))
+    }
+
+    fn put(&mut self, local: &RelPath, there: Option<FileStat>, kind: PlannedKind) -> io::Result<()> {
+        let change = if there.is_some() { PlannedChange::Changed } else { PlannedChange::New };
+        self.tell(&Planned { local: local.clone(), change, kind })
+    }
+
+    fn stat(&self, local: &RelPath) -> Option<FileStat> {
+        self.root.as_ref()?.stat(local).ok()
+    }
+}

@@ -1,0 +1,380 @@
+//! `tow get`: fetches files, directories and globs.
+
+mod failure;
+mod filter_args;
+mod following;
+mod report;
+
+pub use failure::{failure_at, status_of_code};
+
+use crate::cli::connect_args::FileServerArgs;
+use crate::cli::escape::{Json, Printable};
+use crate::cli::exit::{Failure, Status};
+use crate::cli::location::Location;
+use crate::cli::output::{eprint_line, print_line};
+use crate::cli::progress::Bar;
+use crate::cli::units::{count, positive, size};
+use crate::runtime::watchdog::{END_TIMEOUT, Hang, Heartbeat, Watchdog, exit_now};
+use failure::{status_of, status_of_summary};
+use filter_args::FilterArgs;
+use following::ProgressFollower;
+use report::{describe, describe_plan, failure_object, show_planned, summary_object};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use towpath_files::client::{
+    BYTES_PER_SECOND_MIN, CancelToken, Destination, GetError, GetOptions, Modes, Progress, Source, Summary,
+    TransferError, get,
+};
+use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
+use towpath_files::path::RelPath;
+use towpath_files::protocol::control::{Compression, FollowLinks};
+
+/// Failures of single files, and warnings, that are printed.
+const LINES_SHOWN_MAX: usize = 20;
+
+/// Silence of the watchdog beyond the idle timeout, after which the transfer itself fails with a better message.
+const EXTRA_SILENCE: Duration = Duration::from_secs(1);
+
+/// Advice after a transfer that ended early.
+const RESUME_HINT: &str = "What has arrived is kept; run the same command again to resume.";
+
+/// Arguments of `tow get`.
+#[derive(clap::Args)]
+#[command(override_usage = "tow get [OPTIONS] <LOCATION>... [DESTINATION]")]
+pub struct Arguments {
+    /// Files, directories, globs (* ? [a-z] {a,b} **), as HOST:/PATH or HOST:PORT/PATH;
+    /// then where to write, - for output [default: the source's name; of a glob .]
+    #[arg(required = true, value_name = "LOCATION")]
+    places: Vec<OsString>,
+    /// Print one JSON object at the end, also of a failed transfer.
+    #[arg(long)]
+    json: bool,
+    /// Show no progress bar.
+    #[arg(long, short)]
+    quiet: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Then delete what the source doesn't have; not what --exclude matches.
+    #[arg(long)]
+    delete: bool,
+    /// Delete nothing if more is due [default: 1000 if over a tenth]
+    #[arg(long, value_name = "N", requires = "delete", value_parser = count)]
+    max_delete: Option<u64>,
+    /// Change nothing; print what would be received and deleted.
+    #[arg(long, short = 'n', conflicts_with = "check")]
+    dry_run: bool,
+    /// Receive at most so much a second.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    bwlimit: Option<u64>,
+    /// Copy what links lead to, below the root, instead of the links.
+    #[arg(long, short = 'L', conflicts_with = "links")]
+    follow_links: bool,
+    /// Copy a link that is named as it is [default: what it leads to]
+    #[arg(long)]
+    links: bool,
+    /// Don't check files against their BLAKE3 digests.
+    #[arg(long)]
+    no_verify: bool,
+    /// Compare files that are there already by digest, not by size and time.
+    #[arg(long, conflicts_with = "no_verify")]
+    check: bool,
+    /// Give files and directories the mode of what is made here.
+    #[arg(long)]
+    no_mode: bool,
+    /// Don't set times.
+    #[arg(long)]
+    no_times: bool,
+    /// Keep what the umask takes away, but set-id bits and others' write.
+    #[arg(long, conflicts_with = "no_mode")]
+    preserve_modes: bool,
+    /// Fail if the files have more bytes [default: no limit; 1T of holes]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    max_bytes: Option<u64>,
+    /// Fail if there are more entries [default: 4194304]
+    #[arg(long, value_name = "COUNT", value_parser = positive::<u32>)]
+    max_files: Option<u32>,
+    /// Let the server compress what shrinks, for slow links.
+    #[arg(long)]
+    zstd: bool,
+    /// Largest piece in one frame, from 4K to 4M [default: 1M, with --zstd 256K, at most the window]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    chunk: Option<u64>,
+    /// How much may be in flight; raise it for long fat links.
+    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = size)]
+    window: u64,
+    /// Sync each file before it gets its name, and its directory after.
+    #[arg(long)]
+    fsync: bool,
+    // Drops what arrives, for measuring.
+    #[arg(long, hide = true)]
+    discard: bool,
+    #[command(flatten)]
+    server: FileServerArgs,
+}
+
+/// Default chunk size with compression. An incomplete piece is lost with the connection, and compression is for slow links.
+const COMPRESSED_CHUNK_BYTES: u64 = 256 << 10;
+
+/// Path or glob of a location.
+pub fn source_of(location: &Location) -> Result<Source, Failure> {
+    let wrong = |why: String| Failure::usage(format!("{}: {why}", String::from_utf8_lossy(&location.path)));
+    match location.literal() {
+        Some(path) => RelPath::new(path).map(Source::Path).map_err(|error| wrong(error.to_string())),
+        None => {
+            let glob = String::from_utf8(location.path.clone())
+                .map_err(|_| wrong("a glob must be UTF-8; escape * ? [ { by \\ to name one file".to_owned()))?;
+            Ok(Source::Glob(glob))
+        }
+    }
+}
+
+/// Cancels the transfer at the first signal, so that what has arrived is kept in order. The second signal ends the process.
+pub fn cancel_on_signal(heartbeat: Heartbeat) -> Result<CancelToken, Failure> {
+    let cancel = CancelToken::new();
+    let handle = cancel.clone();
+    crate::runtime::signals::on_stop_signal(move || {
+        if handle.is_cancelled() {
+            crate::runtime::signals::end_by_signal();
+        }
+        handle.cancel();
+        heartbeat.interrupted();
+    })?;
+    Ok(cancel)
+}
+
+impl Arguments {
+    /// The locations, and the destination if there is one: the last of several.
+    fn places(&self) -> Result<(&[OsString], Option<&Path>), Failure> {
+        let Some((last, sources)) = self.places.split_last() else { return Ok((&[], None)) };
+        if sources.is_empty() {
+            return Ok((&self.places, None));
+        }
+        let is_location = last.as_bytes().windows(3).any(|three| three == b"://") || Location::parse(last).is_ok();
+        if is_location {
+            let last = last.display();
+            return Err(Failure::usage(format!(
+                "{last}: name a destination behind it; . is this directory (if it is the name of one, put ./ before it)"
+            )));
+        }
+        if sources.len() > 1 && (last == "-" || self.delete) {
+            let what = if self.delete { "--delete" } else { "standard output" };
+            return Err(Failure::usage(format!("{what} takes one source")));
+        }
+        Ok((sources, Some(Path::new(last))))
+    }
+
+    /// What is the same for all sources.
+    fn check(&self) -> Result<u64, Failure> {
+        let chunk_bytes = if self.zstd { COMPRESSED_CHUNK_BYTES } else { CHUNK_BYTES_DEFAULT };
+        let chunk_bytes = self.chunk.unwrap_or(chunk_bytes.min(self.window));
+        if !(CHUNK_BYTES_MIN..=CREDIT_BYTES_MAX).contains(&self.window) {
+            return Err(Failure::usage("--window: use a size from 4K to 8388608G"));
+        }
+        if !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk_bytes) {
+            return Err(Failure::usage("--chunk: use a size from 4K to 4M"));
+        }
+        if chunk_bytes > self.window {
+            return Err(Failure::usage("--chunk: use a size of at most --window"));
+        }
+        if self.bwlimit.is_some_and(|limit| limit < BYTES_PER_SECOND_MIN) {
+            return Err(Failure::usage("--bwlimit: use at least 4K; a number without a unit is in bytes a second"));
+        }
+        Ok(chunk_bytes)
+    }
+
+    fn options(&self, location: &Location, source: Source) -> Result<GetOptions, Failure> {
+        let mut options = GetOptions::new(location.endpoint.clone(), source);
+        options.connect = self.server.options(location.endpoint.clone())?;
+        options.follow = match (self.follow_links, self.links) {
+            (true, _) => FollowLinks::All,
+            (false, true) => FollowLinks::None,
+            (false, false) => FollowLinks::Path,
+        };
+        options.verify = !self.no_verify;
+        options.compress = self.zstd.then_some(Compression::Zstd);
+        options.chunk_bytes = self.check()?;
+        options.window_bytes = self.window;
+        options.durable = self.fsync;
+        options.check = self.check;
+        options.modes = match (self.no_mode, self.preserve_modes) {
+            (true, _) => Modes::Ignore,
+            (_, true) => Modes::Preserve,
+            _ => Modes::Umask,
+        };
+        options.times = !self.no_times;
+        options.max_bytes = self.max_bytes;
+        if let Some(max) = self.max_files {
+            options.max_entries = max as usize;
+        }
+        options.filter = self.filter.filter()?;
+        options.delete = self.delete;
+        options.max_delete = self.max_delete;
+        options.bytes_per_second = self.bwlimit;
+        Ok(options)
+    }
+}
+
+/// Fetches each source, shows progress, and prints summaries.
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let (places, destination) = arguments.places()?;
+    // All that is wrong with the command line is said before anything is done.
+    let mut sources = Vec::with_capacity(places.len());
+    for place in places {
+        let location = Location::parse(place)?;
+        let source = source_of(&location)?;
+        if arguments.delete && matches!(source, Source::Glob(_)) {
+            return Err(Failure::usage(format!("{}: --delete needs a directory, not a glob", place.display())));
+        }
+        sources.push((place, arguments.options(&location, source)?));
+    }
+    let is_one = sources.len() == 1;
+    let to_output = destination.is_some_and(|path| path.as_os_str() == "-");
+    if to_output && (arguments.delete || arguments.dry_run) {
+        return Err(Failure::usage("standard output: --delete and --dry-run need a directory"));
+    }
+    let watchdog = Watchdog::new();
+    let cancel = cancel_on_signal(watchdog.heartbeat())?;
+    let mut outcomes = Vec::with_capacity(sources.len());
+    for (place, mut options) in sources {
+        options.destination = match destination {
+            _ if arguments.discard => Destination::Discard,
+            _ if to_output => Destination::Writer(Box::new(std::io::stdout())),
+            Some(path) if !is_one => Destination::Into(path.to_owned()),
+            path => Destination::Path(path.map(PathBuf::from)),
+        };
+        let place = Place { name: place, destination, to_output, is_path: !to_output && !arguments.discard };
+        match one(&arguments, &place, options, &watchdog, &cancel) {
+            Ok(status) => outcomes.push(status),
+            Err(failure) if is_one || failure.status == Status::Interrupted => return Err(failure),
+            Err(failure) => {
+                eprint_line(format_args!("tow: {}", Printable(&failure.to_string())));
+                outcomes.push(Some(failure.status));
+            }
+        }
+    }
+    let failed: Vec<Status> = outcomes.into_iter().flatten().collect();
+    let status = match failed[..] {
+        [] => 0,
+        // Several that failed for different reasons, or some of several.
+        [first, ..] if is_one || (failed.len() == places.len() && failed.iter().all(|status| *status == first)) => {
+            first as u8
+        }
+        _ => Status::Failed as u8,
+    };
+    Ok(ExitCode::from(status))
+}
+
+/// A source, and where it goes.
+struct Place<'a> {
+    name: &'a OsString,
+    destination: Option<&'a Path>,
+    to_output: bool,
+    is_path: bool,
+}
+
+impl Place<'_> {
+    /// Prints a JSON object, if that is wanted.
+    fn show(&self, as_json: bool, object: serde_json::Value) -> Result<(), Failure> {
+        show(self.to_output, as_json, object)
+    }
+}
+
+fn show(to_output: bool, as_json: bool, object: serde_json::Value) -> Result<(), Failure> {
+    match as_json {
+        // Standard output has the file itself.
+        true if to_output => {
+            eprint_line(Json(object));
+            Ok(())
+        }
+        true => print_line(Json(object)),
+        false => Ok(()),
+    }
+}
+
+/// Fetches one source. The status is why it is incomplete, if it is.
+fn one(
+    arguments: &Arguments,
+    place: &Place<'_>,
+    mut options: GetOptions,
+    watchdog: &Watchdog,
+    cancel: &CancelToken,
+) -> Result<Option<Status>, Failure> {
+    let (name, as_json) = (place.name, arguments.json);
+    let is_plan = arguments.dry_run && place.is_path;
+    if is_plan {
+        options.dry_run = Some(Box::new(move |planned| show_planned(planned, as_json)));
+    }
+    let bar = Bar::new(arguments.quiet || is_plan);
+    let (last, begun) = (Arc::new(Mutex::new(Progress::default())), Instant::now());
+    // A disk without progress for so long hangs. The reader of a pipe may take its time.
+    let silence = (place.is_path && !is_plan).then_some(options.connect.idle_timeout.saturating_add(EXTRA_SILENCE));
+    let endpoint = options.connect.endpoint.to_string();
+    let mut follow = ProgressFollower::new(endpoint, bar.clone(), Arc::clone(&last), watchdog.heartbeat());
+    let token = cancel.clone();
+    let outcome =
+        watchdog.run(silence, END_TIMEOUT, move || get(options, &mut |progress| follow.progress(progress), &token))?;
+    bar.finish();
+    let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
+    let outcome = outcome.unwrap_or_else(|hang| {
+        let why = match hang {
+            Hang::Interrupted => TransferError::Cancelled.to_string(),
+            Hang::Silent(silence) => {
+                let destination = place.destination.unwrap_or(Path::new(".")).display();
+                format!("the disk hangs: no progress at {destination} for {} s", silence.as_secs())
+            }
+        };
+        let status = if hang == Hang::Interrupted { Status::Interrupted } else { Status::Failed };
+        let failure = Failure::new(status, format_args!("{}: {why}", name.display()));
+        let object = failure_object(name, &last, &why, status, begun.elapsed());
+        let failure = if place.is_path { failure.with(format_args!("\n{RESUME_HINT}")) } else { failure };
+        let to_output = place.to_output;
+        exit_now(failure, move || drop(show(to_output, as_json, object)))
+    });
+    let summary = match outcome {
+        Ok(summary) => summary,
+        Err(error) => {
+            // The failure of the transfer is more important than one of the output.
+            let object = failure_object(name, &last, &error.to_string(), status_of(&error), begun.elapsed());
+            let _ = place.show(as_json, object);
+            let failure = failure_at(name, &error, &arguments.server);
+            let is_kept = place.is_path
+                && last.received_bytes > 0
+                && matches!(error, GetError::Transfer(_) | GetError::Hangs { .. });
+            return Err(if is_kept { failure.with(format_args!("\n{RESUME_HINT}")) } else { failure });
+        }
+    };
+    tell(&summary);
+    if is_plan && !as_json {
+        eprint_line(format_args!("tow: {}", describe_plan(&summary)));
+    } else if bar.is_visible() && summary.failed == 0 {
+        eprint_line(format_args!("tow: {}", describe(&summary)));
+    }
+    place.show(as_json, summary_object(name, &summary, is_plan))?;
+    Ok(status_of_summary(&summary))
+}
+
+/// Prints warnings, what failed, and what is held.
+fn tell(summary: &Summary) {
+    let and_more = |count: u64| match count.checked_sub(LINES_SHOWN_MAX as u64) {
+        None | Some(0) => {}
+        Some(more) => eprint_line(format_args!("tow: and {more} more")),
+    };
+    for warning in summary.warnings.iter().take(LINES_SHOWN_MAX) {
+        eprint_line(format_args!("tow: {}", Printable(warning)));
+    }
+    and_more(summary.warned);
+    for failure in summary.failures.iter().take(LINES_SHOWN_MAX) {
+        eprint_line(format_args!("tow: {}: {}", Printable(&failure.path), Printable(&failure.reason)));
+    }
+    and_more(summary.failed);
+    if summary.held > 0 {
+        let held = summary.held;
+        eprint_line(format_args!(
+            "tow: {held} deletions are held; --max-delete {held} allows them, --dry-run lists them"
+        ));
+    }
+}
