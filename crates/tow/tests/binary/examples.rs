@@ -21,7 +21,7 @@ const LEFT_OUT_MAX: usize = 3;
 
 /// What the pages talk about.
 const WORLD: &str = r#"
-set -u
+set -u -o pipefail
 work=$1 tow=$2
 ip link set lo up
 ip link add eth0 type bridge && ip addr add 10.9.9.9/24 dev eth0 && ip link set eth0 up
@@ -38,8 +38,11 @@ done
 ln -s models data/current
 cd "$work/cwd"
 printf 'a picture\n' > large.png; printf 'a note\n' > notes.txt
+# Options name these as SECRET and FILE.
+tow key new sample > "$work/sample" && cp "$HOME/.config/tow/sample_secret" SECRET && chmod 600 SECRET || exit 70
+printf 'sample %s\n' "$(tail -n 1 "$work/sample" | sed 's/.* //')" > FILE
 
-# say TEXT: what is run now, for a failure.
+# failed COMMAND: says what has failed, with the last lines of all logs.
 failed() {
     echo "FAILED: $1" >&2
     for log in "$work"/running/*.log; do echo "== $log" >&2; tail -n 5 "$log" >&2; done
@@ -64,34 +67,35 @@ stay() {
 }
 # once COMMAND: runs a command to its end. What it prints is $last.
 once() {
-    set -o pipefail
-    last=$(bash -o pipefail -c "$1" 2> "$work/running/once.log" < /dev/null) || failed "$1"
+    # Who asks for a password gets it.
+    last=$(echo secret | timeout 30 bash -o pipefail -c "$1" 2> "$work/running/once.log") || failed "$1"
 }
 "#;
 
 /// A page, what it takes for granted, and words in it that stand for what a command has printed.
 struct Page {
     path: &'static str,
-    given: &'static [&'static str],
+    /// Commands, after the one of the page that begins so; "" is before all.
+    given: (&'static str, &'static [&'static str]),
     /// Word, and the command whose output it is: its last word.
     printed: &'static [(&'static str, &'static str)],
 }
 
-const BROKER: &str = "tow broker --bind :5555";
+const BROKER: &str = "tow broker";
 
 const PAGES: [Page; 6] = [
-    Page { path: "README.md", given: &[], printed: &[] },
-    Page { path: "docs/guide/files.md", given: &[], printed: &[] },
-    Page { path: "docs/guide/publishing.md", given: &[], printed: &[] },
+    Page { path: "README.md", given: ("", &[]), printed: &[] },
+    Page { path: "docs/guide/files.md", given: ("", &[]), printed: &[] },
+    Page { path: "docs/guide/publishing.md", given: ("", &[]), printed: &[] },
     Page {
         path: "docs/guide/requests.md",
-        given: &[BROKER, "tow work greet -- cat", "tow work echo --echo"],
+        given: ("tow broker --journal", &["tow work greet -- cat", "tow work echo --echo"]),
         printed: &[("NAME", "tow call --frames titanic.request")],
     },
-    Page { path: "docs/guide/operating.md", given: &[BROKER], printed: &[] },
+    Page { path: "docs/guide/operating.md", given: ("", &[BROKER]), printed: &[] },
     Page {
         path: "docs/guide/security.md",
-        given: &[],
+        given: ("", &[]),
         printed: &[
             ("Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID", "tow key new server"),
             ("rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7", "tow key new alice"),
@@ -208,13 +212,14 @@ fn examples_of_readme_and_guide_run_as_they_stand() {
     let mut left_out = 0;
     std::thread::scope(|scope| {
         for page in &PAGES {
-            let (commands, left) = blocks(&read(page.path));
+            let (mut commands, left) = blocks(&read(page.path));
             left_out += left;
             assert!(!commands.is_empty(), "{} has no examples", page.path);
-            scope.spawn(move || {
-                let all = page.given.iter().copied().chain(commands.iter().map(String::as_str));
-                run_script(page.path, &script(all, page.printed));
-            });
+            let (behind, given) = page.given;
+            let at = commands.iter().position(|command| !behind.is_empty() && command.starts_with(behind));
+            let at = at.map_or(0, |at| at + 1);
+            commands.splice(at..at, given.iter().map(ToString::to_string));
+            scope.spawn(move || run_script(page.path, &script(commands.iter().map(String::as_str), page.printed)));
         }
     });
     assert!(left_out <= LEFT_OUT_MAX, "{left_out} blocks are left out");
@@ -225,7 +230,7 @@ fn commands_for_people_from_elsewhere_run_as_they_stand() {
     let path = "docs/guide/coming-from.md";
     let commands = cells(&read(path));
     assert!(commands.len() > 40, "{commands:?}");
-    let given = ["tow serve /srv/data --bind :5571", BROKER, "tow work shout -- tr a-z A-Z", "tow work resize -- cat"];
+    let given = ["tow serve /srv/data", BROKER, "tow work shout -- tr a-z A-Z", "tow work resize -- cat"];
     let all = given.into_iter().chain(commands.iter().map(String::as_str));
     run_script(path, &script(all, &[]));
 }
