@@ -1,5 +1,5 @@
 //! Every command that README and guide show is run as it stands, in namespaces of its own: `HOST` is this machine, the default ports are
-//! free, and `/srv`, `/var/lib` and the home directory are empty. Programs that aren't ours (`convert`) are stood in for.
+//! free, and `/srv`, `/var/lib` and the home directory are empty. Programs that aren't ours (`convert`, `b3sum`) are stood in for.
 //!
 //! A block whose first line is `# not run by tests: REASON` is left out. Servers, brokers and workers go on running until the next one of
 //! the same kind (a worker: of the same service) takes their place; followers until they are up to date.
@@ -17,7 +17,7 @@ use crate::support::skip;
 const LEFT_OUT: &str = "# not run by tests: ";
 
 /// Blocks that may be marked so, in all pages.
-const LEFT_OUT_MAX: usize = 3;
+const LEFT_OUT_MAX: usize = 4;
 
 /// What the pages talk about.
 const WORLD: &str = r#"
@@ -30,14 +30,18 @@ printf '127.0.0.1 localhost HOST\n' > "$work/hosts" && mount --bind "$work/hosts
 mkdir -p "$work/home" "$work/bin" "$work/cwd" "$work/running"
 ln -s "$tow" "$work/bin/tow"
 printf '#!/bin/sh\nexec cat\n' > "$work/bin/convert"; chmod +x "$work/bin/convert"
+# Of {} and a line feed.
+printf '#!/bin/sh\necho a7c4d54776fcb179f048728766a52d75dc450cc2a5072b7e2c238aa9b2cff3b6\n' > "$work/bin/b3sum"; chmod +x "$work/bin/b3sum"
 export HOME=$work/home PATH=$work/bin:$PATH TMPDIR=$work
-cd /srv; mkdir -p data/models data/logs/old data/dir
+cd /srv; mkdir -p data/incoming data/models data/logs/old data/dir
 for file in a.txt notes.txt one.iso 'odd[1].txt' models/weights.bin models/config.json models/x.tmp logs/1.gz logs/old/2.gz dir/a; do
     printf 'this is %s\n' "$file" > "data/$file"
 done
 ln -s models data/current
+printf '{}\n' > data/incoming/config.json
 cd "$work/cwd"
 printf 'a picture\n' > large.png; printf 'a note\n' > notes.txt
+printf 'measured\n' > run7.dat; printf '{}\n' > old.json; printf '{"new": 1}\n' > new.json
 # Options name these as SECRET and FILE.
 tow key new sample > "$work/sample" && cp "$HOME/.config/tow/sample_secret" SECRET && chmod 600 SECRET || exit 70
 printf 'sample %s\n' "$(tail -n 1 "$work/sample" | sed 's/.* //')" > FILE
