@@ -93,6 +93,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_cursor_is_good_only_with_the_same_rights() {
+        let follow = |rules: &str| {
+            let rules = towpath_rules::Rules::parse(rules).unwrap();
+            let permissions = rules.permissions(None, towpath_rules::Origin::Local);
+            Followed::new(ListTarget::Path(Vec::new().into()), permissions)
+        };
+        let all = Followed::new(ListTarget::Path(Vec::new().into()), Permissions::unrestricted());
+        let (catalogue, one, more) = (
+            crate::catalogue::Catalogue::new(Epoch([7; 16])),
+            follow("allow anyone to follow a\n"),
+            follow("allow anyone to follow a b\n"),
+        );
+        let (at, _) = catalogue.begin(FollowFrom::Beginning).unwrap();
+        assert_eq!(all.cursor(at), at.cursor());
+        let from = FollowFrom::Cursor(one.cursor(at));
+        assert_eq!(one.inner_from(from), FollowFrom::Cursor(at.cursor()));
+        for other in [all, more] {
+            assert_ne!(other.inner_from(from), FollowFrom::Cursor(at.cursor()));
+        }
+        assert!(one.may_tell(b"a/x") && !one.may_tell(b"b"));
+    }
+
+    #[test]
     fn what_is_below_is_wanted_too() {
         let wants = |target: ListTarget, path: &str| {
             Followed::new(target, Permissions::default()).filter().unwrap().wants(path.as_bytes())
