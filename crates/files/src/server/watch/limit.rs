@@ -66,8 +66,8 @@ impl DeleteLimit {
 
     /// Judges so many deletions where so many paths are published.
     pub(super) fn judge(&mut self, gone: u64, there: u64, is_everything: bool, now: Instant) -> Verdict {
-        if gone > 0 && self.is_over && !is_everything {
-            return Verdict::Hold;
+        if self.is_over && !is_everything {
+            return if gone == 0 { Verdict::Publish } else { Verdict::Hold };
         }
         if self.begun.is_none_or(|begun| now.duration_since(begun) > TOGETHER) {
             (self.begun, self.count) = (Some(now), 0);
@@ -97,7 +97,8 @@ mod tests {
         assert_eq!(judge(60, 540, false, 110), Verdict::LookAgain, "120 of 600 within a minute");
         assert_eq!(judge(1, 540, false, 111), Verdict::Hold, "nothing before it was looked at");
         assert_eq!(judge(60, 540, true, 112), Verdict::Hold);
-        assert_eq!(judge(1, 540, false, 1000), Verdict::Hold, "however long it takes");
+        assert_eq!(judge(0, 541, false, 1000), Verdict::Publish, "what is new");
+        assert_eq!(judge(1, 541, false, 1000), Verdict::Hold, "however long it takes");
         assert_eq!(judge(10, 540, true, 1001), Verdict::Publish, "most are back");
         assert_eq!(judge(10, 530, false, 1002), Verdict::Publish);
     }

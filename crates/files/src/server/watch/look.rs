@@ -304,9 +304,16 @@ fn missing(
     if gone.is_empty() {
         return 0;
     }
-    let renamed = now.iter().map(|(_, _, identity)| (identity.device, identity.inode));
-    let renamed: HashSet<_> = renamed.chain(files.iter().map(|(_, stat)| (stat.device, stat.inode))).collect();
-    let is_missing = |entry: &Entry| !renamed.contains(&(entry.identity.device, entry.identity.inode));
+    let others: HashSet<_> = now.iter().map(|(_, _, identity)| (identity.device, identity.inode)).collect();
+    // The inode of a file that is gone may be that of a new one.
+    let files: HashSet<_> = files.iter().map(|(_, stat)| (stat.device, stat.inode, stat.size, stat.modified)).collect();
+    let is_missing = |entry: &Entry| {
+        let Identity { device, inode, .. } = entry.identity;
+        match entry.content {
+            Content::File { size, modified, .. } => !files.contains(&(device, inode, size, modified)),
+            _ => !others.contains(&(device, inode)),
+        }
+    };
     let of = |path: &RelPath| {
         let itself = catalogue.get(path.as_bytes()).into_iter();
         itself.chain(catalogue.below(path.as_bytes()).map(|(_, entry)| entry)).filter(|entry| is_missing(entry)).count()
