@@ -224,7 +224,7 @@ fn nothing_gets_outside_or_gets_special_modes() {
     assert_eq!(fs::read(taking.path("in/real")).expect("read"), b"real");
     assert_eq!(fs::read_dir(taking.path("beside")).expect("read").count(), 0);
     fs::create_dir(taking.path("in/dir")).expect("mkdir");
-    assert_eq!(wire.ask(&offer(4, "in/dir", b"x"))["re"], "error");
+    assert_eq!(error(&wire.ask(&offer(4, "in/dir", b"x"))), "conflict");
     // A server takes nothing unless it is told to.
     let closed = Server::start(&taking.path(""));
     let outcome = run(&mut taking.command(&taking.source("x", 5), &closed.url("in/x"), &[])).expect_code(5);

@@ -8,7 +8,7 @@ use crate::limits::{PUSH_NAMES_MAX, PUSHES_OF_ALL_MAX};
 use crate::path::{RelPath, is_reserved};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::PushRequest;
-use crate::root::{Root, RootError};
+use crate::root::{FileKind, FileStat, Root, RootError};
 use crate::server::Failure;
 use crate::server::jobs::Requester;
 use std::collections::BTreeMap;
@@ -87,10 +87,13 @@ impl Receiver {
         if local.names().count() > PUSH_NAMES_MAX {
             return Err(refused(format!("the path has more than {PUSH_NAMES_MAX} names")));
         }
-        if let Err(RootError::Outside) = self.root.stat(&local) {
-            return Err(refused("a directory on the path is a link".to_owned()));
+        match self.root.stat(&local) {
+            Err(RootError::Outside) => Err(refused("a directory on the path is a link".to_owned())),
+            Ok(FileStat { kind: FileKind::Dir | FileKind::Other, .. }) => {
+                Err(Failure::new(ErrorCode::Conflict, "a directory or special file is at this path"))
+            }
+            _ => Ok(local),
         }
-        Ok(local)
     }
 
     /// An error if something is pushed there already. If it is the same file of the same client, over a connection that is perhaps lost, that
