@@ -27,7 +27,7 @@ const HELD_SHOWN_MAX: usize = 20;
 pub struct Arguments {
     /// Path or glob (* ? [a-z] {a,b} **): HOST:/PATH, HOST:PORT/PATH or ipc://SOCKET:/PATH.
     location: OsString,
-    /// Directory to keep up to date [default: the path's name; of a glob or the root .]
+    /// Directory to keep up to date [default: the path's name; of a glob .]
     destination: Option<PathBuf>,
     /// End when it is up to date.
     #[arg(long)]
@@ -64,7 +64,14 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let location = Location::parse(&arguments.location)?;
     let source = source_of(&location)?;
-    let destination = arguments.destination.unwrap_or_else(|| own_name(&source));
+    let destination = match arguments.destination {
+        Some(destination) => destination,
+        None if matches!(&source, Source::Path(path) if path.is_root()) => {
+            let location = arguments.location.display();
+            return Err(Failure::usage(format!("{location}: {}", GetError::NoDestination)));
+        }
+        None => own_name(&source),
+    };
     let mut options = FollowOptions::new(arguments.server.options(location.endpoint)?, source, destination);
     options.once = arguments.once;
     options.mirror = arguments.mirror;

@@ -32,7 +32,8 @@ ln -s "$tow" "$work/bin/tow"
 printf '#!/bin/sh\nexec cat\n' > "$work/bin/convert"; chmod +x "$work/bin/convert"
 # Of {} and a line feed.
 printf '#!/bin/sh\necho a7c4d54776fcb179f048728766a52d75dc450cc2a5072b7e2c238aa9b2cff3b6\n' > "$work/bin/b3sum"; chmod +x "$work/bin/b3sum"
-export HOME=$work/home PATH=$work/bin:$PATH TMPDIR=$work
+export HOME=$work/home PATH=$work/bin:$PATH TMPDIR=$work XDG_RUNTIME_DIR=$work/runtime
+mkdir -m 700 "$work/runtime"
 cd /srv; mkdir -p data/incoming data/models data/logs/old data/dir
 for file in a.txt notes.txt one.iso 'odd[1].txt' models/weights.bin models/config.json models/x.tmp logs/1.gz logs/old/2.gz dir/a; do
     printf 'this is %s\n' "$file" > "data/$file"

@@ -20,11 +20,19 @@ const SECTIONS: &[(&str, &str)] = &[
     ("tow-work", include_str!("work.roff")),
     ("tow-call", include_str!("call.roff")),
     ("tow-status", include_str!("status.roff")),
+    ("tow-peers", include_str!("peers.roff")),
+    ("tow-gone", include_str!("gone.roff")),
+    ("tow-transfers", include_str!("transfers.roff")),
+    ("tow-services", include_str!("services.roff")),
+    ("tow-workers", include_str!("workers.roff")),
+    ("tow-kick", include_str!("kick.roff")),
     ("tow-key", include_str!("key.roff")),
     ("tow-password", include_str!("password.roff")),
     ("tow-trust", include_str!("trust.roff")),
     ("tow-rules", include_str!("rules.roff")),
     ("tow-demo", include_str!("demo.roff")),
+    ("tow-completions", include_str!("completions.roff")),
+    ("tow-manual", include_str!("manual.roff")),
 ];
 
 /// The section that all of them have.
