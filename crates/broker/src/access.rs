@@ -7,10 +7,10 @@ use towpath_rules::{Permissions, Verb};
 use towpath_sockets::Principal;
 
 /// Why a request is refused.
-pub(crate) const MAY_NOT_CALL: &str = "the broker's rules don't allow this client to call this service";
+pub(crate) const MAY_NOT_CALL: &str = "not allowed to call this service, by the rules of this broker";
 
 /// Why a worker is refused.
-pub(crate) const MAY_NOT_WORK: &str = "the broker's rules don't allow this worker to serve this service";
+pub(crate) const MAY_NOT_WORK: &str = "not allowed to serve this service, by the rules of this broker";
 
 /// Who a peer is, and what it may do.
 #[derive(Debug, Clone, Default)]

@@ -327,9 +327,9 @@ fn services_are_called_and_served_by_the_rules_in_every_dialect() {
     }
     // Workers of what they may not serve.
     for (service, user) in [("other", "ann"), ("dlq.echo", "ann"), ("echo", "bob")] {
-        let before = broker.log().matches("don't allow this worker").count();
+        let before = broker.log().matches("not allowed to serve").count();
         let worker = start(service, user);
-        wait_until("the worker is refused", || broker.log().matches("don't allow this worker").count() > before);
+        wait_until("the worker is refused", || broker.log().matches("not allowed to serve").count() > before);
         drop(worker);
     }
     // Lists have only what may be seen.
