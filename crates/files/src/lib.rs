@@ -27,5 +27,6 @@ pub mod limits;
 pub mod path;
 pub mod protocol;
 mod record_log;
+pub mod relay;
 pub mod root;
 pub mod server;

@@ -42,6 +42,24 @@ pub const FOLLOWS_MAX: usize = 16;
 pub const CATALOGUE_PATHS_MAX: usize = 1 << 22;
 /// Deletions that a server remembers at least ("Sequence numbers").
 pub const TOMBSTONES_MIN: usize = 1 << 16;
+/// Longest name of a holder, in bytes ("have").
+pub const HOLDER_NAME_BYTES_MAX: usize = 64;
+/// Holders in one message of a client ("have").
+pub const HAVE_HOLDERS_MAX: usize = 256;
+/// Holders in one answer ("holders").
+pub const HOLDERS_PAGE_MAX: usize = 256;
+/// Holders that a server remembers ("Limits").
+pub const HOLDERS_MAX: usize = 16_384;
+/// Relays in a row ("Relays").
+pub const RELAY_DEPTH_MAX: usize = 8;
+/// Versions of a server ("Versions").
+pub const VERSIONS_MAX: usize = 1000;
+/// Longest label of a version, in bytes ("publish").
+pub const LABEL_BYTES_MAX: usize = 64;
+/// Largest manifest that a client takes, in bytes ("Versions").
+pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+/// Servers that something may come through: the first one, and relays ("Relays").
+pub const VIA_MAX: usize = RELAY_DEPTH_MAX + 1;
 
 /// Largest body frame of a push, in bytes (`docs/protocol/push.md`, "Data messages").
 pub const PUSH_CHUNK_BYTES_MAX: u64 = 256 << 10;

@@ -155,8 +155,14 @@ pub const TRANSFER_HASH_DIGITS: usize = 16;
 /// Their ends.
 const TRANSFER_SUFFIXES: [&[u8]; 5] = [b".part", b".state", b".follow", b".changes", b".acting"];
 
-/// Whether a name is that of a partial file, of its state, or of what a follower keeps. No such file is received or published.
+/// Name of the directory of versions, which isn't among the served files.
+pub const VERSIONS_NAME: &[u8] = b".tow-versions";
+
+/// Whether a name is that of a partial file, of its state, of what a follower keeps, or of versions. No such file is received or published.
 pub fn is_reserved(name: &[u8]) -> bool {
+    if name == VERSIONS_NAME {
+        return true;
+    }
     let Some(rest) = name.strip_prefix(TRANSFER_PREFIX) else { return false };
     let stem = TRANSFER_SUFFIXES.iter().find_map(|suffix| rest.strip_suffix(*suffix));
     stem.is_some_and(|stem| stem.len() == TRANSFER_HASH_DIGITS && stem.iter().all(u8::is_ascii_hexdigit))

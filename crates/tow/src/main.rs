@@ -13,7 +13,8 @@ use crate::cli::escape::Printable;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::eprint_line;
 use crate::commands::{
-    broker, call, completions, demo, follow, get, key, ls, manual, operator, password, push, rules, serve, trust, work,
+    broker, call, completions, demo, follow, get, key, ls, manual, operator, password, publish, push, rules, serve,
+    trust, versions, work,
 };
 use crate::runtime::log_format::LogFormat;
 use crate::runtime::{log, rlimits, signals};
@@ -68,6 +69,10 @@ enum Command {
     Follow(follow::Arguments),
     /// Send files to a server that takes them, and resume.
     Push(push::Arguments),
+    /// Freeze a directory of a server as a version.
+    Publish(publish::Arguments),
+    /// Show versions of a server, and who has them.
+    Versions(versions::Arguments),
     /// Queue requests and give them to workers; an asynchronous Majordomo broker.
     Broker(broker::Arguments),
     /// Serve requests by running a command for each.
@@ -152,6 +157,8 @@ fn main() -> ExitCode {
         Command::Get(arguments) => get::run(arguments),
         Command::Follow(arguments) => follow::run(arguments),
         Command::Push(arguments) => push::run(arguments),
+        Command::Publish(arguments) => publish::run(arguments),
+        Command::Versions(arguments) => versions::run(arguments),
         Command::Broker(arguments) => broker::run(arguments),
         Command::Call(arguments) => call::run(arguments),
         Command::Work(arguments) => work::run(arguments),

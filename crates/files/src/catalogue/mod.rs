@@ -5,6 +5,7 @@
 //! that doesn't read costs its [`Position`]. Specified in `docs/protocol/follow.md`.
 
 mod content;
+mod relayed;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,10 @@ pub struct Catalogue {
     floor: u64,
     /// The tree was read once, as a whole.
     is_complete: bool,
+    /// The numbers are another server's, and followers may be ahead.
+    is_relayed: bool,
+    /// Nothing is known yet of the other server.
+    is_awaiting: bool,
     entries: BTreeMap<Arc<[u8]>, Entry>,
     by_seq: BTreeMap<u64, Arc<[u8]>>,
     /// Numbers of entries that are gone.
@@ -112,6 +117,8 @@ impl Catalogue {
             head: 0,
             floor: 0,
             is_complete: false,
+            is_relayed: false,
+            is_awaiting: false,
             entries: BTreeMap::new(),
             by_seq: BTreeMap::new(),
             tombstones: BTreeSet::new(),
@@ -160,6 +167,11 @@ impl Catalogue {
         self.epoch
     }
 
+    /// Whether a follower can be at a cursor. Those of a relay may be ahead of it.
+    pub fn may_have(&self, cursor: Cursor) -> bool {
+        cursor.epoch == self.epoch && (cursor.seq <= self.head || self.is_relayed)
+    }
+
     /// Paths at which something is.
     pub fn len(&self) -> usize {
         self.entries.len() - self.tombstones.len()
@@ -168,6 +180,11 @@ impl Catalogue {
     /// Whether nothing is there.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether the tree was read once, as a whole.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
     }
 
     /// The tree was read once, as a whole: followers can be up to date.
@@ -219,9 +236,12 @@ impl Catalogue {
     }
 
     fn replace(&mut self, path: &[u8], content: Content, identity: Identity) -> u64 {
-        self.head += 1;
-        let (seq, is_gone) = (self.head, content == Content::Gone);
-        let entry = Entry { seq, content, identity };
+        self.replace_at(path, Entry { seq: self.head + 1, content, identity })
+    }
+
+    fn replace_at(&mut self, path: &[u8], entry: Entry) -> u64 {
+        let (seq, is_gone) = (entry.seq, entry.content == Content::Gone);
+        self.head = seq;
         let known = self.entries.get_mut(path).map(|old| std::mem::replace(old, entry.clone()).seq);
         let path = match known {
             Some(old) => {
@@ -288,10 +308,11 @@ impl Catalogue {
     pub fn begin(&self, from: FollowFrom) -> Option<(Position, FollowState)> {
         let Catalogue { epoch, head, .. } = *self;
         match from {
+            _ if self.is_awaiting => None,
             FollowFrom::Now if !self.is_complete => None,
             FollowFrom::Now => Some((Position { epoch, after: head, full_until: 0 }, FollowState::Changes)),
             FollowFrom::Cursor(Cursor { epoch: of, seq })
-                if of == epoch && (self.floor..=head).contains(&seq) && seq > 0 =>
+                if of == epoch && seq > 0 && seq >= self.floor && (seq <= head || self.is_relayed) =>
             {
                 Some((Position { epoch, after: seq, full_until: 0 }, FollowState::Changes))
             }
@@ -326,7 +347,7 @@ impl Catalogue {
             after = *seq;
         }
         if is_end {
-            after = self.head;
+            after = self.head.max(at.after);
         }
         Owed::Changes { changes, position: Position { after, ..at }, live: is_end && self.is_complete }
     }

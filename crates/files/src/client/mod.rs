@@ -3,6 +3,7 @@
 //! [`transfer`] decides, without I/O; `disk` hashes, writes and installs; `connection` is the wire. [`get()`] joins
 //! them: one thread for the wire and the decisions, a few for the disk.
 
+mod ask;
 pub mod assembler;
 mod connection;
 mod destination;
@@ -23,6 +24,7 @@ mod reconnects;
 mod sweep;
 pub mod transfer;
 
+pub use ask::{Asker, Holding};
 pub use connection::ConnectOptions;
 pub use disk::Modes;
 #[cfg(fuzzing)]

@@ -9,6 +9,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epoch(pub [u8; 16]);
 
+/// A server, by a number that it draws when it starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ServerId(pub [u8; 16]);
+
 /// How far a follower is. Its text is `EPOCH-SEQ`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cursor {
@@ -50,6 +54,20 @@ impl FromStr for Epoch {
             return Err(FollowFromError);
         }
         u128::from_str_radix(text, 16).map(|number| Epoch(number.to_be_bytes())).map_err(|_| FollowFromError)
+    }
+}
+
+impl fmt::Display for ServerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Epoch(self.0).fmt(f)
+    }
+}
+
+impl FromStr for ServerId {
+    type Err = FollowFromError;
+
+    fn from_str(text: &str) -> Result<ServerId, FollowFromError> {
+        text.parse().map(|Epoch(bytes)| ServerId(bytes))
     }
 }
 
@@ -111,6 +129,7 @@ macro_rules! as_text {
 }
 
 as_text!(Cursor);
+as_text!(ServerId);
 as_text!(FollowFrom);
 
 #[cfg(test)]

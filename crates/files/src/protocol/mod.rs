@@ -7,6 +7,7 @@ pub mod data;
 pub mod envelope;
 mod error;
 pub mod follow;
+pub mod manifest;
 pub mod plain;
 
 pub use error::{ErrorCode, WireError};

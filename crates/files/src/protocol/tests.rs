@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::control::*;
 use super::data::{Body, DataEntry, DataHeader, ENTRY_BYTES, HEADER_BYTES};
 use super::envelope::{Opening, client_of, is_too_large, opening};
+use super::follow::ServerId;
 use super::plain::{PlainRange, PlainRequest};
 use super::{Dialect, ErrorCode};
 use crate::digest::Digest;
@@ -135,7 +136,16 @@ fn replies() -> impl Strategy<Value = Reply> {
     let hello = (any::<u32>(), ".{0,20}", any::<u64>(), vec(".{0,8}", 0..4)).prop_map(
         |(number, software, chunk_bytes_max, features)| {
             let (protocol, fetch_files_max, requests_max) = (number, number, number);
-            Reply::Hello(HelloReply { protocol, software, chunk_bytes_max, fetch_files_max, requests_max, features })
+            let via = vec![ServerId([7; 16]); (number % 3) as usize];
+            Reply::Hello(HelloReply {
+                protocol,
+                software,
+                chunk_bytes_max,
+                fetch_files_max,
+                requests_max,
+                features,
+                via,
+            })
         },
     );
     let leaves = (any::<u32>(), 0u32..1000, 0u32..=32_768, 0u32..1000)

@@ -14,7 +14,7 @@ mod stat;
 pub use dir::{Dir, DirEntry, set_mode, set_modified};
 pub use stat::{FileKind, FileStat, Timestamp};
 
-use crate::path::{PathError, RelPath};
+use crate::path::{PathError, RelPath, VERSIONS_NAME};
 use resolve::Resolver;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -22,6 +22,7 @@ use stat::Place;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A pipe or device is not waited for.
 const READING: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
@@ -99,6 +100,8 @@ pub struct Root {
     /// The mount, if the kernel tells.
     place: Option<Place>,
     only: Option<OnlyFile>,
+    /// Where versions are.
+    versions: Option<Arc<Root>>,
 }
 
 /// The file of a root that is one file: nothing else in its directory can be reached.
@@ -140,7 +143,21 @@ impl Root {
         let resolver = Resolver::at(path, links)?;
         let (FileStat { device, inode, .. }, is_local) = resolver.own_stat()?;
         let place = resolver.own_place();
-        Ok(Root { resolver, device, inode, is_local, place, only })
+        Ok(Root { resolver, device, inode, is_local, place, only, versions: None })
+    }
+
+    /// This root with a directory of versions, which is found as [`VERSIONS_NAME`].
+    #[must_use]
+    pub fn with_versions(self, versions: Option<Arc<Root>>) -> Root {
+        Root { versions, ..self }
+    }
+
+    /// Where a path of a version is.
+    fn version(&self, path: &RelPath) -> Option<(&Root, RelPath)> {
+        let versions = self.versions.as_deref()?;
+        let rest = path.as_bytes().strip_prefix(VERSIONS_NAME)?;
+        let rest = if rest.is_empty() { rest } else { rest.strip_prefix(b"/")? };
+        Some((versions, RelPath::new(rest).ok()?))
     }
 
     /// This root without openat2, as on kernels and in sandboxes that lack it.
@@ -152,12 +169,17 @@ impl Root {
 
     /// The same root, through no link: where one is, there is [`RootError::Outside`].
     pub fn without_links(&self) -> Root {
-        let Root { device, inode, is_local, place, ref only, ref resolver } = *self;
-        Root { resolver: resolver.without_links(), device, inode, is_local, place, only: only.clone() }
+        let Root { device, inode, is_local, place, ref only, ref resolver, ref versions } = *self;
+        let (resolver, only, versions) = (resolver.without_links(), only.clone(), versions.clone());
+        Root { resolver, device, inode, is_local, place, only, versions }
     }
 
     /// The path through no link to what a path leads to, links followed as this root does. Needs /proc.
     pub fn real_path(&self, path: &RelPath) -> Result<RelPath, RootError> {
+        // No link is followed there.
+        if self.version(path).is_some() {
+            return Ok(path.clone());
+        }
         self.resolver.real_path(self.actual(path)?)
     }
 
@@ -201,6 +223,9 @@ impl Root {
 
     /// Opens a directory; the root itself for the empty path. A root that is one file has none.
     pub fn open_dir(&self, path: &RelPath) -> Result<Dir, RootError> {
+        if let Some((versions, path)) = self.version(path) {
+            return versions.open_dir(&path);
+        }
         if self.only.is_some() {
             return Err(RootError::NotFound);
         }
@@ -221,6 +246,9 @@ impl Root {
     /// Opens a regular file for reading, following links as this root does. Never waits for the other end of a pipe. Fails with
     /// [`RootError::SizeUnknown`] if the file says that it is empty and isn't.
     pub fn open_file(&self, path: &RelPath) -> Result<(File, FileStat), RootError> {
+        if let Some((versions, path)) = self.version(path) {
+            return versions.open_file(&path);
+        }
         let path = self.actual(path)?;
         if path.is_root() {
             return Err(RootError::NotAFile);
@@ -231,6 +259,9 @@ impl Root {
     /// Opens a file as [`Root::open_file`] does, if its path crosses no mount; `None` if it does or leads out of the root. Without openat2 mounts
     /// aren't noticed.
     pub fn open_unmounted_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
+        if let Some((versions, path)) = self.version(path) {
+            return versions.open_unmounted_file(&path);
+        }
         let path = self.actual(path)?;
         match self.resolver.open_unmounted(path, READING) {
             Ok(descriptor) => dir::regular_with_size(descriptor).map(Some),
@@ -242,6 +273,9 @@ impl Root {
     /// Device of the file system mounted below the root that a path leads to. Decided by the names that are in the kernel's cache, which mount
     /// points always are; doesn't block.
     pub fn mounted_below(&self, path: &RelPath) -> Option<u64> {
+        if let Some((versions, path)) = self.version(path) {
+            return versions.mounted_below(&path);
+        }
         let own = self.place?;
         let place = self.resolver.cached_place(self.actual(path).ok()?)?;
         // Bind mounts of one device hang together.
@@ -251,6 +285,9 @@ impl Root {
     /// Opens a file without blocking: all names are in the kernel's cache, and the file is on the root's own, local file system. `None` if it
     /// might block.
     pub fn open_cached_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
+        if let Some((versions, path)) = self.version(path) {
+            return versions.open_cached_file(&path);
+        }
         let path = self.actual(path)?;
         if !self.is_local {
             return Ok(None);
@@ -275,6 +312,9 @@ impl Root {
 
     /// Metadata of an entry, links not followed; for the empty path, of the directory or the one file.
     pub fn stat(&self, path: &RelPath) -> Result<FileStat, RootError> {
+        if let Some((versions, path)) = self.version(path) {
+            return versions.stat(&path);
+        }
         let path = self.actual(path)?;
         if path.is_root() {
             return self.any_dir(path)?.own_stat();
@@ -285,11 +325,17 @@ impl Root {
 
     /// Metadata of what a path leads to, links followed as this root does.
     pub fn stat_followed(&self, path: &RelPath) -> Result<FileStat, RootError> {
+        if let Some((versions, path)) = self.version(path) {
+            return versions.stat_followed(&path);
+        }
         Ok(rustix::fs::fstat(self.resolver.open(self.actual(path)?, OFlags::PATH)?)?.into())
     }
 
     /// Target of a link, as stored.
     pub fn read_link(&self, path: &RelPath) -> Result<Vec<u8>, RootError> {
+        if let Some((versions, path)) = self.version(path) {
+            return versions.read_link(&path);
+        }
         let (parent, name) = self.actual(path)?.split().ok_or(RootError::NotFound)?;
         self.any_dir(&parent)?.read_link(name)
     }

@@ -5,6 +5,7 @@
 
 use super::resource_errors::Shortage;
 use crate::path::RelPath;
+use crate::protocol::manifest::{TREE, VERSIONS};
 use crate::root::{Dir, FileKind, FileStat, Root, RootError};
 use std::fs::File;
 use std::sync::Arc;
@@ -34,6 +35,16 @@ impl ClientRoot {
         ClientRoot { root, permissions, linkless }
     }
 
+    /// Whether something is allowed for a path. What is in a version is also where it was when it was published.
+    fn may(&self, verb: Verb, path: &[u8]) -> bool {
+        self.permissions.may(verb, path) && original(path).is_none_or(|path| self.permissions.may(verb, path))
+    }
+
+    fn reaches(&self, verb: Verb, path: &[u8]) -> bool {
+        self.permissions.may_reach(verb, path)
+            && original(path).is_none_or(|path| self.permissions.may_reach(verb, path))
+    }
+
     pub(super) fn only_file(&self) -> Option<&RelPath> {
         self.root.only_file()
     }
@@ -50,13 +61,12 @@ impl ClientRoot {
 
     /// Whether a name may be there for this client: of what is seen, or of a directory on the way to it. `path` has no links.
     pub(super) fn may_see(&self, path: &[u8], kind: FileKind) -> bool {
-        self.permissions.may(Verb::List, path)
-            || (kind == FileKind::Dir && self.permissions.may_reach(Verb::List, path))
+        self.may(Verb::List, path) || (kind == FileKind::Dir && self.reaches(Verb::List, path))
     }
 
     /// Whether [`ClientRoot::may_see`] would be true for a directory. False for everything that the client may not see.
     pub(super) fn may_reach(&self, path: &[u8]) -> bool {
-        self.permissions.may_reach(Verb::List, path)
+        self.reaches(Verb::List, path)
     }
 
     /// See [`Root::open_file`].
@@ -174,10 +184,10 @@ impl ClientRoot {
     }
 
     fn check_read(&self, subject: &[u8]) -> Result<(), RootError> {
-        if self.permissions.may(Verb::Read, subject) {
+        if self.may(Verb::Read, subject) {
             return Ok(());
         }
-        let is_seen = self.permissions.may(Verb::List, subject);
+        let is_seen = self.may(Verb::List, subject);
         Err(if is_seen { RootError::NotAllowed } else { RootError::NotFound })
     }
 
@@ -205,6 +215,14 @@ fn hidden(error: Option<RootError>) -> RootError {
     error.filter(Shortage::is_why).unwrap_or(RootError::NotFound)
 }
 
+/// Where what is in a version was when it was published.
+fn original(path: &[u8]) -> Option<&[u8]> {
+    let rest = path.strip_prefix(VERSIONS.as_bytes())?.strip_prefix(b"/")?;
+    let label = rest.iter().position(|byte| *byte == b'/')?;
+    let rest = rest.get(label + 1..)?.strip_prefix(TREE.as_bytes())?;
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
@@ -224,6 +242,30 @@ pub(super) mod tests {
 
     fn path(text: &str) -> RelPath {
         RelPath::new(text).unwrap()
+    }
+
+    #[test]
+    fn what_is_in_a_version_is_judged_by_where_it_was() {
+        let temp = tempfile::tempdir().unwrap();
+        for name in ["served/open/a", "versions/v1/manifest", "versions/v1/tree/open/a", "versions/v1/tree/secret/s"] {
+            let file = temp.path().join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, name).unwrap();
+        }
+        let versions = Root::directory(temp.path().join("versions"), crate::root::Links::Never).unwrap();
+        let root = Root::serve(temp.path().join("served")).unwrap().with_versions(Some(Arc::new(versions)));
+        let rules = "allow anyone to read **\ndeny anyone to read secret\n";
+        let root = ClientRoot::new(Arc::new(root), Rules::parse(rules).unwrap().permissions(None, Origin::Local));
+        for readable in ["open/a", ".tow-versions/v1/manifest", ".tow-versions/v1/tree/open/a"] {
+            assert!(root.open_file(&path(readable)).is_ok(), "{readable}");
+        }
+        // As where it was.
+        for secret in ["secret/s", ".tow-versions/v1/tree/secret/s"] {
+            let secret = path(secret);
+            assert!(root.open_file(&secret).is_err(), "{secret}");
+            assert!(!matches!(root.open_cached_file(&secret), Ok(Some(_))), "{secret}");
+        }
+        assert!(root.open_dir(&path(".tow-versions/v1/tree")).is_ok());
     }
 
     #[test]

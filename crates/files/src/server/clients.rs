@@ -1,31 +1,35 @@
 //! Clients: their sessions, and the jobs that run for them.
 
-use super::Failure;
 use super::access_log::{self, ClientName, shown};
 use super::jobs::{Done, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
 use super::quota::Quotas;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
 use super::stats::{Counters, PeerStats, Stats};
+use super::{Failure, holding};
 use crate::limits::{ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
 use crate::protocol::control::Request;
 use crate::protocol::data::DataHeader;
 use crate::protocol::envelope::{Opening, is_too_large, opening};
+use crate::protocol::follow::ServerId;
 use crate::protocol::plain::PlainMessage;
 use crate::protocol::{Dialect, WireError};
+use crate::relay::{Holders, Via};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use towpath_quota::FairQueue;
-use towpath_rules::Permissions;
-use towpath_sockets::{PeerId, PeerInfo, Principal, Tenant};
+use towpath_rules::{Permissions, Verb};
+use towpath_sockets::{Address, PeerId, PeerInfo, Principal, Tenant};
 
 /// A connected client.
 struct Client {
     session: Session<OpenFile>,
     name: ClientName,
     tenant: Tenant,
+    /// Its user, or the name of its key.
+    user: Option<Arc<str>>,
     /// The same for the fair queues of the pool.
     tenant_number: u64,
     /// Id for the fair queues of the pool.
@@ -33,6 +37,28 @@ struct Client {
     /// State of its requests that have started jobs.
     requests: HashMap<Ticket, Arc<RequestState>>,
     quotas: Quotas,
+}
+
+/// Who may publish versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Publishers {
+    /// There are no versions.
+    Nobody,
+    /// Who has logged in, and over ipc this process's user and root.
+    Known,
+    /// Everybody.
+    All,
+}
+
+impl Publishers {
+    fn has(self, info: &PeerInfo) -> bool {
+        match (self, &info.principal, &info.address) {
+            (Publishers::Nobody, ..) => false,
+            (Publishers::All, ..) | (_, Principal::User(_) | Principal::Key { .. }, _) => true,
+            (_, _, Address::Ipc { uid, .. }) => *uid == Some(0) || *uid == Some(rustix::process::geteuid().as_raw()),
+            _ => false,
+        }
+    }
 }
 
 /// Clients by peer.
@@ -45,6 +71,9 @@ pub(super) struct Clients {
     next_key: u64,
     tenant_numbers: RandomState,
     counters: Counters,
+    publishers: Publishers,
+    via: Arc<Via>,
+    holders: Arc<Mutex<Holders>>,
 }
 
 impl Client {
@@ -73,8 +102,8 @@ impl Client {
 }
 
 impl Clients {
-    /// `open_files_max` as in [`ServerOptions`](super::ServerOptions).
-    pub(super) fn new(pool: Pool, open_files_max: usize) -> Clients {
+    /// `id` is drawn for this server; `open_files_max` as in [`ServerOptions`](super::ServerOptions).
+    pub(super) fn new(pool: Pool, open_files_max: usize, id: ServerId, publishers: Publishers) -> Clients {
         Clients {
             clients: HashMap::new(),
             pool,
@@ -83,12 +112,20 @@ impl Clients {
             next_key: 0,
             tenant_numbers: RandomState::new(),
             counters: Counters::default(),
+            publishers,
+            via: Arc::new(Via::new(id)),
+            holders: Arc::default(),
         }
+    }
+
+    /// What a relay has in common with this server: the servers that files come through, and who has what.
+    pub(super) fn shared_with_relay(&self) -> (Arc<Via>, Arc<Mutex<Holders>>) {
+        (Arc::clone(&self.via), Arc::clone(&self.holders))
     }
 
     /// A client is there, which may do this.
     pub(super) fn connected(&mut self, info: PeerInfo, permissions: Permissions) {
-        let tenant = Tenant::of(&info);
+        let (tenant, may_publish) = (Tenant::of(&info), self.publishers.has(&info));
         let PeerInfo { id: peer, address, principal, .. } = info;
         let name = ClientName::new(address.to_string(), &principal);
         let ClientName { address, user, key_name } = &name;
@@ -99,14 +136,19 @@ impl Clients {
         self.next_key += 1;
         self.counters.connected += 1;
         let quotas = self.quotas.client();
+        let user = match &principal {
+            Principal::User(name) | Principal::Key { name, .. } => Some(String::from_utf8_lossy(name).into()),
+            _ => None,
+        };
         let client = Client {
             session: Session::new(principal, quotas.clone())
-                .following(self.pool.context().published.is_some())
+                .following(self.pool.context().published.is_some(), may_publish)
                 .taking_pushes(self.pool.takes_pushes())
                 .permitting(permissions),
             name,
             tenant_number: self.tenant_numbers.hash_one(&tenant),
             tenant,
+            user,
             key: self.next_key,
             requests: HashMap::new(),
             quotas,
@@ -131,11 +173,20 @@ impl Clients {
     /// Removes a client and releases all that it had.
     pub(super) fn gone(&mut self, peer: PeerId, reason: &str) {
         let Some(mut client) = self.clients.remove(&peer) else { return };
-        // Log events of messages that came just before.
+        // What came just before.
         while let Some(action) = client.session.next_action() {
-            if let Action::Log(event) = action {
-                self.counters.add_event(&event);
-                client.log(&event);
+            match action {
+                Action::Log(event) => {
+                    self.counters.add_event(&event);
+                    client.log(&event);
+                }
+                Action::Have(said) => {
+                    let published = self.pool.context().published.clone();
+                    let salt = client.session.permissions().fingerprint(Verb::Follow);
+                    let Client { name, tenant_number, user, .. } = &client;
+                    holding::note(&name.address, *tenant_number, user.as_ref(), (said, salt), published, &self.holders);
+                }
+                _ => {}
             }
         }
         client.session.lost().for_each(|event| client.log(&event));
@@ -214,7 +265,7 @@ impl Clients {
 
     /// Carries out all actions of a session. `take_back` takes a request's messages back from the socket.
     pub(super) fn act(&mut self, peer: PeerId, mut take_back: impl FnMut(Ticket) -> usize) {
-        let Clients { clients, pool, counters, .. } = self;
+        let Clients { clients, pool, counters, via, holders, .. } = self;
         let Some(client) = clients.get_mut(&peer) else { return };
         while let Some(action) = client.session.next_action() {
             match action {
@@ -228,6 +279,26 @@ impl Clients {
                 Action::Log(event) => {
                     counters.add_event(&event);
                     client.log(&event);
+                }
+                Action::Hello(envelope) => client.session.hello(&envelope, via.all()),
+                Action::Have(said) => {
+                    let published = pool.context().published.clone();
+                    let salt = client.session.permissions().fingerprint(Verb::Follow);
+                    holding::note(
+                        &client.name.address,
+                        client.tenant_number,
+                        client.user.as_ref(),
+                        (said, salt),
+                        published,
+                        holders,
+                    );
+                }
+                Action::Holders(envelope, request) => {
+                    let reply = match client.session.is_congested() {
+                        true => holding::busy(request.id),
+                        false => holding::answer(&request, pool.context().published.as_deref(), holders),
+                    };
+                    client.session.reply(&envelope, &reply);
                 }
                 Action::Release { ticket, take_back: wants_back } => {
                     if let Some(request) = client.requests.remove(&ticket) {

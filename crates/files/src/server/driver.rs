@@ -1,6 +1,6 @@
 //! The event loop, which owns the sockets.
 
-use super::clients::Clients;
+use super::clients::{Clients, Publishers};
 use super::handle::{Control, Handle};
 use super::jobs::{Done, Pool};
 use super::open_file::OpenFile;
@@ -9,12 +9,14 @@ use super::quota::small_files::SmallFiles;
 use super::session::{IfShort, Outgoing, Part, Ticket};
 use super::snapshot::RootWatch;
 use super::storage::{PageCache, Storage};
+use super::versions::Versions;
 use super::watch::{Published, State, StateError, Watch, WatchOptions};
 use crate::catalogue::Catalogue;
 use crate::digest::DigestCache;
 use crate::limits::{CONTROL_BYTES_MAX, ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
-use crate::protocol::follow::Epoch;
+use crate::protocol::follow::{Epoch, ServerId};
 use crate::protocol::{PROPERTY, PROPERTY_VALUE};
+use crate::relay::Relay;
 use crate::root::RootError;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -71,6 +73,10 @@ pub struct ServerOptions {
     pub state_directory: Option<PathBuf>,
     /// Take files that clients push. None: none.
     pub push: Option<PushOptions>,
+    /// A follower brings what there is, with the numbers of another server: [`Server::relay`].
+    pub is_relay: bool,
+    /// Everybody may publish versions, and not only who has logged in, or is this process's user or root of this machine over ipc.
+    pub accept_publish: bool,
 }
 
 impl ServerOptions {
@@ -92,6 +98,8 @@ impl ServerOptions {
             watch: None,
             state_directory: None,
             push: None,
+            is_relay: false,
+            accept_publish: false,
         }
     }
 
@@ -164,6 +172,7 @@ pub struct Server {
     authenticator: Option<Authenticator>,
     control: Control,
     published: Option<Arc<Published>>,
+    is_relay: bool,
     /// The threads that watch, until the server ends.
     _watch: Option<Watch>,
 }
@@ -201,18 +210,38 @@ impl Server {
         };
         let small_files = SmallFiles::new(options.small_files_bytes);
         let published = match (&options.watch, &options.state_directory) {
+            (None, _) if options.is_relay => Some(Published::new(Catalogue::relayed(), None, waker.clone())),
             (None, _) => None,
-            (Some(_), None) => Some(Published::new(Catalogue::new(new_epoch()), None, waker.clone())),
+            (Some(_), None) => Some(Published::new(Catalogue::new(Epoch(random())), None, waker.clone())),
             (Some(_), Some(directory)) => {
                 let failed =
                     |error: StateError| ServeError::State { path: directory.clone(), reason: error.to_string() };
-                let (state, catalogue) = State::open(directory, new_epoch()).map_err(failed)?;
+                let (state, catalogue) = State::open(directory, Epoch(random())).map_err(failed)?;
                 Some(Published::new(catalogue, Some(state), waker.clone()))
             }
         };
         let published = published.map(Arc::new);
-        let (mut pool, done) = Pool::new(root, cache, small_files, storage, published.clone(), waker.clone())
-            .map_err(ServeError::Threads)?;
+        let versions = match (&options.watch, &options.state_directory) {
+            (Some(_), Some(directory)) => {
+                let failed =
+                    |error: RootError| ServeError::State { path: directory.clone(), reason: error.to_string() };
+                Some(Arc::new(Versions::open(directory).map_err(failed)?))
+            }
+            _ => None,
+        };
+        let root = match &versions {
+            Some(versions) => {
+                root.with_versions(versions.root()).map_err(|source| ServeError::Root { path: path.clone(), source })?
+            }
+            None => root,
+        };
+        if let (Some(versions), Some(published)) = (&versions, &published) {
+            versions.publish_stored(published);
+        }
+        let can_publish = versions.is_some();
+        let (mut pool, done) =
+            Pool::new(root, cache, small_files, storage, (published.clone(), versions), waker.clone())
+                .map_err(ServeError::Threads)?;
         if let Some(push) = options.push {
             let directory = path.join(push.directory.as_os_str());
             let failed = |reason| ServeError::Push { path: directory.clone(), reason };
@@ -223,9 +252,15 @@ impl Server {
                 .map_err(|error| ServeError::Watch { path, reason: error.to_string() })
         });
         let watch = watch.transpose()?;
-        let clients = Clients::new(pool, options.open_files_max);
+        let publishers = match (can_publish, options.accept_publish) {
+            (false, _) => Publishers::Nobody,
+            (true, false) => Publishers::Known,
+            (true, true) => Publishers::All,
+        };
+        let clients = Clients::new(pool, options.open_files_max, ServerId(random()), publishers);
         let control = Control::new(waker);
-        Ok(Server { hub, endpoints, clients, done, authenticator, control, published, _watch: watch })
+        let is_relay = options.is_relay;
+        Ok(Server { hub, endpoints, clients, done, authenticator, control, published, is_relay, _watch: watch })
     }
 
     /// Endpoints that it listens on, with the real ports.
@@ -236,6 +271,13 @@ impl Server {
     /// A handle to control the server from other threads.
     pub fn handle(&self) -> Handle {
         self.control.handle()
+    }
+
+    /// What a follower passes on through this server: with [`ServerOptions::is_relay`].
+    pub fn relay(&self) -> Option<Relay> {
+        let published = Arc::clone(self.published.as_ref().filter(|_| self.is_relay)?);
+        let (via, holders) = self.clients.shared_with_relay();
+        Some(Relay::new(move |change| published.change(|catalogue| change(catalogue)), via, holders))
     }
 
     /// Serves until it is shut down.
@@ -350,15 +392,15 @@ pub(super) fn may(authenticator: Option<&Authenticator>, info: &PeerInfo, is_new
     }
 }
 
-/// An epoch that no other server has had.
-fn new_epoch() -> Epoch {
-    let mut epoch = [0; 16];
+/// Bytes that no other server has drawn.
+fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
     // Without the system's randomness, which it always has, the time is as good as unique.
-    if rustix::rand::getrandom(&mut epoch, rustix::rand::GetRandomFlags::empty()) != Ok(epoch.len()) {
+    if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(bytes.len()) {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        epoch = since.as_nanos().to_be_bytes();
+        bytes = since.as_nanos().to_be_bytes();
     }
-    Epoch(epoch)
+    bytes
 }
 
 fn half_of_descriptors() -> usize {

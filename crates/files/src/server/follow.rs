@@ -3,7 +3,7 @@
 use super::Failure;
 use super::glob::Glob;
 use crate::catalogue::Position;
-use crate::path::RelPath;
+use crate::path::{RelPath, VERSIONS_NAME};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::ListTarget;
 use crate::protocol::follow::{Cursor, Epoch, FollowFrom};
@@ -43,20 +43,15 @@ impl Followed {
 
     /// The cursor to send: good only with the same permissions, so that who may follow more later gets all of it.
     pub(super) fn cursor(&self, at: Position) -> Cursor {
-        self.salted(at.cursor())
+        salted(at.cursor(), self.salt)
     }
 
     /// Where to begin, as the catalogue has it.
     pub(super) fn inner_from(&self, from: FollowFrom) -> FollowFrom {
         match from {
-            FollowFrom::Cursor(cursor) => FollowFrom::Cursor(self.salted(cursor)),
+            FollowFrom::Cursor(cursor) => FollowFrom::Cursor(salted(cursor, self.salt)),
             other => other,
         }
-    }
-
-    fn salted(&self, Cursor { epoch: Epoch(epoch), seq }: Cursor) -> Cursor {
-        let epoch = u128::from_be_bytes(epoch) ^ self.salt;
-        Cursor { epoch: Epoch(epoch.to_be_bytes()), seq }
     }
 
     /// The filter; an error if there can't be one. May take a while.
@@ -75,7 +70,9 @@ impl Followed {
 impl Filter {
     pub(super) fn wants(&self, path: &[u8]) -> bool {
         match self {
-            Filter::Path(above) if above.is_root() => true,
+            // Versions come only to those who ask for them by this name.
+            Filter::Path(above) if above.is_root() => !is_version(path),
+            Filter::Glob(_) if is_version(path) => false,
             Filter::Path(above) => {
                 let rest = path.strip_prefix(above.as_bytes());
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
@@ -86,6 +83,16 @@ impl Filter {
             }
         }
     }
+}
+
+/// A cursor as those with certain permissions know it, or the other way round.
+pub(super) fn salted(Cursor { epoch: Epoch(epoch), seq }: Cursor, salt: u128) -> Cursor {
+    let epoch = u128::from_be_bytes(epoch) ^ salt;
+    Cursor { epoch: Epoch(epoch.to_be_bytes()), seq }
+}
+
+fn is_version(path: &[u8]) -> bool {
+    path.strip_prefix(VERSIONS_NAME).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 #[cfg(test)]
@@ -123,10 +130,11 @@ mod tests {
         let path = |text: &str| ListTarget::Path(text.as_bytes().to_vec().into());
         let glob = |text: &str| ListTarget::Glob { glob: text.to_owned() };
         for (target, yes, no) in [
-            (path(""), &["a", "a/b"][..], &[][..]),
+            (path(""), &["a", "a/b", ".tow-versions-too"][..], &[".tow-versions/v1/manifest"][..]),
+            (path(".tow-versions"), &[".tow-versions/v1/manifest"], &["a"]),
             (path("a"), &["a", "a/b/c"], &["ab", "b", "b/a"]),
             (glob("*.d"), &["x.d", "x.d/y/z"], &["x", "y/x.d"]),
-            (glob("**/*.c"), &["a.c", "b/a.c", "b/a.c/d"], &["a", "b/a.cc"]),
+            (glob("**/*.c"), &["a.c", "b/a.c", "b/a.c/d"], &["a", "b/a.cc", ".tow-versions/x.c/manifest"]),
         ] {
             assert!(yes.iter().all(|path| wants(target.clone(), path)), "{target:?}");
             assert!(!no.iter().any(|path| wants(target.clone(), path)), "{target:?}");

@@ -13,6 +13,7 @@ mod driver;
 mod follow;
 mod glob;
 mod handle;
+mod holding;
 mod jobs;
 mod open_file;
 mod push;
@@ -22,6 +23,7 @@ mod session;
 mod snapshot;
 mod stats;
 mod storage;
+mod versions;
 mod watch;
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// The served path, and the root that it led to when last checked.
 pub(super) struct RootWatch {
     path: PathBuf,
+    /// The same for all roots.
+    versions: Option<Arc<Root>>,
     root: Mutex<Arc<Root>>,
     /// Held while a new root is opened, so that it is opened and logged once.
     reopening: Mutex<()>,
@@ -38,7 +40,15 @@ impl RootSnapshot {
 impl RootWatch {
     pub(super) fn open(path: &Path) -> Result<RootWatch, RootError> {
         let root = Mutex::new(Arc::new(Root::serve(path)?));
-        Ok(RootWatch { path: path.to_owned(), root, reopening: Mutex::default(), is_gone: AtomicBool::new(false) })
+        let is_gone = AtomicBool::new(false);
+        Ok(RootWatch { path: path.to_owned(), versions: None, root, reopening: Mutex::default(), is_gone })
+    }
+
+    /// The same with a directory of versions.
+    pub(super) fn with_versions(self, versions: Arc<Root>) -> Result<RootWatch, RootError> {
+        let versions = Some(versions);
+        let root = Mutex::new(Arc::new(Root::serve(&self.path)?.with_versions(versions.clone())));
+        Ok(RootWatch { versions, root, ..self })
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<Root>> {
@@ -73,7 +83,7 @@ impl RootWatch {
             Ok(None) => self.is_there(),
             Ok(Some(root)) => {
                 self.is_gone.store(false, Ordering::Relaxed);
-                let root = Arc::new(root);
+                let root = Arc::new(root.with_versions(self.versions.clone()));
                 *self.lock() = Arc::clone(&root);
                 tracing::info!(path = %self.path.display(), "the served path was replaced: new requests see the new root");
                 return root;

@@ -372,6 +372,9 @@ impl Play {
             Request::Hello
             | Request::Follow(_)
             | Request::Push(_)
+            | Request::Have(_)
+            | Request::Holders(_)
+            | Request::Publish(_)
             | Request::Credit { .. }
             | Request::Cancel { .. }
             | Request::Confirm(_) => {}

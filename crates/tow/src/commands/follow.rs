@@ -2,7 +2,9 @@
 
 use super::follow_exec::Exec;
 use super::get::{cancel_on_signal, failure_at, source_of};
+use super::relay;
 use crate::cli::connect_args::FileServerArgs;
+use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
 use crate::cli::escape::{Json, Printable};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
@@ -14,10 +16,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use towpath_files::client::follow::{Excludes, FollowEnd, FollowEvent, FollowOptions, PutKind, follow};
+use towpath_files::client::follow::{
+    Excludes, FollowEnd, FollowEvent, FollowOptions, PutKind, follow, follow_versions,
+};
 use towpath_files::client::{GetError, Source, TransferError};
 use towpath_files::path::{Escaped, RelPath};
-use towpath_files::protocol::control::{Compression, LinkTarget, WirePath};
+use towpath_files::protocol::control::{Compression, HolderName, LinkTarget, WirePath};
+use towpath_sockets::Endpoint;
 
 /// Paths of held deletions that are printed.
 const HELD_SHOWN_MAX: usize = 20;
@@ -53,6 +58,15 @@ pub struct Arguments {
     /// Sync each file before it gets its name, its directory after, and how far this is.
     #[arg(long)]
     fsync: bool,
+    /// Name by which the server knows what is here [default: the host's]
+    #[arg(long, value_name = "NAME", value_parser = holder_name)]
+    name: Option<HolderName>,
+    /// Serve the copy to others that follow it, with the server's numbers. Repeatable.
+    #[arg(long = "serve", value_name = "ENDPOINT", value_delimiter = ' ', value_parser = bind_endpoint::<FILES_PORT>)]
+    serve: Vec<Endpoint>,
+    /// Put each version that is published in place as a whole, and let the link DIR/current lead to the newest.
+    #[arg(long, conflicts_with_all = ["mirror", "serve", "trash", "exclude"])]
+    versions: bool,
     /// Let the server compress what shrinks, for slow links.
     #[arg(long)]
     zstd: bool,
@@ -64,6 +78,9 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let location = Location::parse(&arguments.location)?;
     let source = source_of(&location)?;
+    if arguments.versions && !matches!(&source, Source::Path(path) if path.is_root()) {
+        return Err(Failure::usage("--versions follows what is published of the whole server: HOST:/ without a path"));
+    }
     let destination = match arguments.destination {
         Some(destination) => destination,
         None if matches!(&source, Source::Path(path) if path.is_root()) => {
@@ -80,6 +97,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.trash = arguments.trash;
     options.durable = arguments.fsync;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
+    options.name = arguments.name.unwrap_or(options.name);
+    let relay = relay::start(&arguments.serve, &mut options)?;
     let watchdog = Watchdog::new();
     let cancel = cancel_on_signal(watchdog.heartbeat())?;
     let as_json = arguments.json;
@@ -93,6 +112,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             }
             if as_json { show_json(&event) } else { show(&event) }
         };
+        let follow = if arguments.versions { follow_versions } else { follow };
         let outcome = follow(&options, &mut tell, &cancel);
         // Of one that ends by itself.
         let has_acted = outcome.is_err() || exec.is_none_or(Exec::finish);
@@ -102,12 +122,17 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         let interrupted = GetError::Transfer(TransferError::Cancelled);
         exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
     };
+    drop(relay);
     match outcome {
         Ok(FollowEnd::UpToDate) => Ok(ExitCode::SUCCESS),
         Ok(FollowEnd::Held) => Ok(ExitCode::from(Status::Held as u8)),
         Ok(FollowEnd::Incomplete) => Ok(ExitCode::FAILURE),
         Err(error) => Err(failure_at(&arguments.location, &error, &arguments.server)),
     }
+}
+
+fn holder_name(text: &str) -> Result<HolderName, String> {
+    HolderName::new(text)
 }
 
 /// Tells the command of `--exec`.
@@ -117,6 +142,11 @@ fn act(exec: &Exec, event: &FollowEvent) -> io::Result<()> {
             exec.note(&Json(Value::Object(object(event))).to_string())
         }
         FollowEvent::UpToDate { seq } => {
+            exec.up_to_date(*seq);
+            Ok(())
+        }
+        FollowEvent::Version { seq, .. } => {
+            exec.note(&Json(Value::Object(object(event))).to_string())?;
             exec.up_to_date(*seq);
             Ok(())
         }
@@ -145,6 +175,7 @@ fn show(event: &FollowEvent) -> io::Result<()> {
         FollowEvent::Gone { path, .. } => line(format_args!("- {path}")),
         FollowEvent::Renamed { from, to, .. } => line(format_args!("> {from} {to}")),
         FollowEvent::UpToDate { seq } => line(format_args!("up to date at {seq}")),
+        FollowEvent::Version { label, version, .. } => line(format_args!("version {label} {version}")),
         FollowEvent::Conflict { path, kept_as } => {
             eprint_line(format_args!("tow: {path}: it was changed here; that is kept as {kept_as}"));
             Ok(())
@@ -213,6 +244,9 @@ fn object(event: &FollowEvent) -> Map<String, Value> {
             object
         }
         FollowEvent::UpToDate { seq } => members(&json!({ "event": "up-to-date", "seq": seq })),
+        FollowEvent::Version { label, version, seq } => {
+            members(&json!({ "event": "version", "label": label, "version": version.to_string(), "seq": seq }))
+        }
         FollowEvent::Conflict { path, kept_as } => {
             with_path(json!({ "event": "conflict", "kept_as": kept_as.to_string() }), path)
         }

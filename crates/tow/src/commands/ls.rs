@@ -142,7 +142,7 @@ fn line(entry: &ListEntry, seconds: bool, units: bool) -> String {
 }
 
 /// Formats a Unix time as `YYYY-MM-DD hh:mm` in UTC.
-fn date(seconds: i64) -> String {
+pub fn date(seconds: i64) -> String {
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     // Count days from 1 March of year 0, which puts the leap day at the end of a year.
     let shifted = days + 719_468;

@@ -61,6 +61,9 @@ pub struct Arguments {
     /// Refuse pushes beyond so many files and directories there.
     #[arg(long, value_name = "COUNT", requires = "accept_push")]
     push_max_files: Option<u64>,
+    /// Let everybody publish versions: otherwise who has logged in, and this user over ipc.
+    #[arg(long, requires = "state")]
+    accept_publish: bool,
     #[command(flatten)]
     listen: ListenArgs,
     /// TCP congestion control: system, a name, or auto (cubic for peers on this machine).
@@ -87,6 +90,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     if let Some(push) = &mut options.push {
         (push.max_bytes, push.max_files) = (arguments.push_max_bytes, arguments.push_max_files);
     }
+    options.accept_publish = arguments.accept_publish;
     let interval = arguments.listen.heartbeat;
     let timeout = interval * HEARTBEATS_MISSED_MAX;
     // The library of a client of the plain dialect would end the connection by itself, and lose what it has asked for.

@@ -23,6 +23,7 @@ fn demo_runs_and_cleans_up() {
     }
     for line in [
         "whole and verified in all copies after",
+        "in place as a whole, with the same content as all copies, after",
         "started again, its copy is the same as the others after",
         "after 10000 replies a worker is killed",
         "after 15000 replies the broker is killed, and started again on its journal",

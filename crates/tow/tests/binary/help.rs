@@ -5,12 +5,14 @@ use tempfile::tempdir;
 use crate::support::process::{Server, run, tow};
 use crate::support::tree::write;
 
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 23] = [
     "",
     "serve",
     "ls",
     "get",
     "follow",
+    "publish",
+    "versions",
     "broker",
     "work",
     "call",

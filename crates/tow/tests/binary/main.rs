@@ -47,4 +47,5 @@ mod selecting;
 mod serving;
 mod slow_disk;
 mod special_files;
+mod versions;
 mod wrong_peers;

@@ -7,18 +7,18 @@ use super::super::filter::Filter;
 use super::super::get::{GetError, workers};
 use super::super::output::Sink;
 use super::super::transfer::{LIST_ENTRIES_MAX, Output, Transfer, TransferError, TransferOptions};
+use super::feed::{Failed, Feed};
 use super::finish::RETRY_MIN;
+use super::frozen::{Frozen, Seed};
 use super::pages::{FOLLOW_ID, Pages, Placed};
-use super::place::{Place, Plan};
-use super::record::{Known, Record};
-use super::{FollowEnd, FollowEvent, FollowOptions, PutKind};
-use crate::digest::wall_clock;
+use super::place::Place;
+use super::record::Record;
+use super::report::Report;
+use super::{FollowEnd, FollowEvent, FollowOptions};
 use crate::limits::CATALOGUE_PATHS_MAX;
 use crate::path::RelPath;
-use crate::protocol::ErrorCode;
-use crate::protocol::control::{ChangeContent, ChangesReply, ErrorReply, FollowLinks, Reply, request_id};
+use crate::protocol::control::{ChangeContent, ChangesReply, ErrorReply, FollowLinks, HelloReply, Reply, request_id};
 use crate::protocol::follow::Cursor;
-use crate::root::RootError;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
@@ -32,48 +32,25 @@ const POLL_IDLE_MAX: Duration = Duration::from_secs(10);
 const TOLD_MAX: usize = 8;
 /// Paths that are known, or have failed; those of a full state besides.
 const PATHS_MAX: usize = 2 * CATALOGUE_PATHS_MAX;
-/// Smallest file that is copied from another one of the same content.
-const COPY_FROM_BYTES: u64 = 64 << 10;
-
-/// What the transfer is fed with.
-#[derive(Debug)]
-struct Feed {
-    fed: Vec<Placed>,
-    /// Of the page, unless this is a retry.
-    cursor: Option<Cursor>,
-    live: bool,
-    is_retry: bool,
-    /// Old paths of what was renamed.
-    renamed: BTreeMap<RelPath, RelPath>,
-    /// Where something was known to be before.
-    known: HashSet<RelPath>,
-    /// Where the trash has what is replaced.
-    kept: BTreeMap<RelPath, RelPath>,
-}
-
-/// What could not be put in place.
-#[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) placed: Placed,
-    pub(super) reason: String,
-    /// The server has something else there by now, or nothing, and will say so.
-    pub(super) is_out_of_date: bool,
-}
 
 pub(super) struct Driver<'a> {
     pub(super) options: &'a FollowOptions,
     pub(super) tell: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
-    connection: Connection,
-    is_connected: bool,
+    pub(super) connection: Connection,
+    pub(super) is_connected: bool,
     lost_since: Option<Instant>,
     last_reason: Option<String>,
-    transfer: Transfer,
-    sink: Sink,
+    pub(super) transfer: Transfer,
+    pub(super) sink: Sink,
     pages_read: u64,
     pub(super) place: Place,
     pub(super) record: Record,
     pub(super) pages: Pages,
-    feed: Option<Feed>,
+    pub(super) report: Report,
+    /// A version, whose pages come from its manifest.
+    frozen: Option<Frozen>,
+    pub(super) seed: Option<Seed>,
+    pub(super) feed: Option<Feed>,
     /// What the server said while something was fetched.
     told: VecDeque<Reply>,
     /// What is gone at the server and was put here, by path on the destination.
@@ -139,7 +116,18 @@ impl Driver<'_> {
             sink: Sink::Disk(Box::new(disk)),
             pages_read: 0,
             place,
-            pages: Pages::new(options.source.clone(), options.exclude.clone(), record.cursor()),
+            // A relay has to know everything that it passes on, and a version is compared as a whole.
+            pages: Pages::new(
+                options.source.clone(),
+                options.exclude.clone(),
+                record.cursor().filter(|_| !options.begins_anew()),
+            ),
+            report: Report::new(options),
+            seed: options.frozen.as_ref().and_then(|frozen| {
+                let (directory, source) = frozen.seed.as_ref()?;
+                Seed::open(directory, source)
+            }),
+            frozen: options.frozen.clone(),
             cursor: record.cursor(),
             record,
             feed: None,
@@ -173,6 +161,8 @@ impl Driver<'_> {
             if let Some(end) = self.end {
                 return Ok(end);
             }
+            self.told.extend(std::iter::from_fn(|| self.frozen.as_mut().and_then(Frozen::next_reply)));
+            self.take_told()?;
             let now = Instant::now();
             self.check_connected(now, *was_connected)?;
             self.connection.poll(self.wait(now))?;
@@ -190,8 +180,14 @@ impl Driver<'_> {
     }
 
     fn wait(&self, now: Instant) -> Duration {
+        if self.frozen.as_ref().is_some_and(Frozen::has_reply) {
+            return Duration::ZERO;
+        }
         let most = if self.feed.is_some() || !self.is_connected { POLL_BUSY_MAX } else { POLL_IDLE_MAX };
-        self.retry_at.filter(|_| self.pages.is_live).map_or(most, |at| at.saturating_duration_since(now).min(most))
+        let report = self.report.due().filter(|_| self.is_connected);
+        let retry = self.retry_at.filter(|_| self.pages.is_live);
+        let due = [report, retry].into_iter().flatten().min();
+        due.map_or(most, |at| at.saturating_duration_since(now).min(most))
     }
 
     /// Gives up where there is no connection: the first one for so long, another one only if following is to end.
@@ -216,6 +212,11 @@ impl Driver<'_> {
             self.transfer.reading(now);
         }
         self.transfer.tick(now);
+        while self.is_connected
+            && let Some(request) = self.report.next_request(now)
+        {
+            self.connection.send(&request);
+        }
         // In the middle of a full state it isn't known yet what is gone; the end of it tries again too.
         if self.feed.is_none() && self.pages.is_live && self.retry_at.take_if(|at| *at <= now).is_some() {
             self.retry()?;
@@ -231,6 +232,7 @@ impl Driver<'_> {
                     tracing::info!("connected again");
                 }
                 self.transfer.connected();
+                self.report.connected();
                 self.ask();
             }
             ConnectionEvent::Lost { reason } => {
@@ -255,13 +257,16 @@ impl Driver<'_> {
                 self.told.push_back(Reply::decode(&json).map_err(TransferError::from)?);
                 self.take_told()?;
             }
-            ConnectionEvent::Inbound(inbound) => self.transfer.inbound(inbound, Instant::now()),
+            ConnectionEvent::Inbound(inbound) => match hello(&inbound) {
+                Some(hello) => self.report.hello(&hello)?,
+                None => self.transfer.inbound(inbound, Instant::now()),
+            },
         }
         self.outputs()
     }
 
     /// Takes what the server said, unless something is being fetched: what failed before may be tried again while a page comes.
-    fn take_told(&mut self) -> Result<(), GetError> {
+    pub(super) fn take_told(&mut self) -> Result<(), GetError> {
         while self.feed.is_none()
             && self.end.is_none()
             && let Some(reply) = self.told.pop_front()
@@ -269,6 +274,7 @@ impl Driver<'_> {
             match reply {
                 Reply::Following(following) => {
                     let is_full = self.pages.following(&following)?;
+                    self.report.following(is_full);
                     // What is told anew needn't be remembered.
                     self.gone.retain(|_, _| !is_full);
                     self.failed.retain(|_, _| !is_full);
@@ -295,7 +301,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    fn outputs(&mut self) -> Result<(), GetError> {
+    pub(super) fn outputs(&mut self) -> Result<(), GetError> {
         while let Some(output) = self.transfer.next_output() {
             match output {
                 Output::Send(request) => self.connection.send(&request),
@@ -320,13 +326,16 @@ impl Driver<'_> {
     }
 
     /// Asks for the next page, if there is nothing else to do.
-    fn ask(&mut self) {
+    pub(super) fn ask(&mut self) {
         if self.is_connected
             && self.feed.is_none()
             && self.end.is_none()
             && let Some(request) = self.pages.next_request()
         {
-            self.connection.send(&request);
+            match &mut self.frozen {
+                Some(frozen) => frozen.ask(&request),
+                None => self.connection.send(&request),
+            }
         }
     }
 
@@ -339,6 +348,7 @@ impl Driver<'_> {
         for warning in page.warnings {
             (self.tell)(FollowEvent::Warning(warning))?;
         }
+        self.report.page(&page.changes);
         // What is gone first: content of it may be wanted.
         let (gone, there): (Vec<_>, Vec<_>) =
             page.changes.into_iter().partition(|placed| placed.change.content == ChangeContent::Gone);
@@ -350,151 +360,13 @@ impl Driver<'_> {
         }
         self.start(there, Some(page.cursor), page.live, false)
     }
-
-    pub(super) fn start(
-        &mut self,
-        there: Vec<Placed>,
-        cursor: Option<Cursor>,
-        live: bool,
-        is_retry: bool,
-    ) -> Result<(), GetError> {
-        let mut feed = Feed {
-            fed: Vec::new(),
-            cursor,
-            live,
-            is_retry,
-            renamed: BTreeMap::new(),
-            known: HashSet::new(),
-            kept: BTreeMap::new(),
-        };
-        // What a crash leaves in place is this follower's all the same.
-        let intended = there.iter().filter_map(|placed| Some((&placed.local, Known::of(&placed.change)?)));
-        let noted = { intended }.try_for_each(|(local, known)| self.record.intend(local, &known));
-        noted.and_then(|()| self.record.flush()).map_err(|error| self.record_failed(&error))?;
-        let mut entries = Vec::new();
-        let now = wall_clock();
-        for placed in there {
-            self.gone.remove(&placed.local);
-            self.failed.remove(&placed.local);
-            let was_known = self.record.get(&placed.local).is_some();
-            let refused = match self.plan(&placed, &mut feed) {
-                Ok(Plan::InPlace) if was_known => continue,
-                Ok(Plan::InPlace | Plan::Get) => None,
-                Ok(Plan::Refused(reason)) => Some(reason),
-                Err(error) => Some(error.to_string()),
-            };
-            if let Some(reason) = refused {
-                self.failed.insert(placed.local.clone(), Failed { placed, reason, is_out_of_date: false });
-                continue;
-            }
-            if was_known {
-                feed.known.insert(placed.local.clone());
-            }
-            entries.extend(placed.entry(now));
-            feed.fed.push(placed);
-        }
-        self.feed = Some(feed);
-        self.transfer.feed(entries, Instant::now());
-        self.outputs()
-    }
-
-    fn plan(&mut self, placed: &Placed, feed: &mut Feed) -> Result<Plan, GetError> {
-        let Placed { local, change, remote } = placed;
-        let Driver { place, record, tell, options, .. } = self;
-        let (mut kept, mut told) = (None, Ok(()));
-        let failed = |error: RootError| GetError::Transfer(TransferError::unmet(error.to_string()));
-        let plan = place
-            .plan(local, change, record.get(local), options.mirror, &mut |path| kept = Some(path.clone()))
-            .map_err(failed)?;
-        if let Some(kept_as) = kept {
-            told = tell(FollowEvent::Conflict { path: remote.clone(), kept_as });
-            let _ = record.forget(local);
-        }
-        told?;
-        if plan == Plan::Get
-            && let Some(known) = record.get(local)
-            && let Some(kept) = place.keep(local, change, known).map_err(failed)?
-        {
-            feed.kept.insert(local.clone(), kept);
-        }
-        let ChangeContent::File { digest, size, .. } = change.content else { return Ok(plan) };
-        if plan != Plan::Get || size < COPY_FROM_BYTES || place.stat(local).map_err(failed)?.is_some() {
-            return Ok(plan);
-        }
-        let Some((from, known)) = record.with_digest(digest).map(|(from, known)| (from.clone(), *known)) else {
-            return Ok(plan);
-        };
-        if options.mirror
-            && self.gone.contains_key(&from)
-            && place.rename(&from, &known, local).unwrap_or_else(|error| log_unused(&from, &error))
-        {
-            if let Some((old, _)) = self.gone.remove(&from) {
-                feed.renamed.insert(local.clone(), old);
-            }
-            let _ = record.forget(&from);
-        } else {
-            // What can't be copied is fetched.
-            place.copy(&from, &known, local, change).unwrap_or_else(|error| log_unused(&from, &error));
-        }
-        Ok(plan)
-    }
-
-    /// All that was fed is in place, or has failed.
-    fn in_place(&mut self) -> Result<(), GetError> {
-        let Some(feed) = self.feed.take() else { return Ok(()) };
-        self.sink.forget_installed();
-        let (failures, count) = self.transfer.take_failures();
-        let are_unknown = failures.len() as u64 != count;
-        let mut reasons: BTreeMap<_, _> =
-            failures.into_iter().map(|failure| (failure.path, (failure.reason, failure.code))).collect();
-        for placed in feed.fed {
-            let reason = reasons.remove(&placed.remote.to_string());
-            if let Some((reason, code)) = reason.or_else(|| are_unknown.then(|| ("too many failed".to_owned(), None))) {
-                let is_out_of_date =
-                    matches!(code, Some(ErrorCode::Changed | ErrorCode::NotFound | ErrorCode::NotAFile));
-                if let Some(kept) = feed.kept.get(&placed.local) {
-                    self.place.keep_not(kept).unwrap_or_else(|error| _ = log_unused(kept, &error));
-                }
-                self.failed.insert(placed.local.clone(), Failed { placed, reason, is_out_of_date });
-                continue;
-            }
-            let Placed { remote, local, change } = placed;
-            let known = Known::of(&change).and_then(|known| self.place.known(&local, &known).unwrap_or_default());
-            // A link that was left out, or what somebody else put there at once.
-            let Some(known) = known else { continue };
-            let is_news = self.record.get(&local) != Some(&known) || feed.renamed.contains_key(&local);
-            if !is_news {
-                continue;
-            }
-            let (seq, is_new) = (change.seq, !feed.known.contains(&local));
-            let event = match (feed.renamed.get(&local), change.content) {
-                (Some(from), _) => FollowEvent::Renamed { from: from.clone(), to: remote, seq },
-                (None, ChangeContent::File { size, digest, .. }) => {
-                    FollowEvent::Put { path: remote, seq, is_new, kind: PutKind::File { size, digest } }
-                }
-                (None, ChangeContent::Link { target, .. }) => {
-                    let target = target.into_bytes();
-                    FollowEvent::Put { path: remote, seq, is_new, kind: PutKind::Link { target } }
-                }
-                (None, _) => FollowEvent::Put { path: remote, seq, is_new, kind: PutKind::Dir },
-            };
-            // Told twice rather than never, should this be killed here.
-            (self.tell)(event)?;
-            self.record.put(&local, known).map_err(|error| self.record_failed(&error))?;
-        }
-        self.cursor = feed.cursor.or(self.cursor);
-        if feed.live || feed.is_retry {
-            self.up_to_date(feed.is_retry)?;
-        } else {
-            self.store()?;
-        }
-        self.take_told()?;
-        self.ask();
-        Ok(())
-    }
 }
 
-fn log_unused(path: &RelPath, error: &RootError) -> bool {
-    tracing::debug!(%path, %error, "content that is there can't be used");
-    false
+/// The server's answer to `hello`, if this is one.
+fn hello(inbound: &Inbound) -> Option<HelloReply> {
+    let Inbound::Control { json, .. } = inbound else { return None };
+    match request_id(json).is_none().then(|| Reply::decode(json)) {
+        Some(Ok(Reply::Hello(hello))) => Some(hello),
+        _ => None,
+    }
 }

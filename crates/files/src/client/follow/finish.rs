@@ -4,7 +4,8 @@ use super::super::get::GetError;
 use super::super::names::glob_base;
 use super::super::sweep::is_too_much;
 use super::super::transfer::Source;
-use super::driver::{Driver, Failed};
+use super::driver::Driver;
+use super::feed::Failed;
 use super::place::Removal;
 use super::{FollowEnd, FollowEvent};
 use crate::path::RelPath;
@@ -22,7 +23,11 @@ impl Driver<'_> {
     pub(super) fn store(&mut self) -> Result<(), GetError> {
         let is_all = self.failed.is_empty() && self.gone.is_empty() && self.pages.seen.is_none();
         let cursor = if is_all { self.cursor } else { self.record.cursor() };
-        self.record.store(cursor, self.options.durable).map_err(|error| self.record_failed(&error))
+        self.record.store(cursor, self.options.durable).map_err(|error| self.record_failed(&error))?;
+        match cursor.filter(|_| is_all) {
+            Some(cursor) => self.report.in_place(cursor, &self.place),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn record_failed(&self, error: &std::io::Error) -> GetError {

@@ -5,11 +5,16 @@
 
 mod driver;
 mod exclude;
+mod feed;
 mod finish;
+mod frozen;
 mod pages;
 mod place;
 mod record;
+mod report;
 mod trash;
+mod version_list;
+mod versions;
 
 pub use exclude::Excludes;
 #[cfg(fuzzing)]
@@ -21,14 +26,18 @@ use super::names::changes_names;
 use super::transfer::{Source, TransferError};
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::path::RelPath;
-use crate::protocol::control::Compression;
+use crate::protocol::control::{Compression, HolderName};
+use crate::relay::Relay;
 use driver::Driver;
+use frozen::Frozen;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 use towpath_blocking::CancelToken;
+pub use version_list::{Version, versions};
+pub use versions::follow_versions;
 
 /// Options of [`follow()`].
 #[derive(Clone, Debug)]
@@ -51,12 +60,18 @@ pub struct FollowOptions {
     pub trash: Option<PathBuf>,
     /// Sync files before they get their names, directories after, and the record.
     pub durable: bool,
+    /// By which name the server knows what is in place here.
+    pub name: HolderName,
+    /// A server to pass everything on through.
+    pub relay: Option<Relay>,
     /// Whether bodies may be compressed.
     pub compress: Option<Compression>,
     /// Largest body frame, in bytes.
     pub chunk_bytes: u64,
     /// Credit window, in bytes.
     pub window_bytes: u64,
+    /// A version is put in place, and nothing is followed.
+    frozen: Option<Frozen>,
 }
 
 impl FollowOptions {
@@ -72,11 +87,24 @@ impl FollowOptions {
             max_delete: None,
             trash: None,
             durable: false,
+            name: own_name(),
+            relay: None,
             compress: None,
             chunk_bytes: CHUNK_BYTES_DEFAULT,
             window_bytes: WINDOW_BYTES_DEFAULT,
+            frozen: None,
         }
     }
+
+    /// Whether the full state is needed in any case.
+    fn begins_anew(&self) -> bool {
+        self.relay.is_some() || self.frozen.is_some()
+    }
+}
+
+/// The name of this machine.
+fn own_name() -> HolderName {
+    HolderName::near(&std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default())
 }
 
 impl FollowOptions {
@@ -142,6 +170,15 @@ pub enum FollowEvent {
         path: RelPath,
         /// Why.
         reason: String,
+    },
+    /// A version is in place, and `current` leads to it.
+    Version {
+        /// What it is called.
+        label: String,
+        /// Digest of its manifest.
+        version: crate::digest::Digest,
+        /// Its number.
+        seq: u64,
     },
     /// Following is interrupted, and goes on later.
     Interrupted {

@@ -56,6 +56,11 @@ impl Place {
         Ok(Place { root, metadata: Metadata::default(), trash })
     }
 
+    /// A directory that is only read.
+    pub(super) fn of(directory: &Path) -> Result<Place, RootError> {
+        Ok(Place { root: Root::directory(directory, Links::Never)?, metadata: Metadata::default(), trash: None })
+    }
+
     pub(super) fn top(&self) -> Result<Dir, RootError> {
         self.root.open_dir(&RelPath::root())
     }
@@ -170,8 +175,20 @@ impl Place {
 
     /// Copies a file to where it is wanted too, if its content has the digest. Returns whether it has.
     pub(super) fn copy(&self, from: &RelPath, known: &Known, to: &RelPath, change: &Change) -> Result<bool, RootError> {
+        self.copy_from(self, from, known, to, change)
+    }
+
+    /// The same from another place.
+    pub(super) fn copy_from(
+        &self,
+        place: &Place,
+        from: &RelPath,
+        known: &Known,
+        to: &RelPath,
+        change: &Change,
+    ) -> Result<bool, RootError> {
         let ChangeContent::File { mtime, mode, digest, size } = change.content else { return Ok(false) };
-        let (mut source, stat) = self.root.open_file(from)?;
+        let (mut source, stat) = place.root.open_file(from)?;
         if !known.is(&stat) || stat.size != size {
             return Ok(false);
         }

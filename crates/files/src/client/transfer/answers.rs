@@ -32,6 +32,7 @@ impl Transfer {
                 Ok(())
             }
             Reply::Hello(_) | Reply::Following(_) | Reply::Changes(_) | Reply::Unknown => Ok(()),
+            Reply::Holders(_) | Reply::Published(_) => Ok(()),
             Reply::Push(_) | Reply::Credit(_) | Reply::Pushed(_) => Ok(()),
         }
     }

@@ -5,26 +5,31 @@
 
 mod bounded;
 mod changes;
+mod confirm;
 mod entry;
 mod fields;
 mod head;
+mod holders;
 mod page;
+mod publish;
 mod push;
 mod reply;
 mod request;
 
 pub use changes::{Change, ChangeContent, ChangesReply, FollowRequest, FollowState, FollowingReply};
+pub use confirm::{Confirm, ConfirmedFile};
 pub use entry::{EntryKind, ListEntry};
 pub use fields::{FollowLinks, LinkTarget, WirePath};
+pub use holders::{Have, Holder, HolderName, HoldersReply, HoldersRequest, HoldersWanted, KnownHolder};
 pub use page::PageWriter;
+pub use publish::{PublishRequest, PublishedReply};
 pub use push::{Expected, PushCredit, PushReply, PushRequest, PushedReply};
 pub use reply::{
     Base, Cancelled, DigestReply, DirStat, ErrorReply, FileAnswer, FileMetadata, FilesReply, HelloReply, LeavesReply,
     ListPage, Reply, VoidReply,
 };
 pub use request::{
-    Compression, Confirm, ConfirmedFile, DigestWish, FetchFile, FetchRequest, LeavesRequest, ListRequest, ListTarget,
-    Range, Request, Unless,
+    Compression, DigestWish, FetchFile, FetchRequest, LeavesRequest, ListRequest, ListTarget, Range, Request, Unless,
 };
 
 use bytes::Bytes;

@@ -8,12 +8,15 @@ use super::changes::{ChangesReply, FollowingReply};
 use super::entry::ListEntry;
 use super::fields::{check_leaf_bytes, check_stat, cut_reason};
 use super::head::Head;
+use super::holders::HoldersReply;
+use super::publish::PublishedReply;
 use super::push::{PushCredit, PushReply, PushedReply};
 use super::{check_size, frames, parse_error};
 use crate::digest::{Digest, LeafSize};
 #[cfg(doc)]
 use crate::limits::MODE_MAX;
-use crate::limits::{FEATURES_MAX, FETCH_FILES_MAX, LEAVES_MAX, LEAVES_PAGE_MAX, LIST_PAGE_ENTRIES_MAX};
+use crate::limits::{FEATURES_MAX, FETCH_FILES_MAX, LEAVES_MAX, LEAVES_PAGE_MAX, LIST_PAGE_ENTRIES_MAX, VIA_MAX};
+use crate::protocol::follow::ServerId;
 use crate::protocol::{ErrorCode, WireError};
 use crate::root::Timestamp;
 
@@ -54,6 +57,10 @@ pub enum Reply {
     Credit(PushCredit),
     /// A pushed file is in place.
     Pushed(PushedReply),
+    /// A version is published.
+    Published(PublishedReply),
+    /// Who has what.
+    Holders(HoldersReply),
     /// A request was ended early.
     Cancelled(Cancelled),
     /// A request failed.
@@ -78,6 +85,9 @@ pub struct HelloReply {
     /// Optional features.
     #[serde(default, deserialize_with = "at_most::<FEATURES_MAX, _, _>")]
     pub features: Vec<String>,
+    /// The servers that what this one has comes through, the first one first, itself last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<VIA_MAX, _, _>")]
+    pub via: Vec<ServerId>,
 }
 
 /// A page of a listing.
@@ -270,6 +280,8 @@ impl Reply {
             Self::Push(push) => json("push", push),
             Self::Credit(credit) => json("credit", credit),
             Self::Pushed(pushed) => json("pushed", pushed),
+            Self::Published(published) => json("published", published),
+            Self::Holders(holders) => json("holders", holders),
             Self::Cancelled(cancelled) => json("cancelled", cancelled),
             Self::Error(error) => json("error", error),
             Self::Unknown => Vec::new(),
@@ -315,6 +327,8 @@ impl Reply {
             "push" => Self::Push(parse::<PushReply>(json)?.check()?),
             "credit" => Self::Credit(parse(json)?),
             "pushed" => Self::Pushed(parse(json)?),
+            "published" => Self::Published(parse(json)?),
+            "holders" => Self::Holders(parse(json)?),
             "cancelled" => Self::Cancelled(parse(json)?),
             "error" => {
                 let error: ErrorReply = parse(json)?;

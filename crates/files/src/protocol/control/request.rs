@@ -6,8 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::bounded::Bounded;
 use super::changes::FollowRequest;
+use super::confirm::{Confirm, RawConfirm};
 use super::fields::{FollowLinks, WirePath, follows_none, required_path};
 use super::head::Head;
+use super::holders::{Have, HoldersRequest, RawHolders};
+use super::publish::{PublishRequest, RawPublish};
 use super::push::{PushRequest, RawPush};
 use super::{check_size, frames, parse_error};
 use crate::digest::Digest;
@@ -51,6 +54,12 @@ pub enum Request {
     Confirm(Confirm),
     /// Offers a file.
     Push(PushRequest),
+    /// Freezes what is below a path.
+    Publish(PublishRequest),
+    /// Says who has what.
+    Have(Have),
+    /// Asks who has what.
+    Holders(HoldersRequest),
 }
 
 /// "list".
@@ -215,29 +224,6 @@ pub struct LeavesRequest {
     pub count: u32,
 }
 
-/// "confirm".
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Confirm {
-    /// Id of the fetch.
-    pub id: u32,
-    /// Files that are in place.
-    pub files: Vec<ConfirmedFile>,
-}
-
-/// A file that the client has whole, verified and under its final name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ConfirmedFile {
-    /// Index in the fetch.
-    pub n: u32,
-    /// From the root.
-    #[serde(flatten)]
-    pub path: WirePath,
-    /// The verified digest; `None` if the client did not verify.
-    pub digest: Option<Digest>,
-    /// Synced to disk.
-    pub durable: bool,
-}
-
 #[derive(Serialize)]
 struct Tagged<'a, T> {
     op: &'static str,
@@ -276,6 +262,9 @@ impl Request {
             Self::Cancel { id } => json("cancel", &OnlyId { id: *id }),
             Self::Confirm(confirm) => json("confirm", confirm),
             Self::Push(push) => json("push", push),
+            Self::Publish(publish) => json("publish", publish),
+            Self::Have(have) => json("have", have),
+            Self::Holders(holders) => json("holders", holders),
         }
     }
 
@@ -306,6 +295,9 @@ impl Request {
             "cancel" => Ok(Self::Cancel { id: parse::<OnlyId>(json)?.id }),
             "confirm" => Ok(Self::Confirm(parse::<RawConfirm>(json)?.check()?)),
             "push" => Ok(Self::Push(parse::<RawPush>(json)?.check()?)),
+            "publish" => Ok(Self::Publish(parse::<RawPublish>(json)?.check()?)),
+            "have" => Ok(Self::Have(parse(json)?)),
+            "holders" => Ok(Self::Holders(parse::<RawHolders>(json)?.check()?)),
             _ => Err(WireError::unsupported("unknown `op`")),
         }
     }
@@ -455,33 +447,6 @@ impl RawLeaves {
     fn check(self) -> Result<LeavesRequest, WireError> {
         let path = required_path(self.path, self.path_b64)?;
         Ok(LeavesRequest { id: self.id, path, digest: self.digest, from: self.from, count: self.count })
-    }
-}
-
-#[derive(Deserialize)]
-struct RawConfirm {
-    id: u32,
-    files: Bounded<RawConfirmedFile, FETCH_FILES_MAX>,
-}
-
-#[derive(Deserialize)]
-struct RawConfirmedFile {
-    n: u32,
-    path: Option<String>,
-    path_b64: Option<String>,
-    digest: Option<Digest>,
-    #[serde(default)]
-    durable: bool,
-}
-
-impl RawConfirm {
-    fn check(self) -> Result<Confirm, WireError> {
-        let Bounded(files) = self.files;
-        let confirmed = |file: RawConfirmedFile| {
-            let path = required_path(file.path, file.path_b64)?;
-            Ok(ConfirmedFile { n: file.n, path, digest: file.digest, durable: file.durable })
-        };
-        Ok(Confirm { id: self.id, files: files.into_iter().map(confirmed).collect::<Result<_, WireError>>()? })
     }
 }
 

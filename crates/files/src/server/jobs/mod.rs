@@ -13,6 +13,7 @@ mod load;
 mod open;
 mod pool;
 mod prepare;
+mod publish;
 mod push;
 
 pub(super) use changes::{Changes, ChangesBody, ChangesTold, PageForm, ReadPiece, is_full};
@@ -24,6 +25,7 @@ pub(super) use load::{Load, LoadHow, Loaded};
 pub(super) use open::Open;
 pub(super) use pool::{Context, Done, Pool, Requester};
 pub(super) use prepare::{Prepare, Prepared};
+pub(super) use publish::Publish;
 pub(super) use push::{PushJob, PushTold, PushWrite};
 
 use super::Failure;
@@ -33,6 +35,7 @@ use super::open_file::OpenFile;
 use super::session::Slot;
 use super::snapshot::RootSnapshot;
 use crate::digest::Digest;
+use crate::protocol::control::PublishedReply;
 use bytes::Bytes;
 use list::Listing;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,6 +57,7 @@ pub(super) enum Job<F> {
     Changes(Changes),
     Piece(ReadPiece),
     Push(PushJob),
+    Publish(Publish),
 }
 
 /// The answer to a job.
@@ -75,6 +79,7 @@ pub(super) enum Answer<F> {
     Piece(Result<Bytes, Failure>),
     /// What became of a push.
     Push(PushTold),
+    Publish(Result<PublishedReply, Failure>),
 }
 
 /// State that the jobs of one request share.
@@ -146,6 +151,7 @@ impl Job<OpenFile> {
             Job::Changes(job) => job.start(pool, requester),
             Job::Push(job) => job.start(pool, requester),
             Job::Piece(job) => job.start(pool, requester, request),
+            Job::Publish(job) => job.start(pool, requester, request),
             Job::Open(job) => return job.start(pool, requester, request).map(Answer::Open),
         }
         None

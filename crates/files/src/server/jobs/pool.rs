@@ -15,6 +15,7 @@ use crate::server::quota::small_files::SmallFiles;
 use crate::server::session::Ticket;
 use crate::server::snapshot::{RootSnapshot, RootWatch};
 use crate::server::storage::Storage;
+use crate::server::versions::Versions;
 use crate::server::watch::Published;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -84,6 +85,8 @@ pub(in crate::server) struct Context {
     pub(in crate::server) hasher: Hasher,
     /// The catalogue, if the directory is watched.
     pub(in crate::server) published: Option<Arc<Published>>,
+    /// Versions of it, if any are kept.
+    pub(super) versions: Option<Arc<Versions>>,
     pub(super) small_files: Arc<SmallFiles>,
     pub(super) storage: Box<dyn Storage>,
     waker: Waker,
@@ -95,7 +98,7 @@ impl Pool {
         cache: DigestCache,
         small_files: Arc<SmallFiles>,
         storage: Box<dyn Storage>,
-        published: Option<Arc<Published>>,
+        (published, versions): (Option<Arc<Published>>, Option<Arc<Versions>>),
         waker: Waker,
     ) -> std::io::Result<(Pool, Receiver<Done>)> {
         let (sender, receiver) = channel();
@@ -119,7 +122,15 @@ impl Pool {
         };
         let copies_waker = waker.clone();
         let pool = Pool {
-            context: Arc::new(Context { root, hasher: Hasher::new(cache), published, small_files, storage, waker }),
+            context: Arc::new(Context {
+                root,
+                hasher: Hasher::new(cache),
+                published,
+                versions,
+                small_files,
+                storage,
+                waker,
+            }),
             // Where the system gives no threads, the start fails, and not the first request that needs one.
             files: BlockingPool::started(FILES)?,
             list: BlockingPool::started(LIST)?,

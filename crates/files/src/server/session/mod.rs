@@ -33,6 +33,7 @@ use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, PUSHES_MAX, REQUESTS_MAX};
 use crate::protocol::control::{Cancelled, FetchRequest, HelloReply, PushRequest, Reply, Request};
 use crate::protocol::data::DataHeader;
 use crate::protocol::envelope::client_of;
+use crate::protocol::follow::ServerId;
 use crate::protocol::plain::{PlainFollow as PlainFollowRequest, PlainRequest, error_frames};
 use crate::protocol::{ErrorCode, WireError};
 use bytes::Bytes;
@@ -45,7 +46,7 @@ use push::Pushes;
 use queries::Queries;
 use shared::Shared;
 use std::collections::VecDeque;
-use towpath_rules::Permissions;
+use towpath_rules::{Permissions, Verb};
 use towpath_sockets::Principal;
 
 /// The session of one client. `F` is an open file, cheap to clone.
@@ -65,6 +66,8 @@ pub(super) struct Session<F> {
     can_follow: bool,
     /// The server takes pushes.
     can_push: bool,
+    /// The client may publish versions.
+    may_publish: bool,
 }
 
 impl<F: Clone> Session<F> {
@@ -83,12 +86,13 @@ impl<F: Clone> Session<F> {
             pushes: Pushes::default(),
             can_follow: false,
             can_push: false,
+            may_publish: false,
         }
     }
 
-    /// The same of a server that watches its directory, if it does.
-    pub(super) fn following(self, can_follow: bool) -> Session<F> {
-        Session { can_follow, ..self }
+    /// The same of a server that watches its directory, if it does, and whether this client may publish versions of it.
+    pub(super) fn following(self, can_follow: bool, may_publish: bool) -> Session<F> {
+        Session { can_follow, may_publish, ..self }
     }
 
     /// The same of a server that takes pushes, if it does.
@@ -117,6 +121,22 @@ impl<F: Clone> Session<F> {
         self.plain_follow.is_some() || self.follows.requests().next().is_some()
     }
 
+    fn may_publish(&self, path: &[u8]) -> bool {
+        let permissions = &self.shared.permissions;
+        if permissions.is_unrestricted() { self.may_publish } else { permissions.check(Verb::Publish, path) }
+    }
+
+    /// Says what this server is.
+    pub(super) fn hello(&mut self, envelope: &Envelope, via: Vec<ServerId>) {
+        let hello = hello(self.can_follow, self.can_push, via);
+        self.shared.reply(envelope, &Reply::Hello(hello));
+    }
+
+    /// Answers an action.
+    pub(super) fn reply(&mut self, envelope: &Envelope, reply: &Reply) {
+        self.shared.reply(envelope, reply);
+    }
+
     /// The client's identity.
     pub(super) fn principal(&self) -> &Principal {
         &self.principal
@@ -133,10 +153,12 @@ impl<F: Clone> Session<F> {
         };
         let credit = self.shared.credits.of(&envelope);
         match request {
-            Request::Hello => self.shared.reply(&envelope, &Reply::Hello(hello(self.can_follow, self.can_push))),
+            Request::Hello => self.shared.actions.push_back(Action::Hello(envelope)),
             Request::Credit { bytes } => credit.add(bytes),
             Request::Cancel { id } => self.cancel(&envelope, id),
             Request::Confirm(confirm) => self.shared.actions.push_back(Action::Log(LogEvent::Confirmed(confirm))),
+            Request::Have(have) => self.shared.actions.push_back(Action::Have(have.holders)),
+            Request::Holders(request) => self.shared.actions.push_back(Action::Holders(envelope, request)),
             Request::More { id } if self.follows.more(&envelope, id, &mut self.shared) => {}
             Request::More { id } => self.queries.more(&envelope, id, &mut self.shared),
             Request::Follow(request) => {
@@ -158,6 +180,14 @@ impl<F: Clone> Session<F> {
                 }
             }
             Request::Push(request) => self.push(envelope, request),
+            Request::Publish(request) if !self.may_publish(request.path.as_bytes()) => {
+                self.shared.error(&envelope, Some(request.id), Queries::may_not_publish());
+            }
+            Request::Publish(publish) => {
+                if let Some(ticket) = self.admit(&envelope, publish.id) {
+                    self.queries.publish(ticket, envelope, publish, &mut self.shared);
+                }
+            }
             Request::Fetch(request) => self.fetch(envelope, request, credit),
         }
     }
@@ -235,6 +265,7 @@ impl<F: Clone> Session<F> {
                 self.with_fetch(ticket, |fetch, shared| fetch.loaded(slot, result, shared));
             }
             Answer::List(result) => self.queries.listed(ticket, result, &mut self.shared),
+            Answer::Publish(result) => self.queries.published(ticket, result, &mut self.shared),
             Answer::Leaves(result) => self.queries.found_leaves(ticket, result, &mut self.shared),
             Answer::Changes(result) => {
                 let shared = &mut self.shared;
@@ -435,9 +466,9 @@ impl<F: Clone> Session<F> {
     }
 }
 
-fn hello(can_follow: bool, can_push: bool) -> HelloReply {
-    let optional = can_follow.then_some("follow").into_iter().chain(can_push.then_some("push"));
-    let features = ["zstd", "leaves", "holes"].into_iter().chain(optional);
+fn hello(can_follow: bool, can_push: bool, via: Vec<ServerId>) -> HelloReply {
+    let of_follows = can_follow.then_some(["follow", "have"]).into_iter().flatten();
+    let features = ["zstd", "leaves", "holes"].into_iter().chain(of_follows).chain(can_push.then_some("push"));
     HelloReply {
         protocol: 1,
         software: concat!("towpath ", env!("CARGO_PKG_VERSION")).into(),
@@ -445,5 +476,6 @@ fn hello(can_follow: bool, can_push: bool) -> HelloReply {
         fetch_files_max: FETCH_FILES_MAX.try_into().unwrap_or(u32::MAX),
         requests_max: REQUESTS_MAX.try_into().unwrap_or(u32::MAX),
         features: features.map(String::from).collect(),
+        via,
     }
 }

@@ -3,10 +3,12 @@
 use super::shared::Shared;
 use super::{Action, Envelope, LogEvent, Ticket};
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{LeavesRequest, ListRequest, ListTarget, Reply, WirePath};
+use crate::protocol::control::{
+    LeavesRequest, ListRequest, ListTarget, PublishRequest, PublishedReply, Reply, WirePath,
+};
 use crate::protocol::envelope::client_of;
 use crate::server::Failure;
-use crate::server::jobs::{Job, Leaves, LeavesAnswer, List, Page};
+use crate::server::jobs::{Job, Leaves, LeavesAnswer, List, Page, Publish};
 use crate::server::limits::{PAGE_BYTES_EXPECTED, PAGES_AHEAD_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
 use std::collections::VecDeque;
 
@@ -78,6 +80,40 @@ impl Queries {
         let path = request.path.clone();
         self.open.push(Query { id: request.id, ticket, envelope, path, pages: None });
         shared.start(ticket, Job::Leaves(Leaves { request }));
+    }
+
+    pub(super) fn publish<F>(
+        &mut self,
+        ticket: Ticket,
+        envelope: Envelope,
+        request: PublishRequest,
+        shared: &mut Shared<F>,
+    ) {
+        let path = request.path.clone();
+        self.open.push(Query { id: request.id, ticket, envelope, path, pages: None });
+        shared.start(ticket, Job::Publish(Publish { request }));
+    }
+
+    pub(super) fn published<F>(
+        &mut self,
+        ticket: Ticket,
+        result: Result<PublishedReply, Failure>,
+        shared: &mut Shared<F>,
+    ) {
+        let Some(at) = self.open.iter().position(|query| query.ticket == ticket) else { return };
+        let query = self.open.swap_remove(at);
+        match result {
+            Ok(reply) => shared.reply(&query.envelope, &Reply::Published(PublishedReply { id: query.id, ..reply })),
+            Err(failure) => query.refuse(failure, shared),
+        }
+        shared.actions.push_back(Action::Release { ticket, take_back: false });
+    }
+
+    /// The error for somebody who may not publish.
+    pub(super) fn may_not_publish() -> Failure {
+        let message = "versions are published by who has logged in, or over ipc by the server's user; \
+            and only a server with --watch and --state keeps any (tow serve --accept-publish lets everybody)";
+        Failure::new(ErrorCode::Denied, message)
     }
 
     /// Requests another page of a listing.

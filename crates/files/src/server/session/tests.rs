@@ -220,7 +220,7 @@ impl Simulation {
                         self.session.taken_back(ticket, taken);
                     }
                 }
-                Action::Log(_) => {}
+                Action::Log(_) | Action::Have(_) | Action::Holders(..) | Action::Hello(_) => {}
                 Action::Start(ticket, job) => {
                     if let Job::Prepare(Prepare { request, .. }) = &job {
                         self.tickets.insert(ticket, request.id);
@@ -291,7 +291,7 @@ impl Simulation {
                 let reply = LeavesReply { id: request.id, from: 0, count: 0, total: 0 };
                 Answer::Leaves(Ok(LeavesAnswer { reply, attachment: Bytes::new() }))
             }
-            Job::Changes(_) | Job::Piece(_) | Job::Push(_) => return,
+            Job::Changes(_) | Job::Piece(_) | Job::Push(_) | Job::Publish(_) => return,
             Job::Open(_) => Answer::Open(Ok((FakeFile { kind: Kind::Large, size: 1000 }, 1000))),
         };
         self.session.finish(ticket, answer);

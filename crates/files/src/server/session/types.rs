@@ -1,7 +1,7 @@
 //! Types that go into and come out of a session.
 
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{Confirm, WirePath};
+use crate::protocol::control::{Confirm, Holder, HoldersRequest, WirePath};
 use crate::server::Failure;
 use crate::server::jobs::Job;
 use bytes::Bytes;
@@ -26,6 +26,12 @@ pub(in crate::server) enum Action<F> {
     Release { ticket: Ticket, take_back: bool },
     /// Log something for the operator.
     Log(LogEvent),
+    /// Note what holders have.
+    Have(Vec<Holder>),
+    /// Tell who has what, by [`Session::reply`](super::Session::reply).
+    Holders(Envelope, HoldersRequest),
+    /// Tell what this server is, by [`Session::reply`](super::Session::reply).
+    Hello(Envelope),
 }
 
 /// An event for the operator.

@@ -3,6 +3,7 @@
 mod admission;
 mod fetch;
 mod handle;
+mod holding;
 mod list;
 mod opening;
 mod plain;

@@ -347,7 +347,7 @@ fn with_mode(content: Option<(Content, bool)>, mode: u32) -> Option<(Content, bo
 }
 
 /// Opens a directory, through no link.
-pub(super) fn open(root: &Root, path: &RelPath) -> Result<Dir, RootError> {
+pub(in crate::server) fn open(root: &Root, path: &RelPath) -> Result<Dir, RootError> {
     let top = root.open_dir(&RelPath::root())?;
     path.names().try_fold(top, |dir, name| dir.open_dir(name))
 }

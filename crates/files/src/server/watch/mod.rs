@@ -11,6 +11,7 @@ mod look;
 mod published;
 mod state;
 
+pub(super) use look::open as open_below;
 pub(super) use published::Published;
 #[cfg(fuzzing)]
 pub use state::fuzz_body as fuzz_catalogue;

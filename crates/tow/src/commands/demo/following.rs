@@ -1,4 +1,4 @@
-//! Second part of the demo: a directory that three followers keep copies of, while one of them is killed.
+//! Second part of the demo: a directory that three followers keep copies of, one behind a relay, while one of them is killed; and a version of it.
 
 use super::running::{Processes, Running};
 use super::this_program;
@@ -19,25 +19,35 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Publishes a directory in `folder`, and follows it.
 pub fn run(processes: &Processes, folder: &Path) -> Result<(), Failure> {
     let source = folder.join("published");
-    let copies: Vec<_> = (1..=FOLLOWERS).map(|number| folder.join(format!("copy-{number}"))).collect();
+    let mut copies: Vec<_> = (1..FOLLOWERS).map(|number| folder.join(format!("copy-{number}"))).collect();
+    let (relayed, behind, versions) = (folder.join("relay"), folder.join("behind"), folder.join("versions"));
+    let socket = |name: &str| format!("ipc://{}", folder.join(name).display());
     std::fs::create_dir(&source).map_err(Failure::failed)?;
     for index in 0..FILES {
         write(&source.join(format!("{index}.txt")), &vec![b'a' + (index % 26) as u8; 10 * index])?;
     }
     print_line(format_args!(
-        "1. tow serve --watch {}, with {FILES} files, and {FOLLOWERS} times tow follow",
+        "1. tow serve --watch {}, with {FILES} files, and {FOLLOWERS} times tow follow, one behind a relay",
         source.display()
     ))?;
     let mut server = this_program()?;
-    server.arg("serve").arg(&source).args(["--watch", "--bind", "tcp://127.0.0.1:0"]);
-    let (_server, endpoint) = processes.start_listening(&mut server)?;
-    let start = |copy: &Path| -> Result<Running, Failure> {
+    server.arg("serve").arg(&source).args(["--watch", "--bind", "tcp://127.0.0.1:0", "--bind", &socket("server.sock")]);
+    let (_server, endpoint) = processes.start_listening(server.arg("--state").arg(folder.join("state")))?;
+    let follow = |endpoint: &str, copy: &Path, options: &[&str]| -> Result<Running, Failure> {
         let mut follower = this_program()?;
-        follower.arg("follow").arg(format!("{endpoint}/")).arg(copy).arg("--mirror").stdout(Stdio::null());
-        processes.start(&mut follower)
+        follower.arg("follow").arg(format!("{endpoint}/")).arg(copy).args(options);
+        processes.start(follower.stdout(Stdio::null()).stderr(Stdio::null()))
     };
+    let start = |copy: &Path| follow(&endpoint, copy, &["--mirror"]);
     let begun = Instant::now();
+    let _relay = follow(&endpoint, &relayed, &["--mirror", "--serve", &socket("relay.sock")])?;
     let mut followers = copies.iter().map(|copy| start(copy)).collect::<Result<Vec<_>, _>>()?;
+    while !folder.join("relay.sock").exists() && begun.elapsed() < COPIES_MAX {
+        processes.check()?;
+        std::thread::sleep(LOOK);
+    }
+    let _behind = follow(&format!("{}:", socket("relay.sock")), &behind, &["--mirror"])?;
+    copies.extend([behind, relayed]);
     wait_same(processes, &source, &copies)?;
     print_line(format_args!("   all copies are the same after {:.0} ms", millis(begun)))?;
 
@@ -66,6 +76,19 @@ pub fn run(processes: &Processes, folder: &Path) -> Result<(), Failure> {
         wait_same(processes, &source, &copies)?;
         print_line(format_args!("   started again, its copy is the same as the others after {:.0} ms", millis(begun)))?;
     }
+    print_line("4. tow publish freezes it as version v1, for tow follow --versions")?;
+    let _versions = follow(&endpoint, &versions, &["--versions", "--name", "demo"])?;
+    let begun = Instant::now();
+    let mut publish = this_program()?;
+    publish.arg("publish").arg(format!("{}:/", socket("server.sock"))).arg("v1").stdout(Stdio::null());
+    if !processes.start(&mut publish)?.finish()? {
+        return Err(Failure::failed("the version could not be published"));
+    }
+    wait_same(processes, &source, &[versions.join("current")])?;
+    print_line(format_args!(
+        "   in place as a whole, with the same content as all copies, after {:.0} ms",
+        millis(begun)
+    ))?;
     Ok(())
 }
 

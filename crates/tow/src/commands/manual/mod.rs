@@ -16,6 +16,8 @@ const SECTIONS: &[(&str, &str)] = &[
     ("tow-get", include_str!("get.roff")),
     ("tow-follow", include_str!("follow.roff")),
     ("tow-push", include_str!("push.roff")),
+    ("tow-publish", include_str!("publish.roff")),
+    ("tow-versions", include_str!("versions.roff")),
     ("tow-broker", include_str!("broker.roff")),
     ("tow-work", include_str!("work.roff")),
     ("tow-call", include_str!("call.roff")),

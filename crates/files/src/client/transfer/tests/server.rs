@@ -138,6 +138,7 @@ impl SimServer {
                 Vec::new()
             }
             Request::Hello | Request::Follow(_) | Request::Push(_) => Vec::new(),
+            Request::Have(_) | Request::Holders(_) | Request::Publish(_) => Vec::new(),
         }
     }
 

@@ -1,0 +1,153 @@
+//! What a follower says of itself, and what a relay passes on.
+
+use super::super::get::GetError;
+use super::super::transfer::TransferError;
+use super::FollowOptions;
+use super::pages::Placed;
+use super::place::Place;
+use crate::catalogue::{Content, Entry, Identity};
+use crate::limits::HAVE_HOLDERS_MAX;
+use crate::protocol::control::{ChangeContent, Have, HelloReply, Holder, HolderName, Request};
+use crate::protocol::follow::Cursor;
+use crate::relay::{Passed, Relay};
+use std::time::{Duration, Instant};
+
+/// Time between two messages about what is in place.
+const SAID_EVERY: Duration = Duration::from_secs(1);
+/// Time after which it is said again though nothing has changed.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
+/// Time between a relay's questions about which servers the files come through.
+const VIA_EVERY: Duration = Duration::from_secs(2);
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Report {
+    name: HolderName,
+    durable: bool,
+    /// Everything up to it is in place.
+    at: Option<Cursor>,
+    /// What was said last on this connection, and when.
+    said: Option<Cursor>,
+    said_at: Option<Instant>,
+    /// The server wants to know.
+    is_wanted: bool,
+    asked_at: Option<Instant>,
+    /// What is followed is a version, of which others speak.
+    is_silent: bool,
+    relay: Option<Relay>,
+    /// What came since the last cursor of which everything was in place, for the relay.
+    passed: Vec<Placed>,
+    is_full: bool,
+}
+
+impl Report {
+    pub(super) fn new(options: &FollowOptions) -> Report {
+        Report {
+            name: options.name.clone(),
+            durable: options.durable,
+            at: None,
+            said: None,
+            said_at: None,
+            is_wanted: false,
+            asked_at: None,
+            is_silent: options.frozen.is_some(),
+            relay: options.relay.clone(),
+            passed: Vec::new(),
+            is_full: false,
+        }
+    }
+
+    /// There is a new connection.
+    pub(super) fn connected(&mut self) {
+        (self.said, self.is_wanted, self.asked_at) = (None, false, None);
+        if let Some(relay) = &self.relay {
+            relay.say_again();
+        }
+    }
+
+    /// The server says what it is.
+    pub(super) fn hello(&mut self, hello: &HelloReply) -> Result<(), GetError> {
+        self.is_wanted = !self.is_silent && hello.features.iter().any(|feature| feature == "have");
+        match &self.relay {
+            Some(relay) => {
+                relay.comes_through(&hello.via).map_err(|error| TransferError::unmet(error.to_string()).into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The follow begins, or begins again.
+    pub(super) fn following(&mut self, is_full: bool) {
+        if is_full {
+            self.is_full = true;
+            self.passed.clear();
+        }
+    }
+
+    /// A page came.
+    pub(super) fn page(&mut self, changes: &[Placed]) {
+        if self.relay.is_some() {
+            self.passed.extend_from_slice(changes);
+        }
+    }
+
+    /// Everything up to a cursor is in place: it is passed on.
+    pub(super) fn in_place(&mut self, cursor: Cursor, place: &Place) -> Result<(), GetError> {
+        self.at = Some(cursor);
+        let Some(relay) = &self.relay else { return Ok(()) };
+        let entries = self.passed.drain(..).filter_map(|placed| passed(placed, place)).collect();
+        let passed = match std::mem::take(&mut self.is_full) {
+            true => relay.reset(cursor, entries),
+            false => relay.advance(cursor, entries),
+        };
+        passed.map_err(|error| TransferError::unmet(error.to_string()).into())
+    }
+
+    /// When there is something to say.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let next = |after: Option<Instant>, pause| after.map_or_else(Instant::now, |after| after + pause);
+        let has_news = self.at != self.said || self.relay.as_ref().is_some_and(Relay::has_said);
+        let pause = if has_news { SAID_EVERY } else { SAID_AGAIN };
+        let say = (self.is_wanted && self.at.is_some()).then(|| next(self.said_at, pause));
+        let ask = match self.asked_at {
+            None => Some(Instant::now()),
+            // Children say something at any time.
+            Some(asked) => self.relay.is_some().then_some(asked + SAID_EVERY.min(VIA_EVERY)),
+        };
+        [say, ask].into_iter().flatten().min()
+    }
+
+    /// What is to be said now.
+    pub(super) fn next_request(&mut self, now: Instant) -> Option<Request> {
+        if self.asked_at.is_none_or(|asked| self.relay.is_some() && asked + VIA_EVERY <= now) {
+            self.asked_at = Some(now);
+            return Some(Request::Hello);
+        }
+        let has_news = self.at != self.said || self.relay.as_ref().is_some_and(Relay::has_said);
+        let pause = if has_news { SAID_EVERY } else { SAID_AGAIN };
+        let cursor = self.at.filter(|_| self.is_wanted)?;
+        if self.said_at.is_some_and(|said| said + pause > now) {
+            return None;
+        }
+        (self.said, self.said_at) = (self.at, Some(now));
+        let own = Holder { name: self.name.clone(), cursor, durable: self.durable, version: None };
+        let behind = self.relay.as_ref().map(|relay| relay.take_said(HAVE_HOLDERS_MAX - 1)).unwrap_or_default();
+        Some(Request::Have(Have { holders: [own].into_iter().chain(behind).collect() }))
+    }
+}
+
+/// A change as a relay's catalogue has it.
+fn passed(placed: Placed, place: &Place) -> Option<Passed> {
+    let Placed { remote, local, change } = placed;
+    let content = match change.content {
+        ChangeContent::File { size, mtime: modified, mode, digest } => Content::File { size, modified, mode, digest },
+        ChangeContent::Dir { mode } => Content::Dir { mode },
+        ChangeContent::Link { target, mtime: modified } => {
+            Content::Link { target: target.into_bytes().into(), modified }
+        }
+        ChangeContent::Gone => Content::Gone,
+    };
+    let stat = place.stat(&local).ok().flatten();
+    let identity = stat.map(|stat| Identity::of(&stat, true)).unwrap_or_default();
+    Some((remote.as_bytes().into(), Entry { seq: change.seq, content, identity }))
+}

@@ -1,0 +1,319 @@
+//! Follows versions: puts the newest one in place beside the old one, and then switches a link.
+
+use super::super::assembler::Inbound;
+use super::super::connection::{Connection, ConnectionEvent};
+use super::super::get::{Destination, GetError, GetOptions, get};
+use super::super::transfer::{Source, TransferError};
+use super::driver::Driver;
+use super::exclude::Excludes;
+use super::frozen::Frozen;
+use super::pages::FOLLOW_ID;
+use super::version_list::{Version, VersionList};
+use super::{FollowEnd, FollowEvent, FollowOptions, PAUSE};
+use crate::client::names::follow_name;
+use crate::digest::Digest;
+use crate::limits::MANIFEST_BYTES_MAX;
+use crate::path::RelPath;
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{Change, Have, Holder, Reply, Request, request_id};
+use crate::protocol::manifest::{MANIFEST, TREE, VERSIONS, decode};
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use towpath_blocking::CancelToken;
+
+/// The link that leads to the newest version.
+const CURRENT: &str = "current";
+/// Digits of the digest in the name of a version's directory: labels may come again, for something else.
+const DIGITS: usize = 12;
+/// Time after which it is said again what is in place.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
+const POLL_MAX: Duration = Duration::from_secs(1);
+
+/// Follows the versions of a server; blocks until the newest is in place with [`FollowOptions::once`], otherwise until it is cancelled.
+///
+/// # Errors
+/// As of [`follow()`](super::follow).
+pub fn follow_versions(
+    options: &FollowOptions,
+    tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
+    cancel: &CancelToken,
+) -> Result<FollowEnd, GetError> {
+    let refused =
+        |error: io::Error| GetError::Destination { path: options.destination.clone(), reason: error.to_string() };
+    std::fs::create_dir_all(&options.destination).map_err(refused)?;
+    let mut follower = Versions {
+        options,
+        connection: Connection::open(&options.connect, cancel)?,
+        list: VersionList::new()?,
+        is_connected: false,
+        is_wanted: false,
+        installed: None,
+        said_at: None,
+        retry_at: None,
+    };
+    let outcome = follower.run(tell, cancel);
+    follower.connection.close();
+    outcome
+}
+
+struct Versions<'a> {
+    options: &'a FollowOptions,
+    connection: Connection,
+    list: VersionList,
+    is_connected: bool,
+    /// All versions are known, and the newest isn't in place.
+    is_wanted: bool,
+    installed: Option<Digest>,
+    said_at: Option<Instant>,
+    retry_at: Option<Instant>,
+}
+
+impl Versions<'_> {
+    fn run(
+        &mut self,
+        tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
+        cancel: &CancelToken,
+    ) -> Result<FollowEnd, GetError> {
+        let (begun, mut was_connected, mut last_reason) = (Instant::now(), false, "no answer".to_owned());
+        loop {
+            if cancel.is_cancelled() {
+                return Err(TransferError::Cancelled.into());
+            }
+            if !was_connected && begun.elapsed() > self.options.connect.connect_timeout {
+                let endpoint = self.options.connect.endpoint.to_string();
+                return Err(GetError::Connect { endpoint, reason: last_reason });
+            }
+            self.connection.poll(POLL_MAX)?;
+            while let Some(event) = self.connection.next() {
+                match event {
+                    ConnectionEvent::Connected => {
+                        (was_connected, self.is_connected, self.said_at) = (true, true, None);
+                        self.ask();
+                    }
+                    ConnectionEvent::Lost { reason } => {
+                        self.is_connected = false;
+                        self.list.lost();
+                        tell(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
+                    }
+                    ConnectionEvent::Failed { reason } => last_reason = reason,
+                    ConnectionEvent::Refused { reason, refusal } => {
+                        return Err(self.options.connect.refused(reason, refusal));
+                    }
+                    ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
+                    ConnectionEvent::Inbound(Inbound::Control { json, .. }) if request_id(&json) == Some(FOLLOW_ID) => {
+                        self.is_wanted = self.list.reply(&json)?;
+                        if !matches!(Reply::decode(&json), Ok(Reply::Following(_))) {
+                            self.ask();
+                        }
+                    }
+                    ConnectionEvent::Arriving | ConnectionEvent::FileSent { .. } | ConnectionEvent::Inbound(_) => {}
+                }
+            }
+            if self.retry_at.take_if(|at| *at <= Instant::now()).is_some() {
+                self.is_wanted = true;
+            }
+            if std::mem::take(&mut self.is_wanted)
+                && let Some(end) = self.newest(tell, cancel)?
+            {
+                return Ok(end);
+            }
+            self.say();
+        }
+    }
+
+    fn ask(&mut self) {
+        if let Some(request) = self.list.next_request() {
+            self.connection.send(&request);
+        }
+    }
+
+    /// Puts the newest version in place. The end, if that is wanted then.
+    fn newest(
+        &mut self,
+        tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
+        cancel: &CancelToken,
+    ) -> Result<Option<FollowEnd>, GetError> {
+        let Some(version) = self.list.newest().cloned() else {
+            if self.options.once {
+                let message = "no version is published".to_owned();
+                return Err(TransferError::Unmet { code: ErrorCode::NotFound, message }.into());
+            }
+            return Ok(None);
+        };
+        if self.installed == Some(version.digest) {
+            return Ok(None);
+        }
+        match install(self.options, &version, tell, cancel) {
+            Ok(FollowEnd::UpToDate) => {
+                (self.installed, self.said_at) = (Some(version.digest), None);
+                let Version { label, digest, seq, .. } = version;
+                tell(FollowEvent::Version { label, version: digest, seq })?;
+                self.say();
+                Ok(self.options.once.then_some(FollowEnd::UpToDate))
+            }
+            Ok(end) if self.options.once => Ok(Some(end)),
+            Err(error) if self.options.once || matches!(error, GetError::Transfer(TransferError::Cancelled)) => {
+                Err(error)
+            }
+            outcome => {
+                let reason = outcome
+                    .map_or_else(|error| error.to_string(), |_| "something could not be put in place".to_owned());
+                let reason = format!("version {}: {reason}; trying again in {} s", version.label, PAUSE.as_secs());
+                tell(FollowEvent::Interrupted { reason })?;
+                self.retry_at = Some(Instant::now() + PAUSE);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Says which version is in place.
+    fn say(&mut self) {
+        let (Some(version), Some(cursor)) = (self.installed, self.list.cursor) else { return };
+        if !self.is_connected || self.said_at.is_some_and(|said| said.elapsed() < SAID_AGAIN) {
+            return;
+        }
+        let FollowOptions { name, durable, .. } = self.options;
+        let holder = Holder { name: name.clone(), cursor, durable: *durable, version: Some(version) };
+        self.connection.send(&Request::Have(Have { holders: vec![holder] }));
+        self.said_at = Some(Instant::now());
+    }
+}
+
+/// Puts a version in place, and switches the link to it.
+fn install(
+    options: &FollowOptions,
+    version: &Version,
+    tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
+    cancel: &CancelToken,
+) -> Result<FollowEnd, GetError> {
+    let destination = &options.destination;
+    let refused = |error: io::Error| GetError::Destination { path: destination.clone(), reason: error.to_string() };
+    let digits: String = version.digest.to_string().chars().take(DIGITS).collect();
+    let name = format!("{}.{digits}", version.label);
+    let whole = destination.join(&name);
+    let new = if whole.is_dir() { whole.clone() } else { destination.join(format!(".{name}.new")) };
+    let entries = manifest(options, version, cancel)?;
+    let before = std::fs::read_link(destination.join(CURRENT)).ok();
+    let seed = before.as_ref().and_then(|before| Some((destination.join(before), source_of(before)?)));
+    let mut inner = options.clone();
+    inner.source = Source::Path(tree(&version.label)?);
+    inner.destination = new.clone();
+    (inner.once, inner.mirror, inner.max_delete) = (true, true, Some(u64::MAX));
+    (inner.relay, inner.trash, inner.exclude) = (None, None, Excludes::default());
+    inner.frozen = Some(Frozen::new(version.digest, entries, seed));
+    let quiet = &mut |event: FollowEvent| match event {
+        FollowEvent::Failed { .. } | FollowEvent::Interrupted { .. } | FollowEvent::Warning(_) => tell(event),
+        _ => Ok(()),
+    };
+    let end = Driver::run(&inner, quiet, cancel, &mut false)?;
+    if end != FollowEnd::UpToDate {
+        return Ok(end);
+    }
+    if new != whole {
+        std::fs::rename(&new, &whole).map_err(refused)?;
+    }
+    if before.as_deref() != Some(Path::new(&name)) {
+        let link = destination.join(format!(".{CURRENT}.new"));
+        match std::fs::remove_file(&link) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(refused(error)),
+            _ => {}
+        }
+        std::os::unix::fs::symlink(&name, &link).map_err(refused)?;
+        std::fs::rename(&link, destination.join(CURRENT)).map_err(refused)?;
+    }
+    if options.durable {
+        std::fs::File::open(destination).and_then(|dir| dir.sync_all()).map_err(refused)?;
+    }
+    remove_old(destination, &[Some(Path::new(&name)), before.as_deref()]);
+    Ok(end)
+}
+
+/// Where the files of a version are on the server.
+fn tree(label: &str) -> Result<RelPath, TransferError> {
+    RelPath::new(format!("{VERSIONS}/{label}/{TREE}")).map_err(|error| TransferError::unmet(error.to_string()))
+}
+
+/// What was followed to get the version in a directory of this name.
+fn source_of(name: &Path) -> Option<Source> {
+    let name = name.to_str()?;
+    let (label, digits) = name.strip_suffix(".new").unwrap_or(name).rsplit_once('.')?;
+    let is_hex = digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then(|| tree(label.strip_prefix('.').unwrap_or(label)).ok().map(Source::Path)).flatten()
+}
+
+/// Gets and checks the manifest of a version. Its paths are those on the server.
+fn manifest(options: &FollowOptions, version: &Version, cancel: &CancelToken) -> Result<Vec<Change>, GetError> {
+    #[derive(Clone, Default)]
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
+    impl Write for Buffer {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let wrong = |why: String| GetError::Transfer(TransferError::Protocol(format!("version {}: {why}", version.label)));
+    if version.manifest_bytes > MANIFEST_BYTES_MAX {
+        return Err(wrong(format!("a manifest of more than {MANIFEST_BYTES_MAX} bytes")));
+    }
+    let buffer = Buffer::default();
+    let path = RelPath::new(format!("{VERSIONS}/{}/{MANIFEST}", version.label));
+    let path = path.map_err(|error| wrong(error.to_string()))?;
+    let mut fetch = GetOptions::new(options.connect.endpoint.clone(), Source::Path(path));
+    fetch.connect = options.connect.clone();
+    fetch.destination = Destination::Writer(Box::new(buffer.clone()));
+    fetch.max_bytes = Some(version.manifest_bytes);
+    get(fetch, &mut |_| {}, cancel)?;
+    let bytes = std::mem::take(&mut *buffer.0.lock().unwrap_or_else(PoisonError::into_inner));
+    if Digest::of(&bytes) != version.digest {
+        return Err(wrong("its manifest has another digest".to_owned()));
+    }
+    let base = tree(&version.label)?;
+    let mut entries = decode(&bytes).map_err(|error| wrong(error.to_string()))?;
+    for entry in &mut entries {
+        let path = [base.as_bytes(), b"/", entry.path.as_bytes()].concat();
+        let path = RelPath::new(path).map_err(|error| wrong(error.to_string()))?;
+        entry.path = (&path).into();
+    }
+    Ok(entries)
+}
+
+/// Removes versions that were put in place before, as far as their records show that they were.
+fn remove_old(destination: &Path, kept: &[Option<&Path>]) {
+    for entry in std::fs::read_dir(destination).into_iter().flatten().flatten() {
+        let name = PathBuf::from(entry.file_name());
+        let Some(source) = source_of(&name).filter(|_| !kept.contains(&Some(&*name))) else { continue };
+        let path = entry.path();
+        if !path.join(OsStr::from_bytes(&follow_name(&source, &Excludes::default()))).is_file() {
+            continue;
+        }
+        if let Err(error) = std::fs::remove_dir_all(&path) {
+            tracing::warn!(path = %path.display(), %error, "an old version can't be removed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_versions_are_taken_for_such() {
+        let label = |name: &str| match source_of(Path::new(name)) {
+            Some(Source::Path(path)) => Some(path.to_string()),
+            _ => None,
+        };
+        assert_eq!(label("v1.0.0123456789ab").as_deref(), Some(".tow-versions/v1.0/tree"));
+        assert_eq!(label(".v1.0123456789ab.new").as_deref(), Some(".tow-versions/v1/tree"));
+        for other in ["v1", "current", "v1.0123456789", "v1.0123456789zz", "0123456789ab"] {
+            assert_eq!(label(other), None, "{other}");
+        }
+    }
+}

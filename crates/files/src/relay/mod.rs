@@ -1,0 +1,93 @@
+//! What a server that passes on another server's files shares with the follower that brings them.
+//!
+//! The follower puts into the server's catalogue what is in place and verified, with the numbers of the server where it comes from. So
+//! somebody who follows the one can go on at the other.
+
+mod holders;
+mod via;
+
+pub use holders::Holders;
+pub use via::{Via, ViaError};
+
+use crate::catalogue::{Catalogue, Entry, TooManyPaths};
+use crate::protocol::control::Holder;
+use crate::protocol::follow::{Cursor, ServerId};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+type Change = dyn Fn(&mut dyn FnMut(&mut Catalogue)) + Send + Sync;
+
+/// A path and what is there.
+pub type Passed = (Arc<[u8]>, Entry);
+
+/// The relaying server, for the follower that brings what it has.
+#[derive(Clone)]
+pub struct Relay {
+    change: Arc<Change>,
+    via: Arc<Via>,
+    holders: Arc<Mutex<Holders>>,
+}
+
+impl Relay {
+    /// A relay; `change` changes its server's catalogue, and tells its followers.
+    pub fn new(
+        change: impl Fn(&mut dyn FnMut(&mut Catalogue)) + Send + Sync + 'static,
+        via: Arc<Via>,
+        holders: Arc<Mutex<Holders>>,
+    ) -> Relay {
+        lock(&holders).pass_on();
+        Relay { change: Arc::new(change), via, holders }
+    }
+
+    /// All that there is at a cursor: nothing is known of what there was before.
+    ///
+    /// # Errors
+    /// It is more than a server may have.
+    pub fn reset(&self, cursor: Cursor, entries: Vec<Passed>) -> Result<(), TooManyPaths> {
+        let (mut entries, mut result) = (Some(entries), Ok(()));
+        (self.change)(&mut |catalogue| result = catalogue.reset(cursor, entries.take().unwrap_or_default()));
+        result
+    }
+
+    /// What changed up to a cursor.
+    ///
+    /// # Errors
+    /// It is more than a server may have.
+    pub fn advance(&self, cursor: Cursor, entries: Vec<Passed>) -> Result<(), TooManyPaths> {
+        let (mut entries, mut result) = (Some(entries), Ok(()));
+        (self.change)(&mut |catalogue| result = catalogue.advance(cursor, entries.take().unwrap_or_default()));
+        result
+    }
+
+    /// Notes which servers its own server's files come through.
+    ///
+    /// # Errors
+    /// This relay is among them, or there are too many.
+    pub fn comes_through(&self, servers: &[ServerId]) -> Result<(), ViaError> {
+        self.via.set_above(servers)
+    }
+
+    /// What those behind this relay have, as far as it was said since the last call.
+    pub fn take_said(&self, most: usize) -> Vec<Holder> {
+        lock(&self.holders).take_said(most)
+    }
+
+    /// Whether [`Relay::take_said`] has any.
+    pub fn has_said(&self) -> bool {
+        lock(&self.holders).has_said()
+    }
+
+    /// All of it is to be passed on again.
+    pub fn say_again(&self) {
+        lock(&self.holders).pass_on();
+    }
+}
+
+fn lock(holders: &Mutex<Holders>) -> MutexGuard<'_, Holders> {
+    holders.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl std::fmt::Debug for Relay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Relay").finish_non_exhaustive()
+    }
+}

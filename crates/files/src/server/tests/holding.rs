@@ -1,0 +1,49 @@
+//! Who has what, as clients say it.
+
+use super::*;
+use crate::protocol::control::{FollowRequest, Have, Holder, HolderName, HoldersRequest, HoldersWanted, ListTarget};
+use crate::protocol::follow::{Cursor, FollowFrom};
+use crate::server::WatchOptions;
+
+fn holder(name: &str, cursor: Cursor) -> Holder {
+    Holder { name: HolderName::new(name).unwrap(), cursor, durable: false, version: None }
+}
+
+#[test]
+fn what_nobody_can_have_is_left_out() {
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::create_dir(temp.path().join("d")).unwrap();
+    let mut options = ServerOptions::new(temp.path());
+    options.watch = Some(WatchOptions::default());
+    let server = TestServer::start_as(options, Box::new(PageCache));
+    let mut client = server.client();
+    client.request(&Request::Hello);
+    let Reply::Hello(hello) = client.reply() else { panic!("not the answer to hello") };
+    assert!(hello.features.iter().any(|feature| feature == "have") && hello.via.len() == 1);
+    let target = ListTarget::Path(WirePath::default());
+    client.request(&Request::Follow(FollowRequest { id: 1, target, from: FollowFrom::Beginning }));
+    let cursor = loop {
+        match client.reply() {
+            Reply::Changes(page) if page.live => break page.cursor,
+            _ => client.request(&Request::More { id: 1 }),
+        }
+    };
+    let beyond = Cursor { seq: cursor.seq + 1, ..cursor };
+    let of_another = Cursor { epoch: crate::protocol::follow::Epoch([1; 16]), ..cursor };
+    let holders = vec![holder("a", cursor), holder("b", beyond), holder("c", of_another)];
+    client.request(&Request::Have(Have { holders }));
+    let ask = |client: &mut TestClient, count| {
+        let wanted = HoldersWanted::Seq(cursor.seq);
+        client.request(&Request::Holders(HoldersRequest { id: 2, wanted, from: 0, count }));
+        loop {
+            if let Reply::Holders(reply) = client.reply() {
+                break reply;
+            }
+        }
+    };
+    let reply = ask(&mut client, 10);
+    assert_eq!((reply.total, reply.holding, reply.holders.len()), (1, 1, 1));
+    assert_eq!(reply.holders[0].holder.name.as_str(), "a");
+    let reply = ask(&mut client, 0);
+    assert_eq!((reply.total, reply.holders.len()), (1, 0));
+}

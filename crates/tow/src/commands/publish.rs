@@ -1,0 +1,91 @@
+//! `tow publish`: freezes a directory of a server as a version.
+
+use super::get::{cancel_on_signal, failure_at, source_of};
+use crate::cli::connect_args::FileServerArgs;
+use crate::cli::escape::Json;
+use crate::cli::exit::Failure;
+use crate::cli::location::Location;
+use crate::cli::output::print_line;
+use crate::cli::units::positive;
+use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
+use serde_json::json;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use towpath_files::client::{Asker, CancelToken, ConnectOptions, GetError, Source, TransferError};
+use towpath_files::path::RelPath;
+use towpath_files::protocol::ErrorCode;
+use towpath_files::protocol::control::PublishedReply;
+
+/// Time between attempts while something is being written.
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// Arguments of `tow publish`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Directory of a server with --watch and --state: HOST:/, HOST:PORT/PATH or ipc://SOCKET:/PATH.
+    location: OsString,
+    /// Name of the version: letters, digits, . _ and - [default: the first digits of its digest]
+    label: Option<String>,
+    /// Remove all versions but the newest N.
+    #[arg(long, value_name = "N", value_parser = positive::<u32>)]
+    keep: Option<u32>,
+    /// Print a JSON object.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: FileServerArgs,
+}
+
+/// Publishes, and prints what.
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let location = Location::parse(&arguments.location)?;
+    let Source::Path(path) = source_of(&location)? else {
+        return Err(Failure::usage(format!("{}: a version is of a directory", arguments.location.display())));
+    };
+    let connect = arguments.server.options(location.endpoint)?;
+    let watchdog = Watchdog::new();
+    let cancel = cancel_on_signal(watchdog.heartbeat())?;
+    let (label, keep) = (arguments.label, arguments.keep);
+    let outcome = watchdog.run(None, END_TIMEOUT, move || publish(&connect, &path, label.as_deref(), keep, &cancel))?;
+    let outcome = outcome.unwrap_or_else(|_| {
+        let interrupted = GetError::Transfer(TransferError::Cancelled);
+        exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
+    });
+    let published = outcome.map_err(|error| failure_at(&arguments.location, &error, &arguments.server))?;
+    let PublishedReply { version, label, seq, files, bytes, same, .. } = published;
+    if arguments.json {
+        print_line(Json(json!({
+            "version": version.to_string(), "label": label, "seq": seq, "files": files, "bytes": bytes, "same": same,
+        })))?;
+    } else {
+        let same = if same { ", there before" } else { "" };
+        print_line(format_args!("{label} {version} {files} files, {bytes} bytes, at {seq}{same}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Publishes; what is being written is waited for.
+fn publish(
+    connect: &ConnectOptions,
+    path: &RelPath,
+    label: Option<&str>,
+    keep: Option<u32>,
+    cancel: &CancelToken,
+) -> Result<PublishedReply, GetError> {
+    let mut asker = Asker::open(connect, cancel)?;
+    let begun = Instant::now();
+    loop {
+        match asker.publish(path, label, keep) {
+            Err(GetError::Transfer(TransferError::Refused { code: ErrorCode::Changed | ErrorCode::Busy, .. }))
+                if begun.elapsed() < connect.idle_timeout && !cancel.is_cancelled() =>
+            {
+                std::thread::sleep(AGAIN_AFTER);
+            }
+            outcome => {
+                asker.close();
+                return outcome;
+            }
+        }
+    }
+}

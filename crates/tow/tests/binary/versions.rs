@@ -1,0 +1,162 @@
+//! `tow publish`, `tow follow --versions` and `tow versions`: releases, and who has them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::{TempDir, tempdir};
+
+use crate::support::process::{Outcome, Process, Server, run, tow};
+use crate::support::proxy::Proxy;
+use crate::support::tree::{random_file, write};
+use crate::support::wait_until;
+
+/// A server with versions of a directory.
+struct Publisher {
+    folder: TempDir,
+    server: Server,
+}
+
+impl Publisher {
+    fn start(options: &[&str]) -> Publisher {
+        let folder = tempdir().expect("a folder");
+        fs::create_dir_all(folder.path().join("source/app")).expect("mkdir");
+        Publisher { server: serve(folder.path(), options), folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn publish(&self, path: &str, options: &[&str]) -> Outcome {
+        run(tow(["publish", &self.server.url(path)]).args(options).args(["--timeout", "20s"]))
+    }
+
+    fn versions(&self, options: &[&str]) -> Outcome {
+        run(tow(["versions", &self.server.url("")]).args(options))
+    }
+}
+
+fn serve(folder: &Path, options: &[&str]) -> Server {
+    let mut command = tow(["serve", "--watch", "--settle", "200ms", "--bind", "tcp://127.0.0.1:0"]);
+    command.arg(folder.join("source")).arg("--state").arg(folder.join("state"));
+    Server::from_command(command.args(options))
+}
+
+fn text(outcome: &Outcome) -> String {
+    String::from_utf8(outcome.stdout.clone()).expect("UTF-8")
+}
+
+/// The one JSON object that was printed.
+fn object(outcome: &Outcome) -> Value {
+    serde_json::from_slice(&outcome.stdout).expect("JSON")
+}
+
+fn follow(url: &str, copy: &Path, name: &str) -> Process {
+    Process::start(tow(["follow", url, "--versions", "--name", name]).arg(copy))
+}
+
+#[test]
+fn versions_appear_as_a_whole_and_the_server_knows_where() {
+    let publisher = Publisher::start(&["--accept-publish"]);
+    let (source, copy) = (publisher.path("source"), publisher.path("copy"));
+    random_file(&source.join("app/large"), 4 << 20, 1);
+    write(&source.join("app/config"), b"one");
+    fs::create_dir(source.join("app/empty")).expect("mkdir");
+    std::os::unix::fs::symlink("config", source.join("app/link")).expect("symlink");
+    let first = object(&publisher.publish("", &["v1", "--json"]).expect_code(0));
+    assert_eq!((first["label"].as_str(), first["files"].as_u64()), (Some("v1"), Some(2)));
+    let proxy = Proxy::start(publisher.server.port());
+    let follower = follow(&proxy.url(""), &copy, "gpu-1");
+    let current = copy.join("current");
+    wait_until("the first version is there", || current.join("app/config").exists());
+    assert_eq!(fs::read(current.join("app/large")).expect("read"), fs::read(source.join("app/large")).expect("read"));
+    assert_eq!(fs::read_link(current.join("app/link")).expect("a link"), Path::new("config"));
+    assert!(current.join("app/empty").is_dir());
+    publisher.versions(&["--wait", "v1"]).expect_code(0);
+
+    // Live changes aren't a version; a new version brings only what is new, and the old one stays beside it.
+    let old = fs::read_link(&current).expect("a link");
+    write(&source.join("app/config"), b"two");
+    let before = proxy.passed();
+    let second = object(&publisher.publish("", &["v2", "--json"]).expect_code(0));
+    let who = object(&publisher.versions(&["--wait", "v2", "--json"]).expect_code(0));
+    assert_eq!(fs::read(current.join("app/config")).expect("read"), b"two");
+    assert_eq!(fs::read(copy.join(old).join("app/config")).expect("read"), b"one");
+    assert!(proxy.passed() - before < 1 << 20, "{} bytes were sent", proxy.passed() - before);
+    assert_eq!(who["version"], second["version"]);
+    assert_eq!((&who["holders"][0]["name"], &who["holders"][0]["verified"]), (&"gpu-1".into(), &true.into()));
+    let who = object(&publisher.versions(&["--who", "v1", "--json"]).expect_code(0));
+    assert_eq!((who["holders"].as_array().map(Vec::len), &who["missing"][0]), (Some(0), &"gpu-1".into()));
+    let listed = text(&publisher.versions(&[]).expect_code(0));
+    assert!(listed.lines().count() == 2 && listed.contains("  v1\n") && listed.ends_with("  v2\n"), "{listed}");
+    assert!(follower.output().contains("version v2 "), "{}", follower.output());
+    follower.signal(Signal::INT);
+    follower.finish();
+    // What nobody gets isn't waited for for ever.
+    publisher.versions(&["--wait", "v2", "--count", "2", "--timeout", "1s"]).expect_code(1);
+    publisher.versions(&["--who", "v9"]).expect_code(4);
+
+    // An old version can be had as any other files, and survives a restart.
+    let Publisher { folder, server } = publisher;
+    server.stop(Signal::TERM).expect_code(0);
+    let publisher = Publisher { server: serve(folder.path(), &[]), folder };
+    let url = publisher.server.url(".tow-versions/v1/tree/app/config");
+    run(tow(["get", &url]).arg(publisher.path("old"))).expect_code(0);
+    assert_eq!(fs::read(publisher.path("old")).expect("read"), b"one");
+    assert_eq!(text(&publisher.versions(&[]).expect_code(0)), listed);
+    let outcome = run(tow(["follow", &publisher.server.url(""), "--versions", "--once"]).arg(publisher.path("other")));
+    outcome.expect_code(0);
+    assert_eq!(fs::read(publisher.path("other/current/app/config")).expect("read"), b"two");
+    // Who follows everything isn't told of versions.
+    run(tow(["follow", &publisher.server.url(""), "--once"]).arg(publisher.path("all"))).expect_code(0);
+    assert!(publisher.path("all/app/config").exists() && !publisher.path("all/.tow-versions").exists());
+}
+
+#[test]
+fn versions_never_change_and_old_ones_make_way() {
+    let publisher = Publisher::start(&["--accept-publish"]);
+    let source = publisher.path("source");
+    write(&source.join("app/f"), b"one");
+    write(&source.join("other"), b"other");
+    let outcome = publisher.publish("nowhere", &["v1"]).expect_code(4);
+    assert!(outcome.stderr.contains("no such directory"), "{}", outcome.stderr);
+    publisher.publish("app", &["v1"]).expect_code(0);
+    let again = object(&publisher.publish("app", &["v1", "--json"]).expect_code(0));
+    assert_eq!((&again["same"], again["files"].as_u64()), (&true.into(), Some(1)));
+    write(&source.join("app/f"), b"two");
+    wait_until("the label is another version's", || {
+        let outcome = publisher.publish("app", &["v1"]);
+        outcome.status.code() == Some(1) && outcome.stderr.contains("never changes")
+    });
+    // Without a label it has its digest's.
+    let second = object(&publisher.publish("app", &["--json"]).expect_code(0));
+    assert!(second["version"].as_str().expect("a digest").starts_with(second["label"].as_str().expect("a label")));
+    write(&source.join("app/g"), b"three");
+    publisher.publish("app", &["v3", "--keep", "2"]).expect_code(0);
+    assert!(!publisher.path("state/versions/v1").exists() && publisher.path("state/versions/v3/tree/app/g").exists());
+    assert!(!publisher.path("state/versions/v3/tree/other").exists());
+    let listed = text(&publisher.versions(&[]).expect_code(0));
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    // What is kept is no other name of what is served.
+    write(&source.join("app/g"), b"changed in place");
+    assert_eq!(fs::read(publisher.path("state/versions/v3/tree/app/g")).expect("read"), b"three");
+    publisher.publish("app", &["../v"]).expect_code(1);
+}
+
+#[test]
+fn strangers_may_not_publish() {
+    let folder = tempdir().expect("a folder");
+    fs::create_dir_all(folder.path().join("source")).expect("mkdir");
+    let socket = format!("ipc://{}", folder.path().join("socket").display());
+    let server = serve(folder.path(), &["--bind", &socket]);
+    let outcome = run(&mut tow(["publish", &server.url("")])).expect_code(5);
+    assert!(outcome.stderr.contains("--accept-publish"), "{}", outcome.stderr);
+    // Its own user over ipc.
+    run(&mut tow(["publish", &format!("{socket}:/"), "v1"])).expect_code(0);
+    // There are none to follow before.
+    let other = Publisher::start(&[]);
+    let outcome = run(tow(["follow", &other.server.url(""), "--versions", "--once"]).arg(other.path("copy")));
+    outcome.expect_code(4);
+}
