@@ -42,7 +42,9 @@ impl Location {
             let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
             let (server, path) = (&bytes[..slash], &bytes[slash..]);
             if !server.contains(&b':') {
-                return Err(wrong("use HOST:/PATH, HOST:PORT/PATH or tcp://HOST:PORT/PATH"));
+                let meant = format!("{}:{}", String::from_utf8_lossy(server), String::from_utf8_lossy(path));
+                let meant = if server.is_empty() { String::new() } else { format!(" (is it {meant}?)") };
+                return Err(wrong(&format!("use HOST:/PATH, HOST:PORT/PATH or tcp://HOST:PORT/PATH{meant}")));
             }
             (server.strip_suffix(b":").unwrap_or(server), path.to_vec())
         };

@@ -32,6 +32,7 @@ ln -s "$tow" "$work/bin/tow"
 printf '#!/bin/sh\nexec cat\n' > "$work/bin/convert"; chmod +x "$work/bin/convert"
 # Of {} and a line feed.
 printf '#!/bin/sh\necho a7c4d54776fcb179f048728766a52d75dc450cc2a5072b7e2c238aa9b2cff3b6\n' > "$work/bin/b3sum"; chmod +x "$work/bin/b3sum"
+command -v curl > /dev/null || { printf '#!/bin/sh\n' > "$work/bin/curl"; chmod +x "$work/bin/curl"; }
 export HOME=$work/home PATH=$work/bin:$PATH TMPDIR=$work XDG_RUNTIME_DIR=$work/runtime
 mkdir -m 700 "$work/runtime"
 cd /srv; mkdir -p data/incoming data/models data/logs/old data/dir

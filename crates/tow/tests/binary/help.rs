@@ -166,6 +166,7 @@ fn endpoints_are_said_to_be_wrong_with_the_cure() {
         (["call", "x", "--connect", "tcp://a,tcp://b"], "repeat the option"),
         (["broker", "--journal", "/nowhere", "--bind=::1"], "goes in brackets"),
         (["get", "--json", "--quiet", "models/weights"], "HOST:/PATH"),
+        (["ls", "-r", "-l", "models/weights"], "is it models:/weights?"),
     ] {
         let outcome = run(&mut tow(arguments)).expect_code(2);
         assert!(outcome.stderr.contains(says), "tow {arguments:?}: {}", outcome.stderr);
