@@ -86,8 +86,12 @@ impl Follower {
         let cancel = CancelToken::new();
         let cancelled = cancel.clone();
         let thread = std::thread::spawn(move || {
-            // Nobody may look at the events any more.
-            follow(&options, &mut |event| Ok(sender.send(event).unwrap_or(())), &cancelled)
+            let tell = &mut |event| {
+                // Nobody may look at the events any more.
+                let _ = sender.send(event);
+                Ok(())
+            };
+            follow(&options, tell, &cancelled)
         });
         Follower { destination: destination.to_owned(), events, cancel, thread: Some(thread) }
     }
