@@ -34,7 +34,8 @@ pub struct Catalogue {
     is_relayed: bool,
     /// Nothing is known yet of the other server.
     is_awaiting: bool,
-    entries: BTreeMap<Arc<[u8]>, Entry>,
+    /// Boxed, as nodes of the tree are half empty.
+    entries: BTreeMap<Arc<[u8]>, Box<Entry>>,
     by_seq: BTreeMap<u64, Arc<[u8]>>,
     /// Numbers of entries that are gone.
     tombstones: BTreeSet<u64>,
@@ -140,7 +141,7 @@ impl Catalogue {
             }
             catalogue.head = catalogue.head.max(entry.seq);
             catalogue.by_seq.insert(entry.seq, Arc::clone(&path));
-            catalogue.entries.insert(path, entry);
+            catalogue.entries.insert(path, Box::new(entry));
         }
         catalogue.forget_tombstones();
         catalogue
@@ -154,7 +155,7 @@ impl Catalogue {
     /// Entries with higher numbers, also of what is gone.
     pub fn since(&self, seq: u64) -> impl Iterator<Item = (&Arc<[u8]>, &Entry)> {
         let newer = self.by_seq.range((Bound::Excluded(seq), Bound::Unbounded));
-        newer.filter_map(|(_, path)| Some((path, self.entries.get(path)?)))
+        newer.filter_map(|(_, path)| Some((path, self.entries.get(path)?.as_ref())))
     }
 
     /// The newest number.
@@ -194,7 +195,7 @@ impl Catalogue {
 
     /// What is at a path.
     pub fn get(&self, path: &[u8]) -> Option<&Entry> {
-        self.entries.get(path).filter(|entry| entry.content != Content::Gone)
+        self.entries.get(path).map(Box::as_ref).filter(|entry| entry.content != Content::Gone)
     }
 
     /// Notes what is at a path: its new number, if that is something else than before. What was below it goes first, if it isn't a directory.
@@ -242,7 +243,7 @@ impl Catalogue {
     fn replace_at(&mut self, path: &[u8], entry: Entry) -> u64 {
         let (seq, is_gone) = (entry.seq, entry.content == Content::Gone);
         self.head = seq;
-        let known = self.entries.get_mut(path).map(|old| std::mem::replace(old, entry.clone()).seq);
+        let known = self.entries.get_mut(path).map(|old| std::mem::replace(&mut **old, entry.clone()).seq);
         let path = match known {
             Some(old) => {
                 self.tombstones.remove(&old);
@@ -250,7 +251,7 @@ impl Catalogue {
             }
             None => {
                 let path: Arc<[u8]> = path.into();
-                self.entries.insert(Arc::clone(&path), entry);
+                self.entries.insert(Arc::clone(&path), Box::new(entry));
                 path
             }
         };
@@ -276,7 +277,7 @@ impl Catalogue {
         let (from, until) = below(dir);
         let range =
             self.entries.range::<[u8], _>((from.as_ref().map(Vec::as_slice), until.as_ref().map(Vec::as_slice)));
-        range.filter(|(_, entry)| entry.content != Content::Gone)
+        range.map(|(path, entry)| (path, entry.as_ref())).filter(|(_, entry)| entry.content != Content::Gone)
     }
 
     /// What is in a directory, but not what is below that.
@@ -296,7 +297,7 @@ impl Catalogue {
                 },
                 None => {
                     if entry.content != Content::Gone {
-                        children.push((Arc::clone(path), entry));
+                        children.push((Arc::clone(path), entry.as_ref()));
                     }
                     Bound::Excluded(path.to_vec())
                 }
@@ -342,7 +343,7 @@ impl Catalogue {
                 if !changes.is_empty() && (changes.len() >= limits.changes || bytes > limits.bytes) {
                     break;
                 }
-                changes.push((Arc::clone(path), entry.clone()));
+                changes.push((Arc::clone(path), Entry::clone(entry)));
             }
             after = *seq;
         }

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 /// Files that are hashed before events are taken again.
-const FILES_AT_A_TIME: usize = 256;
+pub(super) const FILES_AT_A_TIME: usize = 256;
 /// After so long a file that isn't finished is reported.
 const REPORTED_AFTER: Duration = Duration::from_secs(60);
 
@@ -226,7 +226,7 @@ impl Watcher {
             return Err(HashError::Changed);
         }
         let digest = Digest(*hasher.finalize().as_bytes());
-        cache.remember_small(stat, digest, began);
+        // Not for the cache: the catalogue has it.
         Ok((digest, may_be_remembered(stat, began)))
     }
 

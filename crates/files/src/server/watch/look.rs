@@ -2,6 +2,7 @@
 
 use super::Watcher;
 use super::dirty::{Dirty, Names};
+use super::finish::FILES_AT_A_TIME;
 use super::limit::Verdict;
 use crate::catalogue::{Catalogue, Content, Entry, Identity};
 use crate::path::{RelPath, is_reserved};
@@ -55,12 +56,20 @@ impl Watcher {
                 }
             }
         }
+        // Of a tree of which nothing is known, not all has to be read before anything is published: nothing can be gone or renamed.
+        let is_new = is_everything && self.published.read().is_empty();
         while let Some(path) = found.dirs.pop() {
             if self.events.is_stopped() {
                 return;
             }
             let opened = open(&root, &path);
             self.read(&path, opened, None, is_everything, &mut found);
+            if is_new && found.files.len() >= FILES_AT_A_TIME {
+                let (now, files) = (std::mem::take(&mut found.now), std::mem::take(&mut found.files));
+                let rounds = files.len().div_ceil(FILES_AT_A_TIME);
+                self.publish(Findings { now, files, ..Findings::default() }, false, is_accepted);
+                (0..rounds).for_each(|_| self.finish());
+            }
         }
         if found.unread > 0 {
             tracing::warn!(directories = found.unread, "directories can't be read: what is known of them stays");
