@@ -296,7 +296,7 @@ fn show_program(command: &Command) -> String {
 }
 
 /// Waits for a child without polling, so that its time is exact. `None`: it still runs.
-fn wait_until(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+pub fn wait_until(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let deadline = Instant::now() + limit;
     loop {
@@ -320,7 +320,7 @@ fn children_cpu() -> Result<f64> {
 }
 
 /// A process and those below it that run.
-fn process_tree(root: u32) -> Vec<u32> {
+pub fn process_tree(root: u32) -> Vec<u32> {
     let mut tree = vec![root];
     let mut next = 0;
     while let Some(&pid) = tree.get(next) {
@@ -331,19 +331,42 @@ fn process_tree(root: u32) -> Vec<u32> {
     tree
 }
 
-fn cpu_clock(pid: u32) -> f64 {
+pub fn cpu_clock(pid: u32) -> f64 {
     let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
     nix::time::clock_getcpuclockid(pid)
         .and_then(nix::time::clock_gettime)
         .map_or(0.0, |time| time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9)
 }
 
+/// CPU seconds of those below a process that it has waited for.
+pub fn reaped_cpu(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    let ticks: f64 = fields.split(' ').skip(13).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum();
+    ticks / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// Lets [`peak_bytes`] begin anew.
+pub fn reset_peak(pid: u32) {
+    // It fails if the process has ended.
+    let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
+}
+
+/// Memory that a process has resident.
+pub fn resident_bytes(pid: u32) -> u64 {
+    status_bytes(pid, "VmRSS:")
+}
+
 /// The most memory that a process has had resident.
-fn peak_bytes(pid: u32) -> u64 {
+pub fn peak_bytes(pid: u32) -> u64 {
+    status_bytes(pid, "VmHWM:")
+}
+
+fn status_bytes(pid: u32, member: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status
         .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .find_map(|line| line.strip_prefix(member))
         .and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
         .map_or(0, |kib| kib * 1024)
 }

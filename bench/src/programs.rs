@@ -36,7 +36,7 @@ const PEERS: [(&str, &[&str], bool); 18] = [
 ];
 
 /// Programs of the system and the Debian package that each is in.
-const TOOLS: [(&str, &str); 11] = [
+const TOOLS: [(&str, &str); 14] = [
     ("nginx", "nginx"),
     ("curl", "curl"),
     ("rsync", "rsync"),
@@ -48,6 +48,9 @@ const TOOLS: [(&str, &str); 11] = [
     ("ssh", "openssh-client"),
     ("ssh-keygen", "openssh-client"),
     ("sshd", "openssh-server"),
+    ("lsyncd", "lsyncd"),
+    ("syncthing", "syncthing"),
+    ("inotifywait", "inotify-tools"),
 ];
 
 /// Programs in the Python environment that `bench/peers/requirements.txt` describes.
@@ -57,7 +60,7 @@ const PYTHON: [&str; 2] = ["python", "nats-server"];
 const OWN: [&str; 3] = ["tow_ends", "tow_pool", "raw_verified"];
 
 /// What says its version, and the option that makes it do so.
-const VERSIONED: [(&str, &str); 11] = [
+const VERSIONED: [(&str, &str); 14] = [
     ("tow", "--version"),
     ("nginx", "-v"),
     ("curl", "--version"),
@@ -69,6 +72,9 @@ const VERSIONED: [(&str, &str); 11] = [
     ("nats-server", "--version"),
     ("openssl", "version"),
     ("ssh", "-V"),
+    ("lsyncd", "--version"),
+    ("syncthing", "--version"),
+    ("inotifywait", "--help"),
 ];
 
 /// Where each program is that has been asked for.

@@ -38,6 +38,9 @@ pub struct Sample {
     pub p50_us: Option<f64>,
     #[serde(default)]
     pub p99_us: Option<f64>,
+    /// Bytes that crossed loopback, both ways.
+    #[serde(default)]
+    pub wire_bytes: Option<u64>,
     /// Requests that were sent anew.
     #[serde(default)]
     pub resent: Option<u64>,
@@ -228,6 +231,11 @@ impl Row {
     /// The most memory that the server had in any run.
     pub fn server_peak(&self) -> Option<f64> {
         self.each(|sample| sample.server_peak_bytes.map(|bytes| bytes as f64)).into_iter().reduce(f64::max)
+    }
+
+    /// Bytes that crossed loopback, both ways.
+    pub fn wire_bytes(&self) -> Option<f64> {
+        self.median_of(|sample| sample.wire_bytes.map(|bytes| bytes as f64))
     }
 
     pub fn failures(&self) -> usize {

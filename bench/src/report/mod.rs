@@ -202,7 +202,12 @@ fn full(text: &mut String, table: &Table) -> Vec<Plot> {
         if !group.is_empty() {
             let _ = write!(text, "**{group}**\n\n");
         }
-        text.push_str("| | s | range | MB/s | times faster | CPU server | CPU receiver | memory MiB |\n|---|---|---|---|---|---|---|---|\n");
+        let has_wire = table.rows.iter().any(|row| row.group == group && row.wire_bytes().is_some());
+        let (wire, line) = if has_wire { (" wire MB |", "---|") } else { ("", "") };
+        let _ = writeln!(
+            text,
+            "| | s | range | MB/s | times faster | CPU server | CPU receiver | memory MiB |{wire}\n|---|---|---|---|---|---|---|---|{line}"
+        );
         let rows = || table.rows.iter().filter(|row| row.group == group && row.not_run.is_none());
         let peer = rows().find(|row| row.name == table.content.peer);
         for row in rows() {
@@ -226,9 +231,10 @@ fn full_line(text: &mut String, row: &Row, peer: Option<&Row>) {
     let faster = peer.and_then(|peer| row.times_faster(peer)).map_or(String::new(), |ratio| format!("{ratio:.2}"));
     let cpu = |seconds: Option<f64>| seconds.map_or(String::new(), |seconds| format!("{seconds:.3}"));
     let memory = row.server_peak().map_or(String::new(), |bytes| format!("{:.1}", bytes / f64::from(1 << 20)));
+    let wire = row.wire_bytes().map_or(String::new(), |bytes| format!(" {:.2} |", bytes / 1e6));
     let _ = writeln!(
         text,
-        "| {bold}{}{bold} | {seconds:.3} | {least:.3}-{most:.3} | {:.0} | {faster} | {} | {} | {memory} |",
+        "| {bold}{}{bold} | {seconds:.3} | {least:.3}-{most:.3} | {:.0} | {faster} | {} | {} | {memory} |{wire}",
         row.name,
         rate / 1e6,
         cpu(row.server_cpu()),

@@ -3,6 +3,7 @@
 mod clients;
 mod encrypted;
 mod failover;
+mod follow;
 mod journal;
 mod majordomo;
 mod models;
@@ -44,6 +45,8 @@ pub enum TableId {
     OneConnection,
     /// Trees of small files to disk
     Tree,
+    /// Directories that are kept as another one is
+    Follow,
     /// Somebody reads a slow disk beside others who get what is in memory
     SlowDisk,
     /// Round trips through a broker that does nothing, and through one that does
@@ -67,7 +70,7 @@ pub enum TableId {
 }
 
 impl TableId {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Models,
         Self::ToFile,
         Self::Encrypted,
@@ -75,6 +78,7 @@ impl TableId {
         Self::ZeroCopy,
         Self::OneConnection,
         Self::Tree,
+        Self::Follow,
         Self::SlowDisk,
         Self::Tripping,
         Self::Majordomo,
@@ -100,6 +104,7 @@ impl TableId {
             Self::ZeroCopy => "zero-copy",
             Self::OneConnection => "one-connection",
             Self::Tree => "tree",
+            Self::Follow => "follow",
             Self::SlowDisk => "slow-disk",
             Self::Tripping => "tripping",
             Self::Majordomo => "majordomo",
@@ -208,6 +213,7 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::ZeroCopy => zero_copy::plan(bench)?,
         TableId::OneConnection => one_connection::plan(bench)?,
         TableId::Tree => tree::plan(bench)?,
+        TableId::Follow => follow::plan(bench),
         TableId::SlowDisk => slow_disk::plan(bench)?,
         TableId::Tripping => tripping::plan(bench),
         TableId::Majordomo => majordomo::plan(bench),
