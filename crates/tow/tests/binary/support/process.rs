@@ -41,7 +41,8 @@ pub fn unprivileged_tow<S: AsRef<OsStr>>(folder: &Path, arguments: impl IntoIter
         std::fs::copy(env!("CARGO_BIN_EXE_tow"), &copy).expect("copy the binary");
     }
     let mut command = Command::new(copy);
-    command.args(arguments).stdin(Stdio::null()).uid(NOBODY).gid(NOBODY);
+    // The home directory of who runs the tests may be closed to this user.
+    command.args(arguments).stdin(Stdio::null()).uid(NOBODY).gid(NOBODY).env("HOME", folder);
     command
 }
 
