@@ -2,6 +2,7 @@
 
 use crate::core::{Counters, Kind, ServiceInfo, WorkerInfo};
 use crate::store::SpoolUsage;
+use bytes::Bytes;
 use serde_json::{Value, json};
 use towpath_sockets::{Address, GonePeer, HubStats, Page, PeerId, PeerInfo};
 
@@ -29,6 +30,8 @@ pub struct Stats {
     pub is_journalled: bool,
     /// The journal can't be written at the moment.
     pub has_storage_failed: bool,
+    /// Names of services that an operator has paused.
+    pub paused: Vec<Bytes>,
     /// Connections: [`Wanted::Peers`](towpath_sockets::Wanted::Peers).
     pub peers: Page<PeerStats>,
     /// Connections that have ended: [`Wanted::Gone`](towpath_sockets::Wanted::Gone).
@@ -87,6 +90,7 @@ pub fn queue_json(service: &ServiceInfo) -> Value {
         "waiting_spooled_bytes": service.waiting_large_bytes,
         "unconfirmed": service.live,
         "workers": service.workers,
+        "paused": service.is_paused,
     })
 }
 

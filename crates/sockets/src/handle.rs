@@ -1,13 +1,14 @@
 //! Controlling the owner of a hub from other threads.
 
 use crate::{PeerId, Waker};
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-/// Controls a server with statistics `S` from any thread. Cheap to clone.
-pub struct Handle<S> {
-    commands: Sender<Command<S>>,
+/// Controls a server with statistics `S` and actions `A` from any thread. Cheap to clone.
+pub struct Handle<S, A = Infallible> {
+    commands: Sender<Command<S, A>>,
     waker: Waker,
 }
 
@@ -69,7 +70,7 @@ impl<T> Default for Page<T> {
 
 /// A command for the event loop of a server.
 #[derive(Debug)]
-pub enum Command<S> {
+pub enum Command<S, A = Infallible> {
     /// End, at once or after a grace time.
     Shutdown {
         /// Without the grace time.
@@ -82,6 +83,8 @@ pub enum Command<S> {
         /// Receives them.
         reply: SyncSender<S>,
     },
+    /// Do what only this kind of server can.
+    Action(A),
     /// End a connection, and send whether there was one.
     Disconnect {
         /// The peer.
@@ -95,9 +98,9 @@ pub enum Command<S> {
     JudgeAgain(SyncSender<usize>),
 }
 
-impl<S> Handle<S> {
+impl<S, A> Handle<S, A> {
     /// A handle, and the queue of its commands, which the event loop reads whenever the waker wakes it.
-    pub fn new(waker: Waker) -> (Handle<S>, Receiver<Command<S>>) {
+    pub fn new(waker: Waker) -> (Handle<S, A>, Receiver<Command<S, A>>) {
         let (commands, receiver) = channel();
         (Handle { commands, waker }, receiver)
     }
@@ -125,7 +128,15 @@ impl<S> Handle<S> {
     /// Asks the [`Authenticator`](crate::Authenticator) again what each peer may do, and ends the connections of those for whom the answer is
     /// another one: they may connect again. Returns how many these are; `None` if the server has ended.
     pub fn judge_again(&self) -> Option<usize> {
-        self.ask(Command::JudgeAgain)
+        // Without a limit of time: it has to be done, however long the event loop takes.
+        let (sender, receiver) = sync_channel(1);
+        self.send(Command::JudgeAgain(sender));
+        receiver.recv().ok()
+    }
+
+    /// Has an action done, and gives its answer. `None` as of [`Handle::snapshot`]; then it may still be done.
+    pub fn act<T>(&self, action: impl FnOnce(SyncSender<T>) -> A) -> Option<T> {
+        self.ask(|reply| Command::Action(action(reply)))
     }
 
     /// Wakes the event loop.
@@ -133,26 +144,26 @@ impl<S> Handle<S> {
         self.waker.wake();
     }
 
-    fn send(&self, command: Command<S>) {
+    fn send(&self, command: Command<S, A>) {
         // Fails if the server has ended.
         let _ = self.commands.send(command);
         self.wake();
     }
 
-    fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command<S>) -> Option<T> {
+    fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command<S, A>) -> Option<T> {
         let (sender, receiver) = sync_channel(1);
         self.send(command(sender));
         receiver.recv_timeout(ANSWER_TIMEOUT).ok()
     }
 }
 
-impl<S> Clone for Handle<S> {
+impl<S, A> Clone for Handle<S, A> {
     fn clone(&self) -> Self {
         Handle { commands: self.commands.clone(), waker: self.waker.clone() }
     }
 }
 
-impl<S> fmt::Debug for Handle<S> {
+impl<S, A> fmt::Debug for Handle<S, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").finish_non_exhaustive()
     }

@@ -93,6 +93,12 @@ enum Command {
     Workers(operator::ServiceArguments),
     /// Disconnect a peer.
     Kick(operator::KickArguments),
+    /// Give a service's requests to no worker, until it is resumed.
+    Pause(operator::PauseArguments),
+    /// Resume a service that is paused.
+    Resume(operator::PauseArguments),
+    /// End the requests that wait for a service.
+    Purge(operator::PurgeArguments),
     /// Make and show keys for encrypted connections.
     Key(key::Arguments),
     /// Make a line of a file of passwords.
@@ -169,6 +175,9 @@ fn main() -> ExitCode {
         Command::Services(arguments) => operator::list_by_service(List::Services, &arguments),
         Command::Workers(arguments) => operator::list_by_service(List::Workers, &arguments),
         Command::Kick(arguments) => operator::kick(&arguments),
+        Command::Pause(arguments) => operator::pause(&arguments, true),
+        Command::Resume(arguments) => operator::pause(&arguments, false),
+        Command::Purge(arguments) => operator::purge(&arguments),
         Command::Key(arguments) => key::run(arguments),
         Command::Password(arguments) => password::run(arguments),
         Command::Trust(arguments) => trust::run(arguments),

@@ -215,7 +215,9 @@ impl Core {
         }
         let bytes = request.bytes();
         self.add_request(session, number, slot, bytes);
-        self.services.at_mut(service).live += 1;
+        let its = self.services.at_mut(service);
+        its.live += 1;
+        self.requests.at_mut(slot).set_purges_before(its.purges);
         self.counters.accepted += 1;
         if journalled {
             self.journal_accepted(slot);

@@ -25,6 +25,7 @@
 //! | `InFlightWindows` | bytes sent since the last flush, and the peers with a full window |
 //! | `Deadlines` | when something expires |
 //! | `absent` | clients without a connection, and what gives way when others need it |
+//! | `PausedServices` | names of the services that an operator has paused |
 //! | `Drain` | whether the broker is stopping, and the clients that leave |
 //!
 //! # Path of a request
@@ -41,7 +42,7 @@
 //!    From workers: [`Core::worker_ready`], [`Core::worker_credit`], [`Core::worker_heard`], [`Core::worker_reply`],
 //!    [`Core::worker_returns_request`], [`Core::worker_leaving`]; [`Core::reject_part`] for a part of a reply. From both:
 //!    [`Core::peer_blocked`], [`Core::peer_gone`]. From the journal: [`Core::persisted`], [`Core::entry_rejected`],
-//!    [`Core::journal_full`], [`Core::storage_failed`].
+//!    [`Core::journal_full`], [`Core::storage_failed`]. From an operator: [`Core::pause_service`], [`Core::purge`].
 //! 3. [`Core::tick`].
 //! 4. [`Core::take_queued_actions`] until there are none. Each [`Action::BuiltIn`] is answered by [`Core::built_in_reply`],
 //!    [`Core::store`] or [`Core::close_stored`], at once or later.
@@ -62,6 +63,7 @@ mod drain;
 mod durability;
 mod expiry;
 mod in_flight;
+mod operator;
 mod outcome;
 mod reply_budget;
 mod requests;
@@ -87,6 +89,7 @@ pub(crate) use dead_letter::{canonical_name, is_dead_letter_queue};
 pub use actions::{Action, BodyRef, QueuedAction, StockEnvelope};
 pub use admission::MemoryPressure;
 pub use durability::{Entry, Restored};
+pub use operator::{PAUSED_SERVICES_MAX, Purge};
 pub use settings::{Millis, Settings};
 pub use stats::{Counters, ServiceInfo, WorkerInfo};
 pub use stored::StoredState;

@@ -17,6 +17,9 @@ pub(super) const REQUEST_BYTES: usize = 256;
 /// Bytes of memory that free slots keep for their next bodies.
 const SPARE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// Of a request's marks: a reply in parts.
+const HAS_PARTS: u8 = 1 << 7;
+
 /// Slots in a block.
 const BLOCK_SLOTS: usize = 512;
 
@@ -95,8 +98,8 @@ pub(super) struct Request {
     extra: Option<Box<Extra>>,
     /// The client's connection to which parts of this attempt's reply were sent; 0: none.
     pub parts_on: u32,
-    /// Some worker has replied in parts.
-    pub has_parts: bool,
+    /// Bit 7: some worker has replied in parts. Below it, purges of its service that had begun when it was taken, wrapping around.
+    marks: u8,
     /// Its journal entry is on the disk.
     pub is_durable: bool,
     /// The outcome doesn't wait for the disk.
@@ -123,11 +126,31 @@ impl Request {
             body: Body::default(),
             extra: None,
             parts_on: 0,
-            has_parts: false,
+            marks: 0,
             is_durable: false,
             may_send_outcome: true,
             outcome_pending: false,
         }
+    }
+
+    /// Some worker has replied in parts.
+    pub fn has_parts(&self) -> bool {
+        self.marks & HAS_PARTS != 0
+    }
+
+    pub fn set_has_parts(&mut self) {
+        self.marks |= HAS_PARTS;
+    }
+
+    /// Notes how many purges of its service had begun when it was taken.
+    #[inline]
+    pub fn set_purges_before(&mut self, purges: u8) {
+        self.marks = (self.marks & HAS_PARTS) | (purges & !HAS_PARTS);
+    }
+
+    /// Whether it was taken before a purge of its service began. Earlier purges ended all that waited then, so the numbers may wrap around.
+    pub fn is_before_purge(&self, number: u8) -> bool {
+        (1..1 << 6).contains(&(number.wrapping_sub(self.marks) & !HAS_PARTS))
     }
 
     #[inline]
@@ -238,7 +261,7 @@ impl Requests {
         request.since = 0;
         body.replace(&mut request.body);
         request.parts_on = 0;
-        request.has_parts = false;
+        request.marks = 0;
         request.is_durable = false;
         request.may_send_outcome = true;
         request.outcome_pending = false;

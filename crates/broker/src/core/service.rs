@@ -1,8 +1,9 @@
 //! Services: their queues of requests, and the workers that may be given one.
 
 use super::dead_letter::canonical_name;
+use super::operator::PausedServices;
 use super::reply_budget::ServiceReplies;
-use super::requests::{List, Requests, State};
+use super::requests::{List, Request, Requests, State};
 use super::session::Sessions;
 use super::{Core, ServiceKey, SessionKey, TenantKey, WorkerKey};
 use bytes::Bytes;
@@ -72,6 +73,10 @@ pub(super) struct Service {
     pub waiting: WaitingQueue,
     /// Requests for it, in whatever state.
     pub live: usize,
+    /// Its requests aren't given to workers.
+    pub is_paused: bool,
+    /// Purges that have begun, wrapping around.
+    pub purges: u8,
     pub workers: usize,
     /// Workers that are given nothing, whatever credit they have: see [`Worker::is_out`](super::worker::Worker::is_out).
     pub workers_out: usize,
@@ -85,6 +90,7 @@ pub(super) struct Service {
 pub(super) struct Services {
     slab: Slab<Service>,
     by_name: HashMap<Bytes, ServiceKey, FixedState>,
+    pub paused: PausedServices,
     /// Waiting requests of all services: a line for each client of each.
     lines: Turns<(ServiceKey, TenantKey), (ServiceKey, SessionKey), List, WaitingSums, FixedState>,
     /// The service that was looked up last: most requests of a block are for the same one.
@@ -95,7 +101,8 @@ impl Services {
     pub fn new(seed: u64) -> Services {
         let hasher = || FixedState::with_seed(seed);
         let by_name = HashMap::with_hasher(hasher());
-        Services { slab: Slab::new(), by_name, lines: Turns::with_hashers(hasher(), hasher()), last: None }
+        let lines = Turns::with_hashers(hasher(), hasher());
+        Services { slab: Slab::new(), by_name, paused: PausedServices::new(), lines, last: None }
     }
 
     pub fn len(&self) -> usize {
@@ -122,6 +129,8 @@ impl Services {
             owner,
             waiting: WaitingQueue::default(),
             live: 0,
+            is_paused: self.paused.contains(&name),
+            purges: 0,
             workers: 0,
             workers_out: 0,
             replies: ServiceReplies::default(),
@@ -199,6 +208,19 @@ impl Services {
         self.lines.first(&self.at(key).waiting.order)?.1.first()
     }
 
+    /// The first requests in a service's queue that are wanted, so many at most. Of each client only those before the first unwanted one.
+    pub fn waiting(
+        &self,
+        requests: &Requests,
+        key: ServiceKey,
+        wanted: impl Fn(&Request) -> bool,
+        most: usize,
+    ) -> Vec<u32> {
+        let lines = self.lines.iter(&self.at(key).waiting.order);
+        let slots = lines.flat_map(|(_, line)| requests.listed(line).take_while(|slot| wanted(requests.at(*slot))));
+        slots.take(most).collect()
+    }
+
     /// How much of a tenant's waits for a service.
     pub fn waiting_of(&self, key: ServiceKey, tenant: TenantKey) -> WaitingSums {
         self.lines.tenant(&(key, tenant)).copied().unwrap_or_default()
@@ -242,6 +264,7 @@ impl Services {
         assert_eq!(self.slab.len(), self.by_name.len());
         for (key, service) in self.iter() {
             assert_eq!(self.by_name.get(&service.name), Some(&key));
+            assert_eq!(self.paused.contains(&service.name), service.is_paused);
             let mut sums = WaitingSums::default();
             let mut of_tenants: HashMap<TenantKey, WaitingSums> = HashMap::new();
             for ((of, session), line) in self.lines.iter(&service.waiting.order) {

@@ -47,6 +47,8 @@ pub struct ServiceInfo {
     pub live: usize,
     /// Workers.
     pub workers: usize,
+    /// An operator has paused it.
+    pub is_paused: bool,
 }
 
 /// A worker.
@@ -73,6 +75,7 @@ impl Service {
             waiting_large_bytes: self.waiting.sums().large_bytes,
             live: self.live,
             workers: self.workers,
+            is_paused: self.is_paused,
         }
     }
 }

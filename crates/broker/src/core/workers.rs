@@ -231,7 +231,7 @@ impl Core {
         let is_open = found.is_some_and(|request| {
             matches!(request.state, State::Waiting | State::Parked | State::Postponed | State::Held(..))
         });
-        let has_parts = found.is_some_and(|request| request.has_parts);
+        let has_parts = found.is_some_and(|request| request.has_parts());
         match part {
             // A dead letter that one worker fails is left to another.
             None if is_open && !has_parts && (status.is_ok() || !self.is_dead_letter(slot)) => {
@@ -244,7 +244,7 @@ impl Core {
             _ => {
                 // Parts are lost, or mixed with those of another worker: the rest isn't the reply.
                 if is_open && part.is_some() {
-                    self.requests.at_mut(slot).has_parts = true;
+                    self.requests.at_mut(slot).set_has_parts();
                 }
                 self.counters.late_replies += 1;
             }
@@ -254,7 +254,7 @@ impl Core {
     fn partial_reply(&mut self, now: Millis, slot: u32, part: u32, body: Body) {
         let request = self.requests.at_mut(slot);
         request.since = now;
-        request.has_parts = true;
+        request.set_has_parts();
         let key = request.session;
         let session = &self.sessions[key];
         let (number, status, connection) = (request.number, Status::OK, session.connections);
@@ -316,7 +316,7 @@ impl Core {
     #[inline]
     pub(super) fn dispatch(&mut self, now: Millis, key: ServiceKey) {
         loop {
-            let Some(service) = self.services.get(key) else { return };
+            let Some(service) = self.services.get(key).filter(|service| !service.is_paused) else { return };
             let Some(&first) = service.available.front() else { return };
             let Some(slot) = self.services.first_waiting(key) else { return };
             let worker = &self.workers[first];

@@ -22,7 +22,7 @@ mod read_budget;
 mod reply_batcher;
 mod slow_consumers;
 
-use crate::core::{Core, Millis, QueuedAction, Settings, WorkerInfo};
+use crate::core::{Core, Millis, Purge, QueuedAction, Settings, WorkerInfo};
 use crate::services::Services;
 use crate::stats::{Activity, Stats, WorkerStats};
 use crate::store::{Recovered, Store};
@@ -169,6 +169,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             worker_count,
             is_journalled: core.settings().journal,
             has_storage_failed: core.has_storage_failed(),
+            paused: core.paused_services().cloned().collect(),
             ..Stats::default()
         };
         match wanted {
@@ -185,6 +186,19 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             Wanted::Sums | Wanted::Peers(_) | Wanted::Gone(_) => {}
         }
         stats
+    }
+
+    /// Pauses a service, or resumes it.
+    pub fn pause_service(&mut self, service: &[u8], paused: bool) {
+        self.core.pause_service(self.now(), service, paused);
+        self.act();
+    }
+
+    /// A part of a purge: [`Core::purge`].
+    pub fn purge(&mut self, service: &[u8], purge: Purge, most: usize) -> usize {
+        let ended = self.core.purge(self.now(), service, purge, most);
+        self.act();
+        ended
     }
 
     /// What a connection does; `None` if it isn't there.

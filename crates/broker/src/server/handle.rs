@@ -1,20 +1,49 @@
 //! Controlling a broker from other threads.
 
 use super::sockets::Sockets;
+use crate::core::Purge;
 use crate::dispatch::Dispatch;
 use crate::stats::{PeerStats, Stats};
 use crate::store::JournalStore;
-use std::sync::mpsc::Receiver;
+use bytes::Bytes;
+use std::sync::mpsc::{Receiver, SyncSender};
 use towpath_sockets::{Command, Page, Waker, Wanted};
 
 /// Controls a broker from any thread.
-pub type Handle = towpath_sockets::Handle<Stats>;
+pub type Handle = towpath_sockets::Handle<Stats, OperatorAction>;
+
+/// What an operator may have done: [`Operator`](super::Operator).
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OperatorAction {
+    /// Pause a service, or resume it.
+    Pause {
+        /// Its name.
+        service: Bytes,
+        /// Pause, rather than resume.
+        paused: bool,
+        /// Receives the answer.
+        done: SyncSender<()>,
+    },
+    /// Begin a purge of a service if so many of its requests wait, or go on with it.
+    Purge {
+        /// Its name.
+        service: Bytes,
+        /// Requests that are expected to wait, or the purge that has begun.
+        from: Result<Purge, usize>,
+        /// Receives the purge and how many requests it has ended, or how many wait.
+        done: SyncSender<Result<(Purge, usize), usize>>,
+    },
+}
+
+/// Requests that a purge ends between two polls.
+const PURGED_PER_TURN: usize = 1_000;
 
 /// The event loop's end of handles.
 #[derive(Debug)]
 pub(super) struct Control {
     handle: Handle,
-    commands: Receiver<Command<Stats>>,
+    commands: Receiver<Command<Stats, OperatorAction>>,
     /// The broker is to end.
     pub is_shutdown: bool,
     /// End without a grace time.
@@ -41,6 +70,19 @@ impl Control {
             }
             Command::Snapshot { wanted, reply } => {
                 let _ = reply.send(stats(dispatch, wanted));
+            }
+            Command::Action(OperatorAction::Pause { service, paused, done }) => {
+                dispatch.pause_service(&service, paused);
+                let _ = done.send(());
+            }
+            Command::Action(OperatorAction::Purge { service, from, done }) => {
+                let waiting = || dispatch.core.service(&service).map_or(0, |service| service.waiting);
+                let purge = match from {
+                    Ok(purge) => Ok(purge),
+                    Err(expected) if expected == waiting() => Ok(dispatch.core.begin_purge(&service)),
+                    Err(_) => Err(waiting()),
+                };
+                let _ = done.send(purge.map(|purge| (purge, dispatch.purge(&service, purge, PURGED_PER_TURN))));
             }
             Command::Disconnect { peer, reason, was_there } => {
                 let _ = was_there.send(dispatch.disconnect(peer, &reason));

@@ -1,16 +1,18 @@
 //! The broker on real sockets and a real disk: one thread drives the dispatch.
 
 mod handle;
+mod operator;
 mod options;
 mod sockets;
 
-pub use handle::Handle;
+pub use handle::{Handle, OperatorAction};
+pub use operator::{Operator, OperatorError};
 pub use options::{BrokerOptions, Heartbeats};
 pub use towpath_sockets::Authenticator;
 
 use crate::core::Settings;
 use crate::dispatch::Dispatch;
-use crate::store::{JournalStore, OpenError};
+use crate::store::{JournalStore, OpenError, PausedFile};
 use handle::Control;
 use sockets::{Sockets, random};
 use std::fmt;
@@ -32,6 +34,14 @@ pub enum BrokerError {
     /// The system gives no random numbers.
     #[error("no random numbers can be had: {0}")]
     Random(std::io::Error),
+    /// The file of paused services.
+    #[error("cannot read which services are paused: {}: {reason}", path.display())]
+    Paused {
+        /// The file.
+        path: PathBuf,
+        /// Why it can't be read.
+        reason: std::io::Error,
+    },
     /// The place for large bodies.
     #[error("no place for large bodies: {}: {reason}", directory.display())]
     Spool {
@@ -51,6 +61,7 @@ pub struct Broker {
     endpoints: Vec<Endpoint>,
     grace: Duration,
     control: Control,
+    operator: Operator,
 }
 
 impl From<OpenError> for BrokerError {
@@ -90,11 +101,20 @@ impl Broker {
         let (journal, spool) = (options.journal.as_deref(), options.spool.as_deref());
         let store = JournalStore::open(journal, spool, options.max_spool_bytes, hub.waker())?;
         let mut dispatch = Dispatch::new(Sockets { hub, started }, store, settings, options.authenticator);
+        let paused = journal.map(PausedFile::new);
+        if let Some(file) = &paused {
+            let failed = |reason| BrokerError::Paused { path: file.path().to_owned(), reason };
+            for service in file.read().map_err(failed)? {
+                tracing::warn!(service = %service.escape_ascii(), "this service is paused; tow resume resumes it");
+                dispatch.pause_service(&service, true);
+            }
+        }
         let hub = &mut dispatch.transport.hub;
         let endpoints =
             options.endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<Vec<_>, SocketError>>()?;
         let control = Control::new(hub.waker());
-        Ok(Broker { dispatch, endpoints, grace: options.grace, control })
+        let operator = Operator::new(control.handle(), paused);
+        Ok(Broker { dispatch, endpoints, grace: options.grace, control, operator })
     }
 
     /// Where it listens, with the real ports.
@@ -105,6 +125,11 @@ impl Broker {
     /// Controls it from other threads.
     pub fn handle(&self) -> Handle {
         self.control.handle()
+    }
+
+    /// Pauses and purges services, from other threads.
+    pub fn operator(&self) -> Operator {
+        self.operator.clone()
     }
 
     /// Serves until it is stopped.

@@ -3,11 +3,13 @@
 mod body_loader;
 mod journal_store;
 mod lost_body;
+mod paused_file;
 mod spooler;
 
 pub use journal_store::JournalStore;
 pub(crate) use journal_store::OpenError;
 pub use lost_body::LostBody;
+pub(crate) use paused_file::PausedFile;
 
 use crate::core::{Entry, Millis, Restored};
 use bytes::Bytes;

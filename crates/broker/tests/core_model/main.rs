@@ -25,6 +25,8 @@ enum Step {
     Heard(Peer),
     Blocked { peer: Peer, blocked: bool },
     Gone(Peer),
+    Pause { service: u8, paused: bool },
+    Purge { service: u8 },
     Persisted(usize),
     Time(u64),
 }
@@ -60,6 +62,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => worker.prop_map(Step::Heard),
         2 => (any_peer.clone(), any::<bool>()).prop_map(|(peer, blocked)| Step::Blocked { peer, blocked }),
         2 => any_peer.prop_map(Step::Gone),
+        1 => (0..4_u8, any::<bool>()).prop_map(|(service, paused)| Step::Pause { service, paused }),
+        1 => (0..4_u8).prop_map(|service| Step::Purge { service }),
         4 => (0..6_usize).prop_map(Step::Persisted),
         4 => (21..120_u64).prop_map(Step::Time),
     ]
@@ -237,6 +241,22 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
             Step::Gone(peer) => {
                 core.peer_gone(now, peer);
                 model.gone(now, peer);
+            }
+            Step::Pause { service, paused } => {
+                core.pause_service(now, SERVICES[usize::from(service)], paused);
+                model.pause(service, paused);
+            }
+            Step::Purge { service } => {
+                let purge = core.begin_purge(SERVICES[usize::from(service)]);
+                let mut ended = 0;
+                loop {
+                    let more = core.purge(now, SERVICES[usize::from(service)], purge, 2);
+                    if more == 0 {
+                        break;
+                    }
+                    ended += more;
+                }
+                prop_assert_eq!(ended, model.purge(service), "of a purge");
             }
             Step::Persisted(count) => {
                 let count = count.min(real.taken - real.persisted);

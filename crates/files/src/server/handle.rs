@@ -37,6 +37,7 @@ impl Control {
             Command::Snapshot { wanted, reply } => {
                 let _ = reply.send(stats(hub, clients, wanted));
             }
+            Command::Action(never) => match never {},
             Command::Disconnect { peer, reason, was_there } => {
                 let _ = was_there.send(hub.peer(peer).is_some());
                 hub.disconnect(peer, &reason);

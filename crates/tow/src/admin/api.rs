@@ -3,11 +3,14 @@
 use super::view::{List, Refusal, View};
 use super::{Running, Shared, State, metrics};
 use crate::cli::escape::Json;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::{Method, StatusCode, Uri};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
 use std::time::UNIX_EPOCH;
+use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_sockets::PeerId;
 
 /// Entries of a list in one reply, by default and at most.
@@ -52,7 +55,8 @@ impl From<Refusal> for Reply {
     fn from(refusal: Refusal) -> Reply {
         match refusal {
             Refusal::NoAnswer => Reply::error(503, NO_ANSWER),
-            Refusal::NoList => Reply::error(404, "this kind of server has no such list"),
+            Refusal::NoList => Reply::error(404, "this kind of server has no such thing"),
+            Refusal::Conflict(reason) => Reply::error(409, reason),
         }
     }
 }
@@ -69,7 +73,7 @@ pub fn reply(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Reply 
         Err(reason) => return Reply::error(400, reason),
     };
     let path = uri.path();
-    let disconnects = path.strip_prefix("/api/v1/peers/").and_then(|rest| rest.strip_suffix("/disconnect"));
+    let action = Action::of(path);
     let list = match path {
         "/api/v1/peers" => Some(List::Peers),
         "/api/v1/peers/gone" => Some(List::Gone),
@@ -78,12 +82,12 @@ pub fn reply(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Reply 
         "/api/v1/workers" => Some(List::Workers),
         _ => None,
     };
-    let is_known = disconnects.is_some() || list.is_some() || GET_PATHS.contains(&path);
-    let reply = match (disconnects, list, path) {
-        _ if is_known && *method != if disconnects.is_some() { Method::POST } else { Method::GET } => {
+    let is_known = action.is_some() || list.is_some() || GET_PATHS.contains(&path);
+    let reply = match (action, list, path) {
+        _ if is_known && *method != if action.is_some() { Method::POST } else { Method::GET } => {
             Err(Reply::error(405, "this path is for another method"))
         }
-        (Some(id), ..) => running(shared).and_then(|running| disconnect(&*running.view, id, body)),
+        (Some(action), ..) => running(shared).and_then(|running| act(&*running.view, action, body)),
         (_, Some(list), _) => running(shared).and_then(|running| listed(&*running.view, list, &query)),
         (.., "/api/v1/status") => status(shared),
         (.., "/metrics") => running(shared).and_then(|running| Ok(metrics::reply(shared, running, query.per_service)?)),
@@ -156,17 +160,73 @@ fn listed(view: &dyn View, list: List, query: &Query) -> Result<Reply, Reply> {
     Ok(Reply::json(&reply.into()))
 }
 
-#[derive(Deserialize)]
+/// An action and its object, as the path names it.
+#[derive(Clone, Copy, Debug)]
+enum Action<'a> {
+    Disconnect(&'a str),
+    Pause { service: &'a str, paused: bool },
+    Purge(&'a str),
+}
+
+impl Action<'_> {
+    fn of(path: &str) -> Option<Action<'_>> {
+        let (kind, rest) = path.strip_prefix("/api/v1/")?.split_once('/')?;
+        let (object, verb) = rest.split_once('/')?;
+        match (kind, verb) {
+            ("peers", "disconnect") => Some(Action::Disconnect(object)),
+            ("services", "pause" | "resume") => Some(Action::Pause { service: object, paused: verb == "pause" }),
+            ("services", "purge") => Some(Action::Purge(object)),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Disconnect {
     #[serde(default)]
     reason: String,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Purge {
+    expect_waiting: usize,
+}
+
+fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply> {
+    match action {
+        Action::Disconnect(id) => disconnect(view, id, body),
+        Action::Pause { service, paused } => {
+            let name = service_name(service)?;
+            view.pause(&name, paused)?;
+            let name = String::from_utf8_lossy(&name);
+            tracing::warn!(service = %name, paused, "paused or resumed by the operator");
+            Ok(Reply::json(&json!({ "service": name, "paused": paused })))
+        }
+        Action::Purge(service) => {
+            let name = service_name(service)?;
+            let Purge { expect_waiting } = serde_json::from_slice(body).map_err(|error| Reply::error(400, error))?;
+            let purged = view.purge(&name, expect_waiting)?;
+            let name = String::from_utf8_lossy(&name);
+            tracing::warn!(service = %name, purged, "purged by the operator");
+            Ok(Reply::json(&json!({ "service": name, "purged": purged })))
+        }
+    }
+}
+
+/// The name of a service as a path has it, in base64.
+fn service_name(encoded: &str) -> Result<Vec<u8>, Reply> {
+    let name = URL_SAFE_NO_PAD.decode(encoded).ok().filter(|name| name.len() <= SERVICE_BYTES_MAX);
+    name.ok_or_else(|| Reply::error(400, "a service is named in base64 for URLs, without padding"))
+}
+
 fn disconnect(view: &dyn View, id: &str, body: &[u8]) -> Result<Reply, Reply> {
     let peer: PeerId = id.parse().map_err(|_| Reply::error(400, "an id is two numbers, such as 3.0"))?;
-    let body = if body.is_empty() { b"{}" } else { body };
-    let Disconnect { reason } = serde_json::from_slice(body).map_err(|error| Reply::error(400, error))?;
+    let Disconnect { reason } = match body {
+        [] => Disconnect::default(),
+        body => serde_json::from_slice(body).map_err(|error| Reply::error(400, error))?,
+    };
     if reason.len() > REASON_BYTES_MAX {
         return Err(Reply::error(400, format_args!("the reason has over {REASON_BYTES_MAX} bytes")));
     }

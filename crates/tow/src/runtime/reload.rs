@@ -11,9 +11,9 @@ use towpath_sockets::Handle;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Starts a thread that looks at the files of an admission, if there are any. What is returned makes it read them at once.
-pub fn watch<S: Send + 'static>(
+pub fn watch<S: Send + 'static, A: Send + 'static>(
     admission: Option<Arc<Admission>>,
-    handle: Handle<S>,
+    handle: Handle<S, A>,
 ) -> Result<Option<impl Fn() + Send + 'static>, Failure> {
     let Some(admission) = admission.filter(|admission| admission.sources().has_files()) else { return Ok(None) };
     let (sender, wanted) = channel();
@@ -49,7 +49,7 @@ pub fn watch<S: Send + 'static>(
 }
 
 /// Reads the files, and lets the server judge its peers again. False if that has ended.
-fn reload<S>(admission: &Admission, handle: &Handle<S>) -> bool {
+fn reload<S, A>(admission: &Admission, handle: &Handle<S, A>) -> bool {
     if let Err(failure) = admission.reload() {
         tracing::error!(
             reason = %failure,

@@ -219,7 +219,7 @@ fn the_socket_is_for_its_user_alone_and_gone_at_the_end() {
     assert!(!abandoned.exists() && other.exists(), "{:?}", place.sockets());
     let mut second = tow(["serve", "--bind", "tcp://127.0.0.1:0", "--admin-socket"]);
     let second = Server::from_command(second.args([&other, folder.path()]));
-    assert!(second.log().contains("no socket for tow status"), "{}", second.log());
+    wait_until("the second says that it has none", || second.log().contains("no socket for tow status"));
     drop(server);
 }
 
@@ -267,4 +267,47 @@ fn a_service_manager_is_notified() {
         said.extend(next().lines().map(str::to_owned));
     }
     assert!(!socket.exists());
+}
+
+#[test]
+fn a_paused_service_takes_requests_and_gives_none_also_after_a_restart() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let journal = folder.path().join("journal");
+    let arguments = ["--journal", journal.to_str().expect("UTF-8")];
+    let broker = place.broker(&arguments);
+    let worker = work(&[&broker], &["echo", "--", "cat"]);
+    place.tow(&["pause", "echo"]).expect_code(0);
+    let calls: Vec<_> =
+        (0..2).map(|_| Process::start(&mut tow(["call", "echo", "hello", "--connect", broker.endpoint()]))).collect();
+    let waiting =
+        || place.json(&["services", "echo"]).first().map_or(0, |found| found["waiting"].as_u64().unwrap_or(0));
+    wait_until("both requests wait although there is a worker", || waiting() == 2);
+    let status = String::from_utf8(place.tow(&["status"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(status.contains("\nPAUSED      echo; tow resume"), "{status}");
+    let table = String::from_utf8(place.tow(&["services"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(table.contains("PAUSED  echo"), "{table}");
+    // What waits is ended only if it is as much as the operator has seen.
+    let refused = place.tow(&["purge", "echo", "--expect", "3"]).expect_code(5);
+    assert!(refused.stderr.contains("2 requests wait"), "{}", refused.stderr);
+    assert_eq!(waiting(), 2);
+    let purged = place.tow(&["purge", "echo", "--expect", "2"]).expect_code(0);
+    assert_eq!(purged.stdout, b"purged 2 requests of echo\n");
+    for call in calls {
+        let outcome = call.finish();
+        assert!(!outcome.status.success() && outcome.stderr.contains("purged by the operator"), "{outcome:?}");
+    }
+    assert_eq!((waiting(), place.json(&["status"])[0]["counters"]["failed"].as_u64()), (0, Some(2)));
+    drop(worker);
+    broker.signal(Signal::TERM);
+    broker.finish().expect_code(0);
+
+    let broker = place.broker(&arguments);
+    assert_eq!(place.json(&["status"])[0]["paused"], serde_json::json!(["echo"]));
+    wait_until("it says so", || broker.log().contains("this service is paused"));
+    let _worker = work(&[&broker], &["echo", "--", "cat"]);
+    let call = Process::start(&mut tow(["call", "echo", "hello", "--connect", broker.endpoint()]));
+    wait_until("the request waits, and none that was purged", || waiting() == 1);
+    place.tow(&["resume", "echo"]).expect_code(0);
+    assert_eq!(call.finish().expect_code(0).stdout, b"hello");
+    assert_eq!(place.json(&["status"])[0]["paused"], serde_json::json!([]));
 }

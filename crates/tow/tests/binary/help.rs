@@ -5,7 +5,7 @@ use tempfile::tempdir;
 use crate::support::process::{Server, run, tow};
 use crate::support::tree::write;
 
-const COMMANDS: [&str; 23] = [
+const COMMANDS: [&str; 26] = [
     "",
     "serve",
     "ls",
@@ -23,6 +23,9 @@ const COMMANDS: [&str; 23] = [
     "services",
     "workers",
     "kick",
+    "pause",
+    "resume",
+    "purge",
     "key",
     "password",
     "trust",

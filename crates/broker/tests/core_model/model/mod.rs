@@ -189,6 +189,7 @@ pub struct Model {
     paused: Queue,
     /// The service whose queue each waits for.
     paused_for: BTreeMap<usize, u8>,
+    paused_services: BTreeSet<u8>,
     memory_freed: bool,
     turns: u64,
     next_heartbeat: Millis,
@@ -213,6 +214,7 @@ impl Model {
             awaiting: VecDeque::new(),
             paused: Queue::default(),
             paused_for: BTreeMap::new(),
+            paused_services: BTreeSet::new(),
             memory_freed: false,
             turns: 0,
             next_heartbeat: 0,

@@ -9,6 +9,7 @@ use crate::history::History;
 use crate::link::{LinkId, Net, Packet};
 use crate::rng::Rng;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use store::SimStore;
 use towpath_broker::core::{Core, Millis, Settings};
 use towpath_broker::dispatch::Dispatch;
@@ -48,6 +49,8 @@ pub struct Node {
     /// Stopped (SIGSTOP), or dead, until then.
     pub away_until: Millis,
     settings: Settings,
+    /// Services that the operator has paused: the file of a journal.
+    paused: BTreeSet<&'static str>,
     fault: Fault,
     rng: Rng,
     /// It has been told to end, and does so when it is idle, or then; and how many requests it had taken before.
@@ -71,6 +74,7 @@ impl Node {
             ahead: 0,
             away_until: 0,
             settings,
+            paused: BTreeSet::new(),
             fault,
             rng,
             stopping: None,
@@ -85,7 +89,12 @@ impl Node {
         let mut transport = SimTransport::new(wire, usize::MAX);
         transport.now = now + self.ahead;
         let store = SimStore::new(std::mem::take(&mut self.disk), self.fault, Rng::new(self.rng.next()));
-        self.broker = Some(Box::new(Dispatch::new(transport, store, settings, None)));
+        if !settings.journal {
+            self.paused.clear();
+        }
+        let mut broker = Dispatch::new(transport, store, settings, None);
+        self.paused.iter().for_each(|service| broker.pause_service(service.as_bytes(), true));
+        self.broker = Some(Box::new(broker));
     }
 
     pub fn core(&self) -> Option<&Core> {
@@ -132,6 +141,25 @@ impl Node {
         for id in open.map(|(id, _)| *id).collect::<Vec<_>>() {
             world.net.close_by_node(world.now, id);
         }
+    }
+
+    /// The operator pauses a service, or resumes it.
+    pub fn pause(&mut self, world: &mut World, service: &'static str, paused: bool) {
+        match paused {
+            true => self.paused.insert(service),
+            false => self.paused.remove(service),
+        };
+        self.broker().pause_service(service.as_bytes(), paused);
+        self.apply(world);
+    }
+
+    /// The operator ends what waits for a service.
+    pub fn purge(&mut self, world: &mut World, service: &str) {
+        let broker = self.broker();
+        let purge = broker.core.begin_purge(service.as_bytes());
+        while broker.purge(service.as_bytes(), purge, 3) > 0 {}
+        assert_eq!(broker.core.service(service.as_bytes()).map_or(0, |service| service.waiting), 0);
+        self.apply(world);
     }
 
     /// A round begins.

@@ -66,7 +66,7 @@ pub struct Sim {
     pub now: Millis,
     chaos_at: Millis,
     /// How likely each kind of trouble is in this world.
-    weights: [u64; 9],
+    weights: [u64; 11],
     pace: Millis,
     large_percent: u64,
     pub tally: Tally,
@@ -131,7 +131,7 @@ impl Sim {
             }
         }
         sit(Box::new(Worker::new(15, SERVICES[0], 2)), &[0]);
-        let weights = [25, 15, 12, 8, 6, 5, 8, 8, 6].map(|weight| if rng.percent(70) { weight } else { 0 });
+        let weights = [25, 15, 12, 8, 6, 5, 8, 8, 6, 6, 2].map(|weight| if rng.percent(70) { weight } else { 0 });
         let pace = [15, 60, 250][rng.index(3)];
         let large_percent = [4, 10, 40][rng.index(3)];
         let may_be_slow = settings.busy_timeout_ms.is_some();
@@ -214,6 +214,10 @@ impl Sim {
             self.nodes[index].disk().failing = false;
             if self.nodes[index].broker.is_none() {
                 self.nodes[index].start(self.now, self.net.trace);
+            }
+            for service in SERVICES {
+                let (node, mut world) = self.world(index);
+                node.pause(&mut world, service, false);
             }
         }
         for seat in &mut self.seats {

@@ -1,6 +1,7 @@
 //! What goes wrong, and what holds all the same.
 
 use super::Sim;
+use crate::ends::SERVICES;
 
 impl Sim {
     /// Something goes wrong.
@@ -48,6 +49,16 @@ impl Sim {
                 let until = self.now + self.rng.below(1_500);
                 let (ending, mut world) = self.world(node);
                 ending.stop(&mut world, until);
+            }
+            Some(9) if self.nodes[node].broker.is_some() => {
+                let (service, paused) = (SERVICES[self.rng.index(SERVICES.len())], self.rng.percent(50));
+                let (paused_on, mut world) = self.world(node);
+                paused_on.pause(&mut world, service, paused);
+            }
+            Some(10) if self.nodes[node].broker.is_some() => {
+                let service = SERVICES[self.rng.index(SERVICES.len())];
+                let (purging, mut world) = self.world(node);
+                purging.purge(&mut world, service);
             }
             _ => {}
         }

@@ -6,7 +6,7 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use towpath_broker::core::{Counters, Kind, ServiceInfo};
-use towpath_broker::server::Handle;
+use towpath_broker::server::{Handle, Operator, OperatorError};
 use towpath_broker::{LISTED_MAX, PeerStats, Stats, WorkerStats, queue_json, spool_json, worker_json};
 use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
 
@@ -20,6 +20,8 @@ const OTHER_SERVICES: &str = "_other";
 pub struct BrokerView {
     /// Of the broker.
     pub handle: Handle,
+    /// Of the same.
+    pub operator: Operator,
 }
 
 impl BrokerView {
@@ -59,6 +61,7 @@ impl View for BrokerView {
                 (true, false) => Some("ok"),
                 (true, true) => Some("failed"),
             },
+            "paused": stats.paused.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>(),
             "counters": counters_json(&stats.counters),
             "spool": spool_json(&stats.spool),
         });
@@ -112,6 +115,7 @@ impl View for BrokerView {
             ("spool_limit_bytes", "Limit of these", stats.spool.bytes_max),
             ("services", "Services with workers or requests", stats.service_count as u64),
             ("workers", "Workers", stats.worker_count as u64),
+            ("services_paused", "Services that an operator has paused", stats.paused.len() as u64),
             ("journal_failed", "1 while the journal can't be written", u64::from(stats.has_storage_failed)),
         ] {
             metrics::gauge(registry, name, help, value);
@@ -122,8 +126,23 @@ impl View for BrokerView {
         Ok(())
     }
 
+    fn pause(&self, service: &[u8], paused: bool) -> Result<(), Refusal> {
+        self.operator.pause(service, paused).map_err(refusal)
+    }
+
+    fn purge(&self, service: &[u8], expected: usize) -> Result<usize, Refusal> {
+        self.operator.purge(service, expected).map_err(refusal)
+    }
+
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
         self.handle.disconnect(peer, reason)
+    }
+}
+
+fn refusal(error: OperatorError) -> Refusal {
+    match error {
+        OperatorError::NoAnswer => Refusal::NoAnswer,
+        error => Refusal::Conflict(error.to_string()),
     }
 }
 

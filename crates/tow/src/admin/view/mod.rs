@@ -53,12 +53,14 @@ impl List {
 }
 
 /// Why a question has no answer.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The event loop has ended, or hangs.
     NoAnswer,
     /// This kind of server has no such list.
     NoList,
+    /// The action can't be done, for this reason.
+    Conflict(String),
 }
 
 /// Questions to a running server. Each waits for its event loop.
@@ -74,6 +76,16 @@ pub trait View: Send + Sync {
 
     /// Adds its metrics.
     fn register(&self, registry: &mut Registry, per_service: bool) -> Result<(), Refusal>;
+
+    /// Pauses a service, or resumes it.
+    fn pause(&self, _service: &[u8], _paused: bool) -> Result<(), Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// Ends the requests that wait for a service, if there are so many, and says how many it were.
+    fn purge(&self, _service: &[u8], _expected: usize) -> Result<usize, Refusal> {
+        Err(Refusal::NoList)
+    }
 
     /// Ends a connection. False if it isn't there.
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool;

@@ -1,4 +1,4 @@
-//! `tow status`, `peers`, `gone`, `transfers`, `services`, `workers` and `kick`: what a server or broker on this machine does, and a hand on it.
+//! `tow status`, `peers`, `gone`, `transfers`, `services`, `workers`, `kick`, `pause`, `resume` and `purge`: what a server or broker on this machine does, and a hand on it.
 
 mod rows;
 mod status;
@@ -9,6 +9,8 @@ use crate::cli::escape::{Json, Printable};
 use crate::cli::exit::Failure;
 use crate::cli::output::{print_bytes, print_line};
 use crate::cli::units::duration;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -54,6 +56,27 @@ pub struct KickArguments {
     /// Reason that the peer is given.
     #[arg(long, value_name = "TEXT", default_value = "ended by the operator")]
     reason: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Arguments of `tow pause` and `tow resume`.
+#[derive(clap::Args)]
+pub struct PauseArguments {
+    /// The service.
+    service: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Arguments of `tow purge`.
+#[derive(clap::Args)]
+pub struct PurgeArguments {
+    /// The service.
+    service: String,
+    /// How many requests wait, from `tow services`. If it is another number by now, nothing is purged.
+    #[arg(long, value_name = "N")]
+    expect: usize,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -104,6 +127,28 @@ pub fn kick(arguments: &KickArguments) -> Result<ExitCode, Failure> {
     disconnect(&client, &arguments.id, &arguments.reason)?;
     print_line(format_args!("disconnected {}", arguments.id))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Pauses a service, or resumes it.
+pub fn pause(arguments: &PauseArguments, paused: bool) -> Result<ExitCode, Failure> {
+    let client = find_one(arguments.server.admin.as_deref(), Some("broker"))?;
+    let (verb, said) = if paused { ("pause", "paused") } else { ("resume", "resumed") };
+    client.post(&service_path(&arguments.service, verb), &json!({}))?;
+    print_line(Printable(&format!("{said} {}", arguments.service)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends the requests that wait for a service.
+pub fn purge(arguments: &PurgeArguments) -> Result<ExitCode, Failure> {
+    let client = find_one(arguments.server.admin.as_deref(), Some("broker"))?;
+    let body = json!({ "expect_waiting": arguments.expect });
+    let reply = client.post(&service_path(&arguments.service, "purge"), &body)?;
+    print_line(Printable(&format!("purged {} requests of {}", reply["purged"], arguments.service)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn service_path(service: &str, verb: &str) -> String {
+    format!("/api/v1/services/{}/{verb}", URL_SAFE_NO_PAD.encode(service))
 }
 
 fn disconnect(client: &Client, id: &str, reason: &str) -> Result<Value, Failure> {

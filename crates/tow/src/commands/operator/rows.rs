@@ -69,11 +69,12 @@ fn transfers(entries: &[Value]) -> String {
 }
 
 fn services(entries: &[Value]) -> String {
-    let mut table = Table::new(["WAITING", "MEMORY", "DISK", "UNCONFIRMED", "WORKERS", "SERVICE "]);
+    let mut table = Table::new(["WAITING", "MEMORY", "DISK", "UNCONFIRMED", "WORKERS", "STATE ", "SERVICE "]);
     for service in entries {
         let [waiting, unconfirmed, workers] = ["waiting", "unconfirmed", "workers"].map(|name| &service[name]);
         let (memory, disk) = (bytes(&service["waiting_bytes"]), bytes(&service["waiting_spooled_bytes"]));
-        table.push([waiting, &memory, &disk, unconfirmed, workers, &text(&service["service"])]);
+        let state = if service["paused"] == true { "PAUSED" } else { "-" };
+        table.push([waiting, &memory, &disk, unconfirmed, workers, &state, &text(&service["service"])]);
     }
     table.render()
 }

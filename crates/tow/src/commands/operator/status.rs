@@ -45,6 +45,10 @@ pub fn render(status: &Value) -> String {
         );
         let spool = &status["spool"];
         line("spool", format!("{} of {}", bytes(&spool["bytes"]), bytes(&spool["most"])));
+        let paused: Vec<_> = status["paused"].as_array().into_iter().flatten().map(text).collect();
+        if !paused.is_empty() {
+            line("PAUSED", format!("{}; tow resume SERVICE", paused.join(", ")));
+        }
         line("journal", status["journal"].as_str().unwrap_or("none").to_owned());
     }
     line("counters", numbers(&status["counters"]));

@@ -1,0 +1,72 @@
+//! An operator's hand on services: pausing and purging them.
+
+use super::Core;
+use super::dead_letter::canonical_name;
+use super::requests::State;
+use super::settings::Millis;
+use bytes::Bytes;
+use std::collections::BTreeSet;
+use towpath_requests::body::Body;
+use towpath_requests::numbered::Status;
+
+/// Services that may be paused at a time.
+pub const PAUSED_SERVICES_MAX: usize = 1_000;
+
+/// Reasons, short enough to need no memory beside the request's.
+const PURGED: &str = "purged by the operator; no worker had it";
+const PURGED_LATER: &str = "purged by the operator; a worker had had it";
+
+/// Names of the services that are paused, also of those without requests and workers at the moment.
+pub(super) type PausedServices = BTreeSet<Bytes>;
+
+/// A purge that has begun: requests taken after that are none of its.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Purge {
+    number: u8,
+}
+
+impl Core {
+    /// Pauses a service, whose requests are then taken and not given to workers, or resumes it. Workers go on with what they have.
+    pub fn pause_service(&mut self, now: Millis, service: &[u8], paused: bool) {
+        let name = Bytes::copy_from_slice(&canonical_name(service));
+        match paused {
+            true => self.services.paused.insert(name),
+            false => self.services.paused.remove(&name),
+        };
+        let Some(key) = self.services.find_by_name(service) else { return };
+        self.services.at_mut(key).is_paused = paused;
+        self.dispatch(now, key);
+    }
+
+    /// The names of services that are paused.
+    pub fn paused_services(&self) -> impl Iterator<Item = &Bytes> {
+        self.services.paused.iter()
+    }
+
+    /// Begins a purge of a service.
+    pub fn begin_purge(&mut self, service: &[u8]) -> Purge {
+        let Some(key) = self.services.find_by_name(service) else { return Purge { number: 0 } };
+        let service = self.services.at_mut(key);
+        service.purges = service.purges.wrapping_add(1);
+        Purge { number: service.purges }
+    }
+
+    /// Ends at most so many of the requests that wait for a worker of a service, each with an outcome, and says how many: 0 when the purge
+    /// is over. Those that a worker has, or whose client is held back, don't wait. Dead letters are removed.
+    pub fn purge(&mut self, now: Millis, service: &[u8], purge: Purge, most: usize) -> usize {
+        let Some(key) = self.services.find_by_name(service) else { return 0 };
+        let slots = self.services.waiting(&self.requests, key, |request| request.is_before_purge(purge.number), most);
+        for &slot in &slots {
+            self.withdraw(now, slot);
+            debug_assert_eq!(self.requests.at(slot).state, State::Detached);
+            if self.is_dead_letter(slot) {
+                self.counters.failed += 1;
+                self.forget(slot);
+                continue;
+            }
+            let reason = if self.requests.at(slot).attempt == 0 { PURGED } else { PURGED_LATER };
+            self.settle(slot, Status::CANCELLED, Body::from(reason).into());
+        }
+        slots.len()
+    }
+}
