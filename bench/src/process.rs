@@ -325,8 +325,11 @@ pub fn process_tree(root: u32) -> Vec<u32> {
     let mut next = 0;
     while let Some(&pid) = tree.get(next) {
         next += 1;
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        tree.extend(children.unwrap_or_default().split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        // Each thread has those that it started.
+        for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            tree.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        }
     }
     tree
 }

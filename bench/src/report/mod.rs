@@ -191,7 +191,7 @@ type Plot = (String, String, String);
 
 /// The file of a plot of a table's group.
 fn plot_name(table: &Table, group: &str) -> String {
-    let name = [table.id.as_str(), group].join("-").replace([' ', ','], "-").replace("--", "-");
+    let name = [table.id.as_str(), group].join("-").replace([' ', ',', ':'], "-").replace("--", "-");
     name.trim_end_matches('-').to_owned()
 }
 
