@@ -31,7 +31,7 @@ impl Keys {
         let text = std::fs::read_to_string(&secret_file)?;
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.trim().strip_prefix(name));
-            line.map(|line| line.trim_matches([' ', '=', '"']).to_owned()).context("tow key new wrote no key")
+            line.map(|line| line.trim_matches('"').to_owned()).context("tow key new wrote no key")
         };
         let (public, secret) = (field("public-key = ")?, field("secret-key = ")?);
         // Without them, the rows that need them say so.

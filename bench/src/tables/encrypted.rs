@@ -19,7 +19,7 @@ const CLIENTS: &str = "100 clients";
 
 const OURS: &str = "tow serve to tow get --no-verify";
 const VERIFIED: &str = "tow serve to tow get";
-const PLAIN: &str = "the same without encryption";
+const PLAIN: &str = "tow serve to tow get --no-verify, without keys";
 const STOCK: &str = "tow serve to libzmq, 1 MiB a chunk";
 const LIBZMQ: &str = "libzmq to libzmq, 1 MiB a chunk";
 const LIBZMQ_SMALL: &str = "libzmq to libzmq, 250,000 bytes a chunk";
