@@ -50,7 +50,7 @@ pub fn changes_names(source: &Source, exclude: &Excludes) -> [Vec<u8>; 2] {
 }
 
 fn follow_digits(source: &Source, exclude: &Excludes) -> Vec<u8> {
-    let excluded = exclude.globs().map(|glob| [b"\0exclude/", glob.as_bytes()].concat());
+    let excluded = exclude.patterns().map(|pattern| [b"\0exclude/", pattern.as_bytes()].concat());
     hash_digits(&[source_key(source), excluded.collect::<Vec<_>>().concat()].concat()).to_vec()
 }
 

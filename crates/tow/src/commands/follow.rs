@@ -43,8 +43,8 @@ pub struct Arguments {
     /// Hold all deletions if more are due at a time [default: 1000 if over a tenth, or everything]
     #[arg(long, value_name = "N", requires = "mirror")]
     max_delete: Option<u64>,
-    /// Leave out what matches: names anywhere, or paths if it has a slash. May be repeated.
-    #[arg(long, value_name = "GLOB")]
+    /// Leave out what matches a pattern as in .gitignore. May be repeated.
+    #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
     /// Move what is deleted or replaced into this directory.
     #[arg(long, value_name = "DIR")]

@@ -115,7 +115,8 @@ impl Pages {
             match remote.and_then(|remote| Ok((self.local(&remote, &change.content)?, remote))) {
                 // The followed directory itself.
                 Ok((None, _)) => {}
-                Ok((Some(local), _)) if self.exclude.has(&local) => {}
+                Ok((Some(local), _))
+                    if self.exclude.has(&local, matches!(change.content, ChangeContent::Dir { .. })) => {}
                 Ok((Some(local), remote)) => changes.push(Placed { remote, local, change }),
                 Err(reason) => warnings.push(format!("{shown}: refused: {reason}")),
             }
