@@ -30,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Arguments {
     /// Service to call.
     service: String,
-    /// Request; words are joined by spaces. @FILE is what is in a file [default: standard input, or @-]
+    /// Request, words joined by spaces; @FILE: what is in a file; @-: standard input, which is the default
     body: Vec<OsString>,
     /// Send each word as a frame of its own, as titanic.request needs them.
     #[arg(long, requires = "body")]
