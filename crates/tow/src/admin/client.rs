@@ -61,22 +61,27 @@ pub fn find(wanted: Option<&str>, program: Option<&str>) -> Result<Vec<Found>, F
         let status = client.get("/api/v1/status")?;
         return Ok(vec![Found { client, status }]);
     }
-    let mut denied = Vec::new();
-    let mut found = Vec::new();
+    let (mut found, mut denied, mut hung) = (Vec::new(), None, None);
     for socket in known_sockets() {
         let client = Client { socket };
         match client.get("/api/v1/status") {
             Ok(status) => found.push(Found { client, status }),
-            Err(failure) if failure.status == Status::Refused => denied.push(failure.to_string()),
-            Err(failure) => tracing::debug!(%failure, "no server there"),
+            Err(failure) if failure.status == Status::NoServer => tracing::debug!(%failure, "no server there"),
+            Err(failure) if failure.status == Status::Refused => denied = Some(failure),
+            Err(failure) => hung = Some(failure),
         }
     }
     let is_wanted = |found: &Found| wanted.is_none_or(|wanted| found.is(wanted));
     let of_kind = |found: &Found| program.is_none_or(|program| found.is(program));
     found.retain(|found| is_wanted(found) && of_kind(found));
-    match (found.is_empty(), denied.first()) {
-        (false, _) => Ok(found),
-        (true, Some(denied)) => Err(Failure::new(Status::Refused, denied)),
+    match (found.is_empty(), hung.or(denied)) {
+        (false, failure) => {
+            if let Some(failure) = failure.filter(|failure| failure.status != Status::Refused) {
+                tracing::error!(reason = %failure, "another server doesn't answer");
+            }
+            Ok(found)
+        }
+        (true, Some(failure)) => Err(failure),
         (true, None) => {
             let what = program.map_or("server or broker".to_owned(), |program| format!("tow {program}"));
             let which = wanted.map(|wanted| format!(" that is {wanted}")).unwrap_or_default();
@@ -134,7 +139,8 @@ impl Client {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
         let asked = runtime.block_on(async {
             let asked = tokio::time::timeout(REPLY_TIMEOUT, exchange(&self.socket, method, path, body));
-            asked.await.unwrap_or_else(|_| Err(no_answer(&self.socket, "no reply in time")))
+            let late = || Failure::failed(format_args!("{}: no reply in {REPLY_TIMEOUT:?}", self.socket.display()));
+            asked.await.unwrap_or_else(|_| Err(late()))
         });
         let (status, body) = asked?;
         let reply: Value = serde_json::from_slice(&body)
@@ -144,7 +150,7 @@ impl Client {
             200 => Ok(reply),
             404 => Err(Failure::new(Status::NotFound, reason())),
             400 | 403 | 409 | 413 => Err(Failure::new(Status::Refused, reason())),
-            _ => Err(Failure::failed(reason())),
+            _ => Err(Failure::failed(format_args!("{}: {}", self.socket.display(), reason()))),
         }
     }
 }

@@ -241,6 +241,27 @@ fn several_servers_are_told_apart() {
     assert_eq!(place.json(&["status", "--admin", &pid]).len(), 1);
 }
 
+/// One whose event loop hangs is not passed over in silence.
+#[test]
+fn a_server_that_does_not_answer_is_named() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    std::fs::create_dir(place.0.path().join("towpath")).expect("mkdir");
+    let hung = UnixListener::bind(place.0.path().join("towpath/serve-1.sock")).expect("listen");
+    let _answering = std::thread::spawn(move || {
+        for stream in hung.incoming() {
+            let mut stream = stream.expect("a connection");
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 503 No\r\nContent-Length: 17\r\n\r\n{\"error\": \"hung\"}");
+        }
+    });
+    let alone = place.tow(&["status"]).expect_code(1);
+    assert!(alone.stderr.contains("serve-1.sock: hung"), "{}", alone.stderr);
+    let server = place.serve(folder.path());
+    let both = place.tow(&["status"]).expect_code(0);
+    assert!(both.stderr.contains("serve-1.sock: hung"), "{}", both.stderr);
+    assert!(String::from_utf8_lossy(&both.stdout).contains(server.endpoint()), "{both:?}");
+}
+
 #[test]
 fn a_service_manager_is_notified() {
     let folder = tempdir().expect("a folder");
