@@ -5,12 +5,13 @@ use tempfile::tempdir;
 use crate::support::process::{Server, run, tow};
 use crate::support::tree::write;
 
-const COMMANDS: [&str; 26] = [
+const COMMANDS: [&str; 28] = [
     "",
     "serve",
     "ls",
     "get",
     "follow",
+    "push",
     "publish",
     "versions",
     "broker",
@@ -29,6 +30,7 @@ const COMMANDS: [&str; 26] = [
     "key",
     "password",
     "trust",
+    "rules",
     "demo",
     "completions",
     "manual",
@@ -100,6 +102,8 @@ fn overview_says_what_to_type() {
     for command in COMMANDS.iter().filter(|command| !command.is_empty()) {
         assert!(help.contains(&format!("\n  {command} ")), "tow --help doesn't list {command}:\n{help}");
     }
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    assert_eq!(listed.count(), COMMANDS.len(), "without \"\" and with help: a new command belongs into COMMANDS");
     for example in ["tow serve ", "tow get ", "tow broker ", "tow work ", "tow call "] {
         assert!(help.contains(example), "tow --help has no example of '{example}':\n{help}");
     }
