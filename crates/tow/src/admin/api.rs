@@ -232,6 +232,8 @@ fn disconnect(view: &dyn View, id: &str, body: &[u8]) -> Result<Reply, Reply> {
     }
     let reason = if reason.is_empty() { "ended by the operator" } else { &reason };
     if !view.disconnect(peer, reason) {
+        // Or doesn't anybody answer?
+        view.sums()?;
         return Err(Reply::error(404, format_args!("there is no peer {peer}")));
     }
     tracing::info!(%peer, reason, "disconnected by the operator");
