@@ -61,7 +61,7 @@ pub struct Arguments {
     /// Refuse pushes beyond so many files and directories there.
     #[arg(long, value_name = "COUNT", requires = "accept_push")]
     push_max_files: Option<u64>,
-    /// Let everybody publish versions: otherwise who has logged in, and this user over ipc.
+    /// Let everybody publish versions: otherwise those who have logged in, and this user over ipc.
     #[arg(long, requires = "state")]
     accept_publish: bool,
     #[command(flatten)]
