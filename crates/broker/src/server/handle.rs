@@ -88,6 +88,7 @@ impl Control {
                 let _ = was_there.send(dispatch.disconnect(peer, &reason));
             }
             Command::JudgeAgain(reply) => {
+                dispatch.transport.hub.end_logins();
                 let _ = reply.send(dispatch.judge_again());
             }
         }

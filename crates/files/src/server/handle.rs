@@ -53,6 +53,7 @@ impl Control {
 
 /// Ends the connections of clients who may do something else than before. Returns how many.
 fn judge_again(hub: &mut Hub, clients: &Clients, authenticator: Option<&Authenticator>) -> usize {
+    hub.end_logins();
     let infos = hub.peers().collect::<Vec<_>>().into_iter().filter_map(|peer| hub.peer(peer));
     let changed = infos.filter_map(|info| {
         // Others haven't been told yet what they may do.

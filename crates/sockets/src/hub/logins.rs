@@ -1,6 +1,7 @@
 //! Decisions about the credentials of peers: at once or later, and fewer for those who have failed too often.
 
 use super::Hub;
+use super::member::Member;
 use super::slow_logins::Login;
 use crate::auth::Authenticator;
 use crate::net::tenant::Tenant;
@@ -8,6 +9,9 @@ use crate::peer::End;
 use crate::peer_id::PeerId;
 use std::time::{Duration, Instant};
 use towpath_zmtp::{Credentials, Principal};
+
+/// Why a login ends that was under way while passwords were read again.
+const PASSWORDS_READ: &str = "passwords were read again during its login";
 
 /// Why a peer's password isn't looked at.
 const TOO_MANY_FAILED: &str = "not checked, after too many failed logins from there";
@@ -73,6 +77,16 @@ impl Hub {
         let until = now + delay;
         (member.refuse_at, member.flow.paused) = (Some(until), true);
         self.next_timer = self.next_timer.into_iter().chain([until]).min();
+    }
+
+    /// Ends the connections of peers that have shown a password and aren't ready yet: the decision about it may not be right any more. They may
+    /// try again.
+    pub fn end_logins(&mut self) {
+        let is_login =
+            |member: &&Member| !member.peer.is_ready() && matches!(member.peer.principal, Principal::User(_));
+        let logins: Vec<_> = self.peers.iter().filter(is_login).map(|member| member.peer.id).collect();
+        // Without an ERROR, which would be final.
+        logins.into_iter().for_each(|id| self.end(id, End::new(PASSWORDS_READ)));
     }
 
     /// Tells a peer that its credentials were refused.
