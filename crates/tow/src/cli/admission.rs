@@ -6,6 +6,7 @@ use crate::cli::exit::Failure;
 use crate::cli::passwords::Passwords;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use towpath_rules::{Permissions, Rules};
@@ -31,6 +32,8 @@ pub struct Admission {
     /// Users who have another password since the last time, or none: they have to log in again.
     revoked: RwLock<HashSet<Vec<u8>>>,
     audit: Option<Audit>,
+    /// [`Sources::fingerprint`] of what was read first.
+    first: u64,
 }
 
 /// What the files said when they were last read.
@@ -50,11 +53,12 @@ impl Sources {
         self.files().next().is_some()
     }
 
-    /// A number for what the files have now.
+    /// A number for what the files have now, and whose they are: passwords that others can read are refused.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for file in self.files() {
             std::fs::read(file).map_err(|error| error.to_string()).hash(&mut hasher);
+            std::fs::metadata(file).map(|file| (file.mode(), file.uid())).ok().hash(&mut hasher);
         }
         hasher.finish()
     }
@@ -82,11 +86,12 @@ impl Admission {
     /// Reads the files.
     pub fn new(sources: Sources, audit: Option<Audit>) -> Result<Admission, Failure> {
         let state = sources.read()?;
+        let first = sources.fingerprint();
         let has_keys = state.rules.as_ref().is_some_and(|rules| rules.keys() > 0) || state.keys.is_some();
         if sources.passwords.is_none() && !sources.anyone && !has_keys && sources.rules.is_some() {
             tracing::warn!("the rules have no line `key NAME KEY`, so nobody has a name");
         }
-        Ok(Admission { sources, state: RwLock::new(Arc::new(state)), revoked: RwLock::default(), audit })
+        Ok(Admission { sources, state: RwLock::new(Arc::new(state)), revoked: RwLock::default(), audit, first })
     }
 
     /// Whether the rules have keys.
@@ -97,6 +102,11 @@ impl Admission {
     /// Where it is said who is admitted.
     pub fn sources(&self) -> &Sources {
         &self.sources
+    }
+
+    /// [`Sources::fingerprint`] of what was read first.
+    pub fn first_fingerprint(&self) -> u64 {
+        self.first
     }
 
     /// The audit file.

@@ -18,7 +18,8 @@ pub fn watch<S: Send + 'static, A: Send + 'static>(
     let Some(admission) = admission.filter(|admission| admission.sources().has_files()) else { return Ok(None) };
     let (sender, wanted) = channel();
     let look = move || {
-        let mut used = admission.sources().fingerprint();
+        // Between the start and this thread a broker may have read its journal for minutes.
+        let mut used = admission.first_fingerprint();
         let mut last = used;
         loop {
             let is_wanted = match wanted.recv_timeout(LOOK) {
