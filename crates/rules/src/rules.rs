@@ -86,9 +86,10 @@ impl Rules {
         let is_about = |who: &Who| match who {
             Who::Anyone => true,
             Who::Anonymous => name.is_none(),
-            Who::Named(of) => name.is_some_and(|name| {
-                let is_member = |member: &String| member.as_bytes() == name;
-                of.as_bytes() == name || self.groups.get(of).is_some_and(|members| members.iter().any(is_member))
+            Who::Named(of) => name.is_some_and(|name| match self.groups.get(of) {
+                // A user who has the group's name, and isn't in these rules, isn't in it.
+                Some(members) => members.iter().any(|member| member.as_bytes() == name),
+                None => of.as_bytes() == name,
             }),
         };
         let applies = |rule: &&Arc<Rule>| {

@@ -38,6 +38,8 @@ fn rules_read_like_sentences() {
         ("alice", "11.1.1.1", Verb::Push, "in box/alice/x", false, None),
         ("alice", "ipc", Verb::Push, "in box/gpu", false, None),
         ("bob", "ipc", Verb::Read, "README", false, None),
+        // A user of passwords, say, who has a group's name, isn't in the group.
+        ("lab", "ipc", Verb::Read, "README", false, None),
         ("bob", "ipc", Verb::Call, "echo", true, Some(12)),
         ("ci", "ipc", Verb::Call, "echo", false, Some(14)),
         ("", "::1", Verb::Call, "echo", true, Some(12)),
