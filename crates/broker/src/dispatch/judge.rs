@@ -36,6 +36,10 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
     pub fn judge_again(&mut self) -> usize {
         let mut ended = 0;
         for id in self.connections.ids().collect::<Vec<_>>() {
+            // Of one that has gone, what is left was sent before.
+            if self.connections.of(id).is_none_or(|connection| connection.is_gone) {
+                continue;
+            }
             let now = self.access_of(id, false);
             let Some(connection) = self.connections.of(id) else { continue };
             let why = match &now {
