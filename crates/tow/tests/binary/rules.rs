@@ -1,6 +1,7 @@
 //! Rules of who may do what: files in every dialect, requests, and what happens when the rules change.
 
 use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
@@ -11,7 +12,7 @@ use crate::support::broker::{Broker, call};
 use crate::support::process::{Outcome, Process, Server, get, run, tow};
 use crate::support::tree::{write, write_secret};
 use crate::support::wait_until;
-use crate::support::wire::Wire;
+use crate::support::wire::{Wire, command, greeting};
 
 /// A folder with files of rules and the like.
 struct Folder(TempDir);
@@ -156,6 +157,13 @@ fn what_may_not_be_seen_is_not_there_in_any_dialect() {
     }
     assert_eq!(plain("open/a"), [b"content of open/a"]);
     assert_eq!(plain("names/n")[0], b"error");
+
+    // Names of others, and what only those may do whom a line allows it.
+    for request in [json!({"op": "holders", "id": 5, "seq": 0}), json!({"op": "publish", "id": 5, "path": "open"})] {
+        let answer = wire.ask(&request);
+        assert_eq!(answer["code"], "denied", "{answer}");
+        assert!(answer["message"].as_str().is_some_and(|message| message.contains("rules")), "{answer}");
+    }
 
     // The whole tree, as far as it may be had.
     let outcome = get(&server.url("open/a"), &folder.path("copy"));
@@ -388,12 +396,27 @@ fn another_password_ends_connections() {
         worker
     };
     let (ann, bob) = (start("ann"), start("bob"));
+    // One who has shown the old password, and takes its time with the rest of its handshake.
+    let mut halfway = Wire::connect(broker.port());
+    halfway.write(&[greeting("PLAIN"), command("HELLO", b"\x03ann\x011")].concat()).expect("write");
+    halfway.read_exact(&mut [0; 64]).expect("a greeting");
+    assert!(halfway.read_frame().expect("a command").1.ends_with(b"WELCOME"));
     folder.file("passwords", "ann:2\nbob:1\ncy:1\n");
     broker.signal(Signal::HUP);
     wait_until("ann is refused", || ann.log().contains("refuses this worker"));
+    let _ = halfway.write(&command("INITIATE", b"\x0bSocket-Type\x00\x00\x00\x06DEALER"));
+    assert!(halfway.read_frame().is_err(), "the old password got in");
     let mut command = call(&[&broker], &["echo", "hello", "--user", "cy", "--timeout", "20"]);
     assert_eq!(run(command.env("TOW_PASSWORD", "1")).expect_code(0).stdout, b"hello");
     assert_eq!(bob.log().matches("connected to a broker").count(), 1, "{}", bob.log());
+    // Others may read the file: it isn't used until that is mended, by chmod alone.
+    let set_mode = |mode| std::fs::set_permissions(&passwords, PermissionsExt::from_mode(mode)).expect("set the mode");
+    set_mode(0o644);
+    broker.signal(Signal::HUP);
+    wait_until("the broker complains", || broker.log().contains("NOT read again"));
+    let before = broker.log().matches("were read again").count();
+    set_mode(0o600);
+    wait_until("it is read", || broker.log().matches("were read again").count() > before);
 }
 
 #[test]

@@ -30,7 +30,8 @@ use super::limits::{MESSAGES_UNHEARD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX
 use super::quota::Quotas;
 use super::stats::TransferStats;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, PUSHES_MAX, REQUESTS_MAX};
-use crate::protocol::control::{Cancelled, FetchRequest, HelloReply, PushRequest, Reply, Request};
+use crate::path::RelPath;
+use crate::protocol::control::{Cancelled, FetchRequest, HelloReply, HoldersRequest, PushRequest, Reply, Request};
 use crate::protocol::data::DataHeader;
 use crate::protocol::envelope::client_of;
 use crate::protocol::follow::ServerId;
@@ -126,6 +127,12 @@ impl<F: Clone> Session<F> {
         if permissions.is_unrestricted() { self.may_publish } else { permissions.check(Verb::Publish, path) }
     }
 
+    /// Whether the client may say and know who has what: names of others.
+    fn may_know_holders(&self) -> bool {
+        let may = |verb| self.shared.permissions.may_reach(verb, RelPath::root().as_bytes());
+        may(Verb::Follow) || may(Verb::Publish)
+    }
+
     /// Says what this server is.
     pub(super) fn hello(&mut self, envelope: &Envelope, via: Vec<ServerId>) {
         let hello = hello(self.can_follow, self.can_push, via);
@@ -157,6 +164,13 @@ impl<F: Clone> Session<F> {
             Request::Credit { bytes } => credit.add(bytes),
             Request::Cancel { id } => self.cancel(&envelope, id),
             Request::Confirm(confirm) => self.shared.actions.push_back(Action::Log(LogEvent::Confirmed(confirm))),
+            Request::Have(_) | Request::Holders(_) if !self.may_know_holders() => {
+                // A `have` has no answer.
+                if let Request::Holders(HoldersRequest { id, .. }) = request {
+                    let message = "the server's rules don't allow this client to follow or publish anything, so neither to know who has what";
+                    self.shared.error(&envelope, Some(id), Failure::new(ErrorCode::Denied, message));
+                }
+            }
             Request::Have(have) => self.shared.actions.push_back(Action::Have(have.holders)),
             Request::Holders(request) => self.shared.actions.push_back(Action::Holders(envelope, request)),
             Request::More { id } if self.follows.more(&envelope, id, &mut self.shared) => {}
@@ -181,7 +195,8 @@ impl<F: Clone> Session<F> {
             }
             Request::Push(request) => self.push(envelope, request),
             Request::Publish(request) if !self.may_publish(request.path.as_bytes()) => {
-                self.shared.error(&envelope, Some(request.id), Queries::may_not_publish());
+                let failure = Queries::may_not_publish(!self.shared.permissions.is_unrestricted());
+                self.shared.refuse(&envelope, request.id, request.path, failure);
             }
             Request::Publish(publish) => {
                 if let Some(ticket) = self.admit(&envelope, publish.id) {

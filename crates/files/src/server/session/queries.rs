@@ -1,7 +1,7 @@
 //! Listings and requests for leaves, which are answered by control messages.
 
 use super::shared::Shared;
-use super::{Action, Envelope, LogEvent, Ticket};
+use super::{Action, Envelope, Ticket};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{
     LeavesRequest, ListRequest, ListTarget, PublishRequest, PublishedReply, Reply, WirePath,
@@ -43,9 +43,7 @@ struct Pages {
 
 impl Query {
     fn refuse<F>(&self, failure: Failure, shared: &mut Shared<F>) {
-        let (path, told) = (self.path.clone(), failure.clone());
-        shared.actions.push_back(Action::Log(LogEvent::Refused { count: 1, path, failure: told }));
-        shared.error(&self.envelope, Some(self.id), failure);
+        shared.refuse(&self.envelope, self.id, self.path.clone(), failure);
     }
 }
 
@@ -110,7 +108,10 @@ impl Queries {
     }
 
     /// The error for somebody who may not publish.
-    pub(super) fn may_not_publish() -> Failure {
+    pub(super) fn may_not_publish(has_rules: bool) -> Failure {
+        if has_rules {
+            return Failure::new(ErrorCode::Denied, "the server's rules don't allow this client to publish that");
+        }
         let message = "versions are published by who has logged in, or over ipc by the server's user; \
             and only a server with --watch and --state keeps any (tow serve --accept-publish lets everybody)";
         Failure::new(ErrorCode::Denied, message)

@@ -1,9 +1,9 @@
 //! State that all requests of a client share: credit, actions, replies, and what the socket has.
 
 use super::credit::{Credit, Credits};
-use super::{Action, Envelope, Outgoing, Part, Slot, Ticket};
+use super::{Action, Envelope, LogEvent, Outgoing, Part, Slot, Ticket};
 use crate::protocol::CONTROL_TAG;
-use crate::protocol::control::{ErrorReply, Reply};
+use crate::protocol::control::{ErrorReply, Reply, WirePath};
 use crate::server::Failure;
 use crate::server::jobs::Job;
 use crate::server::quota::Quotas;
@@ -89,6 +89,12 @@ impl<F> Shared<F> {
 
     pub(super) fn error(&mut self, envelope: &Envelope, id: Option<u32>, failure: Failure) {
         self.reply(envelope, &Reply::Error(ErrorReply { id, code: failure.code, message: failure.message }));
+    }
+
+    /// The same for a request about a path, with a line for the operator.
+    pub(super) fn refuse(&mut self, envelope: &Envelope, id: u32, path: WirePath, failure: Failure) {
+        self.actions.push_back(Action::Log(LogEvent::Refused { count: 1, path, failure: failure.clone() }));
+        self.error(envelope, Some(id), failure);
     }
 
     pub(super) fn next_reply(&mut self) -> Option<Outgoing<F>> {

@@ -60,7 +60,7 @@ impl Pushes {
         let id = request.id;
         if !shared.permissions.check(Verb::Push, request.path.as_bytes()) {
             let message = "the server's rules don't allow this client to push there";
-            return shared.error(&envelope, Some(id), Failure::new(ErrorCode::Denied, message));
+            return shared.refuse(&envelope, id, request.path, Failure::new(ErrorCode::Denied, message));
         }
         // Half of what is left, so that there is something for the next one.
         let most = (shared.quotas.push_window.available() / 2).clamp(PUSH_WINDOW_BYTES_MIN, PUSH_WINDOW_BYTES_MAX);
