@@ -35,11 +35,15 @@ pub(super) fn reuse(
         if !open.is_long_enough()? {
             return Err(content.shortened());
         }
-        if !copy(&older, &open.file, offset, length)? {
+        let end = copy(&older, &open.file, offset, length)?;
+        if end > offset {
+            // Also of a leaf that isn't whole: a hole of the new version that is there has to be punched.
+            open.wrote(end);
+        }
+        drop(writing);
+        if end < offset + length {
             continue;
         }
-        open.wrote(offset + length);
-        drop(writing);
         let hashed = read_range(&open.file, offset, length, buffer, |bytes| {
             let _ = hasher.update(bytes);
             cancelled.count_piece()
@@ -56,21 +60,36 @@ pub(super) fn reuse(
     Ok(copied)
 }
 
-/// Copies a range within the kernel, which shares the blocks where the file system can: `false` if that isn't possible here, or the file got
-/// shorter.
-fn copy(from: &File, to: &File, offset: u64, length: u64) -> Result<bool, DiskError> {
+/// Copies a range within the kernel, which shares the blocks where the file system can. Up to where: not to the end if that isn't possible here,
+/// or the file got shorter.
+fn copy(from: &File, to: &File, offset: u64, length: u64) -> Result<u64, DiskError> {
     let (mut from_offset, mut to_offset, end) = (offset, offset, offset + length);
     while to_offset < end {
         let left = usize::try_from(end - to_offset).unwrap_or(usize::MAX);
         match copy_file_range(from, Some(&mut from_offset), to, Some(&mut to_offset), left) {
-            Ok(0) => return Ok(false),
+            Ok(0) => break,
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => return Err(io_error("cannot write", &errno.into())),
             Err(errno) => {
                 tracing::debug!(%errno, "cannot copy from the file in place");
-                return Ok(false);
+                break;
             }
         }
     }
-    Ok(true)
+    Ok(to_offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copy_says_how_far_it_got() {
+        let (from, to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        std::io::Write::write_all(&mut &from, b"12345").unwrap();
+        assert_eq!(copy(&from, &to, 1, 2), Ok(3));
+        // As if it had got shorter meanwhile.
+        assert_eq!(copy(&from, &to, 1, 9), Ok(5));
+        assert_eq!(copy(&from, &to, 5, 9), Ok(5));
+    }
 }
