@@ -463,6 +463,17 @@ fn interrupted_push_ends_by_the_signal_and_is_resumed() {
     assert_eq!(digest(&taking.path("in/x")), digest(&source));
 }
 
+/// Hashing takes minutes: that nobody is there is said before.
+#[test]
+fn missing_server_is_told_while_the_file_is_hashed() {
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("source");
+    fs::File::create(&source).expect("create").set_len(1 << 40).expect("set the length");
+    let url = format!("ipc://{}:/in/x", folder.path().join("nobody").display());
+    let words = ["push", source.to_str().expect("UTF-8"), &url, "--connect-timeout", "100ms"];
+    run(&mut tow(words)).expect_code(6);
+}
+
 #[test]
 fn push_goes_encrypted() {
     let keys = Keys::new();

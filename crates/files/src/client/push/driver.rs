@@ -4,7 +4,7 @@ use super::super::assembler::Inbound;
 use super::super::connection::{Connection, ConnectionEvent};
 use super::super::get::GetError;
 use super::super::reconnects::Reconnects;
-use super::super::transfer::TransferError;
+use super::super::transfer::{HASH_BYTES_PER_SECOND_MIN, TransferError};
 use super::sending::Sending;
 use super::{PushEvent, PushFile, PushOptions, PushProgress};
 use crate::digest::{Digest, FileHasher, HashError};
@@ -157,7 +157,12 @@ impl Driver<'_> {
 
     fn check_time(&mut self) -> Result<(), GetError> {
         let connect = &self.options.connect;
-        let limit = if self.was_connected { connect.idle_timeout } else { connect.connect_timeout };
+        let limit = match (self.is_connected, self.was_connected) {
+            // A server that hashes what is at the path may be silent meanwhile.
+            (true, _) => connect.idle_timeout.saturating_add(self.hashing_time()),
+            (false, true) => connect.idle_timeout,
+            (false, false) => connect.connect_timeout,
+        };
         if self.since.elapsed() < limit {
             return Ok(());
         }
@@ -169,6 +174,17 @@ impl Driver<'_> {
             return Err(TransferError::Refused { code: ErrorCode::Busy, message }.into());
         }
         Err(TransferError::Stalled { seconds: limit.as_secs(), connected: true }.into())
+    }
+
+    /// How long the server may hash files that are as large as these: before it answers, and before one that is sent gets its name.
+    fn hashing_time(&self) -> Duration {
+        let is_hashed = |task: &&Task| match &task.phase {
+            Phase::Offered => true,
+            Phase::Sending(sending) => sending.left() == 0,
+            Phase::Hashing(_) | Phase::Waiting(_) => false,
+        };
+        let bytes: u64 = self.tasks.iter().filter(is_hashed).map(|task| task.stat.size).sum();
+        Duration::from_secs(bytes / HASH_BYTES_PER_SECOND_MIN)
     }
 
     fn open_files(&mut self) -> Result<(), GetError> {
@@ -195,7 +211,9 @@ impl Driver<'_> {
     fn hash(&mut self, cancel: &CancelToken) -> Result<bool, GetError> {
         let hashing = |task: &Task| matches!(task.phase, Phase::Hashing(_));
         let Some(at) = self.tasks.iter().position(hashing) else { return Ok(false) };
-        self.step();
+        if self.is_connected {
+            self.step();
+        }
         let Some(task) = self.tasks.get_mut(at) else { return Ok(false) };
         let Phase::Hashing(hasher) = &mut task.phase else { return Ok(false) };
         let hashed = match hasher.advance(&task.open, HASH_SLICE_BYTES, || cancel.is_cancelled()) {
