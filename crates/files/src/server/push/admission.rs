@@ -101,14 +101,15 @@ impl Receiver {
     fn take_turn(&mut self, requester: Requester, request: &PushRequest, local: &RelPath) -> Result<(), Failure> {
         let there = self.pushes.iter().find(|(_, push)| push.local == *local);
         let Some((number, push)) = there.map(|(number, push)| (*number, push)) else { return Ok(()) };
-        if push.requester.tenant != requester.tenant || push.request.digest != request.digest {
+        let is_over = matches!(push.stage, Stage::Over { .. });
+        if !is_over && (push.requester.tenant != requester.tenant || push.request.digest != request.digest) {
             return Err(Failure::new(ErrorCode::Conflict, "another push to this path is in progress"));
         }
         if let Stage::Receiving = push.stage {
             let failure = Failure::new(ErrorCode::Conflict, "the same file is pushed over another connection");
             self.fail(number, failure, true);
         }
-        Err(busy("another push of this file is ending; try again a little later"))
+        Err(busy("another push to this path is ending; try again a little later"))
     }
 }
 

@@ -241,11 +241,16 @@ impl Receiver {
     /// Lets the client send what is missing.
     fn receive(&mut self, number: u64, partial: Option<Partial>) -> Result<(), Failure> {
         let Some(push) = self.pushes.get_mut(&number) else { return Ok(()) };
-        let resume = partial.is_some();
+        let is_begun = partial.is_some();
         push.values = partial.map(|partial| partial.whole.into_iter().collect()).unwrap_or_default();
-        let have = have(&push.values, push.leaves);
+        let have = have(&push.values, push.leaves).unwrap_or_else(|| {
+            push.values.clear();
+            Vec::new()
+        });
+        let resume = !push.values.is_empty();
         push.left = push.request.size - have.iter().map(|range| range.length).sum::<u64>();
-        let files = missing_names(&self.root, &push.local);
+        // The incomplete file was counted.
+        let files = if is_begun { 0 } else { missing_names(&self.root, &push.local) };
         self.space.check(&self.root, push.left, files)?;
         let top = self.root.open_dir(&RelPath::root()).and_then(|dir| dir.free_bytes());
         if let Some(free) = top.ok().filter(|free| *free < push.left) {
@@ -353,16 +358,17 @@ pub(super) fn version(request: &PushRequest) -> Version {
     Version { size: request.size, modified: request.mtime, mode: request.mode, sparse: true }
 }
 
-/// The ranges of complete leaves, joined.
-fn have(values: &BTreeMap<u64, Leaf>, leaves: LeafSize) -> Vec<Range> {
+/// The ranges of complete leaves, joined; `None` if they are too many for an answer. A part of them won't do: the client would send the others
+/// again, over leaves that are recorded as complete.
+fn have(values: &BTreeMap<u64, Leaf>, leaves: LeafSize) -> Option<Vec<Range>> {
     let mut have: Vec<Range> = Vec::new();
     for (offset, length) in values.keys().filter_map(|leaf| leaves.range(*leaf).ok()) {
         let count = have.len();
         match have.last_mut() {
             Some(last) if last.end() == offset => last.length += length,
-            _ if count == HAVE_RANGES_MAX => break,
+            _ if count == HAVE_RANGES_MAX => return None,
             _ => have.push(Range { offset, length }),
         }
     }
-    have
+    Some(have)
 }

@@ -11,8 +11,12 @@ use std::time::{Duration, Instant};
 const KEPT_SECONDS: i64 = 24 * 60 * 60;
 /// How often they are looked for.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// What is there is counted again before something is refused, but no more often than this.
+/// What is there is counted again before something is refused, but no more often than this, and a small part of the time.
 const RECOUNT_INTERVAL: Duration = Duration::from_secs(5);
+/// Times as long as counting takes, between two counts.
+const RECOUNT_REST: u32 = 10;
+/// End of the names of incomplete files.
+const PART_SUFFIX: &[u8] = b".part";
 /// Entries that are looked at.
 const ENTRIES_MAX: usize = 1 << 22;
 /// Directories above an entry.
@@ -26,6 +30,8 @@ pub(super) struct Space {
     bytes: u64,
     files: u64,
     surveyed: Option<Instant>,
+    /// How long the last survey took.
+    took: Duration,
 }
 
 impl Space {
@@ -45,7 +51,8 @@ impl Space {
 
     /// An error if so many more bytes and files don't fit.
     pub(super) fn check(&mut self, root: &Root, bytes: u64, files: u64) -> Result<(), Failure> {
-        let is_recent = |at: Instant| at.elapsed() < RECOUNT_INTERVAL;
+        let interval = RECOUNT_INTERVAL.max(self.took.saturating_mul(RECOUNT_REST));
+        let is_recent = |at: Instant| at.elapsed() < interval;
         if self.excess(bytes, files).is_some() && !self.surveyed.is_some_and(is_recent) {
             self.survey(root, false);
         }
@@ -84,8 +91,13 @@ impl Space {
 
     /// Counts what is there, and removes incomplete files that nobody has resumed for a day, if it may: not while one gets its time and name.
     pub(super) fn survey(&mut self, root: &Root, may_remove: bool) {
+        let begun = Instant::now();
+        self.count(root, may_remove);
+        (self.surveyed, self.took) = (Some(Instant::now()), begun.elapsed());
+    }
+
+    fn count(&mut self, root: &Root, may_remove: bool) {
         (self.bytes, self.files) = (0, 0);
-        self.surveyed = Some(Instant::now());
         let oldest = wall_clock().seconds - KEPT_SECONDS;
         let Ok(top) = root.open_dir(&RelPath::root()) else { return };
         // Each with the names that are still to be looked at. By descriptors, so that nothing that is renamed leads elsewhere.
@@ -105,9 +117,8 @@ impl Space {
                 }
                 continue;
             }
-            if !is_reserved(&name) {
-                self.files += 1;
-            }
+            // An incomplete file, too: otherwise there could be any number of them.
+            self.files += u64::from(!is_reserved(&name) || name.ends_with(PART_SUFFIX));
             self.bytes += match stat.kind {
                 FileKind::File if is_reserved(&name) => stat.allocated.min(stat.size),
                 FileKind::File => stat.size,
@@ -129,6 +140,28 @@ fn names(dir: &Dir) -> Vec<Box<[u8]>> {
 
 /// Whether it is an incomplete file, or its state, that nothing was written to for long.
 fn is_left_over(name: &[u8], stat: &FileStat, oldest: i64) -> bool {
-    let is_partial = is_reserved(name) && (name.ends_with(b".part") || name.ends_with(b".state"));
+    let is_partial = is_reserved(name) && (name.ends_with(PART_SUFFIX) || name.ends_with(b".state"));
     is_partial && stat.kind == FileKind::File && stat.modified.seconds < oldest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::Links;
+
+    #[test]
+    fn incomplete_files_count_and_their_states_only_by_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a", ".tow-0123456789abcdef.part", ".tow-0123456789abcdef.state"] {
+            std::fs::write(folder.path().join(name), b"12345").unwrap();
+        }
+        let root = Root::directory(folder.path(), Links::Never).unwrap();
+        for (max_bytes, max_files, bytes, files, fits) in
+            [(15, 2, 0, 0, true), (15, 2, 0, 1, false), (15, 3, 0, 1, true), (15, 3, 1, 0, false), (16, 3, 1, 1, true)]
+        {
+            let mut space = Space::new(Some(max_bytes), Some(max_files));
+            space.survey(&root, true);
+            assert_eq!(space.check(&root, bytes, files).is_ok(), fits, "{max_bytes} {max_files} {bytes} {files}");
+        }
+    }
 }
