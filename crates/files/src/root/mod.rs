@@ -232,6 +232,12 @@ impl Root {
         self.any_dir(path)
     }
 
+    /// Syncs all directories above a path, so that its name is durable.
+    pub fn sync_above(&self, path: &RelPath) -> Result<(), RootError> {
+        let mut above = std::iter::successors(path.parent(), RelPath::parent);
+        above.try_for_each(|dir| self.open_dir(&dir)?.sync())
+    }
+
     fn any_dir(&self, path: &RelPath) -> Result<Dir, RootError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::NOCTTY;
         match self.resolver.open(path, flags) {

@@ -100,11 +100,9 @@ impl Destination {
     /// Syncs the names of a directory and of those above it, also of those that it didn't make, if `durable`: nothing below them is
     /// durable before.
     pub(super) fn sync_names(&self, path: &RelPath) -> Result<(), DiskError> {
-        if self.options.durable { self.sync_names_now(path) } else { Ok(()) }
-    }
-
-    /// Syncs them whatever the options say.
-    pub(super) fn sync_names_now(&self, path: &RelPath) -> Result<(), DiskError> {
+        if !self.options.durable {
+            return Ok(());
+        }
         let synced = || self.synced.lock().unwrap_or_else(PoisonError::into_inner);
         let above = std::iter::successors(Some(path.clone()), RelPath::parent);
         let unsynced: Vec<RelPath> = above.take_while(|dir| !dir.is_root() && !synced().contains(dir)).collect();
@@ -116,6 +114,12 @@ impl Destination {
             synced().insert(dir);
         }
         Ok(())
+    }
+
+    /// Forgets what was installed, and which names were synced.
+    pub(super) fn forget_installed(&self) {
+        self.installed.clear();
+        self.synced.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// A directory below, if it exists.

@@ -175,9 +175,14 @@ impl Disk {
         self.destination.installed.is_of_another(there, local)
     }
 
-    /// Forgets what was installed, when nothing is being installed.
+    /// Forgets what was installed, and which names were synced, when nothing is being installed: other programs may remove and make directories.
     pub(super) fn forget_installed(&self) {
-        self.destination.installed.clear();
+        self.destination.forget_installed();
+    }
+
+    /// Forgets a partial file that was found under a path, and isn't resumed.
+    pub(crate) fn forget_partial(&self, local: &RelPath) {
+        self.destination.take_partial(local);
     }
 
     /// Pieces of existing files that all workers have read to hash them.

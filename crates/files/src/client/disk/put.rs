@@ -66,8 +66,9 @@ pub(super) fn put(
     }
     open.remove_state();
     if durable {
-        open.dir.sync().map_err(|error| root_error("cannot sync the directory", &error))?;
-        content.destination.sync_names_now(&content.spec.local.parent().unwrap_or_default())?;
+        // Also those that were there: they may have been made by a push that didn't sync.
+        let synced = content.destination.root().sync_above(&content.spec.local);
+        synced.map_err(|error| root_error("cannot sync the directory", &error))?;
     }
     stat_of(&open.file).map(Some)
 }

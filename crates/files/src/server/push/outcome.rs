@@ -13,8 +13,7 @@ use crate::server::{Failure, RECEIPTS};
 impl Receiver {
     /// Tells what became of a file that was to get its name.
     pub(super) fn put(&mut self, number: u64, result: Result<Option<FileStat>, DiskError>) {
-        let Some(push) = self.pushes.remove(&number) else { return };
-        self.by_request.remove(&(push.requester.key, push.requester.ticket));
+        let Some(push) = self.forget(number) else { return };
         let told = match result {
             Ok(Some(stat)) => {
                 let PushRequest { digest, durable, .. } = push.request;
@@ -31,10 +30,13 @@ impl Receiver {
 
     /// The file is there already.
     pub(super) fn same(&mut self, number: u64) {
-        let Some(push) = self.pushes.remove(&number) else { return };
-        self.by_request.remove(&(push.requester.key, push.requester.ticket));
+        let Some(push) = self.forget(number) else { return };
         let PushRequest { digest, durable, .. } = push.request;
-        let synced = durable.then(|| self.root.open_file(&push.local)?.0.sync_all().map_err(RootError::Io));
+        let synced = durable.then(|| {
+            self.root.open_file(&push.local)?.0.sync_all().map_err(RootError::Io)?;
+            // It may have got its name by a push that didn't sync.
+            self.root.sync_above(&push.local)
+        });
         let told = match synced {
             Some(Err(error)) => PushTold::Failed(Failure::new(ErrorCode::Io, format!("cannot sync: {error}"))),
             _ => {

@@ -199,7 +199,7 @@ impl Receiver {
     fn inspected(&mut self, number: u64, found: Result<Found, DiskError>) {
         let Some(push) = self.pushes.get_mut(&number) else { return };
         if let Stage::Over { .. } = push.stage {
-            self.pushes.remove(&number);
+            self.forget(number);
             return;
         }
         let partial = match found {
@@ -224,7 +224,7 @@ impl Receiver {
         let partial = match std::mem::replace(&mut push.stage, Stage::Receiving) {
             Stage::Checking(partial) => partial,
             _ => {
-                self.pushes.remove(&number);
+                self.forget(number);
                 return;
             }
         };
@@ -338,8 +338,16 @@ impl Receiver {
             let content = ContentKey(number);
             let command = if is_kept { DiskCommand::Leave { content } } else { DiskCommand::Abandon { content } };
             self.disk.command(command);
-            self.pushes.remove(&number);
+            self.forget(number);
         }
+    }
+
+    /// Removes all that is known of a push.
+    pub(super) fn forget(&mut self, number: u64) -> Option<Push> {
+        let push = self.pushes.remove(&number)?;
+        self.by_request.remove(&(push.requester.key, push.requester.ticket));
+        self.disk.forget_partial(&push.local);
+        Some(push)
     }
 }
 
