@@ -60,7 +60,9 @@ impl Audit {
 
     /// Opens the file anew, which may have been moved away.
     pub fn reopen(&self) {
-        let _ = self.0.lines.try_send(Line::Reopen);
+        if self.0.lines.try_send(Line::Reopen).is_err() {
+            tracing::warn!("the audit file wasn't opened anew: too many lines wait for its disk");
+        }
     }
 
     /// Notes that a peer is there.

@@ -10,12 +10,14 @@ use towpath_sockets::Handle;
 /// Time between two looks at the files.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Starts a thread that looks at the files of an admission, if there are any. What is returned makes it read them at once.
+/// Starts a thread that looks at the files of an admission, if there are any. What is returned makes it read them, and open the audit file anew,
+/// at once.
 pub fn watch<S: Send + 'static, A: Send + 'static>(
     admission: Option<Arc<Admission>>,
     handle: Handle<S, A>,
 ) -> Result<Option<impl Fn() + Send + 'static>, Failure> {
-    let Some(admission) = admission.filter(|admission| admission.sources().has_files()) else { return Ok(None) };
+    let is_for_this = |admission: &Arc<Admission>| admission.sources().has_files() || admission.audit().is_some();
+    let Some(admission) = admission.filter(is_for_this) else { return Ok(None) };
     let (sender, wanted) = channel();
     let look = move || {
         // Between the start and this thread a broker may have read its journal for minutes.
@@ -29,6 +31,9 @@ pub fn watch<S: Send + 'static, A: Send + 'static>(
             };
             if is_wanted {
                 admission.audit().into_iter().for_each(|audit| audit.reopen());
+            }
+            if !admission.sources().has_files() {
+                continue;
             }
             // One that is being written is left alone: twice the same is finished.
             let now = admission.sources().fingerprint();

@@ -420,6 +420,20 @@ fn another_password_ends_connections() {
 }
 
 #[test]
+fn the_audit_file_alone_is_opened_anew_on_sighup() {
+    let folder = Folder::new();
+    let audit = folder.path("audit");
+    let server = serve(&tree(&folder), &["--audit", &audit.display().to_string()]);
+    let rotated = folder.path("audit.1");
+    std::fs::rename(&audit, &rotated).expect("rename");
+    server.signal(Signal::HUP);
+    wait_until("it is there again", || audit.exists());
+    get(&server.url("open/a"), &folder.path("copy")).expect_code(0);
+    wait_until("a login is noted", || std::fs::read_to_string(&audit).is_ok_and(|text| text.contains("login")));
+    assert_eq!(std::fs::read(&rotated).expect("the old file"), b"");
+}
+
+#[test]
 fn files_are_pushed_only_where_the_rules_allow() {
     let folder = Folder::new();
     let served = folder.path("served");
