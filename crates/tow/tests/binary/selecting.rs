@@ -52,6 +52,9 @@ fn several_sources_go_into_the_destination_under_their_names() {
     let outcome = run(tow(["get"]).args(&urls).arg(&others)).expect_code(1);
     assert!(outcome.stderr.contains("missing: "), "{}", outcome.stderr);
     assert_eq!(paths(&others), set(&["a.txt"]));
+    // The second would replace the first.
+    let outcome = run(tow(["get"]).args([server.url("a.txt"), server.url("deep/a.txt")]).arg(&others)).expect_code(2);
+    assert!(outcome.stderr.contains("two of the sources would be a.txt"), "{}", outcome.stderr);
     // All failed for the same reason.
     run(tow(["get"]).args([server.url("missing"), server.url("gone")]).arg(&others)).expect_code(4);
 }

@@ -232,6 +232,13 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         sources.push((place, arguments.options(&location, source)?));
     }
     let is_one = sources.len() == 1;
+    if !arguments.discard
+        && let Some(name) = name_of_two(sources.iter().map(|(_, options)| &options.source))
+    {
+        return Err(Failure::usage(format!(
+            "two of the sources would be {name} there; get one after the other, each to a place of its own"
+        )));
+    }
     let to_output = destination.is_some_and(|path| path.as_os_str() == "-");
     if to_output && (arguments.delete || arguments.dry_run) {
         return Err(Failure::usage("standard output: --delete and --dry-run need a directory"));
@@ -266,6 +273,18 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         _ => Status::Failed as u8,
     };
     Ok(ExitCode::from(status))
+}
+
+/// A name that two of several sources would have at the destination. What a glob matches, or a whole server has, may be there already.
+fn name_of_two<'a>(sources: impl Iterator<Item = &'a Source>) -> Option<RelPath> {
+    let mut names: Vec<RelPath> = sources
+        .filter_map(|source| match source {
+            Source::Path(path) => RelPath::new(path.name()?).ok(),
+            Source::Glob(_) => None,
+        })
+        .collect();
+    names.sort();
+    names.windows(2).find(|pair| pair.first() == pair.last())?.first().cloned()
 }
 
 /// A source, and where it goes.
