@@ -1,6 +1,7 @@
 //! What peers may do: the one place that decides about services, ids of clients and names of stored requests.
 
 use crate::core::{canonical_name, is_dead_letter_queue};
+use std::borrow::Cow;
 use std::sync::Arc;
 use towpath_requests::numbered::ClientId;
 use towpath_rules::{Permissions, Verb};
@@ -11,6 +12,14 @@ pub(crate) const MAY_NOT_CALL: &str = "not allowed to call this service, by the 
 
 /// Why a worker is refused.
 pub(crate) const MAY_NOT_WORK: &str = "not allowed to serve this service, by the rules of this broker";
+
+/// What rules are asked when a peer does something with a service: its name may be an alias, and dead letters are for operators, also if somebody
+/// may call everything.
+pub fn asked_of_rules(verb: Verb, service: &[u8]) -> (Verb, Cow<'_, [u8]>) {
+    let service = canonical_name(service);
+    let verb = if is_dead_letter_queue(&service) { Verb::Admin } else { verb };
+    (verb, service)
+}
 
 /// Who a peer is, and what it may do.
 #[derive(Debug, Clone, Default)]
@@ -75,9 +84,7 @@ impl Access {
     }
 
     fn check(&self, verb: Verb, service: &[u8]) -> bool {
-        let service = canonical_name(service);
-        // Who may call everything may not take dead letters for that.
-        let verb = if is_dead_letter_queue(&service) { Verb::Admin } else { verb };
+        let (verb, service) = asked_of_rules(verb, service);
         self.permissions.check(verb, &service)
     }
 

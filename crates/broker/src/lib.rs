@@ -13,6 +13,7 @@ mod stats;
 pub mod store;
 mod transport;
 
+pub use access::asked_of_rules;
 pub use stats::{Activity, LISTED_MAX, PeerStats, Stats, WorkerStats, queue_json, spool_json, worker_json};
 pub use transport::Transport;
 

@@ -7,6 +7,7 @@ use crate::cli::output::print_line;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use towpath_broker::asked_of_rules;
 use towpath_rules::{Origin, Verb};
 
 /// Arguments of `tow rules`.
@@ -70,9 +71,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 return Err(Failure::usage(format!("nobody is called {name} in {}, but {known}", file.display())));
             }
             // As in a URL, the root is the slash.
-            let subject = if verb.is_of_paths() { subject.trim_matches('/') } else { &subject };
+            let (verb, subject) = match verb.is_of_paths() {
+                true => (verb, subject.trim_matches('/').as_bytes().into()),
+                false => asked_of_rules(verb, subject.as_bytes()),
+            };
             let permissions = rules.permissions(name.as_deref().map(str::as_bytes), from);
-            let decision = permissions.decide(verb, subject.as_bytes());
+            let decision = permissions.decide(verb, &subject);
             if json {
                 let (number, text) = decision.line.as_ref().map(|line| (line.number, &*line.text)).unzip();
                 print_line(json!({"allowed": decision.is_allowed, "line": number, "rule": text}))?;

@@ -231,10 +231,12 @@ fn followers_are_told_only_of_what_they_may_follow() {
 #[test]
 fn rules_are_checked_and_asked() {
     let folder = Folder::new();
-    let rules =
-        folder.file("rules", "user ann bob\nallow ann to read a\ndeny ann to read a/secret\nallow bob to call echo\n");
+    let rules = folder.file(
+        "rules",
+        "user ann bob\nallow ann to read a\ndeny ann to read a/secret\nallow bob to call echo\nallow ann to call *\n",
+    );
     let check = run(&mut tow(["rules", "check", &rules])).expect_code(0);
-    assert!(String::from_utf8_lossy(&check.stdout).contains("2 names, 0 keys, 0 groups, 3 rules"));
+    assert!(String::from_utf8_lossy(&check.stdout).contains("2 names, 0 keys, 0 groups, 4 rules"));
     let ask = |arguments: &[&str]| run(tow(["rules", "test", &rules]).args(arguments));
     let text = |outcome: Outcome| String::from_utf8_lossy(&outcome.stdout).into_owned();
     assert_eq!(text(ask(&["--as", "ann", "read", "/a/b"]).expect_code(0)), "allowed by line 2: allow ann to read a\n");
@@ -242,6 +244,9 @@ fn rules_are_checked_and_asked() {
         text(ask(&["--as", "ann", "follow", "a/secret/x"]).expect_code(5)),
         "refused by line 3: deny ann to read a/secret\n"
     );
+    // As the broker decides: dead letters are for operators.
+    ask(&["--as", "ann", "call", "other"]).expect_code(0);
+    ask(&["--as", "ann", "call", "aside.other"]).expect_code(5);
     assert_eq!(text(ask(&["read", "a"]).expect_code(5)), "refused: no line allows it\n");
     let json = ask(&["--as", "bob", "call", "echo", "--json"]).expect_code(0).summary();
     assert_eq!(json, json!({"allowed": true, "line": 4, "rule": "allow bob to call echo"}));
