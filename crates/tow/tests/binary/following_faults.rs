@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::following::{Pair, contents, first_file};
 use crate::support::random::Random;
 use crate::support::tree::write;
-use crate::support::wait_until;
+use crate::support::{skip, wait_until};
 
 /// Kills; `TOWPATH_KILLS` sets another number.
 const KILLS: u64 = 20;
@@ -62,10 +62,11 @@ fn kills_at_random_lose_nothing() {
 
 #[test]
 fn lost_events_are_made_up_for() {
-    let limit: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events")
-        .ok()
-        .and_then(|limit| limit.trim().parse().ok())
-        .expect("a number");
+    let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("read");
+    let limit: usize = limit.trim().parse().expect("a number");
+    if limit > 1_000_000 {
+        return skip("the kernel's queue of events is too long to be filled");
+    }
     let mut pair = Pair::start();
     let source = pair.source();
     write(&source.join("a"), b"a");
@@ -73,9 +74,10 @@ fn lost_events_are_made_up_for() {
     pair.serve();
     let _follower = pair.follow(&["--mirror"]);
     pair.wait_same();
-    pair.server().signal(Signal::STOP);
+    let server = pair.server();
+    server.pause();
     // Two in turn, since the kernel merges an event with an equal one before it.
-    for index in 0..=limit.min(200_000) {
+    for index in 0..=limit {
         let name = if index % 2 == 0 { "a" } else { "b" };
         let mode = if index % 4 < 2 { 0o640 } else { 0o600 };
         fs::set_permissions(source.join(name), fs::Permissions::from_mode(mode)).expect("chmod");
@@ -85,9 +87,9 @@ fn lost_events_are_made_up_for() {
         write(&source.join(format!("new-{}/{}/{index}", index % 3, index % 7)), format!("{index}").as_bytes());
     }
     fs::remove_file(source.join("b")).expect("rm");
-    pair.server().signal(Signal::CONT);
+    server.signal(Signal::CONT);
     pair.wait_same();
-    assert!(pair.server().log().contains("overflowed"), "{}", pair.server().log());
+    wait_until("it is logged", || server.log().contains("overflowed"));
 }
 
 #[test]

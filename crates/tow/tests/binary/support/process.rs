@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, test_kill_process};
 use serde_json::Value;
 
 use super::wait_until;
@@ -308,6 +308,13 @@ impl Server {
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);
+    }
+
+    /// Stops all its threads until SIGCONT. The signal alone is sent before they have stopped.
+    pub fn pause(&self) {
+        self.process.signal(Signal::STOP);
+        let stopped = rustix::process::waitpid(Some(self.process.pid()), WaitOptions::UNTRACED).expect("wait");
+        assert!(stopped.is_some_and(|(_, status)| status.stopped()), "the server has ended; it said: {}", self.log());
     }
 
     /// Sends a signal and waits for the end.
