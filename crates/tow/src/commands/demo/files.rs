@@ -95,6 +95,7 @@ fn plain_copy(processes: &Processes, from: &Path, to: &Path) -> Result<(), Failu
 fn start_server(processes: &Processes, folder: &Path) -> Result<(Running, String), Failure> {
     let mut server = this_program()?;
     server.arg("serve").arg(folder).args(["--bind", "tcp://127.0.0.1:0"]);
+    server.arg("--admin-socket").arg(folder.join("files.admin"));
     processes.start_listening(&mut server)
 }
 

@@ -32,6 +32,7 @@ pub fn run(processes: &Processes, folder: &Path) -> Result<(), Failure> {
     ))?;
     let mut server = this_program()?;
     server.arg("serve").arg(&source).args(["--watch", "--bind", "tcp://127.0.0.1:0", "--bind", &socket("server.sock")]);
+    server.arg("--admin-socket").arg(folder.join("following.admin"));
     let (_server, endpoint) = processes.start_listening(server.arg("--state").arg(folder.join("state")))?;
     let follow = |endpoint: &str, copy: &Path, options: &[&str]| -> Result<Running, Failure> {
         let mut follower = this_program()?;

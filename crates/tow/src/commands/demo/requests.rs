@@ -56,6 +56,7 @@ pub fn run(processes: &Processes, folder: &Path, requests: u64) -> Result<(), Fa
 fn start_broker(processes: &Processes, journal: &Path, endpoint: &str) -> Result<(Running, String), Failure> {
     let mut broker = this_program()?;
     broker.args(["broker", "--bind", endpoint, "--journal"]).arg(journal);
+    broker.arg("--admin-socket").arg(journal.with_extension("admin"));
     processes.start_listening(&mut broker)
 }
 
