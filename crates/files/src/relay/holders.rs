@@ -12,14 +12,19 @@ use towpath_quota::{Permit, Quota};
 const TENANT_NAMES_SURE: u64 = 16;
 const TENANT_NAMES_MAX: u64 = HOLDERS_MAX as u64 / 2;
 
+/// Names altogether: what each tenant may have in any case comes on top of what they share.
+const NAMES_MAX: usize = 2 * HOLDERS_MAX;
+
 /// A name belongs to the tenant that says it: nobody speaks for another one.
 type Key = (HolderName, u64);
 
-/// What holders have said last, by name. Each tenant has a share of the names; when it is used up, its oldest name is forgotten.
+/// What holders have said last, by name. Each tenant has a share of the names; when it is used up, its
+/// oldest name is forgotten; with too many tenants, the oldest of all.
 #[derive(Debug)]
 pub struct Holders {
     holders: BTreeMap<Key, Said>,
     tenants: HashMap<u64, Names>,
+    by_turn: BTreeMap<u64, Key>,
     names: Arc<Quota>,
     /// What isn't passed on yet, if it is to be.
     unsaid: Option<BTreeSet<Key>>,
@@ -46,6 +51,7 @@ impl Default for Holders {
         Holders {
             holders: BTreeMap::new(),
             tenants: HashMap::new(),
+            by_turn: BTreeMap::new(),
             names: Quota::new(HOLDERS_MAX as u64),
             unsaid: None,
             turn: 0,
@@ -64,13 +70,15 @@ impl Holders {
         let permit = match self.holders.remove(&key) {
             Some(said) => {
                 names.by_turn.remove(&said.turn);
+                self.by_turn.remove(&said.turn);
                 Some(said._permit)
             }
             None => names.share.try_acquire(1),
         };
         let permit = permit.or_else(|| {
             // Its own oldest one makes way.
-            let (_, oldest) = names.by_turn.pop_first()?;
+            let (turn, oldest) = names.by_turn.pop_first()?;
+            self.by_turn.remove(&turn);
             let oldest = (oldest, tenant);
             self.unsaid.as_mut().map(|unsaid| unsaid.remove(&oldest));
             self.holders.remove(&oldest).map(|said| said._permit)
@@ -82,7 +90,23 @@ impl Holders {
         if let Some(unsaid) = &mut self.unsaid {
             unsaid.insert(key.clone());
         }
+        self.by_turn.insert(self.turn, key.clone());
         self.holders.insert(key, said);
+        if self.holders.len() > NAMES_MAX {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some((turn, key)) = self.by_turn.pop_first() else { return };
+        self.holders.remove(&key);
+        self.unsaid.as_mut().map(|unsaid| unsaid.remove(&key));
+        if let Some(names) = self.tenants.get_mut(&key.1) {
+            names.by_turn.remove(&turn);
+            if names.by_turn.is_empty() {
+                self.tenants.remove(&key.1);
+            }
+        }
     }
 
     /// The answer to who has something.
@@ -182,6 +206,20 @@ mod tests {
         // Others still get in, and the newest of each remain.
         holders.note(9, None, holder("late", 5), now);
         assert!(holders.holders.contains_key(&(HolderName::new("late").unwrap(), 9)));
+    }
+
+    #[test]
+    fn tenants_without_end_take_only_so_much() {
+        let (mut holders, now) = (Holders::default(), Instant::now());
+        holders.pass_on();
+        let count = NAMES_MAX as u64 + 100;
+        (0..count).for_each(|tenant| holders.note(tenant, None, holder("a", 5), now));
+        let kept = |of: u64| holders.holders.contains_key(&(HolderName::new("a").unwrap(), of));
+        assert!(!kept(0) && kept(100) && kept(count - 1));
+        let unsaid = holders.unsaid.as_ref().unwrap().len();
+        let counts = [holders.holders.len(), holders.tenants.len(), holders.by_turn.len(), unsaid];
+        assert_eq!(counts, [NAMES_MAX; 4]);
+        assert_eq!(holders.names.used(), NAMES_MAX as u64);
     }
 
     #[test]
