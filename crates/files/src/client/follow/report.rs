@@ -7,9 +7,11 @@ use super::pages::Placed;
 use super::place::Place;
 use crate::catalogue::{Content, Entry, Identity};
 use crate::limits::HAVE_HOLDERS_MAX;
+use crate::path::RelPath;
 use crate::protocol::control::{ChangeContent, Have, HelloReply, Holder, HolderName, Request};
 use crate::protocol::follow::Cursor;
 use crate::relay::{Passed, Relay};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Time between two messages about what is in place.
@@ -35,8 +37,8 @@ pub(super) struct Report {
     /// What is followed is a version, of which others speak.
     is_silent: bool,
     relay: Option<Relay>,
-    /// What came since the last cursor of which everything was in place, for the relay.
-    passed: Vec<Placed>,
+    /// What came since the last cursor of which everything was in place, for the relay: the last change of each path.
+    passed: HashMap<RelPath, Placed>,
     is_full: bool,
 }
 
@@ -52,7 +54,7 @@ impl Report {
             asked_at: None,
             is_silent: options.frozen.is_some(),
             relay: options.relay.clone(),
-            passed: Vec::new(),
+            passed: HashMap::new(),
             is_full: false,
         }
     }
@@ -87,7 +89,7 @@ impl Report {
     /// A page came.
     pub(super) fn page(&mut self, changes: &[Placed]) {
         if self.relay.is_some() {
-            self.passed.extend_from_slice(changes);
+            self.passed.extend(changes.iter().map(|placed| (placed.remote.clone(), placed.clone())));
         }
     }
 
@@ -95,7 +97,9 @@ impl Report {
     pub(super) fn in_place(&mut self, cursor: Cursor, place: &Place) -> Result<(), GetError> {
         self.at = Some(cursor);
         let Some(relay) = &self.relay else { return Ok(()) };
-        let entries = self.passed.drain(..).filter_map(|placed| passed(placed, place)).collect();
+        let mut entries: Vec<_> =
+            std::mem::take(&mut self.passed).into_values().map(|placed| passed(placed, place)).collect();
+        entries.sort_unstable_by_key(|(_, entry)| entry.seq);
         let passed = match std::mem::take(&mut self.is_full) {
             true => relay.reset(cursor, entries),
             false => relay.advance(cursor, entries),
@@ -137,7 +141,7 @@ impl Report {
 }
 
 /// A change as a relay's catalogue has it.
-fn passed(placed: Placed, place: &Place) -> Option<Passed> {
+fn passed(placed: Placed, place: &Place) -> Passed {
     let Placed { remote, local, change } = placed;
     let content = match change.content {
         ChangeContent::File { size, mtime: modified, mode, digest } => Content::File { size, modified, mode, digest },
@@ -149,5 +153,5 @@ fn passed(placed: Placed, place: &Place) -> Option<Passed> {
     };
     let stat = place.stat(&local).ok().flatten();
     let identity = stat.map(|stat| Identity::of(&stat, true)).unwrap_or_default();
-    Some((remote.as_bytes().into(), Entry { seq: change.seq, content, identity }))
+    (remote.as_bytes().into(), Entry { seq: change.seq, content, identity })
 }
