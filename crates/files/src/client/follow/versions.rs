@@ -228,7 +228,10 @@ fn install(
     if options.durable {
         std::fs::File::open(destination).and_then(|dir| dir.sync_all()).map_err(refused)?;
     }
-    remove_old(destination, &[Some(Path::new(&name)), before.as_deref()]);
+    // Where it was in place already, the one before isn't known: it stays.
+    if before.as_deref() != Some(Path::new(&name)) {
+        remove_old(destination, &[Some(Path::new(&name)), before.as_deref()]);
+    }
     Ok(end)
 }
 
