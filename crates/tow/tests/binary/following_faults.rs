@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -109,6 +109,66 @@ fn directories_that_can_not_be_watched_are_looked_at() {
         write(&source.join(format!("{index}/new/file")), b"new");
     }
     fs::remove_dir_all(source.join("7")).expect("rm -r");
+    pair.wait_same();
+}
+
+#[test]
+fn a_directory_that_becomes_a_link_is_held_and_what_is_back_ends_that() {
+    let mut pair = Pair::start();
+    pair.options = &["--max-delete", "5", "--rescan", "1s"];
+    let (source, copy) = (pair.source(), pair.copy());
+    let (dir, away) = (source.join("dir"), pair.folder.path().join("away"));
+    for index in 0..20 {
+        write(&dir.join(format!("{index}")), b"x");
+    }
+    write(&source.join("other"), b"other");
+    pair.serve();
+    let _follower = pair.follow(&["--mirror", "--max-delete", "1000"]);
+    pair.wait_same();
+    let held = || pair.server().log().matches("what is missing stays published").count();
+    for round in 0..2 {
+        let before = held();
+        fs::rename(&dir, &away).expect("mv");
+        symlink(&away, &dir).expect("symlink");
+        wait_until("it is logged, each time anew", || held() > before);
+        let new = format!("new-{round}");
+        write(&source.join(&new), b"new");
+        wait_until("what is new comes", || copy.join(&new).exists());
+        assert!(copy.join("dir/19").exists());
+        fs::remove_file(&dir).expect("rm");
+        fs::rename(&away, &dir).expect("mv");
+        // Few deletions are published again.
+        fs::remove_file(dir.join(format!("{round}"))).expect("rm");
+        pair.wait_same();
+    }
+}
+
+#[test]
+fn another_root_is_the_served_one_when_nothing_is_missing_in_it() {
+    let mut pair = Pair::start();
+    pair.options = &["--rescan", "1s"];
+    let (source, copy) = (pair.source(), pair.copy());
+    let names = ["a", "b", "c"];
+    names.iter().for_each(|name| write(&source.join(name), b"x"));
+    pair.serve();
+    let _follower = pair.follow(&["--mirror", "--max-delete", "1000"]);
+    pair.wait_same();
+    fs::rename(&source, pair.folder.path().join("away")).expect("mv");
+    fs::create_dir(&source).expect("mkdir");
+    write(&source.join("a"), b"x");
+    wait_until("it is noticed", || pair.server().log().contains("another directory has taken the place"));
+    // Nor does a deletion that is seen by itself go through, in the old one or in this one.
+    write(&source.join("new"), b"new");
+    wait_until("what is new comes", || copy.join("new").exists());
+    fs::remove_dir_all(pair.folder.path().join("away")).expect("rm -r");
+    fs::remove_file(source.join("new")).expect("rm");
+    write(&source.join("newer"), b"newer");
+    wait_until("what is newer comes", || copy.join("newer").exists());
+    assert!(copy.join("b").exists() && copy.join("new").exists());
+    names.iter().for_each(|name| write(&source.join(name), b"x"));
+    write(&source.join("new"), b"new");
+    wait_until("it is taken", || pair.server().log().contains("is the served one from now on"));
+    fs::remove_file(source.join("b")).expect("rm");
     pair.wait_same();
 }
 

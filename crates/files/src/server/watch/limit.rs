@@ -59,9 +59,9 @@ impl DeleteLimit {
         is_released
     }
 
-    /// So many are held, for whatever reason.
-    pub(super) fn hold(&mut self, gone: u64) {
-        self.held = gone;
+    /// So many are held, for whatever reason. Returns whether they are more than before.
+    pub(super) fn hold(&mut self, gone: u64) -> bool {
+        std::mem::replace(&mut self.held, gone) < gone
     }
 
     /// Judges so many deletions where so many paths are published.

@@ -80,7 +80,11 @@ impl Watcher {
             tracing::warn!("the served directory was replaced while it was looked at: it is looked at again");
             return self.events.everything();
         }
-        self.publish(found, is_everything, is_accepted);
+        let is_all = is_everything && found.unread == 0;
+        let is_held = self.publish(found, is_everything, is_accepted);
+        if is_all && !is_held && !is_accepted {
+            self.accept_root(&before);
+        }
     }
 
     /// Reads a directory, or looks at some of its names.
@@ -139,9 +143,13 @@ impl Watcher {
                 }
             };
             let entry = known.get(name);
+            // What was in a directory isn't there if a file or a link has its name.
+            let was_dir = entry.is_some_and(|entry| matches!(entry.content, Content::Dir { .. }));
             match stat.kind {
                 FileKind::File => {
-                    missing.remove(name);
+                    if !was_dir {
+                        missing.remove(name);
+                    }
                     if entry.is_some_and(|entry| entry.identity.is_settled && entry.is_file(&stat)) {
                         self.unfinished.remove(&path);
                     } else {
@@ -150,9 +158,7 @@ impl Watcher {
                 }
                 FileKind::Dir => {
                     missing.remove(name);
-                    let is_known = entry.is_some_and(|entry| {
-                        matches!(entry.content, Content::Dir { .. }) && entry.identity.is_same_inode(&stat)
-                    });
+                    let is_known = was_dir && entry.is_some_and(|entry| entry.identity.is_same_inode(&stat));
                     found.now.push((path.clone(), Content::Dir { mode: stat.mode }, Identity::of(&stat, true)));
                     if !is_known || goes_down {
                         found.dirs.push(path);
@@ -160,7 +166,9 @@ impl Watcher {
                 }
                 FileKind::Link => {
                     if let Ok(target) = dir.read_link(name) {
-                        missing.remove(name);
+                        if !was_dir {
+                            missing.remove(name);
+                        }
                         let content = Content::Link { target: target.into(), modified: stat.modified };
                         found.now.push((path, content, Identity::of(&stat, true)));
                     }
@@ -181,19 +189,23 @@ impl Watcher {
         }
     }
 
-    fn publish(&mut self, found: Findings, is_everything: bool, is_accepted: bool) {
-        let Findings { now, files, mut gone, .. } = found;
+    /// Publishes what was found, and says whether deletions are held.
+    fn publish(&mut self, found: Findings, is_everything: bool, is_accepted: bool) -> bool {
+        let Findings { mut now, mut files, mut gone, .. } = found;
         let published = std::sync::Arc::clone(&self.published);
         let (is_held, moved) = {
             let catalogue = published.read();
             let count = missing(&catalogue, &gone, &now, &files);
             let nothing_found = now.is_empty() && files.is_empty();
-            let reason = held(&catalogue, &gone, is_everything, is_accepted, nothing_found);
+            let reason = held(&catalogue, &gone, is_accepted, nothing_found);
             let is_held = self.hold(reason, count, &gone, catalogue.len() as u64, is_everything);
             (is_held, moved(&catalogue, &gone))
         };
         if is_held {
-            gone.clear();
+            // What has its place comes when it goes.
+            let gone: HashSet<_> = gone.drain(..).collect();
+            now.retain(|(path, ..)| !gone.contains(path));
+            files.retain(|(path, _)| !gone.contains(path));
         }
         for path in &gone {
             self.events.unwatch(path);
@@ -231,6 +243,7 @@ impl Watcher {
         if is_everything {
             self.unfinished.tree_was_read();
         }
+        is_held
     }
 
     /// Whether deletions are held, for this reason or because of their number.
@@ -247,24 +260,33 @@ impl Watcher {
             self.is_holding = false;
             return false;
         }
-        let (reason, is_sure) = match reason {
-            Some(reason) => (reason, true),
+        let reason = match reason {
+            Some(reason) if is_everything => reason,
+            Some(_) => {
+                // How many they are is for a look at everything, which is on its way if they are held already.
+                if !self.is_holding {
+                    self.events.everything();
+                }
+                return true;
+            }
             None => match self.limit.judge(count, there, is_everything, Instant::now()) {
                 Verdict::Publish => {
-                    self.is_holding &= count == 0;
+                    if is_everything {
+                        self.is_holding = false;
+                        self.limit.hold(0);
+                    }
                     return false;
                 }
                 Verdict::LookAgain => {
                     self.events.everything();
                     return true;
                 }
-                Verdict::Hold => ("too many deletions at a time (--max-delete)", is_everything),
+                Verdict::Hold if is_everything => "too many deletions at a time (--max-delete)",
+                Verdict::Hold => return true,
             },
         };
-        if is_sure {
-            self.limit.hold(count);
-        }
-        if is_sure && !std::mem::replace(&mut self.is_holding, true) {
+        let is_more = self.limit.hold(count);
+        if !std::mem::replace(&mut self.is_holding, true) || is_more {
             let first: Vec<_> = gone.iter().take(HELD_SHOWN_MAX).map(ToString::to_string).collect();
             let first = first.join(", ");
             tracing::warn!(paths = count, %first, "{reason}: what is missing stays published; SIGUSR1 lets it go");
@@ -281,17 +303,11 @@ impl Watcher {
 }
 
 /// Why nothing is deleted, if so.
-fn held(
-    catalogue: &Catalogue,
-    gone: &[RelPath],
-    is_everything: bool,
-    is_accepted: bool,
-    nothing_found: bool,
-) -> Option<&'static str> {
+fn held(catalogue: &Catalogue, gone: &[RelPath], is_accepted: bool, nothing_found: bool) -> Option<&'static str> {
     if gone.is_empty() {
         return None;
     }
-    if is_everything && !is_accepted {
+    if !is_accepted {
         return Some("another directory has taken the place of the served one");
     }
     if nothing_found {

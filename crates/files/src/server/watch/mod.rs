@@ -64,7 +64,7 @@ const END_MAX: Duration = Duration::from_secs(1);
 const COALESCE: Duration = Duration::from_millis(2);
 /// Time between looks at whether the root is where it was.
 const ROOT_CHECK: Duration = Duration::from_secs(2);
-/// Time between looks at the whole tree where the kernel doesn't tell of changes.
+/// Time between looks at the whole tree where the kernel doesn't tell of changes, and while deletions are held.
 const RESCAN_BLIND: Duration = Duration::from_secs(30);
 
 /// The threads. Dropping it ends them.
@@ -156,9 +156,9 @@ impl Watcher {
                     log_overflows(overflows);
                     let is_whole = dirty.is_everything;
                     self.look(dirty);
-                    if is_whole {
-                        next_rescan = Instant::now() + self.rescan();
-                    }
+                    // A look at a part may have found that others are needed sooner.
+                    let next = Instant::now() + self.rescan();
+                    next_rescan = if is_whole { next } else { next_rescan.min(next) };
                 }
                 Woken::Due => {
                     if Instant::now() >= next_rescan {
@@ -185,7 +185,7 @@ impl Watcher {
     }
 
     fn rescan(&self) -> Duration {
-        if self.is_blind { self.options.rescan.min(RESCAN_BLIND) } else { self.options.rescan }
+        if self.is_blind || self.is_holding { self.options.rescan.min(RESCAN_BLIND) } else { self.options.rescan }
     }
 
     /// Whether the root is the one that there was at the start, and what it is now; `None` if it can't be read.
@@ -196,6 +196,13 @@ impl Watcher {
         // The device's number may be another one after the system was started.
         let is_accepted = inode == now.inode && *device.get_or_insert(now.device) == now.device;
         Some((now, is_accepted))
+    }
+
+    /// The root is another one, and nothing is missing in it or a person has released what is: it is the one to compare with from now on.
+    fn accept_root(&mut self, now: &FileStat) {
+        self.accepted = (Some(now.inode), Some(now.device));
+        self.published.note_root(now.inode);
+        tracing::info!("the directory that has taken the place of the served one is the served one from now on");
     }
 }
 

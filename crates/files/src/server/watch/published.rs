@@ -54,6 +54,11 @@ impl Published {
         before
     }
 
+    /// Another root is watched from now on.
+    pub(super) fn note_root(&self, inode: u64) {
+        self.with_state(|state| state.note_root(inode));
+    }
+
     fn with_state(&self, store: impl FnOnce(&mut State) -> std::io::Result<()>) {
         let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(state) = &mut *guard else { return };
