@@ -83,7 +83,7 @@ fn versions_appear_as_a_whole_and_the_server_knows_where() {
     let second = object(&publisher.publish("", &["v2", "--json"]).expect_code(0));
     let who = object(&publisher.versions(&["--wait", "v2", "--json"]).expect_code(0));
     assert_eq!(fs::read(current.join("app/config")).expect("read"), b"two");
-    assert_eq!(fs::read(copy.join(old).join("app/config")).expect("read"), b"one");
+    assert_eq!(fs::read(copy.join(&old).join("app/config")).expect("read"), b"one");
     assert!(proxy.passed() - before < 1 << 20, "{} bytes were sent", proxy.passed() - before);
     assert_eq!(who["version"], second["version"]);
     assert_eq!((&who["holders"][0]["name"], &who["holders"][0]["verified"]), (&"gpu-1".into(), &true.into()));
@@ -109,6 +109,10 @@ fn versions_appear_as_a_whole_and_the_server_knows_where() {
     let outcome = run(tow(["follow", &publisher.server.url(""), "--versions", "--once"]).arg(publisher.path("other")));
     outcome.expect_code(0);
     assert_eq!(fs::read(publisher.path("other/current/app/config")).expect("read"), b"two");
+    // A follower that is started again keeps the version before.
+    let outcome = run(tow(["follow", &publisher.server.url(""), "--versions", "--once"]).arg(&copy));
+    outcome.expect_code(0);
+    assert!(copy.join(&old).join("app/config").exists());
     // Who follows everything isn't told of versions.
     run(tow(["follow", &publisher.server.url(""), "--once"]).arg(publisher.path("all"))).expect_code(0);
     assert!(publisher.path("all/app/config").exists() && !publisher.path("all/.tow-versions").exists());
