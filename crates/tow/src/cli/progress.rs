@@ -15,7 +15,7 @@ const WORDS: &str = "{wide_msg}";
 /// widest, and a bar of ten columns, fit.
 const BYTES: [(u16, &str); 4] = [
     (90, "{wide_bar} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  ETA {left}  {msg}"),
-    (62, "{wide_bar} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {left}"),
+    (66, "{wide_bar} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  ETA {left}"),
     (40, "{binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}"),
     (0, "{binary_bytes}"),
 ];
