@@ -17,7 +17,7 @@ const PASSWORDS_READ: &str = "passwords were read again during its login";
 const TOO_MANY_FAILED: &str = "not checked, after too many failed logins from there";
 
 impl Hub {
-    /// Answers [`Event::Authenticate`] as an authenticator decides, later if that takes long. Without one, the peer is refused.
+    /// Answers [`Event::Authenticate`](crate::Event::Authenticate) as an authenticator decides, later if that takes long. Without one, the peer is refused.
     pub fn authenticate_by(&mut self, by: Option<&Authenticator>, peer: PeerId, credentials: Credentials) {
         self.authenticator = by.cloned();
         let Some(authenticator) = by.filter(|authenticator| authenticator.is_slow()) else {
@@ -50,7 +50,7 @@ impl Hub {
         self.start_slow_logins();
     }
 
-    /// Answers [`Event::Authenticate`]: the peer's handshake goes on under this identity, or the peer is told that it was refused. After many
+    /// Answers [`Event::Authenticate`](crate::Event::Authenticate): the peer's handshake goes on under this identity, or the peer is told that it was refused. After many
     /// wrong passwords of a tenant it is told later, and then not listened to for a while.
     pub fn authenticate(&mut self, peer: PeerId, identity: Option<Principal>) {
         let now = Instant::now();
