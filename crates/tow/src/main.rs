@@ -9,9 +9,9 @@ mod commands;
 mod runtime;
 
 use crate::admin::List;
-use crate::cli::escape::Printable;
+use crate::cli::escape::{Json, Printable};
 use crate::cli::exit::{Failure, Status};
-use crate::cli::output::eprint_line;
+use crate::cli::output::{eprint_line, print_line};
 use crate::commands::{
     broker, call, completions, demo, follow, get, key, ls, manual, operator, password, publish, push, rules, serve,
     trust, versions, work,
@@ -20,6 +20,7 @@ use crate::runtime::log_format::LogFormat;
 use crate::runtime::{log, rlimits, signals};
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
+use serde_json::json;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
@@ -115,6 +116,20 @@ enum Command {
     Manual(manual::Arguments),
 }
 
+impl Command {
+    /// With `--json` it prints objects as they come, of which the last one may be about its failure. Others have that in their only object.
+    fn prints_json_lines(&self) -> bool {
+        match self {
+            Command::Ls(arguments) => arguments.json,
+            Command::Follow(arguments) => arguments.json,
+            Command::Push(arguments) => arguments.json,
+            Command::Publish(arguments) => arguments.json,
+            Command::Versions(arguments) => arguments.json,
+            _ => false,
+        }
+    }
+}
+
 /// The command line. A negative number is a value that its option refuses, not an unknown option.
 fn command() -> clap::Command {
     let take_negative = |arg: Arg| {
@@ -157,6 +172,7 @@ fn main() -> ExitCode {
     if matches!(arguments.command, Command::Broker(_) | Command::Call(_) | Command::Work(_)) {
         rlimits::keep_freed_memory();
     }
+    let is_in_lines = arguments.command.prints_json_lines();
     let outcome = match arguments.command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Ls(arguments) => ls::run(arguments),
@@ -186,6 +202,14 @@ fn main() -> ExitCode {
         Command::Completions(arguments) => completions::run(arguments, &mut command()),
         Command::Manual(arguments) => manual::run(&arguments, command()),
     };
+    match &outcome {
+        Err(failure) if is_in_lines && failure.status != Status::ReaderGone => {
+            let (error, status) = (failure.to_string(), failure.status);
+            // The exit status says it too, and nothing can be done about a closed output.
+            let _ = print_line(Json(json!({ "error": error, "status": status as u8, "code": status.code() })));
+        }
+        _ => {}
+    }
     match outcome {
         Ok(code) => code,
         Err(failure) if failure.status == Status::ReaderGone => ExitCode::SUCCESS,

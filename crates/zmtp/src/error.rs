@@ -148,7 +148,7 @@ pub enum Error {
     #[error("no random bytes from the system")]
     NoRandomness,
     /// The handshake took too long.
-    #[error("the handshake did not finish in time")]
+    #[error("the handshake did not finish in time: a peer that says nothing is busy, or no ZeroMQ program")]
     HandshakeTimeout,
     /// Nothing was received after a PING.
     #[error("no answer to a PING within the heartbeat timeout")]

@@ -54,7 +54,7 @@ pub struct Arguments {
     exec: Option<OsString>,
     /// Print one JSON object for each event.
     #[arg(long)]
-    json: bool,
+    pub json: bool,
     /// Sync each file before it gets its name, its directory after, and how far this is.
     #[arg(long)]
     fsync: bool,

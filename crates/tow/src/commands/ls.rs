@@ -42,7 +42,7 @@ pub struct Arguments {
     digest: bool,
     /// Print one JSON object per entry.
     #[arg(long)]
-    json: bool,
+    pub json: bool,
     #[command(flatten)]
     server: FileServerArgs,
 }

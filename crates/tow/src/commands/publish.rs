@@ -32,7 +32,7 @@ pub struct Arguments {
     keep: Option<u32>,
     /// Print a JSON object.
     #[arg(long)]
-    json: bool,
+    pub json: bool,
     #[command(flatten)]
     server: FileServerArgs,
 }

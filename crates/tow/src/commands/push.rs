@@ -45,7 +45,7 @@ pub struct Arguments {
     fsync: bool,
     /// Print one JSON object for each file.
     #[arg(long)]
-    json: bool,
+    pub json: bool,
     /// Show no progress bar.
     #[arg(long, short)]
     quiet: bool,

@@ -37,7 +37,7 @@ pub struct Arguments {
     count: u32,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub json: bool,
     #[command(flatten)]
     server: FileServerArgs,
 }
@@ -52,6 +52,9 @@ enum Question {
 /// Asks, and prints the answer.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let location = Location::parse(&arguments.location)?;
+    if !location.path.is_empty() {
+        return Err(Failure::usage("versions are of a whole server: leave out what follows HOST:/"));
+    }
     let connect = arguments.server.options(location.endpoint)?;
     let question = match (arguments.who, arguments.wait) {
         (Some(version), _) => Question::Who(version),

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::process::Command;
 
+use serde_json::{Value, json};
 use tempfile::tempdir;
 
 use crate::support::broker::Broker;
@@ -57,4 +58,27 @@ fn a_broker_and_a_file_server_are_not_taken_for_each_other() {
     let outcome = run(&mut call).expect_code(6);
     assert!(outcome.stderr.contains("no broker answers"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("this is a file server (tow serve)"), "{}", outcome.stderr);
+}
+
+#[test]
+fn commands_that_print_lines_end_with_why_they_failed() {
+    let folder = tempdir().expect("a folder");
+    let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0"]);
+    let url = format!("{}/", broker.endpoint());
+    let (file, copy) = (folder.path().join("file"), folder.path().join("copy"));
+    std::fs::write(&file, "content").expect("a file");
+    let (file, copy) = (file.display().to_string(), copy.display().to_string());
+    for arguments in [
+        &["ls", &url][..],
+        &["follow", &url, &copy, "--once"],
+        &["push", &file, &url],
+        &["publish", &url, "v1"],
+        &["versions", &url],
+    ] {
+        let outcome = run(tow(arguments).arg("--json")).expect_code(6);
+        let stdout = String::from_utf8_lossy(&outcome.stdout);
+        let last: Value = serde_json::from_str(stdout.lines().last().unwrap_or_default()).expect("an object");
+        assert_eq!((&last["status"], &last["code"]), (&json!(6), &json!("no_server")), "{arguments:?}: {last}");
+        assert!(last["error"].as_str().is_some_and(|why| why.contains("broker")), "{arguments:?}: {last}");
+    }
 }
