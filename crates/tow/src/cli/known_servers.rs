@@ -5,7 +5,7 @@ use crate::cli::exit::Failure;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use towpath_sockets::{Endpoint, PublicKey};
 
@@ -78,6 +78,17 @@ impl KnownServers {
         Ok(KnownServers { path, servers })
     }
 
+    /// Keeps other processes from changing the file, until it is dropped. `None`: the user has no directory.
+    pub fn lock() -> Result<Option<File>, Failure> {
+        let Ok(folder) = config_folder() else { return Ok(None) };
+        let path = folder.join("servers.lock");
+        let named = |error: io::Error| Failure::failed(format!("{}: {error}", path.display()));
+        make_folder(&folder).map_err(named)?;
+        let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(named)?;
+        file.lock().map_err(named)?;
+        Ok(Some(file))
+    }
+
     /// All servers, in the order of the file.
     pub fn all(&self) -> &[KnownServer] {
         &self.servers
@@ -121,7 +132,7 @@ impl KnownServers {
         self.write().map(|()| true)
     }
 
-    /// Replaces the file: whoever reads it sees all of the old or of the new one.
+    /// Replaces the file. Readers see all of the old or of the new one.
     fn write(&self) -> Result<(), Failure> {
         let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
             return Err(Failure::failed(config_folder().err().unwrap_or_default()));
@@ -137,7 +148,7 @@ impl KnownServers {
 }
 
 fn replace(folder: &Path, path: &Path, text: &str) -> io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    make_folder(folder)?;
     // Made with mode 0600.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.as_file().set_permissions(std::fs::Permissions::from_mode(0o600))?;
@@ -145,6 +156,10 @@ fn replace(folder: &Path, path: &Path, text: &str) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path)?;
     Ok(())
+}
+
+fn make_folder(folder: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 fn parse(text: &str) -> Result<Vec<KnownServer>, String> {

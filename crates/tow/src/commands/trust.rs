@@ -52,6 +52,10 @@ fn server_endpoint(text: &str) -> Result<Endpoint, String> {
 
 /// Changes or shows the list.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let _lock = match arguments.command {
+        Command::List { .. } => None,
+        Command::Add { .. } | Command::Remove { .. } => KnownServers::lock()?,
+    };
     let mut servers = KnownServers::read()?;
     match arguments.command {
         Command::Add { server, key, name } => servers.add(&server, public_key("KEY", &key)?, name.as_deref())?,

@@ -295,6 +295,24 @@ fn known_servers_are_reached_with_their_key_only() {
 }
 
 #[test]
+fn servers_that_are_added_at_once_are_all_known() {
+    let keys = Keys::new();
+    let with_config = |words: &[&str]| {
+        let mut command = tow(words);
+        command.env("XDG_CONFIG_HOME", keys.path("config"));
+        command
+    };
+    let servers: Vec<_> = (1..=16).map(|n| format!("127.0.0.{n}:5571")).collect();
+    let add = |server: &String| Process::start(&mut with_config(&["trust", "add", server, &keys.public("server")]));
+    let running: Vec<_> = servers.iter().map(add).collect();
+    for process in running {
+        process.finish().expect_code(0);
+    }
+    let listed = run(&mut with_config(&["trust", "list"])).expect_code(0).stdout;
+    assert_eq!(String::from_utf8_lossy(&listed).lines().count(), servers.len());
+}
+
+#[test]
 fn other_machines_are_let_in_only_by_a_decision() {
     let folder = tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
