@@ -60,7 +60,7 @@ impl Permissions {
         }
     }
 
-    /// The same for a request that ends if it isn't allowed: whoever is told of refusals is told of this one.
+    /// The same for a request that ends if it isn't allowed. The refusal is reported.
     pub fn check(&self, verb: Verb, subject: &[u8]) -> bool {
         let is_allowed = self.may(verb, subject);
         if !is_allowed {

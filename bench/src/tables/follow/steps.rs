@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,11 +21,8 @@ const SMALL_BYTES: u64 = 4096;
 /// Of the files of which there are many.
 const TINY_BYTES: u64 = 128;
 
-/// One subscriber.
-pub fn one(bench: &Bench, system: System, check: bool) -> Result<Vec<Sample>> {
-    let (files, size) = (Scale::of(bench).files, bench.size);
-    let mut world = World::new(bench, system, 1)?;
-    world.begin()?;
+/// Steps with a small file, many small ones, and a large one, whose place is returned too.
+fn new_files(world: &mut World, files: usize, size: u64) -> Result<(Vec<Sample>, PathBuf)> {
     let mut samples = Vec::new();
     let small = world.staged_file(SMALL_BYTES)?;
     samples.push(world.moved(&small, "small", SMALL_BYTES, &|at| Ok(is_file(&at.join("small"), SMALL_BYTES)))?);
@@ -34,6 +31,15 @@ pub fn one(bench: &Bench, system: System, check: bool) -> Result<Vec<Sample>> {
     samples.push(world.moved(&tree, "files", bytes, &|at| are_files(&at.join("files"), files))?);
     let large = world.staged_file(size)?;
     samples.push(world.moved(&large, "large", size, &|at| Ok(is_file(&at.join("large"), size)))?);
+    Ok((samples, large))
+}
+
+/// One subscriber.
+pub fn one(bench: &Bench, system: System, check: bool) -> Result<Vec<Sample>> {
+    let (files, size) = (Scale::of(bench).files, bench.size);
+    let mut world = World::new(bench, system, 1)?;
+    world.begin()?;
+    let (mut samples, large) = new_files(&mut world, files, size)?;
     let (changed, flipped) = with_two_bytes_changed(bench, &world.places.source.join("large"), &large, size)?;
     samples.push(world.moved(&changed, "large", size, &|at| has_bytes(&at.join("large"), &flipped))?);
     let from = world.places.source.join("large");
@@ -50,14 +56,7 @@ pub fn several(bench: &Bench, system: System, check: bool) -> Result<Vec<Sample>
     let size = bench.size / 8;
     let mut world = World::new(bench, system, subscribers)?;
     world.begin()?;
-    let mut samples = Vec::new();
-    let small = world.staged_file(SMALL_BYTES)?;
-    samples.push(world.moved(&small, "small", SMALL_BYTES, &|at| Ok(is_file(&at.join("small"), SMALL_BYTES)))?);
-    let tree = world.staged_files(files, SMALL_BYTES)?;
-    let bytes = SMALL_BYTES * files as u64;
-    samples.push(world.moved(&tree, "files", bytes, &|at| are_files(&at.join("files"), files))?);
-    let large = world.staged_file(size)?;
-    samples.push(world.moved(&large, "large", size, &|at| Ok(is_file(&at.join("large"), size)))?);
+    let (samples, _) = new_files(&mut world, files, size)?;
     if check {
         check_all(&world)?;
     }

@@ -27,7 +27,7 @@ pub fn rules_text(data: &[u8]) {
                 let decision = permissions.decide(verb, subject);
                 assert_eq!(decision.is_allowed, permissions.may(verb, subject));
                 assert!(decision.line.is_some() || !decision.is_allowed, "what no line allows is refused");
-                // Whoever may do more may do this, too.
+                // A verb includes these.
                 for other in Verb::ALL.into_iter().filter(|other| verb.includes(*other)) {
                     assert!(!decision.is_allowed || permissions.may(other, subject));
                 }

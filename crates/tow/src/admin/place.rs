@@ -36,7 +36,7 @@ pub fn own_socket(program: &str) -> Result<PathBuf, String> {
     Ok(directory.join(format!("{program}-{}.{SUFFIX}", std::process::id())))
 }
 
-/// Sockets of this user's servers and of services, whoever listens there.
+/// Sockets of this user's servers and of services, also those on which nobody listens any more.
 pub fn sockets() -> Vec<PathBuf> {
     let system = PathBuf::from(SYSTEM_DIRECTORY);
     let mut directories = vec![user_directory()];

@@ -172,7 +172,7 @@ impl Record {
         self.known.len()
     }
 
-    /// Something is about to be put at a path. Whoever comes after a crash looks whether it was: see [`Record::take_intended`].
+    /// Something is about to be put at a path. After a crash it is to be seen whether it was: [`Record::take_intended`].
     pub(super) fn intend(&mut self, path: &RelPath, known: &Known) -> io::Result<()> {
         if self.known.get(path) == Some(known) { Ok(()) } else { self.log.append(&encode_intended(path, known)) }
     }

@@ -107,6 +107,24 @@ impl Transfer {
         }
     }
 
+    /// Leaves that the disk has written of a content, and its file. `None`: it was abandoned, or has failed, so only its credit counts.
+    pub(super) fn leaves_written(
+        &mut self,
+        content: ContentKey,
+        result: Result<Vec<(u64, Leaf)>, DiskError>,
+    ) -> Result<Option<(FileKey, Vec<(u64, Leaf)>)>, TransferError> {
+        let result = match result {
+            Ok(leaves) => Ok(leaves),
+            Err(error) => Err(full(error)?),
+        };
+        let Some(key) = self.files.of_content(content) else { return Ok(None) };
+        match result {
+            Ok(leaves) => Ok(Some((key, leaves))),
+            // At once, not when the rest has come, of which there may be much.
+            Err(error) => self.file_failed(key, error).map(|()| None),
+        }
+    }
+
     fn written(
         &mut self,
         content: ContentKey,
@@ -114,17 +132,7 @@ impl Transfer {
         length: u64,
         result: Result<Vec<(u64, Leaf)>, DiskError>,
     ) -> Result<(), TransferError> {
-        let result = match result {
-            Ok(leaves) => Ok(leaves),
-            Err(error) => Err(full(error)?),
-        };
-        // Of a content that was abandoned or has failed, only the credit counts.
-        let Some(key) = self.files.of_content(content) else { return Ok(()) };
-        let leaves = match result {
-            Ok(leaves) => leaves,
-            // At once, not when the rest has come, of which there may be much.
-            Err(error) => return self.file_failed(key, error),
-        };
+        let Some((key, leaves)) = self.leaves_written(content, result)? else { return Ok(()) };
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let Some(content) = &mut task.content else { return Ok(()) };
         content.pending = content.pending.saturating_sub(1);

@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 
 use super::Transfer;
-use super::checking::full;
 use super::command::{ContentKey, DiskCommand, DiskError, FileKey};
 use super::file::{Content, LeafQuery, Phase};
 use super::files::FileTable;
@@ -148,15 +147,7 @@ impl Transfer {
         content: ContentKey,
         result: Result<Vec<(u64, Leaf)>, DiskError>,
     ) -> Result<(), TransferError> {
-        let result = match result {
-            Ok(leaves) => Ok(leaves),
-            Err(error) => Err(full(error)?),
-        };
-        let Some(key) = self.files.of_content(content) else { return Ok(()) };
-        let leaves = match result {
-            Ok(leaves) => leaves,
-            Err(error) => return self.file_failed(key, error),
-        };
+        let Some((key, leaves)) = self.leaves_written(content, result)? else { return Ok(()) };
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let (Some(content), Phase::Reusing(values)) = (&mut task.content, &mut task.phase) else { return Ok(()) };
         content.pending = content.pending.saturating_sub(1);
