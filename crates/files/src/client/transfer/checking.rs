@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::command::{ContentKey, DiskCommand, DiskError, DiskReport, FileKey, Found, SmallOutcome};
+use super::command::{ContentKey, DiskCommand, DiskError, DiskReport, FileKey, Found, SmallOutcome, WrittenLeaves};
 use super::file::{Content, LeafQuery, Phase};
 use super::outcome::TransferError;
 use super::reuse::Reuse;
@@ -111,8 +111,8 @@ impl Transfer {
     pub(super) fn leaves_written(
         &mut self,
         content: ContentKey,
-        result: Result<Vec<(u64, Leaf)>, DiskError>,
-    ) -> Result<Option<(FileKey, Vec<(u64, Leaf)>)>, TransferError> {
+        result: Result<WrittenLeaves, DiskError>,
+    ) -> Result<Option<(FileKey, WrittenLeaves)>, TransferError> {
         let result = match result {
             Ok(leaves) => Ok(leaves),
             Err(error) => Err(full(error)?),
@@ -130,7 +130,7 @@ impl Transfer {
         content: ContentKey,
         offset: u64,
         length: u64,
-        result: Result<Vec<(u64, Leaf)>, DiskError>,
+        result: Result<WrittenLeaves, DiskError>,
     ) -> Result<(), TransferError> {
         let Some((key, leaves)) = self.leaves_written(content, result)? else { return Ok(()) };
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };

@@ -9,6 +9,9 @@ use crate::path::RelPath;
 use crate::protocol::control::{Base, DirStat, Range, Request};
 use crate::root::{FileStat, Timestamp};
 
+/// Leaves that are whole on the disk, each with its index.
+pub type WrittenLeaves = Vec<(u64, Leaf)>;
+
 /// Identifies a file of the transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileKey(pub u64);
@@ -211,7 +214,7 @@ pub struct Part {
 
 impl Part {
     /// The report of having written these bytes.
-    pub fn written(&self, content: ContentKey, result: Result<Vec<(u64, Leaf)>, DiskError>) -> DiskReport {
+    pub fn written(&self, content: ContentKey, result: Result<WrittenLeaves, DiskError>) -> DiskReport {
         DiskReport::Written { content, offset: self.offset, length: self.length, credit: self.credit, result }
     }
 }
@@ -293,7 +296,7 @@ pub struct Partial {
     /// How the file is divided into leaves.
     pub leaves: LeafSize,
     /// Complete leaves and their values (zeros if nothing was verified).
-    pub whole: Vec<(u64, Leaf)>,
+    pub whole: WrittenLeaves,
     /// The part that is there of the leaf that was being written.
     pub tail: Option<Range>,
 }
@@ -340,14 +343,14 @@ pub enum DiskReport {
         /// Credit that is free again.
         credit: u64,
         /// The leaves that this completed, and their values (zeros if nothing is verified).
-        result: Result<Vec<(u64, Leaf)>, DiskError>,
+        result: Result<WrittenLeaves, DiskError>,
     },
     /// To [`DiskCommand::Reuse`].
     Reused {
         /// The content.
         content: ContentKey,
         /// The leaves that are now in the content, with their values.
-        result: Result<Vec<(u64, Leaf)>, DiskError>,
+        result: Result<WrittenLeaves, DiskError>,
     },
     /// To [`DiskCommand::Install`], [`DiskCommand::Touch`] and [`DiskCommand::HardLink`].
     Installed {

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use super::Transfer;
-use super::command::{ContentKey, DiskCommand, DiskError, FileKey};
+use super::command::{ContentKey, DiskCommand, DiskError, FileKey, WrittenLeaves};
 use super::file::{Content, LeafQuery, Phase};
 use super::files::FileTable;
 use super::outcome::TransferError;
@@ -145,7 +145,7 @@ impl Transfer {
     pub(super) fn reused(
         &mut self,
         content: ContentKey,
-        result: Result<Vec<(u64, Leaf)>, DiskError>,
+        result: Result<WrittenLeaves, DiskError>,
     ) -> Result<(), TransferError> {
         let Some((key, leaves)) = self.leaves_written(content, result)? else { return Ok(()) };
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
