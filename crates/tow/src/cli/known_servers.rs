@@ -59,6 +59,9 @@ impl KnownServers {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(KnownServers { path, servers: Vec::new() });
             }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(named(&format!("{error}; set HOME or XDG_CONFIG_HOME to a directory of this user")));
+            }
             Err(error) => return Err(named(&error)),
         };
         let metadata = file.metadata().map_err(|error| named(&error))?;

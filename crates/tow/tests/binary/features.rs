@@ -485,7 +485,8 @@ fn errors_found_by_the_client_are_not_blamed_on_the_server() {
     ] {
         assert!(told.contains(why) && !told.contains("the server says"), "{told}");
     }
-    assert!(ls(&["--json"]).stdout.is_empty());
+    // No entry, and why.
+    assert_eq!(ls(&["--json"]).summary()["code"], "not_found");
     let told = get("missing", &copy);
     assert!(told.contains("the server says: not found"), "{told}");
 }
