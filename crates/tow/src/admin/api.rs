@@ -24,7 +24,7 @@ const PAGES_MAX: usize = 400;
 const REASON_BYTES_MAX: usize = 200;
 
 /// Paths beside those of lists and actions.
-const GET_PATHS: [&str; 4] = ["/api/v1/status", "/metrics", "/healthz", "/readyz"];
+const GET_PATHS: [&str; 5] = ["/api/v1/status", "/api/v1/audit", "/metrics", "/healthz", "/readyz"];
 
 const NO_ANSWER: &str = "the event loop doesn't answer: it hangs, or the server has ended";
 
@@ -66,6 +66,11 @@ pub fn is_alive(shared: &Shared) -> bool {
     shared.running.get().is_none_or(|running| running.view.sums().is_ok())
 }
 
+/// Whether a request is for an action.
+pub fn is_action(method: &Method, path: &str) -> bool {
+    *method == Method::POST && Action::of(path).is_some()
+}
+
 /// Answers a request.
 pub fn reply(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Reply {
     let query = match Query::parse(uri.query().unwrap_or_default()) {
@@ -90,6 +95,7 @@ pub fn reply(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Reply 
         (Some(action), ..) => running(shared).and_then(|running| act(&*running.view, action, body)),
         (_, Some(list), _) => running(shared).and_then(|running| listed(&*running.view, list, &query)),
         (.., "/api/v1/status") => status(shared),
+        (.., "/api/v1/audit") => Ok(Reply::json(&shared.actions.last())),
         (.., "/metrics") => running(shared).and_then(|running| Ok(metrics::reply(shared, running, query.per_service)?)),
         (.., "/healthz") if is_alive(shared) => Ok(Reply::text(StatusCode::OK, "ok")),
         (.., "/healthz") => Ok(Reply::text(StatusCode::SERVICE_UNAVAILABLE, NO_ANSWER)),
@@ -123,6 +129,9 @@ fn status(shared: &Shared) -> Result<Reply, Reply> {
         "started": shared.started_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         "uptime_seconds": shared.started.elapsed().as_secs(),
         "endpoints": [],
+        "page": shared.http.page,
+        "token_file": shared.http.token_file,
+        "metrics": shared.http.metrics,
     });
     if let Some(Running { view, endpoints }) = shared.running.get() {
         let sums = view.sums()?;

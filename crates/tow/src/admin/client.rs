@@ -1,17 +1,22 @@
-//! The other side of the socket: finds the server that is meant, and asks it.
+//! The other side: finds the server that is meant, and asks it on its socket or address.
 
-use super::{known_sockets, no_answer};
+use super::args::{TOKEN_FILE, address};
+use super::place::{sockets, state_directory, user_directory};
+use super::server::Stream;
+use super::token::Token;
 use crate::cli::exit::{Failure, Status};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::HOST;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use std::fmt::{self, Display};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 
 /// Longest wait for a reply. The server gives up sooner.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -25,10 +30,71 @@ const PAGES_MAX: usize = 1000;
 /// Entries that are asked for at a time.
 const LIMIT: usize = 1000;
 
-/// The server behind a socket.
-#[derive(Debug)]
-pub struct Client {
-    socket: PathBuf,
+/// Which server is meant.
+#[derive(clap::Args)]
+pub struct ServerArgs {
+    /// The server: serve, broker, a process id, its socket, or http://127.0.0.1:PORT [default: the only one]
+    #[arg(long, value_name = "SERVER")]
+    admin: Option<String>,
+    /// File with the token that the server demands over http.
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<PathBuf>,
+}
+
+/// Where a server answers.
+pub enum Client {
+    /// On this socket.
+    Socket(PathBuf),
+    /// At this address, those who have the token.
+    Http(SocketAddr, Token),
+}
+
+impl Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Client::Socket(path) => write!(f, "{}", path.display()),
+            Client::Http(address, _) => write!(f, "http://{address}"),
+        }
+    }
+}
+
+impl ServerArgs {
+    /// The server's place, if it is named by that.
+    fn place(&self) -> Result<Option<Client>, Failure> {
+        let Some(wanted) = self.admin.as_deref() else { return Ok(None) };
+        let url = wanted.strip_prefix("http://");
+        if wanted.contains('#') {
+            let why = "--admin: leave out the # and the token, which others see in the list of processes; --admin-token-file has it";
+            return Err(Failure::usage(why));
+        }
+        if url.is_some() || address(wanted).is_ok() {
+            let address = address(url.map_or(wanted, |url| url.strip_suffix('/').unwrap_or(url)));
+            let address = address.ok().filter(|address| address.ip().to_canonical().is_loopback());
+            let address = address.ok_or_else(|| not_here(wanted))?;
+            return Ok(Some(Client::Http(address, self.token()?)));
+        }
+        if wanted.contains("://") {
+            return Err(not_here(wanted));
+        }
+        let is_socket = wanted.contains('/') || wanted.ends_with(".sock");
+        Ok(is_socket.then(|| Client::Socket(wanted.into())))
+    }
+
+    fn token(&self) -> Result<Token, Failure> {
+        if let Some(file) = &self.admin_token_file {
+            return Token::read(file);
+        }
+        let mut files = state_directory().into_iter().chain([user_directory()]).map(|folder| folder.join(TOKEN_FILE));
+        let needs = "--admin http://... needs --admin-token-file; the server's log says where it is";
+        files.find(|file| file.exists()).map_or_else(|| Err(Failure::usage(needs)), |file| Token::read(&file))
+    }
+}
+
+/// A token isn't sent where others could read it.
+fn not_here(wanted: &str) -> Failure {
+    Failure::usage(format!(
+        "--admin {wanted}: use http://127.0.0.1:PORT; to another machine: ssh -L PORT:127.0.0.1:PORT HOST"
+    ))
 }
 
 /// A server that was found, and its status.
@@ -50,20 +116,20 @@ impl Found {
             self.status["endpoints"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let (program, pid) = (self.status["program"].as_str().unwrap_or("?"), &self.status["pid"]);
         let state = self.status["state"].as_str().unwrap_or("?");
-        format!("{program} (pid {pid}, {state}) on {}: {}", endpoints.join(", "), self.client.socket.display())
+        format!("{program} (pid {pid}, {state}) on {}: {}", endpoints.join(", "), self.client)
     }
 }
 
-/// Servers that answer, of the kind that is wanted, or the one behind a socket.
-pub fn find(wanted: Option<&str>, program: Option<&str>) -> Result<Vec<Found>, Failure> {
-    if let Some(socket) = wanted.filter(|wanted| wanted.contains('/') || wanted.ends_with(".sock")) {
-        let client = Client { socket: socket.into() };
+/// Servers that answer, of the kind that is wanted, or the one that is named by its place.
+pub fn find(server: &ServerArgs, program: Option<&str>) -> Result<Vec<Found>, Failure> {
+    if let Some(client) = server.place()? {
         let status = client.get("/api/v1/status")?;
         return Ok(vec![Found { client, status }]);
     }
+    let wanted = server.admin.as_deref();
     let (mut found, mut denied, mut hung) = (Vec::new(), None, None);
-    for socket in known_sockets() {
-        let client = Client { socket };
+    for socket in sockets() {
+        let client = Client::Socket(socket);
         match client.get("/api/v1/status") {
             Ok(status) => found.push(Found { client, status }),
             Err(failure) if failure.status == Status::NoServer => tracing::debug!(%failure, "no server there"),
@@ -92,8 +158,8 @@ pub fn find(wanted: Option<&str>, program: Option<&str>) -> Result<Vec<Found>, F
 }
 
 /// The one server that is meant.
-pub fn find_one(wanted: Option<&str>, program: Option<&str>) -> Result<Client, Failure> {
-    let mut found = find(wanted, program)?;
+pub fn find_one(server: &ServerArgs, program: Option<&str>) -> Result<Client, Failure> {
+    let mut found = find(server, program)?;
     match found.pop() {
         Some(only) if found.is_empty() => Ok(only.client),
         last => {
@@ -138,38 +204,57 @@ impl Client {
     fn ask(&self, method: Method, path: &str, body: String) -> Result<Value, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
         let asked = runtime.block_on(async {
-            let asked = tokio::time::timeout(REPLY_TIMEOUT, exchange(&self.socket, method, path, body));
-            let late = || Failure::failed(format_args!("{}: no reply in {REPLY_TIMEOUT:?}", self.socket.display()));
+            let asked = tokio::time::timeout(REPLY_TIMEOUT, self.exchange(method, path, body));
+            let late = || Failure::failed(format_args!("{self}: no reply in {REPLY_TIMEOUT:?}"));
             asked.await.unwrap_or_else(|_| Err(late()))
         });
         let (status, body) = asked?;
         let reply: Value = serde_json::from_slice(&body)
-            .map_err(|error| no_answer(&self.socket, format_args!("not what tow answers: {error}")))?;
+            .map_err(|error| self.no_answer(format_args!("not what tow answers: {error}")))?;
         let reason = || reply["error"].as_str().unwrap_or("no reason is given").to_owned();
         match status {
             200 => Ok(reply),
             404 => Err(Failure::new(Status::NotFound, reason())),
-            400 | 403 | 409 | 413 => Err(Failure::new(Status::Refused, reason())),
-            _ => Err(Failure::failed(format_args!("{}: {}", self.socket.display(), reason()))),
+            400 | 401 | 403 | 409 | 413 | 421 => Err(Failure::new(Status::Refused, reason())),
+            _ => Err(Failure::failed(format_args!("{self}: {}", reason()))),
         }
     }
-}
 
-async fn exchange(socket: &Path, method: Method, path: &str, body: String) -> Result<(u16, Bytes), Failure> {
-    let stream = UnixStream::connect(socket).await.map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            Failure::new(Status::Refused, format!("{}: another user's: {error}", socket.display()))
-        }
-        _ => no_answer(socket, error),
-    })?;
-    let failed = |error: hyper::Error| no_answer(socket, error);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-    tokio::spawn(connection);
-    let request = Request::builder().method(method).uri(path).header(HOST, "localhost");
-    let request = request.body(Full::new(Bytes::from(body))).map_err(Failure::failed)?;
-    let response = sender.send_request(request).await.map_err(failed)?;
-    let status = response.status().as_u16();
-    let body = Limited::new(response.into_body(), REPLY_BYTES_MAX).collect().await;
-    let body = body.map_err(|error| no_answer(socket, error))?;
-    Ok((status, body.to_bytes()))
+    async fn exchange(&self, method: Method, path: &str, body: String) -> Result<(u16, Bytes), Failure> {
+        let mut request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
+        let stream: Box<dyn Stream> = match self {
+            Client::Socket(socket) => {
+                request = request.header(HOST, "localhost");
+                Box::new(self.connected(UnixStream::connect(socket).await)?)
+            }
+            Client::Http(address, token) => {
+                request = request.header(HOST, address.to_string());
+                request = request.header(AUTHORIZATION, format!("Bearer {}", token.as_str()));
+                Box::new(self.connected(TcpStream::connect(address).await)?)
+            }
+        };
+        let failed = |error: hyper::Error| self.no_answer(error);
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        tokio::spawn(connection);
+        let request = request.body(Full::new(Bytes::from(body))).map_err(Failure::failed)?;
+        let response = sender.send_request(request).await.map_err(failed)?;
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), REPLY_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| self.no_answer(error))?;
+        Ok((status, body.to_bytes()))
+    }
+
+    fn connected<S>(&self, connected: io::Result<S>) -> Result<S, Failure> {
+        connected.map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                Failure::new(Status::Refused, format_args!("{self}: another user's: {error}"))
+            }
+            _ => self.no_answer(error),
+        })
+    }
+
+    fn no_answer(&self, error: impl Display) -> Failure {
+        Failure::new(Status::NoServer, format_args!("{self}: {error}"))
+    }
 }

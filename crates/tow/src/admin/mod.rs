@@ -1,17 +1,30 @@
-//! The operator's view: a socket on which a server or broker answers questions over HTTP, and the client of it.
+//! The operator's view: a socket, and TCP addresses if they are asked for, on which a server or broker answers questions over HTTP, and the client
+//! of it.
 //!
-//! A thread of its own with a small runtime accepts connections ([`server`]), and asks the event loop through a [`View`] ([`api`], [`metrics`]).
-//! None of it may keep a server from starting or ending: what fails is logged.
+//! A thread of its own with a small runtime accepts connections ([`server`]), decides who may ask ([`access`]), and asks the event loop through a
+//! [`View`] ([`api`], [`metrics`]). None of it may keep a server from ending. A socket that can't be had doesn't keep it from starting; an address that
+//! it was told to listen on does.
 
+mod access;
+mod actions;
 mod api;
+mod args;
 pub mod client;
 mod metrics;
+mod page;
 mod place;
 mod server;
 mod supervisor;
+mod token;
 mod view;
 
+use self::actions::Actions;
+pub use self::args::AdminArgs;
+use self::args::{Http, Page};
+use crate::cli::audit::Audit;
 use crate::cli::exit::Failure;
+use crate::cli::output::eprint_line;
+use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -19,14 +32,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 use towpath_sockets::{Endpoint, IpcListener};
 pub use view::{BrokerView, FilesView, List, View};
-
-/// Option of `tow serve` and `tow broker`.
-#[derive(clap::Args)]
-pub struct AdminArgs {
-    /// Socket on which `tow status` and its kind ask [default: in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR]
-    #[arg(long, value_name = "PATH", help_heading = "Connections")]
-    admin_socket: Option<PathBuf>,
-}
 
 /// A server's state as the outside sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +55,20 @@ impl State {
 /// What the threads share.
 struct Shared {
     program: &'static str,
+    http: HttpPlaces,
+    actions: Actions,
     started: Instant,
     started_at: SystemTime,
     running: OnceLock<Running>,
     is_stopping: AtomicBool,
+}
+
+/// Where it answers over TCP.
+#[derive(Default)]
+struct HttpPlaces {
+    page: Option<String>,
+    token_file: Option<String>,
+    metrics: Option<String>,
 }
 
 /// A server that listens.
@@ -70,6 +85,18 @@ impl Shared {
             Some(_) => State::Ready,
         }
     }
+}
+
+/// A server about which questions are answered.
+pub struct About<'a> {
+    /// `serve` or `broker`.
+    pub program: &'static str,
+    /// The directory of its state.
+    pub state: Option<&'a Path>,
+    /// What it serves.
+    pub served: Option<&'a Path>,
+    /// Where actions are written down.
+    pub audit: Option<&'a Audit>,
 }
 
 /// The socket of a server, until it is dropped.
@@ -91,16 +118,29 @@ impl Stopping {
 }
 
 impl Admin {
-    /// Listens for questions about `tow PROGRAM`, which is starting.
-    pub fn start(program: &'static str, arguments: AdminArgs) -> Admin {
+    /// Listens for questions about a server that is starting.
+    ///
+    /// # Errors
+    /// An address of the options can't be listened on, or there is no token for it.
+    pub fn start(arguments: AdminArgs, about: &About<'_>) -> Result<Admin, Failure> {
+        let Http { listeners, page, metrics } = arguments.http(about.state, about.served)?;
+        if let Some(page) = &page {
+            announce(page);
+        }
+        if let Some(url) = &metrics {
+            tracing::info!(url, "metrics");
+        }
+        let (page, token_file) = page.map(|page| (page.url, page.token_file.display().to_string())).unzip();
         let shared = Arc::new(Shared {
-            program,
+            program: about.program,
+            http: HttpPlaces { page, token_file, metrics },
+            actions: Actions::new(about.audit.cloned()),
             started: Instant::now(),
             started_at: SystemTime::now(),
             running: OnceLock::new(),
             is_stopping: AtomicBool::new(false),
         });
-        let listener = match listen(program, arguments.admin_socket) {
+        let listener = match listen(about.program, arguments.admin_socket) {
             Ok((listener, path)) => {
                 tracing::info!(socket = %path.display(), "tow status asks on this socket");
                 Some(listener)
@@ -110,10 +150,10 @@ impl Admin {
                 None
             }
         };
-        if let Err(error) = server::start(&shared, listener.as_ref()) {
+        if let Err(error) = server::start(&shared, listener.as_ref(), listeners) {
             tracing::warn!(%error, "cannot start the thread that answers tow status");
         }
-        Admin { shared, _listener: listener }
+        Ok(Admin { shared, _listener: listener })
     }
 
     /// The server listens, and this shows it.
@@ -130,6 +170,14 @@ impl Admin {
     }
 }
 
+/// Says where the page is. The token is for a person at a terminal: logs are kept, and read by others.
+fn announce(Page { url, token, token_file }: &Page) {
+    tracing::info!(url, token_file = %token_file.display(), "page for browsers; it needs the token in this file");
+    if stderr().is_terminal() {
+        eprint_line(format_args!("{url}#token={}", token.as_str()));
+    }
+}
+
 /// Listens where the operator says, or else where `tow status` looks.
 fn listen(program: &str, path: Option<PathBuf>) -> Result<(IpcListener, PathBuf), String> {
     let path = match path {
@@ -140,14 +188,4 @@ fn listen(program: &str, path: Option<PathBuf>) -> Result<(IpcListener, PathBuf)
         Ok(listener) => Ok((listener, path)),
         Err(error) => Err(format!("{}: {error}", path.display())),
     }
-}
-
-/// Sockets of servers on this machine that may answer.
-pub fn known_sockets() -> Vec<PathBuf> {
-    place::sockets()
-}
-
-/// Failure of a question to the server behind a socket.
-fn no_answer(socket: &Path, error: impl std::fmt::Display) -> Failure {
-    Failure::new(crate::cli::exit::Status::NoServer, format!("{}: {error}", socket.display()))
 }

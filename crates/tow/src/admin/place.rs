@@ -18,15 +18,9 @@ const FILES_MAX: usize = 1000;
 /// The path of this process's socket: `admin.sock` in the directory that systemd has made for the service, or one named after the program
 /// and its process in the user's directory for sockets. Removes what killed servers have left there.
 pub fn own_socket(program: &str) -> Result<PathBuf, String> {
-    if let Some(directory) = service_directory() {
+    let directory = own_directory().map_err(|why| format!("{why}; use --admin-socket"))?;
+    if service_directory().is_some() {
         return Ok(directory.join("admin.sock"));
-    }
-    let directory = user_directory();
-    let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
-    DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed)?;
-    let metadata = std::fs::symlink_metadata(&directory).map_err(failed)?;
-    if !metadata.is_dir() || metadata.uid() != geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
-        return Err(format!("{}: it is not a directory of this user alone; use --admin-socket", directory.display()));
     }
     for socket in sockets_in(&directory) {
         if let Ok(true) = IpcListener::remove_abandoned(&socket) {
@@ -34,6 +28,21 @@ pub fn own_socket(program: &str) -> Result<PathBuf, String> {
         }
     }
     Ok(directory.join(format!("{program}-{}.{SUFFIX}", std::process::id())))
+}
+
+/// The directory that systemd has made for the service, or else the user's own, which is made if needed.
+pub fn own_directory() -> Result<PathBuf, String> {
+    if let Some(directory) = service_directory() {
+        return Ok(directory);
+    }
+    let directory = user_directory();
+    let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
+    DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed)?;
+    let metadata = std::fs::symlink_metadata(&directory).map_err(failed)?;
+    if !metadata.is_dir() || metadata.uid() != geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+        return Err(format!("{}: it is not a directory of this user alone", directory.display()));
+    }
+    Ok(directory)
 }
 
 /// Sockets of this user's servers and of services, also those on which nobody listens any more.
@@ -56,14 +65,23 @@ fn sockets_in(directory: &Path) -> Vec<PathBuf> {
     files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX)).collect()
 }
 
-/// The first directory that systemd has made for the service (`RuntimeDirectory=`).
+/// The first directory that systemd has made for the service's sockets (`RuntimeDirectory=`).
 fn service_directory() -> Option<PathBuf> {
-    let directories = std::env::var_os("RUNTIME_DIRECTORY")?;
+    first_directory("RUNTIME_DIRECTORY")
+}
+
+/// The first directory that systemd has made for the service's state (`StateDirectory=`).
+pub fn state_directory() -> Option<PathBuf> {
+    first_directory("STATE_DIRECTORY")
+}
+
+fn first_directory(variable: &str) -> Option<PathBuf> {
+    let directories = std::env::var_os(variable)?;
     std::env::split_paths(&directories).next().filter(|directory| directory.is_absolute())
 }
 
 /// The directory of this user's sockets.
-fn user_directory() -> PathBuf {
+pub fn user_directory() -> PathBuf {
     let user = geteuid();
     let of_session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     let of_login = Some(PathBuf::from(format!("/run/user/{}", user.as_raw()))).filter(|path| path.is_dir());

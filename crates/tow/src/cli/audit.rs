@@ -1,16 +1,17 @@
-//! The audit file: who came, and what was refused to whom, in a JSON object a line.
+//! The audit file: who came, what was refused to whom, and what operators did, in a JSON object a line.
 
 use crate::cli::exit::Failure;
 use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
+use tokio::sync::oneshot;
 use towpath_rules::{RuleLine, Verb};
 use towpath_sockets::{Address, Principal, Tenant};
 
@@ -34,7 +35,8 @@ struct Shared {
 }
 
 enum Line {
-    Text(String),
+    /// A line, and who waits until it is written.
+    Text(String, Option<oneshot::Sender<io::Result<()>>>),
     Reopen,
 }
 
@@ -95,6 +97,19 @@ impl Audit {
         self.note(tenant_of(principal, address), principal, address, "refused", more);
     }
 
+    /// Notes what an operator does. The receiver is told when the line is written, or why it isn't; it is closed if there is no room for the line.
+    pub fn action(&self, line: &Value) -> oneshot::Receiver<io::Result<()>> {
+        let (written, receiver) = oneshot::channel();
+        self.send(Line::Text(format!("{line}\n"), Some(written)));
+        receiver
+    }
+
+    fn send(&self, line: Line) {
+        if self.0.lines.try_send(line).is_err() {
+            self.0.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn note(&self, tenant: Tenant, principal: &Principal, address: &Address, event: &str, more: Value) {
         let Some(suppressed) = self.admit(tenant) else { return };
         let (name, key) = match principal {
@@ -105,8 +120,7 @@ impl Audit {
             }
             _ => (None, None),
         };
-        let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-        let mut line = json!({"time": time, "event": event, "name": name, "key": key, "address": address.to_string()});
+        let mut line = json!({"time": now(), "event": event, "name": name, "key": key, "address": address.to_string()});
         if let (Some(line), Value::Object(more)) = (line.as_object_mut(), more) {
             line.extend(more);
             if suppressed > 0 {
@@ -117,9 +131,7 @@ impl Audit {
                 line.insert("lost".to_owned(), lost.into());
             }
         }
-        if self.0.lines.try_send(Line::Text(format!("{line}\n"))).is_err() {
-            self.0.lost.fetch_add(1, Ordering::Relaxed);
-        }
+        self.send(Line::Text(format!("{line}\n"), None));
     }
 
     /// Whether there may be a line about this one now: how many there might not be before it.
@@ -141,6 +153,11 @@ impl Audit {
     }
 }
 
+/// The time as lines have it.
+pub fn now() -> String {
+    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+}
+
 fn tenant_of(principal: &Principal, address: &Address) -> Tenant {
     match principal {
         Principal::User(name) => Tenant::User(name.clone()),
@@ -158,16 +175,20 @@ fn open(path: &Path) -> std::io::Result<File> {
 fn write(waiting: &Receiver<Line>, mut file: File, path: &Path) {
     let mut has_failed = false;
     while let Ok(line) = waiting.recv() {
-        let outcome = match line {
-            Line::Text(line) => file.write_all(line.as_bytes()),
-            Line::Reopen => open(path).map(|opened| file = opened),
+        let (outcome, waits) = match line {
+            Line::Text(line, waits) => (file.write_all(line.as_bytes()), waits),
+            Line::Reopen => (open(path).map(|opened| file = opened), None),
         };
-        match outcome {
+        match &outcome {
             Ok(()) => has_failed = false,
             Err(error) if !std::mem::replace(&mut has_failed, true) => {
                 tracing::error!(%error, path = %path.display(), "the audit file can't be written: lines are missing from it");
             }
             Err(_) => {}
+        }
+        if let Some(waits) = waits {
+            // It may have given up.
+            let _ = waits.send(outcome);
         }
     }
 }

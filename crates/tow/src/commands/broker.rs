@@ -1,6 +1,6 @@
 //! `tow broker`: an asynchronous Majordomo broker.
 
-use crate::admin::{Admin, AdminArgs, BrokerView};
+use crate::admin::{About, Admin, AdminArgs, BrokerView};
 use crate::cli::admission::Admission;
 use crate::cli::endpoint::{REQUESTS_PORT, bind_endpoint};
 use crate::cli::exit::Failure;
@@ -125,7 +125,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         arguments.journal.iter().chain(&arguments.spool).map(|path| path.display().to_string()).collect();
     let (options, admin, admission) = arguments.options()?;
     let end_timeout = options.grace + END_TIMEOUT;
-    let admin = Admin::start("broker", admin);
+    let audit = admission.as_ref().and_then(|admission| admission.audit());
+    let about = About { program: "broker", state: options.journal.as_deref(), served: None, audit };
+    let admin = Admin::start(admin, &about)?;
     let broker = Broker::bind(options).map_err(Failure::failed)?;
     let (handle, watchdog) = (broker.handle(), Watchdog::new());
     let (heartbeat, stopping) = (watchdog.heartbeat(), admin.stopping());

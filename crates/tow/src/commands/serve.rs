@@ -1,6 +1,6 @@
 //! `tow serve`: a directory or a file for everybody who asks.
 
-use crate::admin::{Admin, AdminArgs, FilesView};
+use crate::admin::{About, Admin, AdminArgs, FilesView};
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
@@ -102,7 +102,13 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.authenticator = security.authenticator();
     options.hub.mechanism = security.mechanism;
     options.endpoints = arguments.listen.endpoints;
-    let admin = Admin::start("serve", arguments.admin);
+    let about = About {
+        program: "serve",
+        state: options.state_directory.as_deref(),
+        served: Some(&arguments.path),
+        audit: security.admission.as_ref().and_then(|admission| admission.audit()),
+    };
+    let admin = Admin::start(arguments.admin, &about)?;
     let server = Server::bind(options).map_err(Failure::failed)?;
     let (handle, stopping) = (server.handle(), admin.stopping());
     let reload = reload::watch(security.admission, handle.clone())?;

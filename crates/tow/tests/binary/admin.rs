@@ -19,31 +19,31 @@ use crate::support::wire::Wire;
 const SIZE: usize = 64 << 20;
 
 /// A directory for the sockets of one test's servers.
-struct Place(TempDir);
+pub struct Place(pub TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self(tempdir().expect("a folder"))
     }
 
-    fn serve(&self, path: &Path) -> Server {
+    pub fn serve(&self, path: &Path) -> Server {
         let mut command = tow(["serve", "--bind", "tcp://127.0.0.1:0"]);
         Server::from_command(command.arg(path).env("XDG_RUNTIME_DIR", self.0.path()).env_remove("RUNTIME_DIRECTORY"))
     }
 
-    fn broker(&self, arguments: &[&str]) -> Broker {
+    pub fn broker(&self, arguments: &[&str]) -> Broker {
         let mut command = tow(["broker", "--bind", "tcp://127.0.0.1:0", "--grace", "0.1"]);
         Broker::from_command(
             command.args(arguments).env("XDG_RUNTIME_DIR", self.0.path()).env_remove("RUNTIME_DIRECTORY"),
         )
     }
 
-    fn tow(&self, arguments: &[&str]) -> Outcome {
+    pub fn tow(&self, arguments: &[&str]) -> Outcome {
         run(tow(arguments).env("XDG_RUNTIME_DIR", self.0.path()).env_remove("RUNTIME_DIRECTORY"))
     }
 
     /// The objects that a command prints.
-    fn json(&self, arguments: &[&str]) -> Vec<Value> {
+    pub fn json(&self, arguments: &[&str]) -> Vec<Value> {
         let outcome = self.tow(&[arguments, &["--json"]].concat()).expect_code(0);
         let text = String::from_utf8(outcome.stdout).expect("UTF-8");
         text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()

@@ -4,6 +4,7 @@
 mod support;
 
 mod admin;
+mod admin_http;
 mod calls;
 mod changing_files;
 mod commands;

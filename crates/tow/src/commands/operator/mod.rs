@@ -4,7 +4,7 @@ mod rows;
 mod status;
 
 use crate::admin::List;
-use crate::admin::client::{Client, find, find_one};
+use crate::admin::client::{Client, ServerArgs, find, find_one};
 use crate::cli::escape::{Json, Printable};
 use crate::cli::exit::Failure;
 use crate::cli::output::{print_bytes, print_line};
@@ -17,14 +17,6 @@ use std::time::Duration;
 
 /// Begins a new picture on a terminal: the cursor home, and all below it erased.
 const NEW_PICTURE: &str = "\x1b[H\x1b[J";
-
-/// Options of all of these commands.
-#[derive(clap::Args)]
-pub struct ServerArgs {
-    /// The server: serve, broker, a process id, or the path of its socket [default: the only one]
-    #[arg(long, value_name = "SERVER")]
-    admin: Option<String>,
-}
 
 /// Arguments of `tow status` and of the lists.
 #[derive(clap::Args)]
@@ -84,7 +76,7 @@ pub struct PurgeArguments {
 /// Prints the state of each server.
 pub fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
     repeat(arguments, || {
-        let found = find(arguments.server.admin.as_deref(), None)?;
+        let found = find(&arguments.server, None)?;
         if arguments.json {
             return Ok(found.iter().map(|found| format!("{}\n", Json(&found.status))).collect());
         }
@@ -111,7 +103,7 @@ fn list_of(list: List, service: Option<&str>, arguments: &Arguments) -> Result<E
         List::Services | List::Workers => Some("broker"),
         List::Peers | List::Gone => None,
     };
-    let client = find_one(arguments.server.admin.as_deref(), program)?;
+    let client = find_one(&arguments.server, program)?;
     repeat(arguments, || {
         let entries = client.list(list.path(), list.name(), service)?;
         Ok(match arguments.json {
@@ -123,7 +115,7 @@ fn list_of(list: List, service: Option<&str>, arguments: &Arguments) -> Result<E
 
 /// Disconnects a peer.
 pub fn kick(arguments: &KickArguments) -> Result<ExitCode, Failure> {
-    let client = find_one(arguments.server.admin.as_deref(), None)?;
+    let client = find_one(&arguments.server, None)?;
     disconnect(&client, &arguments.id, &arguments.reason)?;
     print_line(format_args!("disconnected {}", arguments.id))?;
     Ok(ExitCode::SUCCESS)
@@ -131,7 +123,7 @@ pub fn kick(arguments: &KickArguments) -> Result<ExitCode, Failure> {
 
 /// Pauses a service, or resumes it.
 pub fn pause(arguments: &PauseArguments, paused: bool) -> Result<ExitCode, Failure> {
-    let client = find_one(arguments.server.admin.as_deref(), Some("broker"))?;
+    let client = find_one(&arguments.server, Some("broker"))?;
     let (verb, said) = if paused { ("pause", "paused") } else { ("resume", "resumed") };
     client.post(&service_path(&arguments.service, verb), &json!({}))?;
     print_line(Printable(&format!("{said} {}", arguments.service)))?;
@@ -140,7 +132,7 @@ pub fn pause(arguments: &PauseArguments, paused: bool) -> Result<ExitCode, Failu
 
 /// Ends the requests that wait for a service.
 pub fn purge(arguments: &PurgeArguments) -> Result<ExitCode, Failure> {
-    let client = find_one(arguments.server.admin.as_deref(), Some("broker"))?;
+    let client = find_one(&arguments.server, Some("broker"))?;
     let body = json!({ "expect_waiting": arguments.expect });
     let reply = client.post(&service_path(&arguments.service, "purge"), &body)?;
     print_line(Printable(&format!("purged {} requests of {}", reply["purged"], arguments.service)))?;

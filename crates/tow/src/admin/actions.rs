@@ -1,0 +1,147 @@
+//! What operators do: the last actions in memory, and a line of the audit file before each, if there is one.
+
+use super::api::Reply;
+use crate::cli::audit::{Audit, now};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hyper::StatusCode;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::timeout;
+use towpath_sockets::Address;
+
+/// Actions that are remembered.
+const REMEMBERED_MAX: usize = 200;
+
+/// Bytes of the parameters that are noted of an action. Valid ones have less.
+const PARAMETERS_BYTES_MAX: usize = 1024;
+
+/// Longest wait for the audit file.
+const AUDIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Actions of operators.
+pub struct Actions {
+    audit: Option<Audit>,
+    /// The latest last.
+    last: Mutex<VecDeque<Value>>,
+}
+
+impl Actions {
+    /// None yet. With an audit file none is done that isn't in it.
+    pub fn new(audit: Option<Audit>) -> Actions {
+        Actions { audit, last: Mutex::default() }
+    }
+
+    /// Writes down that an action is about to be done. What is returned is for [`Actions::end`].
+    pub async fn begin(&self, address: &Address, path: &str, body: &[u8]) -> Result<Value, Reply> {
+        let action = describe(address, path, body);
+        let Some(audit) = &self.audit else { return Ok(action) };
+        let reason = match timeout(AUDIT_TIMEOUT, audit.action(&line("action", &action))).await {
+            Ok(Ok(Ok(()))) => return Ok(action),
+            Ok(Ok(Err(error))) => error.to_string(),
+            Ok(Err(_)) => "too many lines wait for its disk".to_owned(),
+            Err(_) => format!("its disk takes longer than {AUDIT_TIMEOUT:?}"),
+        };
+        tracing::error!(%reason, path, "an operator's action is refused: the audit file can't be written");
+        let why = format!("it is not done, since the file of --audit can't be written: {reason}");
+        self.remember(action, StatusCode::SERVICE_UNAVAILABLE, &why);
+        Err(Reply::error(503, why))
+    }
+
+    /// Notes how an action has ended.
+    pub fn end(&self, action: Value, reply: &Reply) {
+        let error =
+            serde_json::from_str::<Value>(&reply.body).ok().and_then(|body| Some(body["error"].as_str()?.to_owned()));
+        let outcome = error.as_deref().unwrap_or("done");
+        let ended = self.remember(action, reply.status, outcome);
+        if let Some(audit) = &self.audit {
+            // Nothing depends on this line.
+            drop(audit.action(&line("action-ended", &ended)));
+        }
+    }
+
+    fn remember(&self, mut action: Value, status: StatusCode, outcome: &str) -> Value {
+        action["status"] = status.as_u16().into();
+        action["outcome"] = outcome.into();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.len() >= REMEMBERED_MAX {
+            last.pop_front();
+        }
+        last.push_back(action.clone());
+        action
+    }
+
+    /// The last actions, the latest first.
+    pub fn last(&self) -> Value {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        json!({ "audit": last.iter().rev().collect::<Vec<_>>(), "next": null })
+    }
+}
+
+/// An action as its request says it: who does what to which object, and how.
+fn describe(address: &Address, path: &str, body: &[u8]) -> Value {
+    let by = match address {
+        Address::Ipc { uid: Some(uid), .. } => format!("uid {uid}"),
+        Address::Tcp(_) => "token".to_owned(),
+        _ => "unknown".to_owned(),
+    };
+    let path = path.strip_prefix("/api/v1/").unwrap_or(path);
+    let (action, object) = match path.split('/').collect::<Vec<_>>()[..] {
+        ["peers", id, action] => (action, Some(id.to_owned())),
+        [_, name, action] => (action, Some(decoded(name))),
+        _ => (path, None),
+    };
+    let parameters = Some(body).filter(|body| body.len() <= PARAMETERS_BYTES_MAX);
+    let parameters = parameters.and_then(|body| serde_json::from_slice::<Value>(body).ok());
+    json!({
+        "time": now(),
+        "by": by,
+        "address": address.to_string(),
+        "action": action,
+        "object": object,
+        "parameters": parameters,
+    })
+}
+
+/// A name as paths have it, in base64.
+fn decoded(name: &str) -> String {
+    URL_SAFE_NO_PAD.decode(name).map_or_else(|_| name.to_owned(), |name| String::from_utf8_lossy(&name).into_owned())
+}
+
+/// A line of the audit file, with the members that all its lines have.
+fn line(event: &str, action: &Value) -> Value {
+    let mut line = json!({ "time": now(), "event": event, "name": null, "key": null });
+    if let (Some(line), Value::Object(action)) = (line.as_object_mut(), action.clone()) {
+        line.extend(action.into_iter().filter(|(member, _)| member != "time"));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_actions_are_remembered_with_what_they_act_on() {
+        let actions = Actions::new(None);
+        for number in 0..300 {
+            let body = format!("{{\"expect_waiting\": {number}}}");
+            let action = describe(&Address::Inproc, "/api/v1/services/ZWNobw/purge", body.as_bytes());
+            actions.end(action, &Reply::error(409, "other"));
+        }
+        let last = actions.last();
+        let last = last["audit"].as_array().unwrap();
+        assert_eq!((last.len(), &last[0]["parameters"]["expect_waiting"]), (REMEMBERED_MAX, &299.into()));
+        assert_eq!((&last[0]["action"], &last[0]["object"]), (&"purge".into(), &"echo".into()));
+        assert_eq!((&last[0]["status"], &last[0]["outcome"]), (&409.into(), &"other".into()));
+        let address = Address::Ipc { pid: Some(7), uid: Some(1000) };
+        let kick = describe(&address, "/api/v1/peers/3.0/disconnect", b"");
+        assert_eq!(
+            (&kick["by"], &kick["object"], &kick["action"]),
+            (&"uid 1000".into(), &"3.0".into(), &"disconnect".into())
+        );
+        assert_eq!(describe(&address, "/api/v1/drain", b"")["action"], "drain");
+    }
+}

@@ -1,0 +1,147 @@
+//! Options of `tow serve` and `tow broker`, and the addresses that they name.
+
+use super::access::{Access, is_host};
+use super::place;
+use super::token::Token;
+use crate::cli::exit::Failure;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+/// Name of the file with the token, in a directory.
+pub const TOKEN_FILE: &str = "admin.token";
+
+/// Option of `tow serve` and `tow broker`.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Administration")]
+pub struct AdminArgs {
+    /// Socket on which `tow status` and its kind ask [default: in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "PATH")]
+    pub(super) admin_socket: Option<PathBuf>,
+    /// Serve a page and the API to the operator on this address.
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    admin: Option<SocketAddr>,
+    /// Name by which browsers may reach --admin. Repeatable.
+    #[arg(long, value_name = "NAME", value_delimiter = ' ', value_parser = host, requires = "admin")]
+    admin_host: Vec<String>,
+    /// A proxy with TLS and logins is in front of --admin.
+    #[arg(long, requires = "admin")]
+    admin_behind_proxy: bool,
+    /// The token that --admin demands [default: admin.token beside the state]
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<PathBuf>,
+    /// Serve /metrics, /healthz and /readyz there without a token.
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    metrics: Option<SocketAddr>,
+}
+
+/// An address that is listened on for HTTP.
+pub struct HttpListener {
+    pub listener: TcpListener,
+    pub access: Access,
+}
+
+/// The page, and the token for it.
+pub struct Page {
+    pub url: String,
+    pub token: Token,
+    pub token_file: PathBuf,
+}
+
+/// Addresses of HTTP that the options name.
+#[derive(Default)]
+pub struct Http {
+    pub listeners: Vec<HttpListener>,
+    pub page: Option<Page>,
+    /// URL of the metrics that need no token.
+    pub metrics: Option<String>,
+}
+
+impl AdminArgs {
+    /// Listens on the addresses. `state` is the directory of the server's state, if it has one; `served` what everybody may read.
+    pub(super) fn http(&self, state: Option<&Path>, served: Option<&Path>) -> Result<Http, Failure> {
+        let mut http = Http::default();
+        if let Some(address) = self.admin {
+            if !address.ip().to_canonical().is_loopback() && !self.admin_behind_proxy {
+                return Err(Failure::usage(format!(
+                    "--admin {address} is for other machines too, and is not encrypted; use one of:\n  \
+                     --admin 127.0.0.1:{port}, and from another machine: ssh -L {port}:127.0.0.1:{port} HOST\n  \
+                     --admin-behind-proxy, if a proxy with TLS and logins is in front of it, and nobody gets past that",
+                    port = address.port()
+                )));
+            }
+            let token_file = match &self.admin_token_file {
+                Some(path) => path.clone(),
+                None => default_token_file(state)?,
+            };
+            let token = Token::read_or_make(&token_file)?;
+            check_not_served(&token_file, served)?;
+            let (listener, address) = bind("--admin", address)?;
+            let proxy = self.admin_host.first().filter(|_| self.admin_behind_proxy);
+            let url = proxy.map_or_else(|| url(address), |name| format!("https://{name}/"));
+            let token_file = std::path::absolute(&token_file).unwrap_or(token_file);
+            let access = Access::Token { token: token.clone(), names: self.admin_host.clone() };
+            http.listeners.push(HttpListener { listener, access });
+            http.page = Some(Page { url, token, token_file });
+        }
+        if let Some(address) = self.metrics {
+            let (listener, address) = bind("--metrics", address)?;
+            http.metrics = Some(format!("{}metrics", url(address)));
+            let access = Access::Metrics { names: self.admin_host.clone() };
+            http.listeners.push(HttpListener { listener, access });
+        }
+        Ok(http)
+    }
+}
+
+fn bind(option: &str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
+    let failed = |error| Failure::failed(format_args!("{option} {address}: {error}"));
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+/// The file beside the server's state, or else beside its socket.
+fn default_token_file(state: Option<&Path>) -> Result<PathBuf, Failure> {
+    let directory = match state.map(Path::to_owned).or_else(place::state_directory) {
+        Some(directory) => directory,
+        None => {
+            place::own_directory().map_err(|why| Failure::failed(format!("--admin-token-file is needed: {why}")))?
+        }
+    };
+    Ok(directory.join(TOKEN_FILE))
+}
+
+/// Refuses a token that clients could fetch.
+fn check_not_served(token_file: &Path, served: Option<&Path>) -> Result<(), Failure> {
+    let Some(served) = served.and_then(|served| served.canonicalize().ok()) else { return Ok(()) };
+    let is_served = token_file.canonicalize().is_ok_and(|file| file.starts_with(&served));
+    if !is_served {
+        return Ok(());
+    }
+    let (file, served) = (token_file.display(), served.display());
+    Err(Failure::usage(format!(
+        "{file}: the token of --admin is below {served}, which is served; use --admin-token-file"
+    )))
+}
+
+/// The URL on this machine.
+fn url(address: SocketAddr) -> String {
+    match address.ip().is_unspecified() {
+        true => format!("http://localhost:{}/", address.port()),
+        false => format!("http://{address}/"),
+    }
+}
+
+/// An address with a port.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    let address = match text.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None => text.to_owned(),
+    };
+    address.parse().map_err(|_| "use an IP address and a port, such as 127.0.0.1:5580".to_owned())
+}
+
+fn host(text: &str) -> Result<String, String> {
+    let is_name = is_host(text);
+    is_name.then(|| text.to_owned()).ok_or_else(|| "use a name without a port, such as tow.example.org".to_owned())
+}

@@ -1,0 +1,318 @@
+//! HTTP on a TCP address for the operator: who is let in, and what is written down of it.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::tempdir;
+
+use crate::admin::Place;
+use crate::support::DEADLINE;
+use crate::support::process::{run, tow};
+use crate::support::wire::Wire;
+use crate::support::{broker::Broker, wait_until};
+
+/// Connections that ask nothing. A server that waited for them, some at a time, would take longer than [`DEADLINE`] for all.
+const IDLE_CONNECTIONS: usize = 400;
+
+const JSON: &str = "Content-Type: application/json";
+
+/// The address and the token of a server.
+struct Http {
+    address: String,
+    token_file: PathBuf,
+    token: String,
+}
+
+impl Http {
+    /// Of the only server there.
+    fn of(place: &Place) -> Http {
+        let status = place.json(&["status"]).remove(0);
+        let page = status["page"].as_str().expect("a page");
+        let address = page.strip_prefix("http://").and_then(|page| page.strip_suffix('/')).expect("a URL").to_owned();
+        let token_file = PathBuf::from(status["token_file"].as_str().expect("a file"));
+        let token = std::fs::read_to_string(&token_file).expect("a token").trim().to_owned();
+        Http { address, token_file, token }
+    }
+
+    /// The header with the token.
+    fn authorization(&self) -> String {
+        format!("Authorization: Bearer {}", self.token)
+    }
+
+    /// A request to this host, as it is called.
+    fn ask(&self, line: &str, host: &str, headers: &[&str], body: &str) -> String {
+        ask(&self.address, line, host, headers, body)
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.ask(&format!("GET {path}"), &self.address, &[&self.authorization()], "")
+    }
+
+    fn post(&self, path: &str, body: &str) -> String {
+        self.ask(&format!("POST {path}"), &self.address, &[&self.authorization(), JSON], body)
+    }
+}
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("a deadline");
+    stream
+}
+
+fn ask(address: &str, line: &str, host: &str, headers: &[&str], body: &str) -> String {
+    let mut request = format!("{line} HTTP/1.1\r\nHost: {host}\r\n");
+    for header in headers {
+        write!(request, "{header}\r\n").expect("a string");
+    }
+    if !body.is_empty() {
+        write!(request, "Content-Length: {}\r\n", body.len()).expect("a string");
+    }
+    let mut stream = connect(address);
+    stream.write_all(format!("{request}\r\n{body}").as_bytes()).expect("write");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).expect("a reply");
+    reply
+}
+
+#[track_caller]
+fn expect_status(reply: &str, status: u16) {
+    assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "not {status}: {reply}");
+}
+
+fn body_of(reply: &str) -> Value {
+    let (_, body) = reply.split_once("\r\n\r\n").expect("a head and a body");
+    serde_json::from_str(body).expect(body)
+}
+
+/// A broker with HTTP on a port that the system picks.
+fn broker(place: &Place, arguments: &[&str]) -> Broker {
+    place.broker(&[&["--admin", "127.0.0.1:0"], arguments].concat())
+}
+
+#[test]
+fn only_those_with_the_token_are_answered_and_only_under_the_own_name() {
+    let place = Place::new();
+    let broker = broker(&place, &["--admin-host", "tow.example.org"]);
+    let http = Http::of(&place);
+    let (own, token) = (&*http.address, &*http.authorization());
+    let port = own.rsplit_once(':').expect("a port").1;
+    let localhost = &*format!("localhost:{port}");
+    let kick = "POST /api/v1/peers/77.0/disconnect";
+    let cross_site = "Sec-Fetch-Site: cross-site";
+    for (line, host, headers, status) in [
+        ("GET /api/v1/status", own, &[token][..], 200),
+        ("GET /api/v1/status", localhost, &[token], 200),
+        ("GET /api/v1/status", "tow.example.org", &[token], 200),
+        ("GET /metrics", own, &[token], 200),
+        // Without the token there is the page, which has none, and health.
+        ("GET /", own, &[], 200),
+        ("GET /style.css", own, &[], 200),
+        ("GET /healthz", own, &[], 200),
+        ("GET /readyz", own, &[], 200),
+        ("GET /api/v1/status", own, &[], 401),
+        ("GET /metrics", own, &[], 401),
+        ("GET /nothing", own, &[], 401),
+        ("GET /nothing", own, &[token], 404),
+        ("GET /api/v1/status", own, &["Authorization: Bearer wrong"], 401),
+        ("GET /api/v1/status", own, &[&format!("{token}x")], 401),
+        ("GET /api/v1/status", own, &["Authorization: Basic dG93OnRvdw=="], 401),
+        // A page of another name that has got this address.
+        ("GET /", "evil.test", &[], 421),
+        ("GET /healthz", &format!("evil.test:{port}"), &[], 421),
+        ("GET /api/v1/status", "evil.test", &[token], 421),
+        ("GET /api/v1/status", own, &[token, "Host: evil.test"], 421),
+        (&format!("GET http://evil.test:{port}/api/v1/status"), own, &[token], 421),
+        // Actions.
+        (kick, own, &[token, JSON], 404),
+        (kick, own, &[token, JSON, "Sec-Fetch-Site: same-origin"], 404),
+        (kick, own, &[token, JSON, cross_site], 403),
+        (kick, own, &[token, JSON, "Sec-Fetch-Site: same-site"], 403),
+        (kick, own, &[JSON], 401),
+        (kick, own, &[token], 415),
+        (kick, own, &[token, "Content-Type: text/plain"], 415),
+        ("OPTIONS /api/v1/status", own, &["Origin: http://evil.test"], 401),
+    ] {
+        let reply = http.ask(line, host, headers, if line.starts_with("POST") { "{}" } else { "" });
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{line} {host} {headers:?}: not {status}: {reply}");
+        let lower = reply.to_lowercase();
+        assert!(!lower.contains("access-control-") && !lower.contains("set-cookie"), "{reply}");
+        for header in [
+            "content-security-policy: default-src 'self';",
+            "frame-ancestors 'none'",
+            "x-content-type-options: nosniff",
+            "referrer-policy: no-referrer",
+            "cache-control: no-store",
+        ] {
+            assert!(lower.contains(header), "{header}: {reply}");
+        }
+    }
+    assert!(http.get("/").contains("content-type: text/html"));
+    assert!(http.get("/style.css").contains("content-type: text/css"));
+    assert!(!broker.log().contains(&http.token), "the log has the token");
+}
+
+#[test]
+fn the_token_is_for_its_user_alone_and_stays_the_same() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let journal = folder.path().join("new/journal");
+    let arguments = ["--journal", journal.to_str().expect("UTF-8")];
+    let tokens = [(), ()].map(|()| {
+        let broker = broker(&place, &arguments);
+        let http = Http::of(&place);
+        assert_eq!(http.token_file, journal.join("admin.token"));
+        assert!(broker.log().contains(http.token_file.to_str().expect("UTF-8")), "{}", broker.log());
+        let file = std::fs::metadata(&http.token_file).expect("a file");
+        assert_eq!((file.mode() & 0o777, file.nlink()), (0o600, 1));
+        broker.signal(Signal::TERM);
+        broker.finish().expect_code(0);
+        http.token
+    });
+    assert!(tokens[0] == tokens[1] && tokens[0].len() == 43, "{tokens:?}");
+    // One that others can read isn't used, nor one that could be guessed.
+    let file = journal.join("admin.token");
+    let start =
+        || place.tow(&["broker", "--bind", "tcp://127.0.0.1:0", "--admin", "127.0.0.1:0", arguments[0], arguments[1]]);
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).expect("chmod");
+    let refused = start().expect_code(1);
+    assert!(refused.stderr.contains("chmod 600"), "{}", refused.stderr);
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("chmod");
+    std::fs::write(&file, "secret\n").expect("write");
+    let refused = start().expect_code(1);
+    assert!(refused.stderr.contains("32 to 512 letters"), "{}", refused.stderr);
+    // Without a journal it is in the user's directory; and it is never among the files that are served.
+    let server = broker(&place, &[]);
+    assert_eq!(Http::of(&place).token_file, place.0.path().join("towpath/admin.token"));
+    drop(server);
+    let serve = ["serve", "--bind", "tcp://127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let served = place.tow(&[&serve[..], &[place.0.path().to_str().expect("UTF-8")]].concat()).expect_code(2);
+    assert!(served.stderr.contains("--admin-token-file"), "{}", served.stderr);
+}
+
+#[test]
+fn other_machines_need_a_proxy_in_front() {
+    let place = Place::new();
+    let refused = place.tow(&["broker", "--admin", "0.0.0.0:5580"]).expect_code(2).stderr;
+    assert!(refused.contains("--admin-behind-proxy") && refused.contains("ssh -L 5580:127.0.0.1:5580"), "{refused}");
+    let _broker = place.broker(&["--admin", "0.0.0.0:0", "--admin-behind-proxy"]);
+    let http = Http::of(&place);
+    expect_status(&http.get("/api/v1/status"), 200);
+    expect_status(&http.ask("GET /api/v1/status", &http.address, &[], ""), 401);
+    // A token isn't sent beyond this machine, nor put where everybody sees it.
+    for (server, says) in [
+        ("http://192.0.2.1:5580", "ssh -L"),
+        ("https://localhost:5580", "ssh -L"),
+        ("http://127.0.0.1:5580/#token=secret", "--admin-token-file"),
+    ] {
+        let refused = place.tow(&["status", "--admin", server]).expect_code(2);
+        assert!(refused.stderr.contains(says), "{server}: {}", refused.stderr);
+    }
+}
+
+#[test]
+fn commands_ask_over_http_with_the_token() {
+    let (place, elsewhere) = (Place::new(), Place::new());
+    let broker = broker(&place, &[]);
+    let http = Http::of(&place);
+    let url = format!("http://{}", http.address);
+    let token_file = http.token_file.to_str().expect("UTF-8");
+    elsewhere.tow(&["status"]).expect_code(6);
+    let missing = elsewhere.tow(&["status", "--admin", &url]).expect_code(2);
+    assert!(missing.stderr.contains("--admin-token-file"), "{}", missing.stderr);
+    let there = ["--admin", &url, "--admin-token-file", token_file];
+    let status = elsewhere.json(&[&["status"], &there[..]].concat()).remove(0);
+    assert_eq!(status["endpoints"][0], broker.endpoint());
+    // Where it is found by itself.
+    assert_eq!(place.json(&["peers", "--admin", &url]), [] as [Value; 0]);
+    let _peer = Wire::dealer(broker.port());
+    wait_until("the peer is listed", || elsewhere.json(&[&["peers"], &there[..]].concat()).len() == 1);
+    let id = elsewhere.json(&[&["peers"], &there[..]].concat())[0]["id"].as_str().expect("an id").to_owned();
+    elsewhere.tow(&[&["kick", &id], &there[..]].concat()).expect_code(0);
+    std::fs::write(elsewhere.0.path().join("wrong"), "0123456789012345678901234567890123456789").expect("write");
+    let wrong = elsewhere.0.path().join("wrong");
+    std::fs::set_permissions(&wrong, std::fs::Permissions::from_mode(0o600)).expect("chmod");
+    let environment = [("TOW_ADMIN", &*http.address), ("TOW_ADMIN_TOKEN_FILE", wrong.to_str().expect("UTF-8"))];
+    let refused = run(tow(["status"]).envs(environment)).expect_code(5);
+    assert!(refused.stderr.contains("the token is wrong"), "{}", refused.stderr);
+}
+
+#[test]
+fn connections_that_ask_nothing_keep_nobody_out() {
+    let place = Place::new();
+    let _broker = broker(&place, &["--metrics", "127.0.0.1:0"]);
+    let http = Http::of(&place);
+    let metrics = place.json(&["status"])[0]["metrics"].as_str().expect("a URL").to_owned();
+    let metrics = metrics.strip_prefix("http://").and_then(|url| url.strip_suffix("/metrics")).expect("a URL");
+    for address in [&http.address, metrics] {
+        let idle: Vec<_> = (0..IDLE_CONNECTIONS / 2).map(|_| connect(address)).collect();
+        // Half a request is none either.
+        let half = (0..IDLE_CONNECTIONS / 2).map(|_| {
+            let mut stream = connect(address);
+            let _ = stream.write_all(b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n");
+            stream
+        });
+        let half: Vec<_> = half.collect();
+        expect_status(&ask(address, "GET /healthz", "localhost", &[], ""), 200);
+        drop((idle, half));
+    }
+    // The second address has nothing else.
+    for (path, status) in
+        [("/metrics", 200), ("/readyz", 200), ("/", 404), ("/api/v1/status", 404), ("/style.css", 404)]
+    {
+        expect_status(&ask(metrics, &format!("GET {path}"), "localhost", &[&http.authorization()], ""), status);
+    }
+    expect_status(&ask(metrics, "GET /metrics", "evil.test", &[], ""), 421);
+}
+
+fn lines_of(file: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.split_inclusive('\n').filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+#[test]
+fn an_action_is_written_down_before_it_is_done() {
+    let place = Place::new();
+    let audit = place.0.path().join("audit");
+    let running = broker(&place, &["--audit", audit.to_str().expect("UTF-8")]);
+    let http = Http::of(&place);
+    // "echo"
+    expect_status(&http.post("/api/v1/services/ZWNobw/pause", "{}"), 200);
+    expect_status(&http.post("/api/v1/services/ZWNobw/purge", "{\"expect_waiting\": 7}"), 409);
+    place.tow(&["resume", "echo"]).expect_code(0);
+    let ended = |lines: &[Value]| lines.iter().filter(|line| line["event"] == "action-ended").count();
+    wait_until("all is written", || ended(&lines_of(&audit)) == 3);
+    let lines = lines_of(&audit);
+    let actions: Vec<_> = lines.iter().filter(|line| line["event"] == "action").collect();
+    assert_eq!(actions.len(), 3, "{lines:?}");
+    let uid = format!("uid {}", rustix::process::geteuid().as_raw());
+    for (line, action, by) in [(0, "pause", "token"), (1, "purge", "token"), (2, "resume", &uid)] {
+        let line = actions[line];
+        assert_eq!((&line["action"], &line["by"], &line["object"]), (&action.into(), &by.into(), &"echo".into()));
+    }
+    assert!(actions[0]["address"].as_str().is_some_and(|address| address.starts_with("127.0.0.1:")), "{lines:?}");
+    assert_eq!(actions[1]["parameters"]["expect_waiting"], 7);
+    let last = body_of(&http.get("/api/v1/audit"));
+    let outcomes: Vec<_> = last["audit"].as_array().expect("a list").iter().map(|action| &action["status"]).collect();
+    assert_eq!(outcomes, [200, 409, 200]);
+    assert_eq!((&last["audit"][0]["action"], &last["audit"][0]["outcome"]), (&"resume".into(), &"done".into()));
+    // What is only asked isn't an action, and neither is what isn't allowed.
+    assert_eq!(lines.iter().filter(|line| line["event"] != "login").count(), 6, "{lines:?}");
+    drop(running);
+
+    let full = broker(&place, &["--audit", "/dev/full"]);
+    let http = Http::of(&place);
+    let _peer = Wire::dealer(full.port());
+    wait_until("the peer is listed", || place.json(&["peers"]).len() == 1);
+    let id = place.json(&["peers"])[0]["id"].as_str().expect("an id").to_owned();
+    let refused = http.post(&format!("/api/v1/peers/{id}/disconnect"), "{}");
+    expect_status(&refused, 503);
+    assert!(refused.contains("--audit"), "{refused}");
+    let refused = place.tow(&["kick", &id]).expect_code(1);
+    assert!(refused.stderr.contains("--audit"), "{}", refused.stderr);
+    assert_eq!(place.json(&["peers"])[0]["id"], *id);
+    assert_eq!(body_of(&http.get("/api/v1/audit"))["audit"][0]["status"], 503);
+}
