@@ -11,6 +11,7 @@ use serde_json::Value;
 use tempfile::tempdir;
 
 use crate::admin::Place;
+use crate::progress::on_terminal;
 use crate::support::DEADLINE;
 use crate::support::process::{run, tow};
 use crate::support::wire::Wire;
@@ -157,6 +158,21 @@ fn only_those_with_the_token_are_answered_and_only_under_the_own_name() {
 }
 
 #[test]
+fn a_person_at_a_terminal_gets_the_whole_address() {
+    let place = Place::new();
+    let folder = place.0.path().join("towpath");
+    std::fs::create_dir(&folder).expect("mkdir");
+    let [socket, token] = ["one.sock", "token"].map(|name| folder.join(name).display().to_string());
+    let http = ["--admin", "127.0.0.1:0", "--admin-socket", &socket, "--admin-token-file", &token];
+    let arguments = [&["broker", "--bind", "tcp://127.0.0.1:0"], &http[..]].concat();
+    let Some(broker) = on_terminal(&arguments, place.0.path()) else { return };
+    wait_until("it listens", || broker.output().contains("broker on tcp"));
+    let http = Http::of(&place);
+    let url = format!("http://{}/#token={}", http.address, http.token);
+    assert!(broker.output().lines().any(|line| line.trim_end() == url), "{}", broker.output());
+}
+
+#[test]
 fn the_token_is_for_its_user_alone_and_stays_the_same() {
     let (place, folder) = (Place::new(), tempdir().expect("a folder"));
     let journal = folder.path().join("new/journal");
@@ -257,6 +273,10 @@ fn connections_that_ask_nothing_keep_nobody_out() {
         });
         let half: Vec<_> = half.collect();
         expect_status(&ask(address, "GET /healthz", "localhost", &[], ""), 200);
+        // The oldest are closed.
+        let pid = &place.json(&["status"])[0]["pid"];
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("/proc").count();
+        assert!(open < IDLE_CONNECTIONS / 2, "{open} descriptors");
         drop((idle, half));
     }
     // The second address has nothing else.

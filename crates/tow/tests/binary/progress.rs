@@ -15,8 +15,8 @@ use crate::support::wait_until;
 /// Narrow enough that a whole bar doesn't fit.
 const COLUMNS: usize = 40;
 
-/// `tow get` on a terminal of [`COLUMNS`], whose output is the process's output. `None`, and the test is skipped, without script(1).
-fn on_terminal(arguments: &[&str], folder: &Path) -> Option<Process> {
+/// `tow` on a terminal of [`COLUMNS`], whose output is the process's output. `None`, and the test is skipped, without script(1).
+pub fn on_terminal(arguments: &[&str], folder: &Path) -> Option<Process> {
     let mut probe = Command::new("script");
     if !probe.args(["-qec", "true", "/dev/null"]).output().is_ok_and(|probed| probed.status.success()) {
         skip("no terminal without script(1) of util-linux");
