@@ -17,7 +17,7 @@ use crate::commands::{
     trust, versions, work,
 };
 use crate::runtime::log_format::LogFormat;
-use crate::runtime::{log, rlimits, signals};
+use crate::runtime::{log, log_output, rlimits, signals};
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::json;
@@ -223,6 +223,7 @@ fn main() -> ExitCode {
 }
 
 fn report(failure: Failure) -> ExitCode {
-    eprint_line(format_args!("tow: {}", Printable(&failure.to_string())));
+    let prefix = log_output::prefix(tracing::Level::ERROR);
+    eprint_line(format_args!("{prefix}tow: {}", Printable(&failure.to_string())));
     failure.into()
 }

@@ -4,6 +4,7 @@
 use crate::cli::escape;
 use crate::cli::exit::Failure;
 use crate::runtime::log_format::{LogFormat, Structured};
+use crate::runtime::log_output::{Output, is_journal};
 use crate::runtime::log_rate::{Limiter, RateLimit, Suppressed};
 use indicatif::HumanCount;
 use std::fmt::Debug;
@@ -72,12 +73,13 @@ pub fn start(is_server: bool, verbose: u8, format: LogFormat) -> Result<Log, Fai
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .fmt_fields(escape::log_fields())
-        .with_writer(std::io::stderr)
+        .with_writer(Output)
         .with_ansi(format == LogFormat::Text && has_colours())
         .with_target(false)
         // It would report on standard error that standard error can't be written, and so panic.
         .log_internal_errors(false);
     match format {
+        LogFormat::Text if is_journal() => lines.without_time().finish().with(rate_limited.clone()).init(),
         LogFormat::Text => lines.finish().with(rate_limited.clone()).init(),
         LogFormat::Logfmt | LogFormat::Json => {
             let format = Structured { is_json: format == LogFormat::Json };

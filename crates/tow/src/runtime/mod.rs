@@ -2,6 +2,7 @@
 
 pub mod log;
 pub mod log_format;
+pub mod log_output;
 mod log_rate;
 pub mod reload;
 pub mod rlimits;

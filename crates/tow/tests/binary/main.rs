@@ -27,6 +27,7 @@ mod hard_links;
 mod help;
 mod hostile_publisher;
 mod hostile_server;
+mod journal_lines;
 mod keys;
 mod limits;
 mod links;
