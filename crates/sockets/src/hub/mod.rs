@@ -52,7 +52,7 @@ use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use slow_logins::SlowLogins;
 use stats::GonePeers;
-pub use stats::{Ends, GonePeer, HubStats, Traffic};
+pub use stats::{Ends, GonePeer, HubStats, SLOW_ROUNDS, Traffic};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -114,6 +114,9 @@ pub struct Hub {
     /// Of all connections.
     traffic: Traffic,
     gone: GonePeers,
+    slow_rounds: [u64; SLOW_ROUNDS.len()],
+    /// When the last wait ended.
+    woken_at: Option<Instant>,
     routing: HashMap<Bytes, PeerId>,
     next_routing_id: u32,
     /// Accepted connections by address, as tenants have them.
@@ -175,6 +178,8 @@ impl Hub {
             events: VecDeque::new(),
             traffic: Traffic::default(),
             gone: GonePeers::default(),
+            slow_rounds: [0; SLOW_ROUNDS.len()],
+            woken_at: None,
             routing: HashMap::new(),
             next_routing_id: 1,
             per_address: HashMap::new(),
@@ -244,8 +249,10 @@ impl Hub {
                 self.next_timer.map(|at| at.saturating_duration_since(self.now).saturating_add(self.timer_grain()));
             timeout.into_iter().chain(timer).min()
         };
+        self.count_round();
         self.wait(timeout)?;
         self.now = Instant::now();
+        self.woken_at = Some(self.now);
         self.read_budget.start_reading(self.now);
         for index in 0..self.listeners.len() {
             self.accept(index);

@@ -9,7 +9,7 @@ use crate::peer::{End, Peer, PeerInfo};
 use crate::peer_id::PeerId;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use towpath_zmtp::Principal;
 
 /// Ended connections that are remembered.
@@ -17,6 +17,10 @@ const GONE_MAX: usize = 1000;
 
 /// The same of those that ended before they were ready: a port scanner must not push out all others.
 const FAILED_MAX: usize = 100;
+
+/// Limits of [`HubStats::slow_rounds`].
+pub const SLOW_ROUNDS: [Duration; 4] =
+    [Duration::from_millis(2), Duration::from_millis(20), Duration::from_millis(200), Duration::from_secs(2)];
 
 /// An accepted connection that has ended.
 #[derive(Debug, Clone)]
@@ -97,6 +101,8 @@ pub struct HubStats {
     pub traffic: Traffic,
     /// Ends of connections.
     pub ends: Ends,
+    /// Rounds, from one wait to the next, that took longer than each of [`SLOW_ROUNDS`]: all peers waited so long.
+    pub slow_rounds: [u64; SLOW_ROUNDS.len()],
 }
 
 /// Accepted connections that have ended, by cause.
@@ -196,6 +202,15 @@ impl Hub {
             queued_bytes: self.queued_bytes(),
             traffic: self.traffic,
             ends: self.gone.ends,
+            slow_rounds: self.slow_rounds,
+        }
+    }
+
+    /// Notes that a round is over, if it took long.
+    pub(super) fn count_round(&mut self) {
+        let Some(took) = self.woken_at.map(|woken| woken.elapsed()) else { return };
+        for (count, limit) in self.slow_rounds.iter_mut().zip(SLOW_ROUNDS) {
+            *count += u64::from(took > limit);
         }
     }
 }
@@ -205,7 +220,6 @@ mod tests {
     use super::*;
     use crate::event::Event;
     use crate::options::HubOptions;
-    use std::time::Duration;
     use towpath_zmtp::SocketType;
 
     /// Polls both sides until the condition holds.
@@ -217,6 +231,17 @@ mod tests {
             client.poll(Some(Duration::ZERO)).unwrap();
             while client.next_event().is_some() {}
         }
+    }
+
+    #[test]
+    fn rounds_that_take_long_are_counted() {
+        let mut hub = Hub::new(HubOptions::new(SocketType::Router)).unwrap();
+        std::thread::sleep(SLOW_ROUNDS[0] * 2);
+        hub.poll(Some(SLOW_ROUNDS[1] * 2)).unwrap();
+        assert_eq!(hub.stats().slow_rounds, [0; 4], "neither what is before the first wait nor a wait is a round");
+        std::thread::sleep(SLOW_ROUNDS[1] * 2);
+        hub.poll(Some(Duration::ZERO)).unwrap();
+        assert_eq!(hub.stats().slow_rounds[..2], [1, 1]);
     }
 
     #[test]

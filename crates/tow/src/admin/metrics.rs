@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::UNIX_EPOCH;
-use towpath_sockets::{Ends, HubStats, Traffic};
+use towpath_sockets::{Ends, HubStats, SLOW_ROUNDS, Traffic};
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -38,7 +38,7 @@ pub fn reply(shared: &Shared, running: &Running, per_service: bool) -> Result<Re
 
 /// Metrics that both kinds of servers have.
 pub fn of_hub(registry: &mut Registry, hub: &HubStats) {
-    let HubStats { peers, handshakes, queued_bytes, traffic, ends, .. } = *hub;
+    let HubStats { peers, handshakes, queued_bytes, traffic, ends, slow_rounds, .. } = *hub;
     let Traffic { bytes_in, bytes_out, sendfile_bytes, messages_in, messages_out, .. } = traffic;
     let Ends { closed, protocol, other, handshake, .. } = ends;
     let states = [("ready", peers), ("handshake", handshakes)];
@@ -51,6 +51,8 @@ pub fn of_hub(registry: &mut Registry, hub: &HubStats) {
     let directions = [("in", messages_in), ("out", messages_out)];
     counters(registry, "network_messages", "Messages received and sent", "direction", directions);
     gauge(registry, "queued_bytes", "Memory of what is queued for peers", queued_bytes as u64);
+    let slow: [_; SLOW_ROUNDS.len()] = std::array::from_fn(|n| (format!("{:?}", SLOW_ROUNDS[n]), slow_rounds[n]));
+    counters(registry, "event_loop_slow_rounds", "Rounds of the event loop that took longer", "over", slow);
 }
 
 /// One label.
@@ -74,7 +76,7 @@ pub fn counters<const N: usize>(
     name: &str,
     help: &str,
     by: &'static str,
-    values: [(&str, u64); N],
+    values: [(impl Into<String>, u64); N],
 ) {
     let family = Family::<Labels, Counter>::default();
     for (value, count) in values {
