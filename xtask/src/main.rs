@@ -1,5 +1,6 @@
 //! The project's own commands: `cargo xtask check` before a commit, `cargo xtask test` for everything, as CI does.
 
+mod dist;
 mod python;
 mod steps;
 mod tests;
@@ -16,6 +17,8 @@ Usage: cargo xtask COMMAND
   check [OPTION]...     what to run before a commit, in a minute or two: fmt, tidy, clippy, quick
   test [OPTION]...      everything, as in CI: all steps but quick
   tidy                  the step of that name alone
+  dist [OPTION]...      a tarball and a Debian package of a release build, the same bytes each time: --out DIR [default:
+                        target/packages]; --binary PROGRAM instead of building one; --check packs twice and tries them
   bench micro [FILTER]  microbenchmarks of codecs and of the broker's core
   bench [ARGUMENT]...   the tables of docs/benchmarks.md; `bench --help` lists them
 
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         Some((command, rest)) if command == "test" => run(&Step::TEST, rest),
         Some((command, rest)) if command == "tidy" && rest.is_empty() => run(&[Step::Tidy], rest),
         Some((command, rest)) if command == "bench" => bench(rest),
+        Some((command, rest)) if command == "dist" => dist(rest),
         Some((command, _)) if ["help", "--help", "-h"].contains(&command.as_str()) => {
             println!("{}", usage());
             Ok(())
@@ -95,6 +99,26 @@ fn run(steps: &[Step], arguments: &[String]) -> Result<(), Failure> {
     }
     let steps = if only.is_empty() { steps } else { &only };
     if steps::run(steps, &options) { Ok(()) } else { Err(Failure::Step) }
+}
+
+fn dist(arguments: &[String]) -> Result<(), Failure> {
+    let mut options = dist::Options::default();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--check" => options.check = true,
+            "--out" | "--binary" => {
+                let path = arguments.next().ok_or_else(|| Failure::Usage(format!("{argument} takes a path")))?;
+                let path = Some(PathBuf::from(path));
+                if argument == "--out" { options.out = path } else { options.binary = path }
+            }
+            other => return Err(Failure::Usage(format!("there is no option '{other}'"))),
+        }
+    }
+    dist::dist(&options).map_err(|why| {
+        eprintln!("xtask: {why}");
+        Failure::Step
+    })
 }
 
 fn bench(arguments: &[String]) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::tests::{self, Selection};
-use crate::{cargo, python, tidy};
+use crate::{cargo, dist, python, target, tidy};
 
 /// A step of `cargo xtask test` or `cargo xtask check`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum Step {
     Stacks,
     /// Clients written with pyzmq.
     Python,
+    /// The packages.
+    Dist,
 }
 
 /// Few cases, for a step that runs before each commit.
@@ -51,7 +53,7 @@ pub struct Options {
 
 impl Step {
     /// Cheap ones first, so that a slip shows at once.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Fmt,
         Self::Tidy,
         Self::Deny,
@@ -62,10 +64,11 @@ impl Step {
         Self::Integration,
         Self::Stacks,
         Self::Python,
+        Self::Dist,
     ];
 
     /// The steps of `cargo xtask test`.
-    pub const TEST: [Self; 9] = [
+    pub const TEST: [Self; 10] = [
         Self::Fmt,
         Self::Tidy,
         Self::Deny,
@@ -75,6 +78,7 @@ impl Step {
         Self::Integration,
         Self::Stacks,
         Self::Python,
+        Self::Dist,
     ];
 
     /// The steps of `cargo xtask check`.
@@ -93,6 +97,7 @@ impl Step {
             Self::Integration => "integration",
             Self::Stacks => "stacks",
             Self::Python => "python",
+            Self::Dist => "dist",
         }
     }
 
@@ -112,6 +117,7 @@ impl Step {
             Self::Stacks => {
                 "JeroMQ, go-zeromq and zeromq.js, as far as they can be installed; in CI one of the first two must be"
             }
+            Self::Dist => "the packages, of a debug build: the same bytes twice; the manual and the units in them",
             Self::Python => "pyzmq against tow serve and tow broker; bad input to the broker, and faults",
         }
     }
@@ -139,6 +145,11 @@ impl Step {
                 check(cargo().args(["test", "--workspace", "--doc"]).args(locked()))
             }
             Self::Integration => tests::run(Selection::Integration, options.jobs, long),
+            Self::Dist => {
+                check(cargo().args(["build", "--workspace", "--bin", "tow"]).args(locked()))?;
+                let binary = Some(target().join("debug/tow"));
+                dist::dist(&dist::Options { binary, check: true, ..dist::Options::default() })
+            }
         }?;
         Ok(Outcome::Passed)
     }

@@ -1,0 +1,204 @@
+//! Lays out what the packages have, and packs it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{emptied, has, output};
+use crate::steps::check as run;
+use crate::{target, workspace};
+
+/// The file of checksums.
+pub const SUMS: &str = "SHA256SUMS";
+
+/// Files of the workspace, and where they are in the tarball and in the Debian package.
+const FILES: &[(&str, &str, &str)] = &[
+    ("LICENSE", "LICENSE", "usr/share/doc/towpath/copyright"),
+    ("README.md", "README.md", "usr/share/doc/towpath/README.md"),
+    ("CHANGELOG.md", "CHANGELOG.md", "usr/share/doc/towpath/changelog"),
+    ("packaging/systemd/tow-broker.service", "systemd/tow-broker.service", "usr/lib/systemd/system/tow-broker.service"),
+    ("packaging/systemd/tow-serve@.service", "systemd/tow-serve@.service", "usr/lib/systemd/system/tow-serve@.service"),
+    ("packaging/grafana/towpath.json", "grafana/towpath.json", "usr/share/doc/towpath/examples/grafana.json"),
+    (
+        "packaging/prometheus/towpath.rules.yml",
+        "prometheus/towpath.rules.yml",
+        "usr/share/doc/towpath/examples/prometheus.rules.yml",
+    ),
+];
+
+/// Shells, and where their completions are in the tarball and in the Debian package.
+const COMPLETIONS: [(&str, &str, &str); 3] = [
+    ("bash", "completions/tow.bash", "usr/share/bash-completion/completions/tow"),
+    ("fish", "completions/tow.fish", "usr/share/fish/vendor_completions.d/tow.fish"),
+    ("zsh", "completions/_tow", "usr/share/zsh/vendor-completions/_tow"),
+];
+
+/// Scripts that dpkg runs.
+const SCRIPTS: [&str; 2] = ["postinst", "prerm"];
+
+/// Shared libraries, and the Debian package that each is in.
+const LIBRARIES: [(&str, &str); 4] =
+    [("libc.so.", "libc6"), ("libm.so.", "libc6"), ("ld-linux", "libc6"), ("libgcc_s.so.", "libgcc-s1")];
+
+/// Makes the tarball, the Debian package where `dpkg-deb` is, and their checksums. Times are `epoch` or earlier, owners root.
+pub fn pack(binary: &Path, out: &Path, epoch: &str) -> Result<(), String> {
+    fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let version = output(Command::new(binary).arg("--version"))?;
+    let version = version.strip_prefix("tow ").ok_or_else(|| format!("this is no tow, but {version}"))?;
+    let name = format!("towpath-{version}-linux-{}", std::env::consts::ARCH);
+    let stage = emptied(&target().join("dist-stage"))?;
+    let (tree, root) = (stage.join(&name), stage.join("debian"));
+    lay_out(binary, &tree, &root)?;
+
+    let tarball = out.join(format!("{name}.tar.gz"));
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--format=gnu", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
+    tar.arg(format!("--mtime=@{epoch}")).args(["--use-compress-program", "gzip -n", "--file"]).arg(&tarball);
+    run(tar.arg("--directory").arg(&stage).arg(&name))?;
+    let mut packages = vec![tarball];
+    if has("dpkg-deb") {
+        let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
+        let package = out.join(format!("towpath_{version}_{architecture}.deb"));
+        let control = control(binary, &root, version, &architecture)?;
+        write(&root.join("DEBIAN/control"), &control)?;
+        make_readable(&root)?;
+        let mut dpkg = Command::new("dpkg-deb");
+        dpkg.args(["-Zgzip", "-z6", "--root-owner-group", "--build"]).arg(&root).arg(&package);
+        run(dpkg.env("SOURCE_DATE_EPOCH", epoch))?;
+        packages.push(package);
+    } else {
+        println!("no Debian package: dpkg-deb is not here");
+    }
+    let names = packages.iter().filter_map(|package| package.file_name());
+    let sums = output(Command::new("sha256sum").args(names).current_dir(out))?;
+    write(&out.join(SUMS), &(sums + "\n"))
+}
+
+/// Copies everything into the folder of the tarball, and into the root directory of the Debian package.
+fn lay_out(binary: &Path, tree: &Path, root: &Path) -> Result<(), String> {
+    install(binary, &tree.join("tow"))?;
+    install(binary, &root.join("usr/bin/tow"))?;
+    for (from, in_tree, in_root) in FILES {
+        install(&workspace().join(from), &tree.join(in_tree))?;
+        install(&workspace().join(from), &root.join(in_root))?;
+    }
+    for (shell, in_tree, in_root) in COMPLETIONS {
+        let script = output(Command::new(binary).args(["completions", shell]))? + "\n";
+        write(&tree.join(in_tree), &script)?;
+        write(&root.join(in_root), &script)?;
+    }
+    let pages = root.join("usr/share/man/man1");
+    output(Command::new(binary).arg("manual").arg(&pages))?;
+    let mut gzip = Command::new("gzip");
+    gzip.arg("-9n").arg(root.join("usr/share/doc/towpath/changelog"));
+    for page in files_in(&pages)? {
+        install(&page, &tree.join("man").join(page.file_name().unwrap_or_default()))?;
+        gzip.arg(page);
+    }
+    output(&mut gzip)?;
+    for script in SCRIPTS {
+        install(&workspace().join("packaging/debian").join(script), &root.join("DEBIAN").join(script))?;
+    }
+    make_readable(tree)
+}
+
+/// The description that dpkg reads.
+fn control(binary: &Path, root: &Path, version: &str, architecture: &str) -> Result<String, String> {
+    let read = output(Command::new("readelf").args(["--wide", "--dynamic", "--version-info"]).arg(binary))?;
+    let depends = dependencies(&read)?;
+    let kibibytes = kibibytes(root)?;
+    Ok(format!(
+        "Package: towpath\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: The Towpath authors\n\
+         Installed-Size: {kibibytes}\nDepends: {depends}\nSection: net\nPriority: optional\n\
+         Description: files and requests over ZeroMQ's wire protocol\n \
+         One program, tow: a file server and its client, publishing and following of\n \
+         directories, a broker of requests, its workers and clients.\n"
+    ))
+}
+
+/// Packages that a program needs, from what `readelf` says of it: those of its libraries, and the newest version of libc that it names.
+fn dependencies(read: &str) -> Result<String, String> {
+    let libraries = read.lines().filter(|line| line.contains("(NEEDED)"));
+    let mut packages = Vec::new();
+    for line in libraries {
+        let library = line.split(['[', ']']).nth(1).unwrap_or_default();
+        let known = LIBRARIES.iter().find(|(name, _)| library.starts_with(name));
+        let (_, package) = known.ok_or_else(|| format!("no known package has {library}"))?;
+        packages.push((*package).to_owned());
+    }
+    packages.sort();
+    packages.dedup();
+    let version = |word: &str| -> Option<(u32, u32)> {
+        let (major, minor) = word.strip_prefix("GLIBC_")?.split_once('.')?;
+        Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
+    };
+    let newest = read.split_whitespace().filter_map(version).max();
+    let (major, minor) = newest.ok_or("it names no version of libc")?;
+    let libc = packages.iter_mut().find(|package| *package == "libc6").ok_or("it doesn't need libc")?;
+    *libc = format!("libc6 (>= {major}.{minor})");
+    Ok(packages.join(", "))
+}
+
+/// What the files below a folder take, each rounded up.
+fn kibibytes(folder: &Path) -> Result<u64, String> {
+    let mut sum = 0;
+    for path in files_in(folder)? {
+        let facts = fs::symlink_metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        sum += if facts.is_dir() { kibibytes(&path)? } else { facts.len().div_ceil(1024) };
+    }
+    Ok(sum)
+}
+
+/// Everybody may read all of it, and execute what its owner may, whatever the umask is.
+fn make_readable(folder: &Path) -> Result<(), String> {
+    output(Command::new("chmod").args(["--recursive", "u=rwX,go=rX"]).arg(folder)).map(drop)
+}
+
+/// Copies a file and whether it may be executed.
+fn install(from: &Path, to: &Path) -> Result<(), String> {
+    let cannot = |error| format!("{} to {}: {error}", from.display(), to.display());
+    fs::create_dir_all(to.parent().unwrap_or(to)).map_err(cannot)?;
+    fs::copy(from, to).map_err(cannot)?;
+    let mode = fs::metadata(from).map_err(cannot)?.permissions().mode() | 0o200;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode)).map_err(cannot)
+}
+
+fn write(to: &Path, text: &str) -> Result<(), String> {
+    let cannot = |error| format!("{}: {error}", to.display());
+    fs::create_dir_all(to.parent().unwrap_or(to)).map_err(cannot)?;
+    fs::write(to, text).map_err(cannot)
+}
+
+/// The text of a file.
+pub fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// What is in a folder, in the order of names.
+pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let cannot = |error| format!("{}: {error}", folder.display());
+    let entries = fs::read_dir(folder).map_err(cannot)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut files = entries.collect::<Result<Vec<_>, _>>().map_err(cannot)?;
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dependencies_are_those_of_the_program() {
+        let read = "\
+ 0x0000000000000001 (NEEDED)             Shared library: [libgcc_s.so.1]
+ 0x0000000000000001 (NEEDED)             Shared library: [libc.so.6]
+  0x0010:   Name: GLIBC_2.9  Flags: none  Version: 8
+  0x0020:   Name: GLIBC_2.2.5  Flags: none  Version: 7
+  0x0030:   Name: GLIBC_2.34  Flags: none  Version: 6
+";
+        assert_eq!(dependencies(read), Ok("libc6 (>= 2.34), libgcc-s1".to_owned()));
+        let more = read.replace("libgcc_s", "libssl");
+        assert_eq!(dependencies(&more), Err("no known package has libssl.so.1".to_owned()));
+    }
+}
