@@ -1,11 +1,13 @@
 //! HTTP on a TCP address for the operator: who is let in, and what is written down of it.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::tempdir;
@@ -335,4 +337,28 @@ fn an_action_is_written_down_before_it_is_done() {
     assert!(refused.stderr.contains("--audit"), "{}", refused.stderr);
     assert_eq!(place.json(&["peers"])[0]["id"], *id);
     assert_eq!(body_of(&http.get("/api/v1/audit"))["audit"][0]["status"], 503);
+}
+
+#[test]
+fn an_action_does_not_wait_for_a_disk_that_hangs_and_is_not_done() {
+    let place = Place::new();
+    let audit = place.0.path().join("audit");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &audit, Mode::RUSR | Mode::WUSR).expect("a pipe");
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut pipe = File::from(rustix::fs::open(&audit, flags, Mode::empty()).expect("open"));
+    while pipe.write(b" \n").is_ok() {}
+    let running = broker(&place, &["--audit", audit.to_str().expect("UTF-8")]);
+    let http = Http::of(&place);
+    let paused = || place.json(&["status"])[0]["paused"].clone();
+    let (mut first, mut second) = (String::new(), String::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| first = http.post("/api/v1/services/ZWNobw/pause", "{}"));
+        scope.spawn(|| second = http.post("/api/v1/services/ZWNobw/pause", "{}"));
+        expect_status(&http.ask("GET /healthz", &http.address, &[], ""), 200);
+    });
+    for reply in [first, second] {
+        expect_status(&reply, 503);
+        assert!(reply.contains("longer than 5s"), "{reply}");
+    }
+    assert_eq!(paused(), serde_json::json!([]), "{}", running.log());
 }
