@@ -398,6 +398,34 @@ def capture_curve_server(context):
         authenticator.stop()
 
 
+def speak_aes():
+    """Both roles by hand, with the second cipher: what each sends."""
+    server = curve.Server(SERVER_SECRET, counting(0))
+    client = curve.Client(CLIENT_SECRET, curve.public(SERVER_SECRET), counting(100))
+    hello = client.hello()
+    welcome = server.welcome(hello)
+    initiate = client.initiate(welcome, metadata(Socket_Type=b"DEALER", Identity=b"") + metadata(**curve.AES))
+    ready = server.ready(initiate, metadata(Socket_Type=b"ROUTER", Identity=b"") + metadata(**curve.AES))
+    client.ready(ready)
+    for side in (client, server):
+        side.use_aes(curve.public(client.transient), curve.public(server.transient))
+
+    def message(side, sizes):
+        flags = [curve.MORE] * (len(sizes) - 1) + [0]
+        frames = [frame(side.seal(b"a" * size, more)) for size, more in zip(sizes, flags)]
+        return "message " + " ".join(map(str, sizes)), b"".join(frames)
+
+    sizes = [0, 1, 222, 223]
+    messages = [[size] for size in sizes] + [sizes]
+    return (
+        [("greeting 3.1 CURVE as-server=0", greeting("CURVE")), ("command HELLO", frame(hello, COMMAND)),
+         ("command INITIATE", frame(initiate, COMMAND))] + [message(client, sizes) for sizes in messages],
+        [("greeting 3.1 CURVE as-server=1", greeting("CURVE")[:32] + b"\x01" + bytes(31)),
+         ("command WELCOME", frame(welcome, COMMAND)), ("command READY", frame(ready, COMMAND))]
+        + [message(server, sizes) for sizes in messages],
+    )
+
+
 CASES = {
     "dealer_null": (capture_dealer, "DEALER over NULL: one message for each size, then all sizes as frames of one message"),
     "dealer_identity_probe": (capture_dealer_identity, "DEALER with a routing id and ZMQ_PROBE_ROUTER"),
@@ -441,6 +469,9 @@ def main(folder: pathlib.Path) -> None:
             store(folder / f"{name}.txt", [f"{about}.", by_libzmq], wire.units)
             about = f"What conformance/python/curve.py sent to libzmq in {name}.txt, and libzmq took."
             store(folder / f"{name}_peer.txt", [about, "Our side sends the same; see README.md for the format."], wire.ours)
+    for role, units in zip(("client", "server"), speak_aes()):
+        about = f"CURVE with AES-256-GCM: the {role} of conformance/python/curve.py. Ours sends the same; see README.md for the format."
+        store(folder / f"curve_aes_{role}.txt", [about], units)
 
 
 if __name__ == "__main__":

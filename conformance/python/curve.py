@@ -1,4 +1,7 @@
-"""CURVE by hand (RFC 26), on libsodium: both roles, with keys and randomness that a caller chooses."""
+"""CURVE by hand (RFC 26), on libsodium: both roles, with keys and randomness that a caller chooses. And Towpath's second cipher
+(docs/protocol/zmtp.md), which needs a processor with AES."""
+
+import hmac
 
 import zmq.utils.z85
 from nacl import bindings
@@ -7,6 +10,8 @@ HELLO, INITIATE, READY = b"CurveZMQHELLO---", b"CurveZMQINITIATE", b"CurveZMQREA
 WELCOME, VOUCH = b"WELCOME-", b"VOUCH---"
 OF_CLIENT, OF_SERVER = b"CurveZMQMESSAGEC", b"CurveZMQMESSAGES"
 MORE, COMMAND = 1, 2
+AES = {"X-Towpath-Cipher": b"AES-256-GCM"}
+AES_TO_SERVER, AES_TO_CLIENT = b"Towpath CURVE AES-256-GCM client to server", b"Towpath CURVE AES-256-GCM server to client"
 
 
 def public(secret: bytes) -> bytes:
@@ -29,6 +34,11 @@ def unbox(sealed: bytes, nonce: bytes, secret: bytes, peer: bytes) -> bytes:
     return bindings.crypto_box_open(sealed, nonce, peer, secret)
 
 
+def hkdf(secret: bytes, salt: bytes, purpose: bytes) -> bytes:
+    """32 bytes of HKDF-SHA256 (RFC 5869)."""
+    return hmac.digest(hmac.digest(salt, secret, "sha256"), purpose + b"\x01", "sha256")
+
+
 class Side:
     """What both roles do once they share a key."""
 
@@ -37,15 +47,33 @@ class Side:
         self.ours, self.theirs = prefixes
         self.last = numbers
         self.transient = random(32)
+        self.aes = False
+
+    def use_aes(self, client: bytes, server: bytes) -> None:
+        """Seals messages by AES-256-GCM from now on, with keys made of those of the connection."""
+        secret = bindings.crypto_box_beforenm(self.peer, self.transient)
+        self.aes_keys = {
+            OF_CLIENT: (hkdf(secret, client + server, AES_TO_SERVER), b"MSGC"),
+            OF_SERVER: (hkdf(secret, client + server, AES_TO_CLIENT), b"MSGS"),
+        }
+        self.aes = True
 
     def seal(self, body: bytes, flags: int = 0) -> bytes:
         self.last += 1
         nonce = number(self.last)
         text = bytes([flags]) + body
+        if self.aes:
+            key, prefix = self.aes_keys[self.ours]
+            sealed = bindings.crypto_aead_aes256gcm_encrypt(text, None, prefix + nonce, key)
+            return b"\x07MESSAGE" + nonce + sealed[-16:] + sealed[:-16]
         return b"\x07MESSAGE" + nonce + box(text, self.ours + nonce, self.transient, self.peer)
 
     def open(self, sealed: bytes) -> tuple[int, bytes]:
         assert sealed[:8] == b"\x07MESSAGE", sealed[:20]
+        if self.aes:
+            key, prefix = self.aes_keys[self.theirs]
+            text = bindings.crypto_aead_aes256gcm_decrypt(sealed[32:] + sealed[16:32], None, prefix + sealed[8:16], key)
+            return text[0], text[1:]
         text = unbox(sealed[16:], self.theirs + sealed[8:16], self.transient, self.peer)
         return text[0], text[1:]
 

@@ -88,7 +88,7 @@ pub use socket::{Received, Socket};
 pub use towpath_zmtp::limits::DEDICATED_BUFFER_BYTES;
 pub use towpath_zmtp::{
     Credentials, Frames, Heartbeat, KeyError, MechanismConfig, Metadata, Principal, ProtocolDeviations, PublicKey,
-    Queued, Random, Refusal, Secret, SecretKey, SocketType,
+    Queued, Random, Refusal, Secret, SecretKey, SocketType, has_aes_instructions,
 };
 pub use unsent::Unsent;
 pub use waker::Waker;

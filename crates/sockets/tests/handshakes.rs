@@ -31,7 +31,8 @@ fn addresses_take_turns_for_handshakes() {
     const FLOOD: usize = 300;
     let key = SecretKey::generate(&system_random()).unwrap();
     let mut server_options = options(SocketType::Router);
-    server_options.mechanism = MechanismConfig::CurveServer { keys: Arc::from([key]), random: system_random() };
+    server_options.mechanism =
+        MechanismConfig::CurveServer { keys: Arc::from([key]), random: system_random(), aes: true };
     let mut server = Hub::new(server_options).unwrap();
     let Endpoint::Tcp { port, .. } = server.bind(&anywhere()).unwrap() else { panic!("not tcp") };
     let _flood: Vec<TcpStream> = (0..FLOOD).map(|_| garbage_from(2, port)).collect();

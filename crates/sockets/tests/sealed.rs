@@ -124,11 +124,10 @@ impl Mechanism for Gated<Box<dyn Mechanism>> {
     }
 
     fn frame_seal(&mut self) -> Option<FrameSeal> {
-        self.0.frame_seal().map(|FrameSeal { sealer, opener, overhead, first_number }| FrameSeal {
-            sealer: Arc::new(Gated(sealer)),
-            opener: Box::new(Gated(opener)),
-            overhead,
-            first_number,
+        self.0.frame_seal().map(|seal| FrameSeal {
+            sealer: Arc::new(Gated(seal.sealer)),
+            opener: Box::new(Gated(seal.opener)),
+            ..seal
         })
     }
 }
@@ -144,6 +143,53 @@ impl Opener for Gated<Box<dyn Opener>> {
     fn open(&mut self, sealed: BytesMut) -> Result<(FrameFlags, BytesMut), Error> {
         let _held = (sealed.len() > 100_000).then(|| GATE.lock().unwrap());
         self.0.open(sealed)
+    }
+}
+
+/// The toy mechanism with few numbers for frames.
+#[derive(Debug)]
+struct Few(Box<dyn Mechanism>);
+
+impl Mechanism for Few {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn start(&mut self, metadata: &Metadata) -> Result<Option<Bytes>, Error> {
+        self.0.start(metadata)
+    }
+
+    fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error> {
+        self.0.command(body, metadata)
+    }
+
+    fn frame_seal(&mut self) -> Option<FrameSeal> {
+        self.0.frame_seal().map(|seal| FrameSeal { last_number: 1_000, ..seal })
+    }
+}
+
+#[test]
+fn a_connection_ends_before_its_numbers_do() {
+    let few = MechanismConfig::Custom { name: "TOY", begin: || Box::new(Few(toy_seal::toy_seal().begin())) };
+    // Large ones are sealed elsewhere, and take 257 numbers each.
+    for (length, expected) in [(10, 744), (20_000, 3)] {
+        let server = HubOptions { mechanism: few.clone(), ..options(SocketType::Router) };
+        let mut pair = pair(server, sealed(SocketType::Dealer));
+        let mut arrived = 0;
+        let reason = loop {
+            pair.server.send(pair.at_server, Message::new().with(vec![7; length])).unwrap();
+            let end = until(&mut [&mut pair.server, &mut pair.client], |hub, event| match event {
+                Event::Message { .. } => Some(None),
+                Event::Gone { reason, .. } if hub == 0 => Some(Some(reason)),
+                _ => None,
+            });
+            match end {
+                None => arrived += 1,
+                Some(reason) => break reason,
+            }
+        };
+        assert!(reason.contains("as much as may be encrypted"), "{reason}");
+        assert_eq!(arrived, expected);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::liveness::LivenessTimer;
 use crate::mechanism::{Mechanism, MechanismConfig, Step};
 use crate::metadata::Metadata;
 use crate::outbox::{Body, Outbox};
-use crate::seal::{FrameSeal, OpenJob, Opened};
+use crate::seal::{OpenJob, Opened};
 use crate::socket_type::SocketType;
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
@@ -99,6 +99,7 @@ pub struct Connection<F> {
     reading: bool,
     unknown_commands: u64,
     verdict: Verdict,
+    cipher: Option<&'static str>,
 }
 
 /// The decision about a peer's credentials.
@@ -133,6 +134,7 @@ impl<F> Connection<F> {
             reading: true,
             unknown_commands: 0,
             verdict: Verdict::NotAsked,
+            cipher: None,
             config,
         }
     }
@@ -213,9 +215,10 @@ impl<F> Connection<F> {
                     self.outbox.push_command(frame);
                 }
                 self.phase = Phase::Traffic;
-                if let Some(FrameSeal { overhead, first_number, sealer, opener }) = self.mechanism.frame_seal() {
-                    self.outbox.seal_with(overhead, first_number, sealer);
-                    self.inbox.open_with(overhead, opener);
+                if let Some(seal) = self.mechanism.frame_seal() {
+                    self.cipher = Some(seal.cipher);
+                    self.outbox.seal_with(seal.overhead, seal.first_number..=seal.last_number, seal.sealer);
+                    self.inbox.open_with(seal.overhead, seal.opener, seal.opened_here_bytes_max);
                 }
                 self.outbox.open();
                 // ZMTP 3.0 has no PING.
@@ -344,7 +347,7 @@ impl<F> Connection<F> {
         }
     }
 
-    /// Leaves sealed frames of more than [`crate::limits::OPENED_HERE_BYTES_MAX`] to [`Connection::open_job`].
+    /// Leaves sealed frames that take long to open ([`crate::FrameSeal::opened_here_bytes_max`]) to [`Connection::open_job`].
     pub fn open_large_elsewhere(&mut self) {
         self.inbox.open_large_elsewhere();
     }
@@ -405,6 +408,11 @@ impl<F> Connection<F> {
     /// Whether the handshake is over.
     pub fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Traffic)
+    }
+
+    /// The cipher of all frames; `None`: they travel as they are, or the handshake isn't over.
+    pub fn cipher(&self) -> Option<&'static str> {
+        self.cipher
     }
 
     /// Appends a message to the send queue.

@@ -1,4 +1,10 @@
-//! The cryptography of CURVE: X25519, XSalsa20 and Poly1305, put together as NaCl's `crypto_box`. All of it is behind [`Crypto`].
+//! The cryptography of CURVE: X25519, XSalsa20 and Poly1305, put together as NaCl's `crypto_box`, behind [`Crypto`]; and the second cipher of
+//! our own ends, behind [`AesKey`].
+
+mod aes;
+
+pub use aes::has_aes_instructions;
+pub(crate) use aes::{AesKey, AesNonce};
 
 use dryoc::classic::{crypto_box, crypto_core};
 use std::fmt::{self, Debug, Formatter};

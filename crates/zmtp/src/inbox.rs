@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::frame::{FrameFlags, Header};
 use crate::limits::{COMMAND_BYTES_MAX, FRAME_BYTES_MAX, FRAME_OVERHEAD_BYTES, HANDSHAKE_COMMAND_BYTES_MAX};
 use crate::limits::{DEDICATED_BUFFER_BYTES, DEDICATED_BUFFER_FIRST_BYTES, DEDICATED_BUFFER_PART};
-use crate::limits::{OPENED_HERE_BYTES_MAX, OPENED_PIECE_BYTES, SEALED_FRAME_BYTES_MAX};
+use crate::limits::{OPENED_PIECE_BYTES, SEALED_FRAME_BYTES_MAX};
 use crate::seal::{OpenJob, Opened, Opener};
 use bytes::{Buf, Bytes, BytesMut};
 use smallvec::SmallVec;
@@ -46,6 +46,8 @@ struct Streaming {
 struct Opening {
     /// Bytes by which a sealed frame is longer than its body.
     overhead: usize,
+    /// Sealed frames of more bytes take long to open.
+    here_bytes_max: usize,
     state: OpenState,
 }
 
@@ -80,8 +82,8 @@ pub(crate) struct Inbox {
     reserved_bits_seen: u64,
     /// Opens all frames.
     opening: Option<Opening>,
-    /// Sealed frames of more bytes are opened elsewhere.
-    opened_here_max: usize,
+    /// Sealed frames that take long to open are opened elsewhere.
+    opens_elsewhere: bool,
     /// The rest of an opened body that is delivered as a stream.
     opened: Bytes,
 }
@@ -101,19 +103,19 @@ impl Inbox {
             detached: 0,
             reserved_bits_seen: 0,
             opening: None,
-            opened_here_max: usize::MAX,
+            opens_elsewhere: false,
             opened: Bytes::new(),
         }
     }
 
     /// Opens every frame from now on.
-    pub(crate) fn open_with(&mut self, overhead: usize, opener: Box<dyn Opener>) {
-        self.opening = Some(Opening { overhead, state: OpenState::Here(opener) });
+    pub(crate) fn open_with(&mut self, overhead: usize, opener: Box<dyn Opener>, here_bytes_max: usize) {
+        self.opening = Some(Opening { overhead, here_bytes_max, state: OpenState::Here(opener) });
     }
 
-    /// Leaves frames of more than [`OPENED_HERE_BYTES_MAX`] to [`Inbox::open_job`].
+    /// Leaves frames that take long to open to [`Inbox::open_job`].
     pub(crate) fn open_large_elsewhere(&mut self) {
-        self.opened_here_max = OPENED_HERE_BYTES_MAX;
+        self.opens_elsewhere = true;
     }
 
     /// The frame that is to be opened elsewhere.
@@ -279,9 +281,10 @@ impl Inbox {
             }
         };
         let overhead = opening.overhead;
+        let here_bytes_max = if self.opens_elsewhere { opening.here_bytes_max } else { usize::MAX };
         let sealed = self.take_sealed(input, overhead);
         let (state, outcome) = match sealed {
-            Ok(Some(sealed)) if sealed.len() > self.opened_here_max => {
+            Ok(Some(sealed)) if sealed.len() > here_bytes_max => {
                 (OpenState::Due(OpenJob::new(opener, sealed)), Ok(None))
             }
             Ok(Some(sealed)) => match opener.open(sealed) {

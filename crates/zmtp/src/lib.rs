@@ -69,6 +69,7 @@ mod socket_type;
 pub use command::Command;
 pub use connection::{Config, Connection, Heartbeat};
 pub use credentials::{Credentials, Principal};
+pub use crypto::has_aes_instructions;
 pub use deviations::ProtocolDeviations;
 pub use error::{Error, Refusal};
 pub use event::{Event, PeerProperties};

@@ -12,6 +12,7 @@ use crate::seal::{SealJob, Sealed, Sealer};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use waiting::{Sums, Waiting};
 use wire::{External, Protection, Sealing, Staged};
@@ -129,11 +130,11 @@ impl<F> Outbox<F> {
     }
 
     /// Seals every frame from now on. Commands that are queued already belong to the handshake and leave as they are.
-    pub fn seal_with(&mut self, overhead: usize, first_number: u64, sealer: Arc<dyn Sealer>) {
+    pub fn seal_with(&mut self, overhead: usize, numbers: RangeInclusive<u64>, sealer: Arc<dyn Sealer>) {
         while let Some(command) = self.pop_command() {
             self.stage_command(&command);
         }
-        self.protection = Protection::Sealed(Sealing::new(overhead, first_number, sealer));
+        self.protection = Protection::Sealed(Sealing::new(overhead, numbers, sealer));
     }
 
     /// Queues bytes outside of any frame (the greeting), or a whole command frame, before the next frame of a message.
@@ -250,6 +251,11 @@ impl<F> Outbox<F> {
         (has_commands && sealing.has_number()) || (self.open && !self.waiting.is_empty() && !sealing.is_awaited())
     }
 
+    /// Whether frames wait for which there are no numbers any more: they can't be sealed, and the connection has to end.
+    pub fn is_exhausted(&self) -> bool {
+        self.protection.sealing().is_some_and(Sealing::is_exhausted) && self.has_unstaged()
+    }
+
     /// Whether the next frame is being sealed by the driver.
     pub fn awaits_seal(&self) -> bool {
         self.protection.sealing().is_some_and(Sealing::is_awaited)
@@ -280,11 +286,17 @@ impl<F> Outbox<F> {
         self.bytes_written
     }
 
-    /// The next thing to write; gathers as needed.
-    pub fn transmit(&mut self) -> Transmit<'_, F> {
+    /// Gathers what is to be written next, unless something is staged already. Then [`Outbox::seal_job`] has the frame behind it, if that
+    /// is to be sealed.
+    pub fn stage(&mut self) {
         if !self.has_staged() {
             self.gather();
         }
+    }
+
+    /// The next thing to write; gathers as needed.
+    pub fn transmit(&mut self) -> Transmit<'_, F> {
+        self.stage();
         if !self.staged.is_empty() {
             // The kernel delays bytes marked so for up to 200 ms: only if something does follow.
             let external = self.external.as_ref().is_some_and(|external| external.remaining() > 0);
@@ -304,7 +316,7 @@ impl<F> Outbox<F> {
     fn gather(&mut self) {
         self.staged.clear();
         self.messages_before = self.messages_staged;
-        while self.staged.gathered_bytes() < GATHERED_BYTES {
+        while self.staged.gathered_bytes() < GATHERED_BYTES && !self.is_exhausted() {
             if self.protection.sealing().is_none_or(Sealing::has_number)
                 && let Some(command) = self.pop_command()
             {
@@ -369,7 +381,7 @@ impl<F> Outbox<F> {
             return None;
         }
         let (sealing, frame) = (self.protection.sealing_mut()?, self.waiting.front()?);
-        if sealing.has_begun() {
+        if sealing.has_begun() || sealing.is_exhausted() {
             return None;
         }
         let length = usize::try_from(frame.body.length()).ok()?;

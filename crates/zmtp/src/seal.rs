@@ -10,10 +10,16 @@ use std::sync::Arc;
 /// flags are sealed with its body.
 #[derive(Debug)]
 pub struct FrameSeal {
+    /// Its cipher, for logs.
+    pub cipher: &'static str,
     /// Bytes by which a sealed body is longer than the plain one, all in front of it.
     pub overhead: usize,
     /// Number of the first frame to send.
     pub first_number: u64,
+    /// Numbers of frames to send stay below; then the connection has to end ([`crate::Outbox::is_exhausted`]).
+    pub last_number: u64,
+    /// Sealed frames of more bytes take long to open, and are left to the driver if it takes them.
+    pub opened_here_bytes_max: usize,
     /// For frames to send.
     pub sealer: Arc<dyn Sealer>,
     /// For frames received.

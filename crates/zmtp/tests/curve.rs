@@ -5,7 +5,7 @@
 mod harness;
 
 use bytes::Bytes;
-use harness::curve::{client, client_key, client_of, counting, key, server, server_key};
+use harness::curve::{client, client_key, client_of, client_with, counting, key, server, server_key, server_with};
 use harness::{End, Part, at, command, config, converse, frame, heartbeat, messages};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -16,7 +16,12 @@ fn with(mechanism: MechanismConfig, socket_type: SocketType) -> Config {
 }
 
 fn ends() -> (End, End) {
-    (End::new(with(client(), SocketType::Dealer)), End::new(with(server(), SocketType::Router)))
+    ends_with(false)
+}
+
+fn ends_with(aes: bool) -> (End, End) {
+    let client = End::new(with(client_with(aes), SocketType::Dealer));
+    (client, End::new(with(server_with(aes), SocketType::Router)))
 }
 
 /// The bytes of each step of a handshake, by turns from client and server; the server's verdict comes with the answer to INITIATE.
@@ -27,7 +32,11 @@ struct Handshake {
 
 impl Handshake {
     fn new() -> Handshake {
-        let (client, server) = ends();
+        Handshake::with(false)
+    }
+
+    fn with(aes: bool) -> Handshake {
+        let (client, server) = ends_with(aes);
         Handshake { client, server }
     }
 
@@ -73,7 +82,16 @@ fn pair() -> (End, End) {
 
 #[test]
 fn messages_cross_and_no_plaintext_is_written() {
-    let (mut client, mut server) = pair();
+    for aes in [false, true] {
+        messages_cross(aes);
+    }
+}
+
+fn messages_cross(aes: bool) {
+    let (client, server) = ends_with(aes);
+    let (mut client, mut server) = pair_of(client, server);
+    let cipher = Some(if aes { "AES-256-GCM" } else { "XSalsa20-Poly1305" });
+    assert_eq!((client.connection.cipher(), server.connection.cipher()), (cipher, cipher));
     let secret = Bytes::from(b"attack at dawn, ".repeat(5_000));
     for length in [0, 1, 221, 222, 223, 8_192, 8_193, 70_000] {
         let parts =
@@ -93,12 +111,12 @@ fn messages_cross_and_no_plaintext_is_written() {
 
 #[test]
 fn metadata_is_exchanged_and_hidden() {
-    let mut handshake = Handshake::new();
+    let mut handshake = Handshake::with(true);
     let mut wire = Vec::new();
     for _ in 0..3 {
         wire.extend(handshake.go_on().unwrap().concat());
     }
-    for text in [&b"DEALER"[..], b"ROUTER", b"Socket-Type"] {
+    for text in [&b"DEALER"[..], b"ROUTER", b"Socket-Type", b"Cipher", b"AES"] {
         assert!(!wire.windows(text.len()).any(|window| window == text));
     }
     for (end, peer) in [(&handshake.client, SocketType::Router), (&handshake.server, SocketType::Dealer)] {
@@ -147,7 +165,7 @@ fn nothing_is_said_of_this_side_before_the_verdict_and_the_rest_waits_for_it() {
 fn keys_can_be_changed_one_after_the_other() {
     for byte in [b'S', b'O'] {
         let keys = Arc::from([key(b'O'), server_key()]);
-        let mechanism = MechanismConfig::CurveServer { keys, random: counting(0) };
+        let mechanism = MechanismConfig::CurveServer { keys, random: counting(0), aes: false };
         let server = End::new(with(mechanism, SocketType::Router));
         let client = End::new(with(client_of(key(byte).public_key()), SocketType::Dealer));
         pair_of(client, server);
@@ -176,10 +194,16 @@ fn heartbeats_are_inside() {
 
 #[test]
 fn every_changed_byte_ends_the_connection() {
+    for aes in [false, true] {
+        change_every_byte(aes);
+    }
+}
+
+fn change_every_byte(aes: bool) {
     // The padding of HELLO means nothing. Behind the header, the name and the version:
     let padding = 2 + 6 + 2..2 + 6 + 2 + 72;
     let steps = {
-        let mut handshake = Handshake::new();
+        let mut handshake = Handshake::with(aes);
         let [hello_greeting, greeting] = handshake.go_on().unwrap();
         let [hello, welcome] = handshake.go_on().unwrap();
         let [initiate, ready] = handshake.go_on().unwrap();
@@ -194,7 +218,7 @@ fn every_changed_byte_ends_the_connection() {
             if at_byte == 0 || (step == 1 && padding.contains(&at_byte)) {
                 continue;
             }
-            let mut handshake = Handshake::new();
+            let mut handshake = Handshake::with(aes);
             (0..step).for_each(|_| _ = handshake.go_on().unwrap());
             let mut wire = handshake.client_writes();
             wire[at_byte] ^= 1;
@@ -206,7 +230,7 @@ fn every_changed_byte_ends_the_connection() {
     }
     for (step, length) in server.into_iter().enumerate().skip(1) {
         for at_byte in 1..length {
-            let mut handshake = Handshake::new();
+            let mut handshake = Handshake::with(aes);
             (0..step).for_each(|_| _ = handshake.go_on().unwrap());
             let wire = handshake.client_writes();
             handshake.hear_at_server(&wire).unwrap();
@@ -247,7 +271,8 @@ fn secrets_stay_out_of_debug_output() {
 #[test]
 fn without_randomness_there_is_no_handshake() {
     let none = towpath_zmtp::Random::new(|_| Err(std::io::ErrorKind::Unsupported.into()));
-    let mechanism = MechanismConfig::CurveClient { key: client_key(), server: server_key().public_key(), random: none };
+    let mechanism =
+        MechanismConfig::CurveClient { key: client_key(), server: server_key().public_key(), random: none, aes: false };
     let (mut client, mut server) = (End::new(with(mechanism, SocketType::Dealer)), ends().1);
     server.hear(&client.write_all(), at(0)).unwrap();
     assert_eq!(client.hear(&server.write_all(), at(0)), Err(Error::NoRandomness));
@@ -268,10 +293,12 @@ proptest! {
         sent in proptest::collection::vec((proptest::collection::vec((0..20_000_usize, any::<bool>()), 1..5), any::<bool>()), 1..8),
         pieces in proptest::collection::vec(1..5_000_usize, 1..5),
         streams in any::<bool>(),
+        aes in any::<bool>(),
     ) {
         let mut server_config = with(server(), SocketType::Router);
         server_config.limits.stream_over_bytes = streams.then_some(1_000);
-        let (mut client, mut server) = pair_of(ends().0, End::new(server_config));
+        server_config.mechanism = server_with(aes);
+        let (mut client, mut server) = pair_of(ends_with(aes).0, End::new(server_config));
         let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
         client.events.clear();
         server.events.clear();

@@ -166,6 +166,28 @@ fn our_curve_is_what_libzmq_took() {
     }
 }
 
+/// Both sides with the second cipher, as another implementation speaks it with the same keys and randomness.
+#[test]
+fn our_second_cipher_is_the_one_of_another_implementation() {
+    for (config, theirs, ours) in [
+        (with(curve::server_with(true), SocketType::Router), "curve_aes_client.txt", "curve_aes_server.txt"),
+        (with(curve::client_with(true), SocketType::Dealer), "curve_aes_server.txt", "curve_aes_client.txt"),
+    ] {
+        let (theirs, ours) = (recording(theirs), recording(ours));
+        let (mut end, outcome) = hear(&config, &theirs, usize::MAX);
+        assert_eq!(outcome, Ok(()));
+        assert_eq!(end.connection.cipher(), Some("AES-256-GCM"));
+        let texts = |part: &Recorded| part.lengths().into_iter().map(|length| vec![b'a'; length].into()).collect();
+        let expected: Vec<Vec<Bytes>> = theirs.iter().filter(|part| part.is_message()).map(texts).collect();
+        assert_eq!(messages(&end.events), expected);
+        for part in ours.iter().filter(|part| part.is_message()) {
+            end.send(&texts(part).into_iter().map(Part::Inside).collect::<Vec<_>>());
+        }
+        let recorded = ours.iter().flat_map(|part| part.bytes.iter().copied()).collect::<Vec<u8>>();
+        assert_eq!(end.write_all()[64..], recorded[64..]);
+    }
+}
+
 #[test]
 fn misspelt_refusal_of_libzmq_is_understood() {
     let config = with(ada(), SocketType::Dealer);

@@ -256,7 +256,7 @@ impl Hub {
         let Some(member) = self.peers.find_mut(id) else { return };
         let peer = &mut member.peer;
         peer.routing_id = routing_id.clone();
-        tracing::debug!(peer = %id, address = %peer.address, "peer ready");
+        tracing::debug!(peer = %id, address = %peer.address, cipher = peer.connection.cipher(), "peer ready");
         let address = peer.address.to_string();
         if let Some(former) = self.routing.insert(routing_id, id)
             && former != id

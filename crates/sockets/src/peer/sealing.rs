@@ -19,7 +19,7 @@ const LIMITS: PoolLimits = PoolLimits { name: "tow-seal", threads_max: 4, hung_m
 const GROUP: u64 = 0;
 
 /// Memory of frames that are being sealed, or sealed and not written yet, for all peers of a hub.
-const MEMORY_BYTES: u64 = 32 * 1024 * 1024;
+const MEMORY_BYTES: u64 = 24 * 1024 * 1024;
 
 /// Buffers kept for the next frames, and the size up to which one is kept.
 const SPARE_BUFFERS: usize = 8;

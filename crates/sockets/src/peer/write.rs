@@ -115,10 +115,12 @@ impl Peer {
     pub(crate) fn write_queued(&mut self, scratch: &mut [u8], events: &mut VecDeque<Event>) -> Result<(), End> {
         let mut written = 0;
         while self.write.is_possible() && written < WRITE_BUDGET_BYTES {
-            let sent = self.write_some(scratch)?;
-            // While this frame leaves, the next one is sealed.
-            self.request_seal()?;
-            match sent {
+            self.connection.outbox().stage();
+            if self.request_seal()? {
+                // It is sealed while this thread is busy with the frame before it.
+                break;
+            }
+            match self.write_some(scratch)? {
                 Sent::Bytes(bytes) => {
                     written += bytes as u64;
                     self.connection.outbox().advance(bytes);
@@ -139,6 +141,9 @@ impl Peer {
                 Sent::Short(IfShort::Close) => {
                     return Err(End::file_became_short());
                 }
+                Sent::Idle if self.connection.outbox_ref().is_exhausted() => {
+                    return Err(End::new("this connection has sent as much as may be encrypted with its key"));
+                }
                 Sent::Idle => break,
             }
         }
@@ -146,20 +151,19 @@ impl Peer {
     }
 
     /// Asks for the next frame to be sealed, if that is due.
-    fn request_seal(&mut self) -> Result<(), End> {
-        if let Some((job, body)) = self.connection.outbox().seal_job() {
-            let body = match body {
-                Body::Bytes(bytes) => PlainBody::Bytes(bytes.clone()),
-                Body::External { length, .. } if *length > SEALED_FRAME_BYTES_MAX => {
-                    return Err(End::new(
-                        "a piece of a file is over 16 MiB, which is too much for a sealed frame; send smaller ones",
-                    ));
-                }
-                Body::External { source, .. } => PlainBody::File(source.clone()),
-            };
-            self.write.to_seal = Some(SealRequest { job, body });
-        }
-        Ok(())
+    fn request_seal(&mut self) -> Result<bool, End> {
+        let Some((job, body)) = self.connection.outbox().seal_job() else { return Ok(false) };
+        let body = match body {
+            Body::Bytes(bytes) => PlainBody::Bytes(bytes.clone()),
+            Body::External { length, .. } if *length > SEALED_FRAME_BYTES_MAX => {
+                return Err(End::new(
+                    "a piece of a file is over 16 MiB, which is too much for a sealed frame; send smaller ones",
+                ));
+            }
+            Body::External { source, .. } => PlainBody::File(source.clone()),
+        };
+        self.write.to_seal = Some(SealRequest { job, body });
+        Ok(true)
     }
 
     fn write_some(&mut self, scratch: &mut [u8]) -> Result<Sent, End> {

@@ -5,7 +5,7 @@ use crate::cli::exit::Failure;
 use crate::cli::known_servers::KnownServers;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use towpath_sockets::{Endpoint, MechanismConfig, PublicKey, SecretKey, system_random};
+use towpath_sockets::{Endpoint, MechanismConfig, PublicKey, SecretKey, has_aes_instructions, system_random};
 
 /// Options of commands that listen.
 #[derive(clap::Args)]
@@ -83,7 +83,7 @@ impl ClientKeyArgs {
             Some(path) => secret(path)?,
             None => SecretKey::generate(&random).map_err(Failure::failed)?,
         };
-        Ok(Some(MechanismConfig::CurveClient { key, server, random }))
+        Ok(Some(MechanismConfig::CurveClient { key, server, random, aes: aes() }))
     }
 
     /// The key that the user knows these servers by. A known one is never reached without.
@@ -99,6 +99,11 @@ impl ClientKeyArgs {
             None => Ok(first),
         }
     }
+}
+
+/// Whether to agree on AES-256-GCM with another `tow`. Tests and benchmarks say no by this variable, and get CURVE's own cipher.
+pub fn aes() -> bool {
+    has_aes_instructions() && std::env::var_os("TOW_WITHOUT_AES").is_none()
 }
 
 /// A public key, or the one in a file.

@@ -3,7 +3,7 @@
 use crate::cli::admission::{Admission, Sources};
 use crate::cli::audit::Audit;
 use crate::cli::exit::Failure;
-use crate::cli::key_args::ServerKeyArgs;
+use crate::cli::key_args::{ServerKeyArgs, aes};
 use crate::cli::units::{duration, positive};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ impl ListenArgs {
                     "--key needs --rules or --authorized-keys with the keys of clients, or --anyone to admit everybody";
                 return Err(Failure::usage(needs));
             }
-            false => MechanismConfig::CurveServer { keys: keys.into(), random: system_random() },
+            false => MechanismConfig::CurveServer { keys: keys.into(), random: system_random(), aes: aes() },
         };
         Ok(Security { mechanism, admission: Some(Arc::new(admission)) })
     }

@@ -5,9 +5,11 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use tempfile::{TempDir, tempdir};
+use towpath_sockets::has_aes_instructions;
 
 use crate::support::broker::Broker;
 use crate::support::process::{Outcome, Process, Server, get_command, run, tow};
@@ -136,6 +138,19 @@ fn options_that_do_not_go_together_are_refused() {
 
 #[test]
 fn files_are_fetched_encrypted() {
+    // Two of our ends agree on the second cipher, unless a side doesn't have it.
+    for without in ["", "server", "client"] {
+        fetch_encrypted(without);
+    }
+}
+
+fn fetch_encrypted(without: &str) {
+    let limited = |side: &str, mut command: Command| {
+        if side == without {
+            command.env("TOW_WITHOUT_AES", "1");
+        }
+        command
+    };
     let keys = Keys::new();
     let source = keys.path("served");
     // Text that a search finds: small, whole in memory, and by ranges of the file.
@@ -143,11 +158,15 @@ fn files_are_fetched_encrypted() {
     write(&source.join("small"), text);
     write(&source.join("large"), &text.repeat(20_000));
     random_file(&source.join("random"), 1 << 20, 1);
-    let server = serve(&source, keys.server());
+    let mut command = limited("server", tow([OsStr::new("serve"), source.as_ref()]));
+    let server = Server::from_command(command.args(["--bind", "tcp://127.0.0.1:0"]).args(keys.server()));
     let (port, recorded) = recorder(server.port());
     let copy = keys.path("copy");
     let url = format!("tcp://127.0.0.1:{port}/");
-    run(get_command(&url, &copy).args(keys.client("alice"))).expect_code(0);
+    let mut command = limited("client", get_command(&url, &copy));
+    let got = run(command.args(keys.client("alice")).env("TOW_LOG", "towpath_sockets=debug")).expect_code(0);
+    let cipher = if without.is_empty() && has_aes_instructions() { "AES-256-GCM" } else { "XSalsa20-Poly1305" };
+    assert!(got.stderr.contains(&format!("cipher=\"{cipher}\"")), "{}", got.stderr);
     for name in ["small", "large", "random"] {
         assert_eq!(digest(&copy.join(name)), digest(&source.join(name)), "{name}");
     }
@@ -158,7 +177,7 @@ fn files_are_fetched_encrypted() {
     for part in text.windows(8) {
         assert!(!has(&wire, part), "{part:?} was written");
     }
-    for word in [&b"random"[..], b"DEALER", b"Socket-Type"] {
+    for word in [&b"random"[..], b"DEALER", b"Socket-Type", b"Cipher"] {
         assert!(!has(&wire, word), "{} was written", word.escape_ascii());
     }
     wait_until("the server logs who has come", || server.log().contains("alice"));

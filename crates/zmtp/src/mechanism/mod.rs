@@ -95,6 +95,8 @@ pub enum MechanismConfig {
         server: PublicKey,
         /// For keys and nonces of connections.
         random: Random,
+        /// Offers AES-256-GCM for all behind the handshake: worth it with [`crate::has_aes_instructions`].
+        aes: bool,
     },
     /// CURVE, as the side whose key is known.
     CurveServer {
@@ -102,6 +104,8 @@ pub enum MechanismConfig {
         keys: Arc<[SecretKey]>,
         /// For keys and nonces of connections.
         random: Random,
+        /// Takes a client's offer of AES-256-GCM.
+        aes: bool,
     },
     /// A mechanism of the application's.
     Custom {
@@ -141,10 +145,12 @@ impl MechanismConfig {
                 Box::new(PlainClient::new(user.clone(), password.clone()))
             }
             MechanismConfig::PlainServer => Box::new(PlainServer::new()),
-            MechanismConfig::CurveClient { key, server, random } => {
-                Box::new(CurveClient::new(key.clone(), *server, random.clone()))
+            MechanismConfig::CurveClient { key, server, random, aes } => {
+                Box::new(CurveClient::new(key.clone(), *server, random.clone(), *aes))
             }
-            MechanismConfig::CurveServer { keys, random } => Box::new(CurveServer::new(keys.clone(), random.clone())),
+            MechanismConfig::CurveServer { keys, random, aes } => {
+                Box::new(CurveServer::new(keys.clone(), random.clone(), *aes))
+            }
             MechanismConfig::Custom { begin, .. } => begin(),
         }
     }

@@ -6,6 +6,7 @@
 use crate::frame::{self, FrameFlags};
 use crate::seal::{FrameNumber, SealJob, Sealed, Sealer};
 use bytes::Bytes;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Capacity of the gathering buffer that is kept while there is nothing to send.
@@ -53,6 +54,7 @@ pub(super) struct Sealing {
     overhead: usize,
     sealer: Arc<dyn Sealer>,
     next_number: u64,
+    last_number: u64,
     ahead: Option<Ahead>,
 }
 
@@ -64,8 +66,14 @@ struct Ahead {
 }
 
 impl Sealing {
-    pub(super) fn new(overhead: usize, first_number: u64, sealer: Arc<dyn Sealer>) -> Sealing {
-        Sealing { overhead, sealer, next_number: first_number, ahead: None }
+    pub(super) fn new(overhead: usize, numbers: RangeInclusive<u64>, sealer: Arc<dyn Sealer>) -> Sealing {
+        let (next_number, last_number) = numbers.into_inner();
+        Sealing { overhead, sealer, next_number, last_number, ahead: None }
+    }
+
+    /// Whether too few numbers are left for another frame, of whichever kind.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.last_number.saturating_sub(self.next_number) <= NUMBERS_BETWEEN
     }
 
     /// Whether a number is left for a frame before the one that is sealed elsewhere.

@@ -15,18 +15,19 @@ fn constant() -> Random {
     })
 }
 
-pub fn server() -> MechanismConfig {
-    MechanismConfig::CurveServer { keys: Arc::from([server_key()]), random: constant() }
+pub fn server(aes: bool) -> MechanismConfig {
+    MechanismConfig::CurveServer { keys: Arc::from([server_key()]), random: constant(), aes }
 }
 
-pub fn client() -> MechanismConfig {
-    MechanismConfig::CurveClient { key: client_key(), server: server_key().public_key(), random: constant() }
+pub fn client(aes: bool) -> MechanismConfig {
+    MechanismConfig::CurveClient { key: client_key(), server: server_key().public_key(), random: constant(), aes }
 }
 
 /// What a peer of `mechanism` sends in its handshake, and behind it: by turns a length and as many bytes, of which the first says how
 /// they are sent.
 pub fn conversation(mechanism: &MechanismConfig, socket_type: SocketType, data: &[u8]) -> Vec<u8> {
-    let theirs = if matches!(mechanism, MechanismConfig::CurveServer { .. }) { client() } else { server() };
+    // Agreed on, if this side has it.
+    let theirs = if matches!(mechanism, MechanismConfig::CurveServer { .. }) { client(true) } else { server(true) };
     let end = |mechanism: MechanismConfig, socket_type| End::new(Config { mechanism, ..config(socket_type) });
     let their_type = if socket_type == SocketType::Dealer { SocketType::Router } else { SocketType::Dealer };
     let (mut peer, mut this) = (end(theirs, their_type), end(mechanism.clone(), socket_type));

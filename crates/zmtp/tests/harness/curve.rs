@@ -32,7 +32,12 @@ pub fn client_key() -> SecretKey {
 
 /// A server whose keys of connections count from 0.
 pub fn server() -> MechanismConfig {
-    MechanismConfig::CurveServer { keys: Arc::from([server_key()]), random: counting(0) }
+    server_with(false)
+}
+
+/// The same, with or without the second cipher.
+pub fn server_with(aes: bool) -> MechanismConfig {
+    MechanismConfig::CurveServer { keys: Arc::from([server_key()]), random: counting(0), aes }
 }
 
 /// A client whose keys of connections count from 100.
@@ -41,5 +46,11 @@ pub fn client() -> MechanismConfig {
 }
 
 pub fn client_of(server: PublicKey) -> MechanismConfig {
-    MechanismConfig::CurveClient { key: client_key(), server, random: counting(100) }
+    MechanismConfig::CurveClient { key: client_key(), server, random: counting(100), aes: false }
+}
+
+/// The same, with or without the second cipher.
+pub fn client_with(aes: bool) -> MechanismConfig {
+    let server = server_key().public_key();
+    MechanismConfig::CurveClient { key: client_key(), server, random: counting(100), aes }
 }

@@ -41,7 +41,15 @@ impl Mechanism for Toy {
 
     fn frame_seal(&mut self) -> Option<FrameSeal> {
         let (sealer, opener) = (Arc::new(Direction(0)), Box::new(Direction(0)));
-        Some(FrameSeal { overhead: OVERHEAD, first_number: 0, sealer, opener })
+        Some(FrameSeal {
+            cipher: "XOR",
+            overhead: OVERHEAD,
+            first_number: 0,
+            last_number: u64::MAX,
+            opened_here_bytes_max: 128 * 1024,
+            sealer,
+            opener,
+        })
     }
 }
 

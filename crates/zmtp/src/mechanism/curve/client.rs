@@ -1,10 +1,10 @@
 //! The side that knows the server's key beforehand.
 
-use super::traffic::Direction;
+use super::traffic::Traffic;
 use super::{
-    COOKIE_BYTES, HELLO, HELLO_PADDING_BYTES, HELLO_ZEROS_BYTES, INITIATE, LONG_NONCE_BYTES, MESSAGE_CLIENT,
-    MESSAGE_SERVER, READY, VERSION, VOUCH, WELCOME, counted_nonce, data_of, new_key, open_box, put_box, random_bytes,
-    random_nonce, shared_key, take, take_key, take_number,
+    AES, CIPHER_PROPERTY, COOKIE_BYTES, HELLO, HELLO_PADDING_BYTES, HELLO_ZEROS_BYTES, INITIATE, LONG_NONCE_BYTES,
+    READY, VERSION, VOUCH, WELCOME, counted_nonce, data_of, encoded, new_key, open_box, put_box, random_bytes,
+    random_nonce, shared_key, take, take_key, take_number, with_aes,
 };
 use crate::command;
 use crate::crypto::{KEY_BYTES, SharedKey, TAG_BYTES};
@@ -14,7 +14,7 @@ use crate::mechanism::{Mechanism, Step, unexpected};
 use crate::metadata::Metadata;
 use crate::random::Random;
 use crate::seal::FrameSeal;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use std::fmt::{self, Debug, Formatter};
 
 /// Numbers of the client's commands; its messages have those above.
@@ -25,6 +25,8 @@ pub(crate) struct CurveClient {
     key: SecretKey,
     server: PublicKey,
     random: Random,
+    /// Offers AES-256-GCM.
+    aes: bool,
     awaits: Awaits,
 }
 
@@ -34,13 +36,20 @@ type Welcome = (PublicKey, [u8; COOKIE_BYTES]);
 enum Awaits {
     Nothing,
     Welcome { transient: SecretKey, hello: SharedKey },
-    Ready { traffic: SharedKey },
-    Traffic { traffic: SharedKey, ready_number: u64 },
+    Ready(Initiated),
+    Traffic { traffic: Traffic, ready_number: u64 },
+}
+
+/// The keys of a connection.
+struct Initiated {
+    shared: SharedKey,
+    client: PublicKey,
+    server: PublicKey,
 }
 
 impl CurveClient {
-    pub(crate) fn new(key: SecretKey, server: PublicKey, random: Random) -> CurveClient {
-        CurveClient { key, server, random, awaits: Awaits::Nothing }
+    pub(crate) fn new(key: SecretKey, server: PublicKey, random: Random, aes: bool) -> CurveClient {
+        CurveClient { key, server, random, aes, awaits: Awaits::Nothing }
     }
 
     fn on_welcome(&self, body: &Bytes, hello: &SharedKey) -> Result<Welcome, Error> {
@@ -66,7 +75,7 @@ impl CurveClient {
         metadata: &Metadata,
     ) -> Result<Bytes, Error> {
         let unfit = Error::MalformedCommand { command: "WELCOME", why: "its key is unfit" };
-        let traffic = shared_key(transient, &server).ok_or(unfit.clone())?;
+        let shared = shared_key(transient, &server).ok_or(unfit.clone())?;
         let vouch_key = shared_key(&self.key, &server).ok_or(unfit)?;
         let vouch_nonce: [u8; LONG_NONCE_BYTES] = random_bytes(&self.random)?;
         let mut text = self.key.public_key().as_bytes().to_vec();
@@ -74,17 +83,19 @@ impl CurveClient {
         let ours = transient.public_key();
         let vouched = [&ours.as_bytes()[..], self.server.as_bytes()];
         put_box(&mut text, &vouch_key, &random_nonce(VOUCH, &vouch_nonce), &vouched);
-        let mut properties = BytesMut::new();
-        metadata.encode(&mut properties);
+        let properties = if self.aes { encoded(&with_aes(metadata)) } else { encoded(metadata) };
         let mut body = b"\x08INITIATE".to_vec();
         body.extend_from_slice(&cookie);
         body.extend_from_slice(&INITIATE_NUMBER.to_be_bytes());
-        put_box(&mut body, &traffic, &counted_nonce(INITIATE, INITIATE_NUMBER), &[&text, &properties]);
-        self.awaits = Awaits::Ready { traffic };
+        put_box(&mut body, &shared, &counted_nonce(INITIATE, INITIATE_NUMBER), &[&text, &properties]);
+        self.awaits = Awaits::Ready(Initiated { shared, client: ours, server });
         Ok(command::framed(&body))
     }
 
-    fn on_ready(&self, body: &Bytes, traffic: &SharedKey) -> Result<(Metadata, u64), Error> {
+    /// The server's metadata, the number of its READY, and the cipher that it has chosen.
+    fn on_ready(&self, body: &Bytes, initiated: Initiated) -> Result<(Metadata, u64, Traffic), Error> {
+        let malformed = |why| Error::MalformedCommand { command: "READY", why };
+        let Initiated { shared, client, server } = initiated;
         let mut data = data_of(body, "READY").map_err(|error| match error {
             // A status without a sentence: the decision about our key.
             Error::RefusedByPeer { reason } if reason == "400" || reason.is_empty() => {
@@ -93,9 +104,14 @@ impl CurveClient {
             other => other,
         })?;
         let number = take_number(&mut data, "READY")?;
-        let properties = open_box(traffic, &counted_nonce(READY, number), data)
-            .ok_or(Error::MalformedCommand { command: "READY", why: "its box cannot be opened" })?;
-        Ok((Metadata::decode("READY", properties.into())?, number))
+        let properties = open_box(&shared, &counted_nonce(READY, number), data);
+        let metadata = Metadata::decode("READY", properties.ok_or(malformed("its box cannot be opened"))?.into())?;
+        let traffic = match metadata.find(CIPHER_PROPERTY) {
+            None => Traffic::new(shared),
+            Some(cipher) if self.aes && cipher == AES => Traffic::aes(&shared, &client, &server)?,
+            Some(_) => return Err(malformed("it has a cipher that wasn't offered")),
+        };
+        Ok((metadata, number, traffic))
     }
 }
 
@@ -130,8 +146,8 @@ impl Mechanism for CurveClient {
                 let welcome = self.on_welcome(&body, &hello)?;
                 self.initiate(&transient, welcome, metadata).map(Step::Send)
             }
-            Awaits::Ready { traffic } => {
-                let (metadata, ready_number) = self.on_ready(&body, &traffic)?;
+            Awaits::Ready(initiated) => {
+                let (metadata, ready_number, traffic) = self.on_ready(&body, initiated)?;
                 self.awaits = Awaits::Traffic { traffic, ready_number };
                 Ok(Step::Done { send: None, metadata })
             }
@@ -150,8 +166,6 @@ impl Mechanism for CurveClient {
         let Awaits::Traffic { traffic, ready_number } = std::mem::replace(&mut self.awaits, Awaits::Nothing) else {
             return None;
         };
-        let ours = Direction::new(traffic.clone(), MESSAGE_CLIENT, INITIATE_NUMBER);
-        let theirs = Direction::new(traffic, MESSAGE_SERVER, ready_number);
-        Some(ours.seal_with(theirs))
+        Some(traffic.seal_of_client(INITIATE_NUMBER, ready_number))
     }
 }

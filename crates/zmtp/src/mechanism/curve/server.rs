@@ -1,21 +1,21 @@
 //! The side whose key is known beforehand.
 
-use super::traffic::Direction;
+use super::traffic::Traffic;
 use super::{
-    COOKIE_BYTES, HELLO, HELLO_PADDING_BYTES, HELLO_ZEROS_BYTES, INITIATE, LONG_NONCE_BYTES, MESSAGE_CLIENT,
-    MESSAGE_SERVER, READY, VERSION, VOUCH, VOUCH_BYTES, WELCOME, counted_nonce, data_of, new_key, open_box, put_box,
-    random_bytes, random_nonce, shared_key, take, take_key, take_number,
+    AES, CIPHER_PROPERTY, COOKIE_BYTES, HELLO, HELLO_PADDING_BYTES, HELLO_ZEROS_BYTES, INITIATE, LONG_NONCE_BYTES,
+    READY, VERSION, VOUCH, VOUCH_BYTES, WELCOME, counted_nonce, data_of, encoded, new_key, open_box, put_box,
+    random_bytes, random_nonce, shared_key, take, take_key, take_number, with_aes,
 };
 use crate::command;
 use crate::credentials::Credentials;
-use crate::crypto::{SharedKey, TAG_BYTES};
+use crate::crypto::TAG_BYTES;
 use crate::error::Error;
 use crate::keys::{PublicKey, SecretKey};
 use crate::mechanism::{Mechanism, Step, unexpected};
 use crate::metadata::Metadata;
 use crate::random::Random;
 use crate::seal::FrameSeal;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
@@ -26,14 +26,16 @@ const READY_NUMBER: u64 = 1;
 pub(crate) struct CurveServer {
     keys: Arc<[SecretKey]>,
     random: Random,
+    /// Takes an offer of AES-256-GCM.
+    aes: bool,
     awaits: Awaits,
 }
 
 enum Awaits {
     Hello,
     Initiate(Box<Welcomed>),
-    Verdict { traffic: SharedKey, initiate_number: u64, ready: Bytes, metadata: Metadata },
-    Traffic { traffic: SharedKey, initiate_number: u64 },
+    Verdict { traffic: Traffic, initiate_number: u64, ready: Bytes, metadata: Metadata },
+    Traffic { traffic: Traffic, initiate_number: u64 },
     Nothing,
 }
 
@@ -45,13 +47,14 @@ struct Welcomed {
     client: PublicKey,
     /// Our key of this connection.
     transient: SecretKey,
+    transient_public: PublicKey,
     cookie: [u8; COOKIE_BYTES],
     hello_number: u64,
 }
 
 impl CurveServer {
-    pub(crate) fn new(keys: Arc<[SecretKey]>, random: Random) -> CurveServer {
-        CurveServer { keys, random, awaits: Awaits::Hello }
+    pub(crate) fn new(keys: Arc<[SecretKey]>, random: Random, aes: bool) -> CurveServer {
+        CurveServer { keys, random, aes, awaits: Awaits::Hello }
     }
 
     fn on_hello(&mut self, body: &Bytes) -> Result<Step, Error> {
@@ -76,14 +79,16 @@ impl CurveServer {
             return Err(malformed("its box has something else than zeros"));
         }
         let transient = new_key(&self.random)?;
+        let transient_public = transient.public_key();
         let nonce: [u8; LONG_NONCE_BYTES] = random_bytes(&self.random)?;
         // RFC 26 puts our key of this connection into the cookie, so that nothing must be kept. Over TCP something is kept
         // anyway, so random bytes will do.
         let cookie: [u8; COOKIE_BYTES] = random_bytes(&self.random)?;
         let mut welcome = b"\x07WELCOME".to_vec();
         welcome.extend_from_slice(&nonce);
-        put_box(&mut welcome, &hello, &random_nonce(WELCOME, &nonce), &[transient.public_key().as_bytes(), &cookie]);
-        self.awaits = Awaits::Initiate(Box::new(Welcomed { ours, client, transient, cookie, hello_number }));
+        put_box(&mut welcome, &hello, &random_nonce(WELCOME, &nonce), &[transient_public.as_bytes(), &cookie]);
+        let welcomed = Welcomed { ours, client, transient, transient_public, cookie, hello_number };
+        self.awaits = Awaits::Initiate(Box::new(welcomed));
         Ok(Step::Send(command::framed(&welcome)))
     }
 
@@ -100,8 +105,8 @@ impl CurveServer {
             return Err(malformed("its number isn't above HELLO's"));
         }
         let unopened = malformed("its box cannot be opened");
-        let traffic = shared_key(&welcomed.transient, &welcomed.client).ok_or(malformed("its key is unfit"))?;
-        let text = open_box(&traffic, &counted_nonce(INITIATE, initiate_number), data).ok_or(unopened)?;
+        let shared = shared_key(&welcomed.transient, &welcomed.client).ok_or(malformed("its key is unfit"))?;
+        let text = open_box(&shared, &counted_nonce(INITIATE, initiate_number), data).ok_or(unopened)?;
         let mut text = &text[..];
         let client = take_key(&mut text, COMMAND)?;
         let vouch_nonce: [u8; LONG_NONCE_BYTES] = take(&mut text, COMMAND)?;
@@ -115,11 +120,15 @@ impl CurveServer {
             return Err(malformed("its vouch is for another connection or server"));
         }
         let theirs = Metadata::decode(COMMAND, Bytes::copy_from_slice(text))?;
-        let mut properties = BytesMut::new();
-        metadata.encode(&mut properties);
+        let aes = self.aes && theirs.find(CIPHER_PROPERTY).is_some_and(|cipher| cipher == AES);
+        let properties = if aes { encoded(&with_aes(metadata)) } else { encoded(metadata) };
         let mut ready = b"\x05READY".to_vec();
         ready.extend_from_slice(&READY_NUMBER.to_be_bytes());
-        put_box(&mut ready, &traffic, &counted_nonce(READY, READY_NUMBER), &[&properties]);
+        put_box(&mut ready, &shared, &counted_nonce(READY, READY_NUMBER), &[&properties]);
+        let traffic = match aes {
+            true => Traffic::aes(&shared, &welcomed.client, &welcomed.transient_public)?,
+            false => Traffic::new(shared),
+        };
         self.awaits = Awaits::Verdict { traffic, initiate_number, ready: command::framed(&ready), metadata: theirs };
         Ok(Step::Authenticate(Credentials::Curve { key: client }))
     }
@@ -170,8 +179,6 @@ impl Mechanism for CurveServer {
         let Awaits::Traffic { traffic, initiate_number } = std::mem::replace(&mut self.awaits, Awaits::Nothing) else {
             return None;
         };
-        let ours = Direction::new(traffic.clone(), MESSAGE_SERVER, READY_NUMBER);
-        let theirs = Direction::new(traffic, MESSAGE_CLIENT, initiate_number);
-        Some(ours.seal_with(theirs))
+        Some(traffic.seal_of_server(READY_NUMBER, initiate_number))
     }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::credentials::Credentials;
 use crate::frame::{FrameFlags, Header};
+use crate::limits::AES_NUMBERS_MAX;
 use crate::mechanism::{Mechanism, Step};
 use crate::metadata::Metadata;
 use crate::seal::{FrameNumber, FrameSeal};
@@ -106,7 +107,7 @@ impl Hand {
 fn welcomed() -> (CurveServer, Hand, Bytes) {
     let ours = key();
     let hand = Hand { key: key(), transient: key(), server: ours.public_key() };
-    let mut server = CurveServer::new(Arc::from([ours]), random());
+    let mut server = CurveServer::new(Arc::from([ours]), random(), false);
     let welcome = sent(server.command(hand.hello(5).into(), &metadata()));
     (server, hand, welcome)
 }
@@ -165,14 +166,14 @@ fn handshake_numbers_rise_and_commands_come_once() {
 #[test]
 fn points_of_low_order_get_nowhere() {
     let ours = key();
-    let mut server = CurveServer::new(Arc::from([ours.clone()]), random());
+    let mut server = CurveServer::new(Arc::from([ours.clone()]), random(), false);
     let hand = Hand { key: key(), transient: key(), server: ours.public_key() };
     let mut hello = hand.hello(1);
     hello[80..112].fill(0);
     let refused = server.command(hello.into(), &metadata());
     assert!(matches!(refused, Ok(Step::Refuse(Error::HelloForAnotherKey))), "{refused:?}");
 
-    let mut client = CurveClient::new(key(), PublicKey::from([0; 32]), random());
+    let mut client = CurveClient::new(key(), PublicKey::from([0; 32]), random(), false);
     assert!(matches!(client.start(&metadata()), Err(Error::UnfitKey { .. })));
 
     // The long-term key of a client, with which anybody could make the vouch.
@@ -183,7 +184,7 @@ fn points_of_low_order_get_nowhere() {
 
     // The key of the connection, of a server that gives its own away.
     let ours = key();
-    let mut client = CurveClient::new(key(), ours.public_key(), random());
+    let mut client = CurveClient::new(key(), ours.public_key(), random(), false);
     let hello = body(&client.start(&metadata()).unwrap().unwrap());
     let theirs = take_key(&mut &hello[80..], "").unwrap();
     let mut welcome = b"\x07WELCOME".to_vec();
@@ -198,7 +199,7 @@ fn commands_of_wrong_lengths_are_refused() {
     for cut in [5, 6, 8, 100, 199] {
         let ours = key();
         let hand = Hand { key: key(), transient: key(), server: ours.public_key() };
-        let server = || CurveServer::new(Arc::from([ours.clone()]), random());
+        let server = || CurveServer::new(Arc::from([ours.clone()]), random(), false);
         let hello = Bytes::from(hand.hello(1));
         assert!(server().command(hello.slice(..cut), &metadata()).is_err(), "{cut}");
         let mut server = server();
@@ -212,18 +213,88 @@ fn commands_of_wrong_lengths_are_refused() {
     }
 }
 
-/// Both directions of one connection.
-fn traffic() -> (FrameSeal, FrameSeal) {
+/// Both directions of one connection, between a client and a server that have the second cipher or not.
+fn traffic(client_has_aes: bool, server_has_aes: bool) -> (FrameSeal, FrameSeal) {
+    traffic_with(client_has_aes, server_has_aes, &metadata()).unwrap()
+}
+
+/// The same, with metadata of the server's.
+fn traffic_with(
+    client_has_aes: bool,
+    server_has_aes: bool,
+    of_server: &Metadata,
+) -> Result<(FrameSeal, FrameSeal), Error> {
     let ours = key();
-    let mut client = CurveClient::new(key(), ours.public_key(), random());
-    let mut server = CurveServer::new(Arc::from([ours]), random());
+    let mut client = CurveClient::new(key(), ours.public_key(), random(), client_has_aes);
+    let mut server = CurveServer::new(Arc::from([ours]), random(), server_has_aes);
     let hello = body(&client.start(&metadata()).unwrap().unwrap());
-    let welcome = sent(server.command(hello, &metadata()));
+    let welcome = sent(server.command(hello, of_server));
     let initiate = sent(client.command(welcome, &metadata()));
-    assert!(matches!(server.command(initiate, &metadata()), Ok(Step::Authenticate(_))));
+    assert!(matches!(server.command(initiate, of_server), Ok(Step::Authenticate(_))));
     let Step::Done { send: Some(ready), .. } = server.accept() else { panic!("no READY") };
-    assert!(matches!(client.command(body(&ready), &metadata()), Ok(Step::Done { send: None, .. })));
-    (client.frame_seal().unwrap(), server.frame_seal().unwrap())
+    assert!(matches!(client.command(body(&ready), &metadata())?, Step::Done { send: None, .. }));
+    Ok((client.frame_seal().unwrap(), server.frame_seal().unwrap()))
+}
+
+#[test]
+fn the_second_cipher_needs_both_sides() {
+    for (client_has_aes, server_has_aes) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (mut client, mut server) = traffic(client_has_aes, server_has_aes);
+        let expected = if client_has_aes && server_has_aes { "AES-256-GCM" } else { "XSalsa20-Poly1305" };
+        assert_eq!((client.cipher, server.cipher), (expected, expected));
+        let there = seal(&client, FrameFlags::default(), &[b"there"]).remove(0);
+        let back = seal(&server, FrameFlags::default(), &[b"back"]).remove(0);
+        assert_eq!(server.opener.open(there).unwrap().1, "there");
+        assert_eq!(client.opener.open(back).unwrap().1, "back");
+    }
+}
+
+#[test]
+fn a_cipher_that_was_not_offered_ends_the_handshake() {
+    for (client_has_aes, cipher) in [(false, "AES-256-GCM"), (true, "AES-128-GCM"), (true, "")] {
+        let chosen = metadata().with(CIPHER_PROPERTY, cipher);
+        let refused = traffic_with(client_has_aes, false, &chosen).map(|_| ());
+        let why = "it has a cipher that wasn't offered";
+        assert_eq!(refused, Err(Error::MalformedCommand { command: "READY", why }));
+    }
+}
+
+#[test]
+fn a_peer_that_agreed_on_a_cipher_and_uses_another_is_not_understood() {
+    // The server says that it takes the offer, and goes on with CURVE's cipher.
+    let (mut client, mut server) = traffic_with(true, false, &with_aes(&metadata())).unwrap();
+    assert_eq!((client.cipher, server.cipher), ("AES-256-GCM", "XSalsa20-Poly1305"));
+    let there = seal(&client, FrameFlags::default(), &[b"there"]).remove(0);
+    let back = seal(&server, FrameFlags::default(), &[b"back"]).remove(0);
+    assert_eq!(server.opener.open(there), Err(Error::SealBroken));
+    assert_eq!(client.opener.open(back), Err(Error::SealBroken));
+}
+
+#[test]
+fn numbers_of_the_second_cipher_end() {
+    let (client, mut server) = traffic(true, true);
+    assert_eq!(client.last_number, AES_NUMBERS_MAX);
+    let mut open = |number| {
+        let mut frame = BytesMut::zeroed(client.overhead);
+        client.sealer.seal(FrameNumber::new(number), FrameFlags::default(), &mut frame);
+        server.opener.open(frame).map(|_| ())
+    };
+    assert_eq!(open(AES_NUMBERS_MAX + 1), Err(Error::SealBroken));
+    assert_eq!(open(AES_NUMBERS_MAX), Ok(()));
+}
+
+#[test]
+fn every_changed_bit_of_a_message_is_noticed() {
+    for aes in [false, true] {
+        let (client, mut server) = traffic(aes, aes);
+        let sealed = seal(&client, FrameFlags::default(), &[b"some text"]).remove(0);
+        for bit in 0..sealed.len() * 8 {
+            let mut changed = sealed.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(server.opener.open(changed).is_err(), "bit {bit}");
+        }
+        assert_eq!(server.opener.open(sealed).unwrap().1, "some text");
+    }
 }
 
 /// Frames of one side, in their order.
@@ -239,14 +310,19 @@ fn seal(side: &FrameSeal, flags: FrameFlags, texts: &[&[u8]]) -> Vec<BytesMut> {
 
 #[test]
 fn numbers_of_messages_rise_strictly_and_only_after_a_box_opened() {
-    let (client, mut server) = traffic();
+    for aes in [false, true] {
+        numbers_rise(traffic(aes, aes));
+    }
+}
+
+fn numbers_rise((client, mut server): (FrameSeal, FrameSeal)) {
     let messages = seal(&client, FrameFlags::default(), &[b"one", b"two", b"three", b"four"]);
     // The client's HELLO and INITIATE were 1 and 2.
     assert_eq!(messages[0][8..16], 3_u64.to_be_bytes());
     let mut open = |message: &BytesMut| server.opener.open(message.clone()).map(|(_, text)| text);
     // One with a number far ahead that can't be opened changes nothing.
     let mut forged = messages[0].clone();
-    forged[8..16].copy_from_slice(&u64::MAX.to_be_bytes());
+    forged[8..16].copy_from_slice(&(1_u64 << 39).to_be_bytes());
     assert_eq!(open(&forged), Err(Error::SealBroken));
     assert_eq!(open(&messages[1]).unwrap(), "two");
     for old in [&messages[0], &messages[1]] {
@@ -262,14 +338,16 @@ fn numbers_of_messages_rise_strictly_and_only_after_a_box_opened() {
 
 #[test]
 fn a_message_is_no_echo() {
-    let (mut client, _) = traffic();
-    let sent = seal(&client, FrameFlags::default(), &[b"text"]).remove(0);
-    assert_eq!(client.opener.open(sent), Err(Error::SealBroken));
+    for aes in [false, true] {
+        let (mut client, _) = traffic(aes, aes);
+        let sent = seal(&client, FrameFlags::default(), &[b"text"]).remove(0);
+        assert_eq!(client.opener.open(sent), Err(Error::SealBroken));
+    }
 }
 
 #[test]
 fn short_and_strange_frames_are_not_sealed() {
-    let (client, mut server) = traffic();
+    let (client, mut server) = traffic(true, true);
     let both = FrameFlags { more: true, command: true };
     let sealed = seal(&client, both, &[b""]).remove(0);
     for cut in 0..sealed.len() {
