@@ -54,6 +54,9 @@ struct Options {
     /// Small files and two runs: to see that everything works, not to measure
     #[arg(long)]
     quick: bool,
+    /// Only variants whose name contains TEXT, to see one without its peers; wants --out
+    #[arg(long, value_name = "TEXT", requires = "out")]
+    only: Option<String>,
     /// Where results, report and plots go. By default the results of a full run go to bench/results and the report to docs, and
     /// those of a quick run to bench/results/quick
     #[arg(long, value_name = "DIR")]
@@ -76,6 +79,7 @@ pub struct Bench {
     rounds: usize,
     size: u64,
     quick: bool,
+    only: Option<String>,
 }
 
 impl Bench {
@@ -126,6 +130,7 @@ fn measure(options: &Options, results: &std::path::Path) -> Result<()> {
         rounds: options.runs.unwrap_or(if options.quick { QUICK_ROUNDS } else { ROUNDS }),
         size: options.size.unwrap_or(if options.quick { QUICK_SIZE } else { SIZE }),
         quick: options.quick,
+        only: options.only.clone(),
     };
     std::fs::create_dir_all(results)?;
     let chosen = if options.tables.is_empty() { TableId::ALL.to_vec() } else { options.tables.clone() };

@@ -205,7 +205,7 @@ struct Plan<'a> {
 /// Measures a table.
 pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
     let (date, load, begin) = (machine::now(), machine::load(), Instant::now());
-    let plan = match id {
+    let mut plan = match id {
         TableId::Models => models::plan(bench)?,
         TableId::ToFile => to_file::plan(bench)?,
         TableId::Encrypted => encrypted::plan(bench)?,
@@ -225,6 +225,9 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::Journal => journal::plan(bench),
         TableId::Failover => failover::plan(bench),
     };
+    if let Some(part) = &bench.only {
+        plan.variants.retain(|variant| variant.name.contains(part));
+    }
     let rows = series::measure(plan.variants, bench.rounds, seed);
     Ok(Table {
         id: id.name().to_owned(),
