@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::brokers::Broker;
+use crate::operator::Look;
 use crate::process::{Life, Ready, ServerSpec};
 use crate::programs::Programs;
 
@@ -47,6 +48,8 @@ pub struct Setup {
     pub services: u64,
     /// What a worker takes for a request.
     pub work_ms: u64,
+    /// What an operator looks at meanwhile, of our broker.
+    pub look: Option<Look>,
 }
 
 impl Setup {
@@ -60,6 +63,7 @@ impl Setup {
             clients: 1,
             services: 1,
             work_ms: 0,
+            look: None,
         }
     }
 
@@ -86,6 +90,12 @@ impl Setup {
 
     pub const fn services(mut self, services: u64) -> Self {
         self.services = services;
+        self
+    }
+
+    /// An operator looks meanwhile.
+    pub const fn look(mut self, look: Option<Look>) -> Self {
+        self.look = look;
         self
     }
 

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use crate::Bench;
 use crate::ends::{Ends, Load, Ports, Setup};
 use crate::folder::warm_memory;
+use crate::operator::{Operator, socket_in};
 use crate::process::{Running, Server, show};
 use crate::series::{Kind, Sample, Variant};
 use crate::servers::free_port;
@@ -70,7 +71,12 @@ pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
     let (programs, logs) = (&bench.programs, bench.folder.path());
     let back = free_port()?;
     let mut broker = match setup.broker.spec(programs, logs, back)? {
-        Some(spec) => Some(Server::start(spec, logs)?),
+        Some(mut spec) => {
+            if setup.look.is_some() {
+                spec.command.arg("--admin-socket").arg(socket_in(logs));
+            }
+            Some(Server::start(spec, logs)?)
+        }
         None => None,
     };
     let ports = Ports { front: broker.as_ref().map_or(0, |broker| broker.port), back };
@@ -93,6 +99,7 @@ pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
     for server in [&mut broker, &mut workers].into_iter().flatten() {
         server.start_counting();
     }
+    let operator = setup.look.map(|look| Operator::start(&socket_in(logs), look));
     let finished = begin().and_then(|client| client.finish(LIMIT)).with_context(|| {
         let logs = [&broker, &workers].into_iter().flatten().map(last_line).collect::<Vec<_>>();
         format!("the logs of the others: {}", logs.join("; ").trim())
@@ -100,6 +107,7 @@ pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
     for server in [&mut broker, &mut workers].into_iter().flatten() {
         server.stop_counting();
     }
+    let looks = operator.map(Operator::stop).transpose()?;
     // The workers first: without a broker they would try to find it again, or give up.
     let workers = workers.map(Server::stop).transpose()?;
     let broker = broker.map(Server::stop).transpose()?;
@@ -114,6 +122,7 @@ pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
         p50_us: Some(report.p50_us),
         p99_us: Some(report.p99_us),
         resent: Some(report.resent),
+        looks,
         ..Sample::default()
     })
 }

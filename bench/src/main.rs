@@ -9,6 +9,7 @@ mod exchange;
 mod folder;
 mod keys;
 mod machine;
+mod operator;
 mod plot;
 mod process;
 mod programs;

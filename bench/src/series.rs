@@ -44,6 +44,12 @@ pub struct Sample {
     /// Requests that were sent anew.
     #[serde(default)]
     pub resent: Option<u64>,
+    /// Replies to an operator who looked meanwhile.
+    #[serde(default)]
+    pub looks: Option<u64>,
+    /// Rounds of the server's event loop that took over 2 ms.
+    #[serde(default)]
+    pub slow_rounds: Option<u64>,
 }
 
 impl Sample {
@@ -168,7 +174,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
 
 impl Row {
     /// A figure of every run that succeeded.
-    fn each(&self, figure: impl Fn(&Sample) -> Option<f64>) -> Vec<f64> {
+    pub fn each(&self, figure: impl Fn(&Sample) -> Option<f64>) -> Vec<f64> {
         self.samples.iter().flatten().filter_map(figure).collect()
     }
 
@@ -236,6 +242,11 @@ impl Row {
     /// Bytes that crossed loopback, both ways.
     pub fn wire_bytes(&self) -> Option<f64> {
         self.median_of(|sample| sample.wire_bytes.map(|bytes| bytes as f64))
+    }
+
+    /// Rounds of the server's event loop that took over 2 ms.
+    pub fn slow_rounds(&self) -> Option<f64> {
+        self.median_of(|sample| sample.slow_rounds.map(|count| count as f64))
     }
 
     pub fn failures(&self) -> usize {

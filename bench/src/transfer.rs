@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::Bench;
 use crate::folder::{compare, remove, warm_file_memory, warm_memory};
+use crate::operator::{Look, Operator};
 use crate::process::{Server, ServerSpec, run, show};
 use crate::series::Sample;
 
@@ -26,6 +27,8 @@ pub struct Transfer<'a> {
     bytes: u64,
     to: Option<Destination>,
     rehearsal: Option<ReceiverMaker<'a>>,
+    /// The server's socket, and what an operator looks at meanwhile.
+    look: Option<(PathBuf, Look)>,
 }
 
 struct Destination {
@@ -52,12 +55,22 @@ impl<'a> Transfer<'a> {
         server: impl Fn() -> Result<ServerSpec> + 'a,
         receiver: impl Fn(u16) -> Result<Command> + 'a,
     ) -> Self {
-        Self { bench, server: Some(Box::new(server)), receiver: Box::new(receiver), bytes, to: None, rehearsal: None }
+        Self { server: Some(Box::new(server)), ..Self::alone(bench, bytes, Box::new(receiver)) }
     }
 
     /// A program that needs no server.
     pub fn local(bench: &'a Bench, bytes: u64, program: impl Fn() -> Result<Command> + 'a) -> Self {
-        Self { bench, server: None, receiver: Box::new(move |_| program()), bytes, to: None, rehearsal: None }
+        Self::alone(bench, bytes, Box::new(move |_| program()))
+    }
+
+    fn alone(bench: &'a Bench, bytes: u64, receiver: ReceiverMaker<'a>) -> Self {
+        Self { bench, server: None, receiver, bytes, to: None, rehearsal: None, look: None }
+    }
+
+    /// An operator looks at the server meanwhile, which listens for it on this socket.
+    pub fn watched(mut self, socket: PathBuf, look: Look) -> Self {
+        self.look = Some((socket, look));
+        self
     }
 
     /// The receiver writes there what must be equal to the source.
@@ -117,9 +130,11 @@ impl<'a> Transfer<'a> {
             warm_memory(bytes)?;
             warm_file_memory(self.bench.folder.path(), bytes)?;
         }
+        let operator = self.look.as_ref().map(|(socket, look)| Operator::start(socket, *look));
         let finished = run((self.receiver)(port)?, logs).with_context(|| {
             server.as_ref().map_or_else(String::new, |server| format!("the server's log: {}", server.log_tail()))
         })?;
+        let looks = operator.map(Operator::stop).transpose()?;
         let usage = server.map(Server::stop).transpose()?;
         check_bytes(&finished.stdout, self.bytes)?;
         if let Some(to) = &self.to {
@@ -134,6 +149,7 @@ impl<'a> Transfer<'a> {
             server_cpu_seconds: usage.map(|usage| usage.cpu_seconds),
             receiver_cpu_seconds: Some(finished.cpu_seconds),
             server_peak_bytes: usage.and_then(|usage| usage.peak_bytes),
+            looks,
             ..Sample::default()
         })
     }

@@ -171,6 +171,7 @@ fn section(text: &mut String, number: usize, table: &Table, previous: Option<&st
         Layout::Full => full(text, table),
         Layout::Rates => rates::rates(text, table),
         Layout::Pauses => rates::pauses(text, table),
+        Layout::Costs => rates::costs(text, table),
         Layout::Grid { groups, figures, log_y } => grid(text, table, groups, figures, *log_y),
     };
     if TableId::ON_EACH_MACHINE.iter().any(|id| id.name() == table.id) {

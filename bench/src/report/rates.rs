@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Plot, groups, plot_name, tone};
 use crate::plot::{self, Bar, Measure};
-use crate::series::{Kind, Row};
+use crate::series::{Kind, Row, Sample, median};
 use crate::tables::Table;
 
 /// A line for each row; a table and a plot for each group where there are several.
@@ -88,6 +88,52 @@ pub fn pauses(text: &mut String, table: &Table) -> Vec<Plot> {
     let title = table.content.title.clone();
     let svg = plot::bars(&title, "milliseconds", Measure::Pause, bars);
     vec![(table.id.clone(), title, svg)]
+}
+
+/// A table for each group: requests or megabytes a second, or the longest pause.
+pub fn costs(text: &mut String, table: &Table) -> Vec<Plot> {
+    for group in groups(table) {
+        let rows = || table.rows.iter().filter(|row| row.group == group && row.not_run.is_none());
+        let first = rows().find_map(|row| row.samples.iter().flatten().next());
+        type Value = fn(&Sample) -> f64;
+        let (unit, value): (&str, Value) = match first {
+            Some(sample) if sample.requests > 0 => ("requests/s", |sample| sample.requests as f64 / sample.seconds),
+            Some(sample) if sample.bytes > 0 => ("MB/s", |sample| sample.bytes as f64 / sample.seconds / 1e6),
+            _ => ("longest pause, us", |sample| sample.seconds * 1e6),
+        };
+        let _ = write!(
+            text,
+            "**{group}**\n\n| | {unit} | range | times faster | p50 us | p99 us | CPU s of the server | slow rounds | replies to the operator |\n\
+             |---|---|---|---|---|---|---|---|---|\n"
+        );
+        let peer = rows().find(|row| row.name == table.content.peer);
+        for row in rows() {
+            let mut values = row.each(|sample| Some(value(sample)));
+            values.sort_by(f64::total_cmp);
+            let (Some(least), Some(most), Some(middle)) = (values.first(), values.last(), median(values.clone()))
+            else {
+                continue;
+            };
+            let bold = if row.kind == Kind::Ours { "**" } else { "" };
+            let times =
+                peer.and_then(|peer| row.times_faster(peer)).map_or(String::new(), |times| format!("{times:.3}"));
+            let shown = |figure: fn(&Sample) -> Option<f64>| row.median_of(figure).map_or(String::new(), microseconds);
+            let _ = writeln!(
+                text,
+                "| {bold}{}{bold} | {} | {} | {times} | {} | {} | {} | {} | {} |",
+                row.name,
+                rate(middle),
+                range((*least, *most)),
+                shown(|sample| sample.p50_us),
+                shown(|sample| sample.p99_us),
+                shown(|sample| sample.server_cpu_seconds),
+                shown(|sample| Some(sample.slow_rounds? as f64)),
+                row.median_of(|sample| Some(sample.looks? as f64)).map_or(String::new(), rate),
+            );
+        }
+        text.push('\n');
+    }
+    Vec::new()
 }
 
 /// A rate with three digits that count, and its thousands apart.

@@ -1,5 +1,6 @@
 //! The tables of the report, a module each.
 
+mod admin;
 mod clients;
 mod encrypted;
 mod failover;
@@ -67,10 +68,12 @@ pub enum TableId {
     Journal,
     /// What a client notices when its broker is killed
     Failover,
+    /// What it costs a server that somebody looks at it
+    Admin,
 }
 
 impl TableId {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Models,
         Self::ToFile,
         Self::Encrypted,
@@ -89,6 +92,7 @@ impl TableId {
         Self::Pool,
         Self::Journal,
         Self::Failover,
+        Self::Admin,
     ];
 
     /// Tables of which the report has the figures of several machines: how they compare depends on the processor.
@@ -115,6 +119,7 @@ impl TableId {
             Self::Pool => "pool",
             Self::Journal => "journal",
             Self::Failover => "failover",
+            Self::Admin => "admin",
         }
     }
 }
@@ -128,6 +133,8 @@ pub enum Layout {
     Rates,
     /// A line for each row: how long nothing was answered.
     Pauses,
+    /// A table for each group, with the figure that the group is about.
+    Costs,
     /// The groups side by side, a block for each figure; the text heads the groups.
     Grid { groups: String, figures: Vec<Figure>, log_y: bool },
 }
@@ -224,6 +231,7 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::Pool => pool::plan(bench),
         TableId::Journal => journal::plan(bench),
         TableId::Failover => failover::plan(bench),
+        TableId::Admin => admin::plan(bench)?,
     };
     if let Some(part) = &bench.only {
         plan.variants.retain(|variant| variant.name.contains(part));
