@@ -14,7 +14,7 @@ pub mod store;
 mod transport;
 
 pub use access::asked_of_rules;
-pub use stats::{Activity, LISTED_MAX, PeerStats, Stats, WorkerStats, queue_json, spool_json, worker_json};
+pub use stats::{Activity, LISTED_MAX, PeerStats, Stats, WorkerStats, queue_json, seconds, spool_json, worker_json};
 pub use transport::Transport;
 
 /// Used by the options of brokers.

@@ -1,9 +1,10 @@
 //! Statistics of a broker, and their rendering in JSON.
 
-use crate::core::{Counters, Kind, ServiceInfo, WorkerInfo};
+use crate::core::{Counters, Kind, Millis, ServiceInfo, WorkerInfo};
 use crate::store::SpoolUsage;
 use bytes::Bytes;
 use serde_json::{Value, json};
+use towpath_journal::JournalFigures;
 use towpath_sockets::{Address, GonePeer, HubStats, Page, PeerId, PeerInfo};
 
 /// A broker at one moment, with a page of a list.
@@ -32,6 +33,16 @@ pub struct Stats {
     pub has_storage_failed: bool,
     /// Names of services that an operator has paused.
     pub paused: Vec<Bytes>,
+    /// It is being drained.
+    pub is_draining: bool,
+    /// Requests without an outcome, not counting dead letters.
+    pub left: usize,
+    /// Dead letters.
+    pub dead_letters: usize,
+    /// The moment, in the core's time.
+    pub now: Millis,
+    /// Figures of the journal, if there is one, and why it can't be written at the moment.
+    pub journal: Option<(JournalFigures, Option<String>)>,
     /// Connections: [`Wanted::Peers`](towpath_sockets::Wanted::Peers).
     pub peers: Page<PeerStats>,
     /// Connections that have ended: [`Wanted::Gone`](towpath_sockets::Wanted::Gone).
@@ -82,7 +93,7 @@ pub struct WorkerStats {
 }
 
 /// A service and its queue, as `mmi.queue` tells it.
-pub fn queue_json(service: &ServiceInfo) -> Value {
+pub fn queue_json(service: &ServiceInfo, now: Millis) -> Value {
     json!({
         "service": String::from_utf8_lossy(&service.name),
         "waiting": service.waiting,
@@ -91,6 +102,7 @@ pub fn queue_json(service: &ServiceInfo) -> Value {
         "unconfirmed": service.live,
         "workers": service.workers,
         "paused": service.is_paused,
+        "oldest_seconds": service.oldest_since.map(|since| seconds(since, now)),
     })
 }
 
@@ -103,6 +115,11 @@ pub fn worker_json(WorkerStats { worker, address, .. }: &WorkerStats) -> Value {
         "held": worker.held,
         "numbered": worker.kind == Kind::Numbered,
     })
+}
+
+/// Seconds from one moment to another.
+pub fn seconds(since: Millis, now: Millis) -> f64 {
+    now.saturating_sub(since) as f64 / 1000.0
 }
 
 /// The spool, as `mmi.spool` tells it.

@@ -38,8 +38,9 @@ use queue::{Batch, PendingBody, Shared};
 use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use storage::{DirStorage, Storage, StorageFile};
 use towpath_requests::limits::{JOURNAL_PENDING_BYTES_MAX, JOURNAL_RECORD_BYTES_MAX};
 
@@ -211,13 +212,14 @@ impl Journal {
 
     /// Bytes queued for the disk.
     pub fn pending_bytes(&self) -> usize {
-        let queue = self.shared.queue();
-        queue.in_flight + queue.batch.records_bytes()
+        self.shared.pending().0
     }
 
     /// Figures for an operator.
     pub fn figures(&self) -> JournalFigures {
         let shared = &self.shared;
+        let (pending_bytes, writing) = shared.pending();
+        let time = |micros: &AtomicU64| Duration::from_micros(micros.load(Ordering::Relaxed));
         JournalFigures {
             segments: shared.segments.load(Ordering::Relaxed),
             log_bytes: shared.log_bytes.load(Ordering::Relaxed),
@@ -225,6 +227,12 @@ impl Journal {
             requests: shared.requests.load(Ordering::Relaxed),
             commits: shared.commits.load(Ordering::Relaxed),
             written_bytes: shared.written_bytes.load(Ordering::Relaxed),
+            pending_bytes: pending_bytes as u64,
+            writing,
+            sync_sum: time(&shared.sync_sum),
+            sync_last: time(&shared.sync_last),
+            sync_max: time(&shared.sync_max),
+            errors: shared.errors.load(Ordering::Relaxed),
         }
     }
 

@@ -60,6 +60,8 @@ pub(super) struct Queue {
     pub(super) batch: Batch,
     /// Bytes of the batch that is being written.
     pub(super) in_flight: usize,
+    /// When that began.
+    since: Option<Instant>,
     /// Position of the next record.
     pub(super) next: u64,
     /// The disk was found full: these requests aren't written. Nothing is appended before the owner has read this, since it
@@ -86,6 +88,11 @@ pub(super) struct Shared {
     pub(super) requests: AtomicU64,
     pub(super) commits: AtomicU64,
     pub(super) written_bytes: AtomicU64,
+    /// In microseconds.
+    pub(super) sync_sum: AtomicU64,
+    pub(super) sync_last: AtomicU64,
+    pub(super) sync_max: AtomicU64,
+    pub(super) errors: AtomicU64,
 }
 
 impl Shared {
@@ -130,17 +137,31 @@ impl Shared {
         let mut batch = std::mem::replace(&mut queue.batch, empty);
         batch.upto = queue.next;
         queue.in_flight = batch.records_bytes();
+        queue.since = (!batch.is_empty()).then(Instant::now);
         Some(batch)
     }
 
     /// Publishes that all records below `upto` are durable.
     pub(super) fn publish(&self, upto: u64) {
-        self.queue().in_flight = 0;
+        let mut queue = self.queue();
+        queue.in_flight = 0;
+        let took = queue.since.take().map_or(0, |since| since.elapsed().as_micros() as u64);
+        drop(queue);
+        self.sync_sum.fetch_add(took, Ordering::Relaxed);
+        self.sync_last.store(took, Ordering::Relaxed);
+        self.sync_max.fetch_max(took, Ordering::Relaxed);
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.durable.store(upto, Ordering::Release);
         if self.failing.swap(false, Ordering::AcqRel) {
             tracing::debug!("the journal goes on");
         }
+    }
+
+    /// Bytes that aren't durable yet, and for how long those that are being written have been.
+    pub(super) fn pending(&self) -> (usize, Duration) {
+        let queue = self.queue();
+        let writing = queue.since.map_or(Duration::ZERO, |since| since.elapsed());
+        (queue.in_flight + queue.batch.records_bytes(), writing)
     }
 
     /// Whether the owner is closing the journal.
@@ -150,6 +171,7 @@ impl Shared {
 
     /// Records a failed write.
     pub(super) fn failed(&self, error: &super::JournalError) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
         let text = error.to_string();
         let mut failure = self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !self.failing.load(Ordering::Acquire) || *failure != text {

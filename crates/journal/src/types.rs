@@ -2,6 +2,7 @@
 
 use super::CutTail;
 use bytes::Bytes;
+use std::time::Duration;
 use towpath_requests::body::Body;
 
 /// Options of a journal.
@@ -118,4 +119,16 @@ pub struct JournalFigures {
     pub commits: u64,
     /// Bytes written to segments since the start.
     pub written_bytes: u64,
+    /// Bytes of entries that aren't durable yet.
+    pub pending_bytes: u64,
+    /// For how long a batch has been on its way to the disk now; none if none is.
+    pub writing: Duration,
+    /// Time that durable batches took, each until it was: all together, the last one, the longest.
+    pub sync_sum: Duration,
+    /// Of the last one.
+    pub sync_last: Duration,
+    /// Of the one that took longest.
+    pub sync_max: Duration,
+    /// Failed writes since the start.
+    pub errors: u64,
 }

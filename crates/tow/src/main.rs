@@ -100,6 +100,16 @@ enum Command {
     Resume(operator::PauseArguments),
     /// End the requests that wait for a service.
     Purge(operator::PurgeArguments),
+    /// List a broker's dead letters.
+    DeadLetters(operator::LettersArguments),
+    /// Send a service's dead letters to it again, or drop them.
+    Requeue(operator::RequeueArguments),
+    /// Take nothing new, and finish what is there.
+    Drain(operator::DrainArguments),
+    /// Show the state of a broker's journal.
+    Journal(operator::Arguments),
+    /// Show what a server does, again and again, with rates.
+    Top(operator::Arguments),
     /// Make and show keys for encrypted connections.
     Key(key::Arguments),
     /// Make a line of a file of passwords.
@@ -194,6 +204,11 @@ fn main() -> ExitCode {
         Command::Pause(arguments) => operator::pause(&arguments, true),
         Command::Resume(arguments) => operator::pause(&arguments, false),
         Command::Purge(arguments) => operator::purge(&arguments),
+        Command::DeadLetters(arguments) => operator::list_letters(&arguments),
+        Command::Requeue(arguments) => operator::requeue(&arguments),
+        Command::Drain(arguments) => operator::drain(&arguments),
+        Command::Journal(arguments) => operator::journal(&arguments),
+        Command::Top(arguments) => operator::top(&arguments),
         Command::Key(arguments) => key::run(arguments),
         Command::Password(arguments) => password::run(arguments),
         Command::Trust(arguments) => trust::run(arguments),

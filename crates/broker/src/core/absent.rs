@@ -75,7 +75,7 @@ impl Core {
     pub(super) fn forget_absent(&mut self, now: Millis) -> bool {
         let absent = self.sessions.iter().filter(|(_, session)| session.peer.is_none());
         let (mut over, mut others) = (Vec::new(), Vec::new());
-        for (key, session) in absent.filter(|(_, session)| !session.is_dead_letter || session.requests.is_empty()) {
+        for (key, session) in absent.filter(|(_, session)| !session.is_dead_letter() || session.requests.is_empty()) {
             let kept = match session.is_journalled {
                 true => self.settings.journal_retention_ms,
                 false => self.settings.absent_client_ms,

@@ -1,6 +1,5 @@
 //! Admission: which requests are taken, which are refused, and which stock clients have to wait.
 
-use super::drain::STOPPING;
 use super::requests::REQUEST_BYTES;
 use super::service::WaitingSums;
 use super::settings::{Millis, Settings};
@@ -100,9 +99,10 @@ impl Core {
             let reason = "larger than the memory limit of a client or a service";
             return Err(Refusal { status: Status::TOO_LARGE, retry_ms: 0, reason });
         }
-        if self.drain.is_stopping() {
-            return retry_in(1_000, STOPPING);
+        if let Some(reason) = self.refuses_all(service) {
+            return retry_in(1_000, reason);
         }
+        let settings = &self.settings;
         // Volatile requests need no journal.
         if self.storage_failed && journalled {
             return Err(NO_JOURNAL);

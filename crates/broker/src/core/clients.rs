@@ -1,7 +1,6 @@
 //! Events from clients.
 
 use super::admission::{Refusal, TOO_MANY_SERVICES};
-use super::drain::STOPPING;
 use super::requests::{State, envelope_bytes};
 use super::sequence_map::RangeCursor;
 use super::service::Place;
@@ -147,9 +146,9 @@ impl Core {
             }
             return;
         }
-        // Stock clients that were connected before aren't read any more.
-        if self.drain.is_stopping() {
-            return self.stock_refuse(now, peer, envelope, service, Status::UNAVAILABLE, STOPPING);
+        // Of a stopping broker, stock clients that were connected before aren't read any more.
+        if let Some(reason) = self.refuses_all(service) {
+            return self.stock_refuse(now, peer, envelope, service, Status::UNAVAILABLE, reason);
         }
         let Some(key) = self.stock_session(now, peer) else { return };
         let session = &mut self.sessions[key];
@@ -217,7 +216,9 @@ impl Core {
         self.add_request(session, number, slot, bytes);
         let its = self.services.at_mut(service);
         its.live += 1;
-        self.requests.at_mut(slot).set_purges_before(its.purges);
+        let request = self.requests.at_mut(slot);
+        request.set_purges_before(its.purges);
+        request.since = now;
         self.counters.accepted += 1;
         if journalled {
             self.journal_accepted(slot);

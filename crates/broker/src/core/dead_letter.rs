@@ -1,13 +1,14 @@
 //! Dead letters: requests that used up their attempts. Those in the journal are kept as requests for the dead-letter queue of their
 //! service, whose workers can inspect and repair them.
 
-use super::requests::REQUEST_BYTES;
+use super::requests::{REQUEST_BYTES, State};
 use super::settings::{Millis, NEVER, Settings};
 use super::tenants::NOBODY;
-use super::{Action, Core, SessionKey};
+use super::{Action, Core, ServiceKey, SessionKey};
 use bytes::Bytes;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hasher;
 use towpath_requests::body::Body;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
@@ -25,48 +26,68 @@ pub(super) const NUMBER: u64 = 0;
 /// Dead letters that are dispatched again in a second: a worker that fails them all must not keep the broker busy.
 const RETRIES_PER_SECOND: usize = 1_000;
 
-/// The dead letters of all services.
+/// The number of a dead letter among all: the lowest is the oldest. 0: none.
+pub(super) type LetterNumber = u32;
+
+/// The dead letters of all services: also those that were sent to their service again and haven't succeeded there yet.
 #[derive(Debug, Default)]
 pub(super) struct DeadLetters {
-    count: usize,
+    all: BTreeMap<LetterNumber, SessionKey>,
+    /// The last number that was given.
+    pub last: LetterNumber,
     /// Bytes of memory, with the requests' own.
     bytes: usize,
     /// Bytes of their bodies that aren't in memory.
     large_bytes: u64,
     /// Where the next retry begins.
-    next: SessionKey,
+    next: LetterNumber,
+    /// By the journal id of a copy: the slot and generation of the one that it replaces when it is on the disk.
+    moving: HashMap<u64, (u32, u32)>,
 }
 
 impl DeadLetters {
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.all.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The session of one.
+    pub fn session(&self, number: LetterNumber) -> Option<SessionKey> {
+        self.all.get(&number).copied()
     }
 
     /// Whether another one fits. They may stay for long, and new requests must fit beside them.
     fn has_room(&self, settings: &Settings, bytes: usize, large_bytes: u64) -> bool {
-        self.count < settings.dead_letters_max()
+        self.all.len() < settings.dead_letters_max()
+            && self.last < LetterNumber::MAX
             && self.bytes + bytes <= settings.dead_letter_bytes_max()
             && self.large_bytes.saturating_add(large_bytes) <= settings.large_bytes_max / 4
     }
 
-    fn add(&mut self, bytes: usize, large_bytes: u64) {
-        self.count += 1;
+    fn add(&mut self, session: SessionKey, bytes: usize, large_bytes: u64) -> LetterNumber {
+        self.last = self.last.saturating_add(1);
+        self.all.insert(self.last, session);
         self.bytes += bytes;
         self.large_bytes += large_bytes;
+        self.last
     }
 
     #[cold]
-    pub fn remove(&mut self, bytes: usize, large_bytes: u64) {
-        self.count -= 1;
+    pub fn remove(&mut self, number: LetterNumber, bytes: usize, large_bytes: u64) {
+        self.all.remove(&number);
         self.bytes -= bytes;
         self.large_bytes -= large_bytes;
     }
 
     /// Those of the postponed ones that are dispatched again now. The others have their turn a second later.
-    fn take_turn(&mut self, postponed: impl Iterator<Item = SessionKey>) -> Vec<SessionKey> {
+    fn take_turn(&mut self, postponed: impl Iterator<Item = LetterNumber>) -> Vec<LetterNumber> {
         let next = self.next;
-        let turn: Vec<SessionKey> = postponed.filter(|&key| key >= next).take(RETRIES_PER_SECOND).collect();
+        let turn: Vec<LetterNumber> = postponed.filter(|&number| number >= next).take(RETRIES_PER_SECOND).collect();
         self.next = turn.get(RETRIES_PER_SECOND - 1).map_or(0, |last| last + 1);
         turn
     }
@@ -85,8 +106,13 @@ pub(crate) fn canonical_name(service: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
+/// The service of a dead-letter queue.
+pub(crate) fn service_of_queue(queue: &[u8]) -> &[u8] {
+    queue.strip_prefix(PREFIX).unwrap_or(queue)
+}
+
 /// The dead-letter queue of a service. `None`: its name would be too long.
-fn queue_of(service: &[u8]) -> Option<Bytes> {
+pub(super) fn queue_of(service: &[u8]) -> Option<Bytes> {
     if service.starts_with(PREFIX) {
         return Some(Bytes::copy_from_slice(service));
     }
@@ -129,13 +155,57 @@ impl Core {
         if !has_room || self.sessions.find(client).is_some() {
             return None;
         }
-        let session = self.absent_session(now, client);
-        self.mark_dead_letter(session, REQUEST_BYTES + bytes, large_bytes);
         self.counters.dead_letters += 1;
-        self.accept(now, session, NUMBER, NEVER, true, &queue, body.into(), None);
+        self.add_dead_letter(now, id, &queue, body);
+        Some(queue)
+    }
+
+    /// Adds a copy of a request with this journal id as a dead letter for a service.
+    fn add_dead_letter(&mut self, now: Millis, of: u64, service: &[u8], body: Body) {
+        let session = self.absent_session(now, self.dead_letter_client(of));
+        let key = self.find_or_add_service(NOBODY, service);
+        self.mark_dead_letter(session, key, REQUEST_BYTES + body.memory_bytes(), body.large_bytes());
+        self.accept(now, session, NUMBER, NEVER, true, service, body.into(), None);
         // No client's: it was counted when it came.
         self.counters.accepted -= 1;
-        Some(queue)
+    }
+
+    /// Moves a dead letter that no worker has to another service. The one that is there goes when its copy is on the disk, so that a
+    /// crash, or a full disk, leaves one of them at least.
+    pub(super) fn move_dead_letter(&mut self, now: Millis, slot: u32, to: &[u8]) {
+        self.withdraw(now, slot);
+        let request = self.requests.at(slot);
+        let (generation, body, id) = (request.generation, request.body.clone(), request.journal_id);
+        self.dead_letters.moving.insert(self.durability.next_id(), (slot, generation));
+        self.add_dead_letter(now, id, to, body);
+    }
+
+    /// The copy with this journal id is on the disk, or is needed no more: what it replaces goes.
+    pub(super) fn end_move(&mut self, id: u64) {
+        if let Some(slot) = self.take_moving(id) {
+            self.forget(slot);
+        }
+    }
+
+    /// The copy with this journal id won't be in the journal: what it replaces stays.
+    pub(super) fn undo_move(&mut self, id: u64) {
+        if let Some(slot) = self.take_moving(id) {
+            self.park(slot);
+        }
+    }
+
+    #[inline]
+    fn take_moving(&mut self, id: u64) -> Option<u32> {
+        if self.dead_letters.moving.is_empty() {
+            return None;
+        }
+        let (slot, generation) = self.dead_letters.moving.remove(&id)?;
+        self.requests.find(slot, generation).is_some().then_some(slot)
+    }
+
+    /// The request of a dead letter.
+    pub(super) fn slot_of_letter(&self, number: LetterNumber) -> Option<u32> {
+        self.sessions.get(self.dead_letters.session(number)?)?.requests.get(NUMBER)
     }
 
     /// The client of a dead letter: one that nobody can claim to be. A journal id is used once.
@@ -147,38 +217,59 @@ impl Core {
         ClientId(hasher.finish128().as_bytes())
     }
 
-    /// Marks a session as that of a dead letter of so many bytes.
-    pub(super) fn mark_dead_letter(&mut self, session: SessionKey, bytes: usize, large_bytes: u64) {
-        self.dead_letters.add(bytes, large_bytes);
+    /// Marks a session as that of a dead letter of so many bytes for a service.
+    pub(super) fn mark_dead_letter(
+        &mut self,
+        session: SessionKey,
+        service: ServiceKey,
+        bytes: usize,
+        large_bytes: u64,
+    ) {
+        let number = self.dead_letters.add(session, bytes, large_bytes);
+        self.services.at_mut(service).letters.insert(number);
         let session = &mut self.sessions[session];
-        session.is_dead_letter = true;
+        session.letter = number;
         // Nobody waits for a reply.
         session.one_reply = false;
     }
 
-    /// Removes dead letters after their retention, and dispatches postponed ones again.
+    /// Removes dead letters after their retention, and dispatches postponed ones again: one that was sent to its service again and failed
+    /// there goes back to the dead-letter queue.
     pub(super) fn retry_dead_letters(&mut self, now: Millis) {
         if self.dead_letters.is_empty() {
             return;
         }
         let retention = self.settings.journal_retention_ms;
-        let letters = || self.sessions.iter().filter(|(_, session)| session.is_dead_letter);
-        let expired = letters().filter(|(_, session)| now.saturating_sub(session.absent_since) > retention);
-        let expired: Vec<SessionKey> = expired.map(|(key, _)| key).collect();
-        let postponed = letters().filter(|(_, session)| session.parked.len > 0);
-        let turn = self.dead_letters.take_turn(postponed.map(|(key, _)| key));
+        let (mut expired, mut postponed) = (Vec::new(), Vec::new());
+        for (&number, &key) in &self.dead_letters.all {
+            let session = &self.sessions[key];
+            if now.saturating_sub(session.absent_since) > retention {
+                expired.push(key);
+            }
+            if session.parked.len > 0 {
+                postponed.push(number);
+            }
+        }
+        let turn = self.dead_letters.take_turn(postponed.into_iter());
         expired.into_iter().for_each(|key| self.remove_session(now, key));
-        for key in turn {
+        for number in turn {
             // It may have expired.
-            if self.sessions.contains(key) {
-                self.unpark_all(now, key);
+            let Some(slot) = self.slot_of_letter(number) else { continue };
+            let request = self.requests.at(slot);
+            let (session, service) = (request.session, &self.services.at(request.service).name);
+            match queue_of(service).filter(|queue| queue != service) {
+                Some(queue) => {
+                    self.counters.dead_letters += 1;
+                    self.move_dead_letter(now, slot, &queue);
+                }
+                None => self.unpark_all(now, session),
             }
         }
     }
 
     #[inline]
     pub(super) fn is_dead_letter(&self, slot: u32) -> bool {
-        self.sessions[self.requests.at(slot).session].is_dead_letter
+        self.sessions[self.requests.at(slot).session].is_dead_letter()
     }
 
     /// Parks a dead letter that its worker failed. It is dispatched again, but not at once: a worker that fails it now would probably
@@ -192,12 +283,20 @@ impl Core {
     pub(super) fn check_dead_letters(&self) {
         let (mut count, mut bytes, mut large_bytes) = (0, 0, 0);
         for (slot, request) in self.requests.iter().filter(|(slot, _)| self.is_dead_letter(*slot)) {
-            assert_eq!(self.sessions[request.session].requests.get(NUMBER), Some(slot));
+            let letter = self.sessions[request.session].letter;
+            assert_eq!(self.slot_of_letter(letter), Some(slot));
+            assert!(self.services.at(request.service).letters.contains(&letter), "a dead letter of no service");
             (count, bytes) = (count + 1, bytes + request.bytes());
             large_bytes += request.body.large_bytes();
         }
-        let DeadLetters { count: letters, bytes: their_bytes, large_bytes: their_large_bytes, .. } = self.dead_letters;
-        assert_eq!((count, bytes, large_bytes), (letters, their_bytes, their_large_bytes), "the sums of dead letters");
+        let DeadLetters { all, bytes: their_bytes, large_bytes: their_large_bytes, moving, .. } = &self.dead_letters;
+        let sums = (all.len(), *their_bytes, *their_large_bytes);
+        assert_eq!((count, bytes, large_bytes), sums, "the sums of dead letters");
+        let of_services: usize = self.services.iter().map(|(_, service)| service.letters.len()).sum();
+        assert_eq!(count, of_services, "the dead letters of services");
+        for (slot, _) in moving.values().filter(|(slot, generation)| self.requests.find(*slot, *generation).is_some()) {
+            assert_eq!(self.requests.at(*slot).state, State::Detached, "a dead letter whose copy is on its way");
+        }
     }
 }
 
@@ -223,10 +322,10 @@ mod tests {
     #[test]
     fn every_postponed_one_has_its_turn() {
         let mut letters = DeadLetters::default();
-        let all = || (0..2 * RETRIES_PER_SECOND as SessionKey + 1).filter(|key| key % 2 == 0);
+        let all = || (0..2 * RETRIES_PER_SECOND as LetterNumber + 1).filter(|key| key % 2 == 0);
         let first = letters.take_turn(all());
         assert_eq!(first.len(), RETRIES_PER_SECOND);
-        assert_eq!(letters.take_turn(all()), [2 * RETRIES_PER_SECOND as SessionKey]);
+        assert_eq!(letters.take_turn(all()), [2 * RETRIES_PER_SECOND as LetterNumber]);
         assert_eq!(letters.take_turn(all()), first);
     }
 }

@@ -1,4 +1,5 @@
-//! Drain: a stopping broker takes no more requests, still gives workers what it has, and sends numbered clients to another broker.
+//! Drain: a broker that is drained, or is stopping, takes no more requests, still gives workers what it has, and sends numbered clients to
+//! another broker. A drain can be ended; a stopping broker ends.
 
 use super::requests::State;
 use super::settings::Millis;
@@ -6,15 +7,17 @@ use super::{Action, Core, Peer, SessionKey};
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Status;
 
-pub(super) const STOPPING: &str = "the broker is stopping";
+const STOPPING: &str = "the broker is stopping";
+const DRAINING: &str = "the broker is being drained";
 
 /// Reason for a stock client whose request was dispatched when the broker ended.
 const ENDED: &str = "the broker ended before its worker replied";
 
-/// Whether the broker is stopping, and which clients leave.
+/// Whether the broker is drained or stopping, and which clients leave.
 #[derive(Debug, Default)]
 pub(super) struct Drain {
     is_stopping: bool,
+    is_draining: bool,
     /// Numbered clients that were refused because of that. Each leaves when it has nothing left here.
     leaving: Vec<SessionKey>,
 }
@@ -25,6 +28,16 @@ impl Drain {
         self.is_stopping
     }
 
+    /// Why no more requests are taken, if they aren't.
+    #[inline]
+    fn reason(&self) -> Option<&'static str> {
+        match (self.is_stopping, self.is_draining) {
+            (true, _) => Some(STOPPING),
+            (false, true) => Some(DRAINING),
+            (false, false) => None,
+        }
+    }
+
     #[inline]
     pub fn is_any_leaving(&self) -> bool {
         !self.leaving.is_empty()
@@ -32,6 +45,36 @@ impl Drain {
 }
 
 impl Core {
+    /// Takes no more requests, but for built-in services, or takes them again. Those already taken still go to workers.
+    pub fn drain(&mut self, on: bool) {
+        self.drain.is_draining = on;
+        if self.drain.reason().is_none() {
+            for key in std::mem::take(&mut self.drain.leaving) {
+                if let Some(session) = self.sessions.get_mut(key) {
+                    session.is_leaving = false;
+                }
+            }
+        }
+    }
+
+    /// Whether it is being drained.
+    pub fn is_draining(&self) -> bool {
+        self.drain.is_draining
+    }
+
+    /// Requests without an outcome, but for dead letters, which stay.
+    pub fn left(&self) -> usize {
+        self.requests.len() - self.replies.kept() - self.dead_letters.len()
+    }
+
+    /// Why a request for a service isn't taken, whoever asks.
+    #[inline]
+    pub(super) fn refuses_all(&mut self, service: &[u8]) -> Option<&'static str> {
+        let reason = self.drain.reason()?;
+        // Built-in services leave nothing to be done, and tell how much is left.
+        (self.drain.is_stopping || !self.answers_for(service)).then_some(reason)
+    }
+
     /// Stops taking requests. Those already taken still go to workers.
     pub fn stop(&mut self) {
         self.drain.is_stopping = true;
@@ -51,9 +94,9 @@ impl Core {
         self.workers.iter().all(|(_, worker)| worker.held.len == 0) && self.durability.is_settled()
     }
 
-    /// A numbered client was refused. If the broker is stopping, the client leaves when its other requests have ended.
+    /// A numbered client was refused. If nothing more is taken, the client leaves when its other requests have ended.
     pub(super) fn leave_when_done(&mut self, peer: Peer) {
-        if let (true, Some(key)) = (self.drain.is_stopping, self.numbered_session(peer))
+        if let (Some(_), Some(key)) = (self.drain.reason(), self.numbered_session(peer))
             && !std::mem::replace(&mut self.sessions[key].is_leaving, true)
         {
             self.drain.leaving.push(key);
@@ -62,6 +105,7 @@ impl Core {
 
     /// Sends away the leaving clients that have nothing left here.
     pub(super) fn send_away(&mut self, now: Millis) {
+        let reason = self.drain.reason().unwrap_or(STOPPING);
         let mut leaving = std::mem::take(&mut self.drain.leaving);
         leaving.retain(|&key| {
             let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_leaving) else {
@@ -75,7 +119,7 @@ impl Core {
                 return true;
             }
             self.peer_gone(now, peer);
-            self.actions.push(Action::SendAway { peer, reason: STOPPING });
+            self.actions.push(Action::SendAway { peer, reason });
             false
         });
         self.drain.leaving = leaving;

@@ -188,6 +188,7 @@ impl Core {
         let id = self.requests.at(slot).journal_id;
         self.stored.cancel_answer(id);
         self.durability.push(Entry::Forgotten { id }, Awaiting::Nothing);
+        self.end_move(id);
     }
 
     /// The first `entries` entries, counted from the start, are on the disk. Acknowledges requests and sends outcomes that waited for it.
@@ -208,6 +209,7 @@ impl Core {
                     if let Some((token, answer)) = self.stored.take_answer(id) {
                         self.built_in_reply(&token, Status::OK, answer);
                     }
+                    self.end_move(id);
                 }
                 Awaiting::Finished(slot, generation)
                     if self.requests.find(slot, generation).is_some_and(|request| request.journal_id != 0) =>
@@ -289,7 +291,8 @@ impl Core {
             self.count_untried(slot, true);
         }
         let is_stored = self.fail_stored(id, reason);
-        if !is_stored && !self.sessions[session].is_dead_letter {
+        self.undo_move(id);
+        if !is_stored && !self.sessions[session].is_dead_letter() {
             return false;
         }
         self.remove_session(now, session);
@@ -332,6 +335,7 @@ impl Core {
         let request = self.requests.at_mut(slot);
         request.journal_id = id;
         request.is_durable = true;
+        request.since = now;
         // Nobody knows whether a worker had it.
         request.attempt = 1;
         let is_settled = outcome.is_some();
@@ -343,7 +347,7 @@ impl Core {
         self.sessions[session].is_journalled = true;
         self.add_request(session, number, slot, bytes);
         if number == dead_letter::NUMBER {
-            self.mark_dead_letter(session, bytes, large_bytes);
+            self.mark_dead_letter(session, service, bytes, large_bytes);
         }
         if is_settled {
             self.add_unconfirmed(session, bytes);

@@ -19,14 +19,14 @@
 //! | `ActionQueue` | actions that the driver hasn't taken |
 //! | `Durability` | entries on their way to the journal, and what waits for the disk |
 //! | `Stored` | answers of the store-and-forward service that wait for the disk |
-//! | `DeadLetters` | the sums of dead letters, and whose turn is next |
+//! | `DeadLetters` | dead letters by age, their sums, whose turn is next, and those on their way to another queue |
 //! | `ReplyBudget` | memory of unconfirmed and expected replies |
 //! | `PausedClients` | stock clients that aren't read, in the order of their turns |
 //! | `InFlightWindows` | bytes sent since the last flush, and the peers with a full window |
 //! | `Deadlines` | when something expires |
 //! | `absent` | clients without a connection, and what gives way when others need it |
 //! | `PausedServices` | names of the services that an operator has paused |
-//! | `Drain` | whether the broker is stopping, and the clients that leave |
+//! | `Drain` | whether the broker is drained or stopping, and the clients that leave |
 //!
 //! # Path of a request
 //!
@@ -42,7 +42,8 @@
 //!    From workers: [`Core::worker_ready`], [`Core::worker_credit`], [`Core::worker_heard`], [`Core::worker_reply`],
 //!    [`Core::worker_returns_request`], [`Core::worker_leaving`]; [`Core::reject_part`] for a part of a reply. From both:
 //!    [`Core::peer_blocked`], [`Core::peer_gone`]. From the journal: [`Core::persisted`], [`Core::entry_rejected`],
-//!    [`Core::journal_full`], [`Core::storage_failed`]. From an operator: [`Core::pause_service`], [`Core::purge`].
+//!    [`Core::journal_full`], [`Core::storage_failed`]. From an operator: [`Core::pause_service`], [`Core::purge`],
+//!    [`Core::go_on_with_letters`], [`Core::drain`].
 //! 3. [`Core::tick`].
 //! 4. [`Core::take_queued_actions`] until there are none. Each [`Action::BuiltIn`] is answered by [`Core::built_in_reply`],
 //!    [`Core::store`] or [`Core::close_stored`], at once or later.
@@ -89,9 +90,9 @@ pub(crate) use dead_letter::{canonical_name, is_dead_letter_queue};
 pub use actions::{Action, BodyRef, QueuedAction, StockEnvelope};
 pub use admission::MemoryPressure;
 pub use durability::{Entry, Restored};
-pub use operator::{PAUSED_SERVICES_MAX, Purge};
+pub use operator::{LetterAction, LetterRun, PAUSED_SERVICES_MAX, Purge};
 pub use settings::{Millis, Settings};
-pub use stats::{Counters, ServiceInfo, WorkerInfo};
+pub use stats::{Counters, LetterInfo, LetterState, ServiceInfo, WorkerInfo};
 pub use stored::StoredState;
 pub use worker::Kind;
 

@@ -1,9 +1,10 @@
-//! An operator's hand on services: pausing and purging them.
+//! An operator's hand on services and dead letters.
 
-use super::Core;
-use super::dead_letter::canonical_name;
+use super::dead_letter::{LetterNumber, canonical_name, queue_of, service_of_queue};
 use super::requests::State;
 use super::settings::Millis;
+use super::tenants::NOBODY;
+use super::{Core, ServiceKey};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use towpath_requests::body::Body;
@@ -23,6 +24,27 @@ pub(super) type PausedServices = BTreeSet<Bytes>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Purge {
     number: u8,
+}
+
+/// What is done with the dead letters of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LetterAction {
+    /// They are sent to their service again. One that fails there comes back.
+    Requeue,
+    /// They are removed.
+    Drop,
+}
+
+/// An action on the dead letters of a service that has begun: later ones are none of its.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LetterRun {
+    action: LetterAction,
+    next: LetterNumber,
+    last: LetterNumber,
+    /// Dead letters that it was done with.
+    pub done: usize,
+    /// It is over: with all, or for this reason before.
+    pub ended: Option<Result<(), &'static str>>,
 }
 
 impl Core {
@@ -68,5 +90,49 @@ impl Core {
             self.settle(slot, Status::CANCELLED, Body::from(reason).into());
         }
         slots.len()
+    }
+
+    /// Begins an action on the dead letters of a service.
+    pub fn begin_letters(&self, action: LetterAction) -> LetterRun {
+        LetterRun { action, next: 0, last: self.dead_letters.last, done: 0, ended: None }
+    }
+
+    /// Goes on with an action on the dead letters of a service, and looks at so many of them at most. Those that a worker has stay.
+    pub fn go_on_with_letters(&mut self, now: Millis, service: &[u8], mut run: LetterRun, most: usize) -> LetterRun {
+        let Some((queue, key)) = self.letter_queue(service) else { return LetterRun { ended: Some(Ok(())), ..run } };
+        let numbers = self.services.at(key).letters.range(run.next..).copied();
+        let numbers: Vec<LetterNumber> = numbers.take_while(|number| *number <= run.last).take(most).collect();
+        run.ended = (numbers.len() < most).then_some(Ok(()));
+        for number in numbers {
+            run.next = number + 1;
+            let Some(slot) = self.slot_of_letter(number) else { continue };
+            let request = self.requests.at(slot);
+            if !matches!(request.state, State::Waiting | State::Parked | State::Postponed) {
+                continue;
+            }
+            match run.action {
+                LetterAction::Requeue => {
+                    let (to, bytes) = (service_of_queue(&queue), request.body.memory_bytes());
+                    if let Err(refusal) = self.admit_shared(NOBODY, to, bytes) {
+                        return LetterRun { ended: Some(Err(refusal.reason)), ..run };
+                    }
+                    self.move_dead_letter(now, slot, to);
+                }
+                LetterAction::Drop => {
+                    self.withdraw(now, slot);
+                    self.counters.failed += 1;
+                    self.forget(slot);
+                }
+            }
+            run.done += 1;
+        }
+        run
+    }
+
+    /// The dead-letter queue of a service, if there is one now.
+    pub(super) fn letter_queue(&self, service: &[u8]) -> Option<(Bytes, ServiceKey)> {
+        let queue = queue_of(&canonical_name(service))?;
+        let key = self.services.find_by_name(&queue)?;
+        Some((queue, key))
     }
 }

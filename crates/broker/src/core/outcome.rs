@@ -176,13 +176,13 @@ impl Core {
         let session = &self.sessions[key];
         self.tenants.at_mut(session.tenant).requests -= 1;
         let request = self.requests.at(slot);
-        let (service, is_dead_letter, large_bytes) =
-            (request.service, session.is_dead_letter, request.body.large_bytes());
+        let (service, letter, large_bytes) = (request.service, session.letter, request.body.large_bytes());
         if request.journal_id != 0 {
             self.journal_forgotten(slot);
         }
-        if is_dead_letter {
-            self.dead_letters.remove(bytes, large_bytes);
+        if letter != 0 {
+            self.dead_letters.remove(letter, bytes, large_bytes);
+            self.services.at_mut(service).letters.remove(&letter);
         }
         self.services.at_mut(service).live -= 1;
         self.remove_service_if_unused(service);
@@ -193,7 +193,7 @@ impl Core {
     pub(super) fn unpark(&mut self, now: Millis, key: SessionKey) {
         // Half of the limit, so that they aren't parked again at once.
         let session = &self.sessions[key];
-        let Some(first) = session.parked.first().filter(|_| !session.is_dead_letter) else { return };
+        let Some(first) = session.parked.first().filter(|_| !session.is_dead_letter()) else { return };
         let expected = self.expected_reply(self.requests.at(first).service, first);
         if !self.is_held_back(now, key, 2) && !self.replies.expects_enough(now, &self.sessions[key].replies, expected) {
             self.unpark_all(now, key);

@@ -127,6 +127,8 @@ impl ClientReplies {
 /// Replies of all services to all clients, and what they may take.
 #[derive(Debug)]
 pub(super) struct ReplyBudget {
+    /// Outcomes that aren't confirmed, and their bytes.
+    kept: usize,
     unconfirmed: usize,
     expected: usize,
     /// Services whose requests wait for memory, in the order of their turns.
@@ -144,6 +146,7 @@ pub(super) struct ReplyBudget {
 impl ReplyBudget {
     pub fn new(settings: &Settings) -> ReplyBudget {
         ReplyBudget {
+            kept: 0,
             unconfirmed: 0,
             expected: 0,
             waiting: VecDeque::new(),
@@ -205,15 +208,22 @@ impl ReplyBudget {
         bytes > 0 && bytes + expected.bytes() > self.client_bytes_min && !client.is_confirming(now)
     }
 
+    /// Outcomes that are kept until they are confirmed.
+    pub fn kept(&self) -> usize {
+        self.kept
+    }
+
     /// An outcome of so many bytes is kept until it is confirmed.
     #[inline]
     pub fn add_unconfirmed(&mut self, client: &mut ClientReplies, bytes: usize) {
+        self.kept += 1;
         self.unconfirmed += bytes;
         client.unconfirmed += bytes;
     }
 
     #[inline]
     pub fn remove_unconfirmed(&mut self, client: &mut ClientReplies, bytes: usize) {
+        self.kept -= 1;
         self.unconfirmed -= bytes;
         client.unconfirmed -= bytes;
     }
@@ -266,7 +276,7 @@ impl Core {
     /// Whether outcomes are kept until the client confirms them.
     fn keeps_replies(&self, key: SessionKey) -> bool {
         let session = &self.sessions[key];
-        session.client.is_some() && !session.is_dead_letter
+        session.client.is_some() && !session.is_dead_letter()
     }
 
     /// A request is dispatched to whose reply so many bytes are expected.
@@ -316,7 +326,7 @@ impl Core {
 
     /// Unparks requests of clients that are held back no longer: there may be more memory left than when something of theirs last changed.
     pub(super) fn check_held_back(&mut self, now: Millis) {
-        let parked = self.sessions.iter().filter(|(_, session)| session.parked.len > 0 && !session.is_dead_letter);
+        let parked = self.sessions.iter().filter(|(_, session)| session.parked.len > 0 && !session.is_dead_letter());
         let parked: Vec<SessionKey> = parked.map(|(key, _)| key).collect();
         parked.into_iter().for_each(|key| self.unpark(now, key));
     }

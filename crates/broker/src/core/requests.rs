@@ -91,7 +91,7 @@ pub(super) struct Request {
     previous: u32,
     next: u32,
     pub expires: Millis,
-    /// When a worker got it.
+    /// When it was taken, or a worker last got it.
     pub since: Millis,
     /// The request; once settled, the reply or the reason.
     pub body: Body,

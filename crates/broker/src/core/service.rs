@@ -1,10 +1,11 @@
 //! Services: their queues of requests, and the workers that may be given one.
 
-use super::dead_letter::canonical_name;
+use super::dead_letter::{LetterNumber, canonical_name};
 use super::operator::PausedServices;
 use super::reply_budget::ServiceReplies;
 use super::requests::{List, Request, Requests, State};
 use super::session::Sessions;
+use super::settings::Millis;
 use super::{Core, ServiceKey, SessionKey, TenantKey, WorkerKey};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -12,6 +13,9 @@ use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use towpath_quota::{Order, Turns};
 use towpath_requests::body::Body;
+
+/// Clients among whose first requests the oldest is looked for.
+const LINES_FOR_AGE: usize = 64;
 
 /// Requests that wait for a worker of one service. Tenants take turns, and so do the clients of one; the requests of a client are first
 /// in, first out.
@@ -75,6 +79,8 @@ pub(super) struct Service {
     pub live: usize,
     /// Its requests aren't given to workers.
     pub is_paused: bool,
+    /// Dead letters for it, by their numbers.
+    pub letters: BTreeSet<LetterNumber>,
     /// Purges that have begun, wrapping around.
     pub purges: u8,
     pub workers: usize,
@@ -130,6 +136,7 @@ impl Services {
             waiting: WaitingQueue::default(),
             live: 0,
             is_paused: self.paused.contains(&name),
+            letters: BTreeSet::new(),
             purges: 0,
             workers: 0,
             workers_out: 0,
@@ -221,6 +228,14 @@ impl Services {
         slots.take(most).collect()
     }
 
+    /// When the first request in a service's queue was taken or last given to a worker, among those first in the lines of some clients: the
+    /// next ones in turn.
+    pub fn oldest_since(&self, requests: &Requests, key: ServiceKey) -> Option<Millis> {
+        let firsts =
+            self.lines.iter(&self.at(key).waiting.order).take(LINES_FOR_AGE).filter_map(|(_, line)| line.first());
+        firsts.map(|slot| requests.at(slot).since).min()
+    }
+
     /// How much of a tenant's waits for a service.
     pub fn waiting_of(&self, key: ServiceKey, tenant: TenantKey) -> WaitingSums {
         self.lines.tenant(&(key, tenant)).copied().unwrap_or_default()
@@ -244,10 +259,6 @@ impl Services {
     pub fn iter_from(&self, number: ServiceKey) -> impl Iterator<Item = (ServiceKey, &Service)> {
         let numbers = number..self.slab.capacity() as ServiceKey;
         numbers.filter_map(|key| self.slab.get(key as usize).map(|service| (key, service)))
-    }
-
-    pub fn by_name(&self, name: &[u8]) -> Option<&Service> {
-        self.find_by_name(name).map(|key| self.at(key))
     }
 
     /// The same as [`Services::find`], without remembering the service.

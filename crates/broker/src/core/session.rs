@@ -1,6 +1,7 @@
 //! Sessions: what the broker knows of a client.
 
 use super::absent::Untried;
+use super::dead_letter::LetterNumber;
 use super::in_flight::InFlightWindow;
 use super::reply_budget::ClientReplies;
 use super::requests::List;
@@ -59,8 +60,8 @@ pub(super) struct Session {
     pub is_journalled: bool,
     /// Was refused because the broker is stopping, and is sent away when it has nothing left here.
     pub is_leaving: bool,
-    /// Not a client: its one request is a dead letter.
-    pub is_dead_letter: bool,
+    /// Not a client, if it isn't 0: its one request is the dead letter of this number.
+    pub letter: LetterNumber,
 }
 
 impl Session {
@@ -86,8 +87,13 @@ impl Session {
             one_reply: false,
             is_journalled: false,
             is_leaving: false,
-            is_dead_letter: false,
+            letter: 0,
         }
+    }
+
+    #[inline]
+    pub fn is_dead_letter(&self) -> bool {
+        self.letter != 0
     }
 
     /// Whether it is connected, by this one of its connections.
@@ -131,10 +137,6 @@ impl Sessions {
             self.by_client.remove(&client);
         }
         session
-    }
-
-    pub fn contains(&self, key: SessionKey) -> bool {
-        self.slab.contains(key as usize)
     }
 
     pub fn get(&self, key: SessionKey) -> Option<&Session> {

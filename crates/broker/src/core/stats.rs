@@ -1,8 +1,9 @@
 //! Statistics: counters, services and workers.
 
-use super::service::Service;
+use super::requests::State;
+use super::settings::Millis;
 use super::worker::Worker;
-use super::{Core, Kind, Peer, Role};
+use super::{Core, Kind, Peer, Role, ServiceKey};
 use bytes::Bytes;
 
 /// Events since the start.
@@ -47,8 +48,42 @@ pub struct ServiceInfo {
     pub live: usize,
     /// Workers.
     pub workers: usize,
+    /// When the one that has waited longest was taken, or last given to a worker, if any waits.
+    pub oldest_since: Option<Millis>,
     /// An operator has paused it.
     pub is_paused: bool,
+    /// Dead letters for it.
+    pub letters: usize,
+    /// When the oldest of these was kept.
+    pub letters_since: Option<Millis>,
+}
+
+/// A dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LetterInfo {
+    /// Its id in the journal.
+    pub id: u64,
+    /// Bytes of its body.
+    pub bytes: u64,
+    /// When it was kept.
+    pub since: Millis,
+    /// Where it is.
+    pub state: LetterState,
+    /// Attempts at it since then, of workers of the dead-letter queue.
+    pub attempts: u16,
+}
+
+/// Where a dead letter is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LetterState {
+    /// In its queue.
+    Waiting,
+    /// A worker has it.
+    Worker,
+    /// A worker failed it, or went. It is queued again soon.
+    Failed,
+    /// It is being sent to its service again.
+    Leaving,
 }
 
 /// A worker.
@@ -66,24 +101,64 @@ pub struct WorkerInfo {
     pub held: usize,
 }
 
-impl Service {
-    fn info(&self) -> ServiceInfo {
+impl Core {
+    fn service_info(&self, key: ServiceKey) -> ServiceInfo {
+        let service = self.services.at(key);
+        let first = service.letters.first().and_then(|number| self.dead_letters.session(*number));
         ServiceInfo {
-            name: self.name.clone(),
-            waiting: self.waiting.sums().requests,
-            waiting_bytes: self.waiting.sums().bytes,
-            waiting_large_bytes: self.waiting.sums().large_bytes,
-            live: self.live,
-            workers: self.workers,
-            is_paused: self.is_paused,
+            name: service.name.clone(),
+            waiting: service.waiting.sums().requests,
+            waiting_bytes: service.waiting.sums().bytes,
+            waiting_large_bytes: service.waiting.sums().large_bytes,
+            live: service.live,
+            workers: service.workers,
+            oldest_since: self.services.oldest_since(&self.requests, key),
+            is_paused: service.is_paused,
+            letters: service.letters.len(),
+            letters_since: first.map(|session| self.sessions[session].absent_since),
         }
     }
-}
 
-impl Core {
+    /// Dead letters of a service by number, the oldest first, from this one on.
+    pub fn letters_from(&self, service: &[u8], number: u32) -> impl Iterator<Item = (u32, Option<LetterInfo>)> + '_ {
+        let letters = self.letter_queue(service).map(|(_, key)| self.services.at(key).letters.range(number..));
+        letters.into_iter().flatten().map(|number| (*number, self.letter(*number)))
+    }
+
+    fn letter(&self, number: u32) -> Option<LetterInfo> {
+        let request = self.requests.at(self.slot_of_letter(number)?);
+        Some(LetterInfo {
+            id: request.journal_id,
+            bytes: request.body.length(),
+            since: self.sessions[request.session].absent_since,
+            state: match request.state {
+                State::Held(..) => LetterState::Worker,
+                State::Parked | State::Postponed => LetterState::Failed,
+                State::Detached => LetterState::Leaving,
+                State::Waiting | State::Settled | State::Free => LetterState::Waiting,
+            },
+            attempts: request.attempt,
+        })
+    }
+
+    /// The number of dead letters of all services.
+    pub fn dead_letters(&self) -> usize {
+        self.dead_letters.len()
+    }
+
+    /// The number of dead letters of a service.
+    pub fn letters(&self, service: &[u8]) -> usize {
+        self.letter_queue(service).map_or(0, |(_, key)| self.services.at(key).letters.len())
+    }
+
+    /// Entries for the journal since the start, and how many of them are on the disk.
+    pub fn entries(&self) -> (u64, u64) {
+        (self.durability.appended(), self.durability.durable())
+    }
+
     /// Services by number, from this one on.
     pub fn services_from(&self, number: u32) -> impl Iterator<Item = (u32, ServiceInfo)> + '_ {
-        self.services.iter_from(number).map(|(key, service)| (key, service.info()))
+        self.services.iter_from(number).map(|(key, _)| (key, self.service_info(key)))
     }
 
     /// Workers by number, from this one on.
@@ -126,12 +201,12 @@ impl Core {
 
     /// All services.
     pub fn services(&self) -> impl Iterator<Item = ServiceInfo> + '_ {
-        self.services.iter().map(|(_, service)| service.info())
+        self.services.iter().map(|(key, _)| self.service_info(key))
     }
 
     /// One service.
     pub fn service(&self, name: &[u8]) -> Option<ServiceInfo> {
-        self.services.by_name(name).map(Service::info)
+        self.services.find_by_name(name).map(|key| self.service_info(key))
     }
 
     /// All workers.

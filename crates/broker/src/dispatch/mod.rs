@@ -22,7 +22,7 @@ mod read_budget;
 mod reply_batcher;
 mod slow_consumers;
 
-use crate::core::{Core, Millis, Purge, QueuedAction, Settings, WorkerInfo};
+use crate::core::{Core, LetterRun, Millis, Purge, QueuedAction, Settings, WorkerInfo};
 use crate::services::Services;
 use crate::stats::{Activity, Stats, WorkerStats};
 use crate::store::{Recovered, Store};
@@ -170,6 +170,10 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             is_journalled: core.settings().journal,
             has_storage_failed: core.has_storage_failed(),
             paused: core.paused_services().cloned().collect(),
+            is_draining: core.is_draining(),
+            left: core.left(),
+            dead_letters: core.dead_letters(),
+            now: self.now(),
             ..Stats::default()
         };
         match wanted {
@@ -199,6 +203,13 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         let ended = self.core.purge(self.now(), service, purge, most);
         self.act();
         ended
+    }
+
+    /// A part of an action on dead letters: [`Core::go_on_with_letters`].
+    pub fn go_on_with_letters(&mut self, service: &[u8], run: LetterRun, most: usize) -> LetterRun {
+        let run = self.core.go_on_with_letters(self.now(), service, run, most);
+        self.act();
+        run
     }
 
     /// What a connection does; `None` if it isn't there.

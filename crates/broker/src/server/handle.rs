@@ -1,7 +1,7 @@
 //! Controlling a broker from other threads.
 
 use super::sockets::Sockets;
-use crate::core::Purge;
+use crate::core::{LetterAction, LetterInfo, LetterRun, Millis, Purge};
 use crate::dispatch::Dispatch;
 use crate::stats::{PeerStats, Stats};
 use crate::store::JournalStore;
@@ -34,9 +34,36 @@ pub enum OperatorAction {
         /// Receives the purge and how many requests it has ended, or how many wait.
         done: SyncSender<Result<(Purge, usize), usize>>,
     },
+    /// Begin something with the dead letters of a service if there are so many, or go on with it.
+    Letters {
+        /// Name of the service.
+        service: Bytes,
+        /// What is done, and how many are expected; or the action that has begun.
+        from: Result<LetterRun, (LetterAction, usize)>,
+        /// Receives how far it is, or how many there are.
+        done: SyncSender<Result<LetterRun, usize>>,
+    },
+    /// List the dead letters of a service, from this number on.
+    ListLetters {
+        /// Name of the service.
+        service: Bytes,
+        /// The number.
+        from: u32,
+        /// Receives the list, and the moment in the core's time.
+        done: SyncSender<(Page<LetterInfo>, Millis)>,
+    },
+    /// Wait until all that has been done so far is on the disk.
+    Sync(SyncSender<()>),
+    /// Take no more requests, or take them again.
+    Drain {
+        /// Take no more.
+        on: bool,
+        /// Receives the answer.
+        done: SyncSender<()>,
+    },
 }
 
-/// Requests that a purge ends between two polls.
+/// Requests that a purge ends between two polls, and dead letters that are handled.
 const PURGED_PER_TURN: usize = 1_000;
 
 /// The event loop's end of handles.
@@ -44,6 +71,8 @@ const PURGED_PER_TURN: usize = 1_000;
 pub(super) struct Control {
     handle: Handle,
     commands: Receiver<Command<Stats, OperatorAction>>,
+    /// Who waits for so many entries to be on the disk.
+    syncs: Vec<(u64, SyncSender<()>)>,
     /// The broker is to end.
     pub is_shutdown: bool,
     /// End without a grace time.
@@ -53,7 +82,7 @@ pub(super) struct Control {
 impl Control {
     pub fn new(waker: Waker) -> Control {
         let (handle, commands) = Handle::new(waker);
-        Control { handle, commands, is_shutdown: false, at_once: false }
+        Control { handle, commands, syncs: Vec::new(), is_shutdown: false, at_once: false }
     }
 
     pub fn handle(&self) -> Handle {
@@ -84,6 +113,23 @@ impl Control {
                 };
                 let _ = done.send(purge.map(|purge| (purge, dispatch.purge(&service, purge, PURGED_PER_TURN))));
             }
+            Command::Action(OperatorAction::Letters { service, from, done }) => {
+                let there = dispatch.core.letters(&service);
+                let run = match from {
+                    Ok(run) => Ok(run),
+                    Err((action, expected)) if expected == there => Ok(dispatch.core.begin_letters(action)),
+                    Err(_) => Err(there),
+                };
+                let _ = done.send(run.map(|run| dispatch.go_on_with_letters(&service, run, PURGED_PER_TURN)));
+            }
+            Command::Action(OperatorAction::ListLetters { service, from, done }) => {
+                let _ = done.send((Page::of(dispatch.core.letters_from(&service, from)), dispatch.now()));
+            }
+            Command::Action(OperatorAction::Sync(done)) => self.syncs.push((dispatch.core.entries().0, done)),
+            Command::Action(OperatorAction::Drain { on, done }) => {
+                dispatch.core.drain(on);
+                let _ = done.send(());
+            }
             Command::Disconnect { peer, reason, was_there } => {
                 let _ = was_there.send(dispatch.disconnect(peer, &reason));
             }
@@ -95,11 +141,22 @@ impl Control {
         // One a turn: others may wait.
         self.handle.wake();
     }
+
+    /// Answers those who wait for the disk.
+    pub fn answer_syncs(&mut self, dispatch: &Dispatch<Sockets, JournalStore>) {
+        if !self.syncs.is_empty() {
+            let (_, durable) = dispatch.core.entries();
+            for (_, done) in self.syncs.extract_if(.., |(entries, _)| *entries <= durable) {
+                // Who asked may have given up.
+                let _ = done.send(());
+            }
+        }
+    }
 }
 
 fn stats(dispatch: &Dispatch<Sockets, JournalStore>, wanted: Wanted) -> Stats {
     let hub = &dispatch.transport.hub;
-    let mut stats = Stats { hub: hub.stats(), ..dispatch.stats(wanted) };
+    let mut stats = Stats { hub: hub.stats(), journal: dispatch.store.figures(), ..dispatch.stats(wanted) };
     match wanted {
         Wanted::Peers(from) => {
             let peer =

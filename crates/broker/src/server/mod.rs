@@ -167,6 +167,7 @@ impl Broker {
         self.dispatch.take_events();
         self.control.turn(&mut self.dispatch);
         self.dispatch.finish();
+        self.control.answer_syncs(&self.dispatch);
         Ok(())
     }
 }

@@ -1,11 +1,11 @@
-//! What an operator does to services: pauses and purges them. From any thread but the event loop's.
+//! What an operator does: pauses and purges services, sends dead letters again or drops them, drains the broker. From any thread but the event loop's.
 
 use super::handle::{Handle, OperatorAction};
-use crate::core::{PAUSED_SERVICES_MAX, canonical_name};
+use crate::core::{LetterAction, LetterInfo, Millis, PAUSED_SERVICES_MAX, canonical_name};
 use crate::store::PausedFile;
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
-use towpath_sockets::Wanted;
+use towpath_sockets::{Page, Wanted};
 
 /// Acts on services of a broker.
 #[derive(Debug, Clone)]
@@ -29,6 +29,28 @@ pub enum OperatorError {
         waiting: usize,
         /// As the operator expected.
         expected: usize,
+    },
+    /// There is another number of dead letters.
+    #[error("there are {letters} dead letters, and {expected} were expected; nothing was done")]
+    OtherLetters {
+        /// Dead letters.
+        letters: usize,
+        /// As the operator expected.
+        expected: usize,
+    },
+    /// The service takes no more.
+    #[error("{done} dead letters were sent again; then: {reason}")]
+    NoRoom {
+        /// Dead letters that were sent again.
+        done: usize,
+        /// Why not more.
+        reason: &'static str,
+    },
+    /// It isn't on the disk yet.
+    #[error("it was done with {done} dead letters, but isn't on the disk yet: a crash may undo it")]
+    NotOnDisk {
+        /// Dead letters.
+        done: usize,
     },
     /// Too many services are paused.
     #[error("{PAUSED_SERVICES_MAX} services are paused already")]
@@ -75,5 +97,40 @@ impl Operator {
                 Ok((purge, more)) => (from, ended) = (Ok(purge), ended + more),
             }
         }
+    }
+
+    /// Sends the dead letters of a service to it again, or removes them, if there are as many as expected, and says with how many it was done
+    /// when it is on the disk. Those that a worker has stay.
+    pub fn letters(&self, service: &[u8], action: LetterAction, expected: usize) -> Result<usize, OperatorError> {
+        let service = Bytes::copy_from_slice(service);
+        let mut from = Err((action, expected));
+        let run = loop {
+            let run = self.handle.act(|done| OperatorAction::Letters { service: service.clone(), from, done });
+            match run.ok_or(OperatorError::NoAnswer)? {
+                Err(letters) => return Err(OperatorError::OtherLetters { letters, expected }),
+                Ok(run) if run.ended.is_some() => break run,
+                Ok(run) => from = Ok(run),
+            }
+        };
+        let done = run.done;
+        // First that they are in the other queue; then that they aren't in this one any more.
+        for _ in 0..if done > 0 { 2 } else { 0 } {
+            self.handle.act(OperatorAction::Sync).ok_or(OperatorError::NotOnDisk { done })?;
+        }
+        match run.ended {
+            Some(Err(reason)) => Err(OperatorError::NoRoom { done, reason }),
+            _ => Ok(done),
+        }
+    }
+
+    /// Dead letters of a service, from this number on, and the moment in the core's time.
+    pub fn list_letters(&self, service: &[u8], from: u32) -> Option<(Page<LetterInfo>, Millis)> {
+        let service = Bytes::copy_from_slice(service);
+        self.handle.act(|done| OperatorAction::ListLetters { service, from, done })
+    }
+
+    /// Takes no more requests, or takes them again. [`Stats::left`](crate::Stats::left) says how many are left to be ended.
+    pub fn drain(&self, on: bool) -> Result<(), OperatorError> {
+        self.handle.act(|done| OperatorAction::Drain { on, done }).ok_or(OperatorError::NoAnswer)
     }
 }

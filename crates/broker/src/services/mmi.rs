@@ -74,7 +74,7 @@ impl Lists {
         Some(match service {
             b"mmi.service" => coded(if has_workers() { "200" } else { "404" }, []),
             b"mmi.queue" if !argument.is_empty() => {
-                let queue: Vec<_> = of_one().iter().map(queue_json).collect();
+                let queue: Vec<_> = of_one().iter().map(|service| queue_json(service, broker.now())).collect();
                 coded("200", [json!(queue).to_string().into()])
             }
             b"mmi.workers" if !may_list_workers() => coded("200", ["[]".into()]),
@@ -103,7 +103,7 @@ impl Lists {
                 b"mmi.queue" => {
                     let queues = broker.core.services().filter(|service| !service.name.starts_with(b"mmi."));
                     let queues = queues.filter(|service| broker.access.may_see(&service.name));
-                    queues.take(LISTED_MAX).map(|service| queue_json(&service)).collect()
+                    queues.take(LISTED_MAX).map(|service| queue_json(&service, broker.now())).collect()
                 }
                 _ => {
                     let services = broker.core.services().filter(|service| service.workers > 0);

@@ -4,7 +4,7 @@ mod mmi;
 mod titanic;
 
 use crate::access::Access;
-use crate::core::{Core, Peer};
+use crate::core::{Core, Millis, Peer};
 use crate::store::Store;
 use crate::transport::Transport;
 use bytes::Bytes;
@@ -31,6 +31,12 @@ pub(crate) struct Broker<'a, T, S> {
     /// Who asks, and what it may do.
     pub access: Access,
     pub peer_id: &'a dyn Fn(Peer) -> Option<PeerId>,
+}
+
+impl<T: Transport, S> Broker<'_, T, S> {
+    fn now(&self) -> Millis {
+        self.transport.now().as_millis() as Millis
+    }
 }
 
 impl Services {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use towpath_journal::spool::{BodyOf, NoRoom, Spool, SpooledBody};
-use towpath_journal::{self, Journal, JournalError, JournalOptions, Status as JournalStatus};
+use towpath_journal::{self, Journal, JournalError, JournalFigures, JournalOptions, Status as JournalStatus};
 use towpath_requests::body::Body;
 use towpath_requests::numbered::{ClientId, Status, Token};
 use towpath_sockets::{Tenant, Waker};
@@ -98,6 +98,12 @@ impl JournalStore {
         let spooler = spooler.map_err(|error| OpenError::Spool(named(directory), error))?;
         let (clocks, loader) = (Clocks::default(), BodyLoader::new(waker));
         Ok(JournalStore { journal, recovered, clocks, spooler, loader })
+    }
+
+    /// Figures of the journal, if there is one, and why it can't be written now.
+    pub(crate) fn figures(&self) -> Option<(JournalFigures, Option<String>)> {
+        let journal = self.journal.as_ref()?;
+        Some((journal.figures(), self.failure()))
     }
 
     /// Brings everything to the disk.

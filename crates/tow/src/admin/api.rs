@@ -7,11 +7,13 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::{Method, StatusCode, Uri};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
 use std::time::UNIX_EPOCH;
+use towpath_broker::core::LetterAction;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
-use towpath_sockets::PeerId;
+use towpath_sockets::{Page, PeerId};
 
 /// Entries of a list in one reply, by default and at most.
 const LIMIT_DEFAULT: usize = 200;
@@ -24,7 +26,7 @@ const PAGES_MAX: usize = 400;
 const REASON_BYTES_MAX: usize = 200;
 
 /// Paths beside those of lists and actions.
-const GET_PATHS: [&str; 5] = ["/api/v1/status", "/api/v1/audit", "/metrics", "/healthz", "/readyz"];
+const GET_PATHS: [&str; 6] = ["/api/v1/status", "/api/v1/audit", "/api/v1/journal", "/metrics", "/healthz", "/readyz"];
 
 const NO_ANSWER: &str = "the event loop doesn't answer: it hangs, or the server has ended";
 
@@ -85,15 +87,24 @@ pub fn reply(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Reply 
         "/api/v1/transfers" => Some(List::Transfers),
         "/api/v1/services" => Some(List::Services),
         "/api/v1/workers" => Some(List::Workers),
+        "/api/v1/dead-letters" => Some(List::DeadLetters),
         _ => None,
     };
-    let is_known = action.is_some() || list.is_some() || GET_PATHS.contains(&path);
+    let letters = path.strip_prefix("/api/v1/dead-letters/").filter(|name| !name.contains('/'));
+    let is_known = action.is_some() || list.is_some() || letters.is_some() || GET_PATHS.contains(&path);
     let reply = match (action, list, path) {
         _ if is_known && *method != if action.is_some() { Method::POST } else { Method::GET } => {
             Err(Reply::error(405, "this path is for another method"))
         }
         (Some(action), ..) => running(shared).and_then(|running| act(&*running.view, action, body)),
-        (_, Some(list), _) => running(shared).and_then(|running| listed(&*running.view, list, &query)),
+        (_, Some(list), _) => {
+            running(shared).and_then(|Running { view, .. }| listed(list.name(), |from| view.page(list, from), &query))
+        }
+        _ if letters.is_some() => running(shared).and_then(|Running { view, .. }| {
+            let service = service_name(letters.unwrap_or_default())?;
+            listed("letters", |from| view.letters(&service, from), &query)
+        }),
+        (.., "/api/v1/journal") => running(shared).and_then(|running| Ok(Reply::json(&running.view.journal()?))),
         (.., "/api/v1/status") => status(shared),
         (.., "/api/v1/audit") => Ok(Reply::json(&shared.actions.last())),
         (.., "/metrics") => running(shared).and_then(|running| Ok(metrics::reply(shared, running, query.per_service)?)),
@@ -144,12 +155,12 @@ fn status(shared: &Shared) -> Result<Reply, Reply> {
 }
 
 /// A list, from the number `after` on.
-fn listed(view: &dyn View, list: List, query: &Query) -> Result<Reply, Reply> {
+fn listed(name: &str, next_page: impl Fn(u32) -> Result<Page<Value>, Refusal>, query: &Query) -> Result<Reply, Reply> {
     let mut next = Some(query.after);
     let (mut entries, mut last) = (Vec::new(), None);
     for _ in 0..PAGES_MAX {
         let Some(from) = next.filter(|_| entries.len() < query.limit) else { break };
-        let page = view.page(list, from)?;
+        let page = next_page(from)?;
         let is_wanted =
             |(_, entry): &(u32, Value)| query.service.as_ref().is_none_or(|service| entry["service"] == **service);
         next = page.next;
@@ -164,7 +175,7 @@ fn listed(view: &dyn View, list: List, query: &Query) -> Result<Reply, Reply> {
         }
     }
     let mut reply = Map::new();
-    reply.insert(list.name().to_owned(), entries.into());
+    reply.insert(name.to_owned(), entries.into());
     reply.insert("next".to_owned(), next.into());
     Ok(Reply::json(&reply.into()))
 }
@@ -175,16 +186,24 @@ enum Action<'a> {
     Disconnect(&'a str),
     Pause { service: &'a str, paused: bool },
     Purge(&'a str),
+    Letters { service: &'a str, action: LetterAction },
+    Drain,
 }
 
 impl Action<'_> {
     fn of(path: &str) -> Option<Action<'_>> {
-        let (kind, rest) = path.strip_prefix("/api/v1/")?.split_once('/')?;
+        let path = path.strip_prefix("/api/v1/")?;
+        if path == "drain" {
+            return Some(Action::Drain);
+        }
+        let (kind, rest) = path.split_once('/')?;
         let (object, verb) = rest.split_once('/')?;
         match (kind, verb) {
             ("peers", "disconnect") => Some(Action::Disconnect(object)),
             ("services", "pause" | "resume") => Some(Action::Pause { service: object, paused: verb == "pause" }),
             ("services", "purge") => Some(Action::Purge(object)),
+            ("dead-letters", "requeue") => Some(Action::Letters { service: object, action: LetterAction::Requeue }),
+            ("dead-letters", "drop") => Some(Action::Letters { service: object, action: LetterAction::Drop }),
             _ => None,
         }
     }
@@ -203,6 +222,18 @@ struct Purge {
     expect_waiting: usize,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Letters {
+    expect: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Drain {
+    on: bool,
+}
+
 fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply> {
     match action {
         Action::Disconnect(id) => disconnect(view, id, body),
@@ -215,13 +246,34 @@ fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply>
         }
         Action::Purge(service) => {
             let name = service_name(service)?;
-            let Purge { expect_waiting } = serde_json::from_slice(body).map_err(|error| Reply::error(400, error))?;
+            let Purge { expect_waiting } = parsed(body)?;
             let purged = view.purge(&name, expect_waiting)?;
             let name = String::from_utf8_lossy(&name);
             tracing::warn!(service = %name, purged, "purged by the operator");
             Ok(Reply::json(&json!({ "service": name, "purged": purged })))
         }
+        Action::Letters { service, action } => {
+            let name = service_name(service)?;
+            let Letters { expect } = parsed(body)?;
+            let count = view.act_on_letters(&name, action, expect)?;
+            let name = String::from_utf8_lossy(&name);
+            let done = if action == LetterAction::Requeue { "requeued" } else { "dropped" };
+            tracing::warn!(service = %name, count, "dead letters were {done} by the operator");
+            Ok(Reply::json(&json!({ "service": name, done: count })))
+        }
+        Action::Drain => {
+            let Drain { on } = parsed(body)?;
+            view.drain(on)?;
+            tracing::warn!(on, "drained by the operator, or not any more");
+            let status = view.sums()?;
+            Ok(Reply::json(&json!({ "draining": status["draining"], "left": status["left"] })))
+        }
     }
+}
+
+/// The body of an action.
+fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, Reply> {
+    serde_json::from_slice(body).map_err(|error| Reply::error(400, error))
 }
 
 /// The name of a service as a path has it, in base64.
@@ -234,7 +286,7 @@ fn disconnect(view: &dyn View, id: &str, body: &[u8]) -> Result<Reply, Reply> {
     let peer: PeerId = id.parse().map_err(|_| Reply::error(400, "an id is two numbers, such as 3.0"))?;
     let Disconnect { reason } = match body {
         [] => Disconnect::default(),
-        body => serde_json::from_slice(body).map_err(|error| Reply::error(400, error))?,
+        body => parsed(body)?,
     };
     if reason.len() > REASON_BYTES_MAX {
         return Err(Reply::error(400, format_args!("the reason has over {REASON_BYTES_MAX} bytes")));
@@ -283,7 +335,6 @@ impl Query {
 mod tests {
     use super::*;
     use std::cell::Cell;
-    use towpath_sockets::Page;
 
     /// A list of as many entries as there are numbers below 600, two of each.
     struct Numbered;
@@ -316,7 +367,8 @@ mod tests {
 
     fn list(query: &str) -> Value {
         let query = Query::parse(query).unwrap();
-        let reply = listed(&Numbered, List::Workers, &query).unwrap_or_else(|error| panic!("{}", error.body));
+        let reply = listed("workers", |from| Numbered.page(List::Workers, from), &query)
+            .unwrap_or_else(|error| panic!("{}", error.body));
         serde_json::from_str(&reply.body).unwrap()
     }
 

@@ -70,6 +70,16 @@ pub fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
     registry.register(name, help, ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)));
 }
 
+/// The same of a number that need not be whole.
+pub fn counter_f64(registry: &mut Registry, name: &str, help: &str, value: f64) {
+    registry.register(name, help, ConstCounter::new(value));
+}
+
+/// The same of a number that need not be whole.
+pub fn gauge_f64(registry: &mut Registry, name: &str, help: &str, value: f64) {
+    registry.register(name, help, ConstGauge::new(value));
+}
+
 /// Adds a counter with a label.
 pub fn counters<const N: usize>(
     registry: &mut Registry,

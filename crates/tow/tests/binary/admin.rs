@@ -55,7 +55,7 @@ impl Place {
         files.map(|file| file.expect("a file").path()).collect()
     }
 
-    fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         let sockets = self.sockets();
         assert_eq!(sockets.len(), 1, "{sockets:?}");
         sockets[0].clone()
@@ -71,7 +71,7 @@ fn http(socket: &Path, request: &str) -> String {
     reply
 }
 
-fn get(socket: &Path, path: &str) -> String {
+pub fn get(socket: &Path, path: &str) -> String {
     http(socket, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
 }
 

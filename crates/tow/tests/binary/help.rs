@@ -5,7 +5,7 @@ use tempfile::tempdir;
 use crate::support::process::{Server, run, tow};
 use crate::support::tree::write;
 
-const COMMANDS: [&str; 28] = [
+const COMMANDS: [&str; 33] = [
     "",
     "serve",
     "ls",
@@ -27,6 +27,11 @@ const COMMANDS: [&str; 28] = [
     "pause",
     "resume",
     "purge",
+    "dead-letters",
+    "requeue",
+    "drain",
+    "journal",
+    "top",
     "key",
     "password",
     "trust",
@@ -43,7 +48,7 @@ const COLUMNS: usize = 100;
 const LINES_PER_OPTION: usize = 2;
 
 /// Most lines in all.
-const LINES: usize = 60;
+const LINES: usize = 70;
 
 /// Phrases that the glossary replaces; `cargo xtask tidy` has words that are banned everywhere.
 const BANNED: [&str; 5] = ["whoever", "told to end", "under way", "patience", "what there is"];

@@ -49,5 +49,6 @@ mod selecting;
 mod serving;
 mod slow_disk;
 mod special_files;
+mod steering;
 mod versions;
 mod wrong_peers;

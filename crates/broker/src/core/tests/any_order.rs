@@ -58,7 +58,7 @@ fn check_progress(core: &Core, now: Millis) {
         assert!(session.pending_outcomes.len == 0 || session.blocked, "an outcome is never told");
         // Memory freed by others is noticed once a second.
         let is_held_back = core.is_held_back(now, key, 2) || core.settings.bytes_max < 1 << 20;
-        assert!(session.parked.len == 0 || session.is_dead_letter || is_held_back, "requests are never executed");
+        assert!(session.parked.len == 0 || session.is_dead_letter() || is_held_back, "requests are never executed");
     }
     for (_, service) in core.services.iter().filter(|(_, service)| service.waiting.sums().requests > 0) {
         let works = |worker: &Worker| core.services.at(worker.service).name == service.name && worker.has_credit();

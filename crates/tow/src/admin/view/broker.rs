@@ -5,9 +5,10 @@ use crate::admin::metrics::{self, label};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
-use towpath_broker::core::{Counters, Kind, ServiceInfo};
+use towpath_broker::core::{Counters, Kind, LetterAction, LetterInfo, LetterState, Millis, ServiceInfo};
 use towpath_broker::server::{Handle, Operator, OperatorError};
-use towpath_broker::{LISTED_MAX, PeerStats, Stats, WorkerStats, queue_json, spool_json, worker_json};
+use towpath_broker::{LISTED_MAX, PeerStats, Stats, WorkerStats, queue_json, seconds, spool_json, worker_json};
+use towpath_journal::JournalFigures;
 use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
 
 /// Services with a label of their own in the metrics, those with the longest queues; the others are one.
@@ -61,6 +62,9 @@ impl View for BrokerView {
                 (true, false) => Some("ok"),
                 (true, true) => Some("failed"),
             },
+            "draining": stats.is_draining,
+            "left": stats.left,
+            "dead_letters": stats.dead_letters,
             "paused": stats.paused.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>(),
             "counters": counters_json(&stats.counters),
             "spool": spool_json(&stats.spool),
@@ -70,7 +74,11 @@ impl View for BrokerView {
 
     fn trouble(&self) -> Result<Option<&'static str>, Refusal> {
         let stats = self.stats(Wanted::Sums)?;
-        Ok(stats.has_storage_failed.then_some("the journal can't be written"))
+        Ok(match (stats.has_storage_failed, stats.is_draining) {
+            (true, _) => Some("the journal can't be written"),
+            (false, true) => Some("draining"),
+            (false, false) => None,
+        })
     }
 
     fn page(&self, list: List, from: u32) -> Result<Page<Value>, Refusal> {
@@ -78,8 +86,12 @@ impl View for BrokerView {
             List::Peers => Ok(self.stats(Wanted::Peers(from))?.peers.flat_map(|peer| [of_peer(&peer)])),
             List::Gone => Ok(self.stats(Wanted::Gone(from))?.gone.flat_map(|gone| [gone_json(&gone)])),
             List::Services => {
-                let listed = |service: ServiceInfo| is_listed(&service).then(|| queue_json(&service));
-                Ok(self.stats(Wanted::Services(from))?.services.flat_map(listed))
+                let Stats { services, now, .. } = self.stats(Wanted::Services(from))?;
+                Ok(services.flat_map(|service| is_listed(&service).then(|| queue_json(&service, now))))
+            }
+            List::DeadLetters => {
+                let Stats { services, now, .. } = self.stats(Wanted::Services(from))?;
+                Ok(services.flat_map(|service| of_letters(&service, now)))
             }
             List::Workers => Ok(self.stats(Wanted::Workers(from))?.workers.flat_map(|worker| [of_worker(&worker)])),
             List::Transfers => Err(Refusal::NoList),
@@ -117,8 +129,22 @@ impl View for BrokerView {
             ("workers", "Workers", stats.worker_count as u64),
             ("services_paused", "Services that an operator has paused", stats.paused.len() as u64),
             ("journal_failed", "1 while the journal can't be written", u64::from(stats.has_storage_failed)),
+            ("dead_letters_held", "Dead letters that are here", stats.dead_letters as u64),
+            ("draining", "1 while no more requests are taken", u64::from(stats.is_draining)),
+            ("requests_left", "Requests without an outcome, not counting dead letters", stats.left as u64),
         ] {
             metrics::gauge(registry, name, help, value);
+        }
+        let oldest = services.iter().filter_map(|service| service.oldest_since).min();
+        let age = oldest.map_or(0.0, |since| seconds(since, stats.now));
+        metrics::gauge_f64(
+            registry,
+            "oldest_waiting_seconds",
+            "Since the oldest request that waits for a worker was taken",
+            age,
+        );
+        if let Some((figures, _)) = &stats.journal {
+            register_journal(registry, figures);
         }
         if per_service {
             register_services(registry, services);
@@ -134,9 +160,75 @@ impl View for BrokerView {
         self.operator.purge(service, expected).map_err(refusal)
     }
 
+    fn letters(&self, service: &[u8], from: u32) -> Result<Page<Value>, Refusal> {
+        let (page, now) = self.operator.list_letters(service, from).ok_or(Refusal::NoAnswer)?;
+        Ok(page.flat_map(|letter| [of_letter(&letter, now)]))
+    }
+
+    fn act_on_letters(&self, service: &[u8], action: LetterAction, expected: usize) -> Result<usize, Refusal> {
+        self.operator.letters(service, action, expected).map_err(refusal)
+    }
+
+    fn journal(&self) -> Result<Value, Refusal> {
+        let stats = self.stats(Wanted::Sums)?;
+        let journal = stats.journal.map(|(figures, failure)| of_journal(&figures, failure, stats.has_storage_failed));
+        Ok(json!({ "journal": journal, "spool": spool_json(&stats.spool) }))
+    }
+
+    fn drain(&self, on: bool) -> Result<(), Refusal> {
+        self.operator.drain(on).map_err(refusal)
+    }
+
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
         self.handle.disconnect(peer, reason)
     }
+}
+
+/// The dead letters of a service, if it is a dead-letter queue that has some.
+fn of_letters(queue: &ServiceInfo, now: Millis) -> Option<Value> {
+    let service = queue.name.strip_prefix(b"dlq.").filter(|_| queue.letters > 0)?;
+    Some(json!({
+        "service": String::from_utf8_lossy(service),
+        "letters": queue.letters,
+        "workers": queue.workers,
+        "oldest_seconds": queue.letters_since.map(|since| seconds(since, now)),
+    }))
+}
+
+fn of_letter(letter: &LetterInfo, now: Millis) -> Value {
+    json!({
+        "id": letter.id,
+        "bytes": letter.bytes,
+        "kept_seconds": seconds(letter.since, now),
+        "state": match letter.state {
+            LetterState::Waiting => "waiting",
+            LetterState::Worker => "worker",
+            LetterState::Failed => "failed",
+            LetterState::Leaving => "leaving",
+        },
+        "attempts": letter.attempts,
+    })
+}
+
+fn of_journal(figures: &JournalFigures, failure: Option<String>, has_failed: bool) -> Value {
+    let JournalFigures { segments, log_bytes, needed_bytes, requests, commits, written_bytes, .. } = *figures;
+    let JournalFigures { pending_bytes, writing, sync_sum, sync_last, sync_max, errors, .. } = *figures;
+    json!({
+        "state": if has_failed { "failed" } else { "ok" },
+        "error": failure,
+        "errors": errors,
+        "segments": segments,
+        "bytes": log_bytes,
+        "needed_bytes": needed_bytes,
+        "requests": requests,
+        "pending_bytes": pending_bytes,
+        "writing_seconds": writing.as_secs_f64(),
+        "syncs": commits,
+        "sync_seconds": sync_sum.as_secs_f64(),
+        "sync_seconds_last": sync_last.as_secs_f64(),
+        "sync_seconds_max": sync_max.as_secs_f64(),
+        "written_bytes": written_bytes,
+    })
 }
 
 fn refusal(error: OperatorError) -> Refusal {
@@ -144,6 +236,23 @@ fn refusal(error: OperatorError) -> Refusal {
         OperatorError::NoAnswer => Refusal::NoAnswer,
         error => Refusal::Conflict(error.to_string()),
     }
+}
+
+fn register_journal(registry: &mut Registry, figures: &JournalFigures) {
+    for (name, help, value) in [
+        ("journal_bytes", "Bytes of the journal's files", figures.log_bytes),
+        ("journal_segments", "Files of the journal", figures.segments),
+        ("journal_pending_bytes", "Bytes that wait for the disk", figures.pending_bytes),
+    ] {
+        metrics::gauge(registry, name, help, value);
+    }
+    let (sum, max) = (figures.sync_sum.as_secs_f64(), figures.sync_max.as_secs_f64());
+    metrics::gauge_f64(registry, "journal_sync_seconds_max", "The longest write until it was on the disk", max);
+    let writing = figures.writing.as_secs_f64();
+    metrics::gauge_f64(registry, "journal_writing_seconds", "For how long the write that goes on now has", writing);
+    metrics::counter_f64(registry, "journal_sync_seconds", "Time of writes until they were on the disk", sum);
+    metrics::counter(registry, "journal_syncs", "Writes that are on the disk", figures.commits);
+    metrics::counter(registry, "journal_errors", "Writes of the journal that failed", figures.errors);
 }
 
 /// Adds the metrics of each of the longest queues, and of all others together.

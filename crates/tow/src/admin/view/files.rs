@@ -53,7 +53,7 @@ impl View for FilesView {
             List::Peers => Ok(self.stats(Wanted::Peers(from))?.peers.flat_map(|peer| [of_peer(&peer)])),
             List::Transfers => Ok(self.stats(Wanted::Peers(from))?.peers.flat_map(of_transfers)),
             List::Gone => Ok(self.stats(Wanted::Gone(from))?.gone.flat_map(|gone| [gone_json(&gone)])),
-            List::Services | List::Workers => Err(Refusal::NoList),
+            List::Services | List::Workers | List::DeadLetters => Err(Refusal::NoList),
         }
     }
 

@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use prometheus_client::registry::Registry;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
+use towpath_broker::core::LetterAction;
 use towpath_sockets::{Ends, GonePeer, HubStats, Page, PeerId, PeerInfo, Principal, Traffic};
 
 /// Lists of a server.
@@ -26,6 +27,8 @@ pub enum List {
     Services,
     /// Workers of a broker.
     Workers,
+    /// Services of a broker that have dead letters.
+    DeadLetters,
 }
 
 impl List {
@@ -37,6 +40,7 @@ impl List {
             List::Transfers => "transfers",
             List::Services => "services",
             List::Workers => "workers",
+            List::DeadLetters => "dead_letters",
         }
     }
 
@@ -48,6 +52,7 @@ impl List {
             List::Transfers => "/api/v1/transfers",
             List::Services => "/api/v1/services",
             List::Workers => "/api/v1/workers",
+            List::DeadLetters => "/api/v1/dead-letters",
         }
     }
 }
@@ -84,6 +89,26 @@ pub trait View: Send + Sync {
 
     /// Ends the requests that wait for a service, if there are so many, and says how many it were.
     fn purge(&self, _service: &[u8], _expected: usize) -> Result<usize, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// A page of the dead letters of a service, from this number on.
+    fn letters(&self, _service: &[u8], _from: u32) -> Result<Page<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// Does something with the dead letters of a service, if there are so many, and says with how many.
+    fn act_on_letters(&self, _service: &[u8], _action: LetterAction, _expected: usize) -> Result<usize, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// The journal.
+    fn journal(&self) -> Result<Value, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// Takes nothing new, or does again.
+    fn drain(&self, _on: bool) -> Result<(), Refusal> {
         Err(Refusal::NoList)
     }
 

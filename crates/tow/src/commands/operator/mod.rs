@@ -1,7 +1,14 @@
 //! `tow status`, `peers`, `gone`, `transfers`, `services`, `workers`, `kick`, `pause`, `resume` and `purge`: what a server or broker on this machine does, and a hand on it.
 
+mod drain;
+mod letters;
 mod rows;
 mod status;
+mod top;
+
+pub use drain::{DrainArguments, drain};
+pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requeue};
+pub use top::top;
 
 use crate::admin::List;
 use crate::admin::client::{Client, ServerArgs, find, find_one};
@@ -12,6 +19,7 @@ use crate::cli::units::duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -75,7 +83,7 @@ pub struct PurgeArguments {
 
 /// Prints the state of each server.
 pub fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    repeat(arguments, || {
+    repeat(arguments, arguments.watch, || {
         let found = find(&arguments.server, None)?;
         if arguments.json {
             return Ok(found.iter().map(|found| format!("{}\n", Json(&found.status))).collect());
@@ -100,16 +108,35 @@ pub fn list_by_service(list: List, arguments: &ServiceArguments) -> Result<ExitC
 fn list_of(list: List, service: Option<&str>, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let program = match list {
         List::Transfers => Some("serve"),
-        List::Services | List::Workers => Some("broker"),
+        List::Services | List::Workers | List::DeadLetters => Some("broker"),
         List::Peers | List::Gone => None,
     };
     let client = find_one(&arguments.server, program)?;
-    repeat(arguments, || {
-        let entries = client.list(list.path(), list.name(), service)?;
+    let entries = || client.list(list.path(), list.name(), service);
+    print_list(arguments, |entries| rows::render(list, entries), entries)
+}
+
+/// Prints entries as objects, or as a table.
+fn print_list(
+    arguments: &Arguments,
+    table: impl Fn(&[Value]) -> String,
+    entries: impl Fn() -> Result<Vec<Value>, Failure>,
+) -> Result<ExitCode, Failure> {
+    repeat(arguments, arguments.watch, || {
+        let entries = entries()?;
         Ok(match arguments.json {
             true => entries.iter().map(|entry| format!("{}\n", Json(entry))).collect(),
-            false => rows::render(list, &entries),
+            false => table(&entries),
         })
+    })
+}
+
+/// Prints the state of a broker's journal.
+pub fn journal(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let client = find_one(&arguments.server, Some("broker"))?;
+    repeat(arguments, arguments.watch, || {
+        let journal = client.get("/api/v1/journal")?;
+        Ok(if arguments.json { format!("{}\n", Json(&journal)) } else { status::render_journal(&journal) })
     })
 }
 
@@ -140,7 +167,12 @@ pub fn purge(arguments: &PurgeArguments) -> Result<ExitCode, Failure> {
 }
 
 fn service_path(service: &str, verb: &str) -> String {
-    format!("/api/v1/services/{}/{verb}", URL_SAFE_NO_PAD.encode(service))
+    format!("/api/v1/services/{}/{verb}", encoded(service))
+}
+
+/// The name of a service in a path.
+fn encoded(service: &str) -> String {
+    URL_SAFE_NO_PAD.encode(service)
 }
 
 fn disconnect(client: &Client, id: &str, reason: &str) -> Result<Value, Failure> {
@@ -150,13 +182,18 @@ fn disconnect(client: &Client, id: &str, reason: &str) -> Result<Value, Failure>
     client.post(&format!("/api/v1/peers/{id}/disconnect"), &json!({ "reason": reason }))
 }
 
-/// Prints something once, or until a signal ends it.
-fn repeat(arguments: &Arguments, picture: impl Fn() -> Result<String, Failure>) -> Result<ExitCode, Failure> {
+/// Prints something once, or so often until a signal ends it: in place on a terminal.
+fn repeat(
+    arguments: &Arguments,
+    pause: Option<Duration>,
+    mut picture: impl FnMut() -> Result<String, Failure>,
+) -> Result<ExitCode, Failure> {
+    let is_in_place = pause.is_some() && !arguments.json && std::io::stdout().is_terminal();
     loop {
         let text = picture()?;
-        let before = if arguments.watch.is_some() && !arguments.json { NEW_PICTURE } else { "" };
+        let before = if is_in_place { NEW_PICTURE } else { "" };
         print_bytes(format!("{before}{text}").as_bytes())?;
-        let Some(pause) = arguments.watch else { return Ok(ExitCode::SUCCESS) };
+        let Some(pause) = pause else { return Ok(ExitCode::SUCCESS) };
         std::thread::sleep(pause);
     }
 }

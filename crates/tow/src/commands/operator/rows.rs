@@ -13,6 +13,7 @@ pub fn render(list: List, entries: &[Value]) -> String {
         List::Transfers => transfers(entries),
         List::Services => services(entries),
         List::Workers => workers(entries),
+        List::DeadLetters => dead_letters(entries),
     }
 }
 
@@ -27,7 +28,7 @@ fn peers(entries: &[Value]) -> String {
 }
 
 /// What a peer does, with its name if it has one.
-fn does(peer: &Value) -> String {
+pub fn does(peer: &Value) -> String {
     let count = |name: &str| peer[name].as_u64().unwrap_or(0);
     let work = match (peer["role"].as_str(), peer["protocol"].as_str()) {
         (Some("worker"), _) => {
@@ -69,12 +70,14 @@ fn transfers(entries: &[Value]) -> String {
 }
 
 fn services(entries: &[Value]) -> String {
-    let mut table = Table::new(["WAITING", "MEMORY", "DISK", "UNCONFIRMED", "WORKERS", "STATE ", "SERVICE "]);
+    let mut table = Table::new(["WAITING", "OLDEST", "MEMORY", "DISK", "UNCONFIRMED", "WORKERS", "STATE ", "SERVICE "]);
     for service in entries {
         let [waiting, unconfirmed, workers] = ["waiting", "unconfirmed", "workers"].map(|name| &service[name]);
         let (memory, disk) = (bytes(&service["waiting_bytes"]), bytes(&service["waiting_spooled_bytes"]));
         let state = if service["paused"] == true { "PAUSED" } else { "-" };
-        table.push([waiting, &memory, &disk, unconfirmed, workers, &state, &text(&service["service"])]);
+        let oldest =
+            if service["oldest_seconds"].is_null() { "-".to_owned() } else { time(&service["oldest_seconds"]) };
+        table.push([waiting, &oldest, &memory, &disk, unconfirmed, workers, &state, &text(&service["service"])]);
     }
     table.render()
 }
@@ -85,6 +88,25 @@ fn workers(entries: &[Value]) -> String {
         let [peer, address, protocol, service] =
             ["peer", "address", "protocol", "service"].map(|name| text(&worker[name]));
         table.push([&peer, &address, &worker["held"], &worker["credit"], &protocol, &service]);
+    }
+    table.render()
+}
+
+fn dead_letters(entries: &[Value]) -> String {
+    let mut table = Table::new(["LETTERS", "OLDEST", "WORKERS", "SERVICE "]);
+    for service in entries {
+        let oldest = time(&service["oldest_seconds"]);
+        table.push([&service["letters"], &oldest, &service["workers"], &text(&service["service"])]);
+    }
+    table.render()
+}
+
+/// The dead letters of a service as a table.
+pub fn letters(entries: &[Value]) -> String {
+    let mut table = Table::new(["ID", "KEPT", "SIZE", "ATTEMPTS", "STATE "]);
+    for letter in entries {
+        let (kept, size) = (time(&letter["kept_seconds"]), bytes(&letter["bytes"]));
+        table.push([&letter["id"], &kept, &size, &letter["attempts"], &text(&letter["state"])]);
     }
     table.render()
 }

@@ -28,6 +28,9 @@ pub fn render(status: &Value) -> String {
     if status["peers"].is_null() {
         return lines;
     }
+    if status["draining"] == true {
+        line("DRAINING", format!("{} left; nothing new is taken; tow drain --cancel", status["left"]));
+    }
     let gone = &status["gone"];
     let ended: u64 = ["closed", "protocol", "other"].iter().filter_map(|name| gone[*name].as_u64()).sum();
     line(
@@ -53,6 +56,9 @@ pub fn render(status: &Value) -> String {
             line("PAUSED", format!("{}; tow resume SERVICE", paused.join(", ")));
         }
         line("journal", status["journal"].as_str().unwrap_or("none").to_owned());
+        if status["dead_letters"].as_u64().is_some_and(|count| count > 0) {
+            line("DEAD", format!("{} dead letters; tow dead-letters", status["dead_letters"]));
+        }
     }
     line("counters", numbers(&status["counters"]));
     for pool in status["pools"].as_array().into_iter().flatten() {
@@ -62,6 +68,35 @@ pub fn render(status: &Value) -> String {
             line("jobs", format!("{}: {running} running, {waiting} waiting, {hung} hung", text(&pool["name"])));
         }
     }
+    lines
+}
+
+/// The state of a journal and the spool.
+pub fn render_journal(reply: &Value) -> String {
+    let mut lines = String::new();
+    let mut line = |name: &str, value: String| {
+        // Writing to a string doesn't fail.
+        let _ = writeln!(lines, "{name:<12}{}", Printable(&value));
+    };
+    let milliseconds = |value: &Value| format!("{:.1} ms", value.as_f64().unwrap_or(0.0) * 1000.0);
+    let journal = &reply["journal"];
+    if journal.is_null() {
+        line("journal", "none".to_owned());
+    } else {
+        let error = journal["error"].as_str().map(|error| format!(": {error}")).unwrap_or_default();
+        line("journal", format!("{}{error}; {} failed writes", text(&journal["state"]), journal["errors"]));
+        let [all, needed, pending] = ["bytes", "needed_bytes", "pending_bytes"].map(|name| bytes(&journal[name]));
+        line("files", format!("{} segments, {all}, of which {needed} are needed", journal["segments"]));
+        line("requests", format!("{} that a restart would bring back", journal["requests"]));
+        let writing = milliseconds(&journal["writing_seconds"]);
+        line("pending", format!("{pending}; the write that goes on now: {writing}"));
+        let mean = journal["sync_seconds"].as_f64().unwrap_or(0.0) / journal["syncs"].as_f64().unwrap_or(0.0).max(1.0);
+        let [last, max] = ["sync_seconds_last", "sync_seconds_max"].map(|name| milliseconds(&journal[name]));
+        let mean = milliseconds(&mean.into());
+        line("syncs", format!("{}; mean {mean}, last {last}, longest {max}", journal["syncs"]));
+    }
+    let spool = &reply["spool"];
+    line("spool", format!("{} of {} in {} files", bytes(&spool["bytes"]), bytes(&spool["most"]), spool["files"]));
     lines
 }
 

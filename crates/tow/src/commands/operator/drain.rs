@@ -1,0 +1,49 @@
+//! `tow drain`.
+
+use crate::admin::client::{ServerArgs, find_one};
+use crate::cli::exit::Failure;
+use crate::cli::output::print_line;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Pause between two looks at how much is left.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Arguments of `tow drain`.
+#[derive(clap::Args)]
+pub struct DrainArguments {
+    /// Wait until nothing is left to do. Then the server can be stopped.
+    #[arg(long)]
+    wait: bool,
+    /// Take requests again.
+    #[arg(long, conflicts_with = "wait")]
+    cancel: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Makes a server take nothing new, and finish what it has.
+pub fn drain(arguments: &DrainArguments) -> Result<ExitCode, Failure> {
+    let client = find_one(&arguments.server, None)?;
+    let mut state = client.post("/api/v1/drain", &json!({ "on": !arguments.cancel }))?;
+    if arguments.cancel {
+        print_line("takes requests again")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let left = |state: &Value| state["left"].as_u64().unwrap_or(0);
+    let mut said = None;
+    loop {
+        if said.replace(left(&state)) != Some(left(&state)) {
+            print_line(format_args!("drains: {} left", left(&state)))?;
+        }
+        if !arguments.wait || left(&state) == 0 {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(PAUSE);
+        state = client.get("/api/v1/status")?;
+        if state["draining"] != true {
+            return Err(Failure::failed("somebody has ended the drain, or restarted the server"));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What an operator does with dead letters, and drains; the journal as an operator sees it.
+
+use std::io::Read;
+use std::net::TcpStream;
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::tempdir;
+
+use crate::admin::{Place, get};
+use crate::support::broker::{Broker, call, work};
+use crate::support::process::{Process, run, tow};
+use crate::support::{DEADLINE, wait_until};
+
+fn letters(place: &Place) -> u64 {
+    let services = place.json(&["dead-letters"]);
+    services.iter().map(|service| service["letters"].as_u64().expect("a number")).sum()
+}
+
+fn service(place: &Place, name: &str, member: &str) -> u64 {
+    place.json(&["services", name]).first().map_or(0, |service| service[member].as_u64().expect("a number"))
+}
+
+/// A broker whose journal has this many dead letters of `echo`.
+fn with_dead_letters(place: &Place, journal: &Path, count: usize) -> Broker {
+    let broker = place.broker(&["--attempts", "1", "--journal", journal.to_str().expect("UTF-8")]);
+    let worker = work(&[&broker], &["echo", "--jobs", &count.to_string(), "--", "sleep", "100"]);
+    let calls: Vec<_> = (0..count).map(|number| call(&[&broker], &["echo", &number.to_string()])).collect();
+    let calls: Vec<_> = calls.into_iter().map(|mut call| Process::start(&mut call)).collect();
+    let held = || place.json(&["workers"]).first().and_then(|worker| worker["held"].as_u64());
+    wait_until("the worker has them", || held() == Some(count as u64));
+    worker.signal(Signal::KILL);
+    for call in calls {
+        assert!(call.finish().stderr.contains("kept for dlq.echo"));
+    }
+    assert_eq!(letters(place), count as u64);
+    broker
+}
+
+#[test]
+fn dead_letters_are_sent_again_and_stay_so_after_a_crash() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let journal = folder.path().join("journal");
+    let broker = with_dead_letters(&place, &journal, 3);
+    let listed = place.json(&["dead-letters", "echo"]);
+    let bytes: Vec<_> = listed.iter().map(|letter| letter["bytes"].as_u64()).collect();
+    assert_eq!((bytes, &listed[0]["state"], &listed[0]["attempts"]), (vec![Some(1); 3], &"waiting".into(), &0.into()));
+    assert_eq!(place.json(&["dead-letters", "dlq.echo"]).len(), 3);
+    let status = String::from_utf8(place.tow(&["status"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(status.contains("\nDEAD        3 dead letters; tow dead-letters"), "{status}");
+
+    let refused = place.tow(&["requeue", "echo", "--expect", "2"]).expect_code(5);
+    assert!(refused.stderr.contains("there are 3 dead letters, and 2 were expected"), "{}", refused.stderr);
+    place.tow(&["requeue", "echo", "--drop"]).expect_code(2);
+    assert_eq!(letters(&place), 3);
+    let done = place.tow(&["requeue", "echo"]).expect_code(0);
+    broker.signal(Signal::KILL);
+    assert_eq!(done.stdout, b"requeued 3 dead letters of echo\n");
+    broker.finish();
+
+    let broker = place.broker(&["--attempts", "1", "--journal", journal.to_str().expect("UTF-8")]);
+    assert_eq!((letters(&place), service(&place, "echo", "waiting")), (0, 3));
+    // What fails again comes back.
+    let failing = work(&[&broker], &["echo", "--", "false"]);
+    wait_until("they are dead letters again", || letters(&place) == 3);
+    drop(failing);
+    let out = folder.path().join("out");
+    let command = format!("cat >> {}", out.display());
+    let _worker = work(&[&broker], &["echo", "--", "sh", "-c", &command]);
+    place.tow(&["requeue", "echo", "--expect", "3"]).expect_code(0);
+    wait_until("they are done", || place.json(&["status"])[0]["requests"] == 0);
+    let mut done = std::fs::read(&out).expect("what the worker got");
+    done.sort_unstable();
+    assert_eq!(done, b"012");
+    place.tow(&["requeue", "echo"]).expect_code(4);
+}
+
+#[test]
+fn dropped_dead_letters_do_not_come_back() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let journal = folder.path().join("journal");
+    let broker = with_dead_letters(&place, &journal, 2);
+    let done = place.tow(&["requeue", "echo", "--drop", "--expect", "2"]).expect_code(0);
+    broker.signal(Signal::KILL);
+    assert_eq!(done.stdout, b"dropped 2 dead letters of echo\n");
+    broker.finish();
+    let _broker = place.broker(&["--journal", journal.to_str().expect("UTF-8")]);
+    assert_eq!(letters(&place), 0);
+    assert_eq!(place.json(&["journal"])[0]["journal"]["state"], "ok");
+}
+
+/// A stock client's request, and the frames of the reply.
+fn ask_as_stock_client(broker: &Broker, service: &str) -> Vec<Vec<u8>> {
+    use crate::support::wire::{MORE, frame, greeting, ready};
+    use std::io::Write;
+    let mut stream = TcpStream::connect(("127.0.0.1", broker.port())).expect("connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("a deadline");
+    stream.write_all(&[greeting("NULL"), ready("DEALER")].concat()).expect("write");
+    let request = [&b""[..], b"MDPC01", service.as_bytes()].map(|part| frame(MORE, part)).concat();
+    stream.write_all(&[request, frame(0, b"hello")].concat()).expect("write");
+    stream.read_exact(&mut [0; 64]).expect("a greeting");
+    let (mut frames, mut is_over) = (Vec::new(), false);
+    while !is_over {
+        let mut header = [0; 2];
+        stream.read_exact(&mut header).expect("a frame");
+        assert_eq!(header[0] & 2, 0, "a long frame");
+        let mut body = vec![0; usize::from(header[1])];
+        stream.read_exact(&mut body).expect("a body");
+        if header[0] & 4 == 0 {
+            is_over = header[0] & MORE == 0;
+            frames.push(body);
+        }
+    }
+    frames
+}
+
+#[test]
+fn a_drained_broker_finishes_what_it_has_and_takes_nothing_new() {
+    let (place, other) = (Place::new(), Place::new());
+    let (broker, elsewhere) = (place.broker(&[]), other.broker(&[]));
+    let _workers = [work(&[&broker], &["echo", "--", "cat"]), work(&[&elsewhere], &["echo", "--", "cat"])];
+    place.tow(&["pause", "echo"]).expect_code(0);
+    let waiting = Process::start(&mut call(&[&broker], &["echo", "hello"]));
+    wait_until("the request waits", || service(&place, "echo", "waiting") == 1);
+    assert_eq!(place.tow(&["drain"]).expect_code(0).stdout, b"drains: 1 left\n");
+    let status = String::from_utf8(place.tow(&["status"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(status.contains("\nDRAINING    1 left;"), "{status}");
+    let readiness = get(&place.socket(), "/readyz");
+    assert!(readiness.starts_with("HTTP/1.1 503 ") && readiness.ends_with("draining\n"), "{readiness}");
+    assert!(get(&place.socket(), "/metrics").contains("\ntowpath_draining 1\n"));
+
+    let refused = run(&mut call(&[&broker], &["echo", "x", "--timeout", "0.5"])).expect_code(6);
+    assert!(refused.stderr.contains("the broker is being drained"), "{}", refused.stderr);
+    let told = ask_as_stock_client(&broker, "echo");
+    assert_eq!(told[told.len() - 2..], [&b"503"[..], b"the broker is being drained"]);
+    run(&mut call(&[&broker], &["mmi.queue", "echo"])).expect_code(0);
+    let moved = run(&mut call(&[&broker, &elsewhere], &["echo", "moved"])).expect_code(0);
+    assert_eq!(moved.stdout, b"moved");
+
+    let mut draining = tow(["drain", "--wait"]);
+    draining.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY");
+    let draining = Process::start(&mut draining);
+    wait_until("it says how many are left", || draining.output().contains("1 left"));
+    place.tow(&["resume", "echo"]).expect_code(0);
+    assert_eq!(waiting.finish().expect_code(0).stdout, b"hello");
+    assert_eq!(draining.finish().expect_code(0).stdout, b"drains: 1 left\ndrains: 0 left\n");
+
+    place.tow(&["drain", "--cancel"]).expect_code(0);
+    assert_eq!(run(&mut call(&[&broker], &["echo", "again"])).expect_code(0).stdout, b"again");
+    assert!(get(&place.socket(), "/readyz").starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn the_journal_and_the_busiest_are_shown_again_and_again() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let broker = place.broker(&["--journal", folder.path().to_str().expect("UTF-8")]);
+    let _worker = work(&[&broker], &["echo", "--", "cat"]);
+    run(&mut call(&[&broker], &["echo", "hello"])).expect_code(0);
+    let journal = &place.json(&["journal"])[0]["journal"];
+    assert!(journal["syncs"].as_u64().is_some_and(|syncs| syncs > 0), "{journal}");
+    assert!(journal["sync_seconds_max"].as_f64().is_some_and(|seconds| seconds > 0.0), "{journal}");
+    assert_eq!((&journal["state"], &journal["errors"], &journal["error"]), (&"ok".into(), &0.into(), &Value::Null));
+    let text = String::from_utf8(place.tow(&["journal"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(text.starts_with("journal     ok; 0 failed writes\n"), "{text}");
+    assert!(get(&place.socket(), "/metrics").contains("\ntowpath_journal_errors_total 0\n"));
+
+    for command in ["top", "journal", "dead-letters"] {
+        let mut watching = tow([command, "--watch=0.05"]);
+        watching.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY");
+        let watching = Process::start(&mut watching);
+        let first = if command == "dead-letters" { "LETTERS" } else { "journal" };
+        wait_until("it prints twice", || watching.output().matches(first).count() >= 2);
+        // Nothing is drawn in place where there is no terminal.
+        assert!(!watching.output().contains('\u{1b}'));
+    }
+    let mut top = tow(["top", "--json", "--watch=0.05"]);
+    top.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY");
+    let top = Process::start(&mut top);
+    wait_until("two lines", || top.output().lines().count() >= 3);
+    let line = top.output().lines().nth(1).map(|line| serde_json::from_str::<Value>(line).expect(line));
+    let line = line.expect("a line");
+    assert!(line["status"]["sent_bytes_per_second"].is_u64() && line["services"].is_array(), "{line}");
+    assert_eq!(line["peers"][0]["role"], "worker");
+}
