@@ -32,6 +32,10 @@ pub enum Wanted {
     Services(u32),
     /// Workers of a broker.
     Workers(u32),
+    /// Follows of clients of a file server, by slot.
+    Followers(u32),
+    /// What a file server refused, or what failed, the latest first.
+    Failures(u32),
 }
 
 /// A part of a list. Entries may come and go between two pages; none that stays is missed.

@@ -86,8 +86,12 @@ enum Command {
     Peers(operator::Arguments),
     /// List who was connected, and why not any more.
     Gone(operator::Arguments),
-    /// List what a file server sends, and what each transfer waits for.
+    /// List what a file server sends and receives, and what each transfer waits for.
     Transfers(operator::Arguments),
+    /// List who follows a file server, and how far behind they are.
+    Followers(operator::Arguments),
+    /// List what a file server has refused, and what failed, of late.
+    Failures(operator::Arguments),
     /// List a broker's services and their queues.
     Services(operator::ServiceArguments),
     /// List a broker's workers.
@@ -198,6 +202,8 @@ fn main() -> ExitCode {
         Command::Peers(arguments) => operator::list(List::Peers, &arguments),
         Command::Gone(arguments) => operator::list(List::Gone, &arguments),
         Command::Transfers(arguments) => operator::list(List::Transfers, &arguments),
+        Command::Followers(arguments) => operator::list(List::Followers, &arguments),
+        Command::Failures(arguments) => operator::list(List::Failures, &arguments),
         Command::Services(arguments) => operator::list_by_service(List::Services, &arguments),
         Command::Workers(arguments) => operator::list_by_service(List::Workers, &arguments),
         Command::Kick(arguments) => operator::kick(&arguments),

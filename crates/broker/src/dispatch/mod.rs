@@ -187,7 +187,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 };
                 stats.workers = Page::of(core.workers_from(from).map(|(number, info)| (number, Some(worker(info)))));
             }
-            Wanted::Sums | Wanted::Peers(_) | Wanted::Gone(_) => {}
+            _ => {}
         }
         stats
     }

@@ -164,7 +164,7 @@ fn stats(dispatch: &Dispatch<Sockets, JournalStore>, wanted: Wanted) -> Stats {
             stats.peers = Page::of(hub.peers_from(from).map(|id| (id.slot(), peer(id))));
         }
         Wanted::Gone(from) => stats.gone = hub.gone_from(from),
-        Wanted::Sums | Wanted::Services(_) | Wanted::Workers(_) => {}
+        _ => {}
     }
     stats
 }

@@ -1,5 +1,6 @@
 //! Who has what, as far as they have said.
 
+use crate::digest::Digest;
 use crate::limits::HOLDERS_MAX;
 use crate::protocol::control::{Holder, HolderName, HoldersReply, HoldersRequest, HoldersWanted, KnownHolder};
 use crate::protocol::follow::Epoch;
@@ -7,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 use towpath_quota::{Permit, Quota};
+use towpath_sockets::{Page, PeerId};
 
 /// Names that a tenant may have in any case, and at most.
 const TENANT_NAMES_SURE: u64 = 16;
@@ -31,10 +33,46 @@ pub struct Holders {
     turn: u64,
 }
 
+/// What somebody has, as it was said last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HolderStats {
+    /// Who.
+    pub name: String,
+    /// The user, or the name of the key, that said so.
+    pub user: Option<String>,
+    /// The relay that passed it on, by name.
+    pub via: Option<String>,
+    /// Everything up to this number is in place.
+    pub seq: u64,
+    /// It is synced to the disk.
+    pub durable: bool,
+    /// The version that is in place.
+    pub version: Option<Digest>,
+    /// When it was said.
+    pub said_at: Instant,
+}
+
+/// Who says what a holder has.
+#[derive(Clone, Copy, Debug)]
+pub struct Speaker<'a> {
+    /// Whose names these are.
+    pub tenant: u64,
+    /// Its user, or the name of its key.
+    pub user: Option<&'a Arc<str>>,
+    /// Its connection.
+    pub peer: PeerId,
+    /// The speaker's own name, if it speaks for another one.
+    pub via: Option<&'a HolderName>,
+}
+
 #[derive(Debug)]
 struct Said {
     holder: Holder,
     user: Option<Arc<str>>,
+    /// The connection by which it speaks for itself, while that is there.
+    peer: Option<PeerId>,
+    via: Option<HolderName>,
     at: Instant,
     turn: u64,
     _permit: Permit,
@@ -61,7 +99,8 @@ impl Default for Holders {
 
 impl Holders {
     /// Notes what a holder has.
-    pub fn note(&mut self, tenant: u64, user: Option<&Arc<str>>, holder: Holder, now: Instant) {
+    pub fn note(&mut self, speaker: Speaker<'_>, holder: Holder, now: Instant) {
+        let Speaker { tenant, user, peer, via } = speaker;
         let key = (holder.name.clone(), tenant);
         let names = self.tenants.entry(tenant).or_insert_with(|| Names {
             share: self.names.share(TENANT_NAMES_SURE, TENANT_NAMES_MAX),
@@ -86,7 +125,8 @@ impl Holders {
         let Some(permit) = permit else { return };
         self.turn += 1;
         names.by_turn.insert(self.turn, holder.name.clone());
-        let said = Said { holder, user: user.cloned(), at: now, turn: self.turn, _permit: permit };
+        let (peer, via) = (via.is_none().then_some(peer), via.cloned());
+        let said = Said { holder, user: user.cloned(), peer, via, at: now, turn: self.turn, _permit: permit };
         if let Some(unsaid) = &mut self.unsaid {
             unsaid.insert(key.clone());
         }
@@ -107,6 +147,39 @@ impl Holders {
                 self.tenants.remove(&key.1);
             }
         }
+    }
+
+    /// A connection has ended by which a holder spoke for itself.
+    pub fn left(&mut self, name: &str, tenant: u64, peer: PeerId) {
+        let key = HolderName::new(name).map(|name| (name, tenant));
+        if let Some(said) = key.ok().and_then(|key| self.holders.get_mut(&key)) {
+            said.peer.take_if(|of| *of == peer);
+        }
+    }
+
+    /// How many are known.
+    pub fn len(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// The versions that holders have.
+    pub fn versions(&self) -> impl Iterator<Item = Digest> {
+        self.holders.values().filter_map(|said| said.holder.version)
+    }
+
+    /// A page of those who don't speak for themselves by a connection that is there.
+    pub fn elsewhere(&self, from: u32) -> Page<HolderStats> {
+        let stats = |said: &Said| HolderStats {
+            name: said.holder.name.as_str().to_owned(),
+            user: said.user.as_deref().map(str::to_owned),
+            via: said.via.as_ref().map(|name| name.as_str().to_owned()),
+            seq: said.holder.cursor.seq,
+            durable: said.holder.durable,
+            version: said.holder.version,
+            said_at: said.at,
+        };
+        let numbered = (0..).zip(self.holders.values()).skip(from as usize);
+        Page::of(numbered.map(|(number, said)| (number, said.peer.is_none().then(|| stats(said)))))
     }
 
     /// The answer to who has something.
@@ -164,6 +237,10 @@ mod tests {
         Holder { name, cursor: Cursor { epoch: EPOCH, seq }, durable: false, version }
     }
 
+    fn by(tenant: u64) -> Speaker<'static> {
+        Speaker { tenant, user: None, peer: PeerId::new(0, 0), via: None }
+    }
+
     fn ask(holders: &Holders, wanted: HoldersWanted, now: Instant) -> HoldersReply {
         holders.answer(&HoldersRequest { id: 1, wanted, from: 0, count: 100 }, Some(EPOCH), 1000, now)
     }
@@ -172,10 +249,10 @@ mod tests {
     fn the_last_word_of_each_counts_and_nobody_speaks_for_another_tenant() {
         let (mut holders, now) = (Holders::default(), Instant::now());
         let ann: Arc<str> = "ann".into();
-        holders.note(1, Some(&ann), holder("a", 5), now);
-        holders.note(1, Some(&ann), holder("a", 9), now + Duration::from_secs(1));
-        holders.note(2, None, holder("a", 3), now);
-        holders.note(2, None, holder("b", 150), now);
+        holders.note(Speaker { user: Some(&ann), ..by(1) }, holder("a", 5), now);
+        holders.note(Speaker { user: Some(&ann), ..by(1) }, holder("a", 9), now + Duration::from_secs(1));
+        holders.note(by(2), holder("a", 3), now);
+        holders.note(by(2), holder("b", 150), now);
         let reply = ask(&holders, HoldersWanted::Seq(4), now + Duration::from_secs(3));
         assert_eq!((reply.holding, reply.total), (2, 3));
         let shown: Vec<_> =
@@ -193,18 +270,42 @@ mod tests {
     }
 
     #[test]
+    fn who_is_not_connected_is_listed_with_its_relay() {
+        let (mut holders, now) = (Holders::default(), Instant::now());
+        let relay = HolderName::new("relay").unwrap();
+        let peer = PeerId::new(3, 1);
+        holders.note(Speaker { peer, ..by(1) }, holder("relay", 5), now);
+        holders.note(Speaker { peer, via: Some(&relay), ..by(1) }, holder("a", 4), now);
+        holders.note(Speaker { peer, via: Some(&relay), ..by(1) }, holder("b", 150), now);
+        let listed = |holders: &Holders, from| {
+            let entries = holders.elsewhere(from).entries.into_iter();
+            entries.map(|(number, of)| (number, of.name, of.via)).collect::<Vec<_>>()
+        };
+        let via = Some("relay".to_owned());
+        assert_eq!(listed(&holders, 0), [(0, "a".to_owned(), via.clone()), (1, "b".to_owned(), via.clone())]);
+        assert_eq!(listed(&holders, 1), [(1, "b".to_owned(), via)]);
+        assert_eq!((holders.len(), holders.versions().collect::<Vec<_>>()), (3, vec![Digest([7; 32])]));
+        // It is connected again before the old connection's end is known.
+        holders.note(Speaker { peer: PeerId::new(4, 0), ..by(1) }, holder("relay", 5), now);
+        holders.left("relay", 1, peer);
+        assert_eq!(listed(&holders, 0).len(), 2);
+        holders.left("relay", 1, PeerId::new(4, 0));
+        assert_eq!(listed(&holders, 2), [(2, "relay".to_owned(), None)]);
+    }
+
+    #[test]
     fn names_without_end_take_only_their_tenants_share() {
         let (mut holders, now) = (Holders::default(), Instant::now());
-        holders.note(1, None, holder("honest", 5), now);
+        holders.note(by(1), holder("honest", 5), now);
         for index in 0..100_000_u64 {
-            holders.note(2 + index % 3, None, holder(&format!("{:x}", index / 3), 5), now);
+            holders.note(by(2 + index % 3), holder(&format!("{:x}", index / 3), 5), now);
         }
         assert!(holders.holders.len() <= HOLDERS_MAX + 4 * TENANT_NAMES_SURE as usize);
         assert_eq!(holders.names.used(), holders.holders.len() as u64);
         assert!(holders.holders.contains_key(&(HolderName::new("honest").unwrap(), 1)));
         assert!(holders.holders.contains_key(&(HolderName::new(&format!("{:x}", 33_332)).unwrap(), 2)));
         // Others still get in, and the newest of each remain.
-        holders.note(9, None, holder("late", 5), now);
+        holders.note(by(9), holder("late", 5), now);
         assert!(holders.holders.contains_key(&(HolderName::new("late").unwrap(), 9)));
     }
 
@@ -213,7 +314,7 @@ mod tests {
         let (mut holders, now) = (Holders::default(), Instant::now());
         holders.pass_on();
         let count = NAMES_MAX as u64 + 100;
-        (0..count).for_each(|tenant| holders.note(tenant, None, holder("a", 5), now));
+        (0..count).for_each(|tenant| holders.note(by(tenant), holder("a", 5), now));
         let kept = |of: u64| holders.holders.contains_key(&(HolderName::new("a").unwrap(), of));
         assert!(!kept(0) && kept(100) && kept(count - 1));
         let unsaid = holders.unsaid.as_ref().unwrap().len();
@@ -225,11 +326,11 @@ mod tests {
     #[test]
     fn a_relay_passes_on_what_was_said_once() {
         let (mut holders, now) = (Holders::default(), Instant::now());
-        holders.note(1, None, holder("a", 5), now);
+        holders.note(by(1), holder("a", 5), now);
         assert!(holders.take_said(10).is_empty(), "no relay");
         holders.pass_on();
-        holders.note(1, None, holder("b", 5), now);
-        holders.note(1, None, holder("b", 6), now);
+        holders.note(by(1), holder("b", 5), now);
+        holders.note(by(1), holder("b", 6), now);
         assert_eq!(holders.take_said(1), [holder("a", 5)]);
         assert_eq!(holders.take_said(10), [holder("b", 6)]);
         assert!(!holders.has_said());

@@ -6,7 +6,7 @@
 mod holders;
 mod via;
 
-pub use holders::Holders;
+pub use holders::{HolderStats, Holders, Speaker};
 pub use via::{Via, ViaError};
 
 use crate::catalogue::{Catalogue, Entry, TooManyPaths};

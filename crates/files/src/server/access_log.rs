@@ -114,14 +114,16 @@ pub(super) fn event(client: &ClientName, event: &LogEvent, age: impl Fn(&Ticket)
             tracing::warn!(%address, user = shown(user), name = shown(name), %path, code = %failure.code, reason = %failure.message, "void");
         }
         // The limit itself is logged once for all clients.
-        LogEvent::Refused { count, path, failure } if failure.code == ErrorCode::Busy => {
+        LogEvent::Refused { count, path, failure, .. } if failure.code == ErrorCode::Busy => {
             let path = Escaped(path.as_bytes());
             tracing::debug!(%address, files = count, %path, reason = %failure.message, "busy");
         }
-        LogEvent::Refused { count, path, failure } => {
-            let path = Escaped(path.as_bytes());
-            tracing::info!(%address, user = shown(user), name = shown(name), files = count, %path, code = %failure.code, reason = %failure.message, "refused");
+        LogEvent::Refused { what, count, path, failure } => {
+            let (path, what) = (Escaped(path.as_bytes()), what.as_str());
+            tracing::info!(%address, user = shown(user), name = shown(name), what, files = count, %path, code = %failure.code, reason = %failure.message, "refused");
         }
+        // The thread that receives them has said so.
+        LogEvent::Pushed => {}
         LogEvent::Ended { ticket, path, files, bytes, ending } => {
             let path = Escaped(path.as_bytes());
             let seconds = age(ticket).map(|age| (age.as_secs_f64() * 1000.0).round() / 1000.0);

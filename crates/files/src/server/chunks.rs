@@ -66,6 +66,11 @@ impl PieceCursor {
         self.ranges.is_empty()
     }
 
+    /// Where the next piece begins; None at the end.
+    pub(super) fn offset(&self) -> Option<u64> {
+        self.ranges.front().map(|range| range.offset)
+    }
+
     /// Offset from which extents have to be looked up now or soon.
     pub(super) fn wants_layout(&self) -> Option<u64> {
         let (first, last) = (self.ranges.front()?, self.ranges.back()?);

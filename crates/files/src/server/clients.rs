@@ -1,27 +1,29 @@
 //! Clients: their sessions, and the jobs that run for them.
 
 use super::access_log::{self, ClientName, shown};
+use super::failures::{Failures, LOST};
 use super::jobs::{Done, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
 use super::quota::Quotas;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
-use super::stats::{Counters, PeerStats, Stats};
+use super::stats::{Counters, FailureStats, FollowerStats, PeerStats, RequestKind, Stats, TransferStats};
 use super::{Failure, holding};
 use crate::limits::{ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
-use crate::protocol::control::Request;
+use crate::protocol::control::{Holder, Request};
 use crate::protocol::data::DataHeader;
 use crate::protocol::envelope::{Opening, is_too_large, opening};
 use crate::protocol::follow::ServerId;
 use crate::protocol::plain::PlainMessage;
 use crate::protocol::{Dialect, WireError};
-use crate::relay::{Holders, Via};
+use crate::relay::{HolderStats, Holders, Speaker, Via};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 use towpath_quota::FairQueue;
 use towpath_rules::{Permissions, Verb};
-use towpath_sockets::{Address, PeerId, PeerInfo, Principal, Tenant};
+use towpath_sockets::{Address, Page, PeerId, PeerInfo, Principal, Tenant};
 
 /// A connected client.
 struct Client {
@@ -37,6 +39,8 @@ struct Client {
     /// State of its requests that have started jobs.
     requests: HashMap<Ticket, Arc<RequestState>>,
     quotas: Quotas,
+    /// What it has said that it has.
+    said: Option<HolderStats>,
 }
 
 /// Who may publish versions.
@@ -71,12 +75,56 @@ pub(super) struct Clients {
     next_key: u64,
     tenant_numbers: RandomState,
     counters: Counters,
+    failures: Failures,
+    /// Clients that follow, by slot.
+    followers: BTreeSet<PeerId>,
     publishers: Publishers,
     via: Arc<Via>,
     holders: Arc<Mutex<Holders>>,
 }
 
 impl Client {
+    /// Notes what it has, and those that it speaks for.
+    fn have(&mut self, peer: PeerId, said: Vec<Holder>, pool: &Pool, holders: &Mutex<Holders>) {
+        let published = pool.context().published.clone();
+        let salt = self.session.permissions().fingerprint(Verb::Follow);
+        let speaker = Speaker { tenant: self.tenant_number, user: self.user.as_ref(), peer, via: None };
+        let own = holding::note(&self.name.address, speaker, (said, salt), published.as_deref(), holders);
+        self.said = own.or(self.said.take());
+    }
+
+    /// Something of it that was refused, or failed.
+    fn failure(
+        &self,
+        peer: PeerId,
+        kind: RequestKind,
+        path: &[u8],
+        count: usize,
+        why: (&'static str, &str),
+    ) -> FailureStats {
+        FailureStats {
+            peer,
+            address: self.name.address.clone(),
+            user: self.user.as_deref().map(str::to_owned),
+            kind,
+            path: path.to_vec(),
+            count,
+            at: Instant::now(),
+            code: why.0,
+            reason: why.1.to_owned(),
+        }
+    }
+
+    /// What failed, if an event says so.
+    fn failed(&self, peer: PeerId, event: &LogEvent) -> Option<FailureStats> {
+        let (kind, count, path, failure) = match event {
+            LogEvent::Refused { what, count, path, failure } => (*what, *count, path, failure),
+            LogEvent::Void { path, failure } => (RequestKind::Fetch, 1, path, failure),
+            LogEvent::Confirmed(_) | LogEvent::Ended { .. } | LogEvent::Pushed => return None,
+        };
+        Some(self.failure(peer, kind, path.as_bytes(), count, (failure.code.as_str(), &failure.message)))
+    }
+
     fn log(&self, event: &LogEvent) {
         let age = |ticket: &Ticket| self.requests.get(ticket).map(|request| request.age());
         access_log::event(&self.name, event, age);
@@ -112,6 +160,8 @@ impl Clients {
             next_key: 0,
             tenant_numbers: RandomState::new(),
             counters: Counters::default(),
+            failures: Failures::default(),
+            followers: BTreeSet::new(),
             publishers,
             via: Arc::new(Via::new(id)),
             holders: Arc::default(),
@@ -152,6 +202,7 @@ impl Clients {
             key: self.next_key,
             requests: HashMap::new(),
             quotas,
+            said: None,
         };
         self.clients.insert(peer, client);
     }
@@ -163,33 +214,38 @@ impl Clients {
 
     /// Something was published: tells those who follow.
     pub(super) fn published(&mut self, touched: &mut BTreeSet<PeerId>) {
-        for (peer, client) in &mut self.clients {
-            if client.session.published() {
-                touched.insert(*peer);
-            }
-        }
+        self.followers.retain(|peer| self.clients.get_mut(peer).is_some_and(|client| client.session.published()));
+        touched.extend(&self.followers);
     }
 
     /// Removes a client and releases all that it had.
     pub(super) fn gone(&mut self, peer: PeerId, reason: &str) {
         let Some(mut client) = self.clients.remove(&peer) else { return };
+        self.followers.remove(&peer);
         // What came just before.
         while let Some(action) = client.session.next_action() {
             match action {
                 Action::Log(event) => {
                     self.counters.add_event(&event);
                     client.log(&event);
+                    client.failed(peer, &event).map(|failed| self.failures.add(client.tenant_number, failed));
                 }
-                Action::Have(said) => {
-                    let published = self.pool.context().published.clone();
-                    let salt = client.session.permissions().fingerprint(Verb::Follow);
-                    let Client { name, tenant_number, user, .. } = &client;
-                    holding::note(&name.address, *tenant_number, user.as_ref(), (said, salt), published, &self.holders);
-                }
+                Action::Have(said) => client.have(peer, said, &self.pool, &self.holders),
                 _ => {}
             }
         }
         client.session.lost().for_each(|event| client.log(&event));
+        let mut lost = client.session.transfers().map(|(_, transfer)| transfer);
+        if let Some(first) = lost.next() {
+            let left = |of: &TransferStats| of.files.saturating_sub(of.files_done);
+            let count = (left(&first) + lost.map(|other| left(&other)).sum::<usize>()).max(1);
+            let failed = client.failure(peer, first.kind, &first.path, count, (LOST, reason));
+            self.failures.add(client.tenant_number, failed);
+        }
+        if let Some(said) = &client.said {
+            let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+            holders.left(&said.name, client.tenant_number, peer);
+        }
         tracing::info!(address = %client.name.address, %reason, "gone");
         client.requests.values().for_each(|request| request.cancel());
         self.awaiting_files.remove(peer);
@@ -216,7 +272,10 @@ impl Clients {
                 match message {
                     Ok(PlainMessage::Fetch(request)) => client.session.plain_request(envelope, Ok(request)),
                     Err(error) => client.session.plain_request(envelope, Err(error)),
-                    Ok(PlainMessage::Follow(request)) => client.session.plain_follow(envelope, request),
+                    Ok(PlainMessage::Follow(request)) => {
+                        self.followers.insert(peer);
+                        client.session.plain_follow(envelope, request);
+                    }
                     Ok(PlainMessage::Credit { bytes }) => client.session.plain_credit(&envelope, bytes),
                 }
             }
@@ -225,6 +284,14 @@ impl Clients {
                 let request = json.and_then(|json| Request::decode(json));
                 access_log::request(&client.name, &request);
                 self.counters.add_request(&request);
+                match &request {
+                    Ok(Request::Follow(_)) => _ = self.followers.insert(peer),
+                    Ok(_) => {}
+                    Err(WireError { code, message, .. }) => {
+                        let failed = client.failure(peer, RequestKind::Unknown, b"", 1, (code.as_str(), message));
+                        self.failures.add(client.tenant_number, failed);
+                    }
+                }
                 client.session.request(envelope, request);
             }
             Some(Dialect::Data) => {
@@ -265,7 +332,7 @@ impl Clients {
 
     /// Carries out all actions of a session. `take_back` takes a request's messages back from the socket.
     pub(super) fn act(&mut self, peer: PeerId, mut take_back: impl FnMut(Ticket) -> usize) {
-        let Clients { clients, pool, counters, via, holders, .. } = self;
+        let Clients { clients, pool, counters, failures, via, holders, .. } = self;
         let Some(client) = clients.get_mut(&peer) else { return };
         while let Some(action) = client.session.next_action() {
             match action {
@@ -279,20 +346,10 @@ impl Clients {
                 Action::Log(event) => {
                     counters.add_event(&event);
                     client.log(&event);
+                    client.failed(peer, &event).map(|failed| failures.add(client.tenant_number, failed));
                 }
                 Action::Hello(envelope) => client.session.hello(&envelope, via.all()),
-                Action::Have(said) => {
-                    let published = pool.context().published.clone();
-                    let salt = client.session.permissions().fingerprint(Verb::Follow);
-                    holding::note(
-                        &client.name.address,
-                        client.tenant_number,
-                        client.user.as_ref(),
-                        (said, salt),
-                        published,
-                        holders,
-                    );
-                }
+                Action::Have(said) => client.have(peer, said, pool, holders),
                 Action::Holders(envelope, request) => {
                     let reply = match client.session.is_congested() {
                         true => holding::busy(request.id),
@@ -318,7 +375,27 @@ impl Clients {
     /// The server's statistics, without its connections.
     pub(super) fn stats(&self) -> Stats {
         let (pools, quotas) = (self.pool.load(), self.quotas.stats().into());
-        Stats { counters: self.counters, pools, quotas, ..Stats::default() }
+        let follows = self.followers.iter().filter_map(|peer| self.clients.get(peer));
+        let has = follows.flat_map(|client| client.session.follows().map(|follow| follow.has(client.said.as_ref())));
+        let follows = has.fold((0, None), |(count, least): (usize, Option<u64>), has| {
+            (count + 1, Some(least.map_or(has, |least| least.min(has))))
+        });
+        Stats { counters: self.counters, follows, pools, quotas, ..Stats::default() }
+    }
+
+    /// A page of follows, by slots of their clients. All those of a client are in one page.
+    pub(super) fn follower_page(&self, from: u32, info: impl Fn(PeerId) -> Option<PeerInfo>) -> Page<FollowerStats> {
+        let peers = self.followers.range(PeerId::new(from, 0)..);
+        let clients = peers.map(|peer| (peer.slot(), self.clients.get(peer).zip(info(*peer))));
+        Page::of(clients).flat_map(|(client, info)| {
+            let said = &client.said;
+            client.session.follows().map(move |follow| FollowerStats { info: info.clone(), follow, said: said.clone() })
+        })
+    }
+
+    /// A page of what was refused, or failed.
+    pub(super) fn failure_page(&self, from: u32) -> Page<FailureStats> {
+        self.failures.page(from)
     }
 
     /// The statistics of a peer that is connected.
@@ -328,7 +405,7 @@ impl Clients {
             info,
             principal: session.principal().clone(),
             credit_bytes: session.credit(),
-            transfers: session.transfers(),
+            transfers: session.transfers().map(|(_, transfer)| transfer).collect(),
             queries: session.queries(),
         })
     }
@@ -388,7 +465,10 @@ impl Counters {
         match event {
             LogEvent::Confirmed(confirm) => self.files_confirmed += confirm.files.len() as u64,
             LogEvent::Void { .. } => self.files_void += 1,
+            LogEvent::Refused { what: RequestKind::Push, .. } => self.pushes_failed += 1,
+            LogEvent::Refused { what: RequestKind::Follow, .. } => {}
             LogEvent::Refused { count, .. } => self.files_refused += *count as u64,
+            LogEvent::Pushed => self.pushed += 1,
             LogEvent::Ended { .. } => {}
         }
     }

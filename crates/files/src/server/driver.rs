@@ -1,5 +1,6 @@
 //! The event loop, which owns the sockets.
 
+use super::catalogue_view::CatalogueView;
 use super::clients::{Clients, Publishers};
 use super::handle::{Control, Handle};
 use super::jobs::{Done, Pool};
@@ -172,6 +173,7 @@ pub struct Server {
     authenticator: Option<Authenticator>,
     control: Control,
     published: Option<Arc<Published>>,
+    versions: Option<Arc<Versions>>,
     is_relay: bool,
     /// The threads that watch, until the server ends.
     _watch: Option<Watch>,
@@ -240,7 +242,7 @@ impl Server {
         }
         let can_publish = versions.is_some();
         let (mut pool, done) =
-            Pool::new(root, cache, small_files, storage, (published.clone(), versions), waker.clone())
+            Pool::new(root, cache, small_files, storage, (published.clone(), versions.clone()), waker.clone())
                 .map_err(ServeError::Threads)?;
         if let Some(push) = options.push {
             let directory = path.join(push.directory.as_os_str());
@@ -260,7 +262,18 @@ impl Server {
         let clients = Clients::new(pool, options.open_files_max, ServerId(random()), publishers);
         let control = Control::new(waker);
         let is_relay = options.is_relay;
-        Ok(Server { hub, endpoints, clients, done, authenticator, control, published, is_relay, _watch: watch })
+        Ok(Server {
+            hub,
+            endpoints,
+            clients,
+            done,
+            authenticator,
+            control,
+            published,
+            versions,
+            is_relay,
+            _watch: watch,
+        })
     }
 
     /// Endpoints that it listens on, with the real ports.
@@ -278,6 +291,12 @@ impl Server {
         let published = Arc::clone(self.published.as_ref().filter(|_| self.is_relay)?);
         let (via, holders) = self.clients.shared_with_relay();
         Some(Relay::new(move |change| published.change(|catalogue| change(catalogue)), via, holders))
+    }
+
+    /// What the server publishes, as its operator sees it, if it watches its directory or is a relay.
+    pub fn catalogue(&self) -> Option<CatalogueView> {
+        let (published, (_, holders)) = (self.published.clone()?, self.clients.shared_with_relay());
+        Some(CatalogueView::new(published, self.versions.clone(), holders))
     }
 
     /// Serves until it is shut down.

@@ -2,10 +2,11 @@
 
 use super::Failure;
 use super::glob::Glob;
+use super::stats::FollowStats;
 use crate::catalogue::Position;
 use crate::path::{RelPath, VERSIONS_NAME};
 use crate::protocol::ErrorCode;
-use crate::protocol::control::ListTarget;
+use crate::protocol::control::{ListTarget, WirePath};
 use crate::protocol::follow::{Cursor, Epoch, FollowFrom};
 use std::sync::OnceLock;
 use towpath_rules::{Permissions, Verb};
@@ -34,6 +35,26 @@ impl Followed {
     pub(super) fn new(target: ListTarget, permissions: Permissions) -> Followed {
         let salt = permissions.fingerprint(Verb::Follow);
         Followed { target, permissions, salt, filter: OnceLock::new() }
+    }
+
+    /// The path or glob.
+    pub(super) fn path(&self) -> WirePath {
+        match &self.target {
+            ListTarget::Path(path) => path.clone(),
+            ListTarget::Glob { glob } => glob.clone().into_bytes().into(),
+        }
+    }
+
+    /// Statistics of a follow that is there.
+    pub(super) fn stats(&self, at: Option<Position>) -> FollowStats {
+        FollowStats {
+            id: None,
+            target: self.path().into_bytes(),
+            is_glob: matches!(self.target, ListTarget::Glob { .. }),
+            seq: at.map(|at| at.cursor().seq),
+            page_seq: 0,
+            is_live: false,
+        }
     }
 
     /// Whether the follower may be told of a path.

@@ -78,6 +78,8 @@ fn stats(hub: &Hub, clients: &Clients, wanted: Wanted) -> Stats {
             stats.peers = Page::of(hub.peers_from(from).map(|id| (id.slot(), peer(id))));
         }
         Wanted::Gone(from) => stats.gone = hub.gone_from(from),
+        Wanted::Followers(from) => stats.followers = clients.follower_page(from, |peer| hub.peer(peer)),
+        Wanted::Failures(from) => stats.failures = clients.failure_page(from),
         Wanted::Sums | Wanted::Services(_) | Wanted::Workers(_) => {}
     }
     stats

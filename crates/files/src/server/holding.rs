@@ -5,33 +5,51 @@ use super::watch::Published;
 use crate::limits::HOLDERS_PAGE_MAX;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{ErrorReply, Holder, HoldersRequest, Reply};
-use crate::relay::Holders;
+use crate::relay::{HolderStats, Holders, Speaker};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Notes what holders have. What nobody can have yet is left out.
+/// Notes what holders have. What nobody can have yet is left out. Returns what the speaker has itself, which is the first.
 pub(super) fn note(
     address: &str,
-    tenant: u64,
-    user: Option<&Arc<str>>,
+    speaker: Speaker<'_>,
     (said, salt): (Vec<Holder>, u128),
-    published: Option<Arc<Published>>,
+    published: Option<&Published>,
     holders: &Mutex<Holders>,
-) {
-    let Some(published) = published else { return };
-    let mut left_out = 0;
+) -> Option<HolderStats> {
+    let published = published?;
+    let (mut left_out, now) = (0, Instant::now());
     let mut holders = holders.lock().unwrap_or_else(PoisonError::into_inner);
-    for mut holder in said {
+    let via = said.first().map(|own| own.name.clone());
+    let mut own = None;
+    for (index, mut holder) in said.into_iter().enumerate() {
         // Cursors are good only with the same permissions.
         holder.cursor = salted(holder.cursor, salt);
-        if published.read().may_have(holder.cursor) {
-            holders.note(tenant, user, holder, Instant::now());
-        } else {
+        if !published.read().may_have(holder.cursor) {
             left_out += 1;
+            continue;
         }
+        let via = via.as_ref().filter(|_| index > 0);
+        if via.is_none() {
+            own = Some(stats(&holder, speaker.user, now));
+        }
+        holders.note(Speaker { via, ..speaker }, holder, now);
     }
     if left_out > 0 {
         tracing::debug!(%address, holders = left_out, "left out: they have what isn't published");
+    }
+    own
+}
+
+fn stats(holder: &Holder, user: Option<&Arc<str>>, said_at: Instant) -> HolderStats {
+    HolderStats {
+        name: holder.name.as_str().to_owned(),
+        user: user.map(|user| user.to_string()),
+        via: None,
+        seq: holder.cursor.seq,
+        durable: holder.durable,
+        version: holder.version,
+        said_at,
     }
 }
 

@@ -5,11 +5,13 @@
 //! which jobs to start and what to send. The socket sends large files by sendfile(2).
 
 mod access_log;
+mod catalogue_view;
 mod chunks;
 mod client_root;
 mod clients;
 mod deferred_close;
 mod driver;
+mod failures;
 mod follow;
 mod glob;
 mod handle;
@@ -29,18 +31,22 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+pub use crate::relay::HolderStats;
+pub use catalogue_view::{CatalogueView, VersionStats};
 pub use driver::{ServeError, Server, ServerOptions};
 pub use handle::Handle;
 pub use push::PushOptions;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use session::push::fuzz_body as fuzz_push;
-pub use stats::{Counters, PeerStats, QuotaStats, Stats, TransferStats, Wait};
+pub use stats::{
+    Counters, FailureStats, FollowStats, FollowerStats, PeerStats, QuotaStats, RequestKind, Stats, TransferStats, Wait,
+};
 pub use towpath_sockets::Authenticator;
-pub use watch::WatchOptions;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use watch::fuzz_catalogue;
+pub use watch::{CatalogueStats, WatchOptions, WatchStats};
 
 use crate::protocol::ErrorCode;
 

@@ -1,7 +1,9 @@
 //! Statistics of a running server.
 
+use crate::relay::HolderStats;
+use std::time::Instant;
 use towpath_blocking::PoolLoad;
-use towpath_sockets::{GonePeer, HubStats, Page, PeerInfo, Principal};
+use towpath_sockets::{GonePeer, HubStats, Page, PeerId, PeerInfo, Principal};
 
 /// A server at one moment, with a page of a list.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +13,12 @@ pub struct Stats {
     pub peers: Page<PeerStats>,
     /// Clients that are gone: [`Wanted::Gone`](towpath_sockets::Wanted::Gone).
     pub gone: Page<GonePeer>,
+    /// Follows: [`Wanted::Followers`](towpath_sockets::Wanted::Followers).
+    pub followers: Page<FollowerStats>,
+    /// What was refused, or failed: [`Wanted::Failures`](towpath_sockets::Wanted::Failures).
+    pub failures: Page<FailureStats>,
+    /// Follows in all, and the number up to which the last of them has everything.
+    pub follows: (usize, Option<u64>),
     /// Sums of all connections.
     pub hub: HubStats,
     /// Sums since the start.
@@ -31,16 +39,53 @@ pub struct PeerStats {
     pub principal: Principal,
     /// Bytes that it gave credit for and that were not sent.
     pub credit_bytes: u64,
-    /// Fetches, and the first request of the plain dialect.
+    /// Fetches, the first request of the plain dialect, and pushes.
     pub transfers: Vec<TransferStats>,
     /// Listings and requests for leaves.
     pub queries: usize,
 }
 
-/// A fetch.
+/// A kind of request.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RequestKind {
+    /// Files for the client, in either dialect.
+    Fetch,
+    /// A file from the client.
+    Push,
+    /// A listing.
+    List,
+    /// The leaves of a file.
+    Leaves,
+    /// Changes, in either dialect.
+    Follow,
+    /// A version.
+    Publish,
+    /// One that isn't understood.
+    Unknown,
+}
+
+impl RequestKind {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RequestKind::Fetch => "fetch",
+            RequestKind::Push => "push",
+            RequestKind::List => "list",
+            RequestKind::Leaves => "leaves",
+            RequestKind::Follow => "follow",
+            RequestKind::Publish => "publish",
+            RequestKind::Unknown => "unknown",
+        }
+    }
+}
+
+/// A fetch or a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferStats {
+    /// Which of the two.
+    pub kind: RequestKind,
     /// The client's number; None for the plain dialect.
     pub id: Option<u32>,
     /// The file that it is at. Not always UTF-8.
@@ -51,6 +96,12 @@ pub struct TransferStats {
     pub files_done: usize,
     /// Bytes of bodies given to the socket; of the plain dialect, of this file.
     pub sent_bytes: u64,
+    /// Bytes of a push that have arrived.
+    pub received_bytes: u64,
+    /// How far it is in the file, in bytes.
+    pub done_bytes: u64,
+    /// Bytes of the file, if it is open.
+    pub total_bytes: Option<u64>,
     /// Cause of waiting, if it waits.
     pub wait: Option<Wait>,
 }
@@ -63,12 +114,82 @@ pub enum Wait {
     Credit,
     /// The client doesn't read as fast as it could be sent.
     Receiver,
-    /// A file is opened or read.
+    /// The client doesn't send as fast as could be written.
+    Sender,
+    /// A file is opened, read or written.
     Disk,
     /// A file is hashed.
     Hash,
     /// All clients together have as many files open as they may.
     OpenFiles,
+    /// All threads for this kind of work are busy.
+    Pool,
+}
+
+/// A follow.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct FollowerStats {
+    /// Its connection.
+    pub info: PeerInfo,
+    /// What is followed.
+    pub follow: FollowStats,
+    /// What the client has said of itself.
+    pub said: Option<HolderStats>,
+}
+
+/// A follow without its client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FollowStats {
+    /// The client's number; None for the plain dialect.
+    pub id: Option<u32>,
+    /// A path or glob.
+    pub target: Vec<u8>,
+    /// It is a glob.
+    pub is_glob: bool,
+    /// All changes up to this number have been sent, if it has begun.
+    pub seq: Option<u64>,
+    /// The number of the last page that was sent.
+    pub page_seq: u64,
+    /// It was told that it is up to date, and nothing since.
+    pub is_live: bool,
+}
+
+impl FollowStats {
+    /// The number up to which its client has everything, as far as is known: what was sent, or what it said is in place, if it says such things.
+    pub fn has(&self, said: Option<&HolderStats>) -> u64 {
+        let sent = self.seq.unwrap_or(0);
+        match said {
+            // Behind the last page there was nothing for it.
+            Some(said) if said.version.is_none() && said.seq < self.page_seq => said.seq.min(sent),
+            _ => sent,
+        }
+    }
+}
+
+/// Something that was refused, or failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FailureStats {
+    /// The client.
+    pub peer: PeerId,
+    /// Where it connected from.
+    pub address: String,
+    /// Its user, or the name of its key.
+    pub user: Option<String>,
+    /// What it asked for.
+    pub kind: RequestKind,
+    /// The first path. Not always UTF-8, and cut if it is long.
+    pub path: Vec<u8>,
+    /// Files.
+    pub count: usize,
+    /// When.
+    pub at: Instant,
+    /// The code that the client was told; `lost` if its connection ended before.
+    pub code: &'static str,
+    /// The reason, for people.
+    pub reason: String,
 }
 
 /// Sums since the start.
@@ -87,6 +208,10 @@ pub struct Counters {
     pub files_void: u64,
     /// Files that clients have confirmed.
     pub files_confirmed: u64,
+    /// Files that clients have pushed.
+    pub pushed: u64,
+    /// Pushes that were refused, or failed.
+    pub pushes_failed: u64,
 }
 
 /// Use of a quota.

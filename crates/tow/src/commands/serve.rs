@@ -117,7 +117,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         handle.shutdown();
     };
     on_signals(stop, reload)?;
-    let view = FilesView { handle: server.handle(), root: arguments.path.display().to_string() };
+    let root = arguments.path.display().to_string();
+    let view = FilesView { handle: server.handle(), root, catalogue: server.catalogue() };
     admin.ready(view, server.endpoints());
     announce(server.endpoints().iter().map(|endpoint| format!("serving {} on {endpoint}", arguments.path.display())));
     server.run().map_err(Failure::failed)?;

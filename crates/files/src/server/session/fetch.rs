@@ -18,6 +18,7 @@ use crate::server::Failure;
 use crate::server::chunks::{Layout, Piece, PieceCursor};
 use crate::server::jobs::{FindExtents, Hash, Job, Load, LoadHow, Loaded, Prepare, Prepared};
 use crate::server::limits::{BATCH_OPEN_MAX, CLIENT_OPEN_FILES_MAX, HASH_AHEAD_MAX, OPEN_FILES_MAX, READY_BYTES_MAX};
+use crate::server::stats::RequestKind;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -284,7 +285,8 @@ impl<F: Clone> Fetch<F> {
         });
         if let Some((n, failure)) = errors.next() {
             let count = 1 + errors.count();
-            shared.actions.push_back(Action::Log(LogEvent::Refused { count, path: self.path(n), failure }));
+            let (what, path) = (RequestKind::Fetch, self.path(n));
+            shared.actions.push_back(Action::Log(LogEvent::Refused { what, count, path, failure }));
         }
     }
 

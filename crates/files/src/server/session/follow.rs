@@ -12,6 +12,7 @@ use crate::server::Failure;
 use crate::server::follow::Followed;
 use crate::server::jobs::{Changes, ChangesBody, ChangesTold, Job, PageForm};
 use crate::server::limits::{PAGES_AHEAD_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
+use crate::server::stats::{FollowStats, RequestKind};
 use std::sync::Arc;
 
 /// The follows of a client.
@@ -26,6 +27,8 @@ struct Follow {
     followed: Arc<Followed>,
     from: FollowFrom,
     at: Option<Position>,
+    /// The number of the last page.
+    page_seq: u64,
     /// Pages that may be sent.
     asked: u32,
     is_making: bool,
@@ -38,6 +41,15 @@ struct Follow {
 impl Follows {
     pub(super) fn requests(&self) -> impl Iterator<Item = (u32, Ticket, &Envelope)> {
         self.0.iter().map(|follow| (follow.id, follow.ticket, &follow.envelope))
+    }
+
+    pub(super) fn stats(&self) -> impl Iterator<Item = FollowStats> {
+        self.0.iter().map(|follow| FollowStats {
+            id: Some(follow.id),
+            page_seq: follow.page_seq,
+            is_live: follow.is_live && !follow.has_news,
+            ..follow.followed.stats(follow.at)
+        })
     }
 
     /// Whether another one may begin.
@@ -59,6 +71,7 @@ impl Follows {
             followed: Arc::new(Followed::new(request.target, shared.permissions.clone())),
             from: request.from,
             at: None,
+            page_seq: 0,
             asked: 1,
             is_making: false,
             has_news: true,
@@ -106,6 +119,7 @@ impl Follows {
                 if let Some(page) = page {
                     follow.asked = follow.asked.saturating_sub(1);
                     follow.is_live = page.live;
+                    follow.page_seq = at.map_or(0, |at| at.cursor().seq);
                     // There may be more.
                     follow.has_news |= !page.live;
                     if let ChangesBody::Json(json) = page.body {
@@ -114,7 +128,8 @@ impl Follows {
                 }
             }
             Err(failure) => {
-                shared.error(&follow.envelope, Some(follow.id), failure);
+                let what = (RequestKind::Follow, follow.id);
+                shared.refuse(&follow.envelope, what, follow.followed.path(), failure);
                 self.0.swap_remove(at);
             }
         }

@@ -106,6 +106,12 @@ impl<F: Clone> Large<F> {
         if is_hopeless { LoadHow::Unchanged } else { LoadHow::Compressed }
     }
 
+    /// Where in the file it is.
+    pub(super) fn at(&self) -> u64 {
+        let first = self.pipeline.first().map(|piece| piece.piece.offset);
+        first.or_else(|| self.cursor.offset()).unwrap_or(self.metadata.size)
+    }
+
     pub(super) fn is_through(&self) -> bool {
         self.cursor.is_done() && self.pipeline.is_empty() && !self.is_digest_open()
     }

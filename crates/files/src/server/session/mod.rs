@@ -28,7 +28,7 @@ use super::Failure;
 use super::jobs::Answer;
 use super::limits::{MESSAGES_UNHEARD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
 use super::quota::Quotas;
-use super::stats::TransferStats;
+use super::stats::{FollowStats, RequestKind, TransferStats};
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, PUSHES_MAX, REQUESTS_MAX};
 use crate::path::RelPath;
 use crate::protocol::control::{Cancelled, FetchRequest, HelloReply, HoldersRequest, PushRequest, Reply, Request};
@@ -196,7 +196,7 @@ impl<F: Clone> Session<F> {
             Request::Push(request) => self.push(envelope, request),
             Request::Publish(request) if !self.may_publish(request.path.as_bytes()) => {
                 let failure = Queries::may_not_publish(!self.shared.permissions.is_unrestricted());
-                self.shared.refuse(&envelope, request.id, request.path, failure);
+                self.shared.refuse(&envelope, (RequestKind::Publish, request.id), request.path, failure);
             }
             Request::Publish(publish) => {
                 if let Some(ticket) = self.admit(&envelope, publish.id) {
@@ -210,11 +210,12 @@ impl<F: Clone> Session<F> {
     fn push(&mut self, envelope: Envelope, request: PushRequest) {
         if !self.can_push {
             let message = "this server takes no pushes; its operator allows them with `tow serve --accept-push`";
-            return self.shared.error(&envelope, Some(request.id), Failure::new(ErrorCode::Unsupported, message));
+            let failure = Failure::new(ErrorCode::Unsupported, message);
+            return self.shared.refuse(&envelope, (RequestKind::Push, request.id), request.path, failure);
         }
         if !self.pushes.has_room() {
             let failure = Failure::new(ErrorCode::Busy, format!("more than {PUSHES_MAX} pushes"));
-            return self.shared.error(&envelope, Some(request.id), failure);
+            return self.shared.refuse(&envelope, (RequestKind::Push, request.id), request.path, failure);
         }
         if let Some(ticket) = self.admit(&envelope, request.id) {
             self.pushes.push(ticket, envelope, request, &mut self.shared);
@@ -377,9 +378,15 @@ impl<F: Clone> Session<F> {
         self.fetches.iter().map(|fetch| fetch.ended(Ending::Lost))
     }
 
-    /// Open transfers, those of the plain dialect last.
-    pub(super) fn transfers(&self) -> Vec<TransferStats> {
-        self.fetches.iter().map(|fetch| fetch.stats()).chain(self.plain.stats()).collect()
+    /// Open transfers.
+    pub(super) fn transfers(&self) -> impl Iterator<Item = (Ticket, TransferStats)> {
+        let plain = self.plain.stats().map(|stats| (self.plain.ticket(), stats));
+        self.fetches.iter().map(|fetch| (fetch.ticket(), fetch.stats())).chain(plain).chain(self.pushes.stats())
+    }
+
+    /// Open follows, that of the plain dialect last.
+    pub(super) fn follows(&self) -> impl Iterator<Item = FollowStats> {
+        self.follows.stats().chain(self.plain_follow.as_ref().map(|follow| follow.stats()))
     }
 
     /// Listings and requests for leaves that are open.

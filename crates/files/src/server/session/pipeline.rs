@@ -42,6 +42,11 @@ impl<P> Pipeline<P> {
         self.pieces.is_empty()
     }
 
+    /// The first piece that hasn't been sent.
+    pub(super) fn first(&self) -> Option<&P> {
+        self.pieces.front().map(|entry| &entry.piece)
+    }
+
     /// Whether the next piece to go to the socket is being loaded.
     pub(super) fn is_loading(&self) -> bool {
         let next = self.pieces.iter().find(|entry| entry.stage != Stage::InSocket);

@@ -10,7 +10,7 @@ use crate::protocol::plain::{PlainRequest, error_frames};
 use crate::server::Failure;
 use crate::server::jobs::{Job, Load, LoadHow, Loaded, Open};
 use crate::server::limits::{PIPELINE_BYTES_MAX, PLAIN_OPEN_MAX};
-use crate::server::stats::{TransferStats, Wait};
+use crate::server::stats::{RequestKind, TransferStats, Wait};
 use bytes::Bytes;
 use std::collections::VecDeque;
 
@@ -119,7 +119,8 @@ impl<F: Clone> Plain<F> {
                 self.open.retain(|(of, _)| *of != name);
                 let path = path_of(request);
                 let told = failure.clone();
-                shared.actions.push_back(Action::Log(LogEvent::Refused { count: 1, path, failure: told }));
+                let what = RequestKind::Fetch;
+                shared.actions.push_back(Action::Log(LogEvent::Refused { what, count: 1, path, failure: told }));
                 self.fail(failure.message, shared);
             }
         }
@@ -173,11 +174,15 @@ impl<F: Clone> Plain<F> {
         }
         let is_disk = self.is_opening || self.pipeline.is_loading();
         Some(TransferStats {
+            kind: RequestKind::Fetch,
             id: None,
             path: path.unwrap_or_default().to_vec(),
             files: self.waiting.len(),
             files_done: 0,
             sent_bytes: self.sending.as_ref().map_or(0, |sending| sending.offset),
+            received_bytes: 0,
+            done_bytes: self.sending.as_ref().map_or(0, |sending| sending.offset),
+            total_bytes: self.sending.as_ref().map(|sending| sending.open.size),
             wait: Some(if is_disk { Wait::Disk } else { Wait::Receiver }),
         })
     }

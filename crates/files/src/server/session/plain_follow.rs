@@ -2,7 +2,7 @@
 
 use super::credit::Credit;
 use super::shared::Shared;
-use super::{Action, Envelope, Ticket};
+use super::{Action, Envelope, LogEvent, Ticket};
 use crate::catalogue::{Content, Entry, Position};
 use crate::limits::{PIECE_COST_MIN, PLAIN_FRAME_BYTES};
 use crate::protocol::control::ListTarget;
@@ -11,6 +11,7 @@ use crate::protocol::plain::{PlainFollow as Request, error_frames, follow_frames
 use crate::server::Failure;
 use crate::server::follow::Followed;
 use crate::server::jobs::{Changes, ChangesBody, ChangesTold, Job, PageForm, ReadPiece, is_full};
+use crate::server::stats::{FollowStats, RequestKind};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -76,6 +77,15 @@ impl PlainFollow {
         self.ticket
     }
 
+    pub(super) fn stats(&self) -> FollowStats {
+        let mut stats = self.followed.stats(self.at);
+        // What is held isn't sent yet.
+        if let Some((_, entry)) = self.changes.front() {
+            stats.seq = Some(entry.seq.saturating_sub(1));
+        }
+        FollowStats { is_live: self.is_live && self.changes.is_empty() && !self.owes_live && !self.has_news, ..stats }
+    }
+
     /// Something was published.
     pub(super) fn published<F>(&mut self, shared: &mut Shared<F>) {
         self.has_news = true;
@@ -105,6 +115,8 @@ impl PlainFollow {
             Err(failure) => {
                 let frames = self.envelope.iter().cloned().chain(error_frames(&failure.message)).collect();
                 shared.reply_frames(frames);
+                let (what, path) = (RequestKind::Follow, self.followed.path());
+                shared.actions.push_back(Action::Log(LogEvent::Refused { what, count: 1, path, failure }));
                 false
             }
         }

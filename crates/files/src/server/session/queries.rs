@@ -10,6 +10,7 @@ use crate::protocol::envelope::client_of;
 use crate::server::Failure;
 use crate::server::jobs::{Job, Leaves, LeavesAnswer, List, Page, Publish};
 use crate::server::limits::{PAGE_BYTES_EXPECTED, PAGES_AHEAD_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
+use crate::server::stats::RequestKind;
 use std::collections::VecDeque;
 
 /// Open listings and requests for leaves of a client.
@@ -25,6 +26,7 @@ struct Query {
     id: u32,
     ticket: Ticket,
     envelope: Envelope,
+    what: RequestKind,
     /// What it is about, for the operator.
     path: WirePath,
     /// For a listing.
@@ -43,7 +45,7 @@ struct Pages {
 
 impl Query {
     fn refuse<F>(&self, failure: Failure, shared: &mut Shared<F>) {
-        shared.refuse(&self.envelope, self.id, self.path.clone(), failure);
+        shared.refuse(&self.envelope, (self.what, self.id), self.path.clone(), failure);
     }
 }
 
@@ -63,7 +65,7 @@ impl Queries {
             ListTarget::Glob { glob } => glob.clone().into_bytes().into(),
         };
         let pages = Pages { asked: 1, is_making: false, request: Some(request) };
-        self.open.push(Query { id, ticket, envelope, path, pages: Some(pages) });
+        self.open.push(Query { id, ticket, envelope, what: RequestKind::List, path, pages: Some(pages) });
         self.pages_wanted.push_back(ticket);
         self.make_pages(shared);
     }
@@ -76,7 +78,8 @@ impl Queries {
         shared: &mut Shared<F>,
     ) {
         let path = request.path.clone();
-        self.open.push(Query { id: request.id, ticket, envelope, path, pages: None });
+        let what = RequestKind::Leaves;
+        self.open.push(Query { id: request.id, ticket, envelope, what, path, pages: None });
         shared.start(ticket, Job::Leaves(Leaves { request }));
     }
 
@@ -88,7 +91,8 @@ impl Queries {
         shared: &mut Shared<F>,
     ) {
         let path = request.path.clone();
-        self.open.push(Query { id: request.id, ticket, envelope, path, pages: None });
+        let what = RequestKind::Publish;
+        self.open.push(Query { id: request.id, ticket, envelope, what, path, pages: None });
         shared.start(ticket, Job::Publish(Publish { request }));
     }
 

@@ -7,6 +7,7 @@ use crate::protocol::control::{ErrorReply, Reply, WirePath};
 use crate::server::Failure;
 use crate::server::jobs::Job;
 use crate::server::quota::Quotas;
+use crate::server::stats::RequestKind;
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use towpath_rules::Permissions;
@@ -92,8 +93,14 @@ impl<F> Shared<F> {
     }
 
     /// The same for a request about a path, with a line for the operator.
-    pub(super) fn refuse(&mut self, envelope: &Envelope, id: u32, path: WirePath, failure: Failure) {
-        self.actions.push_back(Action::Log(LogEvent::Refused { count: 1, path, failure: failure.clone() }));
+    pub(super) fn refuse(
+        &mut self,
+        envelope: &Envelope,
+        (what, id): (RequestKind, u32),
+        path: WirePath,
+        failure: Failure,
+    ) {
+        self.actions.push_back(Action::Log(LogEvent::Refused { what, count: 1, path, failure: failure.clone() }));
         self.error(envelope, Some(id), failure);
     }
 

@@ -4,6 +4,7 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::{Confirm, Holder, HoldersRequest, WirePath};
 use crate::server::Failure;
 use crate::server::jobs::Job;
+use crate::server::stats::RequestKind;
 use bytes::Bytes;
 
 /// Frames before a request, which are repeated before each reply to it.
@@ -41,8 +42,10 @@ pub(in crate::server) enum LogEvent {
     Confirmed(Confirm),
     /// A file was declared void after some of it was sent.
     Void { path: WirePath, failure: Failure },
-    /// A listing or a file, or files of a fetch, can't be had: their number, and the first one's failure.
-    Refused { count: usize, path: WirePath, failure: Failure },
+    /// A request was refused, or some files of it: their number, and the first one's failure.
+    Refused { what: RequestKind, count: usize, path: WirePath, failure: Failure },
+    /// The client has pushed a file.
+    Pushed,
     /// A request for files has ended. The first one's path, their number, and bytes of bodies that the socket was given.
     Ended { ticket: Ticket, path: WirePath, files: usize, bytes: u64, ending: Ending },
 }

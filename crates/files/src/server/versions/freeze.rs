@@ -260,7 +260,9 @@ impl Freezing {
         if let Some(keep) = self.request.keep {
             versions.keep(published, keep as usize);
         }
-        Ok(self.reply(seq, false))
+        let reply = self.reply(seq, false);
+        versions.sizes().insert(self.digest, Some((reply.files, reply.bytes)));
+        Ok(reply)
     }
 }
 

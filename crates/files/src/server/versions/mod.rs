@@ -7,21 +7,26 @@ mod freeze;
 
 pub(in crate::server) use freeze::{Freezing, begin};
 
+use super::catalogue_view::VersionStats;
 use super::watch::Published;
 use crate::catalogue::{Catalogue, Content, Entry, Identity};
 use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::manifest::{MANIFEST, VERSIONS, is_label};
 use crate::root::{FileStat, Links, Root, RootError};
-use std::io;
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Of directories that aren't complete.
 const NEW_PREFIX: &str = ".new-";
 /// Mode of directories: the files in them may be anybody's.
 const DIR_MODE: u32 = 0o700;
+/// Bytes of a manifest that is read only to count its files.
+const COUNTED_BYTES_MAX: u64 = 8 << 20;
 
 /// The directory of versions.
 #[derive(Debug)]
@@ -29,6 +34,8 @@ pub(in crate::server) struct Versions {
     path: PathBuf,
     root: Arc<Root>,
     is_busy: AtomicBool,
+    /// Files and bytes of versions, as far as they are known.
+    sizes: Mutex<HashMap<Digest, Option<(u64, u64)>>>,
 }
 
 impl Versions {
@@ -42,7 +49,7 @@ impl Versions {
             }
         }
         let root = Arc::new(Root::directory(&path, Links::Never)?);
-        Ok(Versions { path, root, is_busy: AtomicBool::new(false) })
+        Ok(Versions { path, root, is_busy: AtomicBool::new(false), sizes: Mutex::default() })
     }
 
     /// The directory, to serve from.
@@ -80,6 +87,47 @@ impl Versions {
         let mut hasher = blake3::Hasher::new();
         hasher.update_reader(file).map_err(RootError::Io)?;
         Ok((Digest(*hasher.finalize().as_bytes()), stat))
+    }
+
+    /// The versions of a catalogue, the oldest first. Reads manifests that were never counted.
+    pub(in crate::server) fn listed(&self, published: &Published) -> Vec<VersionStats> {
+        let versions = list(&published.read());
+        let listed = versions.into_iter().filter_map(|(label, entry)| {
+            let Content::File { digest, modified, size: bytes, .. } = entry.content else { return None };
+            let known = self.sizes().get(&digest).copied();
+            let size = known.unwrap_or_else(|| {
+                let counted = if bytes <= COUNTED_BYTES_MAX { self.count(&label).ok() } else { None };
+                self.sizes().insert(digest, counted);
+                counted
+            });
+            Some(VersionStats { label, digest, seq: entry.seq, published: modified, size, holders: 0, missing: 0 })
+        });
+        let listed: Vec<_> = listed.collect();
+        self.sizes().retain(|digest, _| listed.iter().any(|version| version.digest == *digest));
+        listed
+    }
+
+    fn sizes(&self) -> MutexGuard<'_, HashMap<Digest, Option<(u64, u64)>>> {
+        self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Files and bytes of a version, by its manifest.
+    fn count(&self, label: &str) -> Result<(u64, u64), RootError> {
+        #[derive(Deserialize)]
+        struct Line {
+            size: Option<u64>,
+        }
+        let path = RelPath::new(format!("{label}/{MANIFEST}"))?;
+        let (file, _) = self.root.open_file(&path)?;
+        let (mut files, mut bytes) = (0, 0_u64);
+        for line in BufReader::new(file).split(b'\n').take(COUNTED_BYTES_MAX as usize) {
+            let line = serde_json::from_slice(&line.map_err(RootError::Io)?);
+            // Only files have a size.
+            if let Ok(Line { size: Some(size) }) = line {
+                (files, bytes) = (files + 1, bytes.saturating_add(size));
+            }
+        }
+        Ok((files, bytes))
     }
 
     /// Lets one at a time publish.

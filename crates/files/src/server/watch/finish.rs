@@ -14,12 +14,16 @@ use std::time::{Duration, Instant};
 pub(super) const FILES_AT_A_TIME: usize = 256;
 /// After so long a file that isn't finished is reported.
 const REPORTED_AFTER: Duration = Duration::from_secs(60);
+/// Files of these that the operator is told by name.
+const WRITTEN_SHOWN_MAX: usize = 20;
 
 /// Files that aren't published yet.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     settle: Duration,
     files: BTreeMap<RelPath, Waiting>,
+    /// Those of them that were reported.
+    reported: BTreeSet<RelPath>,
     /// By the time at which they are looked at.
     by_due: BTreeSet<(Instant, RelPath)>,
     /// Large files that are finished, to be hashed one after another.
@@ -57,6 +61,7 @@ impl Unfinished {
         Unfinished {
             settle,
             files: BTreeMap::new(),
+            reported: BTreeSet::new(),
             by_due: BTreeSet::new(),
             large: VecDeque::new(),
             large_stats: HashMap::new(),
@@ -65,6 +70,16 @@ impl Unfinished {
             is_first_read: false,
             is_first_done: false,
         }
+    }
+
+    /// Files that aren't published yet.
+    pub(super) fn len(&self) -> usize {
+        self.files.len() + self.large.len() + usize::from(self.hashing.is_some())
+    }
+
+    /// How many are written to all the time, and the first of them.
+    pub(super) fn written(&self) -> (usize, Vec<String>) {
+        (self.reported.len(), self.reported.iter().take(WRITTEN_SHOWN_MAX).map(ToString::to_string).collect())
     }
 
     /// When something is to be done.
@@ -86,6 +101,9 @@ impl Unfinished {
     /// Nobody can say whether a file is open for writing, or somebody has it open: it has to rest.
     fn let_rest(&mut self, path: RelPath, waiting: Waiting) {
         self.by_due.insert((waiting.rested, path.clone()));
+        if waiting.is_reported {
+            self.reported.insert(path.clone());
+        }
         self.files.insert(path, Waiting { due: waiting.rested, ..waiting });
     }
 
@@ -100,6 +118,9 @@ impl Unfinished {
         }
         // Perhaps its writer has closed it: then it is finished now.
         self.by_due.insert((now, path.clone()));
+        if is_reported {
+            self.reported.insert(path.clone());
+        }
         self.files.insert(path, Waiting { stat, due: now, rested, since, is_reported });
     }
 
@@ -112,6 +133,7 @@ impl Unfinished {
 
     fn remove_waiting(&mut self, path: &RelPath) -> Option<Waiting> {
         let waiting = self.files.remove(path)?;
+        self.reported.remove(path);
         self.by_due.remove(&(waiting.due, path.clone()));
         Some(waiting)
     }

@@ -64,6 +64,11 @@ impl DeleteLimit {
         std::mem::replace(&mut self.held, gone) < gone
     }
 
+    /// How many are held.
+    pub(super) fn held(&self) -> u64 {
+        self.held
+    }
+
     /// Judges so many deletions where so many paths are published.
     pub(super) fn judge(&mut self, gone: u64, there: u64, is_everything: bool, now: Instant) -> Verdict {
         if self.is_over && !is_everything {

@@ -257,14 +257,14 @@ impl Watcher {
     ) -> bool {
         if is_everything && self.limit.is_released(count) {
             tracing::warn!(paths = count, "deletions are released");
-            self.is_holding = false;
+            self.holding = None;
             return false;
         }
         let reason = match reason {
             Some(reason) if is_everything => reason,
             Some(_) => {
                 // How many they are is for a look at everything, which is on its way if they are held already.
-                if !self.is_holding {
+                if self.holding.is_none() {
                     self.events.everything();
                 }
                 return true;
@@ -272,7 +272,7 @@ impl Watcher {
             None => match self.limit.judge(count, there, is_everything, Instant::now()) {
                 Verdict::Publish => {
                     if is_everything {
-                        self.is_holding = false;
+                        self.holding = None;
                         self.limit.hold(0);
                     }
                     return false;
@@ -286,7 +286,7 @@ impl Watcher {
             },
         };
         let is_more = self.limit.hold(count);
-        if !std::mem::replace(&mut self.is_holding, true) || is_more {
+        if self.holding.replace(reason).is_none() || is_more {
             let first: Vec<_> = gone.iter().take(HELD_SHOWN_MAX).map(ToString::to_string).collect();
             let first = first.join(", ");
             tracing::warn!(paths = count, %first, "{reason}: what is missing stays published; SIGUSR1 lets it go");

@@ -10,12 +10,14 @@ mod limit;
 mod look;
 mod published;
 mod state;
+mod stats;
 
 pub(super) use look::open as open_below;
 pub(super) use published::Published;
 #[cfg(fuzzing)]
 pub use state::fuzz_body as fuzz_catalogue;
 pub(super) use state::{State, StateError};
+pub use stats::{CatalogueStats, WatchStats};
 
 use super::jobs::Context;
 use crate::path::RelPath;
@@ -95,8 +97,10 @@ impl Watch {
             unfinished: Unfinished::new(options.settle),
             limit: DeleteLimit::new(options.max_delete, Arc::clone(&options.release_deletions)),
             is_blind: false,
-            is_holding: false,
+            holding: None,
             is_full: false,
+            looked: None,
+            overflows: 0,
             options,
         };
         watch.threads.push(thread("tow-watch").spawn(move || watcher.run())?);
@@ -132,10 +136,13 @@ struct Watcher {
     limit: DeleteLimit,
     /// Some directories can't be watched.
     is_blind: bool,
-    /// Deletions are held, which was logged.
-    is_holding: bool,
+    /// Why deletions are held, which was logged.
+    holding: Option<&'static str>,
     /// There are too many paths, which was logged.
     is_full: bool,
+    /// When everything was last looked at, and how long that took.
+    looked: Option<(Instant, Duration)>,
+    overflows: u64,
 }
 
 impl Watcher {
@@ -151,11 +158,14 @@ impl Watcher {
                     // What came meanwhile.
                     if let Woken::Dirty { dirty: more, overflows } = self.events.wait(Some(Instant::now())) {
                         dirty.add(more);
-                        log_overflows(overflows);
+                        self.note_overflows(overflows);
                     }
-                    log_overflows(overflows);
-                    let is_whole = dirty.is_everything;
+                    self.note_overflows(overflows);
+                    let (is_whole, begun) = (dirty.is_everything, Instant::now());
                     self.look(dirty);
+                    if is_whole {
+                        self.looked = Some((Instant::now(), begun.elapsed()));
+                    }
                     // A look at a part may have found that others are needed sooner.
                     let next = Instant::now() + self.rescan();
                     next_rescan = if is_whole { next } else { next_rescan.min(next) };
@@ -176,16 +186,42 @@ impl Watcher {
                     self.events.everything();
                 }
                 if self.limit.take_release() {
-                    self.is_holding = false;
+                    self.holding = None;
                     self.events.everything();
                 }
             }
             self.finish();
+            self.note_stats();
+        }
+    }
+
+    fn note_stats(&self) {
+        let (written, written_paths) = self.unfinished.written();
+        self.published.note_watch(WatchStats {
+            waiting: self.unfinished.len(),
+            written,
+            written_paths,
+            held: self.holding.map(|reason| (self.limit.held(), reason)),
+            looked: self.looked,
+            is_blind: self.is_blind,
+            is_full: self.is_full,
+            overflows: self.overflows,
+        });
+    }
+
+    fn note_overflows(&mut self, overflows: u64) {
+        self.overflows += overflows;
+        if overflows > 0 {
+            tracing::warn!("the kernel's queue of events overflowed: the whole directory is looked at");
         }
     }
 
     fn rescan(&self) -> Duration {
-        if self.is_blind || self.is_holding { self.options.rescan.min(RESCAN_BLIND) } else { self.options.rescan }
+        if self.is_blind || self.holding.is_some() {
+            self.options.rescan.min(RESCAN_BLIND)
+        } else {
+            self.options.rescan
+        }
     }
 
     /// Whether the root is the one that there was at the start, and what it is now; `None` if it can't be read.
@@ -203,11 +239,5 @@ impl Watcher {
         self.accepted = (Some(now.inode), Some(now.device));
         self.published.note_root(now.inode);
         tracing::info!("the directory that has taken the place of the served one is the served one from now on");
-    }
-}
-
-fn log_overflows(overflows: u64) {
-    if overflows > 0 {
-        tracing::warn!("the kernel's queue of events overflowed: the whole directory is looked at");
     }
 }

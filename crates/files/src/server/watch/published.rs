@@ -1,9 +1,11 @@
 //! The catalogue, shared by the thread that watches and the jobs that make pages.
 
 use super::state::State;
+use super::stats::{CatalogueStats, WatchStats};
 use crate::catalogue::Catalogue;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use towpath_sockets::Waker;
 
 /// See the [module](self).
@@ -11,6 +13,8 @@ pub(in crate::server) struct Published {
     catalogue: Mutex<Catalogue>,
     /// Where the catalogue is stored, if it is. Locked after the catalogue.
     state: Mutex<Option<State>>,
+    /// Never locked while the disk is used.
+    stats: Mutex<CatalogueStats>,
     /// Something was published that followers weren't told of.
     has_news: AtomicBool,
     waker: Waker,
@@ -18,8 +22,8 @@ pub(in crate::server) struct Published {
 
 impl Published {
     pub(in crate::server) fn new(catalogue: Catalogue, state: Option<State>, waker: Waker) -> Published {
-        let state = Mutex::new(state);
-        Published { catalogue: Mutex::new(catalogue), state, has_news: AtomicBool::new(false), waker }
+        let (state, stats) = (Mutex::new(state), Mutex::new(CatalogueStats::of(&catalogue)));
+        Published { catalogue: Mutex::new(catalogue), state, stats, has_news: AtomicBool::new(false), waker }
     }
 
     /// The catalogue, to be read for a moment.
@@ -34,11 +38,26 @@ impl Published {
             let changed = change(&mut catalogue);
             // Before anybody can see the new numbers.
             self.with_state(|state| state.store(&catalogue));
+            self.lock_stats().note(&catalogue, Instant::now());
             changed
         };
         self.has_news.store(true, Ordering::Release);
         self.waker.wake();
         changed
+    }
+
+    /// Sums, for the operator.
+    pub(in crate::server) fn stats(&self) -> CatalogueStats {
+        self.lock_stats().clone()
+    }
+
+    /// Notes how the watching goes.
+    pub(super) fn note_watch(&self, watch: WatchStats) {
+        self.lock_stats().watch = Some(watch);
+    }
+
+    fn lock_stats(&self) -> MutexGuard<'_, CatalogueStats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The inode of the root that was watched before, if that is known; that of the root now is noted otherwise.

@@ -94,7 +94,7 @@ impl View for BrokerView {
                 Ok(services.flat_map(|service| of_letters(&service, now)))
             }
             List::Workers => Ok(self.stats(Wanted::Workers(from))?.workers.flat_map(|worker| [of_worker(&worker)])),
-            List::Transfers => Err(Refusal::NoList),
+            List::Transfers | List::Followers | List::Versions | List::Failures => Err(Refusal::NoList),
         }
     }
 

@@ -1,10 +1,12 @@
 //! A file server as its operator sees it.
 
-use super::{List, Refusal, View, add_name, extend, gone_json, hub_json, peer_json};
+mod following;
+
+use super::{List, Refusal, View, add_name, extend, gone_json, hub_json, peer_json, seconds};
 use crate::admin::metrics::{self, label};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use towpath_files::server::{Counters, Handle, PeerStats, Stats, TransferStats, Wait};
+use towpath_files::server::{CatalogueView, Counters, FailureStats, Handle, PeerStats, Stats, TransferStats, Wait};
 use towpath_sockets::{Page, PeerId, Wanted};
 
 /// A file server and what it serves.
@@ -13,6 +15,8 @@ pub struct FilesView {
     pub handle: Handle,
     /// The path that it serves, for people.
     pub root: String,
+    /// What it publishes, if it watches its directory.
+    pub catalogue: Option<CatalogueView>,
 }
 
 impl FilesView {
@@ -37,9 +41,12 @@ impl View for FilesView {
                 "files_refused": files_refused,
                 "files_void": files_void,
                 "files_confirmed": files_confirmed,
+                "pushed": stats.counters.pushed,
+                "pushes_failed": stats.counters.pushes_failed,
             },
             "pools": stats.pools.iter().map(pool).collect::<Vec<_>>(),
             "quotas": stats.quotas.iter().map(quota).collect::<Vec<_>>(),
+            "catalogue": self.catalogue.as_ref().map(|catalogue| following::status(catalogue, &stats)),
         });
         Ok(extend(hub_json(&stats.hub), own))
     }
@@ -53,7 +60,12 @@ impl View for FilesView {
             List::Peers => Ok(self.stats(Wanted::Peers(from))?.peers.flat_map(|peer| [of_peer(&peer)])),
             List::Transfers => Ok(self.stats(Wanted::Peers(from))?.peers.flat_map(of_transfers)),
             List::Gone => Ok(self.stats(Wanted::Gone(from))?.gone.flat_map(|gone| [gone_json(&gone)])),
-            List::Services | List::Workers | List::DeadLetters => Err(Refusal::NoList),
+            List::Failures => {
+                Ok(self.stats(Wanted::Failures(from))?.failures.flat_map(|failure| [of_failure(&failure)]))
+            }
+            List::Followers => following::followers(self, from),
+            List::Versions => Ok(following::versions(self, from)),
+            _ => Err(Refusal::NoList),
         }
     }
 
@@ -67,6 +79,8 @@ impl View for FilesView {
         metrics::counters(registry, "requests", "Requests of clients", "outcome", outcomes);
         let outcomes = [("refused", files_refused), ("void", files_void), ("confirmed", files_confirmed)];
         metrics::counters(registry, "files", "Files asked for, by how they ended", "outcome", outcomes);
+        let outcomes = [("pushed", stats.counters.pushed), ("failed", stats.counters.pushes_failed)];
+        metrics::counters(registry, "pushes", "Files that clients pushed, by how that ended", "outcome", outcomes);
         let jobs = stats.pools.iter().flat_map(|pool| {
             let of = |state: &str, count: usize| {
                 (vec![("pool", pool.name.to_owned()), ("state", state.to_owned())], count as i64)
@@ -86,6 +100,9 @@ impl View for FilesView {
             [of("used", quota.used), of("max", quota.max)]
         });
         metrics::gauges(registry, "quota", "What clients share", used);
+        if let Some(catalogue) = &self.catalogue {
+            following::register(registry, catalogue, &stats);
+        }
         Ok(())
     }
 
@@ -111,19 +128,40 @@ fn of_transfer(peer: &PeerStats, transfer: &TransferStats) -> Value {
     let mut value = json!({
         "peer": peer.info.id.to_string(),
         "address": peer.info.address.to_string(),
+        "kind": transfer.kind.as_str(),
         "id": transfer.id,
         "files": transfer.files,
         "files_done": transfer.files_done,
         "sent_bytes": transfer.sent_bytes,
+        "received_bytes": transfer.received_bytes,
+        "done_bytes": transfer.done_bytes,
+        "total_bytes": transfer.total_bytes,
         "waits_for": transfer.wait.map(|wait| match wait {
             Wait::Credit => "credit",
             Wait::Receiver => "receiver",
+            Wait::Sender => "sender",
             Wait::Disk => "disk",
             Wait::Hash => "hash",
             Wait::OpenFiles => "open_files",
+            Wait::Pool => "pool",
             _ => "other",
         }),
     });
     add_name(&mut value, "path", &transfer.path);
+    value
+}
+
+fn of_failure(failure: &FailureStats) -> Value {
+    let mut value = json!({
+        "peer": failure.peer.to_string(),
+        "address": failure.address,
+        "user": failure.user,
+        "kind": failure.kind.as_str(),
+        "count": failure.count,
+        "ago_seconds": seconds(failure.at.elapsed()),
+        "code": failure.code,
+        "reason": failure.reason,
+    });
+    add_name(&mut value, "path", &failure.path);
     value
 }

@@ -21,8 +21,14 @@ pub enum List {
     Peers,
     /// Peers that are gone.
     Gone,
-    /// Fetches from a file server.
+    /// Fetches from a file server, and pushes to it.
     Transfers,
+    /// Followers of a file server.
+    Followers,
+    /// Versions that a file server keeps.
+    Versions,
+    /// What a file server refused, or what failed.
+    Failures,
     /// Services of a broker.
     Services,
     /// Workers of a broker.
@@ -38,6 +44,9 @@ impl List {
             List::Peers => "peers",
             List::Gone => "gone",
             List::Transfers => "transfers",
+            List::Followers => "followers",
+            List::Versions => "versions",
+            List::Failures => "failures",
             List::Services => "services",
             List::Workers => "workers",
             List::DeadLetters => "dead_letters",
@@ -50,6 +59,9 @@ impl List {
             List::Peers => "/api/v1/peers",
             List::Gone => "/api/v1/peers/gone",
             List::Transfers => "/api/v1/transfers",
+            List::Followers => "/api/v1/followers",
+            List::Versions => "/api/v1/versions",
+            List::Failures => "/api/v1/failures",
             List::Services => "/api/v1/services",
             List::Workers => "/api/v1/workers",
             List::DeadLetters => "/api/v1/dead-letters",

@@ -25,6 +25,8 @@ const SECTIONS: &[(&str, &str)] = &[
     ("tow-peers", include_str!("peers.roff")),
     ("tow-gone", include_str!("gone.roff")),
     ("tow-transfers", include_str!("transfers.roff")),
+    ("tow-followers", include_str!("followers.roff")),
+    ("tow-failures", include_str!("failures.roff")),
     ("tow-services", include_str!("services.roff")),
     ("tow-workers", include_str!("workers.roff")),
     ("tow-kick", include_str!("kick.roff")),

@@ -107,7 +107,7 @@ pub fn list_by_service(list: List, arguments: &ServiceArguments) -> Result<ExitC
 
 fn list_of(list: List, service: Option<&str>, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let program = match list {
-        List::Transfers => Some("serve"),
+        List::Transfers | List::Followers | List::Versions | List::Failures => Some("serve"),
         List::Services | List::Workers | List::DeadLetters => Some("broker"),
         List::Peers | List::Gone => None,
     };

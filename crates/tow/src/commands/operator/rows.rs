@@ -11,6 +11,9 @@ pub fn render(list: List, entries: &[Value]) -> String {
         List::Peers => peers(entries),
         List::Gone => gone(entries),
         List::Transfers => transfers(entries),
+        List::Followers => followers(entries),
+        List::Versions => versions(entries),
+        List::Failures => failures(entries),
         List::Services => services(entries),
         List::Workers => workers(entries),
         List::DeadLetters => dead_letters(entries),
@@ -59,12 +62,70 @@ fn gone(entries: &[Value]) -> String {
 }
 
 fn transfers(entries: &[Value]) -> String {
-    let mut table = Table::new(["PEER ", "ADDRESS ", "FILES", "SENT", "WAITS ", "PATH "]);
+    let mut table = Table::new(["PEER ", "ADDRESS ", "KIND ", "FILES", "MOVED", "FILE", "SIZE", "WAITS ", "PATH "]);
     for transfer in entries {
         let files = format!("{}/{}", transfer["files_done"], transfer["files"]);
         let waits = transfer["waits_for"].as_str().unwrap_or("-").replace('_', " ");
-        let (peer, address, path) = (text(&transfer["peer"]), text(&transfer["address"]), text(&transfer["path"]));
-        table.push([&peer, &address, &files, &bytes(&transfer["sent_bytes"]), &waits, &path]);
+        let [peer, address, kind, path] = ["peer", "address", "kind", "path"].map(|name| text(&transfer[name]));
+        let moved = if kind == "push" { &transfer["received_bytes"] } else { &transfer["sent_bytes"] };
+        let part = match (transfer["done_bytes"].as_u64(), transfer["total_bytes"].as_u64()) {
+            (Some(done), Some(total @ 1..)) => format!("{}%", (u128::from(done) * 100 / u128::from(total)).min(100)),
+            _ => "-".to_owned(),
+        };
+        let size = bytes(&transfer["total_bytes"]);
+        table.push([&peer, &address, &kind, &files, &bytes(moved), &part, &size, &waits, &path]);
+    }
+    table.render()
+}
+
+fn followers(entries: &[Value]) -> String {
+    let mut table = Table::new(["PEER ", "NAME ", "ADDRESS ", "AT", "BEHIND", "FOR", "SAID", "FOLLOWS "]);
+    for follower in entries {
+        let [peer, name, address] = ["peer", "name", "address"].map(|name| text(&follower[name]));
+        let number = |name: &str| follower[name].as_u64().map_or_else(|| "-".to_owned(), |number| number.to_string());
+        let at = if follower["seq"].is_null() { number("in_place_seq") } else { number("seq") };
+        let lag = match follower["behind"].as_u64() {
+            None | Some(0) => "-".to_owned(),
+            Some(_) => time(&follower["behind_seconds"]),
+        };
+        let said = if follower["said_seconds"].is_null() { "-".to_owned() } else { time(&follower["said_seconds"]) };
+        table.push([&peer, &name, &address, &at, &number("behind"), &lag, &said, &follows(follower)]);
+    }
+    table.render()
+}
+
+/// What is followed, or by whom somebody is known.
+fn follows(follower: &Value) -> String {
+    let what = match (&follower["path"], &follower["glob"], &follower["via"]) {
+        (Value::String(path), ..) => format!("/{path}"),
+        (_, Value::String(glob), _) => format!("/{glob}"),
+        (.., Value::String(relay)) => format!("via {relay}"),
+        _ => "not connected".to_owned(),
+    };
+    match follower["version"].as_str() {
+        Some(version) => format!("{what} has {}", version.get(..12).unwrap_or(version)),
+        None => what,
+    }
+}
+
+fn versions(entries: &[Value]) -> String {
+    let mut table = Table::new(["VERSION ", "FILES", "SIZE", "HOLDERS", "MISSING", "LABEL "]);
+    for version in entries {
+        let digest = text(&version["version"]);
+        let files = version["files"].as_u64().map_or_else(|| "-".to_owned(), |files| files.to_string());
+        let (holders, missing) = (&version["holders"], &version["missing"]);
+        let size = bytes(&version["bytes"]);
+        table.push([&digest.get(..12).unwrap_or(&digest), &files, &size, holders, missing, &text(&version["label"])]);
+    }
+    table.render()
+}
+
+fn failures(entries: &[Value]) -> String {
+    let mut table = Table::new(["PEER ", "ADDRESS ", "AGO", "KIND ", "FILES", "CODE ", "PATH ", "REASON "]);
+    for failure in entries {
+        let [peer, address, kind, code] = ["peer", "address", "kind", "code"].map(|name| text(&failure[name]));
+        let (path, reason) = (text(&failure["path"]), text(&failure["reason"]));
+        table.push([&peer, &address, &time(&failure["ago_seconds"]), &kind, &failure["count"], &code, &path, &reason]);
     }
     table.render()
 }

@@ -60,6 +60,9 @@ pub fn render(status: &Value) -> String {
             line("DEAD", format!("{} dead letters; tow dead-letters", status["dead_letters"]));
         }
     }
+    if status["catalogue"].is_object() {
+        catalogue(&status["catalogue"], &mut line);
+    }
     line("counters", numbers(&status["counters"]));
     for pool in status["pools"].as_array().into_iter().flatten() {
         let busy = ["running", "waiting", "hung"].iter().any(|name| pool[*name] != 0);
@@ -98,6 +101,39 @@ pub fn render_journal(reply: &Value) -> String {
     let spool = &reply["spool"];
     line("spool", format!("{} of {} in {} files", bytes(&spool["bytes"]), bytes(&spool["most"]), spool["files"]));
     lines
+}
+
+/// What is published, who follows, and what keeps something from being published.
+fn catalogue(catalogue: &Value, line: &mut impl FnMut(&str, String)) {
+    let [paths, seq, versions, followers] = ["paths", "seq", "versions", "followers"].map(|name| &catalogue[name]);
+    let watch = &catalogue["watch"];
+    let looked = match watch["looked_seconds"].is_null() {
+        true => "not read yet".to_owned(),
+        false => format!("read {} ago in {} s", time(&watch["looked_seconds"]), watch["look_seconds"]),
+    };
+    line("publishes", format!("{paths} paths up to number {seq}, {versions} versions; {looked}"));
+    let behind = match catalogue["behind"].as_u64() {
+        None | Some(0) => "none is behind".to_owned(),
+        Some(changes) => format!("the last is {changes} changes behind, for {}", time(&catalogue["behind_seconds"])),
+    };
+    line("followers", format!("{followers}, {behind}; {} have said what they have", catalogue["holders"]));
+    if watch["waiting_files"] != 0 && watch.is_object() {
+        let written: Vec<_> = watch["written_paths"].as_array().into_iter().flatten().map(text).collect();
+        let written = match written.as_slice() {
+            [] => String::new(),
+            some => format!("; {} are written to all the time: {}", watch["written_files"], some.join(", ")),
+        };
+        line("unfinished", format!("{} files{written}", watch["waiting_files"]));
+    }
+    if let Some(reason) = watch["held_reason"].as_str() {
+        line("HELD", format!("{} deletions, {reason}; SIGUSR1 publishes them", watch["held_deletions"]));
+    }
+    if watch["unwatched"] == true {
+        line("UNWATCHED", "some directories: all is read every 30 s; raise fs.inotify.max_user_watches".to_owned());
+    }
+    if watch["full"] == true {
+        line("FULL", "too many paths: the others aren't published".to_owned());
+    }
 }
 
 fn numbers(counters: &Value) -> String {

@@ -2,19 +2,28 @@
 
 use super::{Fetch, FileState};
 use crate::limits::PIECE_COST_MIN;
-use crate::server::stats::{TransferStats, Wait};
+use crate::server::stats::{RequestKind, TransferStats, Wait};
 
 impl<F: Clone> Fetch<F> {
     pub(in crate::server::session) fn stats(&self) -> TransferStats {
         let files = self.request.files.len();
         let current = self.next.saturating_sub(self.files.len());
         let path = self.request.files.get(current).map(|file| file.path.as_bytes().to_vec());
+        let (done_bytes, total_bytes) = match self.files.front() {
+            Some(FileState::Small { metadata, sent, .. }) => (*sent as u64, Some(metadata.size)),
+            Some(FileState::Large(large)) => (large.at(), Some(large.metadata.size)),
+            Some(FileState::Answered(_)) | None => (0, None),
+        };
         TransferStats {
+            kind: RequestKind::Fetch,
             id: Some(self.request.id),
             path: path.unwrap_or_default(),
             files,
             files_done: current.min(files),
             sent_bytes: self.sent_bytes,
+            received_bytes: 0,
+            done_bytes,
+            total_bytes,
             wait: self.wait(),
         }
     }

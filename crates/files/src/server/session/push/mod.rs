@@ -9,15 +9,16 @@ mod tests;
 pub use model::fuzz_body;
 
 use super::shared::Shared;
-use super::{Action, Envelope, Ticket};
+use super::{Action, Envelope, LogEvent, Ticket};
 use crate::limits::{CHUNK_BYTES_MIN, PIECE_COST_MIN, PUSH_CHUNK_BYTES_MAX, PUSHES_MAX};
-use crate::protocol::control::{PushCredit, PushReply, PushRequest, PushedReply, Range, Reply};
+use crate::protocol::control::{PushCredit, PushReply, PushRequest, PushedReply, Range, Reply, WirePath};
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::protocol::envelope::client_of;
 use crate::protocol::{ErrorCode, WireError};
 use crate::server::Failure;
 use crate::server::jobs::{Job, PushJob, PushTold, PushWrite};
 use crate::server::limits::{PUSH_WINDOW_BYTES_MAX, PUSH_WINDOW_BYTES_MIN};
+use crate::server::stats::{RequestKind, TransferStats, Wait};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use towpath_rules::Verb;
@@ -34,7 +35,10 @@ struct Push {
     id: u32,
     ticket: Ticket,
     envelope: Envelope,
+    path: WirePath,
     request_size: u64,
+    /// Bytes that the server had when it began.
+    had: u64,
     /// Ranges that are to come, once it has begun. The next piece begins where the first one does.
     missing: VecDeque<Range>,
     has_begun: bool,
@@ -51,6 +55,10 @@ impl Pushes {
         self.0.iter().map(|push| (push.id, push.ticket, &push.envelope))
     }
 
+    pub(super) fn stats(&self) -> impl Iterator<Item = (Ticket, TransferStats)> {
+        self.0.iter().map(|push| (push.ticket, push.stats()))
+    }
+
     /// Whether another one may begin.
     pub(super) fn has_room(&self) -> bool {
         self.0.len() < PUSHES_MAX
@@ -60,19 +68,26 @@ impl Pushes {
         let id = request.id;
         if !shared.permissions.check(Verb::Push, request.path.as_bytes()) {
             let message = "the server's rules don't allow this client to push there";
-            return shared.refuse(&envelope, id, request.path, Failure::new(ErrorCode::Denied, message));
+            return shared.refuse(
+                &envelope,
+                (RequestKind::Push, id),
+                request.path,
+                Failure::new(ErrorCode::Denied, message),
+            );
         }
         // Half of what is left, so that there is something for the next one.
         let most = (shared.quotas.push_window.available() / 2).clamp(PUSH_WINDOW_BYTES_MIN, PUSH_WINDOW_BYTES_MAX);
         let Some(window) = shared.quotas.push_window.try_acquire(most) else {
             let failure = Failure::new(ErrorCode::Busy, "too many pushes at a time; try again a little later");
-            return shared.error(&envelope, Some(id), failure);
+            return shared.refuse(&envelope, (RequestKind::Push, id), request.path, failure);
         };
         self.0.push(Push {
             id,
             ticket,
             envelope,
+            path: request.path.clone(),
             request_size: request.size,
+            had: 0,
             missing: VecDeque::new(),
             has_begun: false,
             window: window.units(),
@@ -121,6 +136,7 @@ impl Pushes {
         match told {
             PushTold::Begun { have } => {
                 push.missing = missing(&have, push.request_size);
+                push.had = push.done_bytes();
                 push.has_begun = true;
                 push.credit = push.window;
                 let chunk_bytes = (push.credit / 2).clamp(CHUNK_BYTES_MIN, PUSH_CHUNK_BYTES_MAX);
@@ -139,6 +155,7 @@ impl Pushes {
                 let reply = PushedReply { id: push.id, digest, durable, seq, same };
                 shared.reply(&push.envelope, &Reply::Pushed(reply));
                 self.0.swap_remove(at);
+                shared.actions.push_back(Action::Log(LogEvent::Pushed));
                 shared.actions.push_back(Action::Release { ticket, take_back: false });
             }
             PushTold::Failed(failure) => self.fail(at, failure, shared),
@@ -150,13 +167,37 @@ impl Pushes {
     }
 
     fn fail<F>(&mut self, at: usize, failure: Failure, shared: &mut Shared<F>) {
-        let Push { id, ticket, envelope, .. } = self.0.swap_remove(at);
-        shared.error(&envelope, Some(id), failure);
+        let Push { id, ticket, envelope, path, .. } = self.0.swap_remove(at);
+        shared.refuse(&envelope, (RequestKind::Push, id), path, failure);
         shared.actions.push_back(Action::Release { ticket, take_back: true });
     }
 }
 
 impl Push {
+    /// Bytes that have arrived, now or before.
+    fn done_bytes(&self) -> u64 {
+        self.request_size.saturating_sub(self.missing.iter().map(|range| range.length).sum())
+    }
+
+    fn stats(&self) -> TransferStats {
+        let done_bytes = if self.has_begun { self.done_bytes() } else { 0 };
+        let is_open = self.has_begun && !self.missing.is_empty();
+        // What was sent and isn't written yet isn't credit again.
+        let wait = if is_open && self.credit >= self.window / 2 { Wait::Sender } else { Wait::Disk };
+        TransferStats {
+            kind: RequestKind::Push,
+            id: Some(self.id),
+            path: self.path.as_bytes().to_vec(),
+            files: 1,
+            files_done: 0,
+            sent_bytes: 0,
+            received_bytes: done_bytes.saturating_sub(self.had),
+            done_bytes,
+            total_bytes: Some(self.request_size),
+            wait: Some(wait),
+        }
+    }
+
     /// Takes a piece, if it is the next one and the credit covers it.
     fn take(&mut self, entry: &DataEntry, bodies: &[Bytes]) -> Result<PushWrite, Failure> {
         let DataEntry { n, body, offset, length, body_length, .. } = *entry;

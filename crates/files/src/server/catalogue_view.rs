@@ -1,0 +1,81 @@
+//! What a server that watches its directory publishes, as its operator sees it. It answers without the event loop.
+
+use super::versions::Versions;
+use super::watch::{CatalogueStats, Published};
+use crate::digest::Digest;
+use crate::relay::{HolderStats, Holders};
+use crate::root::Timestamp;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use towpath_sockets::Page;
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub struct CatalogueView {
+    published: Arc<Published>,
+    versions: Option<Arc<Versions>>,
+    holders: Arc<Mutex<Holders>>,
+}
+
+/// A published version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VersionStats {
+    /// What it is called.
+    pub label: String,
+    /// Digest of its manifest.
+    pub digest: Digest,
+    /// Its number.
+    pub seq: u64,
+    /// When it was published.
+    pub published: Timestamp,
+    /// Its files and their bytes, if its manifest can be read and isn't very long.
+    pub size: Option<(u64, u64)>,
+    /// How many have it in place.
+    pub holders: usize,
+    /// How many follow versions and have another one in place.
+    pub missing: usize,
+}
+
+impl CatalogueView {
+    pub(super) fn new(
+        published: Arc<Published>,
+        versions: Option<Arc<Versions>>,
+        holders: Arc<Mutex<Holders>>,
+    ) -> CatalogueView {
+        CatalogueView { published, versions, holders }
+    }
+
+    /// Sums.
+    pub fn stats(&self) -> CatalogueStats {
+        self.published.stats()
+    }
+
+    /// How many have said what is in place.
+    pub fn holder_count(&self) -> usize {
+        self.holders().len()
+    }
+
+    /// Those who have said what is in place and aren't connected: relays speak for them, or they were here before.
+    pub fn holders_elsewhere(&self, from: u32) -> Page<HolderStats> {
+        self.holders().elsewhere(from)
+    }
+
+    /// The published versions, the oldest first. May wait for the disk.
+    pub fn versions(&self) -> Vec<VersionStats> {
+        let Some(versions) = &self.versions else { return Vec::new() };
+        let listed = versions.listed(&self.published);
+        let mut counts = HashMap::new();
+        self.holders().versions().for_each(|version| *counts.entry(version).or_insert(0) += 1);
+        let all: usize = counts.values().sum();
+        let with_holders = |version: VersionStats| {
+            let holders = counts.get(&version.digest).copied().unwrap_or(0);
+            VersionStats { holders, missing: all - holders, ..version }
+        };
+        listed.into_iter().map(with_holders).collect()
+    }
+
+    fn holders(&self) -> MutexGuard<'_, Holders> {
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
