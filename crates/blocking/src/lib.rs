@@ -115,8 +115,8 @@ struct State {
     ready_count: usize,
     idle: usize,
     threads: usize,
-    /// Start of each running job, by the number of its thread.
-    since: HashMap<u64, Instant>,
+    /// Start and owner of each running job, by the number of its thread.
+    since: HashMap<u64, (Instant, JobOwner)>,
     /// Threads ever started.
     started: u64,
     /// A thread checks from time to time for hung ones.
@@ -200,6 +200,19 @@ impl BlockingPool {
         let waiting = waiting.map(|(_, jobs)| jobs.len()).sum();
         let (name, hung) = (self.shared.limits.name, state.hanging(Instant::now()));
         PoolLoad { name, running: state.since.len(), waiting, hung }
+    }
+
+    /// Whether jobs for a client's request are queued and none of them runs; `group`: the only one in which it has any.
+    pub fn keeps_waiting(&self, client: u64, request: u64, group: Option<u64>) -> bool {
+        let is_its = |owner: JobOwner| (owner.client, owner.request) == (client, request);
+        let waits =
+            |group: &Group| group.waiting.get(client).is_some_and(|jobs| jobs.iter().any(|job| is_its(job.owner())));
+        let state = self.shared.lock();
+        let is_queued = match group {
+            Some(group) => state.groups.get(&group).is_some_and(waits),
+            None => state.groups.values().any(waits),
+        };
+        is_queued && !state.since.values().any(|(_, owner)| is_its(*owner))
     }
 
     /// Drops queued jobs of a client, or only those for one of its requests; `group`: the only one in which it has any. A running step goes on.
@@ -287,7 +300,7 @@ impl Shared {
                 continue;
             };
             let Some(mut job) = state.take_job(group, &self.limits) else { continue };
-            state.since.insert(number, Instant::now());
+            state.since.insert(number, (Instant::now(), job.owner()));
             // The group may have more jobs that can run now. If no thread can be started for them, this one comes back to them.
             let _ = self.staff(&mut state);
             drop(state);
@@ -318,7 +331,7 @@ impl Shared {
 
 impl State {
     fn hanging(&self, now: Instant) -> usize {
-        self.since.values().filter(|since| now.saturating_duration_since(**since) >= HANGS_AFTER).count()
+        self.since.values().filter(|(since, _)| now.saturating_duration_since(*since) >= HANGS_AFTER).count()
     }
 
     fn take_groups(&mut self) -> HashMap<u64, Group> {

@@ -242,3 +242,19 @@ fn started_pool_has_one_thread_and_starts_no_other_for_one_job() {
     finished.recv_timeout(Duration::from_secs(60)).unwrap();
     assert_eq!(pool.shared.lock().threads, 1);
 }
+
+#[test]
+fn a_request_waits_until_one_of_its_jobs_runs() {
+    let pool = BlockingPool::new(LIMITS);
+    let gate = occupy(&pool, 1, 7);
+    let (done, finished) = mpsc::channel();
+    pool.submit(1, 8, move || done.send(()).unwrap()).unwrap();
+    let waits = |client, group| pool.keeps_waiting(client, 0, group);
+    assert!(waits(8, None) && waits(8, Some(1)) && !waits(8, Some(2)) && !pool.keeps_waiting(8, 1, None));
+    // One that runs, though another job of it is queued.
+    pool.submit(1, 7, || {}).unwrap();
+    assert!(!waits(7, None));
+    drop(gate);
+    finished.recv().unwrap();
+    assert!(!waits(8, None));
+}

@@ -158,7 +158,7 @@ impl Holders {
     }
 
     /// How many are known.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.holders.len()
     }
 
@@ -284,7 +284,7 @@ mod tests {
         let via = Some("relay".to_owned());
         assert_eq!(listed(&holders, 0), [(0, "a".to_owned(), via.clone()), (1, "b".to_owned(), via.clone())]);
         assert_eq!(listed(&holders, 1), [(1, "b".to_owned(), via)]);
-        assert_eq!((holders.len(), holders.versions().collect::<Vec<_>>()), (3, vec![Digest([7; 32])]));
+        assert_eq!((holders.count(), holders.versions().collect::<Vec<_>>()), (3, vec![Digest([7; 32])]));
         // It is connected again before the old connection's end is known.
         holders.note(Speaker { peer: PeerId::new(4, 0), ..by(1) }, holder("relay", 5), now);
         holders.left("relay", 1, peer);

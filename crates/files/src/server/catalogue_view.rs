@@ -53,7 +53,7 @@ impl CatalogueView {
 
     /// How many have said what is in place.
     pub fn holder_count(&self) -> usize {
-        self.holders().len()
+        self.holders().count()
     }
 
     /// Those who have said what is in place and aren't connected: relays speak for them, or they were here before.

@@ -6,7 +6,7 @@ use super::jobs::{Done, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
 use super::quota::Quotas;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
-use super::stats::{Counters, FailureStats, FollowerStats, PeerStats, RequestKind, Stats, TransferStats};
+use super::stats::{Counters, FailureStats, FollowerStats, PeerStats, RequestKind, Stats, TransferStats, Wait};
 use super::{Failure, holding};
 use crate::limits::{ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
 use crate::protocol::control::{Holder, Request};
@@ -228,7 +228,7 @@ impl Clients {
                 Action::Log(event) => {
                     self.counters.add_event(&event);
                     client.log(&event);
-                    client.failed(peer, &event).map(|failed| self.failures.add(client.tenant_number, failed));
+                    self.failures.extend(client.tenant_number, client.failed(peer, &event));
                 }
                 Action::Have(said) => client.have(peer, said, &self.pool, &self.holders),
                 _ => {}
@@ -240,7 +240,7 @@ impl Clients {
             let left = |of: &TransferStats| of.files.saturating_sub(of.files_done);
             let count = (left(&first) + lost.map(|other| left(&other)).sum::<usize>()).max(1);
             let failed = client.failure(peer, first.kind, &first.path, count, (LOST, reason));
-            self.failures.add(client.tenant_number, failed);
+            self.failures.extend(client.tenant_number, [failed]);
         }
         if let Some(said) = &client.said {
             let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
@@ -289,7 +289,7 @@ impl Clients {
                     Ok(_) => {}
                     Err(WireError { code, message, .. }) => {
                         let failed = client.failure(peer, RequestKind::Unknown, b"", 1, (code.as_str(), message));
-                        self.failures.add(client.tenant_number, failed);
+                        self.failures.extend(client.tenant_number, [failed]);
                     }
                 }
                 client.session.request(envelope, request);
@@ -346,7 +346,7 @@ impl Clients {
                 Action::Log(event) => {
                     counters.add_event(&event);
                     client.log(&event);
-                    client.failed(peer, &event).map(|failed| failures.add(client.tenant_number, failed));
+                    failures.extend(client.tenant_number, client.failed(peer, &event));
                 }
                 Action::Hello(envelope) => client.session.hello(&envelope, via.all()),
                 Action::Have(said) => client.have(peer, said, pool, holders),
@@ -400,12 +400,18 @@ impl Clients {
 
     /// The statistics of a peer that is connected.
     pub(super) fn peer_stats(&self, info: PeerInfo) -> Option<PeerStats> {
-        let session = &self.clients.get(&info.id)?.session;
+        let Client { session, key, .. } = self.clients.get(&info.id)?;
+        let transfer = |(ticket, mut transfer): (Ticket, TransferStats)| {
+            if matches!(transfer.wait, Some(Wait::Disk | Wait::Hash)) && self.pool.keeps_waiting(*key, ticket) {
+                transfer.wait = Some(Wait::Pool);
+            }
+            transfer
+        };
         Some(PeerStats {
             info,
             principal: session.principal().clone(),
             credit_bytes: session.credit(),
-            transfers: session.transfers().map(|(_, transfer)| transfer).collect(),
+            transfers: session.transfers().map(transfer).collect(),
             queries: session.queries(),
         })
     }

@@ -19,8 +19,12 @@ pub(super) const LOST: &str = "lost";
 pub(super) struct Failures(VecDeque<(u64, FailureStats)>);
 
 impl Failures {
-    /// Remembers one, and forgets the oldest.
-    pub(super) fn add(&mut self, tenant: u64, mut failure: FailureStats) {
+    /// Remembers some, and forgets the oldest.
+    pub(super) fn extend(&mut self, tenant: u64, failures: impl IntoIterator<Item = FailureStats>) {
+        failures.into_iter().for_each(|failure| self.add(tenant, failure));
+    }
+
+    fn add(&mut self, tenant: u64, mut failure: FailureStats) {
         failure.path.truncate(TEXT_BYTES_MAX);
         while failure.reason.len() > TEXT_BYTES_MAX {
             failure.reason.pop();

@@ -79,7 +79,7 @@ fn help_is_short() {
     for command in COMMANDS {
         let help = help_of(command, "--help");
         // As with ls(1), -h of `tow ls` is something else.
-        if command != "ls" {
+        if *command != "ls" {
             assert_eq!(help, help_of(command, "-h"), "tow {command}: one help, short or long");
         }
         assert!(help.lines().count() <= LINES, "tow {command} --help has over {LINES} lines:\n{help}");

@@ -45,6 +45,7 @@ mod refused_keys;
 mod replies;
 mod requests;
 mod rules;
+mod seeing_files;
 mod selecting;
 mod serving;
 mod slow_disk;

@@ -175,6 +175,14 @@ impl Pool {
         [&self.files, &self.list, &self.warm, &self.hash, &self.compress].map(BlockingPool::load).into()
     }
 
+    /// Whether jobs of a request wait for a thread, and none of them runs.
+    pub(crate) fn keeps_waiting(&self, key: u64, Ticket(request): Ticket) -> bool {
+        let mut groups = self.mounts.iter().copied().chain([Requester::group_of(key)]);
+        // In the others the groups are devices, of which there are few.
+        groups.any(|group| self.files.keeps_waiting(key, request, Some(group)))
+            || [&self.warm, &self.compress, &self.hash].iter().any(|pool| pool.keeps_waiting(key, request, None))
+    }
+
     /// Hands the answers of a job that is over to those who asked.
     pub(crate) fn finish(&mut self, done: Done, mut deliver: impl FnMut(Requester, Answer<OpenFile>)) {
         match done {

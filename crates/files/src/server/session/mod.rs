@@ -29,7 +29,7 @@ use super::jobs::Answer;
 use super::limits::{MESSAGES_UNHEARD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
 use super::quota::Quotas;
 use super::stats::{FollowStats, RequestKind, TransferStats};
-use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, PUSHES_MAX, REQUESTS_MAX};
+use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
 use crate::path::RelPath;
 use crate::protocol::control::{Cancelled, FetchRequest, HelloReply, HoldersRequest, PushRequest, Reply, Request};
 use crate::protocol::data::DataHeader;
@@ -208,13 +208,8 @@ impl<F: Clone> Session<F> {
     }
 
     fn push(&mut self, envelope: Envelope, request: PushRequest) {
-        if !self.can_push {
-            let message = "this server takes no pushes; its operator allows them with `tow serve --accept-push`";
-            let failure = Failure::new(ErrorCode::Unsupported, message);
-            return self.shared.refuse(&envelope, (RequestKind::Push, request.id), request.path, failure);
-        }
-        if !self.pushes.has_room() {
-            let failure = Failure::new(ErrorCode::Busy, format!("more than {PUSHES_MAX} pushes"));
+        if !self.can_push || !self.pushes.has_room() {
+            let failure = if self.can_push { Pushes::too_many() } else { Pushes::not_taken() };
             return self.shared.refuse(&envelope, (RequestKind::Push, request.id), request.path, failure);
         }
         if let Some(ticket) = self.admit(&envelope, request.id) {

@@ -1,6 +1,7 @@
 //! Lists as tables.
 
 use crate::admin::List;
+use crate::cli::escape::Printable;
 use crate::cli::progress::human_bytes;
 use crate::cli::table::Table;
 use serde_json::Value;
@@ -120,14 +121,20 @@ fn versions(entries: &[Value]) -> String {
     table.render()
 }
 
+/// A line for each: the reason is what matters, and has no room in a table.
 fn failures(entries: &[Value]) -> String {
-    let mut table = Table::new(["PEER ", "ADDRESS ", "AGO", "KIND ", "FILES", "CODE ", "PATH ", "REASON "]);
-    for failure in entries {
-        let [peer, address, kind, code] = ["peer", "address", "kind", "code"].map(|name| text(&failure[name]));
-        let (path, reason) = (text(&failure["path"]), text(&failure["reason"]));
-        table.push([&peer, &address, &time(&failure["ago_seconds"]), &kind, &failure["count"], &code, &path, &reason]);
-    }
-    table.render()
+    let line = |failure: &Value| {
+        let [address, kind, path, code, reason] =
+            ["address", "kind", "path", "code", "reason"].map(|name| text(&failure[name]));
+        let user = failure["user"].as_str().map(|user| format!(" ({user})")).unwrap_or_default();
+        let others = match failure["count"].as_u64() {
+            None | Some(0 | 1) => String::new(),
+            Some(count) => format!(" and {} others", count - 1),
+        };
+        let ago = time(&failure["ago_seconds"]);
+        format!("{}\n", Printable(&format!("{ago} ago  {address}{user}  {kind} {path}{others}: {code}: {reason}")))
+    };
+    entries.iter().map(line).collect()
 }
 
 fn services(entries: &[Value]) -> String {

@@ -162,6 +162,17 @@ impl Pushes {
         }
     }
 
+    /// The error for a push too many.
+    pub(super) fn too_many() -> Failure {
+        Failure::new(ErrorCode::Busy, format!("more than {PUSHES_MAX} pushes"))
+    }
+
+    /// The error of a server that takes none.
+    pub(super) fn not_taken() -> Failure {
+        let message = "this server takes no pushes; its operator allows them with `tow serve --accept-push`";
+        Failure::new(ErrorCode::Unsupported, message)
+    }
+
     pub(super) fn cancel(&mut self, ticket: Ticket) {
         self.0.retain(|push| push.ticket != ticket);
     }
