@@ -1,18 +1,281 @@
-// The token comes behind the #, which reaches no server, and stays in this tab.
-const fragment = new URLSearchParams(location.hash.slice(1));
-if (fragment.has('token')) {
-  sessionStorage.setItem('token', fragment.get('token') ?? '');
-  history.replaceState(null, '', location.pathname);
-}
+// Asks the server every two seconds while the page is visible, and shows what it says.
 
-async function show() {
-  const headers = { Authorization: `Bearer ${sessionStorage.getItem('token') ?? ''}` };
-  const response = await fetch('api/v1/status', { headers });
-  const status = await response.json();
-  const state = document.getElementById('state');
-  if (state) {
-    state.textContent = response.ok ? `tow ${status.program} ${status.version}: ${status.state}` : status.error;
+import { ofServer } from './actions.js';
+import { ApiError, get, setToken, takeToken } from './api.js';
+import { History } from './charts.js';
+import { h, Keyed, setAttribute, setText } from './dom.js';
+import { clock, count, seconds, visible } from './format.js';
+import { JournalView } from './journal.js';
+import { ListView } from './list.js';
+import { checksOf, Overview, sampleOf } from './overview.js';
+import { LISTS } from './views.js';
+
+/** @typedef {import('./api.js').Row} Row */
+/** @typedef {Overview | ListView | JournalView} View */
+
+const INTERVAL = 2000;
+
+/** Seconds between samples at least. */
+const LEAST = 1;
+
+/** Entries of the list whose sums are in the charts. */
+const LIMIT = 1000;
+
+/** How states look: never by colour alone. @type {Record<string, [string, string]>} */
+const STATES = {
+  ready: ['●', 'good'], starting: ['◐', 'warn'], stopping: ['■', 'bad'], draining: ['▼', 'bad'], silent: ['✕', 'bad'],
+};
+
+/** @param {string} id */
+const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
+class Page {
+  constructor() {
+    /** @type {Row | null} */
+    this.status = null;
+    /** @type {{ status: Row, time: number } | null} */
+    this.before = null;
+    this.history = new History();
+    /** @type {View[]} */
+    this.views = [];
+    /** @type {View | null} */
+    this.view = null;
+    /** @type {Set<string>} views that this server doesn't have */
+    this.missing = new Set();
+    this.paused = false;
+    this.asking = false;
+    this.again = false;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
+    /** @type {Date | null} */
+    this.updated = null;
+    /** @type {string | null} why there is no answer */
+    this.trouble = null;
+    this.tabs = new Keyed(element('tabs'), (/** @type {View} */ view) => view.id, makeTab, (tab, view) => this.#updateTab(tab, view));
+    this.pause = element('pause');
+    this.pause.addEventListener('click', () => this.#setPaused(!this.paused));
+    element('login').addEventListener('submit', (event) => this.#login(event));
+    addEventListener('hashchange', () => this.#route());
+    document.addEventListener('visibilitychange', () => this.#tick());
+  }
+
+  start() {
+    takeToken();
+    this.#tick();
+  }
+
+  /** @param {boolean} paused */
+  #setPaused(paused) {
+    this.paused = paused;
+    setText(this.pause, paused ? '▶ Resume' : '‖ Pause');
+    setAttribute(this.pause, 'aria-label', paused ? 'Resume updates' : 'Pause updates');
+    this.#showState();
+    if (!paused) this.#tick();
+  }
+
+  /** @param {Event} event */
+  #login(event) {
+    event.preventDefault();
+    const field = /** @type {HTMLInputElement} */ (element('token'));
+    // The whole address may have been pasted.
+    setToken(field.value.replace(/^.*#token=/, ''));
+    field.value = '';
+    this.#tick();
+  }
+
+  /** Asks now, and again later. */
+  async #tick() {
+    clearTimeout(this.timer);
+    if (this.asking) {
+      this.again = true;
+      return;
+    }
+    this.asking = true;
+    this.again = false;
+    try {
+      await this.#ask();
+      this.updated = new Date();
+      this.#say(null);
+    } catch (error) {
+      this.#failed(error);
+    }
+    this.asking = false;
+    this.#showState();
+    if (this.again) this.#tick();
+    else if (!this.paused && !document.hidden) this.timer = setTimeout(() => this.#tick(), INTERVAL);
+  }
+
+  async #ask() {
+    const status = await get('status');
+    const known = this.status;
+    if (known && (known['pid'] !== status['pid'] || known['started'] !== status['started'])) this.#forget();
+    if (!this.status) this.#begin(status);
+    this.status = status;
+    this.login(false);
+    if (status['peers'] === undefined) return;
+    const { list, next } = await this.#pulse(status);
+    const time = Date.now() / 1000;
+    const before = this.before;
+    // An action or another view asks earlier. Rates of moments would be noise.
+    if (!before || time - before.time >= LEAST) {
+      this.before = { status, time };
+      this.history.add(time, sampleOf(status, before?.status ?? null, before ? time - before.time : 0, next === null ? list : null));
+    }
+    for (const view of this.views) if (view instanceof Overview) view.set(status, this.history);
+    this.tabs.set(this.views);
+    const view = this.view;
+    try {
+      await view?.refresh();
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.status !== 404 || !view) throw error;
+      this.#drop(view);
+    }
+  }
+
+  /**
+   * The list whose sums are in the charts.
+   * @param {Row} status
+   */
+  async #pulse(status) {
+    const name = status['program'] === 'broker' ? 'services' : 'transfers';
+    const reply = await get(name, { limit: LIMIT });
+    return { list: /** @type {Row[]} */ (reply[name] ?? []), next: reply['next'] ?? null };
+  }
+
+  /** Another process answers: nothing that is known is true of it. */
+  #forget() {
+    this.status = null;
+    this.before = null;
+    this.history = new History();
+    this.missing.clear();
+  }
+
+  /**
+   * Makes the views of this kind of server.
+   * @param {Row} status
+   */
+  #begin(status) {
+    const program = status['program'] === 'broker' ? 'broker' : 'serve';
+    const acted = (/** @type {string | null} */ done) => this.acted(done);
+    const overview = new Overview(program, () => this.status && ofServer(this.status), acted);
+    /** @type {View[]} */
+    const lists = LISTS[program].map((list) => new ListView(list, { acted }));
+    if (program === 'broker') lists.splice(4, 0, new JournalView());
+    this.views = [overview, ...lists];
+    this.status = status;
+    this.#route();
+  }
+
+  /** Shows the view that the address names. */
+  #route() {
+    if (takeToken()) {
+      this.#tick();
+      return;
+    }
+    if (!this.views.length) return;
+    const [name = '', query = ''] = location.hash.slice(1).split('?');
+    const view = this.views.find((one) => one.id === name) ?? this.views[0];
+    if (!view) return;
+    const is_other = this.view !== view;
+    const had_one = this.view !== null;
+    this.view = view;
+    view.enter(new URLSearchParams(query));
+    this.tabs.set(this.views);
+    if (is_other) {
+      element('view').replaceChildren(view.element);
+      setText(element('done'), '');
+      if (had_one && document.activeElement === document.body) view.element.querySelector('h1')?.focus();
+      if (view instanceof Overview && this.status && this.before) view.set(this.status, this.history);
+    }
+    document.title = `${view.title} · tow ${this.status?.['program'] ?? ''}`;
+    this.#tick();
+  }
+
+  /** @param {View} view that this server doesn't have */
+  #drop(view) {
+    this.views = this.views.filter((one) => one !== view);
+    setText(element('done'), `This server has no ${view.title.toLowerCase()}.`);
+    location.hash = '#overview';
+  }
+
+  /** @param {string | null} done */
+  acted(done) {
+    if (done !== null) setText(element('done'), `✓ ${done}`);
+    this.#tick();
+  }
+
+  /** @param {unknown} error */
+  #failed(error) {
+    if (!(error instanceof ApiError)) {
+      this.#say(`This page has a fault: ${error}`);
+      throw error;
+    }
+    if (error.status === 401) {
+      this.login(true);
+      this.#say(null);
+    } else if (error.status === 0) {
+      this.#say(`The server can’t be reached (${error.message}).`);
+    } else {
+      this.#say(`The server says: ${visible(error.message)}.`);
+    }
+  }
+
+  /** @param {string | null} trouble */
+  #say(trouble) {
+    const of = this.updated && trouble ? ` What you see is of ${clock(this.updated)}.` : '';
+    this.trouble = trouble;
+    const place = element('trouble');
+    setText(place, trouble ? `✕ ${trouble}${of}` : '');
+    place.hidden = trouble === null;
+  }
+
+  /** @param {boolean} wanted */
+  login(wanted) {
+    const form = element('login');
+    if (form.hidden !== wanted) return;
+    form.hidden = !wanted;
+    element('view').hidden = wanted;
+    element('nav').hidden = wanted;
+    if (wanted) element('token').focus();
+  }
+
+  #showState() {
+    const status = this.status;
+    const state = this.trouble ? 'silent' : status?.['draining'] ? 'draining' : String(status?.['state'] ?? 'silent');
+    const [sign, level] = STATES[state] ?? ['?', 'warn'];
+    const place = element('state');
+    place.hidden = !status;
+    setText(place, `${sign} ${state === 'silent' ? 'no answer' : visible(state)}${state === 'draining' ? `, ${count(status?.['left'])} left` : ''}`);
+    setAttribute(place, 'data-level', level);
+    if (status) {
+      setText(element('program'), `tow ${visible(status['program'])}`);
+      setText(element('uptime'), `up ${seconds(status['uptime_seconds'])}`);
+      setText(element('where'), /** @type {unknown[]} */ (status['endpoints'] ?? []).map(visible).join(', '));
+    }
+    setText(element('updated'), this.paused ? 'paused' : this.updated ? clock(this.updated) : '');
+  }
+
+  /**
+   * @param {HTMLElement} tab
+   * @param {View} view
+   */
+  #updateTab(tab, view) {
+    const link = /** @type {HTMLElement} */ (tab.firstElementChild);
+    const number = /** @type {HTMLElement} */ (link.lastElementChild);
+    setAttribute(link, 'aria-current', view === this.view ? 'page' : null);
+    const status = this.status ?? {};
+    /** @type {Record<string, number | undefined>} */
+    const numbers = { peers: status['peers'], services: status['services'], workers: status['workers'] };
+    const loud = checksOf(status).find((check) => check.now && check.view === view.id && check.value > 0);
+    setText(number, numbers[view.id] === undefined ? (loud ? '▲' : '') : `${loud ? '▲ ' : ''}${count(numbers[view.id])}`);
+    setAttribute(number, 'data-level', loud ? 'bad' : null);
+    number.hidden = number.textContent === '';
   }
 }
 
-show();
+/** @param {View} view */
+function makeTab(view) {
+  return h('li', {}, h('a', { href: `#${view.id}` }, view.title, h('span', { class: 'number' })));
+}
+
+new Page().start();

@@ -2,6 +2,7 @@
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// What the page may load and do: nothing from elsewhere, and nobody may frame it. The icon is a `data:` URL.
@@ -22,8 +23,26 @@ macro_rules! file {
 }
 
 /// All files. Another one needs a line here.
-const FILES: &[File] =
-    &[file!("/", HTML, "index.html"), file!("/style.css", CSS, "style.css"), file!("/main.js", SCRIPT, "main.js")];
+const FILES: &[File] = &[
+    file!("/", HTML, "index.html"),
+    file!("/style.css", CSS, "style.css"),
+    file!("/main.js", SCRIPT, "main.js"),
+    file!("/actions.js", SCRIPT, "actions.js"),
+    file!("/api.js", SCRIPT, "api.js"),
+    file!("/charts.js", SCRIPT, "charts.js"),
+    file!("/dialog.js", SCRIPT, "dialog.js"),
+    file!("/dom.js", SCRIPT, "dom.js"),
+    file!("/format.js", SCRIPT, "format.js"),
+    file!("/journal.js", SCRIPT, "journal.js"),
+    file!("/list.js", SCRIPT, "list.js"),
+    file!("/overview.js", SCRIPT, "overview.js"),
+    file!("/table.js", SCRIPT, "table.js"),
+    file!("/views.js", SCRIPT, "views.js"),
+    // Of others, as they made it. The licence goes with it.
+    file!("/uplot.js", SCRIPT, "uplot.js"),
+    file!("/uplot.css", CSS, "uplot.css"),
+    file!("/uplot-license.txt", TEXT, "uplot-license.txt"),
+];
 
 /// The file at a path.
 pub fn file(path: &str) -> Option<&'static File> {
@@ -40,7 +59,7 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("page");
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() || path.extension().is_none_or(|kind| !["html", "css", "js"].iter().any(|of| kind == *of))
+            if path.is_dir() || path.extension().is_none_or(|kind| !["html", "css", "js", "txt"].iter().any(|of| kind == *of))
             {
                 continue;
             }

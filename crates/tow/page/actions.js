@@ -1,0 +1,144 @@
+// What an operator can do. Each asks first.
+
+import { encoded, post } from './api.js';
+import { ask } from './dialog.js';
+import { h } from './dom.js';
+import { count, visible } from './format.js';
+
+/** @typedef {import('./api.js').Row} Row */
+/** @typedef {import('./list.js').Action} Action */
+
+/** Bytes of the reason that a peer is told. */
+const REASON_BYTES_MAX = 200;
+
+/** @param {string} name */
+function named(name) {
+  return h('b', { class: 'wire' }, visible(name));
+}
+
+/**
+ * @param {number} number
+ * @param {string} one
+ */
+function some(number, one) {
+  return `${count(number)} ${one}${number === 1 ? '' : 's'}`;
+}
+
+/**
+ * @param {Row} peer
+ * @returns {Action[]}
+ */
+export function ofPeer(peer) {
+  const who = [peer['user'], peer['address']].filter(Boolean).map(visible).join(', ');
+  const run = () => ask({
+    title: `Disconnect peer ${visible(peer['id'])}?`,
+    text: [h('p', {}, named(who)), h('p', {}, 'Most clients connect again, as another peer.')],
+    confirm: 'Disconnect',
+    danger: true,
+    input: { label: 'Reason, which the peer is told', maxBytes: REASON_BYTES_MAX },
+    act: async (reason) => {
+      await post(`peers/${encodeURIComponent(peer['id'])}/disconnect`, reason ? { reason } : {});
+      return `Disconnected peer ${visible(peer['id'])}.`;
+    },
+  });
+  return [{ label: 'Disconnect…', danger: true, run }];
+}
+
+/**
+ * @param {Row} service
+ * @returns {Action[]}
+ */
+export function ofService(service) {
+  const name = String(service['service']);
+  const waiting = Number(service['waiting']);
+  const path = `services/${encoded(name)}`;
+  const pause = () => ask({
+    title: `Pause ${visible(name)}?`,
+    text: [h('p', {}, 'Requests of ', named(name), ' are taken and given to no worker until it is resumed. Workers finish what they have.')],
+    confirm: 'Pause',
+    act: async () => {
+      await post(`${path}/pause`);
+      return `Paused ${visible(name)}.`;
+    },
+  });
+  const resume = () => ask({
+    title: `Resume ${visible(name)}?`,
+    text: [h('p', {}, `${some(waiting, 'request')} of `, named(name), ` ${waiting === 1 ? 'waits' : 'wait'} for workers.`)],
+    confirm: 'Resume',
+    act: async () => {
+      await post(`${path}/resume`);
+      return `Resumed ${visible(name)}.`;
+    },
+  });
+  const purge = () => ask({
+    title: `Purge ${visible(name)}?`,
+    text: [
+      h('p', {}, h('b', {}, some(waiting, 'request')), ' of ', named(name), ` that ${waiting === 1 ? 'waits' : 'wait'} for a worker will end with status 499.`),
+      h('p', {}, 'What workers have isn’t touched. If another number waits by then, nothing is done.'),
+    ],
+    confirm: `Purge ${some(waiting, 'request')}`,
+    danger: true,
+    act: async () => {
+      const done = await post(`${path}/purge`, { expect_waiting: waiting });
+      return `Purged ${some(done['purged'], 'request')} of ${visible(name)}.`;
+    },
+  });
+  return [
+    service['paused'] ? { label: 'Resume…', run: resume } : { label: 'Pause…', run: pause },
+    ...(waiting > 0 ? [{ label: 'Purge…', danger: true, run: purge }] : []),
+  ];
+}
+
+/**
+ * @param {Row} dead letters of a service
+ * @returns {Action[]}
+ */
+export function ofDeadLetters(dead) {
+  const name = String(dead['service']);
+  const letters = Number(dead['letters']);
+  const path = `dead-letters/${encoded(name)}`;
+  const unless = h('p', {}, 'Those that a worker has stay. If there is another number of them by then, nothing is done.');
+  const requeue = () => ask({
+    title: `Requeue dead letters of ${visible(name)}?`,
+    text: [h('p', {}, h('b', {}, some(letters, 'request')), ` will be sent to `, named(name), ' again. Nobody waits for the replies.'), unless],
+    confirm: `Requeue ${some(letters, 'request')}`,
+    act: async () => {
+      const done = await post(`${path}/requeue`, { expect: letters });
+      return `Requeued ${some(done['requeued'], 'request')} of ${visible(name)}.`;
+    },
+  });
+  const drop = () => ask({
+    title: `Drop dead letters of ${visible(name)}?`,
+    text: [h('p', {}, h('b', {}, some(letters, 'request')), ' of ', named(name), ' will be removed for good.'), unless],
+    confirm: `Drop ${some(letters, 'request')}`,
+    danger: true,
+    act: async () => {
+      const done = await post(`${path}/drop`, { expect: letters });
+      return `Dropped ${some(done['dropped'], 'request')} of ${visible(name)}.`;
+    },
+  });
+  return [{ label: 'Requeue…', run: requeue }, { label: 'Drop…', danger: true, run: drop }];
+}
+
+/**
+ * @param {Row} status
+ * @returns {Action | null} null if the server has no such thing
+ */
+export function ofServer(status) {
+  if (typeof status['draining'] !== 'boolean') return null;
+  const what = status['program'] === 'broker' ? 'request' : 'transfer';
+  const on = !status['draining'];
+  const run = () => ask({
+    title: on ? `Drain this ${status['program'] === 'broker' ? 'broker' : 'server'}?` : 'Stop draining?',
+    text: [h('p', {}, on
+      ? `It takes no more ${what}s and finishes those that are here. That can be undone; a restart forgets it.`
+      : `It takes ${what}s again.`)],
+    confirm: on ? 'Drain' : 'Stop draining',
+    danger: on,
+    act: async () => {
+      const done = await post('drain', { on });
+      return on ? `Draining: ${some(done['left'], what)} left.` : `Takes ${what}s again.`;
+    },
+  });
+  return { label: on ? 'Drain…' : 'Stop draining…', danger: on, run };
+}

@@ -1,0 +1,93 @@
+// Questions to the server, and the token for them.
+
+const TOKEN = 'towpath-token';
+
+/** @typedef {Readonly<Record<string, any>>} Row an object of the API */
+
+/** What the server answered instead of what was asked for. */
+export class ApiError extends Error {
+  /**
+   * @param {number} status 0 if there was no answer
+   * @param {string} message
+   */
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/**
+ * Takes the token from the fragment, which reaches no server, into this tab's storage, and removes it from the address.
+ * @returns {boolean} whether there was one
+ */
+export function takeToken() {
+  const given = /^#token=([^&]+)/.exec(location.hash);
+  if (!given) return false;
+  setToken(decodeURIComponent(given[1] ?? ''));
+  history.replaceState(null, '', location.pathname + location.search);
+  return true;
+}
+
+/** @param {string} token */
+export function setToken(token) {
+  sessionStorage.setItem(TOKEN, token.trim());
+}
+
+/**
+ * @param {string} path below /api/v1
+ * @param {RequestInit} options
+ * @returns {Promise<Row>}
+ */
+async function ask(path, options) {
+  const headers = new Headers({ Accept: 'application/json' });
+  const token = sessionStorage.getItem(TOKEN);
+  if (token && /^[\x21-\x7e]+$/.test(token)) headers.set('Authorization', `Bearer ${token}`);
+  if (options.method === 'POST') headers.set('Content-Type', 'application/json');
+  let response;
+  let text;
+  try {
+    response = await fetch(`api/v1/${path}`, {
+      ...options, headers, cache: 'no-store', credentials: 'omit', redirect: 'error', signal: AbortSignal.timeout(20_000),
+    });
+    text = await response.text();
+  } catch (error) {
+    throw new ApiError(0, error instanceof Error && error.name === 'TimeoutError' ? 'no answer within 20 s' : 'no connection');
+  }
+  let reply;
+  try {
+    reply = JSON.parse(text);
+  } catch {
+    reply = { error: `${response.status} ${response.statusText}`.trim() };
+  }
+  if (!response.ok) throw new ApiError(response.status, String(reply?.error ?? response.status));
+  return reply;
+}
+
+/**
+ * @param {string} path
+ * @param {Record<string, string | number | null | undefined>} [parameters]
+ */
+export function get(path, parameters = {}) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value !== null && value !== undefined && value !== '') query.set(name, String(value));
+  }
+  return ask(query.size ? `${path}?${query}` : path, {});
+}
+
+/**
+ * @param {string} path
+ * @param {object} [body]
+ */
+export function post(path, body = {}) {
+  return ask(path, { method: 'POST', body: JSON.stringify(body) });
+}
+
+/**
+ * A name as paths have it: base64 for URLs, without padding.
+ * @param {string} name
+ */
+export function encoded(name) {
+  const binary = Array.from(new TextEncoder().encode(name), (byte) => String.fromCharCode(byte)).join('');
+  return btoa(binary).replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
+}

@@ -1,0 +1,200 @@
+// The minutes that the page remembers, and charts of them.
+
+import { h, setAttribute, setText } from './dom.js';
+import { clock } from './format.js';
+
+/** Seconds that are kept, and that a chart shows at least. */
+const KEPT = 15 * 60;
+const SHOWN = 2 * 60;
+
+/** Seconds without a sample that make a gap. */
+const GAP = 12;
+
+const HEIGHT = 150;
+
+/** Between marks of an axis. */
+const BINARY_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
+const DECIMAL_STEPS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+
+/** Samples of named values by time. The server keeps none. */
+export class History {
+  constructor() {
+    /** @type {number[]} */
+    this.times = [];
+    /** @type {Map<string, (number | null)[]>} */
+    this.values = new Map();
+  }
+
+  /**
+   * @param {number} time in seconds
+   * @param {Record<string, number | null>} sample
+   */
+  add(time, sample) {
+    const last = this.times.at(-1);
+    if (last !== undefined && time <= last) return;
+    if (last !== undefined && time - last > GAP) this.#push(last + GAP / 2, {});
+    this.#push(time, sample);
+    const old = this.times.findIndex((of) => of >= time - KEPT);
+    if (old > 0) {
+      this.times.splice(0, old);
+      for (const values of this.values.values()) values.splice(0, old);
+    }
+  }
+
+  /**
+   * @param {number} time
+   * @param {Record<string, number | null>} sample
+   */
+  #push(time, sample) {
+    const length = this.times.length;
+    this.times.push(time);
+    for (const name of Object.keys(sample)) {
+      if (!this.values.has(name)) this.values.set(name, Array(length).fill(null));
+    }
+    for (const [name, values] of this.values) values.push(sample[name] ?? null);
+  }
+
+  /** @param {string} name */
+  of(name) {
+    return this.values.get(name) ?? this.times.map(() => null);
+  }
+
+  /**
+   * How much a sum has grown in what is kept, and how many seconds that is.
+   * @param {string} name
+   */
+  growth(name) {
+    const values = this.of(name);
+    const first = values.findIndex((value) => value !== null);
+    const [from, to] = [values[first], values.at(-1)];
+    const span = (this.times.at(-1) ?? 0) - (this.times[first] ?? 0);
+    return { by: typeof from === 'number' && typeof to === 'number' ? Math.max(0, to - from) : 0, span };
+  }
+}
+
+/**
+ * @typedef {object} Line
+ * @property {string} name of the history
+ * @property {string} label
+ */
+
+/** A chart of one or two lines, the second one dashed. */
+export class Chart {
+  /**
+   * @param {object} options
+   * @param {string} options.title
+   * @param {readonly Line[]} options.lines
+   * @param {(value: unknown) => string} options.format
+   * @param {(value: unknown) => string} [options.axis]
+   * @param {boolean} [options.binary] the axis is in powers of two
+   */
+  constructor({ title, lines, format, axis, binary }) {
+    this.title = title;
+    this.lines = lines;
+    this.format = format;
+    this.axis = axis ?? format;
+    this.steps = binary ? BINARY_STEPS : DECIMAL_STEPS;
+    this.numbers = lines.map(() => h('b', {}));
+    this.time = h('span', { class: 'time' });
+    const keys = lines.map((line, index) =>
+      h('li', {}, h('span', { class: `key key-${index + 1}`, 'aria-hidden': 'true' }), `${line.label} `, this.numbers[index]));
+    this.plot = h('div', { class: 'plot', role: 'img' });
+    this.element = h('section', { class: 'card chart' }, h('h2', {}, title, this.time), h('ul', { class: 'keys' }, ...keys), this.plot);
+    /** @type {import('uplot') | null} */
+    this.uplot = null;
+    /** @type {History | null} */
+    this.history = null;
+    this.now = 0;
+    new ResizeObserver(() => this.#resize()).observe(this.plot);
+    matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.uplot?.redraw(false));
+  }
+
+  /**
+   * @param {History} history
+   * @param {number} now
+   */
+  set(history, now) {
+    this.history = history;
+    this.now = now;
+    if (!this.plot.clientWidth) return;
+    const data = /** @type {import('uplot').AlignedData} */ ([history.times, ...this.lines.map((line) => history.of(line.name))]);
+    const plot = this.uplot ??= new uPlot(this.#options(), data, this.plot);
+    plot.setData(data);
+    this.#legend(pointed(plot));
+    const latest = this.lines.map((line) => `${line.label} ${this.format(history.of(line.name).at(-1) ?? null)}`);
+    setAttribute(this.plot, 'aria-label', `${this.title}: ${latest.join(', ')}`);
+  }
+
+  #resize() {
+    if (this.uplot && this.plot.clientWidth) this.uplot.setSize({ width: this.plot.clientWidth, height: HEIGHT });
+    else if (this.history) this.set(this.history, this.now);
+  }
+
+  /** @param {number | null} index of the sample under the pointer */
+  #legend(index) {
+    const history = this.history;
+    if (!history) return;
+    const at = index ?? history.times.length - 1;
+    this.lines.forEach((line, number) => {
+      const place = this.numbers[number];
+      if (place) setText(place, this.format(history.of(line.name)[at] ?? null));
+    });
+    const time = history.times[at];
+    setText(this.time, index !== null && time !== undefined ? clock(new Date(time * 1000)) : '');
+  }
+
+  /** @returns {import('uplot').Options} */
+  #options() {
+    const grid = { stroke: () => color('--line'), width: 1 };
+    const axis = { stroke: () => color('--muted'), grid, ticks: { show: false }, font: '11px system-ui, sans-serif' };
+    const span = () => Math.min(KEPT, Math.max(SHOWN, this.now - (this.history?.times[0] ?? this.now)));
+    return {
+      width: this.plot.clientWidth,
+      height: HEIGHT,
+      padding: [10, 16, 0, 0],
+      legend: { show: false },
+      cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
+      scales: {
+        x: { time: true, range: () => [this.now - span(), this.now] },
+        y: { range: (_, __, most) => [0, nice(most)] },
+      },
+      axes: [
+        { ...axis, space: 64, values: (_, splits) => splits.map((time) => clock(new Date(time * 1000)).slice(0, 5)), incrs: [60, 120, 300, 600], size: 24, gap: 4 },
+        { ...axis, size: (_, marks) => 14 + 6.4 * Math.max(2, ...(marks ?? []).map((mark) => mark.length)), gap: 6, space: 30, incrs: this.steps, values: (_, splits) => splits.map((value) => this.axis(value)) },
+      ],
+      series: [
+        {},
+        ...this.lines.map((line, index) => ({
+          label: line.label,
+          stroke: () => color(`--series-${index + 1}`),
+          fill: index === 0 ? () => color('--series-fill') : undefined,
+          width: 1.75,
+          dash: index === 0 ? undefined : [5, 4],
+          points: { show: false },
+        })),
+      ],
+      hooks: { setCursor: [(plot) => this.#legend(pointed(plot))] },
+    };
+  }
+}
+
+/**
+ * The sample under the pointer.
+ * @param {import('uplot')} plot
+ */
+function pointed({ cursor }) {
+  return cursor.left === undefined || cursor.left < 0 ? null : cursor.idx ?? null;
+}
+
+/** @param {string} name */
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+/**
+ * The top of an axis: a little over the largest value.
+ * @param {number | null} most
+ */
+function nice(most) {
+  return most === null || !(most > 0) ? 4 : Math.max(4, most * 1.1);
+}

@@ -1,0 +1,71 @@
+// The dialog before an action: it names what is done to what, and to how many.
+
+import { append, h } from './dom.js';
+import { ApiError } from './api.js';
+
+/**
+ * @typedef {object} Question
+ * @property {string} title
+ * @property {import('./dom.js').Child[]} text
+ * @property {string} confirm the button's label
+ * @property {boolean} [danger]
+ * @property {{ label: string, maxBytes: number }} [input]
+ * @property {(input: string) => Promise<string>} act does it, and says what was done
+ */
+
+let count = 0;
+
+/**
+ * Asks, and acts if the answer is yes. A refusal is shown in the dialog, which then can only be closed. When it closes, focus goes back to
+ * where it was.
+ * @param {Question} question
+ * @returns {Promise<string | null>} what was done; null if nothing was
+ */
+export function ask({ title, text, confirm, danger, input, act }) {
+  const before = document.activeElement;
+  const id = `dialog-${count += 1}`;
+  const field = input ? h('input', { type: 'text', id: `${id}-input`, autocomplete: 'off', spellcheck: 'false' }) : null;
+  const alert = h('p', { role: 'alert', class: 'refusal' });
+  const yes = h('button', { type: 'submit', class: danger ? 'danger' : 'primary' }, confirm);
+  const no = h('button', { type: 'button' }, 'Cancel');
+  const body = h('div', { id: `${id}-text` });
+  append(body, text);
+  const form = h('form', {}, h('h2', { id: `${id}-title` }, title), body,
+    input && field ? h('p', { class: 'field' }, h('label', { for: field.id }, input.label), field) : null,
+    alert, h('p', { class: 'buttons' }, no, yes));
+  const dialog = h('dialog', { 'aria-labelledby': `${id}-title`, 'aria-describedby': `${id}-text` }, form);
+  return new Promise((resolve) => {
+    /** @type {string | null} */
+    let done = null;
+    no.addEventListener('click', () => dialog.close());
+    dialog.addEventListener('close', () => {
+      dialog.remove();
+      if (before instanceof HTMLElement && before.isConnected) before.focus();
+      resolve(done);
+    });
+    form.addEventListener('submit', async (event) => {
+      event.preventDefault();
+      if (yes.disabled) return;
+      const given = field?.value.trim() ?? '';
+      if (input && new TextEncoder().encode(given).length > input.maxBytes) {
+        alert.textContent = `At most ${input.maxBytes} bytes.`;
+        return;
+      }
+      yes.disabled = true;
+      alert.textContent = '';
+      try {
+        done = await act(given);
+        dialog.close();
+      } catch (error) {
+        const reason = error instanceof Error ? error.message : String(error);
+        alert.textContent = error instanceof ApiError && error.status > 0 ? `Refused: ${reason}` : `Failed: ${reason}`;
+        yes.hidden = true;
+        no.textContent = 'Close';
+        no.focus();
+      }
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    (field ?? no).focus();
+  });
+}

@@ -1,0 +1,273 @@
+// A view of one of the server's lists: a page of it at a time, sorted and filtered here, with the details of one entry beside it.
+
+import { ApiError, get } from './api.js';
+import { facts, h, Keyed, setText } from './dom.js';
+import { count, label, member } from './format.js';
+import { Table } from './table.js';
+
+/** @typedef {import('./api.js').Row} Row */
+
+/**
+ * @typedef {object} Action
+ * @property {string} label
+ * @property {boolean} [danger]
+ * @property {() => Promise<string | null>} run says what was done
+ */
+
+/**
+ * @typedef {object} List
+ * @property {string} id in the address of the view
+ * @property {string} title
+ * @property {string} path below /api/v1
+ * @property {string} member of the reply
+ * @property {string} about
+ * @property {string} empty
+ * @property {readonly import('./table.js').Column[]} columns
+ * @property {(row: Row) => string} key
+ * @property {(row: Row) => string} name of an entry
+ * @property {readonly string[]} [rates] members whose growth each second becomes `NAME_rate`
+ * @property {boolean} [byService] the server can filter by service
+ * @property {(row: Row) => Action[]} [actions]
+ * @property {(row: Row) => Promise<Node>} [more] is shown below the details
+ */
+
+/** Entries of a page. */
+const LIMIT = 200;
+
+/** Seconds between replies that rates are made of, at least. */
+const LEAST = 1;
+
+/** @param {string} name of a sum */
+const rateOf = (name) => `${name.replace(/_bytes$/, '')}_rate`;
+
+/** Member of a row here that no row of the server has. */
+const KEY = '#key';
+
+/** @param {Row} row */
+const keyOf = (row) => String(row[KEY]);
+
+/**
+ * Rows with their keys. Of several with the same one the last is the first: lists of what happened begin with the latest.
+ * @param {readonly Row[]} rows
+ * @param {(row: Row) => string} key
+ * @returns {Row[]}
+ */
+function withKeys(rows, key) {
+  /** @type {Map<string, number>} */
+  const seen = new Map();
+  return rows.toReversed().map((row) => {
+    const own = key(row);
+    const number = (seen.get(own) ?? 0) + 1;
+    seen.set(own, number);
+    return { ...row, [KEY]: number === 1 ? own : `${own} #${number}` };
+  }).reverse();
+}
+
+export class ListView {
+  /**
+   * @param {List} list
+   * @param {{ acted: (done: string | null) => void }} page
+   */
+  constructor(list, page) {
+    this.list = list;
+    this.page = page;
+    this.id = list.id;
+    this.title = list.title;
+    /** @type {number[]} values of `after` of this page and those before it */
+    this.pages = [0];
+    /** @type {number | null} */
+    this.next = null;
+    this.service = '';
+    /** @type {Row[]} */
+    this.rows = [];
+    /** @type {string | null} */
+    this.open = null;
+    /** @type {{ time: number, rows: Map<string, Row> }} */
+    this.before = { time: 0, rows: new Map() };
+    /** @type {Map<string, Row>} */
+    this.rates = new Map();
+    this.loaded = 0;
+
+    this.table = new Table({ caption: list.title, columns: list.columns, key: keyOf, open: (key) => this.#toggle(key) });
+    this.filter = h('input', {
+      type: 'search', id: `${list.id}-filter`, placeholder: 'in what is shown', autocomplete: 'off', spellcheck: 'false', oninput: () => this.#show(),
+    });
+    this.serviceInput = list.byService ? h('input', {
+      type: 'search', id: `${list.id}-service`, placeholder: 'exact name', autocomplete: 'off', spellcheck: 'false', onchange: () => this.#ask(),
+    }) : null;
+    this.state = h('p', { class: 'state', 'aria-live': 'polite' });
+    this.first = h('button', { type: 'button', onclick: () => this.#turn([0]) }, 'First page');
+    this.more = h('button', { type: 'button', onclick: () => this.#turn([...this.pages, this.next ?? 0]) }, 'Next page');
+    this.empty = h('p', { class: 'empty' }, list.empty);
+    this.scroller = h('div', { class: 'scroller', tabindex: '0', role: 'region', 'aria-label': `${list.title}, table` }, this.table.element, this.empty);
+    this.details = new Details(list, page, () => this.#toggle(null));
+    this.element = h('div', { class: 'view' },
+      h('h1', { tabindex: '-1' }, list.title),
+      h('p', { class: 'about' }, list.about),
+      h('div', { class: 'tools' },
+        h('label', { for: this.filter.id }, 'Filter ', this.filter),
+        this.serviceInput && h('label', { for: this.serviceInput.id }, 'Service ', this.serviceInput),
+        this.state, h('span', { class: 'pager' }, this.first, this.more)),
+      h('div', { class: 'split' }, this.scroller, this.details.element));
+    this.element.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape' && this.open !== null) this.#toggle(null);
+    });
+    this.#show();
+  }
+
+  /** @param {URLSearchParams} parameters of the view's address */
+  enter(parameters) {
+    const service = parameters.get('service');
+    if (this.serviceInput && service !== null) {
+      this.serviceInput.value = service;
+      this.#reset();
+    }
+  }
+
+  async refresh() {
+    const asked = this.loaded += 1;
+    const after = this.pages.at(-1) ?? 0;
+    const reply = await get(this.list.path, { limit: LIMIT, after: after || null, service: this.service });
+    // Another page was asked for meanwhile.
+    if (asked !== this.loaded) return;
+    const given = reply[this.list.member];
+    this.rows = this.#withRates(Array.isArray(given) ? given : []);
+    this.next = typeof reply['next'] === 'number' ? reply['next'] : null;
+    this.#show();
+  }
+
+  /** @param {Row[]} rows */
+  #withRates(rows) {
+    rows = withKeys(rows, this.list.key);
+    const time = performance.now() / 1000;
+    const { time: then, rows: earlier } = this.before;
+    const names = this.list.rates ?? [];
+    if (time - then >= LEAST) {
+      this.before = { time, rows: new Map(rows.map((row) => [keyOf(row), row])) };
+      const grown = (/** @type {Row} */ row) => {
+        const old = earlier.get(keyOf(row));
+        return names.map((name) => [rateOf(name), old && row[name] >= old[name] ? (row[name] - old[name]) / (time - then) : null]);
+      };
+      this.rates = new Map(rows.map((row) => [keyOf(row), Object.fromEntries(grown(row))]));
+    }
+    return rows.map((row) => ({ ...this.rates.get(keyOf(row)), ...row }));
+  }
+
+  #show() {
+    const wanted = this.filter.value.trim().toLowerCase();
+    const shown = wanted ? this.rows.filter((row) => this.list.columns.some((column) => column.text(row).toLowerCase().includes(wanted))) : this.rows;
+    this.table.set(shown);
+    const more = this.next !== null || this.pages.length > 1;
+    const of = shown.length === this.rows.length ? '' : ` of ${count(this.rows.length)}`;
+    setText(this.state, `${count(shown.length)}${of} shown${more ? `, page ${this.pages.length}${this.next === null ? ', the last' : '; there are more'}` : ''}`);
+    this.first.hidden = this.pages.length === 1;
+    this.more.hidden = this.next === null;
+    this.empty.hidden = shown.length > 0 || this.loaded === 0;
+    setText(this.empty, this.rows.length ? 'Nothing here has that in it.' : this.list.empty);
+    this.table.element.hidden = shown.length === 0;
+    const row = this.rows.find((row) => keyOf(row) === this.open);
+    if (this.open !== null) this.details.set(row ?? null);
+  }
+
+  #ask() {
+    this.#reset();
+    this.page.acted(null);
+  }
+
+  #reset() {
+    this.service = this.serviceInput?.value ?? '';
+    this.pages = [0];
+  }
+
+  /** @param {number[]} pages */
+  #turn(pages) {
+    this.pages = pages;
+    this.#toggle(null);
+    this.page.acted(null);
+    this.scroller.scrollTop = 0;
+    this.scroller.focus();
+  }
+
+  /** @param {string | null} key */
+  #toggle(key) {
+    const before = this.open;
+    this.open = key === before ? null : key;
+    this.table.select(this.open);
+    const row = this.rows.find((row) => keyOf(row) === this.open);
+    if (this.open !== null && row) {
+      this.details.start(row);
+    } else {
+      this.details.element.hidden = true;
+      if (before !== null) this.table.focus(before);
+    }
+  }
+}
+
+/** The details of one entry, and what can be done to it. */
+class Details {
+  /**
+   * @param {List} list
+   * @param {{ acted: (done: string | null) => void }} page
+   * @param {() => void} close
+   */
+  constructor(list, page, close) {
+    this.list = list;
+    this.page = page;
+    this.title = h('h2', { tabindex: '-1' });
+    this.gone = h('p', { class: 'note' }, 'No longer in this list.');
+    this.actions = h('p', { class: 'buttons' });
+    this.facts = facts();
+    this.more = h('div', {});
+    this.element = h('aside', { class: 'details', 'aria-label': 'Details', hidden: true },
+      h('div', { class: 'head' }, this.title, h('button', { type: 'button', class: 'close', onclick: close, 'aria-label': 'Close details' }, '×')),
+      this.gone, this.actions, this.facts.element, this.more);
+    /** @type {Row | null} */
+    this.row = null;
+    this.buttons = new Keyed(this.actions, (/** @type {Action} */ action) => action.label, (action) => this.#button(action), () => {});
+  }
+
+  /** @param {Row} row */
+  start(row) {
+    this.element.hidden = false;
+    this.more.replaceChildren();
+    this.set(row);
+    this.title.focus();
+    if (this.list.more) this.#load(row);
+  }
+
+  /** @param {Row | null} row null if it is gone; then its last values stay */
+  set(row) {
+    this.gone.hidden = row !== null;
+    this.buttons.set(row ? this.list.actions?.(row) ?? [] : []);
+    if (!row) return;
+    this.row = row;
+    setText(this.title, this.list.name(row));
+    const order = this.list.columns.map((column) => column.id);
+    const place = (/** @type {string} */ name) => (order.includes(name) ? order.indexOf(name) : order.length);
+    const shown = Object.keys(row).filter((name) => row[name] !== null && !name.endsWith('_b64') && name !== KEY);
+    shown.sort((a, b) => place(a) - place(b));
+    const labels = shown.map((name) => (shown.some((other) => other !== name && label(other) === label(name)) ? label(`${name}.`) : label(name)));
+    this.facts.set(shown.map((name, index) => ({ name: labels[index]?.replace('.', '') ?? name, value: member(name, row[name]) })));
+  }
+
+  /** @param {Action} action */
+  #button(action) {
+    const act = async () => {
+      // As the entry is now.
+      const now = this.row && this.list.actions?.(this.row).find((one) => one.label === action.label);
+      if (now) this.page.acted(await now.run());
+    };
+    return h('button', { type: 'button', class: action.danger ? 'danger' : '', onclick: act }, action.label);
+  }
+
+  /** @param {Row} row */
+  async #load(row) {
+    let more;
+    try {
+      more = await this.list.more?.(row);
+    } catch (error) {
+      more = h('p', { class: 'note' }, error instanceof ApiError ? error.message : String(error));
+    }
+    if (more && this.row && keyOf(this.row) === keyOf(row)) this.more.replaceChildren(more);
+  }
+}

@@ -1,0 +1,269 @@
+// The first view: what should be zero, three charts, and sums.
+
+import { Chart } from './charts.js';
+import { facts, h, Keyed, setAttribute, setText } from './dom.js';
+import { byteRate, bytes, count, label, member, moment, perSecond, seconds, short, visible } from './format.js';
+
+/** @typedef {import('./api.js').Row} Row */
+/** @typedef {import('./charts.js').History} History */
+/** @typedef {import('./dom.js').Fact} Fact */
+
+/**
+ * Something that should be zero.
+ * @typedef {object} Check
+ * @property {string} id
+ * @property {string} label
+ * @property {string} about
+ * @property {number} value
+ * @property {boolean} [now] it is so at the moment; else a sum since the start
+ * @property {string} [view] that shows more
+ */
+
+/**
+ * @param {Row} status
+ * @returns {Check[]}
+ */
+export function checksOf(status) {
+  const counters = status['counters'] ?? {};
+  const own = status['program'] === 'broker' ? checksOfBroker(status, counters) : checksOfFiles(status, counters);
+  const protocol = {
+    id: 'protocol', label: 'Protocol errors', about: 'connections that were ended because the peer broke the protocol',
+    value: status['gone']?.['protocol'], view: 'gone',
+  };
+  return [...own, protocol].filter((check) => typeof check.value === 'number');
+}
+
+/**
+ * @param {Row} status
+ * @param {Row} counters
+ * @returns {Check[]}
+ */
+function checksOfBroker(status, counters) {
+  return [
+    { id: 'journal', label: 'Journal failed', about: 'it can’t be written: nothing is acknowledged', value: Number(status['journal'] === 'failed'), now: true, view: 'journal' },
+    { id: 'paused', label: 'Paused services', about: 'their requests are given to no worker', value: status['paused']?.length, now: true, view: 'services' },
+    { id: 'dead_letters', label: 'Dead letters', about: 'requests that were given up after all attempts, and kept', value: counters['dead_letters'], view: 'dead-letters' },
+    { id: 'requeued', label: 'Requeued', about: 'requests whose workers went, or returned them', value: counters['requeued'], view: 'gone' },
+    { id: 'late_replies', label: 'Late replies', about: 'replies to requests that had ended', value: counters['late_replies'] },
+    { id: 'lost_parts', label: 'Lost parts', about: 'parts of replies whose client was absent', value: counters['lost_parts'] },
+  ];
+}
+
+/**
+ * @param {Row} status
+ * @param {Row} counters
+ * @returns {Check[]}
+ */
+function checksOfFiles(status, counters) {
+  const pools = /** @type {Row[]} */ (status['pools'] ?? []);
+  const watch = status['catalogue']?.['watch'];
+  return [
+    { id: 'hung', label: 'Hung threads', about: 'threads that the system doesn’t return to: a disk hangs', value: pools.reduce((sum, pool) => sum + (pool['hung'] ?? 0), 0), now: true },
+    { id: 'held', label: 'Held deletions', about: 'deletions that a person has to release by SIGUSR1', value: watch?.['held_deletions'], now: true },
+    { id: 'full', label: 'Catalogue full', about: 'there are too many paths, and the others aren’t published', value: watch && Number(watch['full']), now: true },
+    { id: 'void', label: 'Void files', about: 'files that changed while they were sent', value: counters['files_void'] },
+    { id: 'pushes_failed', label: 'Failed pushes', about: 'pushes that were refused, or failed', value: counters['pushes_failed'], view: 'failures' },
+    { id: 'malformed', label: 'Malformed', about: 'requests that can’t be understood', value: counters['malformed'] },
+  ];
+}
+
+/**
+ * Values for the history. Sums become rates.
+ * @param {Row} status
+ * @param {Row | null} before
+ * @param {number} elapsed seconds between the two
+ * @param {Row[] | null} list services or transfers; null if it isn't known completely
+ * @returns {Record<string, number | null>}
+ */
+export function sampleOf(status, before, elapsed, list) {
+  /** @param {(status: Row) => unknown} of */
+  const rate = (of) => {
+    const [to, from] = [of(status), before && of(before)];
+    return typeof to === 'number' && typeof from === 'number' && to >= from && elapsed > 0 ? (to - from) / elapsed : null;
+  };
+  const counters = (/** @type {Row} */ of) => of['counters'] ?? {};
+  const sum = (/** @type {(row: Row) => number} */ of) => (list ? list.reduce((total, row) => total + of(row), 0) : null);
+  const isBroker = status['program'] === 'broker';
+  return {
+    sent: rate((of) => of['sent_bytes']),
+    received: rate((of) => of['received_bytes']),
+    accepted: rate((of) => counters(of)['accepted']),
+    ended: rate((of) => counters(of)['replied'] + counters(of)['failed'] + counters(of)['given_up']),
+    held: status['requests'] ?? null,
+    waiting: isBroker ? sum((row) => row['waiting'] ?? 0) : sum((row) => Number(Boolean(row['waits_for']))),
+    moving: isBroker ? null : list && list.length,
+    peers: status['peers'] ?? null,
+    handshakes: status['handshakes'] ?? null,
+    workers: status['workers'] ?? null,
+    ...Object.fromEntries(checksOf(status).map((check) => [`check ${check.id}`, check.value])),
+  };
+}
+
+export class Overview {
+  /**
+   * @param {string} program
+   * @param {() => import('./list.js').Action | null} action of the server
+   * @param {(done: string | null) => void} acted
+   */
+  constructor(program, action, acted) {
+    this.id = 'overview';
+    this.title = 'Overview';
+    const isBroker = program === 'broker';
+    this.charts = [
+      isBroker
+        ? new Chart({ title: 'Requests', format: perSecond, axis: short, lines: [{ name: 'accepted', label: 'accepted' }, { name: 'ended', label: 'ended' }] })
+        : new Chart({ title: 'Network', format: byteRate, axis: bytes, binary: true, lines: [{ name: 'sent', label: 'sent' }, { name: 'received', label: 'received' }] }),
+      isBroker
+        ? new Chart({ title: 'In flight', format: count, axis: short, lines: [{ name: 'held', label: 'unconfirmed' }, { name: 'waiting', label: 'waiting for a worker' }] })
+        : new Chart({ title: 'Transfers', format: count, axis: short, lines: [{ name: 'moving', label: 'transfers' }, { name: 'waiting', label: 'that wait' }] }),
+      new Chart({
+        title: 'Peers', format: count, axis: short,
+        lines: [{ name: 'peers', label: 'connected' }, isBroker ? { name: 'workers', label: 'workers' } : { name: 'handshakes', label: 'not ready yet' }],
+      }),
+    ];
+    this.verdict = h('p', { class: 'verdict' });
+    const key = (/** @type {Tile} */ tile) => tile.id;
+    const [loud, quiet] = [h('ul', { class: 'loud' }), h('ul', { class: 'quiet' })];
+    this.loud = new Keyed(loud, key, makeTile, updateTile);
+    this.quiet = new Keyed(quiet, key, makeZero, () => {});
+    this.server = facts();
+    this.limits = facts();
+    this.sums = facts();
+    this.button = h('button', { type: 'button', onclick: async () => {
+      const now = action();
+      if (now) acted(await now.run());
+    } });
+    this.action = action;
+    this.element = h('div', { class: 'view' },
+      h('h1', { class: 'hidden', tabindex: '-1' }, 'Overview'),
+      h('section', { class: 'checks' }, h('div', { class: 'heading' }, h('h2', {}, 'Should be zero'), this.verdict), loud, quiet),
+      h('div', { class: 'charts' }, ...this.charts.map((chart) => chart.element)),
+      h('div', { class: 'columns' },
+        h('section', { class: 'card' }, h('h2', {}, 'Server'), this.server.element, h('p', { class: 'buttons' }, this.button)),
+        h('section', { class: 'card' }, h('h2', {}, 'Limits'), this.limits.element),
+        h('section', { class: 'card' }, h('h2', {}, 'Since the start'), this.sums.element)));
+  }
+
+  enter() {}
+
+  async refresh() {}
+
+  /**
+   * @param {Row} status
+   * @param {History} history
+   */
+  set(status, history) {
+    const now = history.times.at(-1) ?? 0;
+    for (const chart of this.charts) chart.set(history, now);
+    const tiles = checksOf(status).map((check) => ({ ...check, ...history.growth(`check ${check.id}`) }));
+    this.loud.set(tiles.filter((tile) => tile.value > 0));
+    this.quiet.set(tiles.filter((tile) => tile.value === 0));
+    const loud = tiles.filter((tile) => tile.value > 0).length;
+    setText(this.verdict, loud === 0 ? `✓ All ${tiles.length} are.` : `▲ ${loud} of ${tiles.length} ${loud === 1 ? 'isn’t' : 'aren’t'}.`);
+    setAttribute(this.verdict, 'data-level', loud === 0 ? 'good' : 'bad');
+    this.server.set(serverFacts(status));
+    this.limits.set(limitFacts(status));
+    this.sums.set(sumFacts(status));
+    const action = this.action();
+    this.button.hidden = action === null;
+    if (action) setText(this.button, action.label);
+  }
+}
+
+/** @typedef {Check & { by: number, span: number }} Tile */
+
+/** @param {Tile} tile */
+function makeZero(tile) {
+  return h('li', { title: tile.about }, h('span', { class: 'sign', 'aria-hidden': 'true' }, '✓'), ` ${tile.label} `, h('b', {}, '0'));
+}
+
+/** @param {Tile} tile */
+function makeTile(tile) {
+  const link = tile.view ? h('a', { href: `#${tile.view}`, 'aria-label': `Show: ${tile.label}` }, 'Show') : null;
+  return h('li', {}, h('b', {}), h('span', { class: 'name' }, tile.label), h('span', { class: 'about' }), link);
+}
+
+/**
+ * @param {HTMLElement} element
+ * @param {Tile} tile
+ */
+function updateTile(element, tile) {
+  const [value, , about] = element.children;
+  setAttribute(element, 'data-level', tile.now || tile.by > 0 ? 'bad' : 'warn');
+  const lately = tile.now ? '' : tile.by > 0 ? `; ${count(tile.by)} in the last ${seconds(tile.span)}` : '; none in the last ' + seconds(tile.span);
+  if (value) setText(value, `▲ ${count(tile.value)}`);
+  if (about) setText(about, `${tile.about}${lately}`);
+}
+
+/**
+ * @param {Row} status
+ * @returns {Fact[]}
+ */
+function serverFacts(status) {
+  const endpoints = /** @type {unknown[]} */ (status['endpoints'] ?? []);
+  const catalogue = status['catalogue'];
+  /** @type {(Fact | null)[]} */
+  const given = [
+    status['root'] === undefined ? null : { name: 'Serves', value: visible(status['root']) },
+    { name: 'Listens on', value: endpoints.map(visible).join(', ') || '–' },
+    { name: 'Started', value: moment(status['started']) },
+    { name: 'Process', value: `tow ${visible(status['program'])} ${visible(status['version'])}, pid ${status['pid']}` },
+    status['journal'] === undefined ? null : { name: 'Journal', value: status['journal'] === null ? 'none' : visible(status['journal']), level: status['journal'] === 'failed' ? 'bad' : undefined },
+    catalogue ? { name: 'Publishes', value: `${count(catalogue['paths'])} paths, number ${count(catalogue['seq'])}${catalogue['complete'] ? '' : ', not read completely yet'}` } : null,
+    catalogue ? { name: 'Followers', value: `${count(catalogue['followers'])}, the last ${count(catalogue['behind'])} behind` } : null,
+  ];
+  return given.filter((fact) => fact !== null);
+}
+
+/** How connections ended. @type {Record<string, string>} */
+const GONE = { closed: 'by the peer', protocol: 'since the peer broke the protocol', handshake: 'before they were ready', other: 'for other reasons' };
+
+/**
+ * What is used of what there is.
+ * @param {string} name
+ * @param {number} used
+ * @param {number} most
+ * @param {(value: unknown) => string} format
+ * @returns {Fact}
+ */
+function limit(name, used, most, format) {
+  const share = most > 0 ? used / most : 0;
+  return { name, value: `${format(used)} of ${format(most)}`, share, level: share >= 0.9 ? 'bad' : share >= 0.7 ? 'warn' : undefined };
+}
+
+/**
+ * @param {Row} status
+ * @returns {Fact[]}
+ */
+function limitFacts(status) {
+  const spool = status['spool'];
+  const pools = /** @type {Row[]} */ (status['pools'] ?? []);
+  const quotas = /** @type {Row[]} */ (status['quotas'] ?? []);
+  return [
+    ...(status['memory_bytes_max'] ? [limit('Memory', status['memory_bytes'], status['memory_bytes_max'], bytes)] : []),
+    ...(spool ? [limit('Spool', spool['bytes'], spool['most'], bytes), limit('Spooled files', spool['files'], spool['most_files'], count)] : []),
+    { name: 'Queued for peers', value: bytes(status['queued_bytes']) },
+    ...quotas.map((quota) => limit(label(visible(quota['name'])), quota['used'], quota['max'], /bytes|memory/.test(quota['name']) ? bytes : short)),
+    ...pools.map((pool) => ({
+      name: `Threads, ${visible(pool['name'])}`,
+      value: `${count(pool['running'])} busy, ${count(pool['waiting'])} jobs wait${pool['hung'] ? `, ${count(pool['hung'])} hung` : ''}`,
+      level: pool['hung'] ? 'bad' : undefined,
+    })),
+  ];
+}
+
+/**
+ * @param {Row} status
+ * @returns {Fact[]}
+ */
+function sumFacts(status) {
+  const counters = Object.entries(status['counters'] ?? {});
+  const gone = Object.entries(status['gone'] ?? {}).filter(([, number]) => number > 0).map(([how, number]) => `${count(number)} ${visible(GONE[how] ?? how)}`);
+  return [
+    { name: 'Sent', value: `${bytes(status['sent_bytes'])}${status['sendfile_bytes'] ? `, ${bytes(status['sendfile_bytes'])} of it by sendfile` : ''}` },
+    { name: 'Received', value: bytes(status['received_bytes']) },
+    { name: 'Messages', value: `${count(status['sent_messages'])} out, ${count(status['received_messages'])} in` },
+    { name: 'Connections ended', value: gone.join(', ') || 'none' },
+    ...counters.map(([name, value]) => ({ name: label(visible(name)), value: member(name, value) })),
+  ];
+}

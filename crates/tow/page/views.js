@@ -1,0 +1,333 @@
+// The lists of a server, and how they are shown.
+
+import { encoded, get } from './api.js';
+import { ofDeadLetters, ofPeer, ofService } from './actions.js';
+import { h } from './dom.js';
+import { ago, byteRate, bytes, count, moment, NONE, seconds, visible } from './format.js';
+
+/** @typedef {import('./api.js').Row} Row */
+/** @typedef {import('./table.js').Column} Column */
+/** @typedef {import('./list.js').List} List */
+
+/**
+ * A column of text from the wire.
+ * @param {string} id
+ * @param {string} label
+ * @param {Partial<Column>} [more]
+ * @returns {Column}
+ */
+function text(id, label, more = {}) {
+  return { id, label, text: (row) => (row[id] === null || row[id] === undefined || row[id] === '' ? NONE : visible(row[id])), sort: (row) => row[id], ...more };
+}
+
+/**
+ * A column of numbers.
+ * @param {string} id
+ * @param {string} label
+ * @param {(value: unknown) => string} format
+ * @param {Partial<Column>} [more]
+ * @returns {Column}
+ */
+function number(id, label, format, more = {}) {
+  return { id, label, numeric: true, text: (row) => format(row[id]), sort: (row) => row[id], ...more };
+}
+
+/** @param {Row} row */
+const whoOf = (row) => [row['user'], row['address']].filter(Boolean).map(visible).join(' · ') || NONE;
+
+/** @type {List} */
+const peers = {
+  id: 'peers',
+  title: 'Peers',
+  path: 'peers',
+  member: 'peers',
+  about: 'Who is connected, with the address that the connection really comes from.',
+  empty: 'Nobody is connected.',
+  key: (row) => row['id'],
+  name: (row) => `Peer ${visible(row['id'])}`,
+  byService: true,
+  rates: ['received_bytes', 'sent_bytes'],
+  actions: ofPeer,
+  columns: [
+    text('id', 'Peer'),
+    text('address', 'Address', { wide: true }),
+    text('user', 'User', { priority: 3 }),
+    { id: 'role', label: 'Role', priority: 2, text: (row) => [row['role'], row['service']].filter(Boolean).map(visible).join(' of ') || NONE },
+    text('protocol', 'Protocol', { priority: 3 }),
+    number('connected_seconds', 'Connected', seconds, { priority: 2 }),
+    number('heard_seconds', 'Silent for', ago, { priority: 3 }),
+    number('received_rate', 'In', byteRate, { priority: 2 }),
+    number('sent_rate', 'Out', byteRate, { priority: 2 }),
+    number('queued_bytes', 'Queued', bytes),
+    { id: 'work', label: 'Has', numeric: true, priority: 3, sort: (row) => row['requests'] ?? row['transfers'], text: (row) => count(row['requests'] ?? row['transfers']) },
+  ],
+};
+
+/** @type {List} */
+const gone = {
+  id: 'gone',
+  title: 'Gone',
+  path: 'peers/gone',
+  member: 'gone',
+  about: 'The last 1,000 peers that are gone, and why; the last 100 connections that ended before they were ready. The latest first.',
+  empty: 'Nobody has gone yet.',
+  key: (row) => row['id'],
+  name: (row) => `Peer ${visible(row['id'])}, gone`,
+  columns: [
+    text('id', 'Peer'),
+    { id: 'who', label: 'Who', text: whoOf },
+    number('gone_seconds', 'Ago', ago),
+    number('lasted_seconds', 'Lasted', seconds, { priority: 2 }),
+    number('received_bytes', 'Received', bytes, { priority: 3 }),
+    number('sent_bytes', 'Sent', bytes, { priority: 3 }),
+    { id: 'handshake', label: 'Handshake', priority: 3, text: (row) => (row['handshake'] ? 'completed' : 'not completed'), level: (row) => (row['handshake'] ? null : 'warn') },
+    text('reason', 'Reason', { wide: true }),
+  ],
+};
+
+/** Causes of a stall, as `waits_for` has them. @type {Record<string, string>} */
+const STALLS = {
+  credit: 'the client gives no credit',
+  receiver: 'the receiver reads no faster',
+  sender: 'the sender sends no faster',
+  disk: 'the disk',
+  hash: 'a digest',
+  pool: 'a thread that is free',
+  open_files: 'too many open files',
+  other: 'something else',
+};
+
+/** @param {Row} row */
+const shareOf = (row) => {
+  if (row['files'] > 1) return row['files_done'] / row['files'];
+  return row['total_bytes'] > 0 ? Math.min(1, row['done_bytes'] / row['total_bytes']) : null;
+};
+
+/** @param {Row} row */
+const speedOf = (row) => row['bytes_per_second'] ?? row['rate'] ?? row['sent_rate'] ?? row['received_rate'] ?? null;
+
+/** @param {Row} row */
+const leftOf = (row) => {
+  if (typeof row['eta_seconds'] === 'number') return row['eta_seconds'];
+  const speed = speedOf(row);
+  return row['total_bytes'] > 0 && speed > 0 && !(row['files'] > 1) ? (row['total_bytes'] - row['done_bytes']) / speed : null;
+};
+
+/** @type {List} */
+const transfers = {
+  id: 'transfers',
+  title: 'Transfers',
+  path: 'transfers',
+  member: 'transfers',
+  about: 'What clients fetch and push now, and the one thing that each waits for.',
+  empty: 'Nothing is being transferred.',
+  key: (row) => `${row['peer']} ${row['kind'] ?? ''} ${row['id'] ?? ''}`,
+  name: (row) => visible(row['path']),
+  rates: ['sent_bytes', 'received_bytes'],
+  columns: [
+    text('path', 'Path', { wide: true }),
+    {
+      id: 'progress', label: 'Progress', numeric: true, sort: shareOf, share: shareOf,
+      text: (row) => {
+        if (row['files'] > 1) return `${count(row['files_done'])}/${count(row['files'])} files`;
+        const share = shareOf(row);
+        return share === null ? NONE : `${Math.floor(100 * share)} %`;
+      },
+    },
+    { id: 'bytes', label: 'Bytes', numeric: true, priority: 2, sort: (row) => row['received_bytes'] || row['sent_bytes'], text: (row) => bytes(row['received_bytes'] || row['sent_bytes']) },
+    { id: 'rate', label: 'Rate', numeric: true, sort: speedOf, text: (row) => byteRate(speedOf(row)) },
+    { id: 'left', label: 'Left', numeric: true, priority: 2, sort: leftOf, text: (row) => seconds(leftOf(row)) },
+    { id: 'waits', label: 'Waits for', text: (row) => (row['waits_for'] ? STALLS[row['waits_for']] ?? visible(row['waits_for']) : NONE), level: (row) => (row['waits_for'] ? 'warn' : null) },
+    text('address', 'Peer', { priority: 2 }),
+  ],
+};
+
+/** @type {List} */
+const services = {
+  id: 'services',
+  title: 'Services',
+  path: 'services',
+  member: 'services',
+  about: 'Queues of requests, and how many workers take from them.',
+  empty: 'There are no services: no worker has come, and no request.',
+  key: (row) => row['service'],
+  name: (row) => visible(row['service']),
+  byService: true,
+  actions: ofService,
+  columns: [
+    text('service', 'Service', { wide: true }),
+    { id: 'state', label: 'State', sort: (row) => stateOf(row)[0], text: (row) => stateOf(row)[0], level: (row) => stateOf(row)[1] },
+    number('waiting', 'Waiting', count),
+    number('oldest_seconds', 'Oldest', seconds, { priority: 2 }),
+    number('waiting_bytes', 'Memory', bytes, { priority: 3 }),
+    number('waiting_spooled_bytes', 'Spooled', bytes, { priority: 3 }),
+    number('unconfirmed', 'Unconfirmed', count, { priority: 2 }),
+    number('workers', 'Workers', count),
+  ],
+};
+
+/**
+ * @param {Row} row
+ * @returns {[string, string | null]}
+ */
+function stateOf(row) {
+  if (row['paused']) return ['‖ paused', 'bad'];
+  if (row['waiting'] > 0 && row['workers'] === 0) return ['▲ no worker', 'warn'];
+  return ['✓ runs', null];
+}
+
+/** @type {List} */
+const workers = {
+  id: 'workers',
+  title: 'Workers',
+  path: 'workers',
+  member: 'workers',
+  about: 'Who works, and how much each has and takes at a time.',
+  empty: 'There are no workers.',
+  key: (row) => `${row['peer']} ${row['service']}`,
+  name: (row) => `Worker of ${visible(row['service'])}`,
+  byService: true,
+  actions: (row) => (row['peer'] ? ofPeer({ ...row, id: row['peer'] }) : []),
+  columns: [
+    text('peer', 'Peer'),
+    text('service', 'Service', { wide: true }),
+    text('address', 'Address', { priority: 2 }),
+    text('protocol', 'Protocol', { priority: 3 }),
+    { id: 'held', label: 'Has', numeric: true, sort: (row) => row['held'], text: (row) => `${count(row['held'])} of ${count(row['credit'])}`, share: (row) => (row['credit'] > 0 ? row['held'] / row['credit'] : null) },
+  ],
+};
+
+/** @type {List} */
+const deadLetters = {
+  id: 'dead-letters',
+  title: 'Dead letters',
+  path: 'dead-letters',
+  member: 'dead_letters',
+  about: 'Requests that were given up after all attempts, kept by service until somebody takes them out.',
+  empty: 'There are no dead letters.',
+  key: (row) => row['service'],
+  name: (row) => `Dead letters of ${visible(row['service'])}`,
+  actions: ofDeadLetters,
+  columns: [
+    text('service', 'Service', { wide: true }),
+    number('letters', 'Letters', count, { level: () => 'bad' }),
+    number('bytes', 'Size', bytes),
+    number('oldest_seconds', 'Oldest', seconds),
+  ],
+  more: async (row) => {
+    const reply = await get(`dead-letters/${encoded(row['service'])}`, { limit: 50 });
+    const letters = /** @type {Row[]} */ (reply['letters'] ?? []);
+    const lines = letters.map((letter) => h('tr', {},
+      h('th', { scope: 'row' }, visible(letter['id'])), h('td', { class: 'number' }, bytes(letter['bytes'])),
+      h('td', { class: 'number' }, seconds(letter['kept_seconds'])), h('td', {}, visible(letter['state'])), h('td', { class: 'number' }, count(letter['attempts']))));
+    const heads = ['Number', 'Size', 'Kept for', 'State', 'Attempts'].map((name) => h('th', { scope: 'col' }, name));
+    return h('div', {}, h('h3', {}, reply['next'] === null ? 'Letters' : 'The oldest letters'),
+      h('table', {}, h('caption', { class: 'hidden' }, 'Letters'), h('thead', {}, h('tr', {}, ...heads)), h('tbody', {}, ...lines)));
+  },
+};
+
+/** @type {List} */
+const followers = {
+  id: 'followers',
+  title: 'Followers',
+  path: 'followers',
+  member: 'followers',
+  about: 'Who follows, and how far behind; then others who have said what they have in place.',
+  empty: 'Nobody follows.',
+  key: (row) => (row['peer'] ? `${row['peer']} ${row['id'] ?? ''}` : `${row['name']} ${row['user'] ?? ''} ${row['via'] ?? ''}`),
+  name: (row) => (row['name'] ? visible(row['name']) : `Peer ${visible(row['peer'])}`),
+  columns: [
+    { id: 'name', label: 'Follower', wide: true, text: (row) => visible(row['name'] ?? row['user'] ?? row['address'] ?? row['peer']) },
+    { id: 'from', label: 'From', priority: 2, text: (row) => (row['via'] ? `via ${visible(row['via'])}` : row['peer'] ? visible(row['address']) : 'not connected') },
+    { id: 'path', label: 'Follows', priority: 2, text: (row) => visible(row['path'] ?? row['glob'] ?? NONE) },
+    { id: 'state', label: 'State', sort: (row) => lagOf(row)[0], text: (row) => lagOf(row)[0], level: (row) => lagOf(row)[1] },
+    number('behind', 'Behind', count),
+    number('behind_seconds', 'For', seconds),
+    { id: 'version', label: 'Version', priority: 3, text: (row) => shortDigest(row['version']) },
+    number('said_seconds', 'Said', ago, { priority: 3 }),
+  ],
+};
+
+/**
+ * @param {Row} row
+ * @returns {[string, string | null]}
+ */
+function lagOf(row) {
+  if (!row['peer']) return ['○ elsewhere', null];
+  if (row['live']) return ['✓ up to date', 'good'];
+  return ['▲ behind', 'warn'];
+}
+
+/** @param {unknown} digest */
+function shortDigest(digest) {
+  return digest ? visible(digest).slice(0, 12) : NONE;
+}
+
+/** @type {List} */
+const versions = {
+  id: 'versions',
+  title: 'Versions',
+  path: 'versions',
+  member: 'versions',
+  about: 'What was published as a whole, the oldest first, and how many have it in place.',
+  empty: 'No version was published.',
+  key: (row) => `${row['seq']} ${row['version']}`,
+  name: (row) => (row['label'] ? visible(row['label']) : `Version ${shortDigest(row['version'])}`),
+  columns: [
+    text('label', 'Version', { wide: true }),
+    { id: 'version', label: 'Digest', priority: 2, text: (row) => shortDigest(row['version']) },
+    { id: 'published', label: 'Published', sort: (row) => row['published'], text: (row) => moment(row['published']) },
+    number('seq', 'Number', count, { priority: 3 }),
+    number('files', 'Files', count, { priority: 2 }),
+    number('bytes', 'Size', bytes, { priority: 2 }),
+    number('holders', 'Have it', count),
+    number('missing', 'Have another', count),
+  ],
+};
+
+/** @type {List} */
+const failures = {
+  id: 'failures',
+  title: 'Failures',
+  path: 'failures',
+  member: 'failures',
+  about: 'The last requests that were refused or failed, and why. The latest first.',
+  empty: 'Nothing has failed.',
+  key: (row) => `${row['peer']} ${row['kind']} ${row['code']} ${row['path']}`,
+  name: (row) => `${visible(row['kind'])} of ${visible(row['path'] ?? NONE)}`,
+  columns: [
+    number('ago_seconds', 'Ago', ago),
+    text('kind', 'Request'),
+    text('path', 'Path', { wide: true }),
+    number('count', 'Files', count, { priority: 3 }),
+    { id: 'who', label: 'Who', priority: 2, text: whoOf },
+    text('code', 'Code', { level: () => 'warn' }),
+    text('reason', 'Reason', { priority: 2, wide: true }),
+  ],
+};
+
+/** @type {List} */
+const audit = {
+  id: 'audit',
+  title: 'Audit',
+  path: 'audit',
+  member: 'audit',
+  about: 'The last 200 actions of operators, the latest first. A restart forgets them; the file of --audit doesn’t.',
+  empty: 'Nothing was done.',
+  key: (row) => `${row['time']} ${row['address']} ${row['action']} ${row['object']}`,
+  name: (row) => `${visible(row['action'])} ${visible(row['object'] ?? '')}`,
+  columns: [
+    text('time', 'Time'),
+    text('action', 'Action'),
+    text('object', 'Of', { wide: true }),
+    { id: 'parameters', label: 'Parameters', priority: 3, text: (row) => (row['parameters'] ? visible(JSON.stringify(row['parameters'])) : NONE) },
+    { id: 'by', label: 'By', priority: 2, text: (row) => [row['by'], row['address']].filter(Boolean).map(visible).join(' · ') },
+    text('outcome', 'Outcome', { wide: true, level: (row) => (row['outcome'] === 'done' ? null : 'warn') }),
+  ],
+};
+
+/** Lists of each kind of server, in the order of the tabs. The overview is before them. */
+export const LISTS = {
+  serve: [peers, transfers, followers, versions, failures, gone, audit],
+  broker: [peers, services, workers, deadLetters, gone, audit],
+};
