@@ -2,6 +2,7 @@
 
 mod drain;
 mod letters;
+mod rates;
 mod rows;
 mod status;
 mod top;
@@ -21,7 +22,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Begins a new picture on a terminal: the cursor home, and all below it erased.
 const NEW_PICTURE: &str = "\x1b[H\x1b[J";
@@ -112,7 +113,14 @@ fn list_of(list: List, service: Option<&str>, arguments: &Arguments) -> Result<E
         List::Peers | List::Gone => None,
     };
     let client = find_one(&arguments.server, program)?;
-    let entries = || client.list(list.path(), list.name(), service);
+    let mut rates = rates::Rates::default();
+    let entries = || {
+        let mut entries = client.list(list.path(), list.name(), service)?;
+        if list == List::Transfers && arguments.watch.is_some() {
+            rates.add(&mut entries, Instant::now());
+        }
+        Ok(entries)
+    };
     print_list(arguments, |entries| rows::render(list, entries), entries)
 }
 
@@ -120,7 +128,7 @@ fn list_of(list: List, service: Option<&str>, arguments: &Arguments) -> Result<E
 fn print_list(
     arguments: &Arguments,
     table: impl Fn(&[Value]) -> String,
-    entries: impl Fn() -> Result<Vec<Value>, Failure>,
+    mut entries: impl FnMut() -> Result<Vec<Value>, Failure>,
 ) -> Result<ExitCode, Failure> {
     repeat(arguments, arguments.watch, || {
         let entries = entries()?;

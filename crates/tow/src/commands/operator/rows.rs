@@ -63,20 +63,40 @@ fn gone(entries: &[Value]) -> String {
 }
 
 fn transfers(entries: &[Value]) -> String {
+    if entries.iter().any(|transfer| !transfer["bytes_per_second"].is_null()) {
+        return transfers_with_rates(entries);
+    }
     let mut table = Table::new(["PEER ", "ADDRESS ", "KIND ", "FILES", "MOVED", "FILE", "SIZE", "WAITS ", "PATH "]);
     for transfer in entries {
-        let files = format!("{}/{}", transfer["files_done"], transfer["files"]);
-        let waits = transfer["waits_for"].as_str().unwrap_or("-").replace('_', " ");
         let [peer, address, kind, path] = ["peer", "address", "kind", "path"].map(|name| text(&transfer[name]));
-        let moved = if kind == "push" { &transfer["received_bytes"] } else { &transfer["sent_bytes"] };
-        let part = match (transfer["done_bytes"].as_u64(), transfer["total_bytes"].as_u64()) {
-            (Some(done), Some(total @ 1..)) => format!("{}%", (u128::from(done) * 100 / u128::from(total)).min(100)),
-            _ => "-".to_owned(),
-        };
-        let size = bytes(&transfer["total_bytes"]);
-        table.push([&peer, &address, &kind, &files, &bytes(moved), &part, &size, &waits, &path]);
+        let [files, moved, part, waits] = progress(transfer);
+        table.push([&peer, &address, &kind, &files, &moved, &part, &bytes(&transfer["total_bytes"]), &waits, &path]);
     }
     table.render()
+}
+
+fn transfers_with_rates(entries: &[Value]) -> String {
+    let mut table = Table::new(["PEER ", "KIND ", "FILES", "MOVED", "RATE", "FILE", "LEFT", "WAITS ", "PATH "]);
+    for transfer in entries {
+        let [peer, kind, path] = ["peer", "kind", "path"].map(|name| text(&transfer[name]));
+        let [files, moved, part, waits] = progress(transfer);
+        let (rate, left) = (&transfer["bytes_per_second"], &transfer["seconds_left"]);
+        let rate = if rate.is_null() { "-".to_owned() } else { format!("{}/s", bytes(rate)) };
+        let left = if left.is_null() { "-".to_owned() } else { time(left) };
+        table.push([&peer, &kind, &files, &moved, &rate, &part, &left, &waits, &path]);
+    }
+    table.render()
+}
+
+/// Files that are done, bytes that were moved, the part of the present file, and what the transfer waits for.
+fn progress(transfer: &Value) -> [String; 4] {
+    let moved = if transfer["kind"] == "push" { &transfer["received_bytes"] } else { &transfer["sent_bytes"] };
+    let part = match (transfer["done_bytes"].as_u64(), transfer["total_bytes"].as_u64()) {
+        (Some(done), Some(total @ 1..)) => format!("{}%", (u128::from(done) * 100 / u128::from(total)).min(100)),
+        _ => "-".to_owned(),
+    };
+    let files = format!("{}/{}", transfer["files_done"], transfer["files"]);
+    [files, bytes(moved), part, transfer["waits_for"].as_str().unwrap_or("-").replace('_', " ")]
 }
 
 fn followers(entries: &[Value]) -> String {
