@@ -1,10 +1,12 @@
 //! How workers and clients are started, given the port of what joins them.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, bail};
 
 use crate::brokers::Broker;
+use crate::keys::Keys;
 use crate::operator::Look;
 use crate::process::{Life, Ready, ServerSpec};
 use crate::programs::Programs;
@@ -50,6 +52,8 @@ pub struct Setup {
     pub work_ms: u64,
     /// What an operator looks at meanwhile, of our broker.
     pub look: Option<Look>,
+    /// Connections are encrypted: of our own broker and ends only.
+    pub keys: Option<&'static Keys>,
 }
 
 impl Setup {
@@ -64,7 +68,13 @@ impl Setup {
             services: 1,
             work_ms: 0,
             look: None,
+            keys: None,
         }
+    }
+
+    pub const fn keys(mut self, keys: &'static Keys) -> Self {
+        self.keys = Some(keys);
+        self
     }
 
     /// Other clients than workers.
@@ -123,6 +133,15 @@ pub struct Ports {
 }
 
 impl Setup {
+    /// What joins them, as [`Broker::spec`] starts it.
+    pub fn broker(&self, programs: &Programs, state: &Path, back: u16) -> Result<Option<ServerSpec>> {
+        let mut spec = self.broker.spec(programs, state, back)?;
+        if let (Some(spec), Some(keys)) = (&mut spec, self.keys) {
+            spec.command.arg("--key").arg(&keys.secret_file).arg("--anyone");
+        }
+        Ok(spec)
+    }
+
     /// The workers; in one process, unless they are apart.
     pub fn worker(&self, programs: &Programs, ports: Ports) -> Result<Option<ServerSpec>> {
         let port = if self.broker == Broker::Proxy { ports.back } else { ports.front };
@@ -134,6 +153,9 @@ impl Setup {
                 command.args(["work", "echo", "--echo", "--connect", &endpoint]);
                 if self.workers > 0 {
                     command.args(["--jobs", &workers]);
+                }
+                if let Some(keys) = self.keys {
+                    command.args(["--server-key", &keys.public]);
                 }
                 (command, Ready::Said)
             }
@@ -188,6 +210,9 @@ impl Setup {
                 command = programs.command("tow")?;
                 command.args(["call", "echo", "--connect", &endpoint, "--count", &requests, "--ahead", &each]);
                 command.args(["--clients", &self.clients.to_string(), "--size", &size, "--json"]);
+                if let Some(keys) = self.keys {
+                    command.args(["--server-key", &keys.public]);
+                }
             }
             Ends::Durable => {
                 command = programs.command("tow_ends")?;

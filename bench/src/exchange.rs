@@ -54,7 +54,7 @@ pub fn how(bench: &Bench, setup: Setup, load: Load) -> String {
     let ports = Ports { front: 0, back: 0 };
     let programs = &bench.programs;
     let shown = [
-        setup.broker.spec(programs, bench.folder.path(), 0).map(|spec| spec.map(|spec| show(&spec.command))),
+        setup.broker(programs, bench.folder.path(), 0).map(|spec| spec.map(|spec| show(&spec.command))),
         setup.worker(programs, ports).map(|spec| spec.map(|spec| show(&spec.command))),
         setup.client(programs, ports, load).map(|command| Some(show(&command))),
     ];
@@ -70,7 +70,7 @@ type Begin<'a> = Box<dyn FnOnce() -> Result<Running> + 'a>;
 pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
     let (programs, logs) = (&bench.programs, bench.folder.path());
     let back = free_port()?;
-    let mut broker = match setup.broker.spec(programs, logs, back)? {
+    let mut broker = match setup.broker(programs, logs, back)? {
         Some(mut spec) => {
             if setup.look.is_some() {
                 spec.command.arg("--admin-socket").arg(socket_in(logs));

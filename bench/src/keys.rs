@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use crate::programs::Programs;
 
 /// A key of each kind.
+#[derive(Debug)]
 pub struct Keys {
     /// For CURVE, in Z85: the public key, the secret one, and the file that has both.
     pub public: String,

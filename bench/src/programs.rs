@@ -57,7 +57,7 @@ const TOOLS: [(&str, &str); 14] = [
 const PYTHON: [&str; 2] = ["python", "nats-server"];
 
 /// Programs of this crate.
-const OWN: [&str; 3] = ["tow_ends", "tow_pool", "raw_verified"];
+const OWN: [&str; 4] = ["tow_ends", "tow_pings", "tow_pool", "raw_verified"];
 
 /// What says its version, and the option that makes it do so.
 const VERSIONED: [(&str, &str); 14] = [

@@ -116,6 +116,14 @@ pub fn tow_encrypted(
     Ok(command)
 }
 
+/// PINGs to a server that sends 16 MiB frames of a file meanwhile, to another connection or to the same one.
+pub fn pings(programs: &Programs, port: u16, size: u64, pings: u64, keys: &Keys, options: &[&str]) -> Result<Command> {
+    let mut command = programs.command("tow_pings")?;
+    command.args(["--port", &port.to_string(), "--server-key", &keys.public, "--size", &size.to_string()]);
+    command.args(["--pings", &pings.to_string()]).args(options);
+    Ok(command)
+}
+
 /// `tow ls --digest`: the server computes a digest, and remembers it.
 pub fn tow_digest(programs: &Programs, port: u16, path: &str) -> Result<Command> {
     let mut command = programs.command("tow")?;

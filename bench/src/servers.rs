@@ -61,6 +61,13 @@ pub fn tow_encrypted(programs: &Programs, path: &Path, keys: &Keys) -> Result<Se
     Ok(spec)
 }
 
+/// The same with CURVE's own cipher for everybody.
+pub fn tow_without_aes(programs: &Programs, path: &Path, keys: &Keys) -> Result<ServerSpec> {
+    let mut spec = tow_encrypted(programs, path, keys)?;
+    spec.command.env("TOW_WITHOUT_AES", "1");
+    Ok(spec)
+}
+
 /// nginx with sendfile and one worker, serving a folder.
 pub fn nginx(programs: &Programs, state: &Path, root: &Path) -> Result<ServerSpec> {
     nginx_with(programs, state, root, "")

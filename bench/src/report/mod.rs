@@ -200,6 +200,10 @@ fn plot_name(table: &Table, group: &str) -> String {
 fn full(text: &mut String, table: &Table) -> Vec<Plot> {
     let mut plots = Vec::new();
     for group in groups(table) {
+        if table.rows.iter().any(|row| row.group == group && row.per_second().is_some()) {
+            plots.push(rates::rates_of(text, table, &group));
+            continue;
+        }
         if !group.is_empty() {
             let _ = write!(text, "**{group}**\n\n");
         }

@@ -9,27 +9,28 @@ use crate::tables::Table;
 
 /// A line for each row; a table and a plot for each group where there are several.
 pub fn rates(text: &mut String, table: &Table) -> Vec<Plot> {
-    let mut plots = Vec::new();
-    for group in groups(table) {
-        if !group.is_empty() {
-            let _ = write!(text, "**{group}**\n\n");
-        }
-        text.push_str(
-            "| | requests/s | range | times faster | p50 us | p99 us | CPU us: broker | workers | clients | memory MiB |\n\
-             |---|---|---|---|---|---|---|---|---|---|\n",
-        );
-        let rows = || table.rows.iter().filter(|row| row.group == group && row.not_run.is_none());
-        let peer = rows().find(|row| row.name == table.content.peer);
-        for row in rows() {
-            line(text, row, peer);
-        }
-        text.push('\n');
-        let title = [table.content.title.as_str(), &group].join(": ").trim_end_matches(": ").to_owned();
-        let bars = rows().filter_map(|row| bar(row, peer)).collect();
-        let svg = plot::bars(&title, "requests a second", Measure::Rate, bars);
-        plots.push((plot_name(table, &group), title, svg));
+    groups(table).iter().map(|group| rates_of(text, table, group)).collect()
+}
+
+/// A group's lines and its plot.
+pub fn rates_of(text: &mut String, table: &Table, group: &str) -> Plot {
+    if !group.is_empty() {
+        let _ = write!(text, "**{group}**\n\n");
     }
-    plots
+    text.push_str(
+        "| | requests/s | range | times faster | p50 us | p99 us | CPU us: broker | workers | clients | memory MiB |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    let rows = || table.rows.iter().filter(|row| row.group == group && row.not_run.is_none());
+    let peer = rows().find(|row| row.name == table.content.peer);
+    for row in rows() {
+        line(text, row, peer);
+    }
+    text.push('\n');
+    let title = [table.content.title.as_str(), group].join(": ").trim_end_matches(": ").to_owned();
+    let bars = rows().filter_map(|row| bar(row, peer)).collect();
+    let svg = plot::bars(&title, "requests a second", Measure::Rate, bars);
+    (plot_name(table, group), title, svg)
 }
 
 fn line(text: &mut String, row: &Row, peer: Option<&Row>) {

@@ -28,8 +28,9 @@ pub const REPLIES_WAITING_MAX: usize = 16;
 /// the buffer that it was read with: copy it to keep it for long.
 pub const DEDICATED_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Initial size of such a buffer at most. For a larger frame it grows with what arrives, to twice that at most.
-pub(crate) const DEDICATED_BUFFER_FIRST_BYTES: usize = 1024 * 1024;
+/// Initial size of such a buffer at most. For a larger frame it grows with what arrives, to twice that at most. A sealed piece of 1 MiB fits
+/// without growing, which would copy it.
+pub(crate) const DEDICATED_BUFFER_FIRST_BYTES: usize = 1024 * 1024 + 4096;
 
 /// A buffer isn't allocated on the word of a header: one part in so many of the frame must have arrived.
 pub(crate) const DEDICATED_BUFFER_PART: usize = 32;
