@@ -47,7 +47,7 @@ def scraped(tmp_path, serve, broker, end):
     call = end("call", "echo", [requests], "hello")
     assert call.communicate(timeout=DEADLINE_SECONDS)[0] == b"hello"
     (tmp_path / "served").mkdir()
-    serve(tmp_path / "served", "--admin-socket", sockets[1])
+    serve(tmp_path / "served", "--admin-socket", sockets[1], "--watch")
     return [get(path, "/metrics?per=service") for path in sockets]
 
 
