@@ -31,6 +31,20 @@ export async function until(what, condition) {
   }
 }
 
+const stacks = new WeakMap();
+
+/** Does this after the test, and before what was to be done after it until now. */
+function after(t, what) {
+  if (!stacks.has(t)) {
+    const stack = [];
+    stacks.set(t, stack);
+    t.after(async () => {
+      while (stack.length) await stack.pop()();
+    });
+  }
+  stacks.get(t).push(what);
+}
+
 /** A process of tow, which ends with the test. */
 export function tow(t, ...args) {
   const child = spawn(TOW, args.map(String), { stdio: ['ignore', 'pipe', 'pipe'] });
@@ -38,7 +52,7 @@ export function tow(t, ...args) {
   child.stdout.on('data', (data) => { child.log += data; });
   child.stderr.on('data', (data) => { child.log += data; });
   child.ended = new Promise((resolve) => child.once('close', resolve));
-  t.after(async () => {
+  after(t, async () => {
     child.kill('SIGKILL');
     await child.ended;
   });
@@ -48,7 +62,7 @@ export function tow(t, ...args) {
 /** A folder that is removed after the test. */
 export function folder(t) {
   const made = fs.mkdtempSync(path.join(os.tmpdir(), 'towpath-'));
-  t.after(() => fs.rmSync(made, { recursive: true, force: true }));
+  after(t, () => fs.rmSync(made, { recursive: true, force: true }));
   return made;
 }
 
@@ -125,7 +139,7 @@ export async function open(t, server, { at = '', dark = false, width = 1280, hei
   const errors = [];
   page.on('pageerror', (error) => errors.push(String(error.stack ?? error)));
   page.on('console', (message) => { if (['error', 'warning'].includes(message.type())) errors.push(`${message.text()} ${message.location().url}`); });
-  t.after(async () => {
+  after(t, async () => {
     await context.close();
     assert.deepEqual(errors.filter((error) => !allowed?.test(error)), [], 'errors in the console');
   });
@@ -178,7 +192,7 @@ async function fromFolder(route) {
 export function peer(t, endpoint, ...frames) {
   const { hostname, port } = new URL(endpoint);
   const socket = net.connect(Number(port), hostname);
-  t.after(() => socket.destroy());
+  after(t, () => socket.destroy());
   socket.on('error', () => {});
   const greeting = Buffer.alloc(64);
   greeting.set([0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0]);

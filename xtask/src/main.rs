@@ -1,5 +1,6 @@
 //! The project's own commands: `cargo xtask check` before a commit, `cargo xtask test` for everything, as CI does.
 
+mod browser;
 mod dist;
 mod python;
 mod steps;

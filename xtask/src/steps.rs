@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::tests::{self, Selection};
-use crate::{cargo, dist, python, target, tidy};
+use crate::{browser, cargo, dist, python, target, tidy};
 
 /// A step of `cargo xtask test` or `cargo xtask check`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum Step {
     Stacks,
     /// Clients written with pyzmq.
     Python,
+    /// The page for browsers.
+    Browser,
     /// The packages.
     Dist,
 }
@@ -53,7 +55,7 @@ pub struct Options {
 
 impl Step {
     /// Cheap ones first, so that a slip shows at once.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Fmt,
         Self::Tidy,
         Self::Deny,
@@ -64,11 +66,12 @@ impl Step {
         Self::Integration,
         Self::Stacks,
         Self::Python,
+        Self::Browser,
         Self::Dist,
     ];
 
     /// The steps of `cargo xtask test`.
-    pub const TEST: [Self; 10] = [
+    pub const TEST: [Self; 11] = [
         Self::Fmt,
         Self::Tidy,
         Self::Deny,
@@ -78,6 +81,7 @@ impl Step {
         Self::Integration,
         Self::Stacks,
         Self::Python,
+        Self::Browser,
         Self::Dist,
     ];
 
@@ -97,6 +101,7 @@ impl Step {
             Self::Integration => "integration",
             Self::Stacks => "stacks",
             Self::Python => "python",
+            Self::Browser => "browser",
             Self::Dist => "dist",
         }
     }
@@ -119,6 +124,7 @@ impl Step {
             }
             Self::Dist => "the packages, of a debug build: the same bytes twice; the manual and the units in them",
             Self::Python => "pyzmq against tow serve and tow broker; bad input to the broker, and faults",
+            Self::Browser => "the page for browsers in Chromium, where that and npm's packages can be installed",
         }
     }
 
@@ -130,6 +136,7 @@ impl Step {
             Self::Python => {
                 return python::pytest(&["conformance/python", "--ignore=conformance/python/test_other_stacks.py"]);
             }
+            Self::Browser => return browser::run(),
             Self::Stacks => return python::pytest(&["conformance/python/test_other_stacks.py"]),
             Self::Fmt => check(cargo().args(["fmt", "--all", "--", "--check"])),
             Self::Clippy => check(

@@ -73,7 +73,7 @@ export function ofService(service) {
   const purge = () => ask({
     title: `Purge ${visible(name)}?`,
     text: [
-      h('p', {}, h('b', {}, some(waiting, 'request')), ' of ', named(name), ` that ${waiting === 1 ? 'waits' : 'wait'} for a worker will end with status 499.`),
+      h('p', {}, h('b', {}, some(waiting, 'request')), ' of ', named(name), ` that ${waiting === 1 ? 'waits' : 'wait'} for a worker will ${name.startsWith('dlq.') ? 'be removed for good' : 'end with status 499'}.`),
       h('p', {}, 'What workers have isn’t touched. If another number waits by then, nothing is done.'),
     ],
     confirm: `Purge ${some(waiting, 'request')}`,

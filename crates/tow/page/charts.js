@@ -94,6 +94,8 @@ export class Chart {
     this.format = format;
     this.axis = axis ?? format;
     this.steps = binary ? BINARY_STEPS : DECIMAL_STEPS;
+    // So that an idle server's noise isn't drawn as mountains.
+    this.least = binary ? 4096 : 4;
     this.numbers = lines.map(() => h('b', {}));
     this.time = h('span', { class: 'time' });
     const keys = lines.map((line, index) =>
@@ -156,7 +158,7 @@ export class Chart {
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
       scales: {
         x: { time: true, range: () => [this.now - span(), this.now] },
-        y: { range: (_, __, most) => [0, nice(most)] },
+        y: { range: (_, __, most) => [0, Math.max(this.least, 1.1 * (most ?? 0))] },
       },
       axes: [
         { ...axis, space: 64, values: (_, splits) => splits.map((time) => clock(new Date(time * 1000)).slice(0, 5)), incrs: [60, 120, 300, 600], size: 24, gap: 4 },
@@ -189,12 +191,4 @@ function pointed({ cursor }) {
 /** @param {string} name */
 function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-}
-
-/**
- * The top of an axis: a little over the largest value.
- * @param {number | null} most
- */
-function nice(most) {
-  return most === null || !(most > 0) ? 4 : Math.max(4, most * 1.1);
 }

@@ -2,7 +2,8 @@
 
 import { get } from './api.js';
 import { facts, h, setAttribute, setText } from './dom.js';
-import { byteRate, bytes, count, label, member, perSecond, seconds, visible } from './format.js';
+import { byteRate, bytes, count, perSecond, seconds, visible } from './format.js';
+import { limit } from './overview.js';
 
 /** @typedef {import('./api.js').Row} Row */
 
@@ -28,7 +29,11 @@ export class JournalView {
 
   async refresh() {
     const { journal, spool } = await get('journal');
-    this.spool.set(Object.entries(spool ?? {}).map(([name, value]) => ({ name: label(name), value: /^most(_for_requests)?$/.test(name) ? bytes(value) : member(name, value) })));
+    this.spool.set(spool ? [
+      limit('Bytes', spool['bytes'], spool['most'], bytes),
+      limit('Files', spool['files'], spool['most_files'], count),
+      { name: 'Of it for requests', value: `${bytes(spool['most_for_requests'])} in ${count(spool['most_files_for_requests'])} files at most` },
+    ] : []);
     if (!journal) {
       setText(this.state, '○ There is no journal: a restart forgets all requests.');
       setAttribute(this.state, 'data-level', null);
@@ -42,7 +47,7 @@ export class JournalView {
     this.journal.set([
       { name: 'Requests', value: count(journal['requests']) },
       { name: 'Needed', value: bytes(journal['needed_bytes']) },
-      { name: 'On the disk', value: `${bytes(journal['bytes'])} in ${count(journal['segments'])} segments` },
+      { name: 'On the disk', value: `${bytes(journal['bytes'])} in ${count(journal['segments'])} segment${journal['segments'] === 1 ? '' : 's'}` },
     ]);
     const time = performance.now() / 1000;
     const before = this.before;

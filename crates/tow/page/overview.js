@@ -34,6 +34,14 @@ export function checksOf(status) {
 }
 
 /**
+ * The first few of these.
+ * @param {unknown[] | undefined} all
+ */
+function names(all = []) {
+  return all.length > 3 ? `${all.slice(0, 3).map(visible).join(', ')} and ${count(all.length - 3)} more` : all.map(visible).join(', ');
+}
+
+/**
  * @param {Row} status
  * @param {Row} counters
  * @returns {Check[]}
@@ -41,7 +49,7 @@ export function checksOf(status) {
 function checksOfBroker(status, counters) {
   return [
     { id: 'journal', label: 'Journal failed', about: 'it can’t be written: nothing is acknowledged', value: Number(status['journal'] === 'failed'), now: true, view: 'journal' },
-    { id: 'paused', label: 'Paused services', about: 'their requests are given to no worker', value: status['paused']?.length, now: true, view: 'services' },
+    { id: 'paused', label: 'Paused services', about: `${names(status['paused'])}: requests are given to no worker`, value: status['paused']?.length, now: true, view: 'services' },
     { id: 'dead_letters', label: 'Dead letters', about: 'requests that were given up after all attempts, and kept', value: counters['dead_letters'], view: 'dead-letters' },
     { id: 'requeued', label: 'Requeued', about: 'requests whose workers went, or returned them', value: counters['requeued'], view: 'gone' },
     { id: 'late_replies', label: 'Late replies', about: 'replies to requests that had ended', value: counters['late_replies'] },
@@ -160,7 +168,8 @@ export class Overview {
     this.quiet.set(tiles.filter((tile) => tile.value === 0));
     const loud = tiles.filter((tile) => tile.value > 0).length;
     setText(this.verdict, loud === 0 ? `✓ All ${tiles.length} are.` : `▲ ${loud} of ${tiles.length} ${loud === 1 ? 'isn’t' : 'aren’t'}.`);
-    setAttribute(this.verdict, 'data-level', loud === 0 ? 'good' : 'bad');
+    const isBad = tiles.some((tile) => levelOf(tile) === 'bad');
+    setAttribute(this.verdict, 'data-level', loud === 0 ? 'good' : isBad ? 'bad' : 'warn');
     this.server.set(serverFacts(status));
     this.limits.set(limitFacts(status));
     this.sums.set(sumFacts(status));
@@ -172,14 +181,23 @@ export class Overview {
 
 /** @typedef {Check & { by: number, span: number }} Tile */
 
+/**
+ * A sum that has stopped growing is less urgent than what goes on.
+ * @param {Tile} tile
+ */
+function levelOf(tile) {
+  if (tile.value === 0) return null;
+  return tile.now || tile.by > 0 ? 'bad' : 'warn';
+}
+
 /** @param {Tile} tile */
 function makeZero(tile) {
-  return h('li', { title: tile.about }, h('span', { class: 'sign', 'aria-hidden': 'true' }, '✓'), ` ${tile.label} `, h('b', {}, '0'));
+  return h('li', {}, h('span', { class: 'sign', 'aria-hidden': 'true' }, '✓'), ` ${tile.label} `, h('b', {}, '0'));
 }
 
 /** @param {Tile} tile */
 function makeTile(tile) {
-  const link = tile.view ? h('a', { href: `#${tile.view}`, 'aria-label': `Show: ${tile.label}` }, 'Show') : null;
+  const link = tile.view ? h('a', { href: `./#${tile.view}`, 'aria-label': `Show: ${tile.label}` }, 'Show') : null;
   return h('li', {}, h('b', {}), h('span', { class: 'name' }, tile.label), h('span', { class: 'about' }), link);
 }
 
@@ -189,7 +207,7 @@ function makeTile(tile) {
  */
 function updateTile(element, tile) {
   const [value, , about] = element.children;
-  setAttribute(element, 'data-level', tile.now || tile.by > 0 ? 'bad' : 'warn');
+  setAttribute(element, 'data-level', levelOf(tile));
   const lately = tile.now ? '' : tile.by > 0 ? `; ${count(tile.by)} in the last ${seconds(tile.span)}` : '; none in the last ' + seconds(tile.span);
   if (value) setText(value, `▲ ${count(tile.value)}`);
   if (about) setText(about, `${tile.about}${lately}`);
@@ -226,7 +244,7 @@ const GONE = { closed: 'by the peer', protocol: 'since the peer broke the protoc
  * @param {(value: unknown) => string} format
  * @returns {Fact}
  */
-function limit(name, used, most, format) {
+export function limit(name, used, most, format) {
   const share = most > 0 ? used / most : 0;
   return { name, value: `${format(used)} of ${format(most)}`, share, level: share >= 0.9 ? 'bad' : share >= 0.7 ? 'warn' : undefined };
 }

@@ -211,8 +211,8 @@ const deadLetters = {
   columns: [
     text('service', 'Service', { wide: true }),
     number('letters', 'Letters', count, { level: () => 'bad' }),
-    number('bytes', 'Size', bytes),
     number('oldest_seconds', 'Oldest', seconds),
+    number('workers', 'Workers', count),
   ],
   more: async (row) => {
     const reply = await get(`dead-letters/${encoded(row['service'])}`, { limit: 50 });
@@ -220,7 +220,8 @@ const deadLetters = {
     const lines = letters.map((letter) => h('tr', {},
       h('th', { scope: 'row' }, visible(letter['id'])), h('td', { class: 'number' }, bytes(letter['bytes'])),
       h('td', { class: 'number' }, seconds(letter['kept_seconds'])), h('td', {}, visible(letter['state'])), h('td', { class: 'number' }, count(letter['attempts']))));
-    const heads = ['Number', 'Size', 'Kept for', 'State', 'Attempts'].map((name) => h('th', { scope: 'col' }, name));
+    const heads = [['Number', ''], ['Size', 'number'], ['Kept for', 'number'], ['State', ''], ['Attempts', 'number']]
+      .map(([name, type]) => h('th', { scope: 'col', class: type }, name));
     return h('div', {}, h('h3', {}, reply['next'] === null ? 'Letters' : 'The oldest letters'),
       h('table', {}, h('caption', { class: 'hidden' }, 'Letters'), h('thead', {}, h('tr', {}, ...heads)), h('tbody', {}, ...lines)));
   },

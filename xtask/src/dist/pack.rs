@@ -15,6 +15,7 @@ pub const SUMS: &str = "SHA256SUMS";
 /// Files of the workspace, and where they are in the tarball and in the Debian package.
 const FILES: &[(&str, &str, &str)] = &[
     ("LICENSE", "LICENSE", "usr/share/doc/towpath/copyright"),
+    ("THIRD-PARTY.md", "THIRD-PARTY.md", "usr/share/doc/towpath/THIRD-PARTY.md"),
     ("README.md", "README.md", "usr/share/doc/towpath/README.md"),
     ("CHANGELOG.md", "CHANGELOG.md", "usr/share/doc/towpath/changelog"),
     ("packaging/systemd/tow-broker.service", "systemd/tow-broker.service", "usr/lib/systemd/system/tow-broker.service"),

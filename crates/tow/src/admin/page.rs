@@ -59,7 +59,8 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("page");
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() || path.extension().is_none_or(|kind| !["html", "css", "js", "txt"].iter().any(|of| kind == *of))
+            if path.is_dir()
+                || path.extension().is_none_or(|kind| !["html", "css", "js", "txt"].iter().any(|of| kind == *of))
             {
                 continue;
             }

@@ -1,0 +1,77 @@
+// Who is let in, as a browser sees it.
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import http from 'node:http';
+import { after, test } from 'node:test';
+import { Server, browser, check, close, open, picture } from './support.mjs';
+
+after(close);
+
+const REFUSED = /status of 401/;
+
+test('the token leaves the address, and stays in the tab', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  const page = await open(t, broker);
+  await page.getByText('● ready').waitFor();
+  assert.equal(page.url(), broker.url);
+  await page.reload();
+  await page.getByText('● ready').waitFor();
+  assert.deepEqual(await page.context().cookies(), []);
+});
+
+test('without the token, or with a wrong one, the page asks for it', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  for (const hash of ['', `#token=${'x'.repeat(43)}`]) {
+    const page = await open(t, broker, { hash, allowed: REFUSED });
+    await page.getByRole('heading', { name: 'A token is needed' }).waitFor();
+    await check(page, 'the form');
+    await picture(page, 'token');
+    await page.getByLabel(/^Token/).fill('wrong');
+    await page.getByRole('button', { name: 'Open' }).click();
+    await page.getByLabel(/^Token/).fill(`${broker.url}#token=${broker.token}`);
+    await page.getByRole('button', { name: 'Open' }).click();
+    await page.getByText('● ready').waitFor();
+    assert.equal(await page.getByRole('heading', { name: 'A token is needed' }).count(), 0);
+  }
+});
+
+test('a name that others give to this address is refused', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  const rebound = await browser('--host-resolver-rules=MAP evil.test 127.0.0.1');
+  t.after(() => rebound.close());
+  const page = await rebound.newPage();
+  const url = broker.url.replace('127.0.0.1', 'evil.test');
+  const reply = await page.goto(url);
+  assert.equal(reply.status(), 421);
+  const asked = await page.evaluate(async (token) => (await fetch('/api/v1/status', { headers: { Authorization: `Bearer ${token}` } })).status, broker.token);
+  assert.equal(asked, 421);
+});
+
+test('another site can neither read nor change anything', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  const site = http.createServer((_, reply) => reply.end('<!doctype html><title>another site</title>')).listen(0, '127.0.0.1');
+  t.after(() => site.close());
+  await once(site, 'listening');
+  const page = await (await browser()).newPage();
+  t.after(() => page.close());
+  await page.goto(`http://127.0.0.1:${site.address().port}/`);
+  const attempt = (path, options) => page.evaluate(
+    ([url, given]) => fetch(url, given).then((reply) => reply.status, () => 'refused'), [`${broker.url}api/v1/${path}`, options]);
+  const headers = { Authorization: `Bearer ${broker.token}`, 'Content-Type': 'application/json' };
+  assert.equal(await attempt('status', { headers }), 'refused');
+  assert.equal(await attempt('services/cmVzaXpl/pause', { method: 'POST', headers, body: '{}' }), 'refused');
+  // This one is sent; the page only doesn't see the answer.
+  await attempt('services/cmVzaXpl/pause', { method: 'POST', mode: 'no-cors', body: '{}' });
+  assert.deepEqual((await broker.get('status')).paused, []);
+});
+
+test('a server that is gone is said to be, and one that is back is shown', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  const page = await open(t, broker, { allowed: /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE/ });
+  await page.getByText('● ready').waitFor();
+  broker.process.kill('SIGKILL');
+  await page.getByRole('alert').getByText(/can’t be reached.*What you see is of/).waitFor();
+  await page.getByText('✕ no answer').waitFor();
+  await check(page, 'the page without a server');
+  await picture(page, 'no-answer');
+});

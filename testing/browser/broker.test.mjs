@@ -1,0 +1,200 @@
+// The page of a broker.
+import assert from 'node:assert/strict';
+import { after, test } from 'node:test';
+import { Dealer } from 'zeromq';
+import { Server, check, close, details, folder, go, open, peer, picture, row, until } from './support.mjs';
+
+after(close);
+
+/** Text that would do something if it were HTML, and turn around what follows it. */
+const HOSTILE = '<img src=x onerror="document.title=\'hacked\'">\u202egnp';
+const SHOWN = '<img src=x onerror="document.title=\'hacked\'">\\u{202e}gnp';
+
+/** Requests that wait, a client for each. */
+async function waiting(broker, service, number) {
+  for (let index = 0; index < number; index++) broker.tow('call', '--timeout', '600', service, `request ${index}`);
+  return broker.service(service, ({ waiting }) => waiting === number);
+}
+
+test('a peer that is clicked can be disconnected, and its client connects again', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  broker.tow('work', 'echo', '--echo');
+  await broker.service('echo', ({ workers }) => workers === 1);
+  const [worker] = (await broker.get('peers')).peers;
+  const page = await open(t, broker, { at: 'Peers' });
+  const panel = await details(page, worker.id);
+  await panel.getByText(worker.address).waitFor();
+  await panel.getByRole('button', { name: 'Disconnect…' }).click();
+  const dialog = page.getByRole('dialog', { name: `Disconnect peer ${worker.id}?` });
+  await dialog.getByLabel(/Reason/).fill('make room');
+  await check(page, 'the dialog');
+  await dialog.getByRole('button', { name: 'Disconnect' }).click();
+  await page.getByRole('status').getByText(`Disconnected peer ${worker.id}.`).waitFor();
+  await panel.getByText('No longer in this list.').waitFor();
+  await go(page, 'Gone');
+  await row(page, 'make room').filter({ hasText: worker.id }).waitFor();
+  await go(page, 'Peers');
+  await row(page, 'worker of echo').waitFor();
+  const [again] = (await broker.get('workers')).workers;
+  assert.notEqual(again.peer, worker.id);
+});
+
+test('a queue is purged only if as many wait as the dialog says', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  await waiting(broker, 'resize', 2);
+  const page = await open(t, broker, { at: 'Services', allowed: /status of 409/ });
+  const panel = await details(page, 'resize');
+  await panel.getByRole('button', { name: 'Purge…' }).click();
+  const dialog = page.getByRole('dialog', { name: 'Purge resize?' });
+  await dialog.getByText('2 requests of resize that wait').waitFor();
+  broker.tow('call', '--timeout', '600', 'resize', 'one more');
+  await broker.service('resize', (service) => service.waiting === 3);
+  await dialog.getByRole('button', { name: 'Purge 2 requests' }).click();
+  await dialog.getByRole('alert').getByText(/^Refused: .*3/).waitFor();
+  assert.equal(await dialog.getByRole('button', { name: 'Purge' }).count(), 0, 'it can only be closed');
+  await check(page, 'a refusal');
+  await picture(page, 'refused');
+  await dialog.getByRole('button', { name: 'Close' }).click();
+  await broker.service('resize', (service) => service.waiting === 3);
+
+  await row(page, 'resize').getByRole('cell', { name: '3', exact: true }).first().waitFor();
+  await panel.getByRole('button', { name: 'Purge…' }).click();
+  await dialog.getByRole('button', { name: 'Purge 3 requests' }).click();
+  await page.getByRole('status').getByText('Purged 3 requests of resize.').waitFor();
+  await until('none waits', async () => !(await broker.get('services')).services.some((service) => service.waiting > 0));
+  await go(page, 'Audit');
+  await row(page, 'purge').filter({ hasText: 'done' }).filter({ hasText: '3' }).waitFor();
+});
+
+test('a service is paused, loudly, and resumed', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  broker.tow('work', 'resize', '--echo');
+  await broker.service('resize', ({ workers }) => workers === 1);
+  const page = await open(t, broker, { at: 'Services' });
+  const panel = await details(page, 'resize');
+  await panel.getByRole('button', { name: 'Pause…' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Pause' }).click();
+  await row(page, 'resize').getByText('‖ paused').waitFor();
+  await broker.service('resize', ({ paused }) => paused);
+  const call = broker.tow('call', 'resize', 'hello');
+  await broker.service('resize', (service) => service.waiting === 1);
+  await page.getByRole('link', { name: /^Services ▲/ }).waitFor();
+  await go(page, 'Overview');
+  await page.getByText('▲ 1 of').waitFor();
+  await page.getByRole('link', { name: 'Show: Paused services' }).click();
+  await panel.getByRole('button', { name: 'Resume…' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Resume' }).click();
+  await row(page, 'resize').getByText('✓ runs').waitFor();
+  await call.ended;
+  assert.equal(call.exitCode, 0, call.log);
+  await go(page, 'Overview');
+  await page.getByText(/✓ All \d are/).waitFor();
+});
+
+test('names of services are text, whatever they are', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  const worker = new Dealer({ linger: 0 });
+  t.after(() => worker.close());
+  worker.connect(broker.endpoint);
+  await worker.send(['', 'MDPW01', '\x01', HOSTILE]);
+  await broker.service(HOSTILE, ({ workers }) => workers === 1);
+  await waiting(broker, `${HOSTILE}2`, 1);
+  const page = await open(t, broker);
+  for (const view of ['Peers', 'Services', 'Workers']) {
+    await go(page, view);
+    await row(page, SHOWN).first().waitFor();
+    assert.ok(!(await page.content()).includes('\u202e'), `${view}: it is escaped`);
+    assert.equal(await page.locator('img').count(), 0, `${view}: it is no element`);
+  }
+  await go(page, 'Services');
+  const panel = await details(page, `${SHOWN}2`);
+  await panel.getByRole('button', { name: 'Purge…' }).click();
+  const dialog = page.getByRole('dialog', { name: `Purge ${SHOWN}2?` });
+  await picture(page, 'hostile');
+  await dialog.getByRole('button', { name: 'Purge 1 request' }).click();
+  await page.getByRole('status').getByText(`Purged 1 request of ${SHOWN}2.`).waitFor();
+  await page.waitForFunction(() => document.title.startsWith('Services'));
+});
+
+test('dead letters are requeued and dropped', async (t) => {
+  const broker = await Server.start(t, 'broker', '--attempts', '1', '--journal', `${folder(t)}/journal`);
+  for (const body of ['first', 'second']) {
+    const dying = broker.tow('work', 'resize', '--', 'sleep', '100');
+    const call = broker.tow('call', 'resize', body);
+    await until('a worker has it', async () => (await broker.get('workers')).workers.some(({ held }) => held === 1));
+    dying.kill('SIGKILL');
+    await call.ended;
+  }
+  const page = await open(t, broker);
+  await page.getByRole('link', { name: 'Show: Dead letters' }).click();
+  const panel = await details(page, 'resize');
+  await panel.getByRole('table').getByRole('row').nth(2).waitFor();
+  await check(page, 'dead letters');
+  await picture(page, 'dead-letters');
+  await panel.getByRole('button', { name: 'Requeue…' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Requeue 2 requests' }).click();
+  await page.getByRole('status').getByText('Requeued 2 requests of resize.').waitFor();
+  await page.getByText('There are no dead letters.').waitFor();
+  await broker.service('resize', (service) => service.waiting === 2);
+});
+
+test('a thousand peers are listed in pages, and can be sorted and filtered', async (t) => {
+  const broker = await Server.start(t, 'broker', '--max-peers-per-address', '2000', '--heartbeat', '60');
+  for (let index = 0; index < 1000; index++) peer(t, broker.endpoint);
+  await until('all are connected', async () => (await broker.get('status')).peers === 1000);
+  const page = await open(t, broker, { at: 'Peers' });
+  await page.getByText('200 shown, page 1; there are more').waitFor();
+  await page.getByRole('button', { name: 'Next page' }).click();
+  await page.getByText('200 shown, page 2; there are more').waitFor();
+  await row(page, /^250\.0/).waitFor();
+  await page.getByLabel('Filter').fill('250.0');
+  await page.getByText('1 of 200 shown').waitFor();
+  await page.getByLabel('Filter').fill('');
+  await page.getByRole('columnheader', { name: 'Peer' }).getByRole('button').click();
+  await page.getByRole('columnheader', { name: 'Peer' }).getByRole('button').click();
+  assert.match(await page.locator('tbody tr').first().innerText(), /^399\.0/);
+
+  // Rows are the same elements after the next replies, and keep the focus.
+  await row(page, /^390\.0/).getByRole('button').focus();
+  const updated = await page.locator('#updated').innerText();
+  await page.waitForFunction((before) => document.getElementById('updated').textContent !== before, updated);
+  await page.keyboard.press('ArrowDown');
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), '389.0');
+  await page.keyboard.press('Enter');
+  await page.getByRole('heading', { name: 'Peer 389.0' }).waitFor();
+  await page.keyboard.press('Escape');
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), '389.0', 'focus is back');
+  await page.getByRole('button', { name: 'Pause updates' }).click();
+  await page.getByText('paused', { exact: true }).waitFor();
+});
+
+test('axe finds nothing in any view, light or dark, wide or narrow', async (t) => {
+  const broker = await Server.start(t, 'broker', '--attempts', '1', '--journal', `${folder(t)}/journal`);
+  const dying = broker.tow('work', 'transcode', '--', 'sleep', '100');
+  broker.tow('call', 'transcode', 'kills its worker');
+  await until('a worker has it', async () => (await broker.get('workers')).workers.some(({ held }) => held === 1));
+  dying.kill('SIGKILL');
+  await until('it is kept', async () => (await broker.get('status')).counters.dead_letters === 1);
+  for (const time of [4, 7]) broker.tow('work', 'resize', '--echo', '--work-ms', time);
+  broker.tow('work', 'thumbnails', '--echo');
+  await waiting(broker, 'transcode', 3);
+  broker.tow('call', '--quiet', '--count', '1000000', '--rate', '180', '--ahead', '9', '--clients', '3', 'resize');
+  const views = ['Overview', 'Peers', 'Services', 'Workers', 'Dead letters', 'Journal', 'Gone', 'Audit'];
+  const page = await open(t, broker);
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme });
+    const sizes = colorScheme === 'light' ? [[1280, 800, ''], [390, 780, '-phone']] : [[1280, 800, '']];
+    for (const [width, height, size] of sizes) {
+      await page.setViewportSize({ width, height });
+      for (const view of views) {
+        await go(page, view);
+        if (view === 'Services') await details(page, 'transcode');
+        await check(page, `${view} ${colorScheme} ${width}`);
+        await picture(page, `broker-${view.toLowerCase().replace(' ', '-')}-${colorScheme}${size}`);
+        const over = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+        assert.equal(over, 0, `${view} is wider than the window of ${width}`);
+        if (view === 'Services') await page.keyboard.press('Escape');
+      }
+    }
+  }
+});

@@ -1,0 +1,65 @@
+// The page of a file server.
+import assert from 'node:assert/strict';
+import fs from 'node:fs';
+import path from 'node:path';
+import { after, test } from 'node:test';
+import { Server, check, close, details, folder, go, open, picture, row, tow, until } from './support.mjs';
+
+after(close);
+
+const HOSTILE = '<img src=x onerror=alert(1)>\u202egnp.bin';
+const SHOWN = '<img src=x onerror=alert(1)>\\u{202e}gnp.bin';
+
+/** A folder with files that take a while to read slowly. */
+function tree(t) {
+  const root = folder(t);
+  for (const name of [HOSTILE, 'video.bin']) fs.writeFileSync(path.join(root, name), Buffer.alloc(48 << 20, 7));
+  fs.writeFileSync(path.join(root, 'small.txt'), 'small');
+  return root;
+}
+
+/** A client that reads nothing of what it is sent. */
+async function stalled(t, server, name) {
+  const client = tow(t, 'get', '--quiet', `${server.endpoint}/${encodeURIComponent(name)}`, '-');
+  client.stdout.pause();
+  await until(`a transfer of ${name} waits`, async () => (await server.get('transfers')).transfers.some((one) => one.path === name && one.waits_for));
+  return client;
+}
+
+test('a transfer is shown with one cause for its stall, and paths are text', async (t) => {
+  const server = await Server.start(t, 'serve', tree(t));
+  await stalled(t, server, HOSTILE);
+  await stalled(t, server, 'video.bin');
+  const page = await open(t, server, { at: 'Transfers' });
+  await row(page, 'video.bin').getByText(/the receiver reads no faster|the client gives no credit/).waitFor();
+  await row(page, SHOWN).waitFor();
+  assert.equal(await page.locator('img').count(), 0);
+  const panel = await details(page, SHOWN);
+  await panel.getByRole('heading', { name: SHOWN }).waitFor();
+  await picture(page, 'hostile-path');
+  await go(page, 'Overview');
+  await page.getByRole('img', { name: /^Transfers: transfers 2, that wait 2/ }).waitFor();
+  await check(page, 'the overview');
+});
+
+test('axe finds nothing in any view of a file server', async (t) => {
+  const root = tree(t);
+  fs.mkdirSync(path.join(root, 'inbox'));
+  const server = await Server.start(t, 'serve', root, '--watch', '--accept-push', 'inbox');
+  await stalled(t, server, 'video.bin');
+  tow(t, 'follow', `${server.endpoint}/small.txt`, folder(t));
+  await tow(t, 'get', '--quiet', `${server.endpoint}/missing`, folder(t)).ended;
+  const page = await open(t, server);
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme });
+    for (const view of ['Overview', 'Peers', 'Transfers', 'Followers', 'Versions', 'Failures', 'Gone', 'Audit']) {
+      await go(page, view);
+      await check(page, `${view} ${colorScheme}`);
+      await picture(page, `serve-${view.toLowerCase()}-${colorScheme}`);
+    }
+  }
+  await go(page, 'Failures');
+  await row(page, 'missing').filter({ hasText: 'not-found' }).waitFor();
+  await go(page, 'Followers');
+  await row(page, 'small.txt').waitFor();
+});
