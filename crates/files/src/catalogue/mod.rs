@@ -34,6 +34,8 @@ pub struct Catalogue {
     is_relayed: bool,
     /// Nothing is known yet of the other server.
     is_awaiting: bool,
+    /// Only versions are passed on.
+    is_of_versions: bool,
     /// Boxed, as nodes of the tree are half empty.
     entries: BTreeMap<Arc<[u8]>, Box<Entry>>,
     by_seq: BTreeMap<u64, Arc<[u8]>>,
@@ -120,6 +122,7 @@ impl Catalogue {
             is_complete: false,
             is_relayed: false,
             is_awaiting: false,
+            is_of_versions: false,
             entries: BTreeMap::new(),
             by_seq: BTreeMap::new(),
             tombstones: BTreeSet::new(),

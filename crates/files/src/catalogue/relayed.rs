@@ -11,6 +11,16 @@ impl Catalogue {
         Catalogue { is_relayed: true, is_awaiting: true, ..Catalogue::new(Epoch([0; 16])) }
     }
 
+    /// The same of a relay that passes on versions and nothing else.
+    pub fn relayed_versions() -> Catalogue {
+        Catalogue { is_of_versions: true, ..Catalogue::relayed() }
+    }
+
+    /// Whether there is nothing but versions.
+    pub fn is_of_versions(&self) -> bool {
+        self.is_of_versions
+    }
+
     /// Replaces everything by what the other server has at a cursor.
     ///
     /// # Errors
@@ -21,7 +31,7 @@ impl Catalogue {
         }
         // What was deleted before isn't known.
         let new = Catalogue::restored(cursor.epoch, cursor.seq, cursor.seq, entries);
-        *self = Catalogue { is_relayed: true, is_complete: true, ..new };
+        *self = Catalogue { is_relayed: true, is_complete: true, is_of_versions: self.is_of_versions, ..new };
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use crate::limits::{CONTROL_BYTES_MAX, ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
 use crate::protocol::follow::{Epoch, ServerId};
 use crate::protocol::{PROPERTY, PROPERTY_VALUE};
 use crate::relay::Relay;
-use crate::root::RootError;
+use crate::root::{Links, Root, RootError};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -76,6 +76,8 @@ pub struct ServerOptions {
     pub push: Option<PushOptions>,
     /// A follower brings what there is, with the numbers of another server: [`Server::relay`].
     pub is_relay: bool,
+    /// Of a relay: the directory of the versions that it passes on, and nothing else.
+    pub relayed_versions: Option<PathBuf>,
     /// Everybody may publish versions, and not only who has logged in, or is this process's user or root of this machine over ipc.
     pub accept_publish: bool,
 }
@@ -100,6 +102,7 @@ impl ServerOptions {
             state_directory: None,
             push: None,
             is_relay: false,
+            relayed_versions: None,
             accept_publish: false,
         }
     }
@@ -212,6 +215,9 @@ impl Server {
         };
         let small_files = SmallFiles::new(options.small_files_bytes);
         let published = match (&options.watch, &options.state_directory) {
+            (None, _) if options.relayed_versions.is_some() => {
+                Some(Published::new(Catalogue::relayed_versions(), None, waker.clone()))
+            }
             (None, _) if options.is_relay => Some(Published::new(Catalogue::relayed(), None, waker.clone())),
             (None, _) => None,
             (Some(_), None) => Some(Published::new(Catalogue::new(Epoch(random())), None, waker.clone())),
@@ -231,9 +237,17 @@ impl Server {
             }
             _ => None,
         };
-        let root = match &versions {
+        let versions_root = match (&versions, &options.relayed_versions) {
+            (Some(versions), _) => Some(versions.root()),
+            (None, Some(directory)) => {
+                let opened = Root::directory(directory, Links::Never);
+                Some(Arc::new(opened.map_err(|source| ServeError::Root { path: directory.clone(), source })?))
+            }
+            (None, None) => None,
+        };
+        let root = match versions_root {
             Some(versions) => {
-                root.with_versions(versions.root()).map_err(|source| ServeError::Root { path: path.clone(), source })?
+                root.with_versions(versions).map_err(|source| ServeError::Root { path: path.clone(), source })?
             }
             None => root,
         };

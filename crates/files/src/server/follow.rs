@@ -89,6 +89,11 @@ impl Followed {
 }
 
 impl Filter {
+    /// Whether it is for versions.
+    pub(super) fn is_of_versions(&self) -> bool {
+        matches!(self, Filter::Path(above) if is_version(above.as_bytes()))
+    }
+
     pub(super) fn wants(&self, path: &[u8]) -> bool {
         match self {
             // Versions come only to those who ask for them by this name.

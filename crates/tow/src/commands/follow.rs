@@ -65,7 +65,7 @@ pub struct Arguments {
     #[arg(long = "serve", value_name = "ENDPOINT", value_delimiter = ' ', value_parser = bind_endpoint::<FILES_PORT>)]
     serve: Vec<Endpoint>,
     /// Put each version that is published in place as a whole, and let the link DIR/current lead to the newest.
-    #[arg(long, conflicts_with_all = ["mirror", "serve", "trash", "exclude"])]
+    #[arg(long, conflicts_with_all = ["mirror", "trash", "exclude"])]
     versions: bool,
     /// Let the server compress what shrinks, for slow links.
     #[arg(long)]
@@ -98,7 +98,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.durable = arguments.fsync;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
     options.name = arguments.name.unwrap_or(options.name);
-    let relay = relay::start(&arguments.serve, &mut options)?;
+    let relay = relay::start(&arguments.serve, arguments.versions, &mut options)?;
     let watchdog = Watchdog::new();
     let cancel = cancel_on_signal(watchdog.heartbeat())?;
     let as_json = arguments.json;

@@ -5,6 +5,7 @@ use crate::cli::output::eprint_line;
 use std::thread::JoinHandle;
 use towpath_files::client::Source;
 use towpath_files::client::follow::FollowOptions;
+use towpath_files::protocol::manifest::VERSIONS;
 use towpath_files::server::{Handle, ServeError, Server, ServerOptions};
 use towpath_sockets::{Endpoint, MechanismConfig};
 
@@ -14,8 +15,12 @@ pub struct Serving {
     thread: Option<JoinHandle<Result<(), ServeError>>>,
 }
 
-/// Starts it, if there is an endpoint.
-pub fn start(endpoints: &[Endpoint], options: &mut FollowOptions) -> Result<Option<Serving>, Failure> {
+/// Starts it, if there is an endpoint. It may pass on only versions.
+pub fn start(
+    endpoints: &[Endpoint],
+    only_versions: bool,
+    options: &mut FollowOptions,
+) -> Result<Option<Serving>, Failure> {
     if endpoints.is_empty() {
         return Ok(None);
     }
@@ -33,10 +38,12 @@ pub fn start(endpoints: &[Endpoint], options: &mut FollowOptions) -> Result<Opti
             "--serve {open}: what needs a login isn't passed on to everybody; use a loopback address or ipc://PATH"
         )));
     }
-    std::fs::create_dir_all(&options.destination)
-        .map_err(|error| Failure::failed(format!("{}: {error}", options.destination.display())))?;
+    let versions = options.destination.join(VERSIONS);
+    let made = if only_versions { &versions } else { &options.destination };
+    std::fs::create_dir_all(made).map_err(|error| Failure::failed(format!("{}: {error}", made.display())))?;
     let mut server = ServerOptions::new(&options.destination);
     server.is_relay = true;
+    server.relayed_versions = only_versions.then_some(versions);
     server.endpoints = endpoints.to_vec();
     let server = Server::bind(server).map_err(Failure::failed)?;
     options.relay = server.relay();

@@ -164,3 +164,61 @@ fn strangers_may_not_publish() {
     let outcome = run(tow(["follow", &other.server.url(""), "--versions", "--once"]).arg(other.path("copy")));
     outcome.expect_code(4);
 }
+
+/// A relay of versions has them as the first server has, and who is behind it is known there.
+#[test]
+fn versions_come_through_a_relay_and_holders_behind_it_are_known() {
+    let publisher = Publisher::start(&["--accept-publish"]);
+    let source = publisher.path("source");
+    random_file(&source.join("app/large"), 3 << 20, 1);
+    write(&source.join("app/config"), b"one");
+    let at = |name: &str| format!("ipc://{}", publisher.path(name).display());
+    let relay = |name: &str, url: &str| {
+        let mut command = tow(["follow", url, "--versions", "--name", name, "--serve", &at(&format!("{name}.sock"))]);
+        Process::start(command.arg(publisher.path(name)))
+    };
+    // Two in a row, before there is anything.
+    let first = relay("first", &publisher.server.url(""));
+    wait_until("the first relay serves", || publisher.path("first.sock").exists());
+    let _second = relay("second", &format!("{}:/", at("first.sock")));
+    wait_until("the second relay serves", || publisher.path("second.sock").exists());
+    let _child = follow(&format!("{}:/", at("second.sock")), &publisher.path("child"), "child");
+    publisher.publish("", &["v1"]).expect_code(0);
+    publisher.versions(&["--wait", "v1", "--count", "3"]).expect_code(0);
+    let current = publisher.path("child/current");
+    assert_eq!(fs::read(current.join("app/config")).expect("read"), b"one");
+    assert_eq!(fs::read(current.join("app/large")).expect("read"), fs::read(source.join("app/large")).expect("read"));
+    assert_eq!(fs::read(publisher.path("first/current/app/config")).expect("read"), b"one");
+    let listed = text(&publisher.versions(&[]).expect_code(0));
+    assert_eq!(text(&run(&mut tow(["versions", &format!("{}:/", at("second.sock"))])).expect_code(0)), listed);
+    // It isn't taken for a server that has no files.
+    let outcome = run(tow(["follow", &format!("{}:/", at("first.sock")), "--once"]).arg(publisher.path("all")));
+    assert!(outcome.status.code() == Some(1) && outcome.stderr.contains("versions only"), "{outcome:?}");
+
+    // One that was away goes on, and keeps the version before.
+    drop(first);
+    write(&source.join("app/config"), b"two");
+    publisher.publish("", &["v2"]).expect_code(0);
+    let _first = relay("first", &publisher.server.url(""));
+    publisher.versions(&["--wait", "v2", "--count", "3"]).expect_code(0);
+    assert_eq!(fs::read(current.join("app/config")).expect("read"), b"two");
+    let old = format!("{}:/.tow-versions/v1/tree/app/config", at("first.sock"));
+    run(tow(["get", &old]).arg(publisher.path("old"))).expect_code(0);
+    assert_eq!(fs::read(publisher.path("old")).expect("read"), b"one");
+    // A label may come again for another version.
+    write(&source.join("app/config"), b"three");
+    publisher.publish("", &["v3", "--keep", "1"]).expect_code(0);
+    publisher.versions(&["--wait", "v3", "--count", "3"]).expect_code(0);
+    write(&source.join("app/config"), b"four");
+    publisher.publish("", &["v2", "--keep", "1"]).expect_code(0);
+    publisher.versions(&["--wait", "v2", "--count", "3"]).expect_code(0);
+    assert_eq!(fs::read(current.join("app/config")).expect("read"), b"four");
+    let who = object(&publisher.versions(&["--who", "v2", "--json"]).expect_code(0));
+    let names: Vec<_> = who["holders"].as_array().expect("a list").iter().map(|holder| &holder["name"]).collect();
+    assert_eq!(names, ["child", "first", "second"]);
+    assert_eq!(
+        fs::read_dir(publisher.path("second/.tow-versions")).expect("read").count(),
+        2,
+        "the one before is kept"
+    );
+}

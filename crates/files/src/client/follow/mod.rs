@@ -9,6 +9,7 @@ mod feed;
 mod finish;
 mod frozen;
 mod pages;
+mod passed_versions;
 mod place;
 mod record;
 mod report;

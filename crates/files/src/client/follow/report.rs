@@ -15,11 +15,11 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Time between two messages about what is in place.
-const SAID_EVERY: Duration = Duration::from_secs(1);
+pub(super) const SAID_EVERY: Duration = Duration::from_secs(1);
 /// Time after which it is said again though nothing has changed.
-const SAID_AGAIN: Duration = Duration::from_secs(60);
+pub(super) const SAID_AGAIN: Duration = Duration::from_secs(60);
 /// Time between a relay's questions about which servers the files come through.
-const VIA_EVERY: Duration = Duration::from_secs(2);
+pub(super) const VIA_EVERY: Duration = Duration::from_secs(2);
 
 /// See the [module](self).
 #[derive(Debug)]

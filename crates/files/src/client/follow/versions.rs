@@ -8,15 +8,18 @@ use super::driver::Driver;
 use super::exclude::Excludes;
 use super::frozen::Frozen;
 use super::pages::FOLLOW_ID;
+use super::passed_versions::{self, is_in_place};
+use super::report::{SAID_AGAIN, SAID_EVERY, VIA_EVERY};
 use super::version_list::{Version, VersionList};
 use super::{FollowEnd, FollowEvent, FollowOptions, PAUSE};
 use crate::client::names::follow_name;
 use crate::digest::Digest;
-use crate::limits::MANIFEST_BYTES_MAX;
+use crate::limits::{HAVE_HOLDERS_MAX, MANIFEST_BYTES_MAX};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Change, Have, Holder, Reply, Request, request_id};
-use crate::protocol::manifest::{MANIFEST, TREE, VERSIONS, decode};
+use crate::protocol::manifest::{MANIFEST, TREE, VERSIONS, decode, is_label};
+use crate::relay::Relay;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -29,8 +32,6 @@ use towpath_blocking::CancelToken;
 const CURRENT: &str = "current";
 /// Digits of the digest in the name of a version's directory: labels may come again, for something else.
 const DIGITS: usize = 12;
-/// Time after which it is said again what is in place.
-const SAID_AGAIN: Duration = Duration::from_secs(60);
 const POLL_MAX: Duration = Duration::from_secs(1);
 
 /// Follows the versions of a server; blocks until the newest is in place with [`FollowOptions::once`], otherwise until it is cancelled.
@@ -53,6 +54,7 @@ pub fn follow_versions(
         is_wanted: false,
         installed: None,
         said_at: None,
+        asked_at: None,
         retry_at: None,
     };
     let outcome = follower.run(tell, cancel);
@@ -69,6 +71,8 @@ struct Versions<'a> {
     is_wanted: bool,
     installed: Option<Digest>,
     said_at: Option<Instant>,
+    /// When a relay has last asked which servers the versions come through.
+    asked_at: Option<Instant>,
     retry_at: Option<Instant>,
 }
 
@@ -91,7 +95,8 @@ impl Versions<'_> {
             while let Some(event) = self.connection.next() {
                 match event {
                     ConnectionEvent::Connected => {
-                        (was_connected, self.is_connected, self.said_at) = (true, true, None);
+                        (was_connected, self.is_connected, self.said_at, self.asked_at) = (true, true, None, None);
+                        self.options.relay.iter().for_each(Relay::say_again);
                         self.ask();
                     }
                     ConnectionEvent::Lost { reason } => {
@@ -110,6 +115,7 @@ impl Versions<'_> {
                             self.ask();
                         }
                     }
+                    ConnectionEvent::Inbound(Inbound::Control { json, .. }) => self.hello(&json)?,
                     ConnectionEvent::Arriving | ConnectionEvent::FileSent { .. } | ConnectionEvent::Inbound(_) => {}
                 }
             }
@@ -122,6 +128,32 @@ impl Versions<'_> {
                 return Ok(end);
             }
             self.say();
+            self.ask_via();
+        }
+    }
+
+    /// A relay asks which servers the versions come through.
+    fn ask_via(&mut self) {
+        let is_due = self.asked_at.is_none_or(|asked| asked.elapsed() >= VIA_EVERY);
+        if self.options.relay.is_some() && self.is_connected && is_due {
+            self.connection.send(&Request::Hello);
+            self.asked_at = Some(Instant::now());
+        }
+    }
+
+    fn hello(&self, json: &[u8]) -> Result<(), TransferError> {
+        match (&self.options.relay, Reply::decode(json)) {
+            (Some(relay), Ok(Reply::Hello(hello))) => {
+                relay.comes_through(&hello.via).map_err(|error| TransferError::unmet(error.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn pass_on(&self) -> Result<(), GetError> {
+        match self.list.cursor {
+            Some(cursor) => passed_versions::pass_on(self.options, cursor, self.list.versions()),
+            None => Ok(()),
         }
     }
 
@@ -142,6 +174,7 @@ impl Versions<'_> {
                 let message = "no version is published".to_owned();
                 return Err(TransferError::Unmet { code: ErrorCode::NotFound, message }.into());
             }
+            self.pass_on()?;
             return Ok(None);
         };
         if self.installed == Some(version.digest) {
@@ -150,6 +183,7 @@ impl Versions<'_> {
         match install(self.options, &version, tell, cancel) {
             Ok(FollowEnd::UpToDate) => {
                 (self.installed, self.said_at) = (Some(version.digest), None);
+                self.pass_on()?;
                 let Version { label, digest, seq, .. } = version;
                 tell(FollowEvent::Version { label, version: digest, seq })?;
                 self.say();
@@ -173,12 +207,14 @@ impl Versions<'_> {
     /// Says which version is in place.
     fn say(&mut self) {
         let (Some(version), Some(cursor)) = (self.installed, self.list.cursor) else { return };
-        if !self.is_connected || self.said_at.is_some_and(|said| said.elapsed() < SAID_AGAIN) {
+        let FollowOptions { name, durable, relay, .. } = self.options;
+        let pause = if relay.as_ref().is_some_and(Relay::has_said) { SAID_EVERY } else { SAID_AGAIN };
+        if !self.is_connected || self.said_at.is_some_and(|said| said.elapsed() < pause) {
             return;
         }
-        let FollowOptions { name, durable, .. } = self.options;
         let holder = Holder { name: name.clone(), cursor, durable: *durable, version: Some(version) };
-        self.connection.send(&Request::Have(Have { holders: vec![holder] }));
+        let behind = relay.as_ref().map(|relay| relay.take_said(HAVE_HOLDERS_MAX - 1)).unwrap_or_default();
+        self.connection.send(&Request::Have(Have { holders: [holder].into_iter().chain(behind).collect() }));
         self.said_at = Some(Instant::now());
     }
 }
@@ -194,14 +230,18 @@ fn install(
     let refused = |error: io::Error| GetError::Destination { path: destination.clone(), reason: error.to_string() };
     let digits: String = version.digest.to_string().chars().take(DIGITS).collect();
     let name = format!("{}.{digits}", version.label);
-    let whole = destination.join(&name);
-    let new = if whole.is_dir() { whole.clone() } else { destination.join(format!(".{name}.new")) };
-    let entries = manifest(options, version, cancel)?;
+    // What is passed on is kept as its server has it.
+    let is_passed_on = options.relay.is_some();
+    let top = if is_passed_on { destination.join(VERSIONS) } else { destination.clone() };
+    let whole = top.join(if is_passed_on { &version.label } else { &name });
+    let is_there = if is_passed_on { is_in_place(&whole, version.digest) } else { whole.is_dir() };
+    let new = if is_there { whole.clone() } else { top.join(format!(".{name}.new")) };
+    let (bytes, entries) = manifest(options, version, cancel)?;
     let before = std::fs::read_link(destination.join(CURRENT)).ok();
     let seed = before.as_ref().and_then(|before| Some((destination.join(before), source_of(before)?)));
     let mut inner = options.clone();
     inner.source = Source::Path(tree(&version.label)?);
-    inner.destination = new.clone();
+    inner.destination = if is_passed_on { new.join(TREE) } else { new.clone() };
     (inner.once, inner.mirror, inner.max_delete) = (true, true, Some(u64::MAX));
     (inner.relay, inner.trash, inner.exclude) = (None, None, Excludes::default());
     inner.frozen = Some(Frozen::new(version.digest, entries, seed));
@@ -213,23 +253,29 @@ fn install(
     if end != FollowEnd::UpToDate {
         return Ok(end);
     }
-    if new != whole {
+    if is_passed_on && !is_there {
+        passed_versions::put(&new, &whole, &bytes, version.published, options.durable).map_err(refused)?;
+    } else if !is_there {
         std::fs::rename(&new, &whole).map_err(refused)?;
     }
-    if before.as_deref() != Some(Path::new(&name)) {
+    let target = if is_passed_on { Path::new(VERSIONS).join(&version.label).join(TREE) } else { PathBuf::from(&name) };
+    let is_switched = before.as_deref() != Some(&target);
+    if is_switched {
         let link = destination.join(format!(".{CURRENT}.new"));
         match std::fs::remove_file(&link) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(refused(error)),
             _ => {}
         }
-        std::os::unix::fs::symlink(&name, &link).map_err(refused)?;
+        std::os::unix::fs::symlink(&target, &link).map_err(refused)?;
         std::fs::rename(&link, destination.join(CURRENT)).map_err(refused)?;
     }
     if options.durable {
         std::fs::File::open(destination).and_then(|dir| dir.sync_all()).map_err(refused)?;
     }
     // Where it was in place already, the one before isn't known: it stays.
-    if before.as_deref() != Some(Path::new(&name)) {
+    if is_passed_on && !is_there {
+        passed_versions::remove_old(&top, &[Some(&version.label), before.as_deref().and_then(label_of)]);
+    } else if is_switched && !is_passed_on {
         remove_old(destination, &[Some(Path::new(&name)), before.as_deref()]);
     }
     Ok(end)
@@ -242,14 +288,26 @@ fn tree(label: &str) -> Result<RelPath, TransferError> {
 
 /// What was followed to get the version in a directory of this name.
 fn source_of(name: &Path) -> Option<Source> {
-    let name = name.to_str()?;
-    let (label, digits) = name.strip_suffix(".new").unwrap_or(name).rsplit_once('.')?;
-    let is_hex = digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_hex.then(|| tree(label.strip_prefix('.').unwrap_or(label)).ok().map(Source::Path)).flatten()
+    tree(label_of(name)?).ok().map(Source::Path)
 }
 
-/// Gets and checks the manifest of a version. Its paths are those on the server.
-fn manifest(options: &FollowOptions, version: &Version, cancel: &CancelToken) -> Result<Vec<Change>, GetError> {
+/// The label of the version in a directory of this name.
+fn label_of(name: &Path) -> Option<&str> {
+    let name = name.to_str()?;
+    if let Some(rest) = name.strip_prefix(VERSIONS) {
+        return rest.strip_prefix('/')?.strip_suffix(TREE)?.strip_suffix('/').filter(|label| is_label(label));
+    }
+    let (label, digits) = name.strip_suffix(".new").unwrap_or(name).rsplit_once('.')?;
+    let is_hex = digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then(|| label.strip_prefix('.').unwrap_or(label))
+}
+
+/// Gets and checks the manifest of a version, and its entries, whose paths are those on the server.
+fn manifest(
+    options: &FollowOptions,
+    version: &Version,
+    cancel: &CancelToken,
+) -> Result<(Vec<u8>, Vec<Change>), GetError> {
     #[derive(Clone, Default)]
     struct Buffer(Arc<Mutex<Vec<u8>>>);
     impl Write for Buffer {
@@ -285,7 +343,7 @@ fn manifest(options: &FollowOptions, version: &Version, cancel: &CancelToken) ->
         let path = RelPath::new(path).map_err(|error| wrong(error.to_string()))?;
         entry.path = (&path).into();
     }
-    Ok(entries)
+    Ok((bytes, entries))
 }
 
 /// Removes versions that were put in place before, as far as their records show that they were.
@@ -315,7 +373,8 @@ mod tests {
         };
         assert_eq!(label("v1.0.0123456789ab").as_deref(), Some(".tow-versions/v1.0/tree"));
         assert_eq!(label(".v1.0123456789ab.new").as_deref(), Some(".tow-versions/v1/tree"));
-        for other in ["v1", "current", "v1.0123456789", "v1.0123456789zz", "0123456789ab"] {
+        assert_eq!(label(".tow-versions/v1/tree").as_deref(), Some(".tow-versions/v1/tree"));
+        for other in ["v1", "current", "v1.0123456789", "v1.0123456789zz", "0123456789ab", ".tow-versions/../tree"] {
             assert_eq!(label(other), None, "{other}");
         }
     }

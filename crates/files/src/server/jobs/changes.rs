@@ -97,6 +97,11 @@ impl Changes {
         let (mut at, mut from, mut began) = (self.at, self.from, None);
         loop {
             let catalogue = published.read();
+            // Nobody may take it for a server on which everything is gone.
+            if catalogue.is_of_versions() && !filter.is_of_versions() {
+                let message = "this relay passes on versions only (tow follow --versions)";
+                return Err(Failure::new(ErrorCode::Unsupported, message));
+            }
             let Some(position) = at else {
                 let Some((position, state)) = catalogue.begin(followed.inner_from(from)) else {
                     return Ok(ChangesTold { began, page: None, at });
