@@ -12,6 +12,7 @@ use crate::admin::List;
 use crate::cli::escape::{Json, Printable};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, print_line};
+use crate::cli::tips::with_tip;
 use crate::commands::{
     broker, call, completions, demo, follow, get, key, ls, manual, operator, password, publish, push, rules, serve,
     trust, versions, work,
@@ -22,6 +23,9 @@ use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::json;
 use std::process::ExitCode;
+
+/// Options of all commands stand behind those of one.
+const LAST: usize = 900;
 
 const AFTER_HELP: &str = "\
 Files:
@@ -48,11 +52,11 @@ TOW_CONNECT sets --connect, TOW_MAX_MEMORY --max-memory, and so on.
 #[command(name = "tow", version, about, max_term_width = 100, after_help = AFTER_HELP)]
 struct Arguments {
     /// Log more on standard error; twice, even more.
-    #[arg(long, short, global = true, action = ArgAction::Count)]
+    #[arg(long, short, global = true, action = ArgAction::Count, display_order = LAST)]
     verbose: u8,
     /// Write log lines as text, logfmt or json [default: text]
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value = "text", env = "TOW_LOG_FORMAT")]
-    #[arg(hide_env = true, hide_possible_values = true, hide_default_value = true)]
+    #[arg(hide_env = true, hide_possible_values = true, hide_default_value = true, display_order = LAST)]
     log_format: LogFormat,
     #[command(subcommand)]
     command: Command,
@@ -163,7 +167,12 @@ fn with_variable(arg: Arg) -> Arg {
 }
 
 fn parse_arguments() -> Arguments {
-    Arguments::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit())
+    let mut command = command();
+    let parsed = command.try_get_matches_from_mut(std::env::args_os());
+    parsed.and_then(|matches| Arguments::from_arg_matches(&matches)).unwrap_or_else(|error| {
+        let words: Vec<_> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+        with_tip(error, &command, &words).exit()
+    })
 }
 
 fn main() -> ExitCode {

@@ -42,14 +42,19 @@ impl Location {
             let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
             let (server, path) = (&bytes[..slash], &bytes[slash..]);
             if !server.contains(&b':') {
-                let meant = format!("{}:{}", String::from_utf8_lossy(server), String::from_utf8_lossy(path));
+                let path = if path.is_empty() { "/".into() } else { String::from_utf8_lossy(path) };
+                let meant = format!("{}:{path}", String::from_utf8_lossy(server));
                 let meant = if server.is_empty() { String::new() } else { format!(" (is it {meant}?)") };
                 return Err(wrong(&format!("use HOST:/PATH, HOST:PORT/PATH or tcp://HOST:PORT/PATH{meant}")));
             }
             (server.strip_suffix(b":").unwrap_or(server), path.to_vec())
         };
         let endpoint = std::str::from_utf8(endpoint).map_err(|_| wrong("the endpoint is not UTF-8"))?;
-        let endpoint = connect_endpoint(endpoint, FILES_PORT).map_err(|why| wrong(&why))?;
+        if let Some((user, server)) = endpoint.split_once('@').filter(|_| !endpoint.starts_with("ipc://")) {
+            let user = user.rsplit('/').next().unwrap_or_default();
+            return Err(wrong(&format!("a user is named by an option: --user {user}, and then {server} without @")));
+        }
+        let endpoint = connect_endpoint(endpoint, FILES_PORT).map_err(|why| wrong(&format!("{why}{}", meant(text))))?;
         let start = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(start, |at| at + 1);
         Ok(Location { endpoint, path: path[start..end].to_vec() })
@@ -74,6 +79,16 @@ impl Location {
             });
         }
         Some(literal)
+    }
+}
+
+/// What is meant by `HOST:PATH` and `HOST::PATH`, which rsync and scp take: a hint.
+fn meant(text: &OsStr) -> String {
+    let text = text.to_string_lossy();
+    let path = text.split_once(':').map(|(host, path)| (host, path.trim_start_matches(':')));
+    match path.filter(|(_, path)| path.starts_with(|first: char| first.is_alphabetic())) {
+        Some((host, path)) => format!(" (is it {host}:/{path}?)"),
+        None => String::new(),
     }
 }
 

@@ -18,4 +18,5 @@ pub mod output;
 pub mod passwords;
 pub mod progress;
 pub mod table;
+pub mod tips;
 pub mod units;

@@ -165,6 +165,39 @@ fn options_come_from_the_environment_too() {
 }
 
 #[test]
+fn words_of_other_programs_and_commands_are_answered_with_ours() {
+    for (line, tip) in [
+        ("get a:/b --mirror", "tip: '--delete' deletes"),
+        ("get -av a:/b c", "tip: leave it out: directories"),
+        ("follow a:/b c --delete", "tip: '--mirror' deletes"),
+        ("push -r a b:/", "tip: files are sent, not directories"),
+        ("work shout tr a-z A-Z", "tip: '--' comes before the command: tow work SERVICE -- tr ..."),
+        ("status broker", "'--admin broker'"),
+        ("peers --watch 1", "'--watch=1'"),
+        ("call a --broker b", "'--connect'"),
+        ("call a -x", "'-- -x'"),
+        ("completions", "bash, elvish, fish, powershell or zsh"),
+        ("manual", "man -l"),
+        ("manual get", "`tow get --help`"),
+        ("key nwe", "similar subcommand exists: 'new'"),
+        ("cp a:/b c", "similar subcommand exists: 'get'"),
+        ("upload a b:/", "similar subcommand exists: 'push'"),
+        ("ls a:b/c", "is it a:/b/c?"),
+        ("ls a::b", "is it a:/b?"),
+        ("ls a", "is it a:/?"),
+        ("ls ann@a:/b", "--user ann"),
+        ("get a:/b ann@a:c", "name a destination"),
+        ("get /etc/passwd a:/b", "tow push sends files"),
+    ] {
+        let folder = tempdir().expect("a folder");
+        let outcome = run(tow(line.split(' ')).current_dir(folder.path())).expect_code(2);
+        assert!(outcome.stderr.contains(tip), "tow {line}: {}", outcome.stderr);
+        assert!(!outcome.stderr.contains("as a value") || line.starts_with("call"), "tow {line}: {}", outcome.stderr);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "tow {line} made a file");
+    }
+}
+
+#[test]
 fn a_slip_of_the_keyboard_is_answered_with_the_word_that_was_meant() {
     for (arguments, meant) in
         [(["brokr", "--spool=x"], "'broker'"), (["serve", "--bnid"], "'--bind'"), (["call", "--conect"], "'--connect'")]

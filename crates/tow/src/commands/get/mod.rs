@@ -154,7 +154,17 @@ impl Arguments {
             return Ok((&self.places, None));
         }
         let is_location = last.as_bytes().windows(3).any(|three| three == b"://") || Location::parse(last).is_ok();
+        let text = last.to_string_lossy();
+        let server = text.split('/').next().unwrap_or_default();
+        // USER@HOST:PATH of scp and rsync.
+        let is_location = is_location || server.split_once('@').is_some_and(|(_, host)| host.contains(':'));
         if is_location {
+            if sources.iter().all(|source| Location::parse(source).is_err() && Path::new(source).exists()) {
+                return Err(Failure::usage(format!(
+                    "{}: it is here; tow push sends files to a server",
+                    sources[0].display()
+                )));
+            }
             let last = last.display();
             return Err(Failure::usage(format!(
                 "{last}: name a destination behind it; . is this directory (if it is the name of one, put ./ before it)"

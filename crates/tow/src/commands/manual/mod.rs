@@ -60,6 +60,14 @@ pub struct Arguments {
 /// Writes a page for each command.
 pub fn run(arguments: &Arguments, command: Command) -> Result<ExitCode, Failure> {
     let directory = &arguments.directory;
+    if !directory.exists()
+        && let Some(named) = directory.to_str().and_then(|word| command.find_subcommand(word))
+    {
+        let name = named.get_name();
+        return Err(Failure::usage(format!(
+            "{name} is a command, and a directory for all pages is wanted; `tow {name} --help`, or ./{name} for the directory"
+        )));
+    }
     let cannot = |error| Failure::failed(format!("{}: {error}", directory.display()));
     std::fs::create_dir_all(directory).map_err(cannot)?;
     let mut command = command.disable_help_subcommand(true);
