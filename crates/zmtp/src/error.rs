@@ -183,6 +183,7 @@ impl Error {
             | Error::UnfitKey { .. } => Some(Refusal::Login),
             Error::IncompatibleSockets { .. }
             | Error::OldVersion { .. }
+            | Error::NotZmtp { .. }
             | Error::OtherProtocol { .. }
             | Error::OtherProgram { .. } => Some(Refusal::Peer),
             _ => None,

@@ -1,6 +1,6 @@
 //! Health of a client's connection, for people.
 
-use crate::connection::{NOT_TRIED, PeerProtocol};
+use crate::connection::PeerProtocol;
 use std::time::{Duration, Instant};
 use towpath_sockets::{Endpoint, Refusal, STABLE_AFTER};
 
@@ -13,6 +13,8 @@ const LASTS_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct ConnectionHealth {
     failure: String,
+    /// There was a connection or a failure.
+    is_tried: bool,
     /// Failures by endpoint since the last connection.
     failures: Vec<Failure>,
     misheard: bool,
@@ -31,9 +33,11 @@ struct Failure {
 
 impl ConnectionHealth {
     /// Before the first attempt.
-    pub fn new() -> ConnectionHealth {
+    pub fn new(endpoints: &[Endpoint]) -> ConnectionHealth {
+        let endpoints: Vec<_> = endpoints.iter().map(ToString::to_string).collect();
         ConnectionHealth {
-            failure: NOT_TRIED.to_owned(),
+            failure: format!("{}: no answer yet", endpoints.join(", ")),
+            is_tried: false,
             failures: Vec::new(),
             misheard: false,
             stock: false,
@@ -84,7 +88,7 @@ impl ConnectionHealth {
 
     /// Records a new connection.
     pub fn connected(&mut self, protocol: PeerProtocol, now: Instant) {
-        if self.failure == NOT_TRIED {
+        if !std::mem::replace(&mut self.is_tried, true) {
             self.failure.clear();
         }
         self.failures.clear();
@@ -121,6 +125,7 @@ impl ConnectionHealth {
     }
 
     fn set(&mut self, endpoint: Option<&Endpoint>, reason: &str) {
+        self.is_tried = true;
         let Some(endpoint) = endpoint else { return self.failure = reason.to_owned() };
         match self.failures.iter_mut().find(|failure| failure.endpoint == *endpoint) {
             Some(failure) => reason.clone_into(&mut failure.reason),

@@ -111,6 +111,7 @@ impl State {
             inbox: Inbox::new(),
             origin: now,
             failover: Failover::new(endpoints.len(), link.backoff_first, link.backoff_most),
+            health: ConnectionHealth::new(&endpoints),
             endpoints,
             received_bytes_max,
             connection: Connection::Resting(now),
@@ -126,7 +127,6 @@ impl State {
             closing: false,
             comes_back: false,
             ended: None,
-            health: ConnectionHealth::new(),
             stays: false,
         }
     }

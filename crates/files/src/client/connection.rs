@@ -1,7 +1,7 @@
 //! The client's connection: one DEALER, which reconnects whenever the connection is lost.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use towpath_blocking::CancelToken;
 use towpath_sockets::{
@@ -19,6 +19,8 @@ use crate::protocol::{PROPERTY, PROPERTY_VALUE, REQUESTS_PROPERTY, WireError};
 const STREAM_OVER_BYTES: u64 = 64 << 10;
 /// Largest message but for streamed bodies, in bytes.
 const MESSAGE_BYTES_MAX: u64 = (DATA_ENTRIES_MAX as u64 + 2) * STREAM_OVER_BYTES;
+/// Time without a first connection after which that is told.
+const TOLD_AFTER: Duration = Duration::from_secs(1);
 /// Time for the last messages to leave.
 const LINGER: Duration = Duration::from_millis(300);
 
@@ -35,6 +37,8 @@ pub struct ConnectOptions {
     pub idle_timeout: Duration,
     /// Heartbeats to the server.
     pub heartbeat: Option<Heartbeat>,
+    /// Called with the reason, once, if there is no first connection after a second.
+    pub on_wait: Option<fn(&Endpoint, &str)>,
 }
 
 impl ConnectOptions {
@@ -48,6 +52,7 @@ impl ConnectOptions {
             connect_timeout: seconds(5),
             idle_timeout: seconds(60),
             heartbeat: Some(heartbeat),
+            on_wait: None,
         }
     }
 
@@ -87,6 +92,15 @@ pub(super) struct Connection {
     events: VecDeque<ConnectionEvent>,
     /// Requests for which the send queue had no room.
     unsent: VecDeque<Message>,
+    wait: Option<Wait>,
+}
+
+/// The wait for the first connection, until it is told.
+struct Wait {
+    began: Instant,
+    endpoint: Endpoint,
+    reason: String,
+    tell: fn(&Endpoint, &str),
 }
 
 impl Connection {
@@ -109,7 +123,11 @@ impl Connection {
         cancel.on_cancel(move || waker.wake());
         hub.connect(&options.endpoint)?;
         let (assembler, events, unsent) = (Assembler::default(), VecDeque::new(), VecDeque::new());
-        Ok(Self { hub, server: None, assembler, reassembly_bytes: 0, events, unsent })
+        let wait = options.on_wait.map(|tell| {
+            let reason = "no answer yet".to_owned();
+            Wait { began: Instant::now(), endpoint: options.endpoint.clone(), reason, tell }
+        });
+        Ok(Self { hub, server: None, assembler, reassembly_bytes: 0, events, unsent, wait })
     }
 
     /// Wakes [`Connection::poll`] from another thread.
@@ -141,7 +159,12 @@ impl Connection {
 
     /// Sends and receives; waits at most `timeout` for something to happen.
     pub(super) fn poll(&mut self, timeout: Duration) -> Result<(), SocketError> {
-        self.hub.poll(Some(timeout))
+        let Some(wait) = &self.wait else { return self.hub.poll(Some(timeout)) };
+        self.hub.poll(Some(timeout.min(TOLD_AFTER.saturating_sub(wait.began.elapsed()))))?;
+        if let Some(wait) = self.wait.take_if(|wait| wait.began.elapsed() >= TOLD_AFTER) {
+            (wait.tell)(&wait.endpoint, &wait.reason);
+        }
+        Ok(())
     }
 
     /// The next event.
@@ -172,14 +195,21 @@ impl Connection {
         match event {
             Event::Ready { peer } => {
                 self.server = Some(peer);
+                self.wait = None;
                 self.assembler = Assembler::default();
                 self.events.push_back(ConnectionEvent::Connected);
             }
             Event::Gone { peer, reason } if self.server == Some(peer) => self.down(ConnectionEvent::Lost { reason }),
             Event::Failed { reason, refused: Some(refusal), .. } => {
+                self.wait = None;
                 self.events.push_back(ConnectionEvent::Refused { reason, refusal });
             }
-            Event::Failed { reason, .. } => self.events.push_back(ConnectionEvent::Failed { reason }),
+            Event::Failed { reason, .. } => {
+                if let Some(wait) = &mut self.wait {
+                    wait.reason.clone_from(&reason);
+                }
+                self.events.push_back(ConnectionEvent::Failed { reason });
+            }
             Event::Writable { .. } => self.send_unsent(),
             Event::FileSent { peer, tag, whole } if self.server == Some(peer) => {
                 self.events.push_back(ConnectionEvent::FileSent { tag, whole });

@@ -9,6 +9,7 @@ use crate::options::Backoff;
 use crate::peer::End;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 use towpath_zmtp::Refusal;
 
@@ -156,7 +157,16 @@ impl Hub {
             let others = u32::try_from(attempt.left.len()).unwrap_or(u32::MAX);
             let share = CONNECT_TIMEOUT.min(self.options.handshake_timeout / others.saturating_add(1));
             let until = (others > 0).then_some(self.now + share);
-            let added = transport::connect(&target, &self.options.congestion)
+            let connected = transport::connect(&target, &self.options.congestion);
+            // Waiting changes no modes.
+            let is_closed = matches!(target, Target::Ipc(_))
+                && connected.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+            if is_closed {
+                let why = "permission denied: the mode of the socket, or of a directory above it, keeps this user out";
+                attempt.failed(target.to_string(), why.to_owned());
+                return self.give_up(*attempt, Some(Refusal::Peer));
+            }
+            let added = connected
                 .map_err(|error| format!("connecting failed: {error}"))
                 .and_then(|(fd, address, connecting)| self.add_peer(fd, &address, attempt.origin, connecting));
             match added {

@@ -2,8 +2,10 @@
 
 use crate::cli::auth_args::mechanism_as;
 use crate::cli::endpoint::broker_endpoint;
+use crate::cli::escape::Printable;
 use crate::cli::exit::Failure;
 use crate::cli::key_args::ClientKeyArgs;
+use crate::cli::output::eprint_line;
 use crate::cli::units::duration;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -66,6 +68,7 @@ impl FileServerArgs {
         options.connect_timeout = self.connect_timeout;
         options.idle_timeout = self.timeout;
         options.mechanism = mechanism;
+        options.on_wait = Some(tell_wait);
         Ok(options)
     }
 
@@ -73,6 +76,12 @@ impl FileServerArgs {
     pub fn login_hint(&self) -> &'static str {
         self.connect.login_hint()
     }
+}
+
+/// Says on standard error that there is no connection yet, and why.
+fn tell_wait(endpoint: &Endpoint, reason: &str) {
+    let reason = format!("{endpoint}: {reason}");
+    eprint_line(format_args!("tow: no connection yet, still trying: {}", Printable(&reason)));
 }
 
 /// Options of commands that connect to brokers.

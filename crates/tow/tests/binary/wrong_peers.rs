@@ -2,13 +2,16 @@
 
 use std::io::Write;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
 use crate::support::broker::Broker;
-use crate::support::process::{Server, run, tow};
+use crate::support::process::{Process, Server, run, tow, unprivileged_tow};
+use crate::support::wait_until;
 
 /// The two commands that connect, with a server at this endpoint.
 fn commands(endpoint: &str) -> [Command; 2] {
@@ -22,6 +25,7 @@ fn servers_of_other_protocols_are_named() {
         ("HTTP/1.1 400 Bad Request\r\n\r\n", "a web server"),
         ("\x15\x03\x01\0\x02\x02\x46", "a TLS server"),
         ("-ERR unknown command\r\n", "a Redis server"),
+        ("\x01\0", "speaks ZMTP 1.0 or another protocol"),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let endpoint = format!("tcp://{}", listener.local_addr().expect("an address"));
@@ -43,6 +47,35 @@ fn servers_of_other_protocols_are_named() {
             }
             server.join().expect("the server");
         });
+    }
+}
+
+#[test]
+fn commands_that_wait_say_after_a_moment_for_what() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = format!("tcp://{}", silent.local_addr().expect("an address"));
+    for mut command in commands(&endpoint) {
+        let mut waiting = Process::start(&mut command);
+        let says = format!("still trying: {endpoint}: no answer yet");
+        wait_until("it says so", || waiting.log().contains(&says));
+        assert!(!waiting.ended());
+    }
+}
+
+#[test]
+fn a_socket_that_keeps_a_user_out_is_final() {
+    let folder = tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let _listener = UnixListener::bind(&socket).expect("a socket");
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).expect("set the mode");
+    std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o000)).expect("set the mode");
+    let endpoint = format!("ipc://{}", socket.display());
+    for arguments in
+        [&["ls", &endpoint, "--connect-timeout", "1h"][..], &["call", "echo", "hello", "--connect", &endpoint]]
+    {
+        let outcome = run(&mut unprivileged_tow(folder.path(), arguments)).expect_code(6);
+        assert!(outcome.stderr.contains("keeps this user out"), "{}", outcome.stderr);
+        assert!(!outcome.stderr.contains("still trying"), "{}", outcome.stderr);
     }
 }
 
