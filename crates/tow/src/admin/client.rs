@@ -4,22 +4,28 @@ use super::args::{TOKEN_FILE, address};
 use super::place::{sockets, state_directory, user_directory};
 use super::server::Stream;
 use super::token::Token;
+use crate::cli::escape::Printable;
 use crate::cli::exit::{Failure, Status};
+use crate::cli::output::eprint_line;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fmt::{self, Display};
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 
 /// Longest wait for a reply. The server gives up sooner.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Longest wait for a server that may not be the one that is meant.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes of a reply.
 const REPLY_BYTES_MAX: usize = 64 << 20;
@@ -128,13 +134,17 @@ pub fn find(server: &ServerArgs, program: Option<&str>) -> Result<Vec<Found>, Fa
     }
     let wanted = server.admin.as_deref();
     let (mut found, mut denied, mut hung) = (Vec::new(), None, None);
-    for socket in sockets() {
+    for socket in sockets().into_iter().filter(|socket| may_be(socket, wanted, program)) {
         let client = Client::Socket(socket);
-        match client.get("/api/v1/status") {
+        match client.ask(Method::GET, "/api/v1/status", String::new(), PROBE_TIMEOUT) {
             Ok(status) => found.push(Found { client, status }),
             Err(failure) if failure.status == Status::NoServer => tracing::debug!(%failure, "no server there"),
             Err(failure) if failure.status == Status::Refused => denied = Some(failure),
-            Err(failure) => hung = Some(failure),
+            Err(failure) => {
+                if let Some(before) = hung.replace(failure) {
+                    eprint_line(format_args!("tow: {}", Printable(&before.to_string())));
+                }
+            }
         }
     }
     let is_wanted = |found: &Found| wanted.is_none_or(|wanted| found.is(wanted));
@@ -143,7 +153,7 @@ pub fn find(server: &ServerArgs, program: Option<&str>) -> Result<Vec<Found>, Fa
     match (found.is_empty(), hung.or(denied)) {
         (false, failure) => {
             if let Some(failure) = failure.filter(|failure| failure.status != Status::Refused) {
-                tracing::error!(reason = %failure, "another server doesn't answer");
+                eprint_line(format_args!("tow: {}", Printable(&failure.to_string())));
             }
             Ok(found)
         }
@@ -155,6 +165,15 @@ pub fn find(server: &ServerArgs, program: Option<&str>) -> Result<Vec<Found>, Fa
             Err(Failure::new(Status::NoServer, format!("no {what}{which} runs here ({hint})")))
         }
     }
+}
+
+/// Whether a socket may be that of a program and process that are wanted. Those in directories of services don't have names that tell.
+fn may_be(socket: &Path, wanted: Option<&str>, program: Option<&str>) -> bool {
+    let stem = socket.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+    let Some((name, pid)) = stem.rsplit_once('-').filter(|(name, _)| matches!(*name, "serve" | "broker")) else {
+        return true;
+    };
+    program.is_none_or(|program| program == name) && wanted.is_none_or(|wanted| wanted == name || wanted == pid)
 }
 
 /// The one server that is meant.
@@ -193,19 +212,23 @@ impl Client {
 
     /// Asks for a resource.
     pub fn get(&self, path: &str) -> Result<Value, Failure> {
-        self.ask(Method::GET, path, String::new())
+        self.ask(Method::GET, path, String::new(), REPLY_TIMEOUT)
     }
 
     /// Asks for an action.
     pub fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        self.ask(Method::POST, path, body.to_string())
+        self.ask(Method::POST, path, body.to_string(), REPLY_TIMEOUT)
     }
 
-    fn ask(&self, method: Method, path: &str, body: String) -> Result<Value, Failure> {
+    fn ask(&self, method: Method, path: &str, body: String, timeout: Duration) -> Result<Value, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
         let asked = runtime.block_on(async {
-            let asked = tokio::time::timeout(REPLY_TIMEOUT, self.exchange(method, path, body));
-            let late = || Failure::failed(format_args!("{self}: no reply in {REPLY_TIMEOUT:?}"));
+            let asked = tokio::time::timeout(timeout, self.exchange(method, path, body));
+            let late = || {
+                Failure::failed(format_args!(
+                    "{self}: no reply in {timeout:?}; its process is stopped, hangs or is very busy"
+                ))
+            };
             asked.await.unwrap_or_else(|_| Err(late()))
         });
         let (status, body) = asked?;

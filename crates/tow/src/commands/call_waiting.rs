@@ -2,6 +2,8 @@
 
 use crate::cli::escape::Printable;
 use crate::cli::output::eprint_line;
+use bytes::Bytes;
+use serde_json::Value;
 use std::convert::Infallible;
 use std::time::Duration;
 use towpath_client::client::{CallOptions, Client};
@@ -23,7 +25,7 @@ pub async fn refused(client: &Client) {
 /// Says on standard error, after a moment and once each, that there is no connection, that the broker refuses requests for now, and that
 /// no worker serves the service if one is given, with the limit of the wait. Never returns.
 pub async fn report(client: &Client, service: Option<(&str, Duration)>) -> Infallible {
-    let (mut told_connection, mut told_refusal, mut told_worker) = (false, false, false);
+    let (mut told_connection, mut told_refusal, mut told_worker, mut told_paused) = (false, false, false, false);
     loop {
         tokio::time::sleep(SHOWN_AFTER).await;
         let status = client.status();
@@ -47,17 +49,43 @@ pub async fn report(client: &Client, service: Option<(&str, Duration)>) -> Infal
             let limit = humantime::format_duration(limit);
             eprint_line(format_args!("tow: no worker for {}; waiting up to {limit}", Printable(service)));
         }
+        if let Some((service, limit)) = service
+            && status.numbered
+            && !told_paused
+            && is_paused(client, service).await
+        {
+            told_paused = true;
+            let limit = humantime::format_duration(limit);
+            let service = Printable(service);
+            eprint_line(format_args!("tow: {service} is paused by the broker's operator; waiting up to {limit}"));
+        }
     }
+}
+
+/// Whether the broker says that a service is paused.
+async fn is_paused(client: &Client, service: &str) -> bool {
+    let Some(frames) = ask(client, "mmi.queue", service).await else { return false };
+    let queue: Option<Value> = frames.get(1).and_then(|queue| serde_json::from_slice(queue).ok());
+    queue.is_some_and(|queue| queue[0]["paused"] == true)
 }
 
 /// Whether the broker knows no worker of a service. If it doesn't say, there may be one.
 pub async fn has_no_worker(client: &Client, service: &str) -> bool {
+    let Some(frames) = ask(client, "mmi.service", service).await else { return false };
+    frames.first().is_some_and(|code| code == "404")
+}
+
+/// The broker's answer about a service that isn't built in.
+async fn ask(client: &Client, question: &str, service: &str) -> Option<Vec<Bytes>> {
     if is_built_in(service.as_bytes()) {
-        return false;
+        return None;
     }
     let options = CallOptions { ttl: Some(SHOWN_AFTER), volatile: true };
-    let answer = client.call_with("mmi.service", Body::copied(service.as_bytes()), options).await;
-    answer.is_ok_and(|reply| {
-        reply.body.to_frames().is_some_and(|frames| frames.first().is_some_and(|code| code == "404"))
-    })
+    client
+        .call_with(question, Body::copied(service.as_bytes()), options)
+        .await
+        .ok()?
+        .body
+        .to_frames()
+        .map(|frames| frames.to_vec())
 }

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 
-use crate::support::broker::{Broker, work};
+use crate::support::broker::{Broker, call, work};
 use crate::support::process::{Outcome, Process, Server, run, tow};
 use crate::support::tree::write;
 use crate::support::wait_until;
@@ -331,4 +331,37 @@ fn a_paused_service_takes_requests_and_gives_none_also_after_a_restart() {
     place.tow(&["resume", "echo"]).expect_code(0);
     assert_eq!(call.finish().expect_code(0).stdout, b"hello");
     assert_eq!(place.json(&["status"])[0]["paused"], serde_json::json!([]));
+}
+
+#[test]
+fn a_server_that_is_stopped_is_named_and_the_others_are_shown() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let server = place.serve(folder.path());
+    let _broker = place.broker(&[]);
+    server.pause();
+    let outcome = place.tow(&["status"]).expect_code(0);
+    assert!(String::from_utf8_lossy(&outcome.stdout).contains("tow broker"), "{:?}", outcome.stdout);
+    assert!(outcome.stderr.contains("serve-") && outcome.stderr.contains("no reply in 2s"), "{}", outcome.stderr);
+    // Another one than is meant isn't even asked.
+    for arguments in [&["status", "--admin", "broker"][..], &["services"]] {
+        assert_eq!(place.tow(arguments).expect_code(0).stderr, "", "{arguments:?}");
+    }
+    let outcome = place.tow(&["status", "--admin", "serve"]).expect_code(1);
+    assert!(outcome.stderr.contains("its process is stopped"), "{}", outcome.stderr);
+    server.signal(Signal::CONT);
+}
+
+#[test]
+fn a_paused_service_is_named_by_who_waits_for_it() {
+    let place = Place::new();
+    let broker = place.broker(&[]);
+    let outcome = place.tow(&["pause", "resise"]).expect_code(0);
+    assert!(outcome.stderr.contains("resise has no worker and no request"), "{}", outcome.stderr);
+    let _worker = work(&[&broker], &["resize", "--echo"]);
+    wait_until("a worker is there", || !place.json(&["workers", "resize"]).is_empty());
+    assert_eq!(place.tow(&["pause", "resize"]).expect_code(0).stderr, "");
+    let asking = Process::start(&mut call(&[&broker], &["resize", "hello"]));
+    wait_until("it says so", || asking.log().contains("resize is paused"));
+    place.tow(&["resume", "resize"]).expect_code(0);
+    assert_eq!(asking.finish().expect_code(0).stdout, b"hello");
 }

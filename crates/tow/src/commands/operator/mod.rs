@@ -15,7 +15,7 @@ use crate::admin::List;
 use crate::admin::client::{Client, ServerArgs, find, find_one};
 use crate::cli::escape::{Json, Printable};
 use crate::cli::exit::Failure;
-use crate::cli::output::{print_bytes, print_line};
+use crate::cli::output::{eprint_line, print_bytes, print_line};
 use crate::cli::units::duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -162,6 +162,11 @@ pub fn pause(arguments: &PauseArguments, paused: bool) -> Result<ExitCode, Failu
     let (verb, said) = if paused { ("pause", "paused") } else { ("resume", "resumed") };
     client.post(&service_path(&arguments.service, verb), &json!({}))?;
     print_line(Printable(&format!("{said} {}", arguments.service)))?;
+    // It may come later, or be a slip of the pen.
+    if paused && client.list(List::Services.path(), List::Services.name(), Some(&arguments.service))?.is_empty() {
+        let service = Printable(&arguments.service);
+        eprint_line(format_args!("tow: {service} has no worker and no request; tow services lists those that have"));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
