@@ -5,6 +5,7 @@ use crate::cli::authorized_keys::AuthorizedKeys;
 use crate::cli::exit::Failure;
 use crate::cli::passwords::Passwords;
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -61,6 +62,18 @@ impl Sources {
             std::fs::metadata(file).map(|file| (file.mode(), file.uid())).ok().hash(&mut hasher);
         }
         hasher.finish()
+    }
+
+    /// An error if a file is empty or its last line isn't ended: it is just being written, or was cut off. What is left of it could be valid, and
+    /// lack the lines that deny.
+    fn check_whole(&self) -> Result<(), Failure> {
+        for file in self.files() {
+            let named = |why: &dyn Display| Failure::failed(format!("{}: {why}", file.display()));
+            if !std::fs::read(file).map_err(|error| named(&error))?.ends_with(b"\n") {
+                return Err(named(&"it is empty, or its last line has no end: is it complete? A newline ends it"));
+            }
+        }
+        Ok(())
     }
 
     fn read(&self) -> Result<State, Failure> {
@@ -121,6 +134,7 @@ impl Admission {
     /// Reads the files again. With an error everything stays as it was. [`Admission::judged`] is to be called when all peers have been judged
     /// again.
     pub fn reload(&self) -> Result<(), Failure> {
+        self.sources.check_whole()?;
         let state = self.sources.read()?;
         if let (Some(before), Some(now)) = (&self.state().passwords, &state.passwords) {
             *self.revoked.write().unwrap_or_else(PoisonError::into_inner) = before.changed_in(now);

@@ -280,10 +280,19 @@ fn revoked_keys_go_and_a_broken_file_changes_nothing() {
     folder.file("rules", "allow alice to raed **\n");
     wait_until("the server complains", || server.log().contains("NOT read again") && server.log().contains("raed"));
     fetch("bob").expect_code(0);
+    // Cut off in the middle of a line, and emptied, as by an editor that is just writing: valid, and not used.
+    for cut in [text.trim_end(), ""] {
+        let before = server.log().matches("NOT read again").count();
+        folder.file("rules", cut);
+        server.signal(Signal::HUP);
+        wait_until("the server complains", || server.log().matches("NOT read again").count() > before);
+        assert!(server.log().contains("is it complete?"), "{}", server.log());
+        fetch("bob").expect_code(0);
+    }
     // Without alice.
     let of_alice = |line: &&str| !line.starts_with("key alice");
     let without: Vec<&str> = text.lines().filter(of_alice).collect();
-    folder.file("rules", &without.join("\n").replace("alice ", ""));
+    folder.file("rules", &(without.join("\n").replace("alice ", "") + "\n"));
     wait_until("alice is disconnected", || server.log().contains("not admitted any more"));
     let refused = fetch("alice").expect_code(5);
     assert!(refused.stderr.contains("400"), "{}", refused.stderr);
@@ -292,7 +301,8 @@ fn revoked_keys_go_and_a_broken_file_changes_nothing() {
     // Bob may do something else, at once.
     folder.file(
         "rules",
-        &without.join("\n").replace("alice bob to follow", "bob to list").replace("bob to follow", "bob to list"),
+        &(without.join("\n").replace("alice bob to follow", "bob to list").replace("bob to follow", "bob to list")
+            + "\n"),
     );
     server.signal(Signal::HUP);
     wait_until("the rules are read", || fetch("bob").status.code() == Some(5));
@@ -383,7 +393,7 @@ fn a_revoked_workers_request_goes_to_another_worker() {
     wait_until("alice has the request", || begun.exists());
     let _other = start("bob", &["cat"]);
     let without: Vec<&str> = text.lines().filter(|line| !line.starts_with("key alice")).collect();
-    folder.file("rules", &without.join("\n").replace("alice ", ""));
+    folder.file("rules", &(without.join("\n").replace("alice ", "") + "\n"));
     broker.signal(Signal::HUP);
     assert_eq!(asking.finish().expect_code(0).stdout, b"hello");
     wait_until("the broker logs why", || broker.log().contains("not admitted any more"));
