@@ -1,4 +1,4 @@
-# python follow.py tcp://HOST:PORT PATH DIR: what is in PATH on `tow serve --watch`, and each new or changed file, into DIR.
+# python follow.py tcp://HOST:PORT PATH DIR: what is in PATH ('' is all) on `tow serve --watch`, and each change, into DIR.
 import os, sys, zmq
 
 (dealer := zmq.Context().socket(zmq.DEALER)).connect(sys.argv[1])

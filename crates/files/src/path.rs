@@ -21,7 +21,7 @@ pub enum PathError {
     #[error("name longer than {NAME_BYTES_MAX} bytes")]
     NameTooLong,
     /// The path begins with `/`.
-    #[error("absolute path")]
+    #[error("absolute path; leave out the / at its beginning")]
     Absolute,
     /// Two `/` in a row, or one at the end.
     #[error("empty name in path")]

@@ -32,7 +32,7 @@ impl Certificate {
     /// Reads a file. The error says what is wrong with it.
     pub fn read(path: &Path) -> Result<Certificate, String> {
         let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let file = File::open(path).map_err(|error| named(&error))?;
+        let file = File::open(path).map_err(|error| format!("{}{}", named(&error), elsewhere(path)))?;
         let metadata = file.metadata().map_err(|error| named(&error))?;
         let mut text = Zeroizing::new(String::new());
         file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(|error| named(&error))?;
@@ -94,6 +94,13 @@ pub fn paths_of(name: &Path) -> Result<(PathBuf, PathBuf), String> {
         _ => config_folder()?.join(name),
     };
     Ok((public.clone(), secret_path(&public)))
+}
+
+/// A hint, if a file isn't here but among the user's keys.
+fn elsewhere(path: &Path) -> String {
+    let is_name = path.parent().is_some_and(|parent| parent.as_os_str().is_empty());
+    let there = config_folder().ok().map(|folder| folder.join(path)).filter(|there| is_name && there.exists());
+    there.map(|there| format!("; is it {}?", there.display())).unwrap_or_default()
 }
 
 /// Whether a name needs no escapes in a certificate or in a list of keys.

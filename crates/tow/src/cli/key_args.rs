@@ -50,14 +50,21 @@ pub struct ClientKeyArgs {
 impl ClientKeyArgs {
     /// Advice for a connection that was to be encrypted and was refused; `None`: it was not.
     pub fn hint(&self) -> Option<&'static str> {
-        if self.server_key.is_some() {
-            return Some(
-                "has it the key that --server-key says (`tow key show` prints it there), and does it admit this one? Its log names keys that it refuses",
-            );
+        match (self.server_key.is_some(), self.is_known.get(), self.key.is_some()) {
+            (false, false, _) => None,
+            (true, _, true) => Some(
+                "either it has another key than --server-key says, or none, or it doesn't admit this one; its log names keys that it refuses",
+            ),
+            (true, _, false) => Some(
+                "without --key, this side's key is a new one, which only --anyone admits; or the server has another key than --server-key says, or none",
+            ),
+            (false, true, true) => Some(
+                "either it has another key than `tow trust list` says, or none, or it doesn't admit this one; its log names keys that it refuses",
+            ),
+            (false, true, false) => Some(
+                "without --key, this side's key is a new one, which only --anyone admits; or the server has another key than `tow trust list` says, or none",
+            ),
         }
-        self.is_known.get().then_some(
-            "has it the key that `tow trust list` says, or has its operator changed it, and does it admit this one? Its log names keys that it refuses",
-        )
     }
 
     /// Mechanism for connections to these servers; `None`: neither is there a `--server-key`, nor are they known.

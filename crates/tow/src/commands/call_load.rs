@@ -341,7 +341,7 @@ async fn run_client(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCel
                 tally.latency.saturating_record(us as u64);
             } else if status.is_ok() {
                 tally.wrong += 1;
-                tally.record_failure(|| format!("request {number}: the reply differs from the request"));
+                tally.record_failure(|| format!("request {number}: the reply differs from the request; a load test is for a service of tow work --echo"));
             } else {
                 tally.record_failure(|| {
                     format!("request {number}: {}", status.describe(&String::from_utf8_lossy(bytes)))

@@ -105,8 +105,17 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let names = options.changes_names().map(|name| options.destination.join(name));
     let exec = arguments.exec.map(|command| Exec::start(command, names)).transpose();
     let exec = exec.map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
+    let (destination, of) = (options.destination.clone(), arguments.location.clone());
+    let mut is_looked_at = arguments.versions;
     let outcome = watchdog.run(None, END_TIMEOUT, move || {
         let mut tell = |event: FollowEvent| {
+            if matches!(event, FollowEvent::UpToDate { .. })
+                && !std::mem::replace(&mut is_looked_at, true)
+                && has_nothing(&destination)
+            {
+                let of = of.display().to_string();
+                eprint_line(format_args!("tow: {}: nothing to follow is there yet", Printable(&of)));
+            }
             if let Some(exec) = &exec {
                 act(exec, &event)?;
             }
@@ -129,6 +138,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Ok(FollowEnd::Incomplete) => Ok(ExitCode::FAILURE),
         Err(error) => Err(failure_at(&arguments.location, &error, &arguments.server)),
     }
+}
+
+/// Whether a directory has nothing but what following needs: the path may be misspelt.
+fn has_nothing(destination: &Path) -> bool {
+    let entries = std::fs::read_dir(destination).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name()).all(|name| name.as_bytes().starts_with(b".tow-"))
 }
 
 fn holder_name(text: &str) -> Result<HolderName, String> {
@@ -182,7 +197,7 @@ fn show(event: &FollowEvent) -> io::Result<()> {
         }
         FollowEvent::Held { paths } => {
             eprint_line(format_args!(
-                "tow: {} deletions are held; --max-delete {} allows them:",
+                "tow: {} deletions are held; start again with --max-delete {} to allow them:",
                 paths.len(),
                 paths.len()
             ));

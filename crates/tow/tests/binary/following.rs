@@ -443,6 +443,20 @@ fn a_path_or_a_glob_is_followed_alone() {
 }
 
 #[test]
+fn a_path_where_nothing_is_is_told() {
+    let mut pair = Pair::start();
+    write(&pair.source().join("models/a"), b"a");
+    pair.serve();
+    let follow = |path: &str, copy: &str| {
+        run(tow(["follow", &pair.server().url(path), "--once"]).arg(pair.folder.path().join(copy))).expect_code(0)
+    };
+    assert!(follow("modles", "none").stderr.contains("modles: nothing to follow is there yet"));
+    assert_eq!(follow("models", "copy").stderr, "");
+    // The second time there is nothing to fetch.
+    assert_eq!(follow("models", "copy").stderr, "");
+}
+
+#[test]
 fn events_are_told_as_json() {
     let mut pair = Pair::start();
     write(&pair.source().join("a"), b"hello");

@@ -105,6 +105,9 @@ fn keys_are_private_and_never_overwritten() {
         assert!(!has(&outcome.stdout, key.as_bytes()), "a secret is shown");
     }
     assert!(new().expect_code(1).stderr.contains("alice_secret: it exists"));
+    let mut show_name = tow(["key", "show", "alice"]);
+    let refused = run(show_name.env("HOME", home.path()).env_remove("XDG_CONFIG_HOME")).expect_code(1);
+    assert!(refused.stderr.contains(".config/tow/alice?"), "{}", refused.stderr);
     assert_eq!(std::fs::read_to_string(&secret).expect("text"), text);
     std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o604)).expect("chmod");
     let options = ["--key".to_owned(), secret.display().to_string(), "--anyone".to_owned()];
@@ -241,7 +244,7 @@ fn peer_that_is_not_admitted_is_told_why() {
     });
     // Nor an ephemeral one.
     let text = get(&["--server-key".to_owned(), keys.public("server")]);
-    assert!(text.contains("400"), "{text}");
+    assert!(text.contains("400") && text.contains("without --key, this side's key is a new one"), "{text}");
     // It has another key.
     let text = get(&["--server-key".to_owned(), keys.public("eve")]);
     assert!(text.contains("doesn't have the key") && text.contains(&keys.public("eve")), "{text}");

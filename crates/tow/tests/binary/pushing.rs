@@ -136,6 +136,13 @@ fn several_files_go_into_a_directory_and_sources_are_removed() {
         assert!(!source.exists());
         assert_eq!(fs::read(taking.path("in/all").join(source.file_name().expect("a name"))).expect("read"), bytes);
     }
+    let source = taking.source("one", 100);
+    for directory in ["in", "in/all"] {
+        let outcome = run(tow(["push"]).arg(&source).arg(taking.server().url(directory))).expect_code(5);
+        assert!(outcome.stderr.contains("with a / at its end"), "{}", outcome.stderr);
+    }
+    let outcome = run(tow(["push"]).arg(taking.folder.path()).arg(&url)).expect_code(1);
+    assert!(outcome.stderr.contains("only files are pushed"), "{}", outcome.stderr);
 }
 
 #[test]

@@ -387,6 +387,9 @@ fn open(path: &Path) -> Result<(File, FileStat), String> {
     let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
     let file = File::from(opened.map_err(|errno| std::io::Error::from(errno).to_string())?);
     let stat = FileStat::try_from(&file).map_err(|error| error.to_string())?;
+    if stat.kind == FileKind::Dir {
+        return Err("it is a directory; only files are pushed".to_owned());
+    }
     if stat.kind != FileKind::File {
         return Err("it is not a regular file".to_owned());
     }

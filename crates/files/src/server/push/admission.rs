@@ -79,6 +79,9 @@ impl Receiver {
         let local = path.below(&self.options.directory).filter(|local| !local.is_root());
         let local = local.ok_or_else(|| match place.as_str() {
             "" => refused("a push needs the path of a file".to_owned()),
+            place if path == self.options.directory => {
+                refused(format!("{place} is a directory; with a / at its end, the file goes into it"))
+            }
             place => refused(format!("files may be pushed below {place}/ only")),
         })?;
         if local.names().any(is_reserved) {
@@ -89,9 +92,10 @@ impl Receiver {
         }
         match self.root.stat(&local) {
             Err(RootError::Outside) => Err(refused("a directory on the path is a link".to_owned())),
-            Ok(FileStat { kind: FileKind::Dir | FileKind::Other, .. }) => {
-                Err(Failure::new(ErrorCode::Conflict, "a directory or special file is at this path"))
-            }
+            Ok(FileStat { kind: FileKind::Dir | FileKind::Other, .. }) => Err(Failure::new(
+                ErrorCode::Conflict,
+                "a directory or special file is at this path; with a / at its end, the file goes into it",
+            )),
             _ => Ok(local),
         }
     }
