@@ -28,6 +28,7 @@ test('without the token, or with a wrong one, the page asks for it', async (t) =
     await picture(page, 'token');
     await page.getByLabel(/^Token/).fill('wrong');
     await page.getByRole('button', { name: 'Open' }).click();
+    await page.getByRole('alert').getByText('Refused: the token is wrong.').waitFor();
     await page.getByLabel(/^Token/).fill(`${broker.url}#token=${broker.token}`);
     await page.getByRole('button', { name: 'Open' }).click();
     await page.getByText('● ready').waitFor();
@@ -69,9 +70,14 @@ test('a server that is gone is said to be, and one that is back is shown', async
   const broker = await Server.start(t, 'broker');
   const page = await open(t, broker, { allowed: /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE/ });
   await page.getByText('● ready').waitFor();
+  const pid = `pid ${broker.process.pid}`;
+  await page.getByText(pid).waitFor();
   broker.process.kill('SIGKILL');
   await page.getByRole('alert').getByText(/can’t be reached.*What you see is of/).waitFor();
   await page.getByText('✕ no answer').waitFor();
   await check(page, 'the page without a server');
   await picture(page, 'no-answer');
+  await broker.replace();
+  await page.getByText('● ready').waitFor();
+  await page.getByText(`pid ${broker.process.pid}`).waitFor();
 });

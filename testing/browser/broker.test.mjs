@@ -91,6 +91,21 @@ test('a service is paused, loudly, and resumed', async (t) => {
   await page.getByText(/✓ All \d are/).waitFor();
 });
 
+test('a broker is drained, and takes requests again', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  await waiting(broker, 'resize', 1);
+  const page = await open(t, broker);
+  await page.getByRole('button', { name: 'Drain…' }).click();
+  await page.getByRole('dialog', { name: 'Drain this broker?' }).getByRole('button', { name: 'Drain' }).click();
+  await page.getByRole('status').getByText('Draining: 1 request left.').waitFor();
+  await page.getByText('▼ draining, 1 left').waitFor();
+  assert.equal((await broker.get('status')).draining, true);
+  await page.getByRole('button', { name: 'Stop draining…' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Stop draining' }).click();
+  await page.getByText('● ready').waitFor();
+  assert.equal((await broker.get('status')).draining, false);
+});
+
 test('names of services are text, whatever they are', async (t) => {
   const broker = await Server.start(t, 'broker');
   const worker = new Dealer({ linger: 0 });
@@ -164,6 +179,13 @@ test('a thousand peers are listed in pages, and can be sorted and filtered', asy
   await page.getByRole('heading', { name: 'Peer 389.0' }).waitFor();
   await page.keyboard.press('Escape');
   assert.equal(await page.evaluate(() => document.activeElement.textContent), '389.0', 'focus is back');
+  // The server filters by service, beyond the page that is shown.
+  broker.tow('work', 'echo', '--echo');
+  await broker.service('echo', ({ workers }) => workers === 1);
+  await page.getByLabel('Service').fill('echo');
+  await page.keyboard.press('Enter');
+  await page.getByText(/^1 shown$/).waitFor();
+  await row(page, 'worker of echo').waitFor();
   await page.getByRole('button', { name: 'Pause updates' }).click();
   await page.getByText('paused', { exact: true }).waitFor();
 });

@@ -73,18 +73,30 @@ export class Server {
     server.t = t;
     server.folder = folder(t);
     server.socket = path.join(server.folder, 'admin.sock');
-    const file = path.join(server.folder, 'admin.token');
-    const own = ['--bind', '127.0.0.1:0', '--admin', '127.0.0.1:0', '--admin-socket', server.socket, '--admin-token-file', file];
-    server.process = tow(t, program, ...own, ...args);
-    const status = await until(`tow ${program} is ready: ${server.process.log}`, async () => {
-      assert.equal(server.process.exitCode, null, server.process.log);
-      const status = await server.get('status').catch(() => null);
+    server.command = [program, '--bind', '127.0.0.1:0', ...args];
+    await server.run('127.0.0.1:0');
+    return server;
+  }
+
+  /** Starts the process, with its page at this address. */
+  async run(address) {
+    const file = path.join(this.folder, 'admin.token');
+    this.process = tow(this.t, ...this.command, '--admin', address, '--admin-socket', this.socket, '--admin-token-file', file);
+    const status = await until(`${this.command} is ready`, async () => {
+      assert.equal(this.process.exitCode, null, this.process.log);
+      const status = await this.get('status').catch(() => null);
       return status?.state === 'ready' && status;
     });
-    server.endpoint = status.endpoints[0];
-    server.url = status.page;
-    server.token = fs.readFileSync(file, 'utf8').trim();
-    return server;
+    this.endpoint = status.endpoints[0];
+    this.url = status.page;
+    this.token = fs.readFileSync(file, 'utf8').trim();
+  }
+
+  /** Kills the process, and starts another one in its place. */
+  async replace() {
+    this.process.kill('SIGKILL');
+    await this.process.ended;
+    await this.run(new URL(this.url).host);
   }
 
   /** Asks on the local socket, beside the browser. */

@@ -33,6 +33,10 @@ export function setToken(token) {
   sessionStorage.setItem(TOKEN, token.trim());
 }
 
+export function hasToken() {
+  return Boolean(sessionStorage.getItem(TOKEN));
+}
+
 /**
  * @param {string} path below /api/v1
  * @param {RequestInit} options

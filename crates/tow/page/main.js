@@ -1,7 +1,7 @@
 // Asks the server every two seconds while the page is visible, and shows what it says.
 
 import { ofServer } from './actions.js';
-import { ApiError, get, setToken, takeToken } from './api.js';
+import { ApiError, get, hasToken, setToken, takeToken } from './api.js';
 import { History } from './charts.js';
 import { h, Keyed, setAttribute, setText } from './dom.js';
 import { clock, count, seconds, visible } from './format.js';
@@ -102,7 +102,7 @@ class Page {
     this.asking = false;
     this.#showState();
     if (this.again) this.#tick();
-    else if (!this.paused && !document.hidden) this.timer = setTimeout(() => this.#tick(), INTERVAL);
+    else if (!this.paused && !document.hidden && element('login').hidden) this.timer = setTimeout(() => this.#tick(), INTERVAL);
   }
 
   async #ask() {
@@ -176,15 +176,15 @@ class Page {
     const [name = '', query = ''] = location.hash.slice(1).split('?');
     const view = this.views.find((one) => one.id === name) ?? this.views[0];
     if (!view) return;
-    const is_other = this.view !== view;
-    const had_one = this.view !== null;
+    const isOther = this.view !== view;
+    const hadOne = this.view !== null;
     this.view = view;
     view.enter(new URLSearchParams(query));
     this.tabs.set(this.views);
-    if (is_other) {
+    if (isOther) {
       element('view').replaceChildren(view.element);
       setText(element('done'), '');
-      if (had_one && document.activeElement === document.body) view.element.querySelector('h1')?.focus();
+      if (hadOne && document.activeElement === document.body) view.element.querySelector('h1')?.focus();
       if (view instanceof Overview && this.status && this.before) view.set(this.status, this.history);
     }
     document.title = `${view.title} · tow ${this.status?.['program'] ?? ''}`;
@@ -212,6 +212,7 @@ class Page {
     }
     if (error.status === 401) {
       this.login(true);
+      setText(element('wrong'), hasToken() ? `Refused: ${visible(error.message)}.` : '');
       this.#say(null);
     } else if (error.status === 0) {
       this.#say(`The server can’t be reached (${error.message}).`);
@@ -236,6 +237,7 @@ class Page {
     form.hidden = !wanted;
     element('view').hidden = wanted;
     element('nav').hidden = wanted;
+    this.pause.hidden = wanted;
     if (wanted) element('token').focus();
   }
 
