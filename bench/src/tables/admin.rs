@@ -113,6 +113,8 @@ fn listing(bench: &Bench, look: Option<Look>) -> Result<Sample> {
     let mut broker = setup.broker.spec(programs, logs, 0)?.context("a broker")?;
     let socket = socket_in(logs);
     broker.command.arg("--admin-socket").arg(&socket);
+    // Those that are only connected answer no heartbeats.
+    broker.command.args(["--heartbeat", "60s"]);
     let broker = Server::start(broker, logs)?;
     let ports = Ports { front: broker.port, back: 0 };
     let worker = Server::start(setup.worker(programs, ports)?.context("a worker")?, logs)?;
