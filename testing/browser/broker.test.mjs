@@ -64,6 +64,9 @@ test('a queue is purged only if as many wait as the dialog says', async (t) => {
   await until('none waits', async () => !(await broker.get('services')).services.some((service) => service.waiting > 0));
   await go(page, 'Audit');
   await row(page, 'purge').filter({ hasText: 'done' }).filter({ hasText: '3' }).waitFor();
+  await row(page, 'purge').filter({ hasText: '2 were expected' }).waitFor();
+  await check(page, 'the audit');
+  await picture(page, 'audit');
 });
 
 test('a service is paused, loudly, and resumed', async (t) => {

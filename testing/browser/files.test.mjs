@@ -31,6 +31,7 @@ test('a transfer is shown with one cause for its stall, and paths are text', asy
   await stalled(t, server, HOSTILE);
   await stalled(t, server, 'video.bin');
   const page = await open(t, server, { at: 'Transfers' });
+  assert.equal(await page.getByRole('link', { name: 'Followers' }).count(), 0, 'it publishes nothing');
   await row(page, 'video.bin').getByText(/the receiver reads no faster|the client gives no credit/).waitFor();
   await row(page, SHOWN).waitFor();
   assert.equal(await page.locator('img').count(), 0);
@@ -40,6 +41,27 @@ test('a transfer is shown with one cause for its stall, and paths are text', asy
   await go(page, 'Overview');
   await page.getByRole('img', { name: /^Transfers: transfers 2, that wait 2/ }).waitFor();
   await check(page, 'the overview');
+});
+
+test('followers are shown with their lag, and versions with who has them', async (t) => {
+  const root = folder(t);
+  fs.writeFileSync(path.join(root, 'model.bin'), 'first');
+  const server = await Server.start(t, 'serve', root, '--watch', '--state', folder(t), '--accept-publish');
+  tow(t, 'follow', '--versions', '--name', 'replica', `${server.endpoint}/`, folder(t));
+  await until('it follows', async () => (await server.get('followers')).followers.length === 1);
+  const publish = tow(t, 'publish', `${server.endpoint}/`, 'v1');
+  await publish.ended;
+  assert.equal(publish.exitCode, 0, publish.log);
+  await until('it has the version', async () => (await server.get('versions')).versions[0]?.holders === 1);
+  const page = await open(t, server, { at: 'Followers' });
+  await row(page, 'replica').getByText('✓ up to date').waitFor();
+  await check(page, 'followers');
+  await picture(page, 'followers');
+  await go(page, 'Versions');
+  const panel = await details(page, 'v1');
+  await panel.getByText('Holders').waitFor();
+  await check(page, 'versions');
+  await picture(page, 'versions');
 });
 
 test('axe finds nothing in any view of a file server', async (t) => {

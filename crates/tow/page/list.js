@@ -26,6 +26,7 @@ import { Table } from './table.js';
  * @property {(row: Row) => string} key
  * @property {(row: Row) => string} name of an entry
  * @property {readonly string[]} [rates] members whose growth each second becomes `NAME_rate`
+ * @property {boolean} [publishes] only a server that publishes has it
  * @property {boolean} [byService] the server can filter by service
  * @property {(row: Row) => Action[]} [actions]
  * @property {(row: Row) => Promise<Node>} [more] is shown below the details

@@ -159,7 +159,7 @@ class Page {
     const acted = (/** @type {string | null} */ done) => this.acted(done);
     const overview = new Overview(program, () => this.status && ofServer(this.status), acted);
     /** @type {View[]} */
-    const lists = LISTS[program].map((list) => new ListView(list, { acted }));
+    const lists = LISTS[program].filter((list) => !list.publishes || status['catalogue']).map((list) => new ListView(list, { acted }));
     if (program === 'broker') lists.splice(4, 0, new JournalView());
     this.views = [overview, ...lists];
     this.status = status;
