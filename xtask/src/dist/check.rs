@@ -74,7 +74,7 @@ fn units(root: &Path) -> Result<(), String> {
 /// Runs a command that says what is wrong, whatever its status is.
 fn silent(command: &mut Command) -> Result<(), String> {
     let shown = crate::steps::show(command);
-    let output = command.output().map_err(|error| format!("{shown}: {error}"))?;
+    let output = command.env("LC_ALL", "C.UTF-8").output().map_err(|error| format!("{shown}: {error}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.success() && said.trim().is_empty() {
         return Ok(());
