@@ -4,13 +4,14 @@ import http.client
 import json
 import re
 import socket
+import subprocess
 
 import prometheus_client.openmetrics.parser
 import prometheus_client.parser
 import pytest
 import yaml
 
-from conftest import DEADLINE_SECONDS, WORKSPACE
+from conftest import DEADLINE_SECONDS, TOW, WORKSPACE
 
 DASHBOARD = WORKSPACE / "packaging/grafana/towpath.json"
 ALERTS = WORKSPACE / "packaging/prometheus/towpath.rules.yml"
@@ -106,6 +107,17 @@ def check(all_expressions, scraped):
         known = {label for _, labels in existing for label, _ in labels} | ADDED
         for grouped in re.findall(r"\b(?:by|ignoring|on|without) \(([^)]*)\)", expression):
             assert {label.strip() for label in grouped.split(",")} <= known, expression
+
+
+@pytest.mark.parametrize("unit, command", [("tow-broker", "broker"), ("tow-serve@", "serve")])
+def test_variables_of_the_units_are_options(unit, command):
+    text = (WORKSPACE / f"packaging/systemd/{unit}.service").read_text()
+    variables = set(re.findall(r"\bTOW_(\w+)\b", text))
+    assert variables and f"ExecStart=/usr/bin/tow {command}" in text
+    words = subprocess.run([TOW, command, "--help"], capture_output=True, text=True, check=True).stdout.split()
+    for variable in variables:
+        option = "--" + variable.lower().replace("_", "-")
+        assert option in words, f"{unit}.service sets TOW_{variable}, and tow {command} has no {option}"
 
 
 def test_the_dashboard_shows_what_there_is(scraped):
