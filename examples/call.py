@@ -3,6 +3,7 @@ import os, struct, sys, zmq
 
 me, service = os.urandom(16), sys.argv[2].encode()
 waiting = dict(enumerate(sys.stdin.buffer.read().splitlines(), 1))
+count = len(waiting)
 while waiting:
     dealer = zmq.Context.instance().socket(zmq.DEALER)
     dealer.linger, dealer.rcvtimeo = 0, 5000
@@ -30,3 +31,6 @@ while waiting:
                 else: length = 0
                 block = block[size + length :]
     except zmq.Again: dealer.close()  # 5 s of silence: connect again and send what has no outcome
+    else:
+        dealer.linger = 1000
+        dealer.send_multipart([b"TWPC01", struct.pack(">BQI", 0x03, 1, count)])  # CONFIRM: the broker may forget them

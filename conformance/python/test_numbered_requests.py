@@ -1,5 +1,6 @@
 """Numbered requests against `tow broker`: the examples of the guide, and the promises of numbers."""
 
+import json
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 import zmq
 
 import mdp
-from conftest import DEADLINE_SECONDS, WORKSPACE, wait_until
+from conftest import DEADLINE_SECONDS, TOW, WORKSPACE, wait_until
 from numbered import ATTACHED, MANY, Accepted, Cancel, Client, Leave, Reply, Worker
 from numbered import cancel, confirm, credit, reply, request, sized
 
@@ -49,6 +50,9 @@ def test_examples(broker, example):
     output, _ = client.communicate("\n".join(lines).encode(), timeout=DEADLINE_SECONDS)
     assert client.returncode == 0 and worker.poll() is None
     assert sorted(output.decode().splitlines()) == sorted(f"{n} 200 {line.upper()}" for n, line in enumerate(lines, 1))
+    command = [TOW, "call", "mmi.queue", "shout", "--connect", server.endpoint]
+    unconfirmed = lambda: json.loads(subprocess.check_output(command))[0]["unconfirmed"]
+    wait_until(lambda: unconfirmed() == 0, "the client has confirmed what it has")
 
 
 @pytest.mark.parametrize("name", ["call.py", "work.py"])
