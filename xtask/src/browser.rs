@@ -31,8 +31,7 @@ pub fn run() -> Result<Outcome, String> {
     tests.sort();
     check(
         Command::new("node")
-            // Files after one another: they share two processors with the servers and the browser.
-            .args(["--test", "--test-concurrency=1", "--test-timeout=120000"])
+            .args(["--test", "--test-concurrency=2", "--test-timeout=120000", "--test-reporter=spec"])
             .args(tests)
             .current_dir(&folder)
             .env("TOW", target().join("debug/tow"))

@@ -137,6 +137,8 @@ export function member(member, value) {
   if (value === null || value === undefined) return NONE;
   if (typeof value === 'boolean') return value ? 'yes' : 'no';
   if (typeof value === 'number') {
+    if (/^(published|started)$/.test(member)) return moment(value);
+    if (/^id$|seq$/.test(member)) return String(value);
     if (/_bytes$|^bytes$|_bytes_max$/.test(member)) return bytes(value);
     if (/_seconds(_last|_max)?$/.test(member)) return seconds(value);
     if (/_rate$|_per_second$/.test(member)) return byteRate(value);
