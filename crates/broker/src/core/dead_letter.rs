@@ -279,6 +279,13 @@ impl Core {
         self.park(slot);
     }
 
+    /// Bodies of all dead letters. For tests: looks at every one.
+    #[doc(hidden)]
+    pub fn letter_bodies(&self) -> Vec<Body> {
+        let slots = self.dead_letters.all.keys().filter_map(|&number| self.slot_of_letter(number));
+        slots.map(|slot| self.requests.at(slot).body.clone()).collect()
+    }
+
     /// Part of [`Core::check`].
     pub(super) fn check_dead_letters(&self) {
         let (mut count, mut bytes, mut large_bytes) = (0, 0, 0);

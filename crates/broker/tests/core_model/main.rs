@@ -5,8 +5,8 @@ mod model;
 
 use model::{Model, Seen};
 use proptest::prelude::*;
-use std::collections::{HashMap, HashSet};
-use towpath_broker::core::{Action, Core, Entry, Kind, Peer, Settings};
+use std::collections::{BTreeMap, HashMap};
+use towpath_broker::core::{Action, Core, Entry, Kind, LetterAction, Peer, Settings};
 use towpath_requests::numbered::{ClientId, Status, Token};
 use towpath_requests::{Arriving, Body};
 use towpath_sockets::Tenant;
@@ -27,6 +27,8 @@ enum Step {
     Gone(Peer),
     Pause { service: u8, paused: bool },
     Purge { service: u8 },
+    Letters { service: u8, action: LetterAction },
+    Drain(bool),
     Persisted(usize),
     Time(u64),
 }
@@ -64,6 +66,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any_peer.prop_map(Step::Gone),
         1 => (0..4_u8, any::<bool>()).prop_map(|(service, paused)| Step::Pause { service, paused }),
         1 => (0..4_u8).prop_map(|service| Step::Purge { service }),
+        3 => (0..4_u8, prop_oneof![4 => Just(LetterAction::Requeue), 1 => Just(LetterAction::Drop)])
+            .prop_map(|(service, action)| Step::Letters { service, action }),
+        1 => prop::bool::weighted(0.3).prop_map(Step::Drain),
         4 => (0..6_usize).prop_map(Step::Persisted),
         4 => (21..120_u64).prop_map(Step::Time),
     ]
@@ -86,15 +91,14 @@ struct Real {
     core: Core,
     given: Vec<(Peer, Token, (u64, u16))>,
     names: HashMap<Token, (u64, u16)>,
-    /// Workers of dead-letter queues.
-    dead_letter_workers: HashSet<Peer>,
     entries: Vec<Entry>,
     taken: usize,
     persisted: usize,
 }
 
 impl Real {
-    fn seen(&mut self) -> Vec<Seen> {
+    /// `letters`: names of dead letters.
+    fn seen(&mut self, letters: &BTreeMap<u64, u64>) -> Vec<Seen> {
         self.core.check();
         let mut actions = Vec::new();
         self.core.take_actions(&mut actions);
@@ -117,9 +121,10 @@ impl Real {
                     seen.extend(numbers.map(|number| Seen::Accepted { peer, number }));
                     continue;
                 }
-                Action::Dispatch { peer, token, attempt, body, .. } => {
-                    let dead_letter = if self.dead_letter_workers.contains(&peer) { model::DEAD_LETTER } else { 0 };
-                    let name = (what(&body) | dead_letter, attempt);
+                Action::Dispatch { peer, token, attempt, body, ttl_ms } => {
+                    // Only dead letters never expire.
+                    let letter = letters.get(&what(&body)).filter(|_| ttl_ms == 0);
+                    let name = (letter.copied().unwrap_or(what(&body)), attempt);
                     self.given.push((peer, token, name));
                     self.names.insert(token, name);
                     Seen::Dispatch { peer, request: name.0, attempt }
@@ -133,7 +138,7 @@ impl Real {
                 Action::GaveUp { number, kept_for, .. } => Seen::GaveUp { number, kept: kept_for.is_some() },
                 Action::Disconnect { peer, .. } => Seen::Disconnect(peer),
                 Action::ReplyLost { number, .. } => Seen::ReplyLost { number },
-                Action::SendAway { .. } => unreachable!("it doesn't stop"),
+                Action::SendAway { peer, .. } => Seen::SendAway(peer),
                 Action::Heartbeat { .. } | Action::Leave { .. } | Action::BuiltIn { .. } => continue,
             });
         }
@@ -144,7 +149,7 @@ impl Real {
 /// Clients ask for the first two; workers work for all.
 const SERVICES: [&[u8]; 4] = [b"one", b"two", b"dlq.one", b"aside.two"];
 
-fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(), TestCaseError> {
+fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize, attempts_max: u16) -> Result<(), TestCaseError> {
     let settings = Settings {
         journal,
         secret: [5, 6],
@@ -156,7 +161,7 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
         client_bytes_max: 6_000,
         reply_bytes_expected,
         ttl_ms: 400,
-        attempts_max: 3,
+        attempts_max,
         absent_client_ms: 500,
         journal_retention_ms: 1_500,
         heartbeat_ms: 100,
@@ -168,7 +173,6 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
         core: Core::new(settings),
         given: Vec::new(),
         names: HashMap::new(),
-        dead_letter_workers: HashSet::new(),
         entries: Vec::new(),
         taken: 0,
         persisted: 0,
@@ -189,10 +193,6 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
             }
             Step::Ready { peer, stock, service, credit } => {
                 let (kind, credit) = if stock { (Kind::Stock, 1) } else { (Kind::Numbered, credit) };
-                match service >= model::DEAD_LETTER_SERVICES {
-                    true => real.dead_letter_workers.insert(peer),
-                    false => real.dead_letter_workers.remove(&peer),
-                };
                 core.worker_ready(now, peer, kind, SERVICES[usize::from(service)], credit as u32);
                 model.ready(now, peer, kind, service, credit);
             }
@@ -258,6 +258,19 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
                 }
                 prop_assert_eq!(ended, model.purge(service), "of a purge");
             }
+            Step::Letters { service, action } => {
+                let of = SERVICES[usize::from(service)];
+                prop_assert_eq!(core.letters(of), model.letters(service), "before step {}", name);
+                let mut run = core.begin_letters(action);
+                while run.ended.is_none() {
+                    run = core.go_on_with_letters(now, of, run, 2);
+                }
+                prop_assert_eq!(run.done, model.act_on_letters(now, service, action), "of {:?}", action);
+            }
+            Step::Drain(on) => {
+                core.drain(on);
+                model.drain(on);
+            }
             Step::Persisted(count) => {
                 let count = count.min(real.taken - real.persisted);
                 real.persisted += count;
@@ -272,9 +285,10 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
             }
         }
         while real.core.flushed(now) {}
-        prop_assert_eq!(real.seen(), model.seen(), "after step {}, {:?}", name, step);
+        prop_assert_eq!(real.seen(&model.letter_names), model.seen(), "after step {}, {:?}", name, step);
         prop_assert_eq!(real.core.counters(), model.counters, "after step {}, {:?}", name, step);
         prop_assert_eq!(real.core.load(), model.load(), "after step {}, {:?}", name, step);
+        prop_assert_eq!(real.core.left(), model.left(), "after step {}, {:?}", name, step);
     }
     Ok(())
 }
@@ -291,7 +305,9 @@ proptest! {
         steps in prop::collection::vec(step(), 1..250),
         journal in any::<bool>(),
         reply_bytes_expected in prop_oneof![2 => Just(0), 1 => 1_000..4_000_usize],
+        // With one attempt there are many dead letters.
+        attempts_max in prop_oneof![2 => Just(3), 1 => Just(1)],
     ) {
-        run(steps, journal, reply_bytes_expected)?;
+        run(steps, journal, reply_bytes_expected, attempts_max)?;
     }
 }

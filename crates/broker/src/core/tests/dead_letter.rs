@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::core::dead_letter::NUMBER;
+use crate::core::{LetterAction, LetterRun, LetterState};
+use std::collections::HashSet;
 
 fn journalled() -> Core {
     let settings = Settings { bytes_max: 10_000, reply_bytes_expected: 0, ..Settings::default() };
@@ -173,4 +175,103 @@ fn both_names_lead_to_the_same_queue() {
     // The reply names the service that its client asked for.
     let Some(Action::StockReply { service, .. }) = actions(&mut core).pop() else { panic!("no reply") };
     assert_eq!((service, core.load()), (Bytes::from_static(b"aside.echo"), (0, 0)));
+}
+
+/// Sends all dead letters of `echo` to it again.
+fn requeue(core: &mut Core, now: Millis) -> LetterRun {
+    let mut run = core.begin_letters(LetterAction::Requeue);
+    while run.ended.is_none() {
+        run = core.go_on_with_letters(now, b"echo", run, 1);
+    }
+    run
+}
+
+#[test]
+fn a_dead_letter_stays_until_its_copy_is_on_the_disk() {
+    let mut core = journalled();
+    give_up(&mut core, 1, Body::from("poison"));
+    core.persisted(3);
+    core.confirm(2, 1, 1, 1);
+    actions(&mut core);
+    let states = |core: &Core| -> Vec<LetterState> {
+        core.letters_from(b"echo", 0).filter_map(|(_, letter)| Some(letter?.state)).collect()
+    };
+    assert_eq!((states(&core), core.left()), (vec![LetterState::Waiting], 0));
+    assert_eq!((requeue(&mut core, 3).done, states(&core)), (1, vec![LetterState::Leaving]));
+    assert_eq!(requeue(&mut core, 3).done, 0);
+    assert_eq!(core.service(b"echo").map(|service| service.waiting), Some(1));
+    let entries_so_far = entries(&mut core);
+    let [.., Entry::Accepted { id: 3, service, number: NUMBER, .. }] = &entries_so_far[..] else {
+        panic!("{entries_so_far:?}")
+    };
+    assert_eq!(service[..], *b"echo");
+    // The disk is full: it stays where it was.
+    core.journal_full(4, &HashSet::from([3]));
+    core.check();
+    assert_eq!((states(&core), core.service(b"echo").is_none()), (vec![LetterState::Failed], true));
+    core.tick(2_000);
+    assert_eq!((requeue(&mut core, 2_001).done, core.letters(b"echo")), (1, 1));
+    // Its second attempt fails, and it comes back.
+    core.worker_ready(2_002, 2, Kind::Numbered, b"echo", 1);
+    let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.persisted(core.entries().0);
+    assert!(matches!(entries(&mut core)[..], [.., Entry::Accepted { id: 4, .. }, Entry::Forgotten { id: 2 }]));
+    assert_eq!(core.letters(b"echo"), 0);
+    core.worker_reply(2_003, 2, &token, Status::FAILED, None, Body::from("no"));
+    core.tick(4_000);
+    assert_eq!((core.letters(b"dlq.echo"), core.counters().dead_letters), (1, 2));
+    core.persisted(core.entries().0);
+    core.check();
+    assert!(matches!(entries(&mut core)[..], [Entry::Accepted { id: 5, .. }, Entry::Forgotten { id: 4 }]));
+}
+
+#[test]
+fn dead_letters_are_sent_again_as_far_as_the_queue_has_room() {
+    let mut core = journalled();
+    core.settings.service_requests_max = 2;
+    for number in 1..=2 {
+        give_up(&mut core, number, Body::from("poison"));
+    }
+    core.request(2, 1, 3, 0, true, b"echo", Body::from("waits"));
+    let run = requeue(&mut core, 3);
+    assert_eq!((run.done, run.ended, core.letters(b"echo")), (1, Some(Err("the service's queue is full")), 2));
+    // Later ones are none of an action that has begun.
+    let begun = core.begin_letters(LetterAction::Drop);
+    core.worker_ready(4, 2, Kind::Numbered, b"echo", 9);
+    core.request(4, 1, 4, 0, false, b"echo", Body::from("later"));
+    core.peer_gone(5, 2);
+    assert_eq!(core.letters(b"echo"), 3);
+    assert_eq!(core.go_on_with_letters(6, b"echo", begun, 100).done, 1);
+    core.check();
+}
+
+#[test]
+fn a_drain_takes_nothing_new_until_it_is_ended() {
+    let mut core = journalled();
+    core.request(0, 1, 1, 0, false, b"echo", Body::from("before"));
+    core.drain(true);
+    core.request(1, 1, 2, 0, false, b"echo", Body::from("new"));
+    core.stock_request(1, 5, false, None, b"echo", Body::from("stock"));
+    core.request(1, 1, 3, 0, false, b"mmi.queue", Body::default());
+    let told = actions(&mut core);
+    let [
+        Action::Refused { number: 2, reason, .. },
+        Action::StockReply { status: Status::UNAVAILABLE, .. },
+        Action::BuiltIn { .. },
+    ] = &told[..]
+    else {
+        panic!("{told:?}")
+    };
+    assert_eq!((*reason, core.is_draining(), core.left()), ("the broker is being drained", true, 2));
+    // It was to leave when it has nothing left here; it needn't any more.
+    core.drain(false);
+    core.cancel(2, 1, 1);
+    core.cancel(2, 1, 3);
+    core.persisted(core.entries().0);
+    core.confirm(3, 1, 1, 3);
+    core.tick(4);
+    assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::SendAway { .. })));
+    core.request(5, 1, 4, 0, false, b"echo", Body::from("again"));
+    assert_eq!((core.is_draining(), core.left()), (false, 1));
+    core.check();
 }

@@ -1,5 +1,6 @@
 //! The model: vectors instead of lists and sums.
 
+mod operator;
 mod queue;
 mod requests;
 mod workers;
@@ -22,6 +23,7 @@ pub enum Seen {
     GaveUp { number: u64, kept: bool },
     ReplyLost { number: u64 },
     Disconnect(Peer),
+    SendAway(Peer),
 }
 
 /// A dead letter's name is that of its request with this bit, and its service is this far from its own.
@@ -115,7 +117,9 @@ struct Session {
     blocked: bool,
     paused: bool,
     is_journalled: bool,
-    is_dead_letter: bool,
+    is_leaving: bool,
+    /// The number of the dead letter that it is; 0: a client.
+    letter: u64,
     idle_since: Millis,
     has_confirmed: bool,
     parked: Vec<usize>,
@@ -191,6 +195,13 @@ pub struct Model {
     paused_for: BTreeMap<usize, u8>,
     paused_services: BTreeSet<u8>,
     memory_freed: bool,
+    last_letter: u64,
+    /// Names of dead letters, by what their requests were.
+    pub letter_names: BTreeMap<u64, u64>,
+    /// By the name of a dead letter: that of the one that it replaces when it is on the disk.
+    moving: BTreeMap<u64, u64>,
+    is_draining: bool,
+    leaving: Vec<usize>,
     turns: u64,
     next_heartbeat: Millis,
     next_absence: Millis,
@@ -216,6 +227,11 @@ impl Model {
             paused_for: BTreeMap::new(),
             paused_services: BTreeSet::new(),
             memory_freed: false,
+            last_letter: 0,
+            letter_names: BTreeMap::new(),
+            moving: BTreeMap::new(),
+            is_draining: false,
+            leaving: Vec::new(),
             turns: 0,
             next_heartbeat: 0,
             next_absence: 0,
@@ -333,7 +349,7 @@ impl Model {
         let tenant = self.tenant_of(peer);
         let session = self.sessions.at(key);
         let has_moved = std::mem::replace(&mut session.tenant, tenant) != tenant;
-        session.blocked = false;
+        (session.blocked, session.is_leaving) = (false, false);
         session.connections += 1;
         if let Some(former) = session.peer.replace(peer) {
             self.roles.remove(&former);
@@ -365,7 +381,8 @@ impl Model {
             blocked: false,
             paused: false,
             is_journalled: false,
-            is_dead_letter: false,
+            is_leaving: false,
+            letter: 0,
             idle_since: 0,
             has_confirmed: false,
             parked: Vec::new(),
@@ -415,6 +432,7 @@ impl Model {
 
     pub fn tick(&mut self, now: Millis) {
         self.resume();
+        self.send_away(now);
         self.retry_waiting_services();
         let expired = self.requests.iter().filter(|(_, request)| request.expires <= now);
         let mut expired: Vec<(bool, usize)> = expired.map(|(at, r)| (matches!(r.state, State::Held(_)), at)).collect();
@@ -439,8 +457,7 @@ impl Model {
         if now >= self.next_absence {
             self.next_absence = now + 1_000;
             let is_empty = |key: usize| self.of_session(key).next().is_none();
-            let absent =
-                self.sessions.iter().filter(|(key, s)| s.peer.is_none() && (!s.is_dead_letter || is_empty(*key)));
+            let absent = self.sessions.iter().filter(|(key, s)| s.peer.is_none() && (s.letter == 0 || is_empty(*key)));
             let mut absent: Vec<(Millis, usize)> = absent.map(|(key, s)| (s.absent_since, key)).collect();
             absent.sort_unstable();
             for (since, key) in absent {
@@ -452,22 +469,16 @@ impl Model {
                 }
             }
             self.give_way();
-            let held_back = self.sessions.iter().filter(|(_, one)| !one.is_dead_letter && !one.parked.is_empty());
+            let held_back = self.sessions.iter().filter(|(_, one)| one.letter == 0 && !one.parked.is_empty());
             let held_back: Vec<usize> = held_back.map(|(key, _)| key).collect();
             held_back.into_iter().for_each(|key| self.unpark(key));
-            let retention = self.settings.journal_retention_ms;
-            let dead_letters = self.sessions.iter().filter(|(_, session)| session.is_dead_letter);
-            let dead_letters: Vec<(usize, bool)> =
-                dead_letters.map(|(key, s)| (key, now - s.absent_since > retention)).collect();
-            for (key, is_over) in dead_letters {
-                if is_over { self.remove_session(key) } else { self.unpark_all(key) }
-            }
+            self.retry_letters(now);
         }
     }
 
     /// Forgets requests of absent clients that no worker has had, while these are over a quarter of something of which over half is used.
     fn give_way(&mut self) {
-        let is_absent = |session: &Session| session.peer.is_none() && !session.is_dead_letter;
+        let is_absent = |session: &Session| session.peer.is_none() && session.letter == 0;
         let absent = self.sessions.iter().filter(|(_, session)| is_absent(session));
         let mut absent: Vec<(Millis, usize, u8)> = absent.map(|(key, s)| (s.absent_since, key, s.tenant)).collect();
         absent.sort_unstable();

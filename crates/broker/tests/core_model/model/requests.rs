@@ -30,9 +30,12 @@ impl Model {
             }
         } else if self.sessions.at(key).confirmed.contains(&number) {
             self.counters.duplicates += 1;
-        } else if !self.admits(self.tenant_of_session(key), Some(key), service, memory_bytes(length)) {
+        } else if self.is_draining
+            || !self.admits(self.tenant_of_session(key), Some(key), service, memory_bytes(length))
+        {
             self.counters.refused += 1;
             self.seen.push(Seen::Refused { peer, number });
+            self.leave_when_done(key);
         } else {
             let ttl = if ttl == 0 { self.settings.ttl_ms } else { ttl };
             let is_journalled = self.settings.journal && !volatile;
@@ -121,6 +124,10 @@ impl Model {
                 key
             }
         };
+        if self.is_draining {
+            self.counters.refused += 1;
+            return self.seen.push(Seen::StockReply { peer, status: 503, partial: false, what: 0 });
+        }
         let number = self.sessions.at(key).next_number;
         self.sessions.at(key).next_number += 1;
         self.accept(now, key, number, self.settings.ttl_ms, false, service, name, length);
@@ -259,7 +266,7 @@ impl Model {
         let (session, service, bytes) = (request.session, request.service, request.bytes - REQUEST_BYTES);
         let session = self.sessions.at(session);
         let size = self.reply_sizes.get(&service).unwrap_or(&self.settings.reply_bytes_expected);
-        let is_kept = session.client.is_some() && !session.is_dead_letter;
+        let is_kept = session.client.is_some() && session.letter == 0;
         if is_kept { size.saturating_sub(bytes) / 1024 * 1024 } else { 0 }
     }
 
@@ -301,7 +308,7 @@ impl Model {
     pub(super) fn unpark(&mut self, key: usize) {
         let Some(&first) = self.sessions.at(key).parked.first() else { return };
         let expected = self.expected(first);
-        let is_dead_letter = self.sessions.at(key).is_dead_letter;
+        let is_dead_letter = self.sessions.at(key).letter != 0;
         if !is_dead_letter && !self.is_held_back(key, 2) && !self.expects_enough(key, expected) {
             self.unpark_all(key);
         }
@@ -356,22 +363,18 @@ impl Model {
         let (session, number, name) = (request.session, request.number, request.name);
         let (service, length) = (request.service + DEAD_LETTER_SERVICES, request.bytes - REQUEST_BYTES);
         let is_journalled = request.is_journalled;
-        if self.sessions.at(session).is_dead_letter {
+        if self.sessions.at(session).letter != 0 {
             return self.postpone(slot);
         }
         let is_dead_letter =
-            |request: &&Request| self.sessions.all[request.session].as_ref().is_some_and(|s| s.is_dead_letter);
+            |request: &&Request| self.sessions.all[request.session].as_ref().is_some_and(|s| s.letter != 0);
         let dead_letters: usize =
             self.requests.iter().map(|(_, request)| request).filter(is_dead_letter).map(|r| r.bytes).sum();
         let has_room = dead_letters + REQUEST_BYTES + length <= self.settings.bytes_max / 4;
         let kept = is_journalled && has_room && self.admits(0, None, service, length);
         if kept {
             self.counters.dead_letters += 1;
-            let session = self.add_session(Some(u8::MAX), None);
-            let dead_letters = self.sessions.at(session);
-            (dead_letters.is_dead_letter, dead_letters.absent_since) = (true, now);
-            self.accept(now, session, 0, Millis::MAX, true, service, name | DEAD_LETTER, length);
-            self.counters.accepted -= 1;
+            self.add_letter(now, service, name | DEAD_LETTER, length);
         }
         self.seen.push(Seen::GaveUp { number, kept });
         // The length of the reason.
@@ -380,7 +383,7 @@ impl Model {
 
     pub(super) fn is_dead_letter(&mut self, slot: usize) -> bool {
         let session = self.requests.at(slot).session;
-        self.sessions.at(session).is_dead_letter
+        self.sessions.at(session).letter != 0
     }
 
     fn postpone(&mut self, slot: usize) {
@@ -400,7 +403,7 @@ impl Model {
         let is_little = unconfirmed + bytes <= most / 2048 * 2;
         let has_room =
             all <= most / 4 * 3 || (all <= most && (self.is_confirming(of) || unconfirmed == 0 || is_little || begins));
-        let is_kept = self.sessions.at(of).client.is_some() && !self.sessions.at(of).is_dead_letter;
+        let is_kept = self.sessions.at(of).client.is_some() && self.sessions.at(of).letter == 0;
         match bytes > its_own.max(64) && is_kept && !has_room {
             true => {
                 let number = self.requests.at(slot).number;
@@ -413,7 +416,7 @@ impl Model {
 
     pub(super) fn settle(&mut self, slot: usize, status: u16, what: u64, length: usize) {
         let of = self.requests.at(slot).session;
-        let is_dead_letter = self.sessions.at(of).is_dead_letter;
+        let is_dead_letter = self.sessions.at(of).letter != 0;
         if is_dead_letter && status != 200 {
             return self.postpone(slot);
         }
@@ -465,8 +468,10 @@ impl Model {
     }
 
     pub(super) fn forget(&mut self, slot: usize) {
-        if self.requests.at(slot).is_journalled {
+        let (name, is_journalled) = (self.requests.at(slot).name, self.requests.at(slot).is_journalled);
+        if is_journalled {
             self.awaiting.push_back(Awaiting::Nothing);
+            self.end_move(name);
         }
         let service = self.requests.take(slot).service;
         self.forget_service(service);
@@ -485,6 +490,7 @@ impl Model {
                     if let Some(peer) = self.sessions.at(session).peer {
                         self.seen.push(Seen::Accepted { peer, number });
                     }
+                    self.end_move(name);
                 }
                 Some(Awaiting::Finished(name)) => {
                     let Some(slot) = self.find(name) else { continue };

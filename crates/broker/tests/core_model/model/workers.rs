@@ -37,30 +37,6 @@ impl Model {
         }
     }
 
-    /// An operator pauses a service, or resumes it.
-    pub fn pause(&mut self, service: u8, paused: bool) {
-        match paused {
-            true => self.paused_services.insert(service),
-            false => self.paused_services.remove(&service),
-        };
-        self.dispatch(service);
-    }
-
-    /// An operator ends what waits for a service.
-    pub fn purge(&mut self, service: u8) -> usize {
-        let waiting: Vec<usize> = self.queues.get(&service).into_iter().flat_map(|queue| queue.requests()).collect();
-        for &slot in &waiting {
-            self.withdraw(slot);
-            if self.is_dead_letter(slot) {
-                self.counters.failed += 1;
-                self.forget(slot);
-            } else {
-                self.settle(slot, 499, 0, 0);
-            }
-        }
-        waiting.len()
-    }
-
     pub fn heard(&mut self, now: Millis, peer: Peer) {
         if let Some(&Role::Worker(key)) = self.roles.get(&peer) {
             self.workers.at(key).last_heard = now;

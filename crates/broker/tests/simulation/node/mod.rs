@@ -11,7 +11,7 @@ use crate::rng::Rng;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use store::SimStore;
-use towpath_broker::core::{Core, Millis, Settings};
+use towpath_broker::core::{Core, LetterAction, Millis, Settings};
 use towpath_broker::dispatch::Dispatch;
 use towpath_requests::Body;
 use towpath_requests::numbered::ClientId;
@@ -51,6 +51,11 @@ pub struct Node {
     settings: Settings,
     /// Services that the operator has paused: the file of a journal.
     paused: BTreeSet<&'static str>,
+    /// Dead letters that are here, and those that ended although it lived: a worker has done them, or the operator dropped them.
+    letters: Vec<Body>,
+    pub ended_letters: Vec<Body>,
+    /// Replies and other ends so far.
+    ends: u64,
     fault: Fault,
     rng: Rng,
     /// It has been told to end, and does so when it is idle, or then; and how many requests it had taken before.
@@ -75,6 +80,9 @@ impl Node {
             away_until: 0,
             settings,
             paused: BTreeSet::new(),
+            letters: Vec::new(),
+            ended_letters: Vec::new(),
+            ends: 0,
             fault,
             rng,
             stopping: None,
@@ -94,6 +102,7 @@ impl Node {
         }
         let mut broker = Dispatch::new(transport, store, settings, None);
         self.paused.iter().for_each(|service| broker.pause_service(service.as_bytes(), true));
+        (self.letters, self.ends) = (broker.core.letter_bodies(), 0);
         self.broker = Some(Box::new(broker));
     }
 
@@ -162,6 +171,35 @@ impl Node {
         self.apply(world);
     }
 
+    /// The operator sends the dead letters of a service to it again, or drops them.
+    pub fn act_on_letters(&mut self, world: &mut World, service: &str, action: LetterAction) -> usize {
+        let broker = self.broker();
+        let mut run = broker.core.begin_letters(action);
+        while run.ended.is_none() {
+            run = broker.go_on_with_letters(service.as_bytes(), run, 3);
+        }
+        self.apply(world);
+        run.done
+    }
+
+    /// The operator drains it, or doesn't any more.
+    pub fn drain(&mut self, world: &mut World, on: bool) {
+        self.broker().core.drain(on);
+        self.apply(world);
+    }
+
+    /// Notes which dead letters have ended. None goes without a reply, or something else that is counted.
+    fn note_letters(&mut self) {
+        let Some(core) = self.core() else { return };
+        let (letters, counters) = (core.letter_bodies(), core.counters());
+        let ends = counters.replied + counters.failed;
+        let mut gone: Vec<Body> = self.letters.iter().filter(|letter| !letters.contains(letter)).cloned().collect();
+        if ends > self.ends {
+            self.ended_letters.append(&mut gone);
+        }
+        (self.letters, self.ends) = (letters, ends);
+    }
+
     /// A round begins.
     pub fn begin(&mut self, world: &mut World) {
         let now = world.now + self.ahead;
@@ -210,6 +248,7 @@ impl Node {
 
     /// Does to the world what the broker has done.
     fn apply(&mut self, world: &mut World) {
+        self.note_letters();
         let transport = &mut self.broker().transport;
         for happened in transport.happened.drain(..) {
             world.history.add(world.now, happened);

@@ -2,6 +2,7 @@
 
 use super::Sim;
 use crate::ends::SERVICES;
+use towpath_broker::core::LetterAction;
 
 impl Sim {
     /// Something goes wrong.
@@ -59,6 +60,19 @@ impl Sim {
                 let service = SERVICES[self.rng.index(SERVICES.len())];
                 let (purging, mut world) = self.world(node);
                 purging.purge(&mut world, service);
+            }
+            Some(11) if self.nodes[node].broker.is_some() => {
+                let action = if self.rng.percent(90) { LetterAction::Requeue } else { LetterAction::Drop };
+                for service in SERVICES {
+                    let (acting, mut world) = self.world(node);
+                    let done = acting.act_on_letters(&mut world, service, action);
+                    self.tally.letters += done as u64;
+                }
+            }
+            Some(12) if self.nodes[node].broker.is_some() => {
+                let on = self.rng.percent(40);
+                let (draining, mut world) = self.world(node);
+                draining.drain(&mut world, on);
             }
             _ => {}
         }

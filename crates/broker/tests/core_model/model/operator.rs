@@ -1,0 +1,159 @@
+//! What an operator does: pauses and purges services, sends dead letters again or drops them, drains.
+
+use super::{DEAD_LETTER, DEAD_LETTER_SERVICES, Model, REQUEST_BYTES, Seen, State};
+use towpath_broker::core::{LetterAction, Millis};
+
+/// A dead letter that was moved has another name each time.
+const MOVED: u64 = DEAD_LETTER << 1;
+
+impl Model {
+    /// Pauses a service, or resumes it.
+    pub fn pause(&mut self, service: u8, paused: bool) {
+        match paused {
+            true => self.paused_services.insert(service),
+            false => self.paused_services.remove(&service),
+        };
+        self.dispatch(service);
+    }
+
+    /// Ends what waits for a service.
+    pub fn purge(&mut self, service: u8) -> usize {
+        let waiting: Vec<usize> = self.queues.get(&service).into_iter().flat_map(|queue| queue.requests()).collect();
+        for &slot in &waiting {
+            self.withdraw(slot);
+            if self.is_dead_letter(slot) {
+                self.counters.failed += 1;
+                self.forget(slot);
+            } else {
+                self.settle(slot, 499, 0, 0);
+            }
+        }
+        waiting.len()
+    }
+
+    /// Dead letters of a service.
+    pub fn letters(&self, service: u8) -> usize {
+        self.letters_of(service).len()
+    }
+
+    fn letters_of(&self, service: u8) -> Vec<(u64, usize)> {
+        let queue = service % DEAD_LETTER_SERVICES + DEAD_LETTER_SERVICES;
+        let sessions = self.sessions.iter().filter(|(_, session)| session.letter != 0);
+        let letters = sessions.filter_map(|(key, session)| Some((session.letter, self.numbered(key, 0)?)));
+        let of_queue = |slot: usize| self.requests.all[slot].as_ref().is_some_and(|request| request.service == queue);
+        let mut letters: Vec<(u64, usize)> = letters.filter(|(_, slot)| of_queue(*slot)).collect();
+        letters.sort_unstable();
+        letters
+    }
+
+    /// Sends the dead letters of a service to it again, or drops them, and says how many.
+    pub fn act_on_letters(&mut self, now: Millis, service: u8, action: LetterAction) -> usize {
+        let mut done = 0;
+        for (_, slot) in self.letters_of(service) {
+            let request = self.requests.at(slot);
+            if !matches!(request.state, State::Waiting | State::Parked) {
+                continue;
+            }
+            let (to, length) = (service % DEAD_LETTER_SERVICES, request.bytes - REQUEST_BYTES);
+            match action {
+                LetterAction::Requeue if self.admits(0, None, to, length) => self.move_letter(now, slot, to),
+                LetterAction::Requeue => break,
+                LetterAction::Drop => {
+                    self.withdraw(slot);
+                    self.counters.failed += 1;
+                    self.forget(slot);
+                }
+            }
+            done += 1;
+        }
+        done
+    }
+
+    /// Adds a dead letter.
+    pub(super) fn add_letter(&mut self, now: Millis, service: u8, name: u64, length: usize) {
+        let session = self.add_session(Some(u8::MAX), None);
+        self.last_letter += 1;
+        self.letter_names.insert(name & (DEAD_LETTER - 1), name);
+        (self.sessions.at(session).letter, self.sessions.at(session).absent_since) = (self.last_letter, now);
+        self.accept(now, session, 0, Millis::MAX, true, service, name, length);
+        self.counters.accepted -= 1;
+    }
+
+    /// Moves a dead letter. The one that is there goes when the other is on the disk.
+    fn move_letter(&mut self, now: Millis, slot: usize, to: u8) {
+        self.withdraw(slot);
+        let request = self.requests.at(slot);
+        let (name, length) = (request.name, request.bytes - REQUEST_BYTES);
+        self.moving.insert(name + MOVED, name);
+        self.add_letter(now, to, name + MOVED, length);
+    }
+
+    /// The dead letter of this name is on the disk, or gone: the one that it replaces goes.
+    pub(super) fn end_move(&mut self, name: u64) {
+        if let Some(slot) = self.moving.remove(&name).and_then(|replaced| self.find(replaced)) {
+            self.forget(slot);
+        }
+    }
+
+    /// Dead letters whose time is over go; those that failed are queued again, for the dead-letter queue.
+    pub(super) fn retry_letters(&mut self, now: Millis) {
+        let retention = self.settings.journal_retention_ms;
+        let sessions = self.sessions.iter().filter(|(key, s)| s.letter != 0 && self.numbered(*key, 0).is_some());
+        let mut letters: Vec<_> =
+            sessions.map(|(key, s)| (s.letter, key, now - s.absent_since > retention, !s.parked.is_empty())).collect();
+        letters.sort_unstable();
+        letters.iter().filter(|(_, _, is_over, _)| *is_over).for_each(|(_, key, ..)| self.remove_session(*key));
+        for (_, key, ..) in letters.into_iter().filter(|(_, _, is_over, is_parked)| !is_over && *is_parked) {
+            let Some(slot) = self.numbered(key, 0) else { continue };
+            let service = self.requests.at(slot).service;
+            if service < DEAD_LETTER_SERVICES {
+                self.counters.dead_letters += 1;
+                self.move_letter(now, slot, service + DEAD_LETTER_SERVICES);
+            } else {
+                self.unpark_all(key);
+            }
+        }
+    }
+
+    /// Takes no more requests, or takes them again.
+    pub fn drain(&mut self, on: bool) {
+        self.is_draining = on;
+        if !on {
+            for key in std::mem::take(&mut self.leaving) {
+                if let Some(session) = &mut self.sessions.all[key] {
+                    session.is_leaving = false;
+                }
+            }
+        }
+    }
+
+    /// Requests without an outcome, without dead letters.
+    pub fn left(&self) -> usize {
+        let is_letter = |session: usize| self.sessions.all[session].as_ref().is_some_and(|session| session.letter != 0);
+        let requests = self.requests.iter().map(|(_, request)| request);
+        requests.filter(|request| request.state != State::Settled && !is_letter(request.session)).count()
+    }
+
+    /// A numbered client was refused.
+    pub(super) fn leave_when_done(&mut self, key: usize) {
+        if self.is_draining && !std::mem::replace(&mut self.sessions.at(key).is_leaving, true) {
+            self.leaving.push(key);
+        }
+    }
+
+    /// Sends away the clients that were refused and have nothing left here.
+    pub(super) fn send_away(&mut self, now: Millis) {
+        for key in std::mem::take(&mut self.leaving) {
+            let has_requests = self.of_session(key).next().is_some();
+            let Some(session) = self.sessions.all[key].as_mut().filter(|session| session.is_leaving) else { continue };
+            match session.peer {
+                None => session.is_leaving = false,
+                Some(_) if has_requests => self.leaving.push(key),
+                Some(peer) => {
+                    self.gone(now, peer);
+                    self.seen.push(Seen::SendAway(peer));
+                }
+            }
+        }
+    }
+}
