@@ -416,6 +416,12 @@ impl Clients {
         })
     }
 
+    /// Whether a client has requests that aren't over, but for those that follow.
+    pub(super) fn is_busy(&self, peer: PeerId) -> bool {
+        let session = self.clients.get(&peer).map(|client| &client.session);
+        session.is_some_and(|session| session.queries() > 0 || session.transfers().next().is_some())
+    }
+
     /// See [`Pool::start_copies`].
     pub(super) fn start_copies(&mut self) {
         self.pool.start_copies();

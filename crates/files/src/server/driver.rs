@@ -2,6 +2,7 @@
 
 use super::catalogue_view::CatalogueView;
 use super::clients::{Clients, Publishers};
+use super::drain::{DRAINING, Drain};
 use super::handle::{Control, Handle};
 use super::jobs::{Done, Pool};
 use super::open_file::OpenFile;
@@ -318,7 +319,7 @@ impl Server {
         // Peers with events in this turn: each is served once.
         let mut touched = BTreeSet::new();
         while !self.control.is_shutdown {
-            self.hub.poll(None)?;
+            self.hub.poll(self.control.drain.as_ref().map(Drain::wait))?;
             while let Some(event) = self.hub.next_event() {
                 touched.extend(self.take(event));
             }
@@ -346,6 +347,10 @@ impl Server {
     /// Handles an event and returns the peer that is to be served.
     fn take(&mut self, event: Event) -> Option<PeerId> {
         match event {
+            Event::Ready { peer } if self.control.drain.is_some() => {
+                self.hub.disconnect(peer, DRAINING);
+                None
+            }
             Event::Ready { peer } => {
                 if let Some(info) = self.hub.peer(peer) {
                     match may(self.authenticator.as_ref(), &info, true) {

@@ -1,28 +1,44 @@
 //! Controlling a server from other threads.
 
 use super::clients::Clients;
+use super::drain::Drain;
 use super::driver::{NOT_ADMITTED, may};
 use super::stats::Stats;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, SyncSender};
 use towpath_sockets::{Authenticator, Command, Hub, Page, Waker, Wanted};
 
 /// Why a client has to connect again.
 const OTHER_RIGHTS: &str = "the rules have changed for this client; connect again";
 
 /// Controls a server from any thread. After a shutdown, clients resume when the server is back.
-pub type Handle = towpath_sockets::Handle<Stats>;
+pub type Handle = towpath_sockets::Handle<Stats, OperatorAction>;
+
+/// What an operator may have done.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OperatorAction {
+    /// Take no new connections, and end those whose clients have nothing to do; or take them again.
+    Drain {
+        /// Take no new ones.
+        on: bool,
+        /// Receives the answer.
+        done: SyncSender<()>,
+    },
+}
 
 /// The event loop's end of handles.
 pub(super) struct Control {
     handle: Handle,
-    commands: Receiver<Command<Stats>>,
+    commands: Receiver<Command<Stats, OperatorAction>>,
+    /// It is being drained.
+    pub(super) drain: Option<Drain>,
     pub(super) is_shutdown: bool,
 }
 
 impl Control {
     pub(super) fn new(waker: Waker) -> Control {
         let (handle, commands) = Handle::new(waker);
-        Control { handle, commands, is_shutdown: false }
+        Control { handle, commands, drain: None, is_shutdown: false }
     }
 
     pub(super) fn handle(&self) -> Handle {
@@ -31,13 +47,19 @@ impl Control {
 
     /// Carries out a command of handles. Called in each turn of the event loop.
     pub(super) fn turn(&mut self, hub: &mut Hub, clients: &Clients, authenticator: Option<&Authenticator>) {
+        if let Some(drain) = &mut self.drain {
+            drain.turn(hub, clients);
+        }
         let Ok(command) = self.commands.try_recv() else { return };
         match command {
             Command::Shutdown { .. } => self.is_shutdown = true,
             Command::Snapshot { wanted, reply } => {
-                let _ = reply.send(stats(hub, clients, wanted));
+                let _ = reply.send(Stats { is_draining: self.drain.is_some(), ..stats(hub, clients, wanted) });
             }
-            Command::Action(never) => match never {},
+            Command::Action(OperatorAction::Drain { on, done }) => {
+                self.drain = self.drain.take().or_else(|| Some(Drain::new())).filter(|_| on);
+                let _ = done.send(());
+            }
             Command::Disconnect { peer, reason, was_there } => {
                 let _ = was_there.send(hub.peer(peer).is_some());
                 hub.disconnect(peer, &reason);

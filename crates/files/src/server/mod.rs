@@ -10,6 +10,7 @@ mod chunks;
 mod client_root;
 mod clients;
 mod deferred_close;
+mod drain;
 mod driver;
 mod failures;
 mod follow;
@@ -34,7 +35,7 @@ mod tests;
 pub use crate::relay::HolderStats;
 pub use catalogue_view::{CatalogueView, VersionStats};
 pub use driver::{ServeError, Server, ServerOptions};
-pub use handle::Handle;
+pub use handle::{Handle, OperatorAction};
 pub use push::PushOptions;
 #[cfg(fuzzing)]
 #[doc(hidden)]

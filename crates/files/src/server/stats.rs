@@ -21,6 +21,8 @@ pub struct Stats {
     pub follows: (usize, Option<u64>),
     /// Sums of all connections.
     pub hub: HubStats,
+    /// It is being drained.
+    pub is_draining: bool,
     /// Sums since the start.
     pub counters: Counters,
     /// The threads for calls that may block, by kind of work.

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -11,7 +12,19 @@ use tempfile::tempdir;
 use crate::admin::{Place, get};
 use crate::support::broker::{Broker, call, work};
 use crate::support::process::{Process, run, tow};
+use crate::support::tree::write;
+use crate::support::wire::Wire;
 use crate::support::{DEADLINE, wait_until};
+
+/// Bytes of a file that is more than a client and the sockets hold.
+const SIZE: usize = 64 << 20;
+
+/// A command that finds the servers of a place, not yet started.
+fn at(place: &Place, arguments: &[&str]) -> Command {
+    let mut command = tow(arguments);
+    command.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY");
+    command
+}
 
 fn letters(place: &Place) -> u64 {
     let services = place.json(&["dead-letters"]);
@@ -138,9 +151,7 @@ fn a_drained_broker_finishes_what_it_has_and_takes_nothing_new() {
     let moved = run(&mut call(&[&broker, &elsewhere], &["echo", "moved"])).expect_code(0);
     assert_eq!(moved.stdout, b"moved");
 
-    let mut draining = tow(["drain", "--wait"]);
-    draining.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY");
-    let draining = Process::start(&mut draining);
+    let draining = Process::start(&mut at(&place, &["drain", "--wait"]));
     wait_until("it says how many are left", || draining.output().contains("1 left"));
     place.tow(&["resume", "echo"]).expect_code(0);
     assert_eq!(waiting.finish().expect_code(0).stdout, b"hello");
@@ -166,20 +177,44 @@ fn the_journal_and_the_busiest_are_shown_again_and_again() {
     assert!(get(&place.socket(), "/metrics").contains("\ntowpath_journal_errors_total 0\n"));
 
     for command in ["top", "journal", "dead-letters"] {
-        let mut watching = tow([command, "--watch=0.05"]);
-        watching.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY");
-        let watching = Process::start(&mut watching);
+        let watching = Process::start(&mut at(&place, &[command, "--watch=0.05"]));
         let first = if command == "dead-letters" { "LETTERS" } else { "journal" };
         wait_until("it prints twice", || watching.output().matches(first).count() >= 2);
         // Nothing is drawn in place where there is no terminal.
         assert!(!watching.output().contains('\u{1b}'));
     }
-    let mut top = tow(["top", "--json", "--watch=0.05"]);
-    top.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY");
-    let top = Process::start(&mut top);
+    let top = Process::start(&mut at(&place, &["top", "--json", "--watch=0.05"]));
     wait_until("two lines", || top.output().lines().count() >= 3);
     let line = top.output().lines().nth(1).map(|line| serde_json::from_str::<Value>(line).expect(line));
     let line = line.expect("a line");
     assert!(line["status"]["sent_bytes_per_second"].is_u64() && line["services"].is_array(), "{line}");
     assert_eq!(line["peers"][0]["role"], "worker");
+}
+
+#[test]
+fn a_drained_file_server_finishes_transfers_and_takes_no_new_connections() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    write(&folder.path().join("large.bin"), &vec![7; SIZE]);
+    let server = place.serve(folder.path());
+    // Nobody reads what it writes, so it reads no more.
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let client = Process::with_output(&mut tow(["get", &server.url("large.bin"), "-"]), writer.into());
+    reader.read_exact(&mut [0; 1024]).expect("the transfer has begun");
+    let _idle = Wire::dealer(server.port());
+    wait_until("both are connected", || place.json(&["peers"]).len() == 2);
+    place.tow(&["drain"]).expect_code(0);
+    let readiness = get(&place.socket(), "/readyz");
+    assert!(readiness.starts_with("HTTP/1.1 503 ") && readiness.ends_with("draining\n"), "{readiness}");
+    let refused = run(&mut tow(["ls", &server.url(""), "--timeout", "0.5"])).expect_code(6);
+    assert!(refused.stderr.contains("the server is being drained"), "{}", refused.stderr);
+    wait_until("the idle one is gone", || place.json(&["status"])[0]["left"] == 1);
+
+    let draining = Process::start(&mut at(&place, &["drain", "--wait"]));
+    wait_until("it says how many are left", || draining.output().contains("1 left"));
+    let copied = std::io::copy(&mut reader, &mut std::io::sink()).expect("the content");
+    assert_eq!(copied, SIZE as u64 - 1024);
+    client.finish().expect_code(0);
+    draining.finish().expect_code(0);
+    place.tow(&["drain", "--cancel"]).expect_code(0);
+    run(&mut tow(["ls", &server.url("")])).expect_code(0);
 }

@@ -6,7 +6,9 @@ use super::{List, Refusal, View, add_name, extend, gone_json, hub_json, peer_jso
 use crate::admin::metrics::{self, label};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use towpath_files::server::{CatalogueView, Counters, FailureStats, Handle, PeerStats, Stats, TransferStats, Wait};
+use towpath_files::server::{
+    CatalogueView, Counters, FailureStats, Handle, OperatorAction, PeerStats, Stats, TransferStats, Wait,
+};
 use towpath_sockets::{Page, PeerId, Wanted};
 
 /// A file server and what it serves.
@@ -34,6 +36,8 @@ impl View for FilesView {
         let quota = |quota: &towpath_files::server::QuotaStats| json!({ "name": quota.name, "used": quota.used, "max": quota.max });
         let own = json!({
             "root": self.root,
+            "draining": stats.is_draining,
+            "left": stats.hub.peers,
             "counters": {
                 "connected": connected,
                 "requests": requests,
@@ -52,7 +56,7 @@ impl View for FilesView {
     }
 
     fn trouble(&self) -> Result<Option<&'static str>, Refusal> {
-        self.stats(Wanted::Sums).map(|_| None)
+        Ok(self.stats(Wanted::Sums)?.is_draining.then_some("draining"))
     }
 
     fn page(&self, list: List, from: u32) -> Result<Page<Value>, Refusal> {
@@ -100,10 +104,15 @@ impl View for FilesView {
             [of("used", quota.used), of("max", quota.max)]
         });
         metrics::gauges(registry, "quota", "What clients share", used);
+        metrics::gauge(registry, "draining", "1 while no new connections are taken", u64::from(stats.is_draining));
         if let Some(catalogue) = &self.catalogue {
             following::register(registry, catalogue, &stats);
         }
         Ok(())
+    }
+
+    fn drain(&self, on: bool) -> Result<(), Refusal> {
+        self.handle.act(|done| OperatorAction::Drain { on, done }).ok_or(Refusal::NoAnswer)
     }
 
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
