@@ -6,6 +6,7 @@ use super::jobs::{Done, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
 use super::quota::Quotas;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
+use super::stats::has;
 use super::stats::{Counters, FailureStats, FollowerStats, PeerStats, RequestKind, Stats, TransferStats, Wait};
 use super::{Failure, holding};
 use crate::limits::{ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
@@ -375,12 +376,14 @@ impl Clients {
     /// The server's statistics, without its connections.
     pub(super) fn stats(&self) -> Stats {
         let (pools, quotas) = (self.pool.load(), self.quotas.stats().into());
-        let follows = self.followers.iter().filter_map(|peer| self.clients.get(peer));
-        let has = follows.flat_map(|client| client.session.follows().map(|follow| follow.has(client.said.as_ref())));
-        let follows = has.fold((0, None), |(count, least): (usize, Option<u64>), has| {
-            (count + 1, Some(least.map_or(has, |least| least.min(has))))
-        });
-        Stats { counters: self.counters, follows, pools, quotas, ..Stats::default() }
+        Stats { counters: self.counters, pools, quotas, ..Stats::default() }
+    }
+
+    /// How many follows there are, and up to which number the last of them has everything.
+    pub(super) fn follow_sums(&self) -> (usize, Option<u64>) {
+        let clients = self.followers.iter().filter_map(|peer| self.clients.get(peer));
+        let has = clients.flat_map(|client| client.session.follows_sent().map(|sent| has(sent, client.said.as_ref())));
+        has.fold((0, None), |(count, least), has| (count + 1, Some(least.map_or(has, |least: u64| least.min(has)))))
     }
 
     /// A page of follows, by slots of their clients. All those of a client are in one page.

@@ -17,7 +17,7 @@ pub struct Stats {
     pub followers: Page<FollowerStats>,
     /// What was refused, or failed: [`Wanted::Failures`](towpath_sockets::Wanted::Failures).
     pub failures: Page<FailureStats>,
-    /// Follows in all, and the number up to which the last of them has everything.
+    /// Follows in all, and the number up to which the last of them has everything: [`Wanted::Sums`](towpath_sockets::Wanted::Sums).
     pub follows: (usize, Option<u64>),
     /// Sums of all connections.
     pub hub: HubStats,
@@ -161,12 +161,16 @@ pub struct FollowStats {
 impl FollowStats {
     /// The number up to which its client has everything, as far as is known: what was sent, or what it said is in place, if it says such things.
     pub fn has(&self, said: Option<&HolderStats>) -> u64 {
-        let sent = self.seq.unwrap_or(0);
-        match said {
-            // Behind the last page there was nothing for it.
-            Some(said) if said.version.is_none() && said.seq < self.page_seq => said.seq.min(sent),
-            _ => sent,
-        }
+        has((self.seq.unwrap_or(0), self.page_seq), said)
+    }
+}
+
+/// The same of where a follow is: everything that was sent, and the last page.
+pub(super) fn has((sent, page): (u64, u64), said: Option<&HolderStats>) -> u64 {
+    match said {
+        // Behind the last page there was nothing for it.
+        Some(said) if said.version.is_none() && said.seq < page => said.seq.min(sent),
+        _ => sent,
     }
 }
 

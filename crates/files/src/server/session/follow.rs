@@ -43,6 +43,11 @@ impl Follows {
         self.0.iter().map(|follow| (follow.id, follow.ticket, &follow.envelope))
     }
 
+    /// Up to which number each has been sent everything, and the number of its last page.
+    pub(super) fn sent(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0.iter().map(|follow| (follow.at.map_or(0, |at| at.cursor().seq), follow.page_seq))
+    }
+
     pub(super) fn stats(&self) -> impl Iterator<Item = FollowStats> {
         self.0.iter().map(|follow| FollowStats {
             id: Some(follow.id),

@@ -18,6 +18,7 @@ mod plain_follow;
 pub(super) mod push;
 mod queries;
 mod shared;
+mod stats;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -28,7 +29,7 @@ use super::Failure;
 use super::jobs::Answer;
 use super::limits::{MESSAGES_UNHEARD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
 use super::quota::Quotas;
-use super::stats::{FollowStats, RequestKind, TransferStats};
+use super::stats::RequestKind;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
 use crate::path::RelPath;
 use crate::protocol::control::{Cancelled, FetchRequest, HelloReply, HoldersRequest, PushRequest, Reply, Request};
@@ -371,27 +372,6 @@ impl<F: Clone> Session<F> {
     /// The connection is lost: events of what ends with it.
     pub(super) fn lost(&self) -> impl Iterator<Item = LogEvent> {
         self.fetches.iter().map(|fetch| fetch.ended(Ending::Lost))
-    }
-
-    /// Open transfers.
-    pub(super) fn transfers(&self) -> impl Iterator<Item = (Ticket, TransferStats)> {
-        let plain = self.plain.stats().map(|stats| (self.plain.ticket(), stats));
-        self.fetches.iter().map(|fetch| (fetch.ticket(), fetch.stats())).chain(plain).chain(self.pushes.stats())
-    }
-
-    /// Open follows, that of the plain dialect last.
-    pub(super) fn follows(&self) -> impl Iterator<Item = FollowStats> {
-        self.follows.stats().chain(self.plain_follow.as_ref().map(|follow| follow.stats()))
-    }
-
-    /// Listings and requests for leaves that are open.
-    pub(super) fn queries(&self) -> usize {
-        self.queries.len()
-    }
-
-    /// Bytes that may be sent.
-    pub(super) fn credit(&self) -> u64 {
-        self.shared.credits.available()
     }
 
     /// Frames that name the client of an open request; None for the plain dialect.

@@ -77,13 +77,16 @@ impl PlainFollow {
         self.ticket
     }
 
-    pub(super) fn stats(&self) -> FollowStats {
-        let mut stats = self.followed.stats(self.at);
+    /// Up to which number everything has been sent, if it has begun.
+    pub(super) fn sent(&self) -> Option<u64> {
         // What is held isn't sent yet.
-        if let Some((_, entry)) = self.changes.front() {
-            stats.seq = Some(entry.seq.saturating_sub(1));
-        }
-        FollowStats { is_live: self.is_live && self.changes.is_empty() && !self.owes_live && !self.has_news, ..stats }
+        let held = self.changes.front().map(|(_, entry)| entry.seq.saturating_sub(1));
+        held.or_else(|| self.at.map(|at| at.cursor().seq))
+    }
+
+    pub(super) fn stats(&self) -> FollowStats {
+        let is_live = self.is_live && self.changes.is_empty() && !self.owes_live && !self.has_news;
+        FollowStats { seq: self.sent(), is_live, ..self.followed.stats(self.at) }
     }
 
     /// Something was published.

@@ -331,3 +331,27 @@ fn age(stat: &FileStat) -> Duration {
     };
     since(stat.changed).min(since(stat.modified))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_always_written_are_named_until_they_rest() {
+        let file = tempfile::tempfile().unwrap();
+        let (stat, path) = (FileStat::try_from(&file).unwrap(), RelPath::new("log").unwrap());
+        let mut unfinished = Unfinished::new(Duration::from_secs(3600));
+        unfinished.found(path.clone(), stat);
+        assert_eq!((unfinished.len(), unfinished.written()), (1, (0, Vec::new())));
+        // It was found a while ago, and changes each time that it is looked at.
+        let (_, mut waiting) = unfinished.take_due(Instant::now()).unwrap();
+        waiting.since -= REPORTED_AFTER + Duration::from_secs(1);
+        unfinished.wait(path.clone(), stat, Some(waiting));
+        assert_eq!(unfinished.written(), (1, vec!["log".to_owned()]));
+        let (_, waiting) = unfinished.take_due(Instant::now()).unwrap();
+        unfinished.let_rest(path.clone(), waiting);
+        assert_eq!((unfinished.len(), unfinished.written().0), (1, 1));
+        unfinished.remove(&path);
+        assert_eq!((unfinished.len(), unfinished.written()), (0, (0, Vec::new())));
+    }
+}
