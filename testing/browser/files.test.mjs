@@ -43,6 +43,16 @@ test('a transfer is shown with one cause for its stall, and paths are text', asy
   await check(page, 'the overview');
 });
 
+test('a file server is drained', async (t) => {
+  const server = await Server.start(t, 'serve', tree(t));
+  await stalled(t, server, 'video.bin');
+  const page = await open(t, server);
+  await page.getByRole('button', { name: 'Drain…' }).click();
+  await page.getByRole('dialog', { name: 'Drain this server?' }).getByRole('button', { name: 'Drain' }).click();
+  await page.getByText('▼ draining, 1 left').waitFor();
+  assert.equal((await server.get('status')).draining, true);
+});
+
 test('followers are shown with their lag, and versions with who has them', async (t) => {
   const root = folder(t);
   fs.writeFileSync(path.join(root, 'model.bin'), 'first');
