@@ -217,7 +217,8 @@ impl<F> Connection<F> {
                 self.phase = Phase::Traffic;
                 if let Some(seal) = self.mechanism.frame_seal() {
                     self.cipher = Some(seal.cipher);
-                    self.outbox.seal_with(seal.overhead, seal.first_number..=seal.last_number, seal.sealer);
+                    let numbers = seal.first_number..=seal.last_number;
+                    self.outbox.seal_with(seal.overhead, numbers, seal.sealed_here_bytes_max, seal.sealer);
                     self.inbox.open_with(seal.overhead, seal.opener, seal.opened_here_bytes_max);
                 }
                 self.outbox.open();

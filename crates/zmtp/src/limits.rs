@@ -38,6 +38,12 @@ pub(crate) const DEDICATED_BUFFER_PART: usize = 32;
 /// Maximum plain bytes of a sealed frame that would otherwise be streamed: sealing and opening need it whole in memory.
 pub const SEALED_FRAME_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// Bodies of more bytes are sealed elsewhere: sealing takes about 0.7 ms a MiB.
+pub const SEALED_HERE_BYTES_MAX: usize = 16 * 1024;
+
+/// The same with AES-256-GCM: another thread would take longer than sealing.
+pub const SEALED_HERE_BYTES_MAX_AES: usize = 128 * 1024;
+
 /// Sealed frames of more bytes are opened elsewhere, if the driver takes them ([`crate::Connection::open_large_elsewhere`]): opening takes about
 /// 0.7 ms a MiB.
 pub const OPENED_HERE_BYTES_MAX: usize = 128 * 1024;

@@ -20,9 +20,6 @@ use wire::{External, Protection, Sealing, Staged};
 /// Bodies up to this size are gathered behind their header instead of being written on their own.
 const GATHER_BODY_BYTES_MAX: usize = 8 * 1024;
 
-/// Bodies up to this size are sealed as they are gathered; larger ones, and external ones, by the driver, wherever it likes.
-const SEAL_BODY_BYTES_MAX: usize = 16 * 1024;
-
 /// Gathering stops once this much is ready to be written.
 const GATHERED_BYTES: usize = 64 * 1024;
 
@@ -130,11 +127,18 @@ impl<F> Outbox<F> {
     }
 
     /// Seals every frame from now on. Commands that are queued already belong to the handshake and leave as they are.
-    pub fn seal_with(&mut self, overhead: usize, numbers: RangeInclusive<u64>, sealer: Arc<dyn Sealer>) {
+    /// Bodies up to `here_bytes_max` are sealed as they are gathered; larger ones, and external ones, by the driver, wherever it likes.
+    pub fn seal_with(
+        &mut self,
+        overhead: usize,
+        numbers: RangeInclusive<u64>,
+        here_bytes_max: usize,
+        sealer: Arc<dyn Sealer>,
+    ) {
         while let Some(command) = self.pop_command() {
             self.stage_command(&command);
         }
-        self.protection = Protection::Sealed(Sealing::new(overhead, numbers, sealer));
+        self.protection = Protection::Sealed(Sealing::new(overhead, numbers, here_bytes_max, sealer));
     }
 
     /// Queues bytes outside of any frame (the greeting), or a whole command frame, before the next frame of a message.
@@ -356,12 +360,11 @@ impl<F> Outbox<F> {
     /// Whether the next frame is too large to be sealed while it is gathered.
     #[inline]
     fn next_is_sealed_elsewhere(&self) -> bool {
-        self.protection.sealing().is_some()
-            && self.open
-            && self.waiting.front().is_some_and(|frame| match &frame.body {
-                Body::Bytes(bytes) => bytes.len() > SEAL_BODY_BYTES_MAX,
-                Body::External { .. } => true,
-            })
+        let Some(sealing) = self.protection.sealing().filter(|_| self.open) else { return false };
+        self.waiting.front().is_some_and(|frame| match &frame.body {
+            Body::Bytes(bytes) => bytes.len() > sealing.here_bytes_max(),
+            Body::External { .. } => true,
+        })
     }
 
     /// Stages the frame that was sealed elsewhere, if it is. Its source comes back behind it, from [`Outbox::advance_external`] by 0.

@@ -18,6 +18,8 @@ pub struct FrameSeal {
     pub first_number: u64,
     /// Numbers of frames to send stay below; then the connection has to end ([`crate::Outbox::is_exhausted`]).
     pub last_number: u64,
+    /// Bodies of more bytes take long to seal, and are left to the driver.
+    pub sealed_here_bytes_max: usize,
     /// Sealed frames of more bytes take long to open, and are left to the driver if it takes them.
     pub opened_here_bytes_max: usize,
     /// For frames to send.

@@ -55,6 +55,7 @@ pub(super) struct Sealing {
     sealer: Arc<dyn Sealer>,
     next_number: u64,
     last_number: u64,
+    here_bytes_max: usize,
     ahead: Option<Ahead>,
 }
 
@@ -66,9 +67,20 @@ struct Ahead {
 }
 
 impl Sealing {
-    pub(super) fn new(overhead: usize, numbers: RangeInclusive<u64>, sealer: Arc<dyn Sealer>) -> Sealing {
+    pub(super) fn new(
+        overhead: usize,
+        numbers: RangeInclusive<u64>,
+        here_bytes_max: usize,
+        sealer: Arc<dyn Sealer>,
+    ) -> Sealing {
         let (next_number, last_number) = numbers.into_inner();
-        Sealing { overhead, sealer, next_number, last_number, ahead: None }
+        Sealing { overhead, sealer, next_number, last_number, here_bytes_max, ahead: None }
+    }
+
+    /// Bytes of a body up to which it is sealed as it is gathered.
+    #[inline]
+    pub(super) fn here_bytes_max(&self) -> usize {
+        self.here_bytes_max
     }
 
     /// Whether too few numbers are left for another frame, of whichever kind.

@@ -46,6 +46,7 @@ impl Mechanism for Toy {
             overhead: OVERHEAD,
             first_number: 0,
             last_number: u64::MAX,
+            sealed_here_bytes_max: 16 * 1024,
             opened_here_bytes_max: 128 * 1024,
             sealer,
             opener,

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::frame::FrameFlags;
 use crate::keys::PublicKey;
 use crate::limits::{AES_NUMBERS_MAX, OPENED_HERE_BYTES_MAX, OPENED_HERE_BYTES_MAX_AES};
+use crate::limits::{SEALED_HERE_BYTES_MAX, SEALED_HERE_BYTES_MAX_AES};
 use crate::seal::{FrameNumber, FrameSeal, Opener, Sealer};
 use bytes::{Buf, BytesMut};
 use std::sync::Arc;
@@ -58,6 +59,13 @@ impl Cipher {
         match self {
             Cipher::XSalsa20Poly1305(..) => u64::MAX,
             Cipher::Aes256Gcm(..) => AES_NUMBERS_MAX,
+        }
+    }
+
+    fn sealed_here_bytes_max(&self) -> usize {
+        match self {
+            Cipher::XSalsa20Poly1305(..) => SEALED_HERE_BYTES_MAX,
+            Cipher::Aes256Gcm(..) => SEALED_HERE_BYTES_MAX_AES,
         }
     }
 
@@ -120,6 +128,7 @@ fn frame_seal(ours: Direction, theirs: Direction) -> FrameSeal {
         overhead: OVERHEAD_BYTES,
         first_number: ours.last + 1,
         last_number: ours.cipher.last_number(),
+        sealed_here_bytes_max: ours.cipher.sealed_here_bytes_max(),
         opened_here_bytes_max: theirs.cipher.opened_here_bytes_max(),
         sealer: Arc::new(ours),
         opener: Box::new(theirs),
