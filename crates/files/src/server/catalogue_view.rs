@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_sockets::Page;
 
-/// See the [module](self).
+/// What a server that watches its directory publishes; clones show the same.
 #[derive(Clone, Debug)]
 pub struct CatalogueView {
     published: Arc<Published>,
