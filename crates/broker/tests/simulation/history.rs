@@ -40,6 +40,8 @@ pub enum Event {
 
 #[derive(Debug, Default)]
 pub struct History {
+    /// Requests of which some broker kept a copy as a dead letter, which workers may get whatever has become of the request.
+    pub letters: BTreeSet<Key>,
     pub events: Vec<(Millis, Event)>,
     /// Whether the brokers have journals.
     pub journal: bool,
@@ -170,7 +172,9 @@ impl History {
                         return wrong("(1) a second outcome");
                     }
                 }
-                Event::Given { node, life, key } if replied.contains(&(*node, *life, *key)) => {
+                Event::Given { node, life, key }
+                    if replied.contains(&(*node, *life, *key)) && !self.letters.contains(key) =>
+                {
                     return wrong("(5) a worker is given a request that another one has replied to");
                 }
                 Event::Replied { node, life, key } if !self.may_be_slow => _ = replied.insert((*node, *life, *key)),

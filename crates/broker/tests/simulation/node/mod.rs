@@ -5,6 +5,7 @@ mod transport;
 mod wire;
 
 use crate::disk::Disk;
+use crate::ends::key_of;
 use crate::history::History;
 use crate::link::{LinkId, Net, Packet};
 use crate::rng::Rng;
@@ -189,9 +190,10 @@ impl Node {
     }
 
     /// Notes which dead letters have ended. None goes without a reply, or something else that is counted.
-    fn note_letters(&mut self) {
+    fn note_letters(&mut self, history: &mut History) {
         let Some(core) = self.core() else { return };
         let (letters, counters) = (core.letter_bodies(), core.counters());
+        history.letters.extend(letters.iter().filter_map(key_of));
         let ends = counters.replied + counters.failed;
         let mut gone: Vec<Body> = self.letters.iter().filter(|letter| !letters.contains(letter)).cloned().collect();
         if ends > self.ends {
@@ -248,7 +250,7 @@ impl Node {
 
     /// Does to the world what the broker has done.
     fn apply(&mut self, world: &mut World) {
-        self.note_letters();
+        self.note_letters(world.history);
         let transport = &mut self.broker().transport;
         for happened in transport.happened.drain(..) {
             world.history.add(world.now, happened);

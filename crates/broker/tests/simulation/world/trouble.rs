@@ -33,13 +33,7 @@ impl Sim {
                     self.rng.between(1, 400)
                 }
             }
-            Some(5) if self.nodes[node].broker.is_some() => {
-                self.tally.crashes += 1;
-                self.count(node);
-                let (dying, mut world) = self.world(node);
-                dying.crash(&mut world);
-                self.nodes[node].away_until = self.now + self.rng.between(10, 600);
-            }
+            Some(5) if self.nodes[node].broker.is_some() => self.crash(node),
             Some(6) => self.nodes[node].disk().failing ^= true,
             Some(7) => {
                 self.let_go(seat, false);
@@ -63,10 +57,16 @@ impl Sim {
             }
             Some(11) if self.nodes[node].broker.is_some() => {
                 let action = if self.rng.percent(90) { LetterAction::Requeue } else { LetterAction::Drop };
+                let mut done = 0;
                 for service in SERVICES {
                     let (acting, mut world) = self.world(node);
-                    let done = acting.act_on_letters(&mut world, service, action);
-                    self.tally.letters += done as u64;
+                    done += acting.act_on_letters(&mut world, service, action);
+                }
+                self.tally.letters += done as u64;
+                // A crash while that is on its way to the disk.
+                if done > 0 && self.rng.percent(60) {
+                    self.turn(node);
+                    self.crash(node);
                 }
             }
             Some(12) if self.nodes[node].broker.is_some() => {
@@ -76,6 +76,18 @@ impl Sim {
             }
             _ => {}
         }
+    }
+
+    fn crash(&mut self, node: usize) {
+        // It may have ended in good order.
+        if self.nodes[node].broker.is_none() {
+            return;
+        }
+        self.tally.crashes += 1;
+        self.count(node);
+        let (dying, mut world) = self.world(node);
+        dying.crash(&mut world);
+        self.nodes[node].away_until = self.now + self.rng.between(10, 600);
     }
 
     /// Bounds hold at every moment, each with what may come on top of it.
