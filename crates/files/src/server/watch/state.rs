@@ -27,11 +27,15 @@ const KIND_RESERVED: u8 = 2;
 const KIND_FLOOR: u8 = 3;
 const KIND_ROOT: u8 = 4;
 const KIND_ENTRY: u8 = 5;
+const KIND_BOOT: u8 = 6;
 
 const FILE: u8 = 1;
 const DIR: u8 = 2;
 const LINK: u8 = 3;
 const GONE: u8 = 4;
+
+/// Which start of the machine it is.
+pub(super) type Boot = [u8; 16];
 
 /// The file. Numbers are in it before anybody hears of them.
 #[derive(Debug)]
@@ -44,6 +48,7 @@ pub(in crate::server) struct State {
     reserved: u64,
     /// The root's inode.
     root: Option<u64>,
+    boot: Option<Boot>,
     /// The size from which on it may be written anew.
     rewrite_from: u64,
 }
@@ -67,6 +72,7 @@ struct Loaded {
     reserved: u64,
     floor: u64,
     root: Option<u64>,
+    boot: Option<Boot>,
     entries: HashMap<Arc<[u8]>, Entry>,
     is_strange: bool,
 }
@@ -74,6 +80,15 @@ struct Loaded {
 impl State {
     /// Opens the file in a directory, which is made if there is none, and the catalogue in it; `epoch` is for a new one.
     pub(in crate::server) fn open(directory: &Path, epoch: Epoch) -> Result<(State, Catalogue), StateError> {
+        State::open_after(directory, epoch, boot())
+    }
+
+    /// The same after this start of the machine.
+    pub(super) fn open_after(
+        directory: &Path,
+        epoch: Epoch,
+        boot: Option<Boot>,
+    ) -> Result<(State, Catalogue), StateError> {
         std::fs::create_dir_all(directory)?;
         let dir = Root::directory(directory, Links::Never)?.open_dir(&RelPath::root())?;
         let file = match dir.create_file(NAME, MODE) {
@@ -87,15 +102,26 @@ impl State {
             LogError::Root(error) => error.into(),
             error @ (LogError::Foreign | LogError::Damaged(_)) => StateError::Damaged(error.to_string()),
         })?;
-        let Loaded { epoch: old, reserved, floor, root, entries, is_strange } = loaded;
+        let Loaded { epoch: old, mut reserved, mut floor, root, boot: booted, entries, is_strange } = loaded;
         if is_strange || (old.is_none() && !entries.is_empty()) {
             return Err(StateError::Damaged("it has records that this version doesn't know".to_owned()));
         }
         let is_new = old.is_none();
+        let is_same_boot = booted.is_some() && booted == boot;
+        if !is_new && !is_same_boot {
+            // The last entries may be lost, and followers may have had them: of what is gone since, nobody would tell them.
+            reserved += 1;
+            floor = reserved;
+        }
         let catalogue = Catalogue::restored(old.unwrap_or(epoch), reserved, floor, entries);
-        let mut state = State { log, dir, logged: reserved, reserved, root, rewrite_from: REWRITE_FROM_BYTES };
+        let mut state = State { log, dir, logged: reserved, reserved, root, boot, rewrite_from: REWRITE_FROM_BYTES };
         if is_new {
             state.log.append(&[&[KIND_EPOCH], &epoch.0[..]].concat())?;
+        }
+        if !is_same_boot {
+            state.log.append(&encode_number(KIND_RESERVED, reserved))?;
+            state.log.append(&encode_number(KIND_FLOOR, floor))?;
+            boot.map_or(Ok(()), |boot| state.log.append(&encode_boot(boot)))?;
             state.log.sync()?;
             state.dir.sync()?;
         }
@@ -132,12 +158,13 @@ impl State {
 
     /// Writes the file anew, with what counts.
     fn rewrite(&mut self, catalogue: &Catalogue) -> io::Result<()> {
-        let (reserved, root) = (self.reserved, self.root);
+        let (reserved, root, boot) = (self.reserved, self.root, self.boot);
         let log = RecordLog::replace(&self.dir, NAME, NEW_NAME, MAGIC, |log| {
             log.append(&[&[KIND_EPOCH], &catalogue.epoch().0[..]].concat())?;
             log.append(&encode_number(KIND_RESERVED, reserved))?;
             log.append(&encode_number(KIND_FLOOR, catalogue.floor()))?;
             root.map_or(Ok(()), |root| log.append(&encode_number(KIND_ROOT, root)))?;
+            boot.map_or(Ok(()), |boot| log.append(&encode_boot(boot)))?;
             catalogue.since(0).try_for_each(|(path, entry)| log.append(&encode(path, entry)))
         });
         self.log = log.map_err(|error| io::Error::other(error.to_string()))?;
@@ -165,6 +192,7 @@ impl Loaded {
             KIND_RESERVED => self.reserved = number(rest)?,
             KIND_FLOOR => self.floor = number(rest)?,
             KIND_ROOT => self.root = Some(number(rest)?),
+            KIND_BOOT => self.boot = Some(take(rest)?),
             KIND_ENTRY => {
                 let (path, entry) = decode_entry(rest)?;
                 self.entries.insert(path, entry);
@@ -177,6 +205,16 @@ impl Loaded {
 
 fn encode_number(kind: u8, number: u64) -> Vec<u8> {
     [&[kind], &number.to_be_bytes()[..]].concat()
+}
+
+fn encode_boot(boot: Boot) -> Vec<u8> {
+    [&[KIND_BOOT], &boot[..]].concat()
+}
+
+/// Which start of the machine this is, if the system says.
+fn boot() -> Option<Boot> {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+    Digest::of(&id).0.first_chunk().copied()
 }
 
 fn encode(path: &[u8], entry: &Entry) -> Vec<u8> {
@@ -269,6 +307,7 @@ pub fn fuzz_body(body: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::control::FollowState;
     use crate::protocol::follow::{Cursor, FollowFrom};
 
     fn path(text: &str) -> RelPath {
@@ -318,6 +357,27 @@ mod tests {
                 state.store(&catalogue).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn after_another_start_of_the_machine_nobody_goes_on_where_it_was() {
+        let temp = tempfile::tempdir().unwrap();
+        let open = |boot: u8| State::open_after(temp.path(), Epoch([1; 16]), Some([boot; 16])).unwrap();
+        let (mut state, mut catalogue) = open(1);
+        catalogue.put(&path("f"), file(1), Identity::default()).unwrap();
+        state.store(&catalogue).unwrap();
+        let mut at = Cursor { epoch: Epoch([1; 16]), seq: catalogue.head() };
+        let state_of = |catalogue: &Catalogue, at| catalogue.begin(FollowFrom::Cursor(at)).unwrap().1;
+        for (boot, expected) in [(1, FollowState::Changes), (2, FollowState::Full), (2, FollowState::Full)] {
+            (state, catalogue) = {
+                drop(state);
+                open(boot)
+            };
+            assert_eq!((state_of(&catalogue, at), catalogue.len()), (expected, 1), "{boot}");
+        }
+        at.seq = catalogue.head();
+        drop(state);
+        assert_eq!(state_of(&open(2).1, at), FollowState::Changes, "what was said since is known");
     }
 
     #[test]
