@@ -23,6 +23,8 @@ pub mod catalogue;
 pub mod client;
 pub mod digest;
 mod fields;
+#[cfg(test)]
+mod follow_model;
 pub mod limits;
 pub mod path;
 pub mod protocol;

@@ -16,6 +16,12 @@ pub fn partial_names(name: &[u8]) -> (Vec<u8>, Vec<u8>) {
     with_stem(&hash_digits(name))
 }
 
+/// The name of the state of a partial file; `None` if this isn't the name of one.
+pub fn state_of(part: &[u8]) -> Option<Vec<u8>> {
+    let stem = part.strip_suffix(PART_SUFFIX).filter(|_| is_reserved(part))?;
+    Some([stem, STATE_SUFFIX].concat())
+}
+
 /// Names of a partial file and its state that nobody can take in advance.
 pub fn random_names() -> (Vec<u8>, Vec<u8>) {
     with_stem(format!("{:016x}", RandomState::new().hash_one(0)).as_bytes())

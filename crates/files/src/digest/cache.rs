@@ -177,7 +177,15 @@ pub(crate) fn may_be_remembered(stat: &FileStat, hashing_began: Timestamp) -> bo
 pub fn wall_clock() -> Timestamp {
     // A clock before 1970 makes everything look as if it had just changed: nothing is remembered, nothing is wrong.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    #[cfg(test)]
+    let since = since + SHIFT.get();
     Timestamp { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanoseconds: since.subsec_nanos() }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How far the clock of a test is ahead.
+    pub(crate) static SHIFT: std::cell::Cell<std::time::Duration> = const { std::cell::Cell::new(std::time::Duration::ZERO) };
 }
 
 #[cfg(test)]

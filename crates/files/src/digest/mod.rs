@@ -10,6 +10,8 @@ pub use cache::{DigestCache, Digested, FileKey, SETTLED_AFTER_SECONDS, wall_cloc
 pub use hash::{FileHasher, HashError};
 pub use leaves::{LEAF_BYTES_MIN, LEAVES_MAX, Leaf, LeafError, LeafHasher, LeafSize, TreeHasher, merge_leaves};
 
+#[cfg(test)]
+pub(crate) use cache::SHIFT;
 pub(crate) use cache::may_be_remembered;
 use std::fmt;
 use std::str::FromStr;

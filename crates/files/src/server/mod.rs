@@ -28,6 +28,8 @@ mod stats;
 mod storage;
 mod versions;
 mod watch;
+#[cfg(test)]
+pub(crate) use watch::simulated;
 
 #[cfg(test)]
 mod tests;

@@ -16,13 +16,15 @@ use rustix::io::Errno;
 
 use super::destination::Destination;
 use super::partial::{PARTIAL_MODE, root_error, stat_of};
-use crate::client::names::{partial_names, random_names};
+use crate::client::names::{partial_names, random_names, state_of};
 use crate::client::transfer::DiskError;
 use crate::path::Escaped;
 use crate::root::{Dir, RootError};
 
 /// Attempts when the name is given to another file meanwhile. Each time another transfer made progress.
 const ATTEMPTS_MAX: usize = 16;
+/// Entries of a directory that is looked through for partial files.
+const LEFT_OVER_MAX: usize = 4096;
 
 /// Why a partial file that may be there can't be claimed.
 #[derive(Debug)]
@@ -107,6 +109,20 @@ pub(super) fn displace(destination: &Destination, dir: &Dir, names: &Names) -> R
         }
         Err(error) => Err(Unclaimed::Closed(error)),
     }
+}
+
+/// Removes the partial files in a directory, with their states, unless other transfers are receiving them.
+pub(in crate::client) fn remove_left_over(dir: &Dir) -> Result<(), RootError> {
+    for entry in dir.entries(LEFT_OVER_MAX)? {
+        let Some(state_name) = state_of(&entry.name) else { continue };
+        let (file, _) = dir.open_writable(&entry.name)?;
+        // Held until it is removed.
+        if let Ok(Some(_held)) = hold(dir, &entry.name, file) {
+            dir.remove_file(&entry.name)?;
+            let _ = dir.remove_file(&state_name);
+        }
+    }
+    Ok(())
 }
 
 /// Opens an existing partial file, and locks it.

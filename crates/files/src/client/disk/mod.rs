@@ -31,6 +31,7 @@ use bytes::Bytes;
 use cancel::Cancelled;
 use destination::Destination;
 pub(super) use destination::OWNER_MODE;
+pub(super) use lock::remove_left_over;
 pub use metadata::Modes;
 pub(super) use metadata::{DIR_BITS, Metadata, SET_GROUP_ID};
 pub(super) use notices::Notices;

@@ -2,7 +2,7 @@
 
 use super::super::get::GetError;
 use super::super::transfer::TransferError;
-use super::driver::Driver;
+use super::follower::Follower;
 use super::pages::Placed;
 use super::place::Plan;
 use super::record::Known;
@@ -14,7 +14,6 @@ use crate::protocol::control::ChangeContent;
 use crate::protocol::follow::Cursor;
 use crate::root::RootError;
 use std::collections::{BTreeMap, HashSet};
-use std::time::Instant;
 
 /// Smallest file that is copied from another one of the same content.
 const COPY_FROM_BYTES: u64 = 64 << 10;
@@ -44,7 +43,7 @@ pub(super) struct Failed {
     pub(super) is_out_of_date: bool,
 }
 
-impl Driver<'_> {
+impl Follower<'_> {
     pub(super) fn start(
         &mut self,
         there: Vec<Placed>,
@@ -69,7 +68,6 @@ impl Driver<'_> {
         let now = wall_clock();
         for placed in there {
             self.gone.remove(&placed.local);
-            self.failed.remove(&placed.local);
             let was_known = self.record.get(&placed.local).is_some();
             let refused = match self.plan(&placed, &mut feed) {
                 Ok(Plan::InPlace) if was_known => continue,
@@ -88,17 +86,19 @@ impl Driver<'_> {
             feed.fed.push(placed);
         }
         self.feed = Some(feed);
-        self.transfer.feed(entries, Instant::now());
-        self.outputs()
+        self.transfer.feed(entries, self.now);
+        Ok(())
     }
 
     fn plan(&mut self, placed: &Placed, feed: &mut Feed) -> Result<Plan, GetError> {
         let Placed { local, change, remote } = placed;
-        let Driver { place, record, tell, options, .. } = self;
+        let Follower { place, record, tell, options, gone, .. } = self;
         let (mut kept, mut told) = (None, Ok(()));
+        // A retry comes after the deletions, unless they are held.
+        let deletes = options.mirror && !(feed.is_retry && gone.is_empty());
         let failed = |error: RootError| GetError::Transfer(TransferError::unmet(error.to_string()));
         let plan = place
-            .plan(local, change, record.get(local), options.mirror, &mut |path| kept = Some(path.clone()))
+            .plan(local, change, record.get(local), deletes, &mut |path| kept = Some(path.clone()))
             .map_err(failed)?;
         if let Some(kept_as) = kept {
             told = tell(FollowEvent::Conflict { path: remote.clone(), kept_as });
@@ -140,7 +140,6 @@ impl Driver<'_> {
     /// All that was fed is in place, or has failed.
     pub(super) fn in_place(&mut self) -> Result<(), GetError> {
         let Some(feed) = self.feed.take() else { return Ok(()) };
-        self.sink.forget_installed();
         let (failures, count) = self.transfer.take_failures();
         let are_unknown = failures.len() as u64 != count;
         let mut reasons: BTreeMap<_, _> =

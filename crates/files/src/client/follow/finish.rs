@@ -4,12 +4,12 @@ use super::super::get::GetError;
 use super::super::names::glob_base;
 use super::super::sweep::is_too_much;
 use super::super::transfer::Source;
-use super::driver::Driver;
 use super::feed::Failed;
+use super::follower::Follower;
 use super::place::Removal;
 use super::{FollowEnd, FollowEvent};
 use crate::path::RelPath;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time before what failed is tried again, at first and at most.
 pub(super) const RETRY_MIN: Duration = Duration::from_secs(10);
@@ -18,7 +18,7 @@ const RETRY_MAX: Duration = Duration::from_secs(600);
 /// another version by now: longer than its settle time by default.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Driver<'_> {
+impl Follower<'_> {
     /// Stores the cursor, if everything up to it is in place.
     pub(super) fn store(&mut self) -> Result<(), GetError> {
         let is_all = self.failed.is_empty() && self.gone.is_empty() && self.pages.seen.is_none();
@@ -54,7 +54,7 @@ impl Driver<'_> {
         }
         self.store()?;
         if self.options.once && !self.is_holding && self.failed.values().any(|failed| failed.is_out_of_date) {
-            let now = Instant::now();
+            let now = self.now;
             let until = *self.patience_until.get_or_insert(now + PATIENCE);
             if now < until {
                 // The server's next page says what became of it.
@@ -78,7 +78,7 @@ impl Driver<'_> {
             for Failed { placed, reason, .. } in self.failed.values() {
                 (self.tell)(FollowEvent::Failed { path: placed.remote.clone(), reason: reason.clone() })?;
             }
-            self.retry_at = Some(Instant::now() + self.retry_after);
+            self.retry_at = Some(self.now + self.retry_after);
             self.retry_after = (self.retry_after * 2).min(RETRY_MAX);
         }
         if self.options.once {

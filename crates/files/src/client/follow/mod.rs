@@ -1,18 +1,22 @@
 //! Follows a path of a server: brings the destination up to date, and keeps it so.
 //!
 //! `pages` checks what the server says, `record` remembers what was put into the destination, `place` is what is done there beside a
-//! transfer, and `driver` and `finish` join them with the connection, and with a transfer that fetches, checks and installs.
+//! transfer, and `follower`, `feed` and `finish` decide: they join them with a transfer that fetches, checks and installs. `driver` is what joins
+//! that with the connection and the disk.
 
 mod driver;
 mod exclude;
 mod feed;
 mod finish;
+mod follower;
 mod frozen;
 mod pages;
 mod passed_versions;
 mod place;
 mod record;
 mod report;
+#[cfg(test)]
+pub(crate) mod simulated;
 mod trash;
 mod version_list;
 mod versions;

@@ -13,7 +13,7 @@ use crate::root::Timestamp;
 use std::collections::HashSet;
 
 /// Id of the follow: those of fetches are counted from 1.
-pub(super) const FOLLOW_ID: u32 = u32::MAX;
+pub(crate) const FOLLOW_ID: u32 = u32::MAX;
 /// Mode bits that the follower needs to go on writing into a directory.
 const OWNER_MODE: u32 = 0o700;
 

@@ -3,7 +3,7 @@
 use super::FollowOptions;
 use super::record::{Known, Record};
 use super::trash::Trash;
-use crate::client::disk::Metadata;
+use crate::client::disk::{Metadata, remove_left_over};
 use crate::client::get::GetError;
 use crate::client::names::partial_names;
 use crate::digest::Digest;
@@ -75,12 +75,13 @@ impl Place {
     }
 
     /// Looks whether a change is in place, and makes way for it. What a person put there is kept under another name, which `kept` is told.
+    /// `deletes`: what is gone at the server is going to be deleted.
     pub(super) fn plan(
         &self,
         path: &RelPath,
         change: &Change,
         known: Option<&Known>,
-        mirrors: bool,
+        deletes: bool,
         kept: &mut dyn FnMut(&RelPath),
     ) -> Result<Plan, RootError> {
         let Some(stat) = self.stat(path)? else { return Ok(Plan::Get) };
@@ -108,8 +109,8 @@ impl Place {
                     return Ok(Plan::Get);
                 }
             }
-            // Another type. Of a directory it isn't known what is in it; if that is going to be deleted, this is for later.
-            (_, FileKind::Dir) if is_own && mirrors => return Ok(Plan::Get),
+            // Another type. If what is in a directory is going to be deleted, this is for later; what is left then isn't the follower's.
+            (_, FileKind::Dir) if is_own && (deletes || self.is_empty(path)?) => return Ok(Plan::Get),
             (_, FileKind::Dir) => {}
             _ if is_own => return Ok(Plan::Get),
             _ => {}
@@ -145,6 +146,13 @@ impl Place {
     /// What was kept wasn't replaced.
     pub(super) fn keep_not(&self, kept: &RelPath) -> Result<(), RootError> {
         self.trash.as_ref().map_or(Ok(()), |trash| trash.forget(kept))
+    }
+
+    fn is_empty(&self, path: &RelPath) -> Result<bool, RootError> {
+        match self.root.open_dir(path)?.entries(0) {
+            Err(RootError::TooMany(_)) => Ok(false),
+            entries => entries.map(|entries| entries.is_empty()),
+        }
     }
 
     fn parent(&self, path: &RelPath) -> Result<(Dir, Vec<u8>), RootError> {
@@ -228,7 +236,14 @@ impl Place {
         let (dir, name) = self.parent(path)?;
         let removed = match known {
             Known::Link(digest) if Digest::of(&dir.read_link(&name)?) != *digest => return Ok(Removal::Kept),
-            Known::Dir => dir.remove_dir(&name),
+            Known::Dir => match dir.remove_dir(&name) {
+                Err(error) if is_not_empty(&error) => {
+                    // Parts of files that are gone as well.
+                    remove_left_over(&dir.open_dir(&name)?)?;
+                    dir.remove_dir(&name)
+                }
+                removed => removed,
+            },
             Known::File { .. } | Known::Link(_) => {
                 if let Some(trash) = &self.trash {
                     trash.keep(&dir, &name, path, seq)?;
@@ -239,8 +254,7 @@ impl Place {
         match removed {
             Ok(()) | Err(RootError::NotFound) => Ok(Removal::Removed),
             // Not empty: something in it isn't the follower's.
-            Err(RootError::Io(error)) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(Removal::Kept),
-            Err(RootError::Exists) => Ok(Removal::Kept),
+            Err(error) if is_not_empty(&error) => Ok(Removal::Kept),
             Err(error) => Err(error),
         }
     }
@@ -274,5 +288,13 @@ impl Place {
             }
             _ => None,
         })
+    }
+}
+
+fn is_not_empty(error: &RootError) -> bool {
+    match error {
+        RootError::Exists => true,
+        RootError::Io(error) => error.kind() == std::io::ErrorKind::DirectoryNotEmpty,
+        _ => false,
     }
 }

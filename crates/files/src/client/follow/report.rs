@@ -108,13 +108,13 @@ impl Report {
     }
 
     /// When there is something to say.
-    pub(super) fn due(&self) -> Option<Instant> {
-        let next = |after: Option<Instant>, pause| after.map_or_else(Instant::now, |after| after + pause);
+    pub(super) fn due(&self, now: Instant) -> Option<Instant> {
+        let next = |after: Option<Instant>, pause| after.map_or(now, |after| after + pause);
         let has_news = self.at != self.said || self.relay.as_ref().is_some_and(Relay::has_said);
         let pause = if has_news { SAID_EVERY } else { SAID_AGAIN };
         let say = (self.is_wanted && self.at.is_some()).then(|| next(self.said_at, pause));
         let ask = match self.asked_at {
-            None => Some(Instant::now()),
+            None => Some(now),
             // Children say something at any time.
             Some(asked) => self.relay.is_some().then_some(asked + SAID_EVERY.min(VIA_EVERY)),
         };

@@ -40,7 +40,7 @@ mod requests;
 mod retry;
 mod reuse;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use command::{
     ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Output, Part, Partial, SmallFile,

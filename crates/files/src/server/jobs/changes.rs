@@ -86,7 +86,7 @@ impl Changes {
         );
     }
 
-    fn tell(self, published: &crate::server::watch::Published) -> Result<ChangesTold, Failure> {
+    pub(in crate::server) fn tell(self, published: &crate::server::watch::Published) -> Result<ChangesTold, Failure> {
         let followed = &self.followed;
         let filter = followed.filter()?;
         let (id, changes) = match self.form {

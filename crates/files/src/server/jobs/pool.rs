@@ -92,6 +92,22 @@ pub(in crate::server) struct Context {
     waker: Waker,
 }
 
+#[cfg(test)]
+impl Context {
+    /// What the one who watches needs, without threads.
+    pub(in crate::server) fn watching(root: RootWatch, published: Arc<Published>, waker: Waker) -> Arc<Context> {
+        Arc::new(Context {
+            root,
+            hasher: Hasher::new(DigestCache::new(1 << 20)),
+            published: Some(published),
+            versions: None,
+            small_files: SmallFiles::new(0),
+            storage: Box::new(crate::server::storage::PageCache),
+            waker,
+        })
+    }
+}
+
 impl Pool {
     pub(crate) fn new(
         root: RootWatch,

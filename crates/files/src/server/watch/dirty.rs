@@ -9,7 +9,7 @@ const NAMES_MAX: usize = 1024;
 const DIRS_MAX: usize = 4096;
 
 /// Where to look. Says nothing about what is there.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Dirty {
     /// The whole tree.
     pub(super) is_everything: bool,
@@ -17,7 +17,7 @@ pub(super) struct Dirty {
 }
 
 /// Names in a directory.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Names {
     These(BTreeSet<Box<[u8]>>),
     All,

@@ -158,15 +158,22 @@ impl Events {
             if self.is_stopped() {
                 return;
             }
-            let mut reader = Reader::new(&self.inotify, &mut buffer);
-            loop {
-                match reader.next() {
-                    Ok(event) => self.take(event.wd(), event.events(), event.file_name().map(std::ffi::CStr::to_bytes)),
-                    Err(Errno::AGAIN | Errno::INTR) => break,
-                    Err(errno) => return self.failed(errno),
-                }
+            if let Err(errno) = self.read(&mut buffer) {
+                return self.failed(errno);
             }
             self.changed.notify_all();
+        }
+    }
+
+    /// Takes the events that there are.
+    pub(super) fn read(&self, buffer: &mut [MaybeUninit<u8>]) -> Result<(), Errno> {
+        let mut reader = Reader::new(&self.inotify, buffer);
+        loop {
+            match reader.next() {
+                Ok(event) => self.take(event.wd(), event.events(), event.file_name().map(std::ffi::CStr::to_bytes)),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+                Err(errno) => return Err(errno),
+            }
         }
     }
 
@@ -175,7 +182,7 @@ impl Events {
         self.everything();
     }
 
-    fn take(&self, watch: i32, events: ReadFlags, name: Option<&[u8]>) {
+    pub(super) fn take(&self, watch: i32, events: ReadFlags, name: Option<&[u8]>) {
         let mut state = self.lock();
         let State { dirs, watches, dirty, overflows, .. } = &mut *state;
         if events.contains(ReadFlags::QUEUE_OVERFLOW) {

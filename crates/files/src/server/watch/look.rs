@@ -8,7 +8,7 @@ use crate::catalogue::{Catalogue, Content, Entry, Identity};
 use crate::path::{RelPath, is_reserved};
 use crate::root::{Dir, FileKind, FileStat, Root, RootError};
 use rustix::io::Errno;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 /// Names of one directory.
@@ -127,7 +127,8 @@ impl Watcher {
                 names.iter().filter_map(|name| Some((name.clone(), child(name)?))).collect()
             }
         };
-        let mut missing: HashMap<_, _> = known.iter().map(|(name, entry)| (name.clone(), entry)).collect();
+        // In the order of their names, so that numbers don't depend on chance.
+        let mut missing: BTreeMap<_, _> = known.iter().map(|(name, entry)| (name.clone(), entry)).collect();
         for name in &names {
             let Ok(path) = path.join(name) else { continue };
             if is_reserved(name) {

@@ -9,6 +9,8 @@ mod finish;
 mod limit;
 mod look;
 mod published;
+#[cfg(test)]
+pub(crate) mod simulated;
 mod state;
 mod stats;
 
@@ -21,7 +23,7 @@ pub use stats::{CatalogueStats, WatchStats};
 
 use super::jobs::Context;
 use crate::path::RelPath;
-use crate::root::FileStat;
+use crate::root::{FileStat, Root};
 use events::{Events, Woken};
 use finish::Unfinished;
 use limit::DeleteLimit;
@@ -89,20 +91,7 @@ impl Watch {
         let taker = Arc::clone(&events);
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         watch.threads.push(thread("tow-events").spawn(move || taker.run())?);
-        let watcher = Watcher {
-            context,
-            published,
-            events,
-            accepted: (None, None),
-            unfinished: Unfinished::new(options.settle),
-            limit: DeleteLimit::new(options.max_delete, Arc::clone(&options.release_deletions)),
-            is_blind: false,
-            holding: None,
-            is_full: false,
-            looked: None,
-            overflows: 0,
-            options,
-        };
+        let watcher = Watcher::new(options, context, published, events);
         watch.threads.push(thread("tow-watch").spawn(move || watcher.run())?);
         Ok(watch)
     }
@@ -128,6 +117,8 @@ impl Drop for Watch {
 struct Watcher {
     options: WatchOptions,
     context: Arc<Context>,
+    /// The root when it was last checked.
+    root: Arc<Root>,
     published: Arc<Published>,
     events: Arc<Events>,
     /// Inode and device of the root at the start, or of the one before: nothing is deleted because another one has less.
@@ -146,9 +137,26 @@ struct Watcher {
 }
 
 impl Watcher {
+    fn new(options: WatchOptions, context: Arc<Context>, published: Arc<Published>, events: Arc<Events>) -> Watcher {
+        Watcher {
+            root: context.root.last(),
+            context,
+            published,
+            events,
+            accepted: (None, None),
+            unfinished: Unfinished::new(options.settle),
+            limit: DeleteLimit::new(options.max_delete, Arc::clone(&options.release_deletions)),
+            is_blind: false,
+            holding: None,
+            is_full: false,
+            looked: None,
+            overflows: 0,
+            options,
+        }
+    }
+
     fn run(mut self) {
         let (mut next_rescan, mut next_root) = (Instant::now() + self.options.rescan, Instant::now());
-        let mut root = self.context.root.last();
         loop {
             let due = [Some(next_rescan), Some(next_root), self.unfinished.due()].into_iter().flatten().min();
             match self.events.wait(due) {
@@ -177,18 +185,9 @@ impl Watcher {
                     }
                 }
             }
-            // No event tells that another directory has taken the root's place.
             if Instant::now() >= next_root {
                 next_root = Instant::now() + ROOT_CHECK;
-                let now = self.context.root.look();
-                if !Arc::ptr_eq(&now, &root) {
-                    root = now;
-                    self.events.everything();
-                }
-                if self.limit.take_release() {
-                    self.holding = None;
-                    self.events.everything();
-                }
+                self.check();
             }
             self.finish();
             self.note_stats();
@@ -216,6 +215,19 @@ impl Watcher {
         }
     }
 
+    /// Looks for what no event tells: another directory has taken the root's place, a person has released deletions.
+    fn check(&mut self) {
+        let now = self.context.root.look();
+        if !Arc::ptr_eq(&now, &self.root) {
+            self.root = now;
+            self.events.everything();
+        }
+        if self.limit.take_release() {
+            self.holding = None;
+            self.events.everything();
+        }
+    }
+
     fn rescan(&self) -> Duration {
         if self.is_blind || self.holding.is_some() {
             self.options.rescan.min(RESCAN_BLIND)
@@ -225,7 +237,7 @@ impl Watcher {
     }
 
     /// Whether the root is the one that there was at the start, and what it is now; `None` if it can't be read.
-    fn root_now(&mut self, root: &crate::root::Root) -> Option<(FileStat, bool)> {
+    fn root_now(&mut self, root: &Root) -> Option<(FileStat, bool)> {
         let now = root.stat(&RelPath::root()).ok()?;
         let (inode, device) = &mut self.accepted;
         let inode = *inode.get_or_insert_with(|| self.published.watched_before(now.inode));

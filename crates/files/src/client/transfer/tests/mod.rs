@@ -5,9 +5,9 @@ mod disk;
 mod hostile;
 mod in_order;
 mod reuse;
-mod server;
+pub(crate) mod server;
 mod timeouts;
-mod world;
+pub(crate) mod world;
 
 use std::time::Duration;
 

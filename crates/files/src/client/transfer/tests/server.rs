@@ -18,7 +18,7 @@ pub struct SimFile {
     pub content: Vec<u8>,
     pub digest: Digest,
     leaves: Vec<Leaf>,
-    modified: i64,
+    pub modified: i64,
 }
 
 impl SimFile {
@@ -48,6 +48,8 @@ pub struct SimServer {
     /// The fetches and files in each that it takes; more are refused as busy.
     pub room: Option<(usize, usize)>,
     pub refused: usize,
+    /// Bytes of content that were sent.
+    pub sent: u64,
     listings: HashMap<u32, Vec<ListEntry>>,
     fetches: Vec<SimFetch>,
     credit: u64,
@@ -223,13 +225,25 @@ impl SimServer {
         let path = String::from_utf8(asked.path.as_bytes().to_vec()).unwrap();
         let wish = fetch.request.digest;
         let Some(sending) = &mut fetch.current else {
-            let file = self.files[&path].clone();
+            let Some(file) = self.files.get(&path).cloned() else {
+                fetch.next += 1;
+                let (code, message) = (ErrorCode::NotFound, "gone".to_owned());
+                let files = vec![FileAnswer::Error { n, code, message }];
+                return (vec![control(&Reply::Files(FilesReply { id, files }))], false);
+            };
             if asked.unless == Some(Unless::Digest { digest: file.digest }) {
                 fetch.next += 1;
                 let files = vec![FileAnswer::Same { n }];
                 return (vec![control(&Reply::Files(FilesReply { id, files }))], false);
             }
             let size = file.content.len() as u64;
+            let is_within = |range: &Range| range.offset + range.length <= size;
+            if !asked.ranges.iter().flatten().all(is_within) {
+                fetch.next += 1;
+                let (code, message) = (ErrorCode::Changed, "it is shorter".to_owned());
+                let files = vec![FileAnswer::Error { n, code, message }];
+                return (vec![control(&Reply::Files(FilesReply { id, files }))], false);
+            }
             let whole = vec![Range { offset: 0, length: size }];
             let ranges = asked.ranges.clone().unwrap_or(whole).into_iter().filter(|range| range.length > 0).collect();
             let digest_sent = wish == DigestWish::Now || (wish == DigestWish::Later && draw.one_in(2));
@@ -246,7 +260,7 @@ impl SimServer {
             let files = vec![FileAnswer::Metadata(metadata)];
             return (vec![control(&Reply::Files(FilesReply { id, files }))], false);
         };
-        let changed = self.files[&path].modified != sending.file.modified;
+        let changed = self.files.get(&path).is_none_or(|file| file.modified != sending.file.modified);
         let voids = self.voided.entry(path.clone()).or_default();
         let unlucky = faults.voids > 0 && *voids < 2 && draw.one_in(10);
         if changed || unlucky || self.always_void.as_ref() == Some(&path) {
@@ -298,6 +312,7 @@ impl SimServer {
         let end = sending.ranges.is_empty() && (sending.digest_sent || wish == DigestWish::None) && draw.one_in(2);
         let entry = DataEntry { n, end, body, offset, length, body_length: bytes.len() as u64 };
         self.credit -= entry.cost().min(self.credit);
+        self.sent += length;
         if end {
             fetch.current = None;
             fetch.next += 1;

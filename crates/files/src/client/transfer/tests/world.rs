@@ -60,7 +60,7 @@ pub struct World {
     pub server: SimServer,
     pub disk: SimDisk,
     /// Carries out the commands instead of the disk.
-    pub writer: Option<OrderedWriter>,
+    pub(in crate::client) writer: Option<OrderedWriter>,
     pub options: TransferOptions,
     pub faults: Faults,
     pub fresh: bool,

@@ -1,0 +1,302 @@
+//! A follow as a state machine: what the server says, what the disk reports and the time go in, requests and commands for the disk come out.
+//! It looks at its destination and writes its record itself; content goes through the transfer.
+//!
+//! The driver calls [`Follower::connected`], [`Follower::lost`], [`Follower::inbound`], [`Follower::disk`] and [`Follower::tick`], and after each
+//! carries out all of [`Follower::next_output`].
+
+use super::super::assembler::Inbound;
+use super::super::filter::Filter;
+use super::super::get::GetError;
+use super::super::transfer::{DiskReport, LIST_ENTRIES_MAX, Output, Transfer, TransferError, TransferOptions};
+use super::feed::{Failed, Feed};
+use super::finish::RETRY_MIN;
+use super::frozen::{Frozen, Seed};
+use super::pages::{FOLLOW_ID, Pages, Placed};
+use super::place::Place;
+use super::record::Record;
+use super::report::Report;
+use super::{FollowEnd, FollowEvent, FollowOptions};
+use crate::limits::CATALOGUE_PATHS_MAX;
+use crate::path::RelPath;
+use crate::protocol::control::{
+    ChangeContent, ChangesReply, ErrorReply, FollowLinks, HelloReply, Reply, Request, request_id,
+};
+use crate::protocol::follow::Cursor;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Replies that may wait: a page, and that the follow begins again.
+const TOLD_MAX: usize = 8;
+/// Paths that are known, or have failed; those of a full state besides.
+const PATHS_MAX: usize = 2 * CATALOGUE_PATHS_MAX;
+
+pub(super) struct Follower<'a> {
+    pub(super) options: &'a FollowOptions,
+    pub(super) tell: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
+    /// The time, as the driver knew it last.
+    pub(super) now: Instant,
+    is_connected: bool,
+    requests: VecDeque<Request>,
+    pub(super) transfer: Transfer,
+    pub(super) place: Place,
+    pub(super) record: Record,
+    pub(super) pages: Pages,
+    pub(super) report: Report,
+    /// A version, whose pages come from its manifest.
+    frozen: Option<Frozen>,
+    pub(super) seed: Option<Seed>,
+    pub(super) feed: Option<Feed>,
+    /// What the server said while something was fetched.
+    told: VecDeque<Reply>,
+    /// What is gone at the server and was put here, by path on the destination.
+    pub(super) gone: BTreeMap<RelPath, (RelPath, u64)>,
+    /// What could not be put in place.
+    pub(super) failed: BTreeMap<RelPath, Failed>,
+    pub(super) retry_at: Option<Instant>,
+    pub(super) retry_after: Duration,
+    /// Until when the end waits for what the server has not noticed yet.
+    pub(super) patience_until: Option<Instant>,
+    pub(super) is_holding: bool,
+    /// The cursor when everything fed is in place.
+    pub(super) cursor: Option<Cursor>,
+    pub(super) end: Option<FollowEnd>,
+}
+
+impl<'a> Follower<'a> {
+    pub(super) fn open(
+        options: &'a FollowOptions,
+        tell: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
+        now: Instant,
+    ) -> Result<Self, GetError> {
+        let refused = |reason: String| GetError::Destination { path: options.destination.clone(), reason };
+        std::fs::create_dir_all(&options.destination).map_err(|error| refused(error.to_string()))?;
+        let place = Place::open(options)?;
+        let top = place.top().map_err(|error| refused(error.to_string()))?;
+        let record = Record::open(&top, &options.source, &options.exclude);
+        let mut record = record.map_err(|error| refused(error.to_string()))?;
+        place.adopt(&mut record).map_err(|error| refused(error.to_string()))?;
+        let transfer = TransferOptions {
+            source: options.source.clone(),
+            window_bytes: options.window_bytes,
+            chunk_bytes: options.chunk_bytes,
+            compress: options.compress,
+            verify: true,
+            durable: options.durable,
+            idle_timeout: options.connect.idle_timeout,
+            follow: FollowLinks::None,
+            in_order: false,
+            check: false,
+            max_bytes: None,
+            max_entries: LIST_ENTRIES_MAX,
+            filter: Filter::default(),
+            sweep: false,
+        };
+        Ok(Follower {
+            options,
+            tell,
+            now,
+            is_connected: false,
+            requests: VecDeque::new(),
+            transfer: Transfer::fed(transfer, now),
+            place,
+            // A relay has to know everything that it passes on, and a version is compared as a whole.
+            pages: Pages::new(
+                options.source.clone(),
+                options.exclude.clone(),
+                record.cursor().filter(|_| !options.begins_anew()),
+            ),
+            report: Report::new(options),
+            seed: options.frozen.as_ref().and_then(|frozen| {
+                let (directory, source) = frozen.seed.as_ref()?;
+                Seed::open(directory, source)
+            }),
+            frozen: options.frozen.clone(),
+            cursor: record.cursor(),
+            record,
+            feed: None,
+            told: VecDeque::new(),
+            gone: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            retry_at: None,
+            retry_after: RETRY_MIN,
+            patience_until: None,
+            is_holding: false,
+            end: None,
+        })
+    }
+
+    /// There is a connection.
+    pub(super) fn connected(&mut self) {
+        self.is_connected = true;
+        self.transfer.connected();
+        self.report.connected();
+        self.ask();
+    }
+
+    /// The connection is lost, and with it whatever was asked for.
+    pub(super) fn lost(&mut self, reason: &str) -> Result<(), GetError> {
+        self.is_connected = false;
+        (self.tell)(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
+        self.pages.lost();
+        self.told.clear();
+        self.requests.clear();
+        self.transfer.disconnected();
+        Ok(())
+    }
+
+    /// Takes what the server sent.
+    pub(super) fn inbound(&mut self, inbound: Inbound, now: Instant) -> Result<(), GetError> {
+        self.now = now;
+        match &inbound {
+            Inbound::Control { json, .. } if request_id(json) == Some(FOLLOW_ID) => {
+                if self.told.len() >= TOLD_MAX {
+                    return TransferError::protocol("more pages than were asked for").map_err(GetError::from);
+                }
+                self.told.push_back(Reply::decode(json).map_err(TransferError::from)?);
+                self.take_told()
+            }
+            _ => match hello(&inbound) {
+                Some(hello) => self.report.hello(&hello),
+                None => {
+                    self.transfer.inbound(inbound, now);
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    /// Takes a report of the disk.
+    pub(super) fn disk(&mut self, report: DiskReport, now: Instant) {
+        self.now = now;
+        self.transfer.disk(report, now);
+    }
+
+    /// How long nothing is to be done if nothing happens; `None`: any time.
+    pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
+        if self.frozen.as_ref().is_some_and(Frozen::has_reply) {
+            return Some(Duration::ZERO);
+        }
+        let report = self.report.due(now).filter(|_| self.is_connected);
+        let retry = self.retry_at.filter(|_| self.pages.is_live);
+        let due = [report, retry].into_iter().flatten().min();
+        due.map(|at| at.saturating_duration_since(now))
+    }
+
+    /// Does what is due. `reads`: the disk is reading existing files.
+    pub(super) fn tick(&mut self, now: Instant, reads: bool) -> Result<(), GetError> {
+        self.now = now;
+        // With nothing to do, or nobody to do it with, no time passes for the transfer.
+        if reads || self.feed.is_none() || !self.is_connected {
+            self.transfer.reading(now);
+        }
+        self.transfer.tick(now);
+        while self.is_connected
+            && let Some(request) = self.report.next_request(now)
+        {
+            self.requests.push_back(request);
+        }
+        // In the middle of a full state it isn't known yet what is gone; the end of it tries again too.
+        if self.feed.is_none() && self.pages.is_live && self.retry_at.take_if(|at| *at <= now).is_some() {
+            self.retry()?;
+        }
+        self.told.extend(std::iter::from_fn(|| self.frozen.as_mut().and_then(Frozen::next_reply)));
+        self.take_told()
+    }
+
+    /// Takes what the server said, unless something is being fetched: what failed before may be tried again while a page comes.
+    pub(super) fn take_told(&mut self) -> Result<(), GetError> {
+        while self.feed.is_none()
+            && self.end.is_none()
+            && let Some(reply) = self.told.pop_front()
+        {
+            match reply {
+                Reply::Following(following) => {
+                    let is_full = self.pages.following(&following)?;
+                    self.report.following(is_full);
+                    // What is told anew needn't be remembered.
+                    self.gone.retain(|_, _| !is_full);
+                    self.failed.retain(|_, _| !is_full);
+                }
+                Reply::Changes(page) => self.page(page)?,
+                Reply::Error(ErrorReply { code, message, .. }) => {
+                    return Err(TransferError::Refused { code, message }.into());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What the driver has to do next: send something, carry out a command, or take note that nothing is being installed
+    /// ([`Output::InPlace`]).
+    pub(super) fn next_output(&mut self) -> Result<Option<Output>, GetError> {
+        loop {
+            if let Some(request) = self.requests.pop_front() {
+                return Ok(Some(Output::Send(request)));
+            }
+            let Some(output) = self.transfer.next_output() else { return Ok(None) };
+            match output {
+                Output::Send(_) | Output::Disk(_) => return Ok(Some(output)),
+                // That of a fed transfer is known, and nothing is deleted by it.
+                Output::OpenDestination { .. } | Output::Sweep => {}
+                Output::Warn(text) => (self.tell)(FollowEvent::Warning(text))?,
+                Output::InPlace => {
+                    self.in_place()?;
+                    return Ok(Some(Output::InPlace));
+                }
+                Output::Finished => {
+                    let seconds = self.options.connect.idle_timeout.as_secs();
+                    let stalled = || TransferError::Stalled { seconds, connected: true };
+                    return Err(self.transfer.failure().unwrap_or_else(stalled).into());
+                }
+            }
+        }
+    }
+
+    /// Asks for the next page, if there is nothing else to do.
+    pub(super) fn ask(&mut self) {
+        if self.is_connected
+            && self.feed.is_none()
+            && self.end.is_none()
+            && let Some(request) = self.pages.next_request()
+        {
+            match &mut self.frozen {
+                Some(frozen) => frozen.ask(&request),
+                None => self.requests.push_back(request),
+            }
+        }
+    }
+
+    /// Takes a page of changes, and makes way for them.
+    fn page(&mut self, page: ChangesReply) -> Result<(), GetError> {
+        // A later change of the same path, of the followed one itself too.
+        let told: HashSet<_> = page.changes.iter().map(|change| change.path.as_bytes()).collect();
+        self.failed.retain(|_, failed| !told.contains(failed.placed.remote.as_bytes()));
+        let page = self.pages.page(page)?;
+        if self.record.len() + self.failed.len() + self.pages.seen.as_ref().map_or(0, HashSet::len) > PATHS_MAX {
+            return Err(TransferError::Limit(format!("more than {CATALOGUE_PATHS_MAX} paths")).into());
+        }
+        for warning in page.warnings {
+            (self.tell)(FollowEvent::Warning(warning))?;
+        }
+        self.report.page(&page.changes);
+        // What is gone first: content of it may be wanted.
+        let (gone, there): (Vec<_>, Vec<_>) =
+            page.changes.into_iter().partition(|placed| placed.change.content == ChangeContent::Gone);
+        for Placed { remote, local, change } in gone {
+            if self.record.get(&local).is_some() {
+                self.gone.insert(local, (remote, change.seq));
+            }
+        }
+        self.start(there, Some(page.cursor), page.live, false)
+    }
+}
+
+/// The server's answer to `hello`, if this is one.
+fn hello(inbound: &Inbound) -> Option<HelloReply> {
+    let Inbound::Control { json, .. } = inbound else { return None };
+    match request_id(json).is_none().then(|| Reply::decode(json)) {
+        Some(Ok(Reply::Hello(hello))) => Some(hello),
+        _ => None,
+    }
+}

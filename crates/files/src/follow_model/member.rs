@@ -1,0 +1,318 @@
+//! A follower, its connection and its destination.
+
+use super::source::{Digests, What};
+use crate::client::assembler::Inbound;
+use crate::client::follow::simulated::{FOLLOW_ID, SimulatedFollower};
+use crate::client::follow::{Excludes, FollowEvent, FollowOptions};
+use crate::client::transfer::tests::server::SimServer;
+use crate::client::transfer::tests::world::{Draw, Faults, noise};
+use crate::client::{ConnectOptions, GetError, Source, TransferError};
+use crate::digest::Digest;
+use crate::protocol::control::{FollowState, Reply, Request};
+use crate::protocol::follow::{Cursor, FollowFrom};
+use crate::server::simulated::{SimulatedServer, SimulatedSession};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Deletions at a time, unless a person allows more.
+pub const MAX_DELETE: u64 = 3;
+
+pub struct Member {
+    /// What is followed.
+    pub below: &'static str,
+    pub mirrors: bool,
+    pub dir: PathBuf,
+    pub excludes: bool,
+    /// It was followed with another filter before, so that not all that is there is this follower's.
+    pub is_mixed: bool,
+    pub max_delete: u64,
+    pub follower: Option<SimulatedFollower>,
+    pub session: Option<SimulatedSession>,
+    /// What serves content.
+    pub files: SimServer,
+    inbox: VecDeque<Inbound>,
+    expects_full: bool,
+    /// Paths that a person changed, and nothing was put to since.
+    pub personal: HashSet<String>,
+    /// Contents of a person that must stay.
+    pub kept: HashSet<Digest>,
+    pub persons: u64,
+    /// The last number with which it was up to date.
+    pub up_to_date: Option<u64>,
+    pub stalls: usize,
+}
+
+impl Member {
+    pub fn new(below: &'static str, mirrors: bool, dir: PathBuf) -> Member {
+        let mut files = SimServer::default();
+        files.window_bytes = 8 << 20;
+        Member {
+            below,
+            mirrors,
+            dir,
+            excludes: false,
+            is_mixed: false,
+            max_delete: MAX_DELETE,
+            follower: None,
+            session: None,
+            files,
+            inbox: VecDeque::new(),
+            expects_full: false,
+            personal: HashSet::new(),
+            kept: HashSet::new(),
+            persons: 0,
+            up_to_date: None,
+            stalls: 0,
+        }
+    }
+
+    pub fn start(&mut self, now: Instant) -> Result<(), String> {
+        let connect = ConnectOptions::new("tcp://127.0.0.1:1".parse().unwrap());
+        let mut options = FollowOptions::new(connect, Source::Path(self.below.parse().unwrap()), self.dir.clone());
+        options.mirror = self.mirrors;
+        options.max_delete = Some(self.max_delete);
+        options.window_bytes = 8 << 20;
+        if self.excludes {
+            options.exclude = Excludes::new(["b".to_owned()]).unwrap();
+        }
+        self.follower = Some(SimulatedFollower::start(options, now).map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// It is killed.
+    pub fn kill(&mut self) {
+        self.follower = None;
+        self.hang_up();
+    }
+
+    fn hang_up(&mut self) {
+        (self.session, self.expects_full) = (None, false);
+        self.files.cut();
+        self.inbox.clear();
+    }
+
+    pub fn connect(&mut self, now: Instant) -> Result<(), String> {
+        if self.follower.is_none() {
+            self.start(now)?;
+        }
+        self.session = Some(SimulatedSession::new());
+        self.run(now, |follower| follower.connected())
+    }
+
+    /// The connection is lost.
+    pub fn cut(&mut self, now: Instant) -> Result<(), String> {
+        if self.session.is_some() {
+            self.hang_up();
+            self.run(now, |follower| follower.lost())?;
+        }
+        Ok(())
+    }
+
+    /// Has the follower do something. One that stalls begins anew, as it would.
+    fn run(
+        &mut self,
+        now: Instant,
+        act: impl FnOnce(&mut SimulatedFollower) -> Result<(), GetError>,
+    ) -> Result<(), String> {
+        let Some(follower) = &mut self.follower else { return Ok(()) };
+        let outcome = act(follower);
+        let events = follower.take_events();
+        self.told(events)?;
+        match outcome {
+            Ok(()) => {}
+            Err(GetError::Transfer(TransferError::Stalled { .. })) => {
+                self.stalls += 1;
+                self.kill();
+                return self.start(now);
+            }
+            Err(error) => return Err(format!("the follower of {:?} fails: {error}", self.below)),
+        }
+        self.send();
+        Ok(())
+    }
+
+    fn told(&mut self, events: Vec<FollowEvent>) -> Result<(), String> {
+        let deleted = events.iter().filter(|event| matches!(event, FollowEvent::Gone { kept: false, .. })).count();
+        if deleted > 0 && (!self.mirrors || deleted as u64 > self.max_delete) {
+            return Err(format!("the follower of {:?} deletes {deleted}: {events:?}", self.below));
+        }
+        for event in events {
+            if super::traces() {
+                println!("follower of {:?}: {event:?}", self.below);
+            }
+            let path = match event {
+                FollowEvent::Put { path, .. } | FollowEvent::Renamed { to: path, .. } => path.to_string(),
+                FollowEvent::UpToDate { seq } => {
+                    self.up_to_date = Some(seq);
+                    continue;
+                }
+                _ => continue,
+            };
+            let local = self.local(&path).unwrap_or_default();
+            self.personal.remove(&local);
+        }
+        Ok(())
+    }
+
+    /// Passes on what the follower asks for.
+    fn send(&mut self) {
+        let Some(follower) = &mut self.follower else { return };
+        let Some(session) = &mut self.session else { return };
+        while let Some(request) = follower.requests.pop_front() {
+            if super::traces() {
+                println!("follower of {:?} asks: {request:?}", self.below);
+            }
+            match request {
+                Request::Hello | Request::Follow(_) | Request::Have(_) => session.request(request),
+                Request::More { id: FOLLOW_ID } => session.request(request),
+                request => self.files.requests.push_back(request),
+            }
+        }
+    }
+
+    /// A cursor of the future, as of a server that was put back to an older state.
+    pub fn forge(&mut self, now: Instant) -> Result<(), String> {
+        let Some(cursor) = self.follower.as_ref().and_then(SimulatedFollower::cursor) else { return Ok(()) };
+        self.cut(now)?;
+        self.session = Some(SimulatedSession::new());
+        let Some(follower) = &mut self.follower else { return Ok(()) };
+        follower.connected().map_err(|error| error.to_string())?;
+        for request in &mut follower.requests {
+            if let Request::Follow(follow) = request
+                && matches!(follow.from, FollowFrom::Cursor(_))
+            {
+                follow.from = FollowFrom::Cursor(Cursor { seq: cursor.seq + (1 << 40), ..cursor });
+                self.expects_full = true;
+            }
+        }
+        self.send();
+        Ok(())
+    }
+
+    /// One of the things that can happen next: whether it did.
+    pub fn step(
+        &mut self,
+        server: &SimulatedServer,
+        draw: &mut Draw,
+        faults: &mut Faults,
+        now: Instant,
+    ) -> Result<bool, String> {
+        match draw.below(5) {
+            0 => {
+                if let Some(session) = &mut self.session {
+                    let did = session.has_jobs();
+                    session.job(server);
+                    let sent = session.sent();
+                    let does = did || !sent.is_empty();
+                    sent.iter().try_for_each(|inbound| self.check_state(inbound))?;
+                    self.inbox.extend(sent);
+                    return Ok(does);
+                }
+            }
+            1 => {
+                if let Some(request) = self.files.requests.pop_front() {
+                    self.inbox.extend(self.files.take(request, draw));
+                    return Ok(true);
+                }
+            }
+            2 => {
+                let sent = self.files.send_some(draw, faults);
+                let does = !sent.is_empty();
+                self.inbox.extend(sent);
+                return Ok(does);
+            }
+            3 => {
+                if self.follower.as_ref().is_some_and(SimulatedFollower::has_commands) {
+                    self.run(now, |follower| follower.disk_step(now))?;
+                    return Ok(true);
+                }
+            }
+            _ => {
+                if let Some(inbound) = self.inbox.pop_front() {
+                    self.run(now, |follower| follower.inbound(inbound, now))?;
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn check_state(&mut self, inbound: &Inbound) -> Result<(), String> {
+        let Inbound::Control { json, .. } = inbound else { return Ok(()) };
+        if let Ok(Reply::Following(following)) = Reply::decode(json)
+            && std::mem::take(&mut self.expects_full)
+            && following.state != FollowState::Full
+        {
+            return Err("a cursor of the future gets changes".to_owned());
+        }
+        Ok(())
+    }
+
+    pub fn tick(&mut self, now: Instant) -> Result<(), String> {
+        self.run(now, |follower| follower.tick(now))
+    }
+
+    /// Whether only time can make a difference.
+    pub fn is_idle(&self) -> bool {
+        let has_commands = self.follower.as_ref().is_some_and(SimulatedFollower::has_commands);
+        let has_jobs = self.session.as_ref().is_some_and(SimulatedSession::has_jobs);
+        !has_commands && !has_jobs && self.inbox.is_empty() && self.files.is_idle()
+    }
+
+    /// When time makes one.
+    pub fn wait(&self, now: Instant) -> Duration {
+        let wait = self.follower.as_ref().and_then(|follower| follower.wait(now));
+        wait.unwrap_or(Duration::from_secs(5)).clamp(Duration::from_millis(1), Duration::from_secs(11))
+    }
+
+    /// A person changes, deletes or makes a file where it is followed to.
+    pub fn person(&mut self, draw: &mut Draw, digests: &mut Digests) -> Option<String> {
+        if self.follower.as_ref().is_some_and(|follower| follower.is_busy() || follower.has_commands()) {
+            return None;
+        }
+        let there = digests.scan(&self.dir);
+        let file = |(path, what): (&String, &What)| match what {
+            What::File(digest) if !path.contains(".tow-conflict-") => Some((path.clone(), *digest)),
+            _ => None,
+        };
+        let files: Vec<_> = there.iter().filter_map(file).collect();
+        self.persons += 1;
+        let content = noise(100, 1_000_000 + self.persons);
+        let path = if files.is_empty() || draw.one_in(3) {
+            let dirs: Vec<_> = there.iter().filter(|(_, what)| **what == What::Dir).map(|(path, _)| path).collect();
+            let dir = dirs.get(draw.below(dirs.len() + 1)).map_or(String::new(), |dir| format!("{dir}/"));
+            format!("{dir}mine-{}", self.persons)
+        } else {
+            let (path, digest) = files[draw.below(files.len())].clone();
+            self.kept.remove(&digest);
+            self.personal.insert(path.clone());
+            if draw.one_in(2) {
+                std::fs::remove_file(self.dir.join(&path)).unwrap();
+                return Some(format!("a person deletes {path}"));
+            }
+            path
+        };
+        std::fs::create_dir_all(&self.dir).unwrap();
+        std::fs::write(self.dir.join(&path), &content).unwrap();
+        self.kept.insert(Digest::of(&content));
+        Some(format!("a person writes {path}"))
+    }
+
+    /// Where a path of the server goes.
+    pub fn local(&self, remote: &str) -> Option<String> {
+        let local = match remote.strip_prefix(self.below)? {
+            "" => remote,
+            below if self.below.is_empty() => below,
+            below => below.strip_prefix('/')?,
+        };
+        let is_excluded = self.excludes && local.split('/').any(|name| name == "b");
+        (!is_excluded && !local.is_empty()).then(|| local.to_owned())
+    }
+
+    /// What is to be there.
+    pub fn expected(&self, truth: &BTreeMap<String, What>) -> BTreeMap<String, What> {
+        let expected = truth.iter().filter(|(path, what)| *path != self.below || **what != What::Dir);
+        expected.filter_map(|(path, what)| Some((self.local(path)?, what.clone()))).collect()
+    }
+}

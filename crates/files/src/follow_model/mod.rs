@@ -1,0 +1,51 @@
+//! A whole follow: a directory that programs change, a server that watches it, followers, and what goes wrong between them. One seed decides the
+//! order of all that happens; time passes only as it says. Directories, the kernel's events, the stored catalogue and the followers' records are
+//! real, and so is all that decides: watcher, catalogue, session, follower, transfer and disk. The network isn't, nor what serves content
+//! (`SimServer`).
+//!
+//! What is checked, at every step (`checks`): 1. When all is quiet a mirror is what the source is, and any other follower has it all. 2. Under a
+//! final name is only a content that the source had complete, or a person's. 3. A number never means two things, and a stored cursor, or one that
+//! was said, means that everything up to it is in place. 4. Whichever events are lost, one look at everything makes the catalogue what the tree
+//! is. 5. Nothing is published as deleted that is there, and never more than may be at a time, here and there, unless a person allows it. 6. What
+//! was renamed isn't sent again, and what a person changed isn't lost.
+//!
+//! A run has some seeds that are always the same, and some random ones, which it prints. TOWPATH_SEED=N runs one again, TOWPATH_SEEDS=N sets how
+//! many are random, TOWPATH_TRACE=1 shows what happens.
+#![allow(clippy::unwrap_used)]
+
+mod checks;
+mod member;
+mod source;
+mod world;
+
+use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use world::World;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn traces() -> bool {
+    std::env::var_os("TOWPATH_TRACE").is_some()
+}
+
+#[test]
+fn followers_have_what_the_source_has_whatever_goes_wrong() {
+    let (first, count) = (RandomState::new().hash_one(0) >> 16, number("TOWPATH_SEEDS").unwrap_or(10));
+    let seeds = match number("TOWPATH_SEED") {
+        Some(seed) => vec![seed],
+        None => (1..=15).chain(first..first + count).collect(),
+    };
+    println!("random seeds: {count} from {first}");
+    let mut tally = std::collections::BTreeMap::new();
+    for seed in seeds {
+        let outcome = catch_unwind(AssertUnwindSafe(|| World::new(seed).run(&mut tally)));
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => panic!("TOWPATH_SEED={seed}: {why}"),
+            Err(_) => panic!("TOWPATH_SEED={seed}: it panics, see above"),
+        }
+    }
+    println!("{tally:?}");
+}

@@ -1,0 +1,191 @@
+//! A server without threads and sockets: a test decides what happens next. The directory, the kernel's events and the stored catalogue are real.
+
+use super::events::{Events, Woken};
+use super::{Published, State, WatchOptions, Watcher};
+use crate::catalogue::{Catalogue, Content, Entry};
+use crate::client::assembler::Inbound;
+use crate::protocol::control::{Holder, Request};
+use crate::protocol::follow::Epoch;
+use crate::server::jobs::{Answer, Changes, Context, Job};
+use crate::server::quota::Quotas;
+use crate::server::session::{Action, Part, Session, Ticket};
+use crate::server::snapshot::RootWatch;
+use rustix::fs::inotify::ReadFlags;
+use std::collections::{BTreeMap, VecDeque};
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use towpath_sockets::{Hub, HubOptions, Principal, SocketType};
+
+pub(crate) struct SimulatedServer {
+    watcher: Watcher,
+    published: Arc<Published>,
+    release: Arc<AtomicBool>,
+    buffer: Vec<MaybeUninit<u8>>,
+}
+
+/// What a server has for a client.
+pub(crate) struct SimulatedSession {
+    session: Session<()>,
+    jobs: VecDeque<(Ticket, Changes)>,
+    /// What the client has said that it has.
+    pub(crate) said: Vec<Holder>,
+}
+
+impl SimulatedServer {
+    /// `epoch` is for a new catalogue, `boot` another one if the machine was started since.
+    pub(crate) fn start(root: &Path, state: &Path, epoch: u8, boot: u8, max_delete: u64) -> SimulatedServer {
+        let (state, catalogue) =
+            State::open_after(state, Epoch([epoch; 16]), Some([boot; 16])).expect("a stored catalogue");
+        let waker = Hub::new(HubOptions::new(SocketType::Dealer)).expect("a hub").waker();
+        let published = Arc::new(Published::new(catalogue, Some(state), waker.clone()));
+        let root = RootWatch::open(root).expect("a root");
+        let context = Context::watching(root, Arc::clone(&published), waker);
+        let release = Arc::new(AtomicBool::new(false));
+        // Leases tell when a file is finished.
+        let settle = Duration::from_secs(3600);
+        let options =
+            WatchOptions { settle, max_delete, release_deletions: Arc::clone(&release), ..WatchOptions::default() };
+        let events = Events::new(usize::MAX).expect("events");
+        events.everything();
+        let watcher = Watcher::new(options, context, Arc::clone(&published), events);
+        SimulatedServer { watcher, published, release, buffer: vec![MaybeUninit::uninit(); 64 << 10] }
+    }
+
+    /// Looks where something happened; or the events are lost, or come twice. Whether they were of everything.
+    pub(crate) fn look(&mut self, times: usize) -> bool {
+        self.watcher.events.read(&mut self.buffer).expect("events");
+        let Woken::Dirty { dirty, .. } = self.watcher.events.wait(Some(Instant::now())) else { return false };
+        let is_everything = dirty.is_everything;
+        for _ in 1..times {
+            self.watcher.look(dirty.clone());
+        }
+        if times > 0 {
+            self.watcher.look(dirty);
+        }
+        is_everything
+    }
+
+    pub(crate) fn finish(&mut self) {
+        self.watcher.finish();
+    }
+
+    pub(crate) fn has_unfinished(&self) -> bool {
+        self.watcher.unfinished.due().is_some_and(|due| due <= Instant::now())
+    }
+
+    pub(crate) fn rescan(&self) {
+        self.watcher.events.everything();
+    }
+
+    pub(crate) fn overflow(&self) {
+        self.watcher.events.take(-1, ReadFlags::QUEUE_OVERFLOW, None);
+    }
+
+    /// A person releases what is held.
+    pub(crate) fn release(&mut self) {
+        self.release.store(true, Ordering::Release);
+        self.watcher.check();
+    }
+
+    pub(crate) fn check(&mut self) {
+        self.watcher.check();
+    }
+
+    pub(crate) fn is_holding(&self) -> bool {
+        self.watcher.holding.is_some()
+    }
+
+    /// Whether the directory that is there now is the one that is published.
+    pub(crate) fn is_accepted(&mut self) -> bool {
+        let root = self.watcher.context.root.look();
+        self.watcher.root_now(&root).is_some_and(|(_, is_accepted)| is_accepted)
+    }
+
+    pub(crate) fn head(&self) -> u64 {
+        self.published.read().head()
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.published.read().epoch()
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.published.read().is_complete()
+    }
+
+    /// All entries, of what is gone too.
+    pub(crate) fn entries(&self) -> BTreeMap<String, Entry> {
+        let text = |path: &[u8]| String::from_utf8(path.to_vec()).expect("names are ASCII");
+        let catalogue: &Catalogue = &self.published.read();
+        catalogue.since(0).map(|(path, entry)| (text(path), entry.clone())).collect()
+    }
+
+    /// What is published.
+    pub(crate) fn live(&self) -> BTreeMap<String, Entry> {
+        self.entries().into_iter().filter(|(_, entry)| entry.content != Content::Gone).collect()
+    }
+
+    pub(crate) fn has_news(&self) -> bool {
+        self.published.take_news()
+    }
+}
+
+impl SimulatedSession {
+    pub(crate) fn new() -> SimulatedSession {
+        let session = Session::new(Principal::Anonymous, Quotas::new(64).client()).following(true, false);
+        SimulatedSession { session, jobs: VecDeque::new(), said: Vec::new() }
+    }
+
+    pub(crate) fn request(&mut self, request: Request) {
+        self.session.request(Vec::new(), Ok(Request::decode(&request.encode()).expect("a request")));
+        self.actions();
+    }
+
+    pub(crate) fn published(&mut self) {
+        self.session.published();
+        self.actions();
+    }
+
+    /// Makes a page that was asked for.
+    pub(crate) fn job(&mut self, server: &SimulatedServer) {
+        if let Some((ticket, job)) = self.jobs.pop_front() {
+            let told = job.tell(&server.published);
+            self.session.finish(ticket, Answer::Changes(told));
+            self.actions();
+        }
+    }
+
+    pub(crate) fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    fn actions(&mut self) {
+        while let Some(action) = self.session.next_action() {
+            match action {
+                Action::Start(ticket, Job::Changes(changes)) => self.jobs.push_back((ticket, changes)),
+                Action::Start(_, other) => panic!("another job: {other:?}"),
+                Action::Hello(envelope) => self.session.hello(&envelope, Vec::new()),
+                Action::Have(holders) => self.said.extend(holders),
+                Action::Release { .. } | Action::Log(_) | Action::Holders(..) => {}
+            }
+        }
+    }
+
+    /// What is sent to the client.
+    pub(crate) fn sent(&mut self) -> Vec<Inbound> {
+        let mut sent = Vec::new();
+        while let Some(message) = self.session.next_message() {
+            let frames = message.parts.into_iter().filter_map(|part| match part {
+                Part::Bytes(bytes) => Some(bytes),
+                Part::File { .. } => None,
+            });
+            // The tag first.
+            sent.extend(frames.skip(1).take(1).map(|json| Inbound::Control { json, attachment: None }));
+            self.actions();
+        }
+        sent
+    }
+}
