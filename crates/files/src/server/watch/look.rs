@@ -286,7 +286,8 @@ impl Watcher {
                 Verdict::Hold => return true,
             },
         };
-        let is_more = self.limit.hold(count);
+        // Where all of them have other names in another root, none is missing, and a person can release them all the same.
+        let is_more = self.limit.hold(count.max(1));
         if self.holding.replace(reason).is_none() || is_more {
             let first: Vec<_> = gone.iter().take(HELD_SHOWN_MAX).map(ToString::to_string).collect();
             let first = first.join(", ");
