@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use tempfile::{TempDir, tempdir};
 
-use crate::support::broker::{Broker, await_progress, call, work};
+use crate::support::broker::{Broker, await_progress, call, work, workers_of};
 use crate::support::process::{Process, run};
 use crate::support::wait_until;
 
@@ -45,13 +45,13 @@ const STALLED: &str = "the peer took nothing of its backlog";
 
 #[test]
 fn requests_of_a_hanging_worker_with_bytes_in_flight_go_to_another() {
-    let broker = Broker::with(&["--heartbeat", "0.3"]);
+    let broker = Broker::with(&["--heartbeat", "0.4"]);
     let workers = [(); 2].map(|()| work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "300"]));
-    let arguments = ["echo", "--count", "3000", "--size", "60000", "--ahead", "600", "--json"];
-    let load = Process::start(&mut call(&[&broker], &arguments));
-    await_progress(&broker, "echo");
+    wait_until("the broker knows both", || workers_of(&broker, "echo").len() == 2);
+    // It hangs from the beginning, so that its share, 18 MB, is more than its socket takes.
     workers[0].signal(Signal::STOP);
-    let outcome = load.finish().expect_code(0);
+    let arguments = ["echo", "--count", "3000", "--size", "60000", "--ahead", "600", "--json"];
+    let outcome = run(&mut call(&[&broker], &arguments)).expect_code(0);
     assert_eq!((outcome.number("replies"), outcome.number("failed")), (3000, 0));
     assert!(broker.log().contains(STALLED), "{}", broker.log());
     workers[0].signal(Signal::CONT);

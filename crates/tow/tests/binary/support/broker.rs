@@ -95,11 +95,16 @@ pub fn work(brokers: &[&Broker], arguments: &[&str]) -> Process {
     worker
 }
 
+/// Workers of a service that the broker knows.
+pub fn workers_of(broker: &Broker, service: &str) -> Vec<serde_json::Value> {
+    let workers = run(&mut call(&[broker], &["mmi.workers", service])).expect_code(0).stdout;
+    serde_json::from_slice(&workers).expect("JSON")
+}
+
 /// Waits until a load test runs: a worker holds requests and has replied to those queued before now.
 pub fn await_progress(broker: &Broker, service: &str) {
     let is_given = || {
-        let workers = run(&mut call(&[broker], &["mmi.workers", service])).expect_code(0).stdout;
-        let workers: Vec<serde_json::Value> = serde_json::from_slice(&workers).expect("JSON");
+        let workers = workers_of(broker, service);
         workers.iter().any(|worker| worker["held"].as_u64().expect("a number") > 0)
     };
     wait_until("a worker has requests", is_given);
