@@ -49,6 +49,7 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use towpath_sockets::PAGE_MAX;
     use crate::server::stats::RequestKind;
     use std::time::Instant;
     use towpath_sockets::PeerId;
@@ -81,7 +82,7 @@ mod tests {
         assert_eq!(of(7), TENANT_MAX);
         assert!((0..4).all(|tenant| of(tenant) >= FAILURES_MAX / 4 - 13), "all lose alike");
         let page = failures.page(0);
-        assert_eq!((page.entries.len(), &page.entries[0].1.path[..]), (FAILURES_MAX, &b"999"[..]));
+        assert_eq!((page.entries.len(), &page.entries[0].1.path[..]), (PAGE_MAX, &b"999"[..]));
         assert!(page.entries[0].1.reason.len() <= TEXT_BYTES_MAX);
         assert_eq!(failures.page(150).entries.len(), 50);
     }
