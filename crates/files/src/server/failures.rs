@@ -49,9 +49,9 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use towpath_sockets::PAGE_MAX;
     use crate::server::stats::RequestKind;
     use std::time::Instant;
+    use towpath_sockets::PAGE_MAX;
     use towpath_sockets::PeerId;
 
     fn failure(number: usize) -> FailureStats {
