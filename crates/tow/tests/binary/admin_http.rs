@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::tempdir;
 
@@ -171,6 +171,11 @@ fn a_person_at_a_terminal_gets_the_whole_address() {
     wait_until("it listens", || broker.output().contains("broker on tcp"));
     let http = Http::of(&place);
     let url = format!("http://{}/#token={}", http.address, http.token);
+    // It outlives the terminal.
+    let status = http.get("/api/v1/status");
+    let status: Value = serde_json::from_str(status.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
+    let pid = status["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+    kill_process(pid.expect("a process id"), Signal::TERM).expect("kill");
     assert!(broker.output().lines().any(|line| line.trim_end() == url), "{}", broker.output());
 }
 
