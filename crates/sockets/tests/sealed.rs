@@ -104,33 +104,51 @@ fn pieces_over_the_limit_for_sealed_frames_end_the_connection() {
     assert!(reason.contains("16 MiB"), "{reason}");
 }
 
-/// The toy mechanism, but large frames are sealed only while nobody holds this.
+/// The toy mechanism with another way to seal.
+#[derive(Debug)]
+struct Changed {
+    inner: Box<dyn Mechanism>,
+    change: fn(FrameSeal) -> FrameSeal,
+}
+
+impl Mechanism for Changed {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn start(&mut self, metadata: &Metadata) -> Result<Option<Bytes>, Error> {
+        self.inner.start(metadata)
+    }
+
+    fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error> {
+        self.inner.command(body, metadata)
+    }
+
+    fn frame_seal(&mut self) -> Option<FrameSeal> {
+        self.inner.frame_seal().map(self.change)
+    }
+}
+
+/// Large frames are sealed and opened only while nobody holds [`GATE`].
+fn gated() -> Box<dyn Mechanism> {
+    let change = |seal: FrameSeal| FrameSeal {
+        sealer: Arc::new(Gated(seal.sealer)),
+        opener: Box::new(Gated(seal.opener)),
+        ..seal
+    };
+    Box::new(Changed { inner: toy_seal::toy_seal().begin(), change })
+}
+
+/// There are few numbers for frames.
+fn few_numbers() -> Box<dyn Mechanism> {
+    let change = |seal| FrameSeal { last_number: 1_000, ..seal };
+    Box::new(Changed { inner: toy_seal::toy_seal().begin(), change })
+}
+
 static GATE: Mutex<()> = Mutex::new(());
 
 #[derive(Debug)]
 struct Gated<T>(T);
-
-impl Mechanism for Gated<Box<dyn Mechanism>> {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    fn start(&mut self, metadata: &Metadata) -> Result<Option<Bytes>, Error> {
-        self.0.start(metadata)
-    }
-
-    fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error> {
-        self.0.command(body, metadata)
-    }
-
-    fn frame_seal(&mut self) -> Option<FrameSeal> {
-        self.0.frame_seal().map(|seal| FrameSeal {
-            sealer: Arc::new(Gated(seal.sealer)),
-            opener: Box::new(Gated(seal.opener)),
-            ..seal
-        })
-    }
-}
 
 impl Sealer for Gated<Arc<dyn Sealer>> {
     fn seal(&self, number: FrameNumber, flags: FrameFlags, frame: &mut [u8]) {
@@ -146,31 +164,9 @@ impl Opener for Gated<Box<dyn Opener>> {
     }
 }
 
-/// The toy mechanism with few numbers for frames.
-#[derive(Debug)]
-struct Few(Box<dyn Mechanism>);
-
-impl Mechanism for Few {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    fn start(&mut self, metadata: &Metadata) -> Result<Option<Bytes>, Error> {
-        self.0.start(metadata)
-    }
-
-    fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error> {
-        self.0.command(body, metadata)
-    }
-
-    fn frame_seal(&mut self) -> Option<FrameSeal> {
-        self.0.frame_seal().map(|seal| FrameSeal { last_number: 1_000, ..seal })
-    }
-}
-
 #[test]
 fn a_connection_ends_before_its_numbers_do() {
-    let few = MechanismConfig::Custom { name: "TOY", begin: || Box::new(Few(toy_seal::toy_seal().begin())) };
+    let few = MechanismConfig::Custom { name: "TOY", begin: few_numbers };
     // Large ones are sealed elsewhere, and take 257 numbers each.
     for (length, expected) in [(10, 744), (20_000, 3)] {
         let server = HubOptions { mechanism: few.clone(), ..options(SocketType::Router) };
@@ -195,7 +191,7 @@ fn a_connection_ends_before_its_numbers_do() {
 
 #[test]
 fn no_peer_waits_for_what_is_opened_for_another() {
-    let gated = MechanismConfig::Custom { name: "TOY", begin: || Box::new(Gated(toy_seal::toy_seal().begin())) };
+    let gated = MechanismConfig::Custom { name: "TOY", begin: gated };
     let server = HubOptions { mechanism: gated, ..options(SocketType::Router) };
     let mut pair = pair(server, sealed(SocketType::Dealer));
     let mut other = Hub::new(sealed(SocketType::Dealer)).unwrap();
@@ -233,7 +229,7 @@ fn no_peer_waits_for_what_is_opened_for_another() {
 fn no_peer_waits_for_what_is_sealed_for_another() {
     let beat = Duration::from_millis(50);
     let heartbeat = Some(Heartbeat { interval: beat, timeout: beat * 20, ttl: Duration::ZERO });
-    let gated = MechanismConfig::Custom { name: "TOY", begin: || Box::new(Gated(toy_seal::toy_seal().begin())) };
+    let gated = MechanismConfig::Custom { name: "TOY", begin: gated };
     let server = HubOptions { mechanism: gated, ..options(SocketType::Router) };
     let mut pair = pair(server, HubOptions { heartbeat, ..sealed(SocketType::Dealer) });
     let mut other = Hub::new(sealed(SocketType::Dealer)).unwrap();

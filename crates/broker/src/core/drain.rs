@@ -67,7 +67,7 @@ impl Core {
         self.requests.len() - self.replies.kept() - self.dead_letters.len()
     }
 
-    /// Why a request for a service isn't taken, whoever asks.
+    /// Why a request for a service isn't taken, of any client.
     #[inline]
     pub(super) fn refuses_all(&mut self, service: &[u8]) -> Option<&'static str> {
         let reason = self.drain.reason()?;

@@ -68,7 +68,7 @@ struct Writer {
 pub struct Source {
     pub dir: PathBuf,
     /// Where the directory is that another one has replaced.
-    aside: PathBuf,
+    elsewhere: PathBuf,
     pub is_replaced: bool,
     /// Contents that were complete.
     pub complete: HashSet<Digest>,
@@ -80,11 +80,11 @@ pub struct Source {
 }
 
 impl Source {
-    pub fn new(dir: PathBuf, aside: PathBuf) -> Source {
+    pub fn new(dir: PathBuf, elsewhere: PathBuf) -> Source {
         fs::create_dir(&dir).unwrap();
         Source {
             dir,
-            aside,
+            elsewhere,
             is_replaced: false,
             complete: HashSet::new(),
             writers: Vec::new(),
@@ -218,10 +218,10 @@ impl Source {
         self.is_replaced = !self.is_replaced;
         if !self.is_replaced {
             fs::remove_dir_all(&self.dir).unwrap();
-            fs::rename(&self.aside, &self.dir).unwrap();
+            fs::rename(&self.elsewhere, &self.dir).unwrap();
             return "the directory comes back".to_owned();
         }
-        fs::rename(&self.dir, &self.aside).unwrap();
+        fs::rename(&self.dir, &self.elsewhere).unwrap();
         fs::create_dir(&self.dir).unwrap();
         (0..draw.below(3)).for_each(|index| _ = self.write(PATHS[index], index, 1));
         "another directory takes its place".to_owned()

@@ -53,7 +53,7 @@ impl World {
         SHIFT.set(Duration::ZERO);
         let mut draw = Draw::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let temp = tempfile::tempdir().unwrap();
-        let source = Source::new(temp.path().join("source"), temp.path().join("aside"));
+        let source = Source::new(temp.path().join("source"), temp.path().join("elsewhere"));
         let max_delete = 3 + draw.below(3) as u64;
         let server = SimulatedServer::start(&source.dir, &temp.path().join("state"), 1, 1, max_delete);
         let member = |below, mirrors, name| Member::new(below, mirrors, temp.path().join(name));

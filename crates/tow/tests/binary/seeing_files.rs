@@ -85,7 +85,7 @@ fn a_transfer_waits_for_credit_or_for_its_receiver() {
     assert!(place.json(&["transfers"]).is_empty());
 }
 
-/// The causes of a disk that hangs: whoever has a thread waits for the disk, others for a thread.
+/// The causes of a disk that hangs: the one that has a thread waits for the disk, others for a thread.
 #[test]
 fn a_transfer_waits_for_disk_digest_or_thread() {
     let (place, folder) = (Place::new(), tempdir().expect("a folder"));
