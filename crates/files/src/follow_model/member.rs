@@ -77,6 +77,7 @@ impl Member {
             options.exclude = Excludes::new(["b".to_owned()]).unwrap();
         }
         self.follower = Some(SimulatedFollower::start(options, now).map_err(|error| error.to_string())?);
+        self.up_to_date = None;
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! A whole follow: a directory that programs change, a server that watches it, followers, and what goes wrong between them. One seed decides the
-//! order of all that happens; time passes only as it says. Directories, the kernel's events, the stored catalogue and the followers' records are
+//! order of what happens, and the followers' time. Directories, the kernel's events, the stored catalogue and the followers' records are
 //! real, and so is all that decides: watcher, catalogue, session, follower, transfer and disk. The network isn't, nor what serves content
-//! (`SimServer`).
+//! (`SimServer`). The watcher's clock, leases and inode numbers are the machine's, so a seed may not fail each time.
 //!
 //! What is checked, at every step (`checks`): 1. When all is quiet a mirror is what the source is, and any other follower has it all. 2. Under a
 //! final name is only a content that the source had complete, or a person's. 3. A number never means two things, and a stored cursor, or one that

@@ -335,7 +335,6 @@ impl World {
         let entries = self.server.entries();
         let wanted = entries.iter().filter(|(path, _)| self.members[index].local(path).is_some());
         let end = Cursor { epoch: self.server.epoch(), seq: wanted.map(|(_, entry)| entry.seq).max().unwrap_or(0) };
-        self.members[index].up_to_date = None;
         for _ in 0..QUIET_STEPS_MAX {
             let did = self.member_step(index)?;
             let member = &mut self.members[index];
@@ -345,7 +344,12 @@ impl World {
             let follower = member.follower.as_ref().unwrap();
             let has_all = |at: Cursor| at.epoch == end.epoch && at.seq >= end.seq;
             if follower.cursor().is_some_and(has_all) && !follower.is_owing() && !follower.is_busy() {
-                return Ok(());
+                let said = member.up_to_date;
+                return if said >= Some(end.seq) {
+                    Ok(())
+                } else {
+                    Err(format!("follower {index} has all up to {end:?}, and said {said:?}"))
+                };
             }
             let wait = member.wait(self.now);
             self.pass(wait);

@@ -102,6 +102,10 @@ impl Holders {
     pub fn note(&mut self, speaker: Speaker<'_>, holder: Holder, now: Instant) {
         let Speaker { tenant, user, peer, via } = speaker;
         let key = (holder.name.clone(), tenant);
+        // What speaks for itself isn't spoken for: a relay may remember it from before.
+        if via.is_some() && self.holders.get(&key).is_some_and(|said| said.peer.is_some()) {
+            return;
+        }
         let names = self.tenants.entry(tenant).or_insert_with(|| Names {
             share: self.names.share(TENANT_NAMES_SURE, TENANT_NAMES_MAX),
             by_turn: BTreeMap::new(),
@@ -291,6 +295,10 @@ mod tests {
         assert_eq!(listed(&holders, 0).len(), 2);
         holders.left("relay", 1, PeerId::new(4, 0));
         assert_eq!(listed(&holders, 2), [(2, "relay".to_owned(), None)]);
+        // One that is connected by now isn't spoken for by the relay that remembers it.
+        holders.note(Speaker { peer: PeerId::new(5, 1), ..by(1) }, holder("b", 160), now);
+        holders.note(Speaker { peer, via: Some(&relay), ..by(1) }, holder("b", 150), now);
+        assert!(listed(&holders, 0).iter().all(|(_, name, _)| name != "b"));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! installed the file and made its own under the name, so the name is checked again with the lock held. Only the
 //! holder of the lock removes a partial file or its state, or renames it.
 
+use std::collections::HashMap;
 use std::fs::File;
 
 use rustix::fs::{FlockOperation, flock};
@@ -111,14 +112,20 @@ pub(super) fn displace(destination: &Destination, dir: &Dir, names: &Names) -> R
     }
 }
 
-/// Removes the partial files in a directory, with their states, unless other transfers are receiving them.
+/// Removes the partial files in a directory, with their states, unless other transfers are receiving them, or something else is
+/// there too: then the directory stays, and with it what may go on later.
 pub(in crate::client) fn remove_left_over(dir: &Dir) -> Result<(), RootError> {
-    for entry in dir.entries(LEFT_OVER_MAX)? {
-        let Some(state_name) = state_of(&entry.name) else { continue };
-        let (file, _) = dir.open_writable(&entry.name)?;
+    let entries = dir.entries(LEFT_OVER_MAX)?;
+    let parts: HashMap<Vec<u8>, &[u8]> =
+        entries.iter().filter_map(|entry| Some((state_of(&entry.name)?, &*entry.name))).collect();
+    if !entries.iter().all(|entry| parts.contains_key(&*entry.name) || state_of(&entry.name).is_some()) {
+        return Ok(());
+    }
+    for (state_name, part_name) in parts {
+        let (file, _) = dir.open_writable(part_name)?;
         // Held until it is removed.
-        if let Ok(Some(_held)) = hold(dir, &entry.name, file) {
-            dir.remove_file(&entry.name)?;
+        if let Ok(Some(_held)) = hold(dir, part_name, file) {
+            dir.remove_file(part_name)?;
             let _ = dir.remove_file(&state_name);
         }
     }

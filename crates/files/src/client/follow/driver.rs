@@ -22,7 +22,7 @@ pub(super) struct Driver<'a> {
     lost_since: Option<Instant>,
     last_reason: Option<String>,
     sink: Sink,
-    pages_read: u64,
+    pieces_read: u64,
     follower: Follower<'a>,
 }
 
@@ -47,7 +47,7 @@ impl Driver<'_> {
             lost_since: Some(now),
             last_reason: None,
             sink: Sink::Disk(Box::new(disk)),
-            pages_read: 0,
+            pieces_read: 0,
             follower,
         };
         let outcome = driver.turns(cancel, was_connected);
@@ -110,7 +110,7 @@ impl Driver<'_> {
 
     fn tick(&mut self) -> Result<(), GetError> {
         let read = self.sink.pieces_read();
-        let reads = std::mem::replace(&mut self.pages_read, read) != read;
+        let reads = std::mem::replace(&mut self.pieces_read, read) != read;
         self.follower.tick(Instant::now(), reads)?;
         self.outputs()
     }

@@ -171,7 +171,7 @@ impl<'a> Follower<'a> {
         self.transfer.disk(report, now);
     }
 
-    /// How long nothing is to be done if nothing happens; `None`: any time.
+    /// Time until something is due; `None` if nothing is.
     pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
         if self.frozen.as_ref().is_some_and(Frozen::has_reply) {
             return Some(Duration::ZERO);
@@ -182,7 +182,7 @@ impl<'a> Follower<'a> {
         due.map(|at| at.saturating_duration_since(now))
     }
 
-    /// Does what is due. `reads`: the disk is reading existing files.
+    /// Does what is due. `reads`: the disk has read more of existing files since the last call.
     pub(super) fn tick(&mut self, now: Instant, reads: bool) -> Result<(), GetError> {
         self.now = now;
         // With nothing to do, or nobody to do it with, no time passes for the transfer.
@@ -227,7 +227,7 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    /// What the driver has to do next: send something, carry out a command, or take note that nothing is being installed
+    /// What the driver has to do next: send something, carry out a command, or all that was fed is in place
     /// ([`Output::InPlace`]).
     pub(super) fn next_output(&mut self) -> Result<Option<Output>, GetError> {
         loop {
@@ -269,7 +269,7 @@ impl<'a> Follower<'a> {
 
     /// Takes a page of changes, and makes way for them.
     fn page(&mut self, page: ChangesReply) -> Result<(), GetError> {
-        // A later change of the same path, of the followed one itself too.
+        // What the page tells anew isn't tried again, the followed path itself included.
         let told: HashSet<_> = page.changes.iter().map(|change| change.path.as_bytes()).collect();
         self.failed.retain(|_, failed| !told.contains(failed.placed.remote.as_bytes()));
         let page = self.pages.page(page)?;

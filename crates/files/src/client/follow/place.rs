@@ -238,8 +238,8 @@ impl Place {
             Known::Link(digest) if Digest::of(&dir.read_link(&name)?) != *digest => return Ok(Removal::Kept),
             Known::Dir => match dir.remove_dir(&name) {
                 Err(error) if is_not_empty(&error) => {
-                    // Parts of files that are gone as well.
-                    remove_left_over(&dir.open_dir(&name)?)?;
+                    // Parts of files that are gone as well. What can't be removed keeps the directory.
+                    let _ = dir.open_dir(&name).and_then(|dir| remove_left_over(&dir));
                     dir.remove_dir(&name)
                 }
                 removed => removed,

@@ -69,7 +69,8 @@ struct Versions<'a> {
     is_connected: bool,
     /// All versions are known, and the newest isn't in place.
     is_wanted: bool,
-    installed: Option<Digest>,
+    /// What is in place: its label and digest.
+    installed: Option<(String, Digest)>,
     said_at: Option<Instant>,
     /// When a relay has last asked which servers the versions come through.
     asked_at: Option<Instant>,
@@ -150,11 +151,12 @@ impl Versions<'_> {
         }
     }
 
-    fn pass_on(&self) -> Result<(), GetError> {
-        match self.list.cursor {
-            Some(cursor) => passed_versions::pass_on(self.options, cursor, self.list.versions()),
-            None => Ok(()),
-        }
+    /// Tells a relay's server which versions are in place, of these labels only if there are any.
+    fn pass_on(&self, kept: Option<&Labels<'_>>) -> Result<(), GetError> {
+        let Some(cursor) = self.list.cursor else { return Ok(()) };
+        let mut versions = self.list.versions();
+        versions.retain(|version| kept.is_none_or(|kept| kept.contains(&Some(&version.label))));
+        passed_versions::pass_on(self.options, cursor, versions)
     }
 
     fn ask(&mut self) {
@@ -174,16 +176,16 @@ impl Versions<'_> {
                 let message = "no version is published".to_owned();
                 return Err(TransferError::Unmet { code: ErrorCode::NotFound, message }.into());
             }
-            self.pass_on()?;
+            self.pass_on(None)?;
             return Ok(None);
         };
-        if self.installed == Some(version.digest) {
+        if self.installed.as_ref().is_some_and(|(label, digest)| (label, digest) == (&version.label, &version.digest)) {
+            self.pass_on(None)?;
             return Ok(None);
         }
-        match install(self.options, &version, tell, cancel) {
+        match install(self.options, &version, &|kept| self.pass_on(kept), tell, cancel) {
             Ok(FollowEnd::UpToDate) => {
-                (self.installed, self.said_at) = (Some(version.digest), None);
-                self.pass_on()?;
+                (self.installed, self.said_at) = (Some((version.label.clone(), version.digest)), None);
                 let Version { label, digest, seq, .. } = version;
                 tell(FollowEvent::Version { label, version: digest, seq })?;
                 self.say();
@@ -206,23 +208,27 @@ impl Versions<'_> {
 
     /// Says which version is in place.
     fn say(&mut self) {
-        let (Some(version), Some(cursor)) = (self.installed, self.list.cursor) else { return };
+        let (Some((_, version)), Some(cursor)) = (&self.installed, self.list.cursor) else { return };
         let FollowOptions { name, durable, relay, .. } = self.options;
         let pause = if relay.as_ref().is_some_and(Relay::has_said) { SAID_EVERY } else { SAID_AGAIN };
         if !self.is_connected || self.said_at.is_some_and(|said| said.elapsed() < pause) {
             return;
         }
-        let holder = Holder { name: name.clone(), cursor, durable: *durable, version: Some(version) };
+        let holder = Holder { name: name.clone(), cursor, durable: *durable, version: Some(*version) };
         let behind = relay.as_ref().map(|relay| relay.take_said(HAVE_HOLDERS_MAX - 1)).unwrap_or_default();
         self.connection.send(&Request::Have(Have { holders: [holder].into_iter().chain(behind).collect() }));
         self.said_at = Some(Instant::now());
     }
 }
 
+/// Labels of the version that is in place now, and of the one before.
+type Labels<'a> = [Option<&'a str>; 2];
+
 /// Puts a version in place, and switches the link to it.
 fn install(
     options: &FollowOptions,
     version: &Version,
+    pass_on: &dyn Fn(Option<&Labels<'_>>) -> Result<(), GetError>,
     tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
     cancel: &CancelToken,
 ) -> Result<FollowEnd, GetError> {
@@ -272,10 +278,14 @@ fn install(
     if options.durable {
         std::fs::File::open(destination).and_then(|dir| dir.sync_all()).map_err(refused)?;
     }
-    // Where it was in place already, the one before isn't known: it stays.
-    if is_passed_on && !is_there {
-        passed_versions::remove_old(&top, &[Some(&version.label), before.as_deref().and_then(label_of)]);
-    } else if is_switched && !is_passed_on {
+    if is_passed_on {
+        let kept = [Some(&*version.label), before.as_deref().and_then(label_of)];
+        // Where it was in place already, the one before isn't known: it stays.
+        let kept = (!is_there).then_some(&kept);
+        // What is removed isn't told of any more.
+        pass_on(kept)?;
+        kept.iter().for_each(|kept| passed_versions::remove_old(&top, *kept));
+    } else if is_switched {
         remove_old(destination, &[Some(Path::new(&name)), before.as_deref()]);
     }
     Ok(end)

@@ -12,11 +12,11 @@ use super::watch::Published;
 use crate::catalogue::{Catalogue, Content, Entry, Identity};
 use crate::digest::Digest;
 use crate::path::RelPath;
-use crate::protocol::manifest::{MANIFEST, VERSIONS, is_label};
+use crate::protocol::control::ChangeContent;
+use crate::protocol::manifest::{MANIFEST, VERSIONS, decode, is_label};
 use crate::root::{FileStat, Links, Root, RootError};
-use serde::Deserialize;
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -113,17 +113,13 @@ impl Versions {
 
     /// Files and bytes of a version, by its manifest.
     fn count(&self, label: &str) -> Result<(u64, u64), RootError> {
-        #[derive(Deserialize)]
-        struct Line {
-            size: Option<u64>,
-        }
         let path = RelPath::new(format!("{label}/{MANIFEST}"))?;
         let (file, _) = self.root.open_file(&path)?;
         let (mut files, mut bytes) = (0, 0_u64);
-        for line in BufReader::new(file).split(b'\n').take(COUNTED_BYTES_MAX as usize) {
-            let line = serde_json::from_slice(&line.map_err(RootError::Io)?);
-            // Only files have a size.
-            if let Ok(Line { size: Some(size) }) = line {
+        let mut manifest = Vec::new();
+        file.take(COUNTED_BYTES_MAX).read_to_end(&mut manifest).map_err(RootError::Io)?;
+        for entry in decode(&manifest).map_err(|error| RootError::Io(io::Error::other(error.to_string())))? {
+            if let ChangeContent::File { size, .. } = entry.content {
                 (files, bytes) = (files + 1, bytes.saturating_add(size));
             }
         }

@@ -28,6 +28,8 @@ struct Findings {
     gone: Vec<RelPath>,
     /// Directories that could not be read.
     unread: u64,
+    /// One of these has something that is published: what is missing below it isn't known.
+    lacks_known: bool,
 }
 
 /// What tells a file that was renamed: device, inode, size and time.
@@ -80,7 +82,7 @@ impl Watcher {
             tracing::warn!("the served directory was replaced while it was looked at: it is looked at again");
             return self.events.everything();
         }
-        let is_all = is_everything && found.unread == 0;
+        let is_all = is_everything && !found.lacks_known;
         let is_held = self.publish(found, is_everything, is_accepted);
         if is_all && !is_held && !is_accepted {
             self.accept_root(&before);
@@ -113,6 +115,7 @@ impl Watcher {
             Err(RootError::NotFound | RootError::NotADirectory | RootError::Outside) => return,
             Err(_) => {
                 found.unread += 1;
+                found.lacks_known |= path.is_root() || !self.published.read().children(path.as_bytes()).is_empty();
                 return;
             }
         };
@@ -286,7 +289,7 @@ impl Watcher {
                 Verdict::Hold => return true,
             },
         };
-        // Where all of them have other names in another root, none is missing, and a person can release them all the same.
+        // At least 1: if all were only renamed in another root, none counts as missing, yet a person must be able to release them.
         let is_more = self.limit.hold(count.max(1));
         if self.holding.replace(reason).is_none() || is_more {
             let first: Vec<_> = gone.iter().take(HELD_SHOWN_MAX).map(ToString::to_string).collect();

@@ -70,7 +70,10 @@ impl CatalogueStats {
 
     /// Notes what there is now.
     pub(super) fn note(&mut self, catalogue: &Catalogue, now: Instant) {
-        if catalogue.head() != self.head {
+        if catalogue.epoch() != self.epoch || catalogue.head() < self.head {
+            // The server of a relay has begun again.
+            self.times = Times(VecDeque::from([(0, now)]));
+        } else if catalogue.head() > self.head {
             self.times.note(self.head + 1, now);
         }
         self.epoch = catalogue.epoch();
@@ -80,7 +83,7 @@ impl CatalogueStats {
         self.versions = catalogue.below(VERSIONS.as_bytes()).count();
     }
 
-    /// How many changes somebody hasn't who has all up to a number, and for how long at least the first of them has been there.
+    /// By how many numbers somebody is behind who has all up to one, and for how long at least the first change that is lacking has been there.
     pub fn behind(&self, seq: u64, now: Instant) -> (u64, Duration) {
         let changes = self.head.saturating_sub(seq);
         let since = self.times.of(seq + 1).filter(|_| changes > 0);
@@ -94,8 +97,6 @@ struct Times(VecDeque<(u64, Instant)>);
 
 impl Times {
     fn note(&mut self, first: u64, now: Instant) {
-        // A relay's server may have begun again.
-        self.0.retain(|(of, _)| *of < first || *of == 0);
         if self.0.back().is_some_and(|(of, at)| *of > 0 && now.saturating_duration_since(*at) < TIMES_EVERY) {
             return;
         }
@@ -114,6 +115,7 @@ impl Times {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::follow::Cursor;
 
     #[test]
     fn the_age_of_a_change_is_known_to_the_second() {
@@ -131,8 +133,15 @@ mod tests {
             times.note(10 + second, at(50 + second));
         }
         assert_eq!((times.0.len(), times.of(10)), (TIMES_MAX, Some(at(50 + TIMES_MAX as u64))));
-        // Numbers that begin again.
-        times.note(3, at(9999));
-        assert_eq!((times.0.len(), times.of(3)), (1, Some(at(9999))));
+    }
+
+    #[test]
+    fn numbers_that_begin_again_are_as_old_as_that() {
+        let (mut catalogue, epoch) = (Catalogue::relayed(), |one| Epoch([one; 16]));
+        catalogue.reset(Cursor { epoch: epoch(1), seq: 100 }, Vec::new()).unwrap();
+        let (mut stats, start) = (CatalogueStats::of(&catalogue), Instant::now());
+        catalogue.reset(Cursor { epoch: epoch(2), seq: 100 }, Vec::new()).unwrap();
+        stats.note(&catalogue, start + Duration::from_secs(60));
+        assert_eq!(stats.behind(98, start + Duration::from_secs(61)), (2, Duration::from_secs(1)));
     }
 }
