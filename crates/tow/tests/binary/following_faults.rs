@@ -3,11 +3,14 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tempfile::tempdir;
 
 use crate::following::{Pair, contents, first_file};
+use crate::support::process::{Server, run, tow, unprivileged_tow};
 use crate::support::random::Random;
 use crate::support::tree::write;
 use crate::support::{skip, wait_until};
@@ -170,6 +173,31 @@ fn another_root_is_the_served_one_when_nothing_is_missing_in_it() {
     wait_until("it is taken", || pair.server().log().contains("is the served one from now on"));
     fs::remove_file(source.join("b")).expect("rm");
     pair.wait_same();
+}
+
+/// Such as `lost+found` of a disk that was mounted there.
+#[test]
+fn a_directory_that_can_not_be_read_does_not_keep_another_root_out() {
+    let folder = tempdir().expect("a folder");
+    let chmod = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+    chmod(folder.path(), 0o755);
+    let source = folder.path().join("source");
+    write(&source.join("a"), b"x");
+    let words = ["serve", source.to_str().expect("UTF-8"), "--watch", "--settle", "100ms", "--rescan", "1s"];
+    let mut command = unprivileged_tow(folder.path(), words);
+    let server = Server::from_command(command.args(["--bind", "tcp://127.0.0.1:0"]));
+    let copy = folder.path().join("copy");
+    let words = ["follow", &server.url(""), copy.to_str().expect("UTF-8"), "--once"];
+    run(&mut tow(words)).expect_code(0);
+    assert!(copy.join("a").exists());
+    fs::rename(&source, folder.path().join("away")).expect("mv");
+    let closed = source.join("lost+found");
+    fs::create_dir_all(&closed).expect("mkdir");
+    chmod(&closed, 0);
+    write(&source.join("a"), b"x");
+    wait_until("it is taken", || server.log().contains("is the served one from now on"));
+    assert!(server.log().contains("directories can't be read"), "{}", server.log());
+    chmod(&closed, 0o755);
 }
 
 #[test]
