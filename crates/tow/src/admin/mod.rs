@@ -121,19 +121,14 @@ impl Admin {
     /// Listens for questions about a server that is starting.
     ///
     /// # Errors
-    /// An address of the options can't be listened on, or there is no token for it.
+    /// An address of the options can't be listened on or answered at, or there is no token for it.
     pub fn start(arguments: AdminArgs, about: &About<'_>) -> Result<Admin, Failure> {
         let Http { listeners, page, metrics } = arguments.http(about.state, about.served)?;
-        if let Some(page) = &page {
-            announce(page);
-        }
-        if let Some(url) = &metrics {
-            tracing::info!(url, "metrics");
-        }
-        let (page, token_file) = page.map(|page| (page.url, page.token_file.display().to_string())).unzip();
+        let (url, token_file) =
+            page.as_ref().map(|page| (page.url.clone(), page.token_file.display().to_string())).unzip();
         let shared = Arc::new(Shared {
             program: about.program,
-            http: HttpPlaces { page, token_file, metrics },
+            http: HttpPlaces { page: url, token_file, metrics: metrics.clone() },
             actions: Actions::new(about.audit.cloned()),
             started: Instant::now(),
             started_at: SystemTime::now(),
@@ -150,8 +145,19 @@ impl Admin {
                 None
             }
         };
-        if let Err(error) = server::start(&shared, listener.as_ref(), listeners) {
-            tracing::warn!(%error, "cannot start the thread that answers tow status");
+        let is_asked_for = !listeners.is_empty();
+        match server::start(&shared, listener.as_ref(), listeners) {
+            Ok(()) => {}
+            Err(error) if is_asked_for => {
+                return Err(Failure::failed(format_args!("cannot answer on --admin or --metrics: {error}")));
+            }
+            Err(error) => tracing::warn!(%error, "cannot start the thread that answers tow status"),
+        }
+        if let Some(page) = &page {
+            announce(page);
+        }
+        if let Some(url) = &metrics {
+            tracing::info!(url, "metrics");
         }
         Ok(Admin { shared, _listener: listener })
     }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -24,11 +25,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use towpath_sockets::Address;
 
-/// Requests of one listener that are answered at a time; others wait. Those for health don't count.
+/// Requests of one listener whose replies are made or written at a time; others wait. Those for health don't count.
 const ANSWERS_MAX: usize = 16;
+
+/// Of these, requests that have a thread to wait for the event loop.
+const TURNS_MAX: usize = 4;
+
+/// Requests of one listener for health that have such a thread. They don't wait for the others.
+const HEALTH_TURNS_MAX: usize = 2;
 
 /// Connections of one listener whose request isn't being answered yet.
 const ARRIVING_MAX: usize = 32;
@@ -45,9 +52,6 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Bytes of the body of a request.
 const BODY_BYTES_MAX: usize = 16 << 10;
 
-/// Threads that wait for the event loop.
-const WAITING_THREADS_MAX: usize = 4;
-
 /// Pause after a connection that couldn't be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -59,42 +63,48 @@ const HEADERS: [(HeaderName, &str); 4] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
 ];
 
-/// Starts the thread. Without listeners it only serves the service manager, if there is one.
+/// Starts the thread that answers, and one for the service manager if it wants to hear that the event loop runs.
 pub fn start(shared: &Arc<Shared>, socket: Option<&impl AsFd>, http: Vec<HttpListener>) -> io::Result<()> {
-    let watchdog = supervisor::watchdog_interval();
-    if socket.is_none() && http.is_empty() && watchdog.is_none() {
+    if let Some(interval) = supervisor::watchdog_interval() {
+        let shared = Arc::clone(shared);
+        std::thread::Builder::new().name("watchdog".to_owned()).spawn(move || watch(&shared, interval))?;
+    }
+    let count = usize::from(socket.is_some()) + http.len();
+    if count == 0 {
         return Ok(());
     }
-    let socket = socket.map(|socket| socket.as_fd().try_clone_to_owned()).transpose()?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().max_blocking_threads(WAITING_THREADS_MAX).build()?;
-    let shared = Arc::clone(shared);
-    let run = async move {
-        if let Some(interval) = watchdog {
-            tokio::spawn(watch(Arc::clone(&shared), interval));
-        }
-        let socket = socket.map(|socket| (listener_of_socket(socket.into()), Access::Local));
-        let http = http.into_iter().map(|http| (listener_of_http(http.listener), http.access));
-        for (listener, access) in socket.into_iter().chain(http) {
-            match listener {
-                Ok(listener) => drop(tokio::spawn(serve(listener, access, Arc::clone(&shared)))),
+    let runtime = runtime.enable_all().max_blocking_threads(count * (TURNS_MAX + HEALTH_TURNS_MAX)).build()?;
+    let mut listeners = Vec::with_capacity(count);
+    {
+        let _guard = runtime.enter();
+        if let Some(socket) = socket {
+            match listener_of_socket(socket) {
+                Ok(listener) => listeners.push((listener, Access::Local)),
                 Err(error) => tracing::warn!(%error, "cannot listen for tow status"),
             }
+        }
+        for HttpListener { listener, access } in http {
+            listeners.push((listener_of_http(listener)?, access));
+        }
+    }
+    let shared = Arc::clone(shared);
+    let run = async move {
+        for (listener, access) in listeners {
+            tokio::spawn(serve(listener, access, Arc::clone(&shared)));
         }
         std::future::pending::<()>().await;
     };
     std::thread::Builder::new().name("admin".to_owned()).spawn(move || runtime.block_on(run)).map(drop)
 }
 
-/// Tells the service manager that the event loop runs, as long as it answers.
-async fn watch(shared: Arc<Shared>, every: Duration) {
-    let mut ticks = interval(every);
+/// Tells the service manager that the event loop runs, as long as it answers. Requests don't delay that.
+fn watch(shared: &Shared, every: Duration) {
     loop {
-        ticks.tick().await;
-        let shared = Arc::clone(&shared);
-        if let Ok(true) = tokio::task::spawn_blocking(move || api::is_alive(&shared)).await {
+        if api::is_alive(shared) {
             supervisor::alive();
         }
+        std::thread::sleep(every);
     }
 }
 
@@ -103,8 +113,8 @@ enum Listener {
     Tcp(TcpListener),
 }
 
-fn listener_of_socket(listener: std::os::unix::net::UnixListener) -> io::Result<Listener> {
-    Ok(Listener::Unix(UnixListener::from_std(listener)?))
+fn listener_of_socket(socket: &impl AsFd) -> io::Result<Listener> {
+    Ok(Listener::Unix(UnixListener::from_std(socket.as_fd().try_clone_to_owned()?.into())?))
 }
 
 fn listener_of_http(listener: std::net::TcpListener) -> io::Result<Listener> {
@@ -142,6 +152,10 @@ struct Door {
     access: Access,
     shared: Arc<Shared>,
     answers: Arc<Semaphore>,
+    /// Threads for them.
+    turns: Arc<Semaphore>,
+    /// Threads for requests for health.
+    health_turns: Arc<Semaphore>,
     /// Connections whose request isn't being answered yet, the oldest first.
     arriving: Mutex<BTreeMap<u64, AbortHandle>>,
 }
@@ -164,8 +178,9 @@ impl Door {
 }
 
 async fn serve(listener: Listener, access: Access, shared: Arc<Shared>) {
-    let (answers, arriving) = (Arc::new(Semaphore::new(ANSWERS_MAX)), Mutex::default());
-    let door = Arc::new(Door { access, shared, answers, arriving });
+    let [answers, turns, health_turns] =
+        [ANSWERS_MAX, TURNS_MAX, HEALTH_TURNS_MAX].map(|count| Arc::new(Semaphore::new(count)));
+    let door = Arc::new(Door { access, shared, answers, turns, health_turns, arriving: Mutex::default() });
     for number in 0.. {
         match listener.accept().await {
             Ok((stream, ends)) => {
@@ -195,12 +210,19 @@ struct Visit {
 }
 
 impl Visit {
-    /// Waits for its turn to be answered. From then on it isn't closed for others.
-    async fn enter(&self) {
-        if let Ok(permit) = Arc::clone(&self.door.answers).acquire_owned().await {
-            *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
-        }
+    /// Waits for its turn to be answered. From then on it isn't closed for others. What is returned is for a thread, until that has ended.
+    async fn enter(&self, is_health: bool) -> Option<OwnedSemaphorePermit> {
+        let turns = match is_health {
+            true => &self.door.health_turns,
+            false => {
+                let permit = Arc::clone(&self.door.answers).acquire_owned().await.ok();
+                *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = permit;
+                &self.door.turns
+            }
+        };
+        let turn = Arc::clone(turns).acquire_owned().await.ok();
         self.door.remove(self.number);
+        turn
     }
 }
 
@@ -229,25 +251,39 @@ async fn answer(request: Request<Incoming>, visit: &Visit) -> Response<Full<Byte
     if let (&Method::GET, Some(file)) = (&head.method, page::file(head.uri.path())) {
         return response(StatusCode::OK, file.content_type, Bytes::from_static(file.content));
     }
-    if !HEALTH_PATHS.contains(&head.uri.path()) {
-        visit.enter().await;
-    }
-    let shared = Arc::clone(&visit.door.shared);
-    let action = if api::is_action(&head.method, head.uri.path()) {
-        match shared.actions.begin(&visit.ends.remote, head.uri.path(), &body).await {
-            Ok(action) => Some(action),
-            Err(refused) => return refused.into(),
-        }
-    } else {
-        None
-    };
-    // It waits for the event loop. An action goes on although its client may be gone.
-    let asked = tokio::task::spawn_blocking(move || {
-        let reply = api::reply(&shared, &head.method, &head.uri, &body);
-        action.into_iter().for_each(|action| shared.actions.end(action, &reply));
-        reply
+    let turn = visit.enter(HEALTH_PATHS.contains(&head.uri.path())).await;
+    let (shared, remote) = (Arc::clone(&visit.door.shared), visit.ends.remote.clone());
+    // It goes on although its client may be gone, and so has its turn until it ends.
+    let asked = tokio::spawn(async move {
+        let _turn = turn;
+        ask(shared, remote, head, body).await
     });
-    asked.await.unwrap_or_else(|_| Reply::error(500, "this question fails")).into()
+    asked.await.unwrap_or_else(|_| failed()).into()
+}
+
+/// Asks the event loop on a thread. What is done of an action is written down before and after it.
+async fn ask(shared: Arc<Shared>, remote: Address, head: Parts, body: Bytes) -> Reply {
+    let path = head.uri.path();
+    let action = match api::is_action(&head.method, path) {
+        true => match shared.actions.begin(&remote, path, &body).await {
+            Ok(action) => Some(action),
+            Err(refused) => return refused,
+        },
+        false => None,
+    };
+    let on_thread = {
+        let shared = Arc::clone(&shared);
+        move || api::reply(&shared, &head.method, &head.uri, &body)
+    };
+    let reply = tokio::task::spawn_blocking(on_thread).await.unwrap_or_else(|_| failed());
+    if let Some(action) = action {
+        shared.actions.end(action, &reply);
+    }
+    reply
+}
+
+fn failed() -> Reply {
+    Reply::error(500, "this question fails")
 }
 
 impl From<Reply> for Response<Full<Bytes>> {
@@ -268,4 +304,96 @@ fn response(status: StatusCode, content_type: &'static str, body: Bytes) -> Resp
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::view::{List, Refusal, View};
+    use crate::admin::{HttpPlaces, Running};
+    use prometheus_client::registry::Registry;
+    use serde_json::{Value, json};
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+    use std::os::fd::OwnedFd;
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::time::{Instant, SystemTime};
+    use towpath_sockets::{Page, PeerId};
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    /// A server whose metrics take until `go_on`.
+    struct Slow {
+        asked: Arc<AtomicUsize>,
+        go_on: Arc<AtomicBool>,
+    }
+
+    impl View for Slow {
+        fn sums(&self) -> Result<Value, Refusal> {
+            Ok(json!({}))
+        }
+
+        fn trouble(&self) -> Result<Option<&'static str>, Refusal> {
+            Ok(None)
+        }
+
+        fn page(&self, _: List, _: u32) -> Result<Page<Value>, Refusal> {
+            Err(Refusal::NoList)
+        }
+
+        fn register(&self, _: &mut Registry, _: bool) -> Result<(), Refusal> {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            let begin = Instant::now();
+            while !self.go_on.load(Ordering::SeqCst) && begin.elapsed() < 2 * DEADLINE {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(Refusal::NoAnswer)
+        }
+
+        fn disconnect(&self, _: PeerId, _: &str) -> bool {
+            false
+        }
+    }
+
+    fn ask(address: SocketAddr, path: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
+        stream
+    }
+
+    #[test]
+    fn those_who_ask_and_leave_take_few_threads_and_none_of_health() {
+        let (asked, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let view = Slow { asked: Arc::clone(&asked), go_on: Arc::clone(&go_on) };
+        let shared = Arc::new(Shared {
+            program: "broker",
+            http: HttpPlaces::default(),
+            actions: crate::admin::Actions::new(None),
+            started: Instant::now(),
+            started_at: SystemTime::now(),
+            running: OnceLock::from(Running { view: Box::new(view), endpoints: Vec::new() }),
+            is_stopping: AtomicBool::new(false),
+        });
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let access = Access::Metrics { names: Vec::new() };
+        start(&shared, None::<&OwnedFd>, vec![HttpListener { listener, access }]).unwrap();
+        for _ in 0..200 {
+            drop(ask(address, "/metrics"));
+        }
+        let begin = Instant::now();
+        while asked.load(Ordering::SeqCst) < TURNS_MAX && begin.elapsed() < DEADLINE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut reply = String::new();
+        ask(address, "/healthz").read_to_string(&mut reply).unwrap();
+        assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+        assert_eq!(asked.load(Ordering::SeqCst), TURNS_MAX);
+        go_on.store(true, Ordering::SeqCst);
+        let mut reply = String::new();
+        ask(address, "/metrics").read_to_string(&mut reply).unwrap();
+        assert!(reply.starts_with("HTTP/1.1 503 "), "{reply}");
+    }
 }
