@@ -46,7 +46,9 @@ impl Actions {
         };
         tracing::error!(%reason, path, "an operator's action is refused: the audit file can't be written");
         let why = format!("it is not done, since the file of --audit can't be written: {reason}");
-        self.remember(action, StatusCode::SERVICE_UNAVAILABLE, &why);
+        let ended = self.remember(action, StatusCode::SERVICE_UNAVAILABLE, &why);
+        // The line before may yet be written, and would look like an action that was done.
+        drop(audit.action(&line("action-ended", &ended)));
         Err(Reply::error(503, why))
     }
 
