@@ -276,7 +276,10 @@ impl Drop for Running {
 
 /// A command as one would type it, programs by their names.
 pub fn show(command: &Command) -> String {
-    let mut shown = show_program(command);
+    let variables = command.get_envs().filter_map(|(name, value)| Some((name.to_str()?, value?.to_str()?)));
+    let ours = variables.filter(|(name, _)| name.starts_with("TOW_"));
+    let mut shown: String = ours.map(|(name, value)| format!("{name}={value} ")).collect();
+    shown.push_str(&show_program(command));
     for argument in command.get_args() {
         shown.push(' ');
         shown.push_str(&argument.to_string_lossy());

@@ -104,7 +104,8 @@ fn caller(bench: &Bench, port: u16) -> Result<Command> {
 
 fn listing_how(bench: &Bench) -> Result<String> {
     let (setup, load) = connected(bench);
-    Ok([exchange::how(bench, setup, load), bench.anonymous(&show(&caller(bench, 0)?))].join(" ; "))
+    let (systems, caller) = (exchange::how(bench, setup, load), bench.anonymous(&show(&caller(bench, 0)?)));
+    Ok(format!("{systems} ; {caller} (the broker with --admin-socket DIR/admin.sock --heartbeat 60s)"))
 }
 
 /// The longest time between two replies of a client that sends one request after another.

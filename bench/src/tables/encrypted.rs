@@ -163,7 +163,7 @@ fn content(size: u64, requests: u64) -> Content {
         title: "Encrypted".to_owned(),
         about: format!(
             "One file of {}, dropped by its receiver or written to a new file, and a hundred receivers in one process that get a hundredth \
-             each. CURVE's own cipher is XSalsa20-Poly1305; two ends of ours agree on AES-256-GCM, which TLS and ssh choose, too, or ChaCha20-Poly1305. `tow get` verifies \
+             each. CURVE's own cipher is XSalsa20-Poly1305; two ends of ours agree on AES-256-GCM. TLS and ssh can choose that too, or ChaCha20-Poly1305. `tow get` verifies \
              against the file's digest, which the server computes meanwhile, unless the row says otherwise. All receivers on libzmq \
              keep {} requests ahead. Then {} requests of a client on our library; and PINGs, one every few milliseconds, while \
              the same process gets pieces of 16 MiB over another connection or the same one: p50 and p99 are the times to the PONG. On the same connection \

@@ -15,7 +15,7 @@ pub struct Handle<S, A = Infallible> {
 /// Longest wait for the event loop.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Entries of a page: more would hold up the event loop. 256 took it over 2 ms at times, with 12,000 peers.
+/// Entries of a page: more would hold up the event loop. With 256, and 12,000 peers, it took over 2 ms at times.
 pub const PAGE_MAX: usize = 64;
 
 /// The list that a snapshot has beside the sums: a page of entries from this number on.

@@ -146,13 +146,13 @@ fn targets(rows: &Rows<'_>) -> Vec<Target> {
     let idle = |row: &Row| Some(row.server_cpu()? / row.seconds()? * 100.0);
     let memory = |part: &str| group_of(part, "up to date").and_then(|row| row.server_peak());
     let each = || {
-        let thousand = all.iter().rfind(|row| row.name == OURS && row.group.ends_with("connections are up to date"))?;
+        let thousand = all.iter().rfind(|row| row.name == OURS && row.group.contains(": 1,000 connections are"))?;
         let count: f64 = thousand.group.split(": ").nth(1)?.split(' ').next()?.replace(',', "").parse().ok()?;
         Some((thousand.server_peak()? - memory(": 1 connection")?) / (count - 1.0) / 1024.0)
     };
     vec![
         at_most("4 KiB, 1 subscriber: ms", 5.0, ours("4 KiB, 1 sub", ms)),
-        at_most("4 KiB, 20 subscribers: ms", 20.0, ours("4 KiB, 20 ", ms)),
+        at_most("4 KiB, 20 subscribers: ms", 20.0, ours("4 KiB, 20 subscribers", ms)),
         at_most("4 KiB, 1,000 connections: ms", 500.0, ours("4 KiB, 1,000", ms)),
         at_most("10,000 files, 1 subscriber: ms", 800.0, group_of("10,000 files", "1 subscriber").and_then(ms)),
         at_most("10,000 files, 20 subscribers: ms", 7000.0, group_of("10,000 files", "20 subscribers").and_then(ms)),
