@@ -126,12 +126,13 @@ export function ofDeadLetters(dead) {
  */
 export function ofServer(status) {
   if (typeof status['draining'] !== 'boolean') return null;
-  const what = status['program'] === 'broker' ? 'request' : 'transfer';
+  const isBroker = status['program'] === 'broker';
+  const what = isBroker ? 'request' : 'connection';
   const on = !status['draining'];
   const run = () => ask({
-    title: on ? `Drain this ${status['program'] === 'broker' ? 'broker' : 'server'}?` : 'Stop draining?',
+    title: on ? `Drain this ${isBroker ? 'broker' : 'server'}?` : 'Stop draining?',
     text: [h('p', {}, on
-      ? `It takes no more ${what}s and finishes those that are here. That can be undone; a restart forgets it.`
+      ? `It takes no more ${what}s and finishes ${isBroker ? 'those that are here' : 'the transfers of those that are here'}. That can be undone; a restart forgets it.`
       : `It takes ${what}s again.`)],
     confirm: on ? 'Drain' : 'Stop draining',
     danger: on,

@@ -17,13 +17,21 @@ export class ApiError extends Error {
 }
 
 /**
+ * The token in an address of the page. Its characters need no escapes there.
+ * @param {string} address
+ */
+export function tokenIn(address) {
+  return /#token=([^&\s]+)/.exec(address)?.[1] ?? null;
+}
+
+/**
  * Takes the token from the fragment, which reaches no server, into this tab's storage, and removes it from the address.
  * @returns {boolean} whether there was one
  */
 export function takeToken() {
-  const given = /^#token=([^&]+)/.exec(location.hash);
-  if (!given) return false;
-  setToken(decodeURIComponent(given[1] ?? ''));
+  const given = tokenIn(location.hash);
+  if (given === null) return false;
+  setToken(given);
   history.replaceState(null, '', location.pathname + location.search);
   return true;
 }

@@ -2,6 +2,7 @@
 
 import { append, h } from './dom.js';
 import { ApiError } from './api.js';
+import { visible } from './format.js';
 
 /**
  * @typedef {object} Question
@@ -16,8 +17,8 @@ import { ApiError } from './api.js';
 let count = 0;
 
 /**
- * Asks, and acts if the answer is yes. A refusal is shown in the dialog, which then can only be closed. When it closes, focus goes back to
- * where it was.
+ * Asks, and acts if the answer is yes. While it acts the dialog stays. A refusal is shown in it, and then it can only be closed. When it
+ * closes, focus goes back to where it was.
  * @param {Question} question
  * @returns {Promise<string | null>} what was done; null if nothing was
  */
@@ -37,13 +38,34 @@ export function ask({ title, text, confirm, danger, input, act }) {
   return new Promise((resolve) => {
     /** @type {string | null} */
     let done = null;
+    /** The action, while it runs. @type {Promise<void> | null} */
+    let acting = null;
     no.addEventListener('click', () => dialog.close());
-    dialog.addEventListener('close', () => {
+    dialog.addEventListener('cancel', (event) => {
+      if (acting) event.preventDefault();
+    });
+    dialog.addEventListener('close', async () => {
       dialog.remove();
+      // Some browsers close a dialog when Escape is pressed twice, whatever the page says.
+      await acting;
       if (before instanceof HTMLElement && before.isConnected) before.focus();
       resolve(done);
     });
-    form.addEventListener('submit', async (event) => {
+    const run = async (/** @type {string} */ given) => {
+      try {
+        done = await act(given);
+        dialog.close();
+      } catch (error) {
+        const reason = visible(error instanceof Error ? error.message : error);
+        alert.textContent = error instanceof ApiError && error.status > 0 ? `Refused: ${reason}` : `Failed: ${reason}`;
+        yes.hidden = true;
+        no.disabled = false;
+        no.textContent = 'Close';
+        no.focus();
+      }
+      acting = null;
+    };
+    form.addEventListener('submit', (event) => {
       event.preventDefault();
       if (yes.disabled) return;
       const given = field?.value.trim() ?? '';
@@ -52,17 +74,9 @@ export function ask({ title, text, confirm, danger, input, act }) {
         return;
       }
       yes.disabled = true;
+      no.disabled = true;
       alert.textContent = '';
-      try {
-        done = await act(given);
-        dialog.close();
-      } catch (error) {
-        const reason = error instanceof Error ? error.message : String(error);
-        alert.textContent = error instanceof ApiError && error.status > 0 ? `Refused: ${reason}` : `Failed: ${reason}`;
-        yes.hidden = true;
-        no.textContent = 'Close';
-        no.focus();
-      }
+      acting = run(given);
     });
     document.body.append(dialog);
     dialog.showModal();

@@ -2,7 +2,7 @@
 
 import { ApiError, get } from './api.js';
 import { facts, h, Keyed, setText } from './dom.js';
-import { count, label, member } from './format.js';
+import { count, label, member, visible } from './format.js';
 import { Table } from './table.js';
 
 /** @typedef {import('./api.js').Row} Row */
@@ -267,7 +267,7 @@ class Details {
     try {
       more = await this.list.more?.(row);
     } catch (error) {
-      more = h('p', { class: 'note' }, error instanceof ApiError ? error.message : String(error));
+      more = h('p', { class: 'note' }, visible(error instanceof ApiError ? error.message : error));
     }
     if (more && this.row && keyOf(this.row) === keyOf(row)) this.more.replaceChildren(more);
   }

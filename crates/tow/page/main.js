@@ -1,7 +1,7 @@
 // Asks the server every two seconds while the page is visible, and shows what it says.
 
 import { ofServer } from './actions.js';
-import { ApiError, get, hasToken, setToken, takeToken } from './api.js';
+import { ApiError, get, hasToken, setToken, takeToken, tokenIn } from './api.js';
 import { History } from './charts.js';
 import { h, Keyed, setAttribute, setText } from './dom.js';
 import { clock, count, seconds, visible } from './format.js';
@@ -78,7 +78,7 @@ class Page {
     event.preventDefault();
     const field = /** @type {HTMLInputElement} */ (element('token'));
     // The whole address may have been pasted.
-    setToken(field.value.replace(/^.*#token=/, ''));
+    setToken(tokenIn(field.value) ?? field.value);
     field.value = '';
     this.#tick();
   }
@@ -100,9 +100,9 @@ class Page {
       this.#failed(error);
     }
     this.asking = false;
-    this.#showState();
     if (this.again) this.#tick();
     else if (!this.paused && !document.hidden && element('login').hidden) this.timer = setTimeout(() => this.#tick(), INTERVAL);
+    this.#showState();
   }
 
   async #ask() {
@@ -207,8 +207,9 @@ class Page {
   /** @param {unknown} error */
   #failed(error) {
     if (!(error instanceof ApiError)) {
-      this.#say(`This page has a fault: ${error}`);
-      throw error;
+      console.error(error);
+      this.#say(`This page has a fault: ${visible(error)}`);
+      return;
     }
     if (error.status === 401) {
       this.login(true);

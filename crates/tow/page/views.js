@@ -104,11 +104,13 @@ const shareOf = (row) => {
 };
 
 /** @param {Row} row */
-const speedOf = (row) => row['bytes_per_second'] ?? row['rate'] ?? row['sent_rate'] ?? row['received_rate'] ?? null;
+const movedOf = (row) => row[row['kind'] === 'push' ? 'received_bytes' : 'sent_bytes'];
+
+/** @param {Row} row */
+const speedOf = (row) => row[row['kind'] === 'push' ? 'received_rate' : 'sent_rate'] ?? null;
 
 /** @param {Row} row */
 const leftOf = (row) => {
-  if (typeof row['eta_seconds'] === 'number') return row['eta_seconds'];
   const speed = speedOf(row);
   return row['total_bytes'] > 0 && speed > 0 && !(row['files'] > 1) ? (row['total_bytes'] - row['done_bytes']) / speed : null;
 };
@@ -134,7 +136,7 @@ const transfers = {
         return share === null ? NONE : `${Math.floor(100 * share)} %`;
       },
     },
-    { id: 'bytes', label: 'Bytes', numeric: true, priority: 2, sort: (row) => row['received_bytes'] || row['sent_bytes'], text: (row) => bytes(row['received_bytes'] || row['sent_bytes']) },
+    { id: 'bytes', label: 'Bytes', numeric: true, priority: 2, sort: movedOf, text: (row) => bytes(movedOf(row)) },
     { id: 'rate', label: 'Rate', numeric: true, sort: speedOf, text: (row) => byteRate(speedOf(row)) },
     { id: 'left', label: 'Left', numeric: true, priority: 2, sort: leftOf, text: (row) => seconds(leftOf(row)) },
     { id: 'waits', label: 'Waits for', text: (row) => (row['waits_for'] ? STALLS[row['waits_for']] ?? visible(row['waits_for']) : NONE), level: (row) => (row['waits_for'] ? 'warn' : null) },
