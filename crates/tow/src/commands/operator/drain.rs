@@ -16,7 +16,7 @@ pub struct DrainArguments {
     /// Wait until nothing is left to do. Then the server can be stopped.
     #[arg(long)]
     wait: bool,
-    /// Take requests again.
+    /// End the drain.
     #[arg(long, conflicts_with = "wait")]
     cancel: bool,
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub fn drain(arguments: &DrainArguments) -> Result<ExitCode, Failure> {
     let client = find_one(&arguments.server, None)?;
     let mut state = client.post("/api/v1/drain", &json!({ "on": !arguments.cancel }))?;
     if arguments.cancel {
-        print_line("takes requests again")?;
+        print_line("no longer drains")?;
         return Ok(ExitCode::SUCCESS);
     }
     let left = |state: &Value| state["left"].as_u64().unwrap_or(0);
