@@ -35,7 +35,7 @@ pub struct Stats {
     pub paused: Vec<Bytes>,
     /// It is being drained.
     pub is_draining: bool,
-    /// Requests without an outcome, not counting dead letters.
+    /// Requests without an outcome, not counting dead letters that wait in their queue.
     pub left: usize,
     /// Dead letters.
     pub dead_letters: usize,

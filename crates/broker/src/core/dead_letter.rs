@@ -39,6 +39,10 @@ pub(super) struct DeadLetters {
     bytes: usize,
     /// Bytes of their bodies that aren't in memory.
     large_bytes: u64,
+    /// Those of them that don't just wait in their dead-letter queue: a worker has them, or they were sent to their service again.
+    away: usize,
+    /// Moves that were undone since the start, as the journal didn't take the copy.
+    undone: u64,
     /// Where the next retry begins.
     next: LetterNumber,
     /// By the journal id of a copy: the slot and generation of the one that it replaces when it is on the disk.
@@ -54,6 +58,16 @@ impl DeadLetters {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// How many of them wait in their dead-letter queue, without a worker.
+    pub fn at_rest(&self) -> usize {
+        self.all.len() - self.away
+    }
+
+    /// Moves that were undone since the start.
+    pub fn undone(&self) -> u64 {
+        self.undone
     }
 
     /// The session of one.
@@ -77,8 +91,7 @@ impl DeadLetters {
         self.last
     }
 
-    #[cold]
-    pub fn remove(&mut self, number: LetterNumber, bytes: usize, large_bytes: u64) {
+    fn remove(&mut self, number: LetterNumber, bytes: usize, large_bytes: u64) {
         self.all.remove(&number);
         self.bytes -= bytes;
         self.large_bytes -= large_bytes;
@@ -190,6 +203,7 @@ impl Core {
     /// The copy with this journal id won't be in the journal: what it replaces stays.
     pub(super) fn undo_move(&mut self, id: u64) {
         if let Some(slot) = self.take_moving(id) {
+            self.dead_letters.undone += 1;
             self.park(slot);
         }
     }
@@ -226,6 +240,7 @@ impl Core {
         large_bytes: u64,
     ) {
         let number = self.dead_letters.add(session, bytes, large_bytes);
+        self.dead_letters.away += usize::from(!self.is_letter_queue(service));
         self.services.at_mut(service).letters.insert(number);
         let session = &mut self.sessions[session];
         session.letter = number;
@@ -233,8 +248,39 @@ impl Core {
         session.one_reply = false;
     }
 
+    /// A dead letter is no more: of this service, with so many bytes.
+    #[cold]
+    pub(super) fn unmark_dead_letter(
+        &mut self,
+        letter: LetterNumber,
+        service: ServiceKey,
+        bytes: usize,
+        large_bytes: u64,
+    ) {
+        self.dead_letters.away -= usize::from(!self.is_letter_queue(service));
+        self.dead_letters.remove(letter, bytes, large_bytes);
+        self.services.at_mut(service).letters.remove(&letter);
+    }
+
+    /// A worker has got a request, or hasn't it any more. Does nothing if that is no dead letter.
+    #[inline]
+    pub(super) fn letter_is_held(&mut self, slot: u32, held: bool) {
+        let request = self.requests.at(slot);
+        if request.number != NUMBER || !self.is_dead_letter(slot) || !self.is_letter_queue(request.service) {
+            return;
+        }
+        match held {
+            true => self.dead_letters.away += 1,
+            false => self.dead_letters.away -= 1,
+        }
+    }
+
+    fn is_letter_queue(&self, service: ServiceKey) -> bool {
+        is_dead_letter_queue(&self.services.at(service).name)
+    }
+
     /// Removes dead letters after their retention, and dispatches postponed ones again: one that was sent to its service again and failed
-    /// there goes back to the dead-letter queue.
+    /// there goes back to the dead-letter queue, as soon as that has room.
     pub(super) fn retry_dead_letters(&mut self, now: Millis) {
         if self.dead_letters.is_empty() {
             return;
@@ -256,9 +302,13 @@ impl Core {
             // It may have expired.
             let Some(slot) = self.slot_of_letter(number) else { continue };
             let request = self.requests.at(slot);
-            let (session, service) = (request.session, &self.services.at(request.service).name);
+            let (session, service, bytes) =
+                (request.session, &self.services.at(request.service).name, request.body.memory_bytes());
             match queue_of(service).filter(|queue| queue != service) {
                 Some(queue) => {
+                    if self.admit_shared(NOBODY, &queue, bytes).is_err() {
+                        continue;
+                    }
                     self.counters.dead_letters += 1;
                     self.move_dead_letter(now, slot, &queue);
                 }
@@ -288,14 +338,17 @@ impl Core {
 
     /// Part of [`Core::check`].
     pub(super) fn check_dead_letters(&self) {
-        let (mut count, mut bytes, mut large_bytes) = (0, 0, 0);
+        let (mut count, mut bytes, mut large_bytes, mut away) = (0, 0, 0, 0);
         for (slot, request) in self.requests.iter().filter(|(slot, _)| self.is_dead_letter(*slot)) {
             let letter = self.sessions[request.session].letter;
             assert_eq!(self.slot_of_letter(letter), Some(slot));
             assert!(self.services.at(request.service).letters.contains(&letter), "a dead letter of no service");
             (count, bytes) = (count + 1, bytes + request.bytes());
             large_bytes += request.body.large_bytes();
+            let is_at_rest = self.is_letter_queue(request.service) && !matches!(request.state, State::Held(..));
+            away += usize::from(!is_at_rest);
         }
+        assert_eq!(away, self.dead_letters.away, "dead letters that aren't at rest");
         let DeadLetters { all, bytes: their_bytes, large_bytes: their_large_bytes, moving, .. } = &self.dead_letters;
         let sums = (all.len(), *their_bytes, *their_large_bytes);
         assert_eq!((count, bytes, large_bytes), sums, "the sums of dead letters");

@@ -62,9 +62,9 @@ impl Core {
         self.drain.is_draining
     }
 
-    /// Requests without an outcome, but for dead letters, which stay.
+    /// Requests without an outcome, but for dead letters that wait in their queue, where they stay.
     pub fn left(&self) -> usize {
-        self.requests.len() - self.replies.kept() - self.dead_letters.len()
+        self.requests.len() - self.replies.kept() - self.dead_letters.at_rest()
     }
 
     /// Why a request for a service isn't taken, of any client.

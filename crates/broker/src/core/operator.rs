@@ -1,5 +1,6 @@
 //! An operator's hand on services and dead letters.
 
+use super::admission::NO_JOURNAL;
 use super::dead_letter::{LetterNumber, canonical_name, queue_of, service_of_queue};
 use super::requests::State;
 use super::settings::Millis;
@@ -41,6 +42,8 @@ pub struct LetterRun {
     action: LetterAction,
     next: LetterNumber,
     last: LetterNumber,
+    /// Moves undone before.
+    undone_before: u64,
     /// Dead letters that it was done with.
     pub done: usize,
     /// It is over: with all, or for this reason before.
@@ -94,7 +97,15 @@ impl Core {
 
     /// Begins an action on the dead letters of a service.
     pub fn begin_letters(&self, action: LetterAction) -> LetterRun {
-        LetterRun { action, next: 0, last: self.dead_letters.last, done: 0, ended: None }
+        let (last, undone_before) = (self.dead_letters.last, self.dead_letters.undone());
+        LetterRun { action, next: 0, last, undone_before, done: 0, ended: None }
+    }
+
+    /// Of the dead letters that such an action has sent again: how many stayed, since the journal didn't take them. They all are known when the
+    /// entries so far are on the disk. Those of another action at the same time may be among them.
+    pub fn stayed(&self, run: &LetterRun) -> usize {
+        let undone = usize::try_from(self.dead_letters.undone() - run.undone_before).unwrap_or(usize::MAX);
+        if run.action == LetterAction::Requeue { undone.min(run.done) } else { 0 }
     }
 
     /// Goes on with an action on the dead letters of a service, and looks at so many of them at most. Those that a worker has stay.
@@ -113,8 +124,8 @@ impl Core {
             match run.action {
                 LetterAction::Requeue => {
                     let (to, bytes) = (service_of_queue(&queue), request.body.memory_bytes());
-                    if let Err(refusal) = self.admit_shared(NOBODY, to, bytes) {
-                        return LetterRun { ended: Some(Err(refusal.reason)), ..run };
+                    if let Err(reason) = self.admit_again(to, bytes) {
+                        return LetterRun { ended: Some(Err(reason)), ..run };
                     }
                     self.move_dead_letter(now, slot, to);
                 }
@@ -127,6 +138,17 @@ impl Core {
             run.done += 1;
         }
         run
+    }
+
+    /// Whether a dead letter can be sent to its service again.
+    fn admit_again(&mut self, to: &[u8], bytes: usize) -> Result<(), &'static str> {
+        if let Some(reason) = self.refuses_all(to) {
+            return Err(reason);
+        }
+        if self.storage_failed {
+            return Err(NO_JOURNAL.reason);
+        }
+        self.admit_shared(NOBODY, to, bytes).map_err(|refusal| refusal.reason)
     }
 
     /// The dead-letter queue of a service, if there is one now.

@@ -181,8 +181,7 @@ impl Core {
             self.journal_forgotten(slot);
         }
         if letter != 0 {
-            self.dead_letters.remove(letter, bytes, large_bytes);
-            self.services.at_mut(service).letters.remove(&letter);
+            self.unmark_dead_letter(letter, service, bytes, large_bytes);
         }
         self.services.at_mut(service).live -= 1;
         self.remove_service_if_unused(service);

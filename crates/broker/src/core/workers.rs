@@ -144,6 +144,7 @@ impl Core {
     #[inline]
     pub(super) fn release_from_worker(&mut self, key: WorkerKey, slot: u32) {
         self.requests.unlink(&mut self.workers[key].held, slot);
+        self.letter_is_held(slot, false);
         if let State::Held(_, expected) = self.requests.at(slot).state {
             self.unexpect_reply(slot, expected);
         }
@@ -355,6 +356,7 @@ impl Core {
             self.deadlines.expires_at(now.saturating_add(busy));
         }
         self.expect_reply(slot, expected);
+        self.letter_is_held(slot, true);
         let request = self.requests.at_mut(slot);
         request.state = State::Held(key, expected);
         request.attempt = request.attempt.saturating_add(1);

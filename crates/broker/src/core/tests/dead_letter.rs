@@ -177,6 +177,11 @@ fn both_names_lead_to_the_same_queue() {
     assert_eq!((service, core.load()), (Bytes::from_static(b"aside.echo"), (0, 0)));
 }
 
+fn id_of(entry: &Entry) -> u64 {
+    let (Entry::Accepted { id, .. } | Entry::Finished { id, .. } | Entry::Forgotten { id }) = entry;
+    *id
+}
+
 /// Sends all dead letters of `echo` to it again.
 fn requeue(core: &mut Core, now: Millis) -> LetterRun {
     let mut run = core.begin_letters(LetterAction::Requeue);
@@ -223,6 +228,61 @@ fn a_dead_letter_stays_until_its_copy_is_on_the_disk() {
     core.persisted(core.entries().0);
     core.check();
     assert!(matches!(entries(&mut core)[..], [Entry::Accepted { id: 5, .. }, Entry::Forgotten { id: 4 }]));
+}
+
+#[test]
+fn dead_letters_that_the_journal_does_not_take_are_counted() {
+    let mut core = journalled();
+    for number in 1..=3 {
+        give_up(&mut core, number, Body::from("poison"));
+    }
+    let run = requeue(&mut core, 3);
+    let ids: HashSet<u64> = entries(&mut core).iter().rev().take(2).map(id_of).collect();
+    core.journal_full(4, &ids);
+    core.persisted(core.entries().0);
+    assert_eq!((run.done, core.stayed(&run), core.letters(b"echo")), (3, 2, 2));
+    core.tick(2_000);
+    core.storage_failed(true);
+    let later = requeue(&mut core, 2_001);
+    let refused = "the journal can't be written; see the broker's log";
+    assert_eq!((later.done, later.ended, core.stayed(&later)), (0, Some(Err(refused)), 0));
+    core.check();
+}
+
+#[test]
+fn a_drain_waits_for_dead_letters_that_were_sent_again() {
+    let mut core = journalled();
+    for number in 1..=2 {
+        give_up(&mut core, number, Body::from("poison"));
+    }
+    core.persisted(core.entries().0);
+    core.confirm(2, 1, 1, 2);
+    assert_eq!(core.left(), 0);
+    // A worker has one.
+    core.worker_ready(3, 3, Kind::Numbered, b"dlq.echo", 1);
+    let [(3, token, _)] = dispatched(&mut core)[..] else { panic!("not given") };
+    assert_eq!(core.left(), 1);
+    // The other one is sent again.
+    assert_eq!((requeue(&mut core, 4).done, core.left()), (1, 2));
+    core.persisted(core.entries().0);
+    core.drain(true);
+    core.worker_reply(5, 3, &token, Status::FAILED, None, Body::from("no"));
+    core.peer_gone(5, 3);
+    assert_eq!(core.left(), 1);
+    assert_eq!(requeue(&mut core, 6).ended, Some(Err("the broker is being drained")));
+    core.check();
+    // It fails again, and stays where it was until its queue has room.
+    core.worker_ready(7, 4, Kind::Numbered, b"echo", 1);
+    let [(4, token, _)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_reply(8, 4, &token, Status::FAILED, None, Body::from("no"));
+    core.settings.service_requests_max = 0;
+    core.tick(2_000);
+    assert_eq!((core.letters(b"echo"), core.left()), (1, 1));
+    core.settings.service_requests_max = 9;
+    core.tick(4_000);
+    core.persisted(core.entries().0);
+    assert_eq!((core.letters(b"echo"), core.left()), (2, 0));
+    core.check();
 }
 
 #[test]

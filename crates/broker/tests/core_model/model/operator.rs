@@ -1,6 +1,6 @@
 //! What an operator does: pauses and purges services, sends dead letters again or drops them, drains.
 
-use super::{DEAD_LETTER, DEAD_LETTER_SERVICES, Model, REQUEST_BYTES, Seen, State};
+use super::{DEAD_LETTER, DEAD_LETTER_SERVICES, Model, REQUEST_BYTES, Request, Seen, State};
 use towpath_broker::core::{LetterAction, Millis};
 
 /// A dead letter that was moved has another name each time.
@@ -56,7 +56,9 @@ impl Model {
             }
             let (to, length) = (service % DEAD_LETTER_SERVICES, request.bytes - REQUEST_BYTES);
             match action {
-                LetterAction::Requeue if self.admits(0, None, to, length) => self.move_letter(now, slot, to),
+                LetterAction::Requeue if !self.is_draining && self.admits(0, None, to, length) => {
+                    self.move_letter(now, slot, to)
+                }
                 LetterAction::Requeue => break,
                 LetterAction::Drop => {
                     self.withdraw(slot);
@@ -105,8 +107,11 @@ impl Model {
         letters.iter().filter(|(_, _, is_over, _)| *is_over).for_each(|(_, key, ..)| self.remove_session(*key));
         for (_, key, ..) in letters.into_iter().filter(|(_, _, is_over, is_parked)| !is_over && *is_parked) {
             let Some(slot) = self.numbered(key, 0) else { continue };
-            let service = self.requests.at(slot).service;
+            let (service, length) = (self.requests.at(slot).service, self.requests.at(slot).bytes - REQUEST_BYTES);
             if service < DEAD_LETTER_SERVICES {
+                if !self.admits(0, None, service + DEAD_LETTER_SERVICES, length) {
+                    continue;
+                }
                 self.counters.dead_letters += 1;
                 self.move_letter(now, slot, service + DEAD_LETTER_SERVICES);
             } else {
@@ -127,11 +132,15 @@ impl Model {
         }
     }
 
-    /// Requests without an outcome, without dead letters.
+    /// Requests without an outcome, without dead letters that wait in their queue.
     pub fn left(&self) -> usize {
         let is_letter = |session: usize| self.sessions.all[session].as_ref().is_some_and(|session| session.letter != 0);
         let requests = self.requests.iter().map(|(_, request)| request);
-        requests.filter(|request| request.state != State::Settled && !is_letter(request.session)).count()
+        let is_at_rest = |request: &&Request| {
+            let is_in_queue = request.service >= DEAD_LETTER_SERVICES && !matches!(request.state, State::Held(_));
+            is_in_queue && is_letter(request.session)
+        };
+        requests.filter(|request| request.state != State::Settled && !is_at_rest(request)).count()
     }
 
     /// A numbered client was refused.

@@ -131,7 +131,11 @@ impl View for BrokerView {
             ("journal_failed", "1 while the journal can't be written", u64::from(stats.has_storage_failed)),
             ("dead_letters_held", "Dead letters that are here", stats.dead_letters as u64),
             ("draining", "1 while no more requests are taken", u64::from(stats.is_draining)),
-            ("requests_left", "Requests without an outcome, not counting dead letters", stats.left as u64),
+            (
+                "requests_left",
+                "Requests without an outcome, not counting dead letters in their queue",
+                stats.left as u64,
+            ),
         ] {
             metrics::gauge(registry, name, help, value);
         }
