@@ -16,7 +16,7 @@ pub struct FrameSeal {
     pub overhead: usize,
     /// Number of the first frame to send.
     pub first_number: u64,
-    /// Numbers of frames to send stay below; then the connection has to end ([`crate::Outbox::is_exhausted`]).
+    /// Largest number of a frame to send. The connection ends a little before it ([`crate::Outbox::is_exhausted`]).
     pub last_number: u64,
     /// Bodies of more bytes take long to seal, and are left to the driver.
     pub sealed_here_bytes_max: usize,

@@ -36,7 +36,7 @@ const COMPLETIONS: [(&str, &str, &str); 3] = [
 ];
 
 /// Scripts that dpkg runs.
-const SCRIPTS: [&str; 2] = ["postinst", "prerm"];
+const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 /// Shared libraries, and the Debian package that each is in.
 const LIBRARIES: [(&str, &str); 4] =

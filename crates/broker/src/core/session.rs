@@ -58,7 +58,7 @@ pub(super) struct Session {
     pub one_reply: bool,
     /// Has journalled requests, or had some since its connection began.
     pub is_journalled: bool,
-    /// Was refused because the broker is stopping, and is sent away when it has nothing left here.
+    /// Was refused because the broker is stopping or drained, and is sent away when it has nothing left here.
     pub is_leaving: bool,
     /// Not a client, if it isn't 0: its one request is the dead letter of this number.
     pub letter: LetterNumber,

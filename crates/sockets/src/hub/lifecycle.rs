@@ -129,6 +129,10 @@ impl Hub {
         if peer.write.is_writable && !member.is_connecting {
             // What is left to say (an ERROR command) leaves now or never.
             let _ = peer.write_queued(&mut self.scratch, &mut self.events);
+            // Nothing was written if a frame was only taken to be sealed.
+            if peer.write.to_seal.take().is_some() {
+                let _ = peer.write_queued(&mut self.scratch, &mut self.events);
+            }
         }
         self.remember_gone(&mut member, &end);
         let peer = &mut member.peer;

@@ -28,7 +28,12 @@ pub fn reply(shared: &Shared, running: &Running, per_service: bool) -> Result<Re
     registry.register("build", "The program", Info::new(build));
     let started = shared.started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     gauge(&mut registry, "start_time_seconds", "When it was started, since 1970", started.as_secs());
-    gauge(&mut registry, "ready", "1 while it serves", u64::from(shared.state() == State::Ready));
+    gauge(
+        &mut registry,
+        "ready",
+        "1 from its start until it stops, also while it is drained",
+        u64::from(shared.state() == State::Ready),
+    );
     running.view.register(&mut registry, per_service)?;
     let mut body = String::new();
     // Writing to a string doesn't fail.

@@ -34,7 +34,7 @@ impl AesKey {
         let tag = self.0.seal_in_place_separate_tag(aead::Nonce::assume_unique_for_key(nonce), Aad::empty(), text);
         let tag = tag.ok().and_then(|tag| tag.as_ref().try_into().ok());
         tag.unwrap_or_else(|| {
-            // Over 64 GiB. Nothing of it may leave, and nobody opens this.
+            // Over 64 GiB, which limits exclude. Zeros leave in place of the text, with a tag that doesn't fit.
             text.fill(0);
             [0; TAG_BYTES]
         })
