@@ -2,6 +2,7 @@
 //!
 //! Rates are differences between two replies: the server keeps no history.
 
+use super::rates::Rates;
 use super::rows::{bytes, text};
 use super::{Arguments, repeat, status};
 use crate::admin::List;
@@ -43,13 +44,14 @@ impl Before {
 pub fn top(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let client = find_one(&arguments.server, None)?;
     let mut before = Before { at: Instant::now(), counts: HashMap::new() };
+    let mut transfers = Rates::default();
     repeat(arguments, Some(arguments.watch.unwrap_or(INTERVAL)), || {
-        let picture = look(&client, &mut before)?;
+        let picture = look(&client, &mut before, &mut transfers)?;
         Ok(if arguments.json { format!("{}\n", Json(&picture)) } else { render(&picture) })
     })
 }
 
-fn look(client: &Client, before: &mut Before) -> Result<Value, Failure> {
+fn look(client: &Client, before: &mut Before, transfers: &mut Rates) -> Result<Value, Failure> {
     let mut status = client.get("/api/v1/status")?;
     let mut now = Before { at: Instant::now(), counts: HashMap::new() };
     for counter in ["received_bytes", "sent_bytes"] {
@@ -74,15 +76,29 @@ fn look(client: &Client, before: &mut Before) -> Result<Value, Failure> {
     };
     peers.sort_by_key(sum);
     peers.truncate(ROWS_MAX);
-    let (list, by) = match status["program"] == "broker" {
-        true => (List::Services, "waiting"),
-        false => (List::Transfers, "sent_bytes"),
-    };
+    let list = list_of(&status);
     let mut others = client.list(list.path(), list.name(), None)?;
-    others.sort_by_key(|entry| Reverse(entry[by].as_u64()));
+    if list == List::Transfers {
+        transfers.add(&mut others, Instant::now());
+    }
+    others.sort_by_key(|entry| Reverse(weight(list, entry)));
     others.truncate(ROWS_MAX);
     *before = now;
     Ok(json!({ "status": status, "peers": peers, list.name(): others }))
+}
+
+/// What else is shown of a server.
+fn list_of(status: &Value) -> List {
+    if status["program"] == "broker" { List::Services } else { List::Transfers }
+}
+
+/// How busy an entry is: the longest queues come first, or the fastest transfers, and of these those that have moved most.
+fn weight(list: List, entry: &Value) -> (u64, u64) {
+    let number = |name: &str| entry[name].as_u64().unwrap_or(0);
+    match list {
+        List::Transfers => (number("bytes_per_second"), number("sent_bytes") + number("received_bytes")),
+        _ => (number("waiting"), 0),
+    }
 }
 
 fn render(picture: &Value) -> String {
@@ -102,7 +118,24 @@ fn render(picture: &Value) -> String {
         let (id, address) = (text(&peer["id"]), text(&peer["address"]));
         peers.push([&id, &address, &received, &sent, &bytes(&peer["queued_bytes"]), &super::rows::does(peer)]);
     }
-    let list = if status["program"] == "broker" { List::Services } else { List::Transfers };
+    let list = list_of(status);
     let others = super::rows::render(list, entries(list.name()));
     format!("{}{rates}\n\n{others}\n{}", status::render(status), peers.render())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fast_push_comes_before_a_large_fetch_that_waits() {
+        let of = |kind: &str, moved: [u64; 2], rate: Option<u64>| json!({ "kind": kind, "sent_bytes": moved[0], "received_bytes": moved[1], "bytes_per_second": rate });
+        let large = of("fetch", [1 << 40, 0], Some(0));
+        let push = of("push", [0, 1 << 20], Some(1000));
+        assert!(weight(List::Transfers, &push) > weight(List::Transfers, &large));
+        // Before rates are known.
+        assert!(
+            weight(List::Transfers, &of("push", [0, 2], None)) > weight(List::Transfers, &of("fetch", [1, 0], None))
+        );
+    }
 }
