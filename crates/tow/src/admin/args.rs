@@ -20,8 +20,8 @@ pub struct AdminArgs {
     /// Serve a page and the API to the operator on this address.
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     admin: Option<SocketAddr>,
-    /// Name by which browsers may reach --admin. Repeatable.
-    #[arg(long, value_name = "NAME", value_delimiter = ' ', value_parser = host, requires = "admin")]
+    /// Name by which --admin and --metrics may be reached. Repeatable.
+    #[arg(long, value_name = "NAME", value_delimiter = ' ', value_parser = host)]
     admin_host: Vec<String>,
     /// A proxy with TLS and logins is in front of --admin.
     #[arg(long, requires = "admin")]
@@ -73,7 +73,9 @@ impl AdminArgs {
                 Some(path) => path.clone(),
                 None => default_token_file(state)?,
             };
+            check_not_served(&token_file, served)?;
             let token = Token::read_or_make(&token_file)?;
+            // Directories that were made for it may lead elsewhere than they seemed to.
             check_not_served(&token_file, served)?;
             let (listener, address) = bind("--admin", address)?;
             let proxy = self.admin_host.first().filter(|_| self.admin_behind_proxy);
@@ -111,11 +113,12 @@ fn default_token_file(state: Option<&Path>) -> Result<PathBuf, Failure> {
     Ok(directory.join(TOKEN_FILE))
 }
 
-/// Refuses a token that clients could fetch.
+/// Refuses a token that clients could fetch. It may not be there yet.
 fn check_not_served(token_file: &Path, served: Option<&Path>) -> Result<(), Failure> {
     let Some(served) = served.and_then(|served| served.canonicalize().ok()) else { return Ok(()) };
-    let is_served = token_file.canonicalize().is_ok_and(|file| file.starts_with(&served));
-    if !is_served {
+    let absolute = std::path::absolute(token_file).unwrap_or_else(|_| token_file.to_owned());
+    let nearest = absolute.ancestors().find_map(|path| path.canonicalize().ok());
+    if !nearest.is_some_and(|path| path.starts_with(&served)) {
         return Ok(());
     }
     let (file, served) = (token_file.display(), served.display());

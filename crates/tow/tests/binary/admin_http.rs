@@ -214,6 +214,14 @@ fn the_token_is_for_its_user_alone_and_stays_the_same() {
     let serve = ["serve", "--bind", "tcp://127.0.0.1:0", "--admin", "127.0.0.1:0"];
     let served = place.tow(&[&serve[..], &[place.0.path().to_str().expect("UTF-8")]].concat()).expect_code(2);
     assert!(served.stderr.contains("--admin-token-file"), "{}", served.stderr);
+    // None is made there either.
+    let served = folder.path().join("served");
+    std::fs::create_dir(&served).expect("mkdir");
+    let token = served.join("new/admin.token");
+    let [served_path, token] = [&served, &token].map(|path| path.to_str().expect("UTF-8"));
+    let refused = place.tow(&[&serve[..], &["--admin-token-file", token, served_path]].concat()).expect_code(2);
+    assert!(refused.stderr.contains("which is served"), "{}", refused.stderr);
+    assert_eq!(std::fs::read_dir(&served).expect("a directory").count(), 0);
 }
 
 #[test]
