@@ -13,14 +13,15 @@ use std::fmt::Display;
 use std::time::UNIX_EPOCH;
 use towpath_broker::core::LetterAction;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
-use towpath_sockets::{Page, PeerId};
+use towpath_sockets::{PAGE_MAX, Page, PeerId};
 
 /// Entries of a list in one reply, by default and at most.
 const LIMIT_DEFAULT: usize = 200;
 const LIMIT_MAX: usize = 1000;
 
-/// Pages that are looked at for one reply: a rare service may be behind many others.
-const PAGES_MAX: usize = 400;
+/// Entries that are looked at for one reply: a rare service may be behind many others.
+const ENTRIES_MAX: usize = 100_000;
+const PAGES_MAX: usize = ENTRIES_MAX.div_ceil(PAGE_MAX);
 
 /// Bytes of the reason that a peer is given.
 const REASON_BYTES_MAX: usize = 200;
@@ -352,7 +353,7 @@ mod tests {
         }
 
         fn page(&self, _: List, from: u32) -> Result<Page<Value>, Refusal> {
-            let numbers = from..600.min(from + 256);
+            let numbers = from..600.min(from + PAGE_MAX as u32);
             let next = Some(numbers.end).filter(|end| *end < 600);
             let entry =
                 |number: u32| [0, 1].map(|half| (number, json!({ "service": (number % 2).to_string(), "half": half })));

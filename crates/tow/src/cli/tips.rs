@@ -82,7 +82,11 @@ pub fn with_tip(mut error: Error, command: &Command, words: &[String]) -> Error 
                 ("work", None) if !argument.starts_with('-') => {
                     Some(format!("'--' comes before the command: tow work SERVICE -- {argument} ..."))
                 }
-                ("status" | "peers" | "gone" | "transfers", None) if !argument.starts_with('-') => {
+                (
+                    "status" | "top" | "peers" | "gone" | "transfers" | "followers" | "versions" | "failures"
+                    | "journal",
+                    None,
+                ) if !argument.starts_with('-') => {
                     let is_number = argument.starts_with(|first: char| first.is_ascii_digit());
                     let option = if is_number { "--watch=" } else { "--admin " };
                     Some(format!("an option says what that is: '{option}{argument}'"))

@@ -33,7 +33,7 @@ impl BrokerView {
     /// All services, but for the built-in ones; some of them if there are very many.
     fn services(&self) -> Result<Vec<ServiceInfo>, Refusal> {
         let (mut services, mut next) = (Vec::new(), Some(0));
-        for _ in 0..LISTED_MAX / PAGE_MAX {
+        for _ in 0..LISTED_MAX.div_ceil(PAGE_MAX) {
             let Some(from) = next else { break };
             let page = self.stats(Wanted::Services(from))?.services;
             services.extend(page.entries.into_iter().map(|(_, service)| service).filter(is_listed));

@@ -65,10 +65,11 @@ pub fn requeue(arguments: &RequeueArguments) -> Result<ExitCode, Failure> {
 
 /// How many dead letters a service has.
 fn count(client: &Client, service: &str) -> Result<usize, Failure> {
-    match client.list(&path_of(service), "letters", None)?.len() {
-        0 => Err(Failure::new(Status::NotFound, format!("{service} has no dead letters; see tow dead-letters"))),
-        count => Ok(count),
-    }
+    let services = client.list(List::DeadLetters.path(), List::DeadLetters.name(), Some(service))?;
+    let count = services.first().and_then(|service| usize::try_from(service["letters"].as_u64()?).ok());
+    count
+        .filter(|count| *count > 0)
+        .ok_or_else(|| Failure::new(Status::NotFound, format!("{service} has no dead letters; see tow dead-letters")))
 }
 
 fn path_of(service: &str) -> String {

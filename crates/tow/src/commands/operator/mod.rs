@@ -1,4 +1,4 @@
-//! `tow status`, `peers`, `gone`, `transfers`, `services`, `workers`, `kick`, `pause`, `resume` and `purge`: what a server or broker on this machine does, and a hand on it.
+//! The commands of the operator, such as `tow status`, `peers`, `top`, `kick`, `pause` and `drain`: what a server or broker does, and a hand on it.
 
 mod drain;
 mod letters;
