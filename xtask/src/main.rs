@@ -20,6 +20,7 @@ Usage: cargo xtask COMMAND
   tidy                  the step of that name alone
   dist [OPTION]...      a tarball and a Debian package of a release build, the same bytes each time: --out DIR [default:
                         target/packages]; --binary PROGRAM instead of building one; --check packs twice and tries them
+  torture [OPTION]...   random operations and faults on real servers and followers: --minutes N [default: 10], --seed N
   bench micro [FILTER]  microbenchmarks of codecs and of the broker's core
   bench [ARGUMENT]...   the tables of docs/benchmarks.md; `bench --help` lists them
 
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Some((command, rest)) if command == "test" => run(&Step::TEST, rest),
         Some((command, rest)) if command == "tidy" && rest.is_empty() => run(&[Step::Tidy], rest),
         Some((command, rest)) if command == "bench" => bench(rest),
+        Some((command, rest)) if command == "torture" => torture(rest),
         Some((command, rest)) if command == "dist" => dist(rest),
         Some((command, _)) if ["help", "--help", "-h"].contains(&command.as_str()) => {
             println!("{}", usage());
@@ -122,6 +124,23 @@ fn dist(arguments: &[String]) -> Result<(), Failure> {
     })
 }
 
+fn torture(arguments: &[String]) -> Result<(), Failure> {
+    let mut command = cargo();
+    command.args(["test", "--package", "towpath", "--test", "torture", "--", "--nocapture"]);
+    command.env("TOWPATH_TORTURE_MINUTES", "10");
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let variable = match argument.as_str() {
+            "--minutes" => "TOWPATH_TORTURE_MINUTES",
+            "--seed" => "TOWPATH_SEED",
+            other => return Err(Failure::Usage(format!("there is no option '{other}'"))),
+        };
+        let value = arguments.next().filter(|value| value.parse::<u32>().is_ok());
+        command.env(variable, value.ok_or_else(|| Failure::Usage(format!("{argument} takes a whole number")))?);
+    }
+    succeeds(&mut command)
+}
+
 fn bench(arguments: &[String]) -> Result<(), Failure> {
     let mut command = cargo();
     match arguments.split_first() {
@@ -130,6 +149,10 @@ fn bench(arguments: &[String]) -> Result<(), Failure> {
         }
         _ => command.args(["run", "--release", "--package", "bench", "--"]).args(arguments),
     };
+    succeeds(&mut command)
+}
+
+fn succeeds(command: &mut Command) -> Result<(), Failure> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(Failure::Step),
