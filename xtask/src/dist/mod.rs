@@ -1,6 +1,7 @@
 //! `cargo xtask dist`: the program as a tarball and as a Debian package. The same commit gives the same bytes.
 
 mod check;
+mod notices;
 mod pack;
 
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ pub fn dist(options: &Options) -> Result<(), String> {
     let epoch = epoch()?;
     let binary = match &options.binary {
         Some(binary) => stripped(binary)?,
-        None => build(&epoch)?,
+        None => stripped(&build(&epoch)?)?,
     };
     if options.check {
         return check::check(&binary, &epoch);
@@ -55,10 +56,10 @@ fn build(epoch: &str) -> Result<PathBuf, String> {
     let rust = places.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
     let c = places.map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display()));
     let mut command = cargo();
-    command.args(["build", "--profile", "dist", "--locked", "--package", "towpath", "--bin", "tow"]);
+    command.args(["build", "--release", "--locked", "--package", "towpath", "--bin", "tow"]);
     command.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f")).env("CFLAGS", c.join(" "));
     run(command.env("SOURCE_DATE_EPOCH", epoch))?;
-    Ok(target().join("dist/tow"))
+    Ok(target().join("release/tow"))
 }
 
 /// A copy without symbols.

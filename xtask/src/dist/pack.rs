@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::notices::notices;
 use super::{emptied, has, output};
 use crate::steps::check as run;
 use crate::{target, workspace};
@@ -27,6 +28,12 @@ const FILES: &[(&str, &str, &str)] = &[
         "usr/share/doc/towpath/examples/prometheus.rules.yml",
     ),
 ];
+
+/// Folders of the workspace that are packed whole, in the tarball under their own names.
+const FOLDERS: [&str; 5] = ["docs/guide", "docs/protocol", "docs/formats", "docs/internals", "examples"];
+
+/// Where the Debian package has documents.
+const DOCUMENTS: &str = "usr/share/doc/towpath";
 
 /// Shells, and where their completions are in the tarball and in the Debian package.
 const COMPLETIONS: [(&str, &str, &str); 3] = [
@@ -84,6 +91,17 @@ fn lay_out(binary: &Path, tree: &Path, root: &Path) -> Result<(), String> {
         install(&workspace().join(from), &tree.join(in_tree))?;
         install(&workspace().join(from), &root.join(in_root))?;
     }
+    let documents = root.join(DOCUMENTS);
+    for folder in FOLDERS {
+        for file in all_files_in(&workspace().join(folder))? {
+            let place = file.strip_prefix(workspace()).unwrap_or(&file);
+            install(&file, &tree.join(place))?;
+            install(&file, &documents.join(place))?;
+        }
+    }
+    let notices = notices()?;
+    write(&tree.join("LICENCES-OF-CRATES"), &notices)?;
+    write(&documents.join("LICENCES-OF-CRATES"), &notices)?;
     for (shell, in_tree, in_root) in COMPLETIONS {
         let script = output(Command::new(binary).args(["completions", shell]))? + "\n";
         write(&tree.join(in_tree), &script)?;
@@ -92,7 +110,7 @@ fn lay_out(binary: &Path, tree: &Path, root: &Path) -> Result<(), String> {
     let pages = root.join("usr/share/man/man1");
     output(Command::new(binary).arg("manual").arg(&pages))?;
     let mut gzip = Command::new("gzip");
-    gzip.arg("-9n").arg(root.join("usr/share/doc/towpath/changelog"));
+    gzip.arg("-9n").arg(documents.join("changelog")).arg(documents.join("LICENCES-OF-CRATES"));
     for page in files_in(&pages)? {
         install(&page, &tree.join("man").join(page.file_name().unwrap_or_default()))?;
         gzip.arg(page);
@@ -182,6 +200,18 @@ pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = fs::read_dir(folder).map_err(cannot)?.map(|entry| entry.map(|entry| entry.path()));
     let mut files = entries.collect::<Result<Vec<_>, _>>().map_err(cannot)?;
     files.sort();
+    Ok(files)
+}
+
+/// All files below a folder.
+fn all_files_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut files = Vec::new();
+    for path in files_in(folder)? {
+        match path.is_dir() {
+            true => files.extend(all_files_in(&path)?),
+            false => files.push(path),
+        }
+    }
     Ok(files)
 }
 
