@@ -343,13 +343,16 @@ fn tenants_take_turns_for_memory_however_many_connections_they_have() {
             _ => None,
         })
     });
-    for peer in peers.collect::<Vec<_>>() {
-        server.send(peer, Message::new().with(FileRange::new(file.clone(), 0, 16 << 20))).unwrap();
+    for (peer, tag) in peers.collect::<Vec<_>>().into_iter().zip(1..) {
+        server.send(peer, Message::new().with(FileRange::new(file.clone(), 0, 16 << 20).tagged(tag))).unwrap();
     }
     let [first, second, other] = &mut clients;
     let mut order = Vec::new();
-    until(&mut [&mut server, first, second, other], |hub, event| {
-        order.extend(matches!(event, Event::Message { .. }).then_some(hub));
+    // As they leave: each client opens its own on a thread of its own.
+    until(&mut [&mut server, first, second, other], |_, event| {
+        if let Event::FileSent { tag, .. } = event {
+            order.push(tag);
+        }
         (order.len() == 3).then_some(())
     });
     // One frame at a time has room.

@@ -295,6 +295,14 @@ impl<F> Outbox<F> {
         if !self.has_staged() {
             self.gather();
         }
+        if self.protection.sealing().is_some() {
+            // Behind the frame that is being written, and before the next one takes its number.
+            while self.may_gather() && self.stage_command() {}
+        }
+    }
+
+    fn may_gather(&self) -> bool {
+        self.staged.gathered_bytes() < GATHERED_BYTES && !self.is_exhausted()
     }
 
     /// The next thing to write; gathers as needed.
@@ -319,7 +327,7 @@ impl<F> Outbox<F> {
     fn gather(&mut self) {
         self.staged.clear();
         self.messages_before = self.messages_staged;
-        while self.staged.gathered_bytes() < GATHERED_BYTES && !self.is_exhausted() {
+        while self.may_gather() {
             if self.stage_command() {
                 continue;
             }
@@ -379,7 +387,7 @@ impl<F> Outbox<F> {
         if !self.next_is_sealed_elsewhere() {
             return None;
         }
-        // Commands that wait are numbered first, or they would wait for one frame after the other.
+        // Commands that wait are numbered first, or they might wait for one frame after the other.
         let has_commands = self.has_commands();
         let (sealing, frame) = (self.protection.sealing_mut()?, self.waiting.front()?);
         if has_commands || sealing.has_begun() || sealing.is_exhausted() {

@@ -150,9 +150,16 @@ fn commands_leave_before_a_frame_until_it_is_sealed_and_then_behind_it() {
     assert!(write_gathered(outbox).is_empty());
     outbox.sealed(sealed);
     outbox.stage();
-    assert!(outbox.seal_job().is_none(), "the command is numbered first");
+    outbox.push_command(command(b"PONG", b"").into());
+    outbox.stage();
+    assert!(client.seal_one());
     wire.extend(client.write_all());
-    assert_eq!(numbers(&wire), [0, 1, 2, 3]);
+    assert_eq!(numbers(&wire), [0, 1, 2, 3, 4]);
+    assert_eq!(
+        wire[wire.len() - 2 - OVERHEAD - 3..][..2],
+        [0, (OVERHEAD + 3) as u8],
+        "the rest of the message is last"
+    );
     server.hear(&wire, at(1)).unwrap();
     let whole = [Bytes::from(vec![1; 50_000]), "end".into()];
     assert!(messages(&std::mem::take(&mut server.events)) == [whole]);

@@ -149,12 +149,13 @@ impl Sealing {
     }
 }
 
-/// Staged bytes: gathered ones, and a large body behind them.
+/// Staged bytes: gathered ones with a large body behind them, or a large frame with gathered ones behind it.
 #[derive(Debug, Default)]
 pub(super) struct Staged {
     gathered: Vec<u8>,
     written: usize,
     large: Bytes,
+    large_is_first: bool,
 }
 
 impl Staged {
@@ -172,6 +173,7 @@ impl Staged {
     /// Puts a large body behind what was gathered.
     pub(super) fn put_large(&mut self, _: &Clear, body: Bytes) {
         self.large = body;
+        self.large_is_first = false;
     }
 
     /// Appends a frame, sealed; false if none may leave now.
@@ -179,10 +181,13 @@ impl Staged {
         sealing.seal(flags, body, &mut self.gathered)
     }
 
-    /// Puts the frame that was sealed elsewhere behind what was gathered; false if it isn't sealed yet.
+    /// Puts the frame that was sealed elsewhere before what is gathered from now on; false if it isn't sealed yet.
     pub(super) fn put_ahead(&mut self, sealing: &mut Sealing) -> bool {
-        let sealed = sealing.next_sealed();
-        sealed.map(|sealed| self.large = sealed.into_wire()).is_some()
+        let Some(sealed) = sealing.next_sealed() else { return false };
+        debug_assert!(self.is_empty(), "it was the next frame before anything was gathered");
+        self.large = sealed.into_wire();
+        self.large_is_first = true;
+        true
     }
 
     /// Bytes gathered and not cleared yet.
@@ -205,7 +210,8 @@ impl Staged {
     }
 
     pub(super) fn slices(&self) -> [&[u8]; 2] {
-        [&self.gathered[self.written..], &self.large]
+        let (gathered, large) = (&self.gathered[self.written..], &self.large[..]);
+        if self.large_is_first { [large, gathered] } else { [gathered, large] }
     }
 
     /// Begins anew, when all has been written.
@@ -223,10 +229,10 @@ impl Staged {
 
     /// Takes written bytes off the front.
     pub(super) fn advance(&mut self, bytes: usize) {
-        let of_gathered = bytes.min(self.gathered.len() - self.written);
-        self.written += of_gathered;
-        let of_large = (bytes - of_gathered).min(self.large.len());
-        debug_assert_eq!(of_gathered + of_large, bytes, "more written than there was");
+        debug_assert!(bytes <= self.len(), "more written than there was");
+        let gathered = self.gathered.len() - self.written;
+        let of_large = if self.large_is_first { bytes } else { bytes.saturating_sub(gathered) }.min(self.large.len());
+        self.written += (bytes - of_large).min(gathered);
         let _ = self.large.split_to(of_large);
     }
 }
