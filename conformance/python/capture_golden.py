@@ -363,7 +363,7 @@ def capture_curve_client(context):
         wire.write_unit("greeting 3.1 CURVE as-server=1", greeting("CURVE")[:32] + b"\x01" + bytes(31))
         wire.read_greeting()
         wire.write_unit("command WELCOME", frame(side.welcome(wire.read_command("HELLO")), COMMAND))
-        properties = metadata(Socket_Type=b"ROUTER", Identity=b"")
+        properties = metadata(Socket_Type=b"ROUTER", Identity=b"", **curve.GREETING)
         wire.write_unit("command READY", frame(side.ready(wire.read_command("INITIATE"), properties), COMMAND))
         if side.client != curve.public(CLIENT_SECRET):
             raise ValueError("another key than the client's")
@@ -385,7 +385,7 @@ def capture_curve_server(context):
             wire.write_unit("greeting 3.1 CURVE as-server=0", greeting("CURVE"))
             wire.read_greeting()
             wire.write_unit("command HELLO", frame(side.hello(), COMMAND))
-            properties = metadata(Socket_Type=b"DEALER", Identity=b"peer")
+            properties = metadata(Socket_Type=b"DEALER", Identity=b"peer", **curve.GREETING)
             wire.write_unit("command INITIATE", frame(side.initiate(wire.read_command("WELCOME"), properties), COMMAND))
             side.ready(wire.read_command("READY"))
             wire.write_unit("message 5", frame(side.seal(b"hello")))
@@ -404,8 +404,8 @@ def speak_aes():
     client = curve.Client(CLIENT_SECRET, curve.public(SERVER_SECRET), counting(100))
     hello = client.hello()
     welcome = server.welcome(hello)
-    initiate = client.initiate(welcome, metadata(Socket_Type=b"DEALER", Identity=b"") + metadata(**curve.AES))
-    ready = server.ready(initiate, metadata(Socket_Type=b"ROUTER", Identity=b"") + metadata(**curve.AES))
+    initiate = client.initiate(welcome, metadata(Socket_Type=b"DEALER", Identity=b"", **curve.GREETING, **curve.AES))
+    ready = server.ready(initiate, metadata(Socket_Type=b"ROUTER", Identity=b"", **curve.GREETING, **curve.AES))
     client.ready(ready)
     for side in (client, server):
         side.use_aes(curve.public(client.transient), curve.public(server.transient))

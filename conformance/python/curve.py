@@ -10,6 +10,8 @@ HELLO, INITIATE, READY = b"CurveZMQHELLO---", b"CurveZMQINITIATE", b"CurveZMQREA
 WELCOME, VOUCH = b"WELCOME-", b"VOUCH---"
 OF_CLIENT, OF_SERVER = b"CurveZMQMESSAGEC", b"CurveZMQMESSAGES"
 MORE, COMMAND = 1, 2
+# What our ends say of the greeting that they saw.
+GREETING = {"X-Towpath-Greeting": b"\x03\x01"}
 AES = {"X-Towpath-Cipher": b"AES-256-GCM"}
 AES_TO_SERVER, AES_TO_CLIENT = b"Towpath CURVE AES-256-GCM client to server", b"Towpath CURVE AES-256-GCM server to client"
 

@@ -6,7 +6,7 @@ use crate::error::{Error, printable};
 use crate::event::{Event, PeerProperties};
 use crate::greeting::{self, GREETING_BYTES};
 use crate::inbox::{Inbox, InboxLimits, Item};
-use crate::limits::{REPLIES_WAITING_MAX, ROUTING_ID_BYTES_MAX};
+use crate::limits::{REPLIES_WAITING_MAX, ROUTING_ID_BYTES_MAX, UNOPENED_BYTES_MIN};
 use crate::liveness::LivenessTimer;
 use crate::mechanism::{Mechanism, MechanismConfig, Step};
 use crate::metadata::Metadata;
@@ -51,11 +51,18 @@ pub struct Config {
     pub limits: InboxLimits,
 }
 
+/// The property in which a side says which version it saw in the other's greeting: major and minor, a byte each.
+const GREETING_PROPERTY: &str = "X-Towpath-Greeting";
+
 impl Config {
-    fn own_metadata(&self) -> Metadata {
+    /// The properties for a peer with this version in its greeting.
+    fn own_metadata(&self, mechanism: &dyn Mechanism, version: (u8, u8)) -> Metadata {
         let mut metadata = Metadata::new().with("Socket-Type", self.socket_type.name());
         if self.socket_type.announces_identity() {
             metadata = metadata.with("Identity", self.routing_id.clone());
+        }
+        if mechanism.protects_metadata() {
+            metadata = metadata.with(GREETING_PROPERTY, vec![version.0, version.1]);
         }
         self.metadata.iter().fold(metadata, |metadata, (name, value)| metadata.with(name, value.clone()))
     }
@@ -86,6 +93,8 @@ pub struct Connection<F> {
     outbox: Outbox<F>,
     handshake_deadline: Option<Instant>,
     last_heard: Instant,
+    /// Bytes received since the peer last showed that it lives.
+    unopened_bytes: usize,
     next_ping: Option<Instant>,
     /// Time without an answer after which the peer is given up.
     pong_timeout: Duration,
@@ -125,6 +134,7 @@ impl<F> Connection<F> {
             outbox,
             handshake_deadline: after(now, config.handshake_timeout),
             last_heard: now,
+            unopened_bytes: 0,
             next_ping: None,
             pong_timeout: config.heartbeat.map_or(Duration::ZERO, |heartbeat| heartbeat.timeout),
             pong: None,
@@ -150,7 +160,8 @@ impl<F> Connection<F> {
                     let Some(version) = greeting::decode(input, self.mechanism.name())? else { return Ok(None) };
                     let _ = input.split_to(GREETING_BYTES);
                     self.phase = Phase::Handshake { version };
-                    if let Some(frame) = self.mechanism.start(&self.config.own_metadata())? {
+                    let metadata = self.config.own_metadata(&*self.mechanism, version);
+                    if let Some(frame) = self.mechanism.start(&metadata)? {
                         self.outbox.push_command(frame);
                     }
                 }
@@ -161,13 +172,18 @@ impl<F> Connection<F> {
                         return Ok(Some(event));
                     }
                     let Some(body) = self.inbox.next_handshake_command(input)? else { return Ok(None) };
-                    let step = self.mechanism.command(body, &self.config.own_metadata())?;
+                    let metadata = self.config.own_metadata(&*self.mechanism, version);
+                    let step = self.mechanism.command(body, &metadata)?;
                     if let Some(event) = self.step(step, version, now)? {
                         return Ok(Some(event));
                     }
                 }
                 Phase::Traffic => {
-                    let Some(item) = self.inbox.next(input)? else { return Ok(None) };
+                    let item = self.inbox.next(input)?;
+                    if self.inbox.take_has_opened_frame() {
+                        self.on_life(now);
+                    }
+                    let Some(item) = item else { return Ok(None) };
                     match item {
                         Item::Command(body) => self.command(body)?,
                         Item::Message { frames, continued } => return Ok(Some(Event::Message { frames, continued })),
@@ -234,6 +250,9 @@ impl<F> Connection<F> {
     fn check(&self, metadata: Metadata, version: (u8, u8)) -> Result<PeerProperties, Error> {
         let ours = self.config.socket_type;
         let malformed = |why| Error::MalformedCommand { command: self.mechanism.metadata_command(), why };
+        if metadata.find(GREETING_PROPERTY).is_some_and(|seen| **seen != [greeting::VERSION.0, greeting::VERSION.1]) {
+            return Err(Error::GreetingChanged);
+        }
         let name = metadata.find("Socket-Type").ok_or_else(|| malformed("no Socket-Type"))?;
         let socket_type = SocketType::from_name(name)
             .filter(|theirs| ours.may_talk_to(*theirs))
@@ -304,8 +323,21 @@ impl<F> Connection<F> {
     }
 
     /// Bytes came from the peer, including those that the driver took past [`Connection::input`].
+    ///
+    /// Where frames are sealed, few bytes are no sign of life before a frame was opened: a length that was changed on the way makes all that follows
+    /// a part of one frame, PINGs and PONGs too.
     #[inline]
-    pub fn on_received(&mut self, now: Instant) {
+    pub fn on_received(&mut self, bytes: usize, now: Instant) {
+        self.unopened_bytes = self.unopened_bytes.saturating_add(bytes);
+        if self.cipher.is_none() || self.unopened_bytes >= UNOPENED_BYTES_MIN {
+            self.on_life(now);
+        }
+    }
+
+    /// The peer lives, or its silence wasn't its fault.
+    #[inline]
+    pub fn on_life(&mut self, now: Instant) {
+        self.unopened_bytes = 0;
         self.last_heard = now;
         self.pong = None;
     }
@@ -313,7 +345,7 @@ impl<F> Connection<F> {
     /// Sets whether the driver reads from this peer. While it doesn't, silence isn't the peer's fault.
     pub fn set_reading(&mut self, reading: bool, now: Instant) {
         if reading && !self.reading {
-            self.on_received(now);
+            self.on_life(now);
         }
         self.reading = reading;
     }
@@ -434,7 +466,7 @@ impl<F> Connection<F> {
         &self.outbox
     }
 
-    /// When bytes last came from the peer.
+    /// When bytes last came from the peer that show that it lives.
     pub fn last_heard(&self) -> Instant {
         self.last_heard
     }

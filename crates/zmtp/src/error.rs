@@ -41,6 +41,9 @@ pub enum Error {
         /// This side's mechanism.
         ours: &'static str,
     },
+    /// The peer saw another version in this side's greeting than was sent.
+    #[error("the greeting was changed on its way: the peer saw another version of ZMTP in it than we sent")]
+    GreetingChanged,
     /// A command that breaks the grammar.
     #[error("malformed {command} command: {why}")]
     MalformedCommand {
@@ -77,8 +80,10 @@ pub enum Error {
         /// Our limit.
         limit: usize,
     },
-    /// A sealed frame that was changed, repeated or sealed with another key.
-    #[error("a sealed frame cannot be opened: it was changed on its way, or sealed with another key")]
+    /// A sealed frame that isn't the next one of the peer's: it was changed, another one is missing, or it has another key.
+    #[error(
+        "what came is not the next frame that the peer sealed: one was changed, left out, repeated or delayed on the way, or has another key"
+    )]
     SealBroken,
     /// A frame with flags outside of its seal.
     #[error("a frame is not sealed, though the mechanism seals all of them")]
@@ -197,7 +202,7 @@ impl Error {
 
     /// Whether somebody on the path may have changed what the peer sent.
     pub fn is_tampering(&self) -> bool {
-        matches!(self, Error::SealBroken | Error::NotSealed)
+        matches!(self, Error::SealBroken | Error::NotSealed | Error::GreetingChanged)
     }
 
     /// Whether the peer broke the protocol, rather than being slow, absent or set up differently.

@@ -86,6 +86,7 @@ pub(crate) struct Inbox {
     opens_elsewhere: bool,
     /// The rest of an opened body that is delivered as a stream.
     opened: Bytes,
+    has_opened_frame: bool,
 }
 
 impl Inbox {
@@ -105,6 +106,7 @@ impl Inbox {
             opening: None,
             opens_elsewhere: false,
             opened: Bytes::new(),
+            has_opened_frame: false,
         }
     }
 
@@ -148,6 +150,11 @@ impl Inbox {
     /// Whether a frame that was opened elsewhere is there.
     pub(crate) fn has_opened(&self) -> bool {
         self.opening.as_ref().is_some_and(|opening| matches!(opening.state, OpenState::Done(_)))
+    }
+
+    /// Whether a frame was opened since the last call: one that only the peer can have sealed.
+    pub(crate) fn take_has_opened_frame(&mut self) -> bool {
+        std::mem::take(&mut self.has_opened_frame)
     }
 
     /// Decodes a command from the front of `input` during the handshake; `None`: more bytes are needed.
@@ -212,6 +219,7 @@ impl Inbox {
         loop {
             let (header, header_bytes, opened) = if self.opening.is_some() {
                 let Some((FrameFlags { more, command }, body)) = self.open_next(input)? else { return Ok(None) };
+                self.has_opened_frame = true;
                 (Header { more, command, length: body.len() as u64, reserved_bits: false }, 0, Some(body))
             } else {
                 let Some((header, header_bytes)) = Header::decode(input) else { return Ok(None) };

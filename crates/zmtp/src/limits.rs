@@ -51,9 +51,12 @@ pub const OPENED_HERE_BYTES_MAX: usize = 128 * 1024;
 /// The same with AES-256-GCM, which takes a fraction of that.
 pub const OPENED_HERE_BYTES_MAX_AES: usize = 1024 * 1024 + 4096;
 
-/// Largest number of a frame that is sealed by AES-256-GCM: 4 PiB of a file in pieces of 1 MiB, which take 256 numbers each; at most 128 PiB, where each
-/// frame has 128 KiB. What an attacker can tell from blocks that repeat grows with the square of the bytes under one key.
-pub const AES_NUMBERS_MAX: u64 = 1 << 40;
+/// Largest number of a frame that is sealed by AES-256-GCM: 8 PiB of a file in pieces of 1 MiB; at most 128 PiB, where each frame has 16 MiB. What an
+/// attacker can tell from blocks that repeat grows with the square of the bytes under one key.
+pub const AES_NUMBERS_MAX: u64 = 1 << 33;
+
+/// As many bytes of a sealed frame within a heartbeat's timeout are a sign of life though the frame isn't complete.
+pub const UNOPENED_BYTES_MIN: usize = 4 * 1024;
 
 /// Maximum bytes of one [`crate::Event::BodyData`] of a sealed frame.
 pub(crate) const OPENED_PIECE_BYTES: usize = 512 * 1024;

@@ -2,7 +2,8 @@
 //!
 //! The driver writes what [`Outbox::transmit`] gives, and reports what it wrote with [`Outbox::advance`]. Headers and small bodies are gathered
 //! into one buffer. A large body is given as it is. An external body is given by its source and position, so that the driver can let the
-//! kernel move it. Commands go before the next frame, even within a message, so that a PONG never waits for more than one frame.
+//! kernel move it. Commands go before the next frame, even within a message, so that a PONG never waits for more than one frame; where frames are
+//! sealed, for two: the one that is being written, and the one that is being sealed.
 
 mod waiting;
 mod wire;
@@ -135,9 +136,7 @@ impl<F> Outbox<F> {
         here_bytes_max: usize,
         sealer: Arc<dyn Sealer>,
     ) {
-        while let Some(command) = self.pop_command() {
-            self.stage_command(&command);
-        }
+        while self.stage_command() {}
         self.protection = Protection::Sealed(Sealing::new(overhead, numbers, here_bytes_max, sealer));
     }
 
@@ -159,10 +158,9 @@ impl<F> Outbox<F> {
         self.replies.len()
     }
 
-    fn pop_command(&mut self) -> Option<Bytes> {
-        let wire = self.commands.pop_front().or_else(|| self.replies.pop_front())?;
-        self.command_bytes -= wire.len();
-        Some(wire)
+    fn pop_command(&mut self) {
+        let wire = self.commands.pop_front().or_else(|| self.replies.pop_front());
+        self.command_bytes -= wire.map_or(0, |wire| wire.len());
     }
 
     /// Appends a message. `tag` is for [`Outbox::remove_queued`]. A message without frames is ignored.
@@ -178,20 +176,20 @@ impl<F> Outbox<F> {
         }
     }
 
-    /// Removes all messages with this tag of which nothing has been staged, and gives their number.
+    /// Frames at the front that must leave: the rest of a message of which something has been staged, or is being sealed and may have its number.
+    fn begun_frames(&self) -> usize {
+        let sealing = usize::from(self.protection.sealing().is_some_and(Sealing::has_begun));
+        sealing + self.waiting.iter().skip(sealing).take_while(|frame| !frame.first).count()
+    }
+
+    /// Removes all messages with this tag of which nothing has been staged or is being sealed, and gives their number.
     pub fn remove_queued(&mut self, tag: u64) -> usize {
         let before = self.sums.messages;
         let mut sums = self.sums;
-        if self.waiting.front().is_some_and(|frame| frame.first && frame.tag == tag) {
-            self.give_up_sealing();
-        }
-        // A message whose first frame has gone out must be finished, whatever its tag.
-        let mut begun = self.waiting.front().is_some_and(|frame| !frame.first);
+        let mut begun = self.begun_frames();
         self.waiting.retain(|frame| {
-            if frame.first {
-                begun = false;
-            }
-            let keep = begun || frame.tag != tag;
+            let keep = begun > 0 || frame.tag != tag;
+            begun = begun.saturating_sub(1);
             if !keep {
                 sums.memory_bytes -= frame.memory_bytes();
                 sums.external_bytes -= frame.external_bytes();
@@ -203,13 +201,10 @@ impl<F> Outbox<F> {
         before - sums.messages
     }
 
-    /// Removes all messages of which nothing has been staged, and gives what was removed.
+    /// Removes all messages of which nothing has been staged or is being sealed, and gives what was removed.
     pub fn clear(&mut self) -> Queued {
-        let begun = self.waiting.iter().take_while(|frame| !frame.first).count();
+        let begun = self.begun_frames();
         let mut removed = Sums::default();
-        if begun == 0 {
-            self.give_up_sealing();
-        }
         for frame in self.waiting.drain(begun..) {
             removed.add(&frame);
         }
@@ -251,8 +246,8 @@ impl<F> Outbox<F> {
             return true;
         }
         let Some(sealing) = self.protection.sealing() else { return self.has_unstaged() };
-        let has_commands = !self.commands.is_empty() || !self.replies.is_empty();
-        (has_commands && sealing.has_number()) || (self.open && !self.waiting.is_empty() && !sealing.is_awaited())
+        (self.has_commands() && sealing.has_number())
+            || (self.open && !self.waiting.is_empty() && !sealing.is_awaited())
     }
 
     /// Whether frames wait for which there are no numbers any more: they can't be sealed, and the connection has to end.
@@ -275,9 +270,13 @@ impl<F> Outbox<F> {
         !self.staged.is_empty() || self.external.is_some()
     }
 
+    fn has_commands(&self) -> bool {
+        !self.commands.is_empty() || !self.replies.is_empty()
+    }
+
     /// Whether there is something to stage.
     fn has_unstaged(&self) -> bool {
-        !self.commands.is_empty() || !self.replies.is_empty() || (self.open && !self.waiting.is_empty())
+        self.has_commands() || (self.open && !self.waiting.is_empty())
     }
 
     /// Messages whose last frame has been staged.
@@ -296,6 +295,14 @@ impl<F> Outbox<F> {
         if !self.has_staged() {
             self.gather();
         }
+        if self.protection.sealing().is_some() {
+            // Behind the frame that is being written, and before the next one takes its number.
+            while self.may_gather() && self.stage_command() {}
+        }
+    }
+
+    fn may_gather(&self) -> bool {
+        self.staged.gathered_bytes() < GATHERED_BYTES && !self.is_exhausted()
     }
 
     /// The next thing to write; gathers as needed.
@@ -320,11 +327,8 @@ impl<F> Outbox<F> {
     fn gather(&mut self) {
         self.staged.clear();
         self.messages_before = self.messages_staged;
-        while self.staged.gathered_bytes() < GATHERED_BYTES && !self.is_exhausted() {
-            if self.protection.sealing().is_none_or(Sealing::has_number)
-                && let Some(command) = self.pop_command()
-            {
-                self.stage_command(&command);
+        while self.may_gather() {
+            if self.stage_command() {
                 continue;
             }
             if self.next_is_sealed_elsewhere() {
@@ -383,15 +387,17 @@ impl<F> Outbox<F> {
         if !self.next_is_sealed_elsewhere() {
             return None;
         }
+        // Commands that wait are numbered first, or they might wait for one frame after the other.
+        let has_commands = self.has_commands();
         let (sealing, frame) = (self.protection.sealing_mut()?, self.waiting.front()?);
-        if sealing.has_begun() || sealing.is_exhausted() {
+        if has_commands || sealing.has_begun() || sealing.is_exhausted() {
             return None;
         }
         let length = usize::try_from(frame.body.length()).ok()?;
         Some((sealing.begin(FrameFlags { more: frame.more, command: false }, length), &frame.body))
     }
 
-    /// Takes a sealed frame, and gives the source of its body if that is external. A frame whose message has been removed is dropped.
+    /// Takes a sealed frame, and gives the source of its body if that is external.
     pub fn sealed(&mut self, sealed: Sealed) -> Option<&mut F> {
         if !self.protection.sealing_mut()?.take_in(sealed) {
             return None;
@@ -399,12 +405,6 @@ impl<F> Outbox<F> {
         match &mut self.waiting.front_mut()?.body {
             Body::Bytes(_) => None,
             Body::External { source, .. } => Some(source),
-        }
-    }
-
-    fn give_up_sealing(&mut self) {
-        if let Some(sealing) = self.protection.sealing_mut() {
-            sealing.give_up();
         }
     }
 
@@ -420,15 +420,25 @@ impl<F> Outbox<F> {
         Some(frame)
     }
 
-    fn stage_command(&mut self, wire: &[u8]) {
-        match &mut self.protection {
-            Protection::Clear(clear) => self.staged.put(clear, wire),
+    /// Stages a command, if there is one and it may leave.
+    fn stage_command(&mut self) -> bool {
+        let Some(wire) = self.commands.front().or_else(|| self.replies.front()) else { return false };
+        let is_staged = match &mut self.protection {
+            Protection::Clear(clear) => {
+                self.staged.put(clear, wire);
+                true
+            }
             Protection::Sealed(sealing) => {
                 // The greeting, which is no frame, has left long before.
                 let body = Header::decode(wire).and_then(|(_, header_bytes)| wire.get(header_bytes..));
-                self.staged.put_sealed(sealing, FrameFlags { more: false, command: true }, body.unwrap_or_default());
+                let flags = FrameFlags { more: false, command: true };
+                self.staged.put_sealed(sealing, flags, body.unwrap_or_default())
             }
+        };
+        if is_staged {
+            self.pop_command();
         }
+        is_staged
     }
 
     /// Stages a frame of a message: gathers it, or only its header if its body is large.
@@ -444,7 +454,8 @@ impl<F> Outbox<F> {
                 }
             }
             Protection::Sealed(sealing) => {
-                self.staged.put_sealed(sealing, FrameFlags { more, command: false }, &bytes);
+                let is_staged = self.staged.put_sealed(sealing, FrameFlags { more, command: false }, &bytes);
+                debug_assert!(is_staged, "a frame that is sealed elsewhere is in front of all others");
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::frame::{self, FrameFlags};
 use bytes::{Bytes, BytesMut};
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Both directions of a mechanism that seals frames. Each sealed frame is one plain frame on the wire, without flags: the frame's own
 /// flags are sealed with its body.
@@ -28,12 +29,13 @@ pub struct FrameSeal {
     pub opener: Box<dyn Opener>,
 }
 
-/// Number of a frame to send. Each is given out once, and sealing uses it up: where a nonce is made of it, using it twice would give
-/// the key away.
+/// Number of a frame to send: one more than that of the frame before, so that the receiver notices if one is missing. Each is given out once, and
+/// sealing uses it up: where a nonce is made of it, using it twice would give the key away.
 #[derive(Debug)]
 pub struct FrameNumber(u64);
 
 impl FrameNumber {
+    #[cfg(test)]
     pub(crate) fn new(number: u64) -> FrameNumber {
         FrameNumber(number)
     }
@@ -41,6 +43,32 @@ impl FrameNumber {
     /// Its value.
     pub fn value(&self) -> u64 {
         self.0
+    }
+}
+
+/// Where the frames of one direction get their numbers. A frame that is sealed elsewhere takes its own when sealing begins, so that others can
+/// leave while it waits for memory, a disk or a thread.
+#[derive(Debug)]
+pub(crate) struct FrameNumbers(AtomicU64);
+
+impl FrameNumbers {
+    pub(crate) fn from(first: u64) -> Arc<FrameNumbers> {
+        Arc::new(FrameNumbers(AtomicU64::new(first)))
+    }
+
+    // No other memory depends on the order of these.
+    fn take(&self) -> FrameNumber {
+        FrameNumber(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A number, if it has not been taken.
+    pub(crate) fn take_if(&self, number: u64) -> Option<FrameNumber> {
+        let next = self.0.compare_exchange(number, number + 1, Ordering::Relaxed, Ordering::Relaxed);
+        next.ok().map(FrameNumber)
+    }
+
+    pub(crate) fn next_is(&self, number: u64) -> bool {
+        self.0.load(Ordering::Relaxed) == number
     }
 }
 
@@ -54,7 +82,7 @@ pub trait Sealer: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct SealJob {
     sealer: Arc<dyn Sealer>,
-    number: FrameNumber,
+    numbers: Arc<FrameNumbers>,
     flags: FrameFlags,
     header: Vec<u8>,
     overhead: usize,
@@ -64,14 +92,14 @@ pub struct SealJob {
 impl SealJob {
     pub(crate) fn new(
         sealer: Arc<dyn Sealer>,
-        number: FrameNumber,
+        numbers: Arc<FrameNumbers>,
         flags: FrameFlags,
         overhead: usize,
         body_bytes: usize,
     ) -> SealJob {
         let mut header = Vec::with_capacity(frame::HEADER_BYTES_MAX);
         frame::encode_header(&mut header, 0, (overhead + body_bytes) as u64);
-        SealJob { sealer, number, flags, header, overhead, body_bytes }
+        SealJob { sealer, numbers, flags, header, overhead, body_bytes }
     }
 
     /// Bytes of the whole frame: the buffer that sealing takes has as many.
@@ -84,7 +112,7 @@ impl SealJob {
         self.header.len() + self.overhead
     }
 
-    /// Seals the frame in a buffer that has its body.
+    /// Numbers the frame and seals it, in a buffer that has its body. Nothing else leaves before it from now on.
     ///
     /// # Panics
     /// If the buffer doesn't have [`SealJob::frame_bytes`].
@@ -93,8 +121,9 @@ impl SealJob {
         assert_eq!(frame.len(), self.frame_bytes(), "a buffer as long as the frame");
         let (header, rest) = frame.split_at_mut(self.header.len());
         header.copy_from_slice(&self.header);
-        let number = self.number.value();
-        self.sealer.seal(self.number, self.flags, rest);
+        let frame_number = self.numbers.take();
+        let number = frame_number.value();
+        self.sealer.seal(frame_number, self.flags, rest);
         Sealed { number, wire: Bytes::from_owner(buffer) }
     }
 }
@@ -152,6 +181,6 @@ pub trait Opener: Debug + Send {
     /// The flags and the body of a sealed frame, opened in place.
     ///
     /// # Errors
-    /// [`Error::SealBroken`] for a frame that was changed, repeated or sealed with another key.
+    /// [`Error::SealBroken`] for any frame but the one behind the last, as its sender sealed it.
     fn open(&mut self, sealed: BytesMut) -> Result<(FrameFlags, BytesMut), Error>;
 }

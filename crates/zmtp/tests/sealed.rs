@@ -49,6 +49,19 @@ fn heartbeats_are_sealed() {
 }
 
 #[test]
+fn few_bytes_of_a_frame_that_never_ends_are_no_sign_of_life() {
+    for (bytes, outcome) in [(40, Err(Error::HeartbeatTimeout)), (5_000, Ok(()))] {
+        let config = Config { heartbeat: heartbeat(1_000, 500, 0), ..sealed(SocketType::Router) };
+        let (_, mut server) = pair(config);
+        // Its length was changed on the way: what the peer says from then on is a part of it.
+        server.hear(&long_header(0, 1 << 20), at(900)).unwrap();
+        server.connection.on_timeout(at(1_000)).unwrap();
+        server.hear(&vec![0; bytes], at(1_400)).unwrap();
+        assert_eq!(server.connection.on_timeout(at(1_600)), outcome);
+    }
+}
+
+#[test]
 fn a_reason_for_the_end_is_sealed_and_understood() {
     let (mut client, mut server) = pair(sealed(SocketType::Router));
     server.connection.send_error("enough");
@@ -119,52 +132,70 @@ fn sealed_with(job: SealJob, body: u8) -> towpath_zmtp::Sealed {
 }
 
 #[test]
-fn commands_leave_before_a_frame_that_is_still_being_sealed() {
+fn commands_leave_before_a_frame_until_it_is_sealed_and_then_behind_it() {
     let (mut client, mut server) = pair(sealed(SocketType::Router));
     client.send(&[Part::Inside(vec![1; 50_000].into()), Part::Outside("end".into())]);
     let outbox = client.connection.outbox();
     let (job, _) = outbox.seal_job().unwrap();
     assert!(outbox.seal_job().is_none(), "one at a time");
     assert!(outbox.has_output() && !outbox.may_progress() && outbox.awaits_seal());
-    for _ in 0..300 {
-        outbox.push_command(command(b"PONG", b"").into());
-    }
+    outbox.push_command(command(b"PONG", b"").into());
     assert!(outbox.may_progress());
     let mut wire = write_gathered(outbox);
-    assert_eq!(numbers(&wire), (0..256).collect::<Vec<u64>>(), "no more numbers than are left before the frame's");
-    assert!(!outbox.may_progress());
-    outbox.sealed(sealed_with(job, 1));
+    assert_eq!(numbers(&wire), [0]);
+    let sealed = sealed_with(job, 1);
+    // It has its number: what is said now comes behind it, and before the next frame.
+    outbox.push_command(command(b"PONG", b"").into());
+    assert!(outbox.has_output() && !outbox.may_progress());
+    assert!(write_gathered(outbox).is_empty());
+    outbox.sealed(sealed);
+    outbox.stage();
+    outbox.push_command(command(b"PONG", b"").into());
+    outbox.stage();
+    assert!(client.seal_one());
     wire.extend(client.write_all());
-    let numbers = numbers(&wire);
-    assert!(numbers.is_sorted_by(|one, next| one < next) && numbers.len() == 302 && numbers[256] == 256);
+    assert_eq!(numbers(&wire), [0, 1, 2, 3, 4]);
+    assert_eq!(
+        wire[wire.len() - 2 - OVERHEAD - 3..][..2],
+        [0, (OVERHEAD + 3) as u8],
+        "the rest of the message is last"
+    );
     server.hear(&wire, at(1)).unwrap();
     let whole = [Bytes::from(vec![1; 50_000]), "end".into()];
     assert!(messages(&std::mem::take(&mut server.events)) == [whole]);
 }
 
 #[test]
-fn a_number_is_used_up_by_a_message_that_is_taken_back() {
+fn a_message_that_is_being_sealed_is_not_taken_back() {
     for clears in [false, true] {
         let (mut client, mut server) = pair(sealed(SocketType::Router));
-        client.send(&[Part::Outside("first".into())]);
+        for message in [["first", "end"], ["other", "end"]] {
+            client.send(&message.map(|text| Part::Outside(text.into())));
+        }
         let outbox = client.connection.outbox();
-        let (first, _) = outbox.seal_job().unwrap();
+        let (job, _) = outbox.seal_job().unwrap();
         match clears {
             true => assert_eq!(outbox.clear().messages, 1),
             false => assert_eq!(outbox.remove_queued(0), 1),
         }
-        assert!(outbox.is_idle() && !outbox.awaits_seal());
-        client.send(&[Part::Outside("other".into())]);
-        let outbox = client.connection.outbox();
-        let (second, _) = outbox.seal_job().unwrap();
-        // The first comes late, and is nobody's.
-        assert!(outbox.sealed(sealed_with(first, b'1')).is_none() && !outbox.may_progress());
-        assert!(outbox.sealed(sealed_with(second, b'2')).is_some() && outbox.may_progress());
+        assert!(outbox.awaits_seal() && outbox.queued().messages == 1);
+        assert!(outbox.sealed(sealed_with(job, b'1')).is_some() && outbox.may_progress());
         let wire = client.write_all();
-        assert_eq!(numbers(&wire), [256 + 1 + 256]);
+        assert_eq!(numbers(&wire), [0, 1]);
         server.hear(&wire, at(1)).unwrap();
-        assert_eq!(messages(&std::mem::take(&mut server.events)), [["22222"]]);
+        assert_eq!(messages(&std::mem::take(&mut server.events)), [["11111", "end"]]);
     }
+}
+
+#[test]
+fn a_frame_that_could_not_be_sealed_leaves_no_gap() {
+    let (mut client, mut server) = pair(sealed(SocketType::Router));
+    client.send(&[Part::Outside("a file that cannot be read".into())]);
+    let (job, _) = client.connection.outbox().seal_job().unwrap();
+    drop(job);
+    client.connection.send_error("the disk failed");
+    let wire = write_gathered(client.connection.outbox());
+    assert_eq!(server.hear(&wire, at(1)), Err(Error::RefusedByPeer { reason: "the disk failed".into() }));
 }
 
 #[test]

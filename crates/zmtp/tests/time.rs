@@ -344,7 +344,7 @@ fn bytes_of_a_large_body_are_signs_of_life() {
     end.hear(&harness::long_header(0, 1 << 40), at(0)).unwrap();
     for now in (0..60_000).step_by(250) {
         // The driver takes the bytes past the decoder, and says that it heard them.
-        end.connection.on_received(at(now));
+        end.connection.on_received(1 << 20, at(now));
         end.connection.body_advance(1 << 20);
         assert_eq!(end.connection.on_timeout(at(now)), Ok(()));
         end.write_all();

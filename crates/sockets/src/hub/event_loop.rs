@@ -304,7 +304,7 @@ impl Hub {
             if peer.connection.deadline().is_some_and(|deadline| deadline <= now) {
                 // Bytes have arrived that this side had no memory or time for: the silence isn't the peer's.
                 if peer.is_ready() && (peer.read.is_readable || has_unread(&peer.fd)) {
-                    peer.connection.on_received(now);
+                    peer.connection.on_life(now);
                 }
                 if peer.is_being_prepared() {
                     peer.connection.on_local_delay(now);

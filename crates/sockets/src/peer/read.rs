@@ -147,7 +147,7 @@ impl Peer {
             }
             taken += bytes;
             self.read.bytes_in += bytes as u64;
-            self.connection.on_received(now);
+            self.connection.on_received(bytes, now);
             self.decode(pool, events, now)?;
         }
         if self.read.input.is_empty() {

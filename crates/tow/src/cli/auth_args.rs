@@ -1,6 +1,7 @@
 //! Users and passwords of the PLAIN mechanism.
 
 use crate::cli::exit::Failure;
+use crate::runtime::secrets;
 use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -12,6 +13,7 @@ pub const PASSWORD: &str = "TOW_PASSWORD";
 
 /// Reads a file of passwords that was named by an option. One that others can read is refused, since they may have.
 pub fn read_secret(option: &str, path: &Path) -> Result<String, Failure> {
+    secrets::protect();
     let named = |error: &dyn std::fmt::Display| Failure::failed(format!("{option} {}: {error}", path.display()));
     let mut file = File::open(path).map_err(|error| named(&error))?;
     let metadata = file.metadata().map_err(|error| named(&error))?;
@@ -35,6 +37,7 @@ pub fn is_exposed(file: &Metadata) -> bool {
 /// Mechanism of a client. If there is a user, its password is the first line of a file, or else in the environment.
 pub fn mechanism_as(user: Option<&String>, password_file: Option<&Path>) -> Result<MechanismConfig, Failure> {
     let Some(user) = user else { return Ok(MechanismConfig::Null) };
+    secrets::protect();
     let password = match password_file {
         Some(path) => read_secret("--password-file", path)?.lines().next().unwrap_or_default().to_owned(),
         None => std::env::var(PASSWORD).map_err(|_| {

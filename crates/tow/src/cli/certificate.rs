@@ -4,6 +4,7 @@
 
 use crate::cli::auth_args::is_exposed;
 use crate::cli::escape::Printable;
+use crate::runtime::secrets;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -37,6 +38,9 @@ impl Certificate {
         let mut text = Zeroizing::new(String::new());
         file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(|error| named(&error))?;
         let certificate = Certificate::parse(&text).map_err(|why| named(&why))?;
+        if certificate.secret.is_some() {
+            secrets::protect();
+        }
         if certificate.secret.is_some() && is_exposed(&metadata) {
             let path = path.display();
             return Err(format!(

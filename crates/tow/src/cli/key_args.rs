@@ -3,6 +3,7 @@
 use crate::cli::certificate::Certificate;
 use crate::cli::exit::Failure;
 use crate::cli::known_servers::KnownServers;
+use crate::runtime::secrets;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use towpath_sockets::{Endpoint, MechanismConfig, PublicKey, SecretKey, has_aes_instructions, system_random};
@@ -88,7 +89,10 @@ impl ClientKeyArgs {
         let random = system_random();
         let key = match &self.key {
             Some(path) => secret(path)?,
-            None => SecretKey::generate(&random).map_err(Failure::failed)?,
+            None => {
+                secrets::protect();
+                SecretKey::generate(&random).map_err(Failure::failed)?
+            }
         };
         Ok(Some(MechanismConfig::CurveClient { key, server, random, aes: aes() }))
     }

@@ -4,6 +4,7 @@ use crate::cli::certificate::{Certificate, paths_of, write_new};
 use crate::cli::escape::Printable;
 use crate::cli::exit::Failure;
 use crate::cli::output::print_line;
+use crate::runtime::secrets;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,6 +40,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     match arguments.command {
         Command::New { name } => {
             let (public, secret) = paths_of(&name).map_err(Failure::usage)?;
+            secrets::protect();
             let key = SecretKey::generate(&system_random()).map_err(Failure::failed)?;
             let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
             write_new(&name, &key, &public, &secret).map_err(Failure::failed)?;

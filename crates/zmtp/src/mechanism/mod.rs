@@ -65,6 +65,10 @@ pub trait Mechanism: Debug + Send {
     fn metadata_command(&self) -> &'static str {
         if self.as_server() { "INITIATE" } else { "READY" }
     }
+    /// Whether nobody on the path can change the metadata: it then says what was seen of the peer's greeting, which anybody can change.
+    fn protects_metadata(&self) -> bool {
+        false
+    }
     /// The seal for all frames behind [`Step::Done`]; `None`: they travel as they are. Called once.
     fn frame_seal(&mut self) -> Option<FrameSeal> {
         None

@@ -4,16 +4,13 @@
 //! mechanism seals; or through a [`Sealing`].
 
 use crate::frame::{self, FrameFlags};
-use crate::seal::{FrameNumber, SealJob, Sealed, Sealer};
+use crate::seal::{FrameNumbers, SealJob, Sealed, Sealer};
 use bytes::Bytes;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Capacity of the gathering buffer that is kept while there is nothing to send.
 const GATHERED_KEPT_BYTES: usize = 16 * 1024;
-
-/// Numbers kept for frames that leave before the one that is being sealed elsewhere: commands, which must not wait for it.
-const NUMBERS_BETWEEN: u64 = 256;
 
 /// How frames leave.
 #[derive(Debug)]
@@ -48,22 +45,25 @@ impl Default for Protection {
 #[derive(Debug)]
 pub(super) struct Clear(());
 
-/// Seals frames, and numbers them in the order of the wire.
+/// Seals frames, and numbers them in the order of the wire, without gaps.
 #[derive(Debug)]
 pub(super) struct Sealing {
     overhead: usize,
     sealer: Arc<dyn Sealer>,
+    numbers: Arc<FrameNumbers>,
+    /// Number of the next frame on the wire.
     next_number: u64,
     last_number: u64,
     here_bytes_max: usize,
-    ahead: Option<Ahead>,
+    ahead: Ahead,
 }
 
-/// A frame that is sealed elsewhere, while others before it leave.
+/// The next frame of a message, if that is sealed elsewhere. Commands leave before it until it takes its number.
 #[derive(Debug)]
-struct Ahead {
-    number: u64,
-    sealed: Option<Sealed>,
+enum Ahead {
+    None,
+    Awaited,
+    Done(Sealed),
 }
 
 impl Sealing {
@@ -74,7 +74,8 @@ impl Sealing {
         sealer: Arc<dyn Sealer>,
     ) -> Sealing {
         let (next_number, last_number) = numbers.into_inner();
-        Sealing { overhead, sealer, next_number, last_number, here_bytes_max, ahead: None }
+        let numbers = FrameNumbers::from(next_number);
+        Sealing { overhead, sealer, numbers, next_number, last_number, here_bytes_max, ahead: Ahead::None }
     }
 
     /// Bytes of a body up to which it is sealed as it is gathered.
@@ -83,58 +84,60 @@ impl Sealing {
         self.here_bytes_max
     }
 
-    /// Whether too few numbers are left for another frame, of whichever kind.
+    /// Whether too few numbers are left for another frame, of whichever kind. One is kept for a frame that is sealed elsewhere.
     pub(super) fn is_exhausted(&self) -> bool {
-        self.last_number.saturating_sub(self.next_number) <= NUMBERS_BETWEEN
+        self.next_number >= self.last_number
     }
 
-    /// Whether a number is left for a frame before the one that is sealed elsewhere.
+    /// Whether a frame may leave now: not between the moment when the one that is sealed elsewhere takes its number, and the one when it leaves.
     pub(super) fn has_number(&self) -> bool {
-        self.ahead.as_ref().is_none_or(|ahead| self.next_number < ahead.number)
+        self.numbers.next_is(self.next_number)
     }
 
     /// Has the next frame sealed elsewhere. No other one may be.
     pub(super) fn begin(&mut self, flags: FrameFlags, body_bytes: usize) -> SealJob {
-        debug_assert!(self.ahead.is_none(), "one at a time");
-        let number = self.next_number + NUMBERS_BETWEEN;
-        self.ahead = Some(Ahead { number, sealed: None });
-        SealJob::new(Arc::clone(&self.sealer), FrameNumber::new(number), flags, self.overhead, body_bytes)
+        debug_assert!(matches!(self.ahead, Ahead::None), "one at a time");
+        self.ahead = Ahead::Awaited;
+        let (sealer, numbers) = (Arc::clone(&self.sealer), Arc::clone(&self.numbers));
+        SealJob::new(sealer, numbers, flags, self.overhead, body_bytes)
     }
 
     /// Whether a frame is sealed elsewhere, or has been and waits for its turn.
     pub(super) fn has_begun(&self) -> bool {
-        self.ahead.is_some()
+        !matches!(self.ahead, Ahead::None)
     }
 
     /// Whether the next frame isn't sealed yet.
     pub(super) fn is_awaited(&self) -> bool {
-        self.ahead.as_ref().is_some_and(|ahead| ahead.sealed.is_none())
+        matches!(self.ahead, Ahead::Awaited)
     }
 
-    /// Takes the sealed frame in; false if it isn't wanted any more.
+    /// Takes the sealed frame in; false if it isn't the one that is awaited.
     pub(super) fn take_in(&mut self, sealed: Sealed) -> bool {
-        let ahead = self.ahead.as_mut().filter(|ahead| ahead.number == sealed.number());
-        ahead.map(|ahead| ahead.sealed = Some(sealed)).is_some()
-    }
-
-    /// Gives up the frame that is sealed elsewhere. Its number is used up.
-    pub(super) fn give_up(&mut self) {
-        if let Some(ahead) = self.ahead.take() {
-            self.next_number = ahead.number + 1;
+        let is_awaited = self.is_awaited() && sealed.number() == self.next_number;
+        if is_awaited {
+            self.ahead = Ahead::Done(sealed);
         }
+        is_awaited
     }
 
     /// The frame that was sealed elsewhere, when it is its turn.
     fn next_sealed(&mut self) -> Option<Sealed> {
-        self.ahead.as_ref().filter(|ahead| ahead.sealed.is_some())?;
-        let ahead = self.ahead.take()?;
-        self.next_number = ahead.number + 1;
-        ahead.sealed
+        match std::mem::replace(&mut self.ahead, Ahead::None) {
+            Ahead::Done(sealed) => {
+                self.next_number += 1;
+                Some(sealed)
+            }
+            other => {
+                self.ahead = other;
+                None
+            }
+        }
     }
 
-    /// Appends a sealed frame, with its header.
-    fn seal(&mut self, flags: FrameFlags, body: &[u8], out: &mut Vec<u8>) {
-        let number = FrameNumber::new(self.next_number);
+    /// Appends a sealed frame, with its header; false if none may leave now ([`Sealing::has_number`]).
+    fn seal(&mut self, flags: FrameFlags, body: &[u8], out: &mut Vec<u8>) -> bool {
+        let Some(number) = self.numbers.take_if(self.next_number) else { return false };
         self.next_number += 1;
         let length = self.overhead + body.len();
         frame::encode_header(out, 0, length as u64);
@@ -142,15 +145,17 @@ impl Sealing {
         out.resize(begin + self.overhead, 0);
         out.extend_from_slice(body);
         self.sealer.seal(number, flags, &mut out[begin..]);
+        true
     }
 }
 
-/// Staged bytes: gathered ones, and a large body behind them.
+/// Staged bytes: gathered ones with a large body behind them, or a large frame with gathered ones behind it.
 #[derive(Debug, Default)]
 pub(super) struct Staged {
     gathered: Vec<u8>,
     written: usize,
     large: Bytes,
+    large_is_first: bool,
 }
 
 impl Staged {
@@ -168,17 +173,21 @@ impl Staged {
     /// Puts a large body behind what was gathered.
     pub(super) fn put_large(&mut self, _: &Clear, body: Bytes) {
         self.large = body;
+        self.large_is_first = false;
     }
 
-    /// Appends a frame, sealed.
-    pub(super) fn put_sealed(&mut self, sealing: &mut Sealing, flags: FrameFlags, body: &[u8]) {
-        sealing.seal(flags, body, &mut self.gathered);
+    /// Appends a frame, sealed; false if none may leave now.
+    pub(super) fn put_sealed(&mut self, sealing: &mut Sealing, flags: FrameFlags, body: &[u8]) -> bool {
+        sealing.seal(flags, body, &mut self.gathered)
     }
 
-    /// Puts the frame that was sealed elsewhere behind what was gathered; false if it isn't sealed yet.
+    /// Puts the frame that was sealed elsewhere before what is gathered from now on; false if it isn't sealed yet.
     pub(super) fn put_ahead(&mut self, sealing: &mut Sealing) -> bool {
-        let sealed = sealing.next_sealed();
-        sealed.map(|sealed| self.large = sealed.into_wire()).is_some()
+        let Some(sealed) = sealing.next_sealed() else { return false };
+        debug_assert!(self.is_empty(), "it was the next frame before anything was gathered");
+        self.large = sealed.into_wire();
+        self.large_is_first = true;
+        true
     }
 
     /// Bytes gathered and not cleared yet.
@@ -201,7 +210,8 @@ impl Staged {
     }
 
     pub(super) fn slices(&self) -> [&[u8]; 2] {
-        [&self.gathered[self.written..], &self.large]
+        let (gathered, large) = (&self.gathered[self.written..], &self.large[..]);
+        if self.large_is_first { [large, gathered] } else { [gathered, large] }
     }
 
     /// Begins anew, when all has been written.
@@ -219,10 +229,10 @@ impl Staged {
 
     /// Takes written bytes off the front.
     pub(super) fn advance(&mut self, bytes: usize) {
-        let of_gathered = bytes.min(self.gathered.len() - self.written);
-        self.written += of_gathered;
-        let of_large = (bytes - of_gathered).min(self.large.len());
-        debug_assert_eq!(of_gathered + of_large, bytes, "more written than there was");
+        debug_assert!(bytes <= self.len(), "more written than there was");
+        let gathered = self.gathered.len() - self.written;
+        let of_large = if self.large_is_first { bytes } else { bytes.saturating_sub(gathered) }.min(self.large.len());
+        self.written += (bytes - of_large).min(gathered);
         let _ = self.large.split_to(of_large);
     }
 }

@@ -111,7 +111,7 @@ impl Heard {
 
     fn hear_all<'a>(mut self, pieces: impl Iterator<Item = &'a [u8]>, writes: bool) -> Heard {
         for piece in pieces {
-            self.connection.on_received(at(0));
+            self.connection.on_received(piece.len(), at(0));
             self.input.extend_from_slice(piece);
             if let Err(error) = self.take_events() {
                 self.error = Some(error);

@@ -67,7 +67,7 @@ impl End {
     /// Bytes come in; what they mean is appended to `events`.
     pub fn hear(&mut self, bytes: &[u8], now: Instant) -> Result<(), Error> {
         if !bytes.is_empty() {
-            self.connection.on_received(now);
+            self.connection.on_received(bytes.len(), now);
         }
         self.input.extend_from_slice(bytes);
         loop {

@@ -86,7 +86,7 @@ impl Opener for Direction {
             return Err(Error::SealBroken);
         }
         let number = sealed.get_u64();
-        if number < self.0 {
+        if number != self.0 {
             return Err(Error::SealBroken);
         }
         Direction(number).xor(&mut sealed);

@@ -2,6 +2,7 @@
 //! cuts, and trees of files.
 
 pub mod broker;
+pub mod middle;
 pub mod process;
 pub mod proxy;
 pub mod random;

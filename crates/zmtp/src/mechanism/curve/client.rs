@@ -162,6 +162,10 @@ impl Mechanism for CurveClient {
         }
     }
 
+    fn protects_metadata(&self) -> bool {
+        true
+    }
+
     fn frame_seal(&mut self) -> Option<FrameSeal> {
         let Awaits::Traffic { traffic, ready_number } = std::mem::replace(&mut self.awaits, Awaits::Nothing) else {
             return None;

@@ -175,6 +175,10 @@ impl Mechanism for CurveServer {
         }
     }
 
+    fn protects_metadata(&self) -> bool {
+        true
+    }
+
     fn frame_seal(&mut self) -> Option<FrameSeal> {
         let Awaits::Traffic { traffic, initiate_number } = std::mem::replace(&mut self.awaits, Awaits::Nothing) else {
             return None;
