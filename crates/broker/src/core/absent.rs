@@ -136,7 +136,8 @@ impl Core {
     /// Drops outcomes of absent clients beyond what these may have together: half of the memory of outcomes, and of what requests have of
     /// the spool; those that are away for longer, a quarter.
     fn drop_surplus_outcomes(&mut self, now: Millis, absent: &mut [Absent], forgotten: &mut usize) -> bool {
-        let measures: [(usize, fn(&Absent) -> usize); 3] = [
+        type Measure = fn(&Absent) -> usize;
+        let measures: [(usize, Measure); 3] = [
             (self.settings.bytes_max, |client| client.outcomes.bytes),
             (large(self.settings.large_bytes_max), |client| large(client.outcomes.large_bytes)),
             (large(self.settings.large_files_max), |client| large(client.outcomes.files)),

@@ -24,6 +24,7 @@ mod deadlines;
 mod failover;
 mod health;
 mod inbox;
+mod left;
 mod outstanding;
 mod services;
 pub(crate) mod session;
