@@ -18,7 +18,7 @@ use towpath_client::client::{
 use towpath_client::worker::{Request, Worker, WorkerError, WorkerOptions};
 use towpath_client::{Body, Endpoint, LargeBody, SocketError, Spool};
 use towpath_requests::numbered::{Block, CLIENT_HEADER, ClientId, FromClient, Status, ToClient};
-use towpath_sockets::{Frame, HubOptions, Socket, SocketType};
+use towpath_sockets::{Frame, HubOptions, Socket, SocketType, Wanted};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -273,6 +273,59 @@ fn another_broker_takes_over() {
         let status = client.status();
         assert_eq!(status.connected.as_ref(), Some(&two.endpoint));
         assert_eq!((status.counters.resent, status.counters.restarts), (1, 1));
+    });
+}
+
+/// Waits until a broker has so many requests.
+async fn holds(broker: &Running, requests: usize) {
+    while broker.stop.snapshot(Wanted::Sums).unwrap().requests != requests {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn a_broker_that_was_left_is_told_which_outcomes_it_need_not_keep() {
+    on_both(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = folder.path().join("journal");
+        let one = Running::start(|options| options.journal = Some(journal.clone()));
+        let two = Running::start(|_| ());
+        let later = |endpoint: &Endpoint| {
+            let options = options(100, Dialect::Auto);
+            Worker::at_once(std::slice::from_ref(endpoint), "later", options, std::convert::identity).unwrap()
+        };
+        // The second one ends while the broker is away, and tells it nothing as long as it lives.
+        let [first, second] = [(); 2].map(|()| client(&[&one.endpoint, &two.endpoint], Dialect::Auto));
+        for client in [&first, &second] {
+            for number in 1..=20 {
+                assert_eq!(client.send("later", "x", CallOptions::default()).await.unwrap(), number);
+            }
+            assert_eq!(client.accepted(20).await, Accepted::Durable);
+        }
+        let endpoint = one.endpoint.clone();
+        drop(one);
+        let _worker = later(&two.endpoint);
+        for client in [&first, &second] {
+            for _ in 0..20 {
+                assert!(client.receive().await.unwrap().status.is_ok());
+            }
+            assert_eq!(client.status().connected.as_ref(), Some(&two.endpoint));
+        }
+        second.close().await;
+        let one = Running::at(endpoint, |options| options.journal = Some(journal.clone()));
+        holds(&one, 20).await;
+        // One that ends tells it as well.
+        let third = client(&[&one.endpoint, &two.endpoint], Dialect::Auto);
+        third.send("nobody", "x", CallOptions::default()).await.unwrap();
+        holds(&one, 21).await;
+        let peers = one.stop.snapshot(Wanted::Peers(0)).unwrap().peers.entries;
+        assert!(peers.into_iter().any(|(_, peer)| one.stop.disconnect(peer.info.id, "for a test")));
+        while third.status().connected.as_ref() != Some(&two.endpoint) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        third.close().await;
+        holds(&one, 20).await;
+        assert_eq!(first.status().connected.as_ref(), Some(&two.endpoint));
     });
 }
 

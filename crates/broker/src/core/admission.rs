@@ -50,6 +50,20 @@ fn below(length: usize, most: usize, divisor: usize) -> bool {
     length < (most / divisor).max(1)
 }
 
+/// Whether requests were refused because there was no room for anybody's. For an operator, who looks now and then.
+#[derive(Debug, Default)]
+pub(super) struct FullMark {
+    pub is_since_look: bool,
+    pub was_before: bool,
+}
+
+impl FullMark {
+    /// Some time has passed.
+    pub fn age(&mut self) {
+        self.was_before = std::mem::take(&mut self.is_since_look);
+    }
+}
+
 /// Paused clients that are looked at in one tick.
 const LOOKS_PER_TICK: usize = 64;
 
@@ -113,13 +127,21 @@ impl Core {
         {
             return retry_in(50, "this client has too much outstanding; confirm replies, or wait");
         }
+        if key.is_some() && self.has_its_outcomes(tenant) {
+            return retry_in(
+                200,
+                "of this user or address the broker keeps all the outcomes that it can; confirm them",
+            );
+        }
         self.admit_shared(tenant, service, bytes)
     }
 
     /// Whether a tenant's request fits into the memory and its service's queue, and into the tenant's shares of both.
     pub(super) fn admit_shared(&mut self, tenant: TenantKey, service: &[u8], bytes: usize) -> Result<(), Refusal> {
         let settings = &self.settings;
-        if self.bytes + bytes > settings.bytes_max || self.requests.len() >= settings.requests_max {
+        let (all_requests, all_bytes) = self.used();
+        if all_bytes + bytes > settings.bytes_max || all_requests >= settings.requests_max {
+            self.full.is_since_look = true;
             return retry_in(200, "the broker has all that it can hold");
         }
         let (requests_left, bytes_left) = self.left_of_all(tenant);
@@ -136,16 +158,31 @@ impl Core {
         Ok(())
     }
 
+    /// Requests, and bytes of memory, but for the outcomes that clients haven't confirmed: those have a budget of their own.
+    #[inline]
+    pub(super) fn used(&self) -> (usize, usize) {
+        let outcomes = self.replies.of_clients();
+        (self.requests.len() - outcomes.count, self.bytes - outcomes.bytes)
+    }
+
+    /// Whether a tenant has its share of unconfirmed outcomes, so that its clients are to confirm some before they ask for more.
+    #[inline]
+    fn has_its_outcomes(&self, tenant: TenantKey) -> bool {
+        let own = if tenant == NOBODY { 0 } else { self.tenants.at(tenant).outcomes.bytes };
+        left_of_share(self.settings.bytes_max, self.replies.of_clients().bytes, own) == 0
+    }
+
     /// Requests, and bytes of a body, that a tenant may have beside those that it has.
     #[inline]
     fn left_of_all(&self, tenant: TenantKey) -> (usize, usize) {
         let Settings { requests_max, bytes_max, .. } = self.settings;
+        let (all_requests, all_bytes) = self.used();
         match tenant {
-            NOBODY => (requests_max.saturating_sub(self.requests.len()), bytes_max.saturating_sub(self.bytes)),
+            NOBODY => (requests_max.saturating_sub(all_requests), bytes_max.saturating_sub(all_bytes)),
             _ => {
                 let own = self.tenants.at(tenant);
-                let requests = left_of_share(requests_max, self.requests.len(), own.requests);
-                let bytes = left_of_share(bytes_max, self.bytes, own.bytes - own.unconfirmed);
+                let requests = left_of_share(requests_max, all_requests, own.requests - own.outcomes.count);
+                let bytes = left_of_share(bytes_max, all_bytes, own.bytes - own.outcomes.bytes);
                 // Requests without a body use up the memory as well.
                 (requests.min(bytes / REQUEST_BYTES), bytes.saturating_sub(REQUEST_BYTES))
             }
@@ -209,20 +246,21 @@ impl Core {
 
     /// Whether memory and requests are below a fraction of their limits.
     fn is_below_shared_limits(&self, divisor: usize) -> bool {
-        below(self.bytes, self.settings.bytes_max, divisor)
-            && below(self.requests.len(), self.settings.requests_max, divisor)
+        let (requests, bytes) = self.used();
+        below(bytes, self.settings.bytes_max, divisor) && below(requests, self.settings.requests_max, divisor)
     }
 
     /// The memory pressure while so many bytes are queued for peers. They count once more, since the replies to requests that are
     /// here may be as large.
     pub fn memory_pressure(&self, waiting_bytes: usize) -> MemoryPressure {
         let Settings { bytes_max, requests_max, .. } = self.settings;
-        let (half, has_half) = (bytes_max / 2, below(self.requests.len(), requests_max, 2));
+        let (requests, bytes) = self.used();
+        let (half, has_half) = (bytes_max / 2, below(requests, requests_max, 2));
         if !self.is_below_shared_limits(1) {
             MemoryPressure::Full
         } else if waiting_bytes > half {
             MemoryPressure::Backlog
-        } else if has_half && self.bytes.saturating_add(waiting_bytes) <= half {
+        } else if has_half && bytes.saturating_add(waiting_bytes) <= half {
             MemoryPressure::Low
         } else {
             MemoryPressure::High
@@ -246,7 +284,7 @@ impl Core {
     }
 
     /// Resumes stock clients below half of their own limits, in turn: all of them if the shared memory is half free, otherwise one in
-    /// each tick. Numbered clients may fill more than half of it with unconfirmed outcomes for hours.
+    /// each tick.
     ///
     /// A tick looks at some clients and leaves the others to the next ones: thousands may wait for one queue, or for the share of one tenant,
     /// and each request that ends frees memory.

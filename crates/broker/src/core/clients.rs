@@ -20,6 +20,9 @@ const GAPS_MAX: usize = 262_144;
 /// services.
 const BUILT_IN: &[u8] = b"mmi.";
 
+/// Reason for a request whose outcome was dropped.
+const DROPPED: &str = "it has ended, and its outcome was dropped while its client was away";
+
 impl Core {
     /// A numbered client introduces itself. All numbers below `first` are confirmed.
     pub fn client_hello(&mut self, now: Millis, peer: Peer, client: ClientId, first: u64) {
@@ -49,8 +52,9 @@ impl Core {
         self.actions.push(Action::Welcome { peer });
         self.forget_range(now, key, 0, first);
         let session = &mut self.sessions[key];
-        let gaps = session.confirmed.gaps();
+        let gaps = session.gaps();
         session.confirmed.insert_below(first);
+        session.dropped.remove(0, first);
         session.highest = session.highest.max(first.saturating_sub(1));
         self.update_gap_bytes(key, gaps);
         self.unpark(now, key);
@@ -104,9 +108,14 @@ impl Core {
             self.resend_outcome(slot, peer);
             return true;
         }
-        let is_confirmed = session.confirmed.contains(number);
-        self.counters.duplicates += u64::from(is_confirmed);
-        is_confirmed
+        let is_dropped = session.dropped.contains(number);
+        if is_dropped {
+            let (status, body) = (Status::LOST, Body::from(DROPPED));
+            self.actions.push(Action::Reply { peer, number, status, part: None, body });
+        }
+        let is_over = is_dropped || session.confirmed.contains(number);
+        self.counters.duplicates += u64::from(is_over);
+        is_over
     }
 
     /// A stock client's session, added for a new connection. `None`: the connection has another role, and is disconnected.
@@ -137,7 +146,7 @@ impl Core {
         body: Body,
     ) {
         let bytes = body.memory_bytes() + envelope_bytes(&envelope);
-        if self.bytes + bytes > self.settings.bytes_max + self.settings.late_bytes_max() {
+        if self.used().1 + bytes > self.settings.bytes_max + self.settings.late_bytes_max() {
             let (status, reason) = (Status::UNAVAILABLE, "the broker has all that it can hold");
             self.stock_refuse(now, peer, envelope, service, status, reason);
             // Everything that it sends now would be refused as well.
@@ -255,8 +264,9 @@ impl Core {
         let before = self.bytes;
         self.forget_range(now, key, first, end);
         let session = &mut self.sessions[key];
-        let gaps = session.confirmed.gaps();
+        let gaps = session.gaps();
         session.confirmed.insert(first, end);
+        session.dropped.remove(first, end);
         session.highest = session.highest.max(end.saturating_sub(1));
         self.update_gap_bytes(key, gaps);
         // Confirming what it asked for frees memory.
@@ -270,9 +280,9 @@ impl Core {
         self.unpark(now, key);
     }
 
-    /// Updates the sums of bytes after the gaps between a client's confirmed numbers have changed. `before`: how many there were.
-    fn update_gap_bytes(&mut self, key: SessionKey, before: usize) {
-        let after = self.sessions[key].confirmed.gaps();
+    /// Updates the sums of bytes after the gaps between a client's numbers have changed. `before`: how many there were.
+    pub(super) fn update_gap_bytes(&mut self, key: SessionKey, before: usize) {
+        let after = self.sessions[key].gaps();
         self.change_bytes(key, before * GAP_BYTES, after * GAP_BYTES);
     }
 
@@ -309,11 +319,12 @@ impl Core {
         let session = &mut self.sessions[key];
         session.peer = None;
         session.absent_since = now;
+        session.next_drop = 0;
         session.blocked = false;
         // If nothing journalled is left, it is kept as long as any other.
         session.is_journalled =
             session.is_journalled && session.requests.slots().any(|slot| self.requests.at(slot).journal_id != 0);
-        let is_over = session.client.is_none() || session.requests.is_empty();
+        let is_over = session.client.is_none() || session.is_empty();
         self.forget_pending_outcomes(key);
         if is_over {
             self.remove_session(now, key);

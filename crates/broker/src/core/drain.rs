@@ -64,7 +64,7 @@ impl Core {
 
     /// Requests without an outcome, but for dead letters that wait in their queue, where they stay.
     pub fn left(&self) -> usize {
-        self.requests.len() - self.replies.kept() - self.dead_letters.at_rest()
+        self.requests.len() - self.replies.kept().count - self.dead_letters.at_rest()
     }
 
     /// Why a request for a service isn't taken, of any client.

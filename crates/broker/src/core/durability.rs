@@ -63,6 +63,8 @@ pub struct Restored {
     pub service: Bytes,
     /// When it expires.
     pub expires: Millis,
+    /// For how long it has been expired by now.
+    pub overdue_ms: Millis,
     /// The request. Ignored if there is an outcome.
     pub body: Body,
     /// Its outcome, if it has one.
@@ -301,12 +303,12 @@ impl Core {
 
     /// Replaces an outcome that wasn't sent by a failure.
     fn replace_outcome(&mut self, slot: u32) {
-        let before = self.requests.at(slot).bytes();
+        let before = self.requests.at(slot).outcome_size();
         self.update_request(slot, |request| {
             (request.status, request.body) = (Status::TOO_LARGE, Body::from(ENTRY_TOO_LARGE))
         });
         let request = self.requests.at(slot);
-        let (session, after, is_journalled) = (request.session, request.bytes(), request.journal_id != 0);
+        let (session, after, is_journalled) = (request.session, request.outcome_size(), request.journal_id != 0);
         self.remove_unconfirmed(session, before);
         self.add_unconfirmed(session, after);
         if is_journalled {
@@ -326,7 +328,10 @@ impl Core {
 
     /// Restores a request from the journal of an earlier process. Called before any event.
     pub fn restore(&mut self, now: Millis, restored: Restored) {
-        let Restored { id, client, number, service, expires, body, outcome } = restored;
+        let Restored { id, client, number, service, expires, body, outcome, overdue_ms } = restored;
+        // A clock that was set back gives nothing more time than it could have had.
+        let latest = now.saturating_add(self.settings.ttl_max_ms);
+        let expires = if expires == NEVER { NEVER } else { expires.min(latest) };
         self.durability.last_id = self.durability.last_id.max(id);
         let session = self.absent_session(now, client);
         let service = self.find_or_add_service(NOBODY, &service);
@@ -340,17 +345,23 @@ impl Core {
         request.attempt = 1;
         let is_settled = outcome.is_some();
         if let Some((status, reply)) = outcome {
-            (request.state, request.status, request.body, request.expires) = (State::Settled, status, reply, NEVER);
+            (request.state, request.status, request.body) = (State::Settled, status, reply);
+            let grace = self.settings.outcome_grace_ms.saturating_sub(overdue_ms);
+            request.expires = request.expires.saturating_add(grace);
         }
+        let size = request.outcome_size();
         let (bytes, large_bytes) = (request.bytes(), request.body.large_bytes());
-        self.deadlines.expires_at(request.expires);
+        if !is_settled {
+            self.deadlines.expires_at(request.expires);
+        }
         self.sessions[session].is_journalled = true;
+        self.sessions[session].is_stored = expires == NEVER && number != dead_letter::NUMBER;
         self.add_request(session, number, slot, bytes);
         if number == dead_letter::NUMBER {
             self.mark_dead_letter(session, service, bytes, large_bytes);
         }
         if is_settled {
-            self.add_unconfirmed(session, bytes);
+            self.add_unconfirmed(session, size);
         } else {
             self.enqueue(slot, Place::Back);
         }

@@ -84,6 +84,7 @@ impl Core {
                 return;
             }
             self.deadlines.absence_check = now + ABSENCE_GRAIN;
+            self.full.age();
             self.check_held_back(now);
             self.retry_dead_letters(now);
         }

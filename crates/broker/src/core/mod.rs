@@ -10,7 +10,7 @@
 //! | part | what it owns |
 //! |---|---|
 //! | `Requests` | every request, in slots; the lists that requests are linked into |
-//! | `Sessions`, `SequenceMap`, `ConfirmedNumbers` | clients, their requests by number, and the numbers they have confirmed |
+//! | `Sessions`, `SequenceMap`, `NumberSet` | clients, their requests by number, and the numbers that are over |
 //! | `Tenants` | who clients are, and what each tenant has |
 //! | `Services`, `WaitingQueue` | services by name, and the requests that wait for a worker, by the turns of clients |
 //! | `Workers` | workers, what each holds, and when each may be given more |
@@ -140,6 +140,7 @@ pub struct Core {
     windows: InFlightWindows,
     drain: drain::Drain,
     storage_failed: bool,
+    full: admission::FullMark,
     counters: Counters,
 }
 
@@ -167,6 +168,7 @@ impl Core {
             windows: InFlightWindows::new(&settings),
             drain: drain::Drain::default(),
             storage_failed: false,
+            full: admission::FullMark::default(),
             counters: Counters::default(),
             settings,
         }
@@ -210,9 +212,9 @@ impl Core {
         }
     }
 
-    /// Sets the limit of the bytes of bodies that aren't in memory: the spool's quota.
-    pub fn set_large_bytes_max(&mut self, bytes: u64) {
-        self.settings.large_bytes_max = bytes;
+    /// Sets the limits of bodies that aren't in memory: the spool's quota.
+    pub fn set_large_max(&mut self, bytes: u64, files: u64) {
+        (self.settings.large_bytes_max, self.settings.large_files_max) = (bytes, files);
     }
 
     /// The journal can't be written, or can again. Meanwhile requests that would be journalled are refused.
@@ -293,7 +295,7 @@ impl Core {
                 State::Waiting | State::Parked | State::Postponed | State::Detached | State::Settled => {}
             }
         }
-        bytes += self.sessions.iter().map(|(_, session)| session.confirmed.gaps() * session::GAP_BYTES).sum::<usize>();
+        bytes += self.sessions.iter().map(|(_, session)| session.gaps() * session::GAP_BYTES).sum::<usize>();
         assert_eq!(bytes, self.bytes, "the sum of all bytes");
         self.check_replies();
         self.check_dead_letters();

@@ -2,7 +2,7 @@
 
 use super::requests::{REQUEST_BYTES, State};
 use super::service::Place;
-use super::settings::{Millis, NEVER};
+use super::settings::Millis;
 use super::token::Ticket;
 use super::{Action, Core, Kind, Peer, SessionKey};
 use towpath_requests::body::{Arriving, Body};
@@ -115,16 +115,17 @@ impl Core {
             }
             return self.forget(slot);
         }
+        let grace = self.settings.outcome_grace_ms;
         self.update_request(slot, |request| {
             request.state = State::Settled;
             request.status = status;
-            request.expires = NEVER;
+            request.expires = request.expires.saturating_add(grace);
             request.take_parts();
             body.replace(&mut request.body);
         });
         let request = self.requests.at(slot);
-        let (session, bytes) = (request.session, request.bytes());
-        self.add_unconfirmed(session, bytes);
+        let (session, size) = (request.session, request.outcome_size());
+        self.add_unconfirmed(session, size);
         if self.requests.at(slot).journal_id != 0 {
             self.journal_finished(slot);
         } else {
@@ -141,7 +142,7 @@ impl Core {
         match request.parts_on {
             on if on == 0 || !status.is_ok() || session.client.is_none() => (status, body),
             on if session.is_on(on) => (Status::IN_PARTS, body),
-            _ => (Status::PARTS_LOST, Body::from(PARTS_LOST).into()),
+            _ => (Status::LOST, Body::from(PARTS_LOST).into()),
         }
     }
 
@@ -170,7 +171,8 @@ impl Core {
         let request = self.requests.at(slot);
         let (key, bytes) = (request.session, request.bytes());
         if request.state == State::Settled {
-            self.remove_unconfirmed(key, bytes);
+            let size = request.outcome_size();
+            self.remove_unconfirmed(key, size);
         }
         self.change_bytes(key, bytes, 0);
         let session = &self.sessions[key];

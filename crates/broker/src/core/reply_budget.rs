@@ -76,11 +76,62 @@ impl ServiceReplies {
     }
 }
 
+/// What an outcome takes until it is confirmed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct OutcomeSize {
+    /// Bytes of memory, with what its request costs.
+    pub bytes: usize,
+    /// Bytes that aren't in memory.
+    pub large_bytes: u64,
+}
+
+/// Outcomes that are kept, and what they take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Outcomes {
+    pub count: usize,
+    pub bytes: usize,
+    /// Of those that aren't in memory: their number, and their bytes.
+    pub files: u64,
+    pub large_bytes: u64,
+}
+
+impl Outcomes {
+    #[inline]
+    pub fn add(&mut self, size: OutcomeSize) {
+        self.count += 1;
+        self.bytes += size.bytes;
+        self.files += u64::from(size.large_bytes > 0);
+        self.large_bytes += size.large_bytes;
+    }
+
+    pub fn join(&mut self, others: Outcomes) {
+        self.count += others.count;
+        self.bytes += others.bytes;
+        self.files += others.files;
+        self.large_bytes += others.large_bytes;
+    }
+
+    pub fn take(&mut self, others: Outcomes) {
+        self.count -= others.count;
+        self.bytes -= others.bytes;
+        self.files -= others.files;
+        self.large_bytes -= others.large_bytes;
+    }
+
+    #[inline]
+    pub fn remove(&mut self, size: OutcomeSize) {
+        self.count -= 1;
+        self.bytes -= size.bytes;
+        self.files -= u64::from(size.large_bytes > 0);
+        self.large_bytes -= size.large_bytes;
+    }
+}
+
 /// Replies to one client.
 #[derive(Debug, Default)]
 pub(super) struct ClientReplies {
-    /// Bytes of its unconfirmed outcomes, with what their requests cost.
-    unconfirmed: usize,
+    /// Its unconfirmed outcomes.
+    pub kept: Outcomes,
     /// Bytes expected for its dispatched requests.
     expected: usize,
     /// When it last confirmed something, or last had nothing to confirm.
@@ -89,15 +140,16 @@ pub(super) struct ClientReplies {
 }
 
 impl ClientReplies {
+    /// Bytes of its unconfirmed outcomes.
     #[inline]
     pub fn unconfirmed(&self) -> usize {
-        self.unconfirmed
+        self.kept.bytes
     }
 
     /// A worker replied to one of its requests.
     #[inline]
     pub fn arrived(&mut self, now: Millis) {
-        if self.unconfirmed == 0 {
+        if self.kept.count == 0 {
             self.idle_since = now;
         }
     }
@@ -120,16 +172,17 @@ impl ClientReplies {
 
     /// For how long it could have confirmed something and hasn't.
     fn idle_ms(&self, now: Millis) -> Millis {
-        if self.unconfirmed == 0 { 0 } else { now.saturating_sub(self.idle_since) }
+        if self.kept.count == 0 { 0 } else { now.saturating_sub(self.idle_since) }
     }
 }
 
 /// Replies of all services to all clients, and what they may take.
 #[derive(Debug)]
 pub(super) struct ReplyBudget {
-    /// Outcomes that aren't confirmed, and their bytes.
-    kept: usize,
-    unconfirmed: usize,
+    /// Outcomes that aren't confirmed.
+    kept: Outcomes,
+    /// Those of clients, not of stored requests: others' requests are taken beside them.
+    of_clients: Outcomes,
     expected: usize,
     /// Services whose requests wait for memory, in the order of their turns.
     waiting: VecDeque<ServiceKey>,
@@ -146,8 +199,8 @@ pub(super) struct ReplyBudget {
 impl ReplyBudget {
     pub fn new(settings: &Settings) -> ReplyBudget {
         ReplyBudget {
-            kept: 0,
-            unconfirmed: 0,
+            kept: Outcomes::default(),
+            of_clients: Outcomes::default(),
             expected: 0,
             waiting: VecDeque::new(),
             bytes_max: settings.bytes_max,
@@ -170,8 +223,8 @@ impl ReplyBudget {
         if expected == ExpectedBytes::NOTHING {
             return false;
         }
-        let left = self.bytes_max.saturating_sub(self.unconfirmed);
-        let most = (self.bytes_max / 4 * 3).saturating_sub(self.unconfirmed).max(self.bytes_max / 4).min(left);
+        let left = self.bytes_max.saturating_sub(self.kept.bytes);
+        let most = (self.bytes_max / 4 * 3).saturating_sub(self.kept.bytes).max(self.bytes_max / 4).min(left);
         if service.expected == 0 || self.expected + expected.bytes() <= most {
             return false;
         }
@@ -201,61 +254,71 @@ impl ReplyBudget {
     /// may have a few, or one.
     #[inline]
     pub fn expects_enough(&self, now: Millis, client: &ClientReplies, expected: ExpectedBytes) -> bool {
-        if expected == ExpectedBytes::NOTHING || self.unconfirmed <= self.bytes_max / 2 {
+        if expected == ExpectedBytes::NOTHING || self.kept.bytes <= self.bytes_max / 2 {
             return false;
         }
-        let bytes = client.unconfirmed + client.expected;
+        let bytes = client.kept.bytes + client.expected;
         bytes > 0 && bytes + expected.bytes() > self.client_bytes_min && !client.is_confirming(now)
     }
 
     /// Outcomes that are kept until they are confirmed.
-    pub fn kept(&self) -> usize {
+    pub fn kept(&self) -> Outcomes {
         self.kept
     }
 
-    /// An outcome of so many bytes is kept until it is confirmed.
+    /// Those of them that are clients'.
     #[inline]
-    pub fn add_unconfirmed(&mut self, client: &mut ClientReplies, bytes: usize) {
-        self.kept += 1;
-        self.unconfirmed += bytes;
-        client.unconfirmed += bytes;
+    pub fn of_clients(&self) -> Outcomes {
+        self.of_clients
+    }
+
+    /// An outcome is kept until it is confirmed. `is_stored`: until it is closed.
+    #[inline]
+    pub fn add_unconfirmed(&mut self, client: &mut ClientReplies, size: OutcomeSize, is_stored: bool) {
+        self.kept.add(size);
+        client.kept.add(size);
+        if !is_stored {
+            self.of_clients.add(size);
+        }
     }
 
     #[inline]
-    pub fn remove_unconfirmed(&mut self, client: &mut ClientReplies, bytes: usize) {
-        self.kept -= 1;
-        self.unconfirmed -= bytes;
-        client.unconfirmed -= bytes;
+    pub fn remove_unconfirmed(&mut self, client: &mut ClientReplies, size: OutcomeSize, is_stored: bool) {
+        self.kept.remove(size);
+        client.kept.remove(size);
+        if !is_stored {
+            self.of_clients.remove(size);
+        }
     }
 
     /// Whether a client must confirm replies before more of its requests are dispatched. `divisor`: whether it still has more than that
     /// fraction of the limit.
     #[inline]
     pub fn is_held_back(&self, now: Millis, client: &ClientReplies, divisor: usize) -> bool {
-        if client.unconfirmed <= self.client_bytes_min / divisor {
+        if client.kept.bytes <= self.client_bytes_min / divisor {
             return false;
         }
         let most = match client.is_confirming(now) {
             true => self.client_bytes_max,
             false => {
-                let left = (self.bytes_max / 2).saturating_sub(self.unconfirmed);
+                let left = (self.bytes_max / 2).saturating_sub(self.kept.bytes);
                 left.max(self.client_bytes_min).min(self.client_bytes_max)
             }
         };
-        client.unconfirmed > most / divisor
+        client.kept.bytes > most / divisor
     }
 
     /// Whether a reply of so many bytes fits, if it is kept until it is confirmed.
     fn fits(&self, now: Millis, client: &ClientReplies, bytes: usize) -> bool {
-        let (all, most) = (self.unconfirmed + bytes, self.bytes_max);
+        let (all, most) = (self.kept.bytes + bytes, self.bytes_max);
         if all <= most / 4 * 3 {
             return true;
         }
         // The rest is for clients that confirm, or have nothing here to confirm. Some of it is for requests of others, as long as it isn't
         // known who confirms.
-        let is_little = || client.unconfirmed + bytes <= 2 * self.client_bytes_min;
+        let is_little = || client.kept.bytes + bytes <= 2 * self.client_bytes_min;
         let is_new = || client.is_new(now) && all <= most / 8 * 7;
-        all <= most && (client.is_confirming(now) || client.unconfirmed == 0 || is_little() || is_new())
+        all <= most && (client.is_confirming(now) || client.kept.bytes == 0 || is_little() || is_new())
     }
 }
 
@@ -352,31 +415,39 @@ impl Core {
 
     /// Bytes of memory left for what can't be refused as a request is: half as much again as requests may have.
     pub(super) fn bytes_left_beyond_requests(&self) -> usize {
-        self.settings.bytes_max.saturating_add(self.settings.bytes_max / 2).saturating_sub(self.bytes)
+        self.settings.bytes_max.saturating_add(self.settings.bytes_max / 2).saturating_sub(self.used().1)
     }
 
     /// Part of [`Core::check`].
     pub(super) fn check_replies(&self) {
-        let (mut of_services, mut of_sessions) = (HashMap::new(), HashMap::<_, (usize, usize)>::new());
+        let (mut of_services, mut of_sessions) = (HashMap::new(), HashMap::<_, (Outcomes, usize)>::new());
+        let (mut kept, mut of_clients) = (Outcomes::default(), Outcomes::default());
         for (_, request) in self.requests.iter() {
             match request.state {
                 State::Held(_, expected) => {
                     *of_services.entry(request.service).or_default() += expected.bytes();
                     of_sessions.entry(request.session).or_default().1 += expected.bytes();
                 }
-                State::Settled => of_sessions.entry(request.session).or_default().0 += request.bytes(),
+                State::Settled => {
+                    let size = request.outcome_size();
+                    of_sessions.entry(request.session).or_default().0.add(size);
+                    kept.add(size);
+                    if !self.sessions[request.session].is_stored {
+                        of_clients.add(size);
+                    }
+                }
                 _ => {}
             }
         }
         assert_eq!(of_services.values().sum::<usize>(), self.replies.expected);
-        assert_eq!(of_sessions.values().map(|bytes| bytes.0).sum::<usize>(), self.replies.unconfirmed);
+        assert_eq!((kept, of_clients), (self.replies.kept, self.replies.of_clients));
         for (key, service) in self.services.iter() {
             assert_eq!(of_services.get(&key).unwrap_or(&0), &service.replies.expected);
             assert!(!service.replies.waits_for_memory || self.replies.waiting.contains(&key));
         }
         for (key, session) in self.sessions.iter() {
-            let bytes = of_sessions.get(&key).copied().unwrap_or_default();
-            assert_eq!(bytes, (session.replies.unconfirmed, session.replies.expected));
+            let its = of_sessions.get(&key).copied().unwrap_or_default();
+            assert_eq!(its, (session.replies.kept, session.replies.expected));
         }
     }
 }
@@ -419,17 +490,21 @@ mod tests {
         assert!(!budget.must_wait(0, &mut busy, expected));
     }
 
+    fn add(budget: &mut ReplyBudget, client: &mut ClientReplies, bytes: usize) {
+        budget.add_unconfirmed(client, OutcomeSize { bytes, large_bytes: 0 }, false);
+    }
+
     #[test]
     fn the_last_quarter_is_for_clients_that_confirm() {
         let (mut budget, mut hoarder, mut other) = (budget(), ClientReplies::default(), ClientReplies::default());
         hoarder.arrived(0);
-        budget.add_unconfirmed(&mut hoarder, 47 * MIB);
+        add(&mut budget, &mut hoarder, 47 * MIB);
         assert!(budget.fits(2_000, &hoarder, MIB) && !budget.fits(2_000, &hoarder, 2 * MIB));
         assert!(budget.is_held_back(2_000, &hoarder, 1));
         // One that has nothing yet, is new, or confirms.
         assert!(budget.fits(2_000, &other, 17 * MIB) && !budget.fits(2_000, &other, 18 * MIB));
         other.arrived(2_000);
-        budget.add_unconfirmed(&mut other, MIB);
+        add(&mut budget, &mut other, MIB);
         assert!(budget.fits(3_000, &other, 7 * MIB) && !budget.fits(3_001, &other, 7 * MIB));
         other.confirmed(4_000);
         assert!(budget.fits(14_000, &other, 7 * MIB) && !budget.fits(14_001, &other, 7 * MIB));

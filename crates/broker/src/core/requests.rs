@@ -1,7 +1,7 @@
 //! The table of requests, and the lists that link them.
 
 use super::StockEnvelope;
-use super::reply_budget::ExpectedBytes;
+use super::reply_budget::{ExpectedBytes, OutcomeSize};
 use super::settings::Millis;
 use super::{ServiceKey, SessionKey, WorkerKey};
 use bytes::Bytes;
@@ -90,6 +90,7 @@ pub(super) struct Request {
     pub service: ServiceKey,
     previous: u32,
     next: u32,
+    /// When it expires; once settled, when its outcome may be dropped if its client is away.
     pub expires: Millis,
     /// When it was taken, or a worker last got it.
     pub since: Millis,
@@ -156,6 +157,12 @@ impl Request {
     #[inline]
     pub fn bytes(&self) -> usize {
         REQUEST_BYTES + self.body.memory_bytes() + self.extra.as_ref().map_or(0, |extra| extra.bytes())
+    }
+
+    /// What it takes as an outcome.
+    #[inline]
+    pub fn outcome_size(&self) -> OutcomeSize {
+        OutcomeSize { bytes: self.bytes(), large_bytes: self.body.large_bytes() }
     }
 
     /// The envelope of a stock client's request.

@@ -36,7 +36,11 @@ pub(super) struct Session {
     /// The highest number that was requested or confirmed.
     pub highest: u64,
     /// Numbers that are confirmed.
-    pub confirmed: ConfirmedNumbers,
+    pub confirmed: NumberSet,
+    /// Numbers whose outcomes were dropped while it was away: they are over all the same.
+    pub dropped: NumberSet,
+    /// No outcome of its is dropped before, as long as it is away. May be too early.
+    pub next_drop: Millis,
     /// The number of a stock client's next request.
     pub next_number: u64,
     /// Bytes of memory of its requests, unconfirmed replies and gaps.
@@ -62,6 +66,8 @@ pub(super) struct Session {
     pub is_leaving: bool,
     /// Not a client, if it isn't 0: its one request is the dead letter of this number.
     pub letter: LetterNumber,
+    /// Not a client: its one request is a stored one, whose outcome counts as the request did until it is closed.
+    pub is_stored: bool,
 }
 
 impl Session {
@@ -74,7 +80,9 @@ impl Session {
             absent_since: 0,
             requests: SequenceMap::default(),
             highest: 0,
-            confirmed: ConfirmedNumbers::default(),
+            confirmed: NumberSet::default(),
+            dropped: NumberSet::default(),
+            next_drop: 0,
             next_number: 1,
             bytes: 0,
             replies: ClientReplies::default(),
@@ -88,12 +96,23 @@ impl Session {
             is_journalled: false,
             is_leaving: false,
             letter: 0,
+            is_stored: false,
         }
     }
 
     #[inline]
     pub fn is_dead_letter(&self) -> bool {
         self.letter != 0
+    }
+
+    /// Whether nothing has to be remembered of it.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.dropped.is_empty()
+    }
+
+    /// Gaps between its numbers, each of which costs memory.
+    pub fn gaps(&self) -> usize {
+        self.confirmed.gaps() + self.dropped.gaps()
     }
 
     /// Whether it is connected, by this one of its connections.
@@ -180,15 +199,15 @@ impl IndexMut<SessionKey> for Sessions {
     }
 }
 
-/// A growing set of numbers: all below a bound, and ranges above it.
+/// A set of numbers: all below a bound, and ranges above it.
 #[derive(Debug, Default)]
-pub(super) struct ConfirmedNumbers {
+pub(super) struct NumberSet {
     below: u64,
     /// From the first number to the end, exclusive. Ranges neither touch nor overlap.
     ranges: BTreeMap<u64, u64>,
 }
 
-impl ConfirmedNumbers {
+impl NumberSet {
     pub fn contains(&self, number: u64) -> bool {
         number < self.below || self.ranges.range(..=number).next_back().is_some_and(|(_, &end)| number < end)
     }
@@ -213,6 +232,24 @@ impl ConfirmedNumbers {
         }
     }
 
+    /// Removes the numbers from `first` to `end`, exclusive. For a set without a bound below.
+    pub fn remove(&mut self, first: u64, end: u64) {
+        debug_assert_eq!(self.below, 0);
+        while let Some((&from, &to)) = self.ranges.range(..end).next_back().filter(|(_, to)| **to > first) {
+            self.ranges.remove(&from);
+            if to > end {
+                self.ranges.insert(end, to);
+            }
+            if from < first {
+                self.ranges.insert(from, first);
+            }
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.below == 0 && self.ranges.is_empty()
+    }
+
     /// Adds all numbers below `end`.
     pub fn insert_below(&mut self, end: u64) {
         self.insert(self.below, end);
@@ -232,11 +269,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn confirmed_numbers_are_a_set(
+        fn numbers_are_a_set(
             inserts in prop::collection::vec((0_u64..60, 0_u64..8), 0..40),
             below in 0_u64..20,
         ) {
-            let mut confirmed = ConfirmedNumbers::default();
+            let mut confirmed = NumberSet::default();
             let mut model = BTreeSet::new();
             for (index, (first, count)) in inserts.into_iter().enumerate() {
                 if index == 10 {
@@ -251,6 +288,26 @@ mod tests {
             }
             let gaps = (1..80_u64).filter(|number| model.contains(number) && !model.contains(&(number - 1))).count();
             prop_assert!(confirmed.gaps() <= gaps);
+        }
+
+        #[test]
+        fn numbers_are_removed(
+            steps in prop::collection::vec((any::<bool>(), 1_u64..60, 0_u64..8), 0..40),
+        ) {
+            let (mut numbers, mut model) = (NumberSet::default(), BTreeSet::new());
+            for (adds, first, count) in steps {
+                if adds {
+                    numbers.insert(first, first + count);
+                    model.extend(first..first + count);
+                } else {
+                    numbers.remove(first, first + count);
+                    model.retain(|number| !(first..first + count).contains(number));
+                }
+                prop_assert_eq!(numbers.is_empty(), model.is_empty());
+            }
+            for number in 0..80 {
+                prop_assert_eq!(numbers.contains(number), model.contains(&number), "{}", number);
+            }
         }
     }
 }

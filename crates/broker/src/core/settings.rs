@@ -26,6 +26,8 @@ pub struct Settings {
     pub bytes_max: usize,
     /// Bytes of bodies that aren't in memory. The spool's quota limits them; a quarter of it is for dead letters.
     pub large_bytes_max: u64,
+    /// The same of their files.
+    pub large_files_max: u64,
     /// Requests of one client.
     pub client_requests_max: usize,
     /// Bytes of the requests of one client. When it has as many bytes of unconfirmed replies, no more of its requests are
@@ -47,9 +49,12 @@ pub struct Settings {
     pub attempts_max: u16,
     /// How long a worker may have a request. `None`: as long as it is connected.
     pub busy_timeout_ms: Option<Millis>,
-    /// How long requests and outcomes of a client without a connection are kept.
+    /// How long a client without a connection is remembered, with its requests and outcomes.
     pub absent_client_ms: Millis,
-    /// How long those in the journal are kept; restored ones from the restart on.
+    /// How long an outcome is kept for a client without a connection after its request would have expired.
+    pub outcome_grace_ms: Millis,
+    /// How long a client without a connection that has something in the journal is remembered, and dead letters and stored requests are
+    /// kept; restored ones from the restart on.
     pub journal_retention_ms: Millis,
     /// The interval of heartbeats to stock workers. At least 1.
     pub heartbeat_ms: Millis,
@@ -112,6 +117,7 @@ impl Default for Settings {
             requests_max: 4_000_000,
             bytes_max: 1 << 30,
             large_bytes_max: u64::MAX,
+            large_files_max: u64::MAX,
             client_requests_max: 262_144,
             client_bytes_max: 128 << 20,
             window_bytes_max: 4 << 20,
@@ -123,6 +129,7 @@ impl Default for Settings {
             attempts_max: 5,
             busy_timeout_ms: None,
             absent_client_ms: 5 * 60_000,
+            outcome_grace_ms: 5 * 60_000,
             journal_retention_ms: 7 * 24 * 3_600_000,
             heartbeat_ms: 2_000,
             liveness: 4,

@@ -29,6 +29,10 @@ pub struct Counters {
     pub lost_parts: u64,
     /// Requests dropped because their client was gone.
     pub given_up: u64,
+    /// Outcomes dropped because their client was gone.
+    pub outcomes_dropped: u64,
+    /// Requests ended, and dead letters removed, by an operator.
+    pub purged: u64,
     /// Requests kept as dead letters.
     pub dead_letters: u64,
 }
@@ -192,6 +196,18 @@ impl Core {
     /// Whether the journal can't be written at the moment.
     pub fn has_storage_failed(&self) -> bool {
         self.storage_failed
+    }
+
+    /// Outcomes that clients haven't confirmed, with stored ones, and their bytes of memory.
+    pub fn outcomes(&self) -> (usize, usize) {
+        (self.replies.kept().count, self.replies.kept().bytes)
+    }
+
+    /// Whether requests are refused, whoever sends them, since there is no room.
+    pub fn is_full(&self) -> bool {
+        let (requests, bytes) = self.used();
+        let has_room = requests < self.settings.requests_max && bytes < self.settings.bytes_max;
+        self.full.is_since_look || self.full.was_before || !has_room
     }
 
     /// Events since the start.

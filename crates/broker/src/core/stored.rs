@@ -72,6 +72,7 @@ impl Core {
         }
         let session = self.absent_session(now, name);
         self.set_tenant(session, tenant);
+        self.sessions[session].is_stored = true;
         self.stored.answers.insert(self.durability.next_id(), (token, answer));
         self.accept(now, session, STORED_NUMBER, NEVER, true, service, body.into(), None);
     }

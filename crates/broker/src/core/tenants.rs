@@ -2,6 +2,7 @@
 //!
 //! Clients of one tenant have one turn in a service's queue, and one share of everything that is limited.
 
+use super::reply_budget::{OutcomeSize, Outcomes};
 use super::requests::State;
 use super::{Core, Peer, SessionKey, TenantKey};
 use foldhash::fast::FixedState;
@@ -26,8 +27,8 @@ pub(super) struct Holdings {
     pub requests: usize,
     /// Bytes of memory of its requests, unconfirmed replies and gaps.
     pub bytes: usize,
-    /// Bytes of these that are unconfirmed outcomes. They have a budget of their own.
-    pub unconfirmed: usize,
+    /// Those of them that are unconfirmed outcomes, which have a budget of their own. Not of stored requests.
+    pub outcomes: Outcomes,
     /// Services that its requests have added.
     pub services: usize,
 }
@@ -116,7 +117,8 @@ impl Core {
     /// Makes a session, with all that it has, another tenant's.
     pub(super) fn set_tenant(&mut self, key: SessionKey, tenant: TenantKey) {
         let session = &mut self.sessions[key];
-        let (requests, bytes, unconfirmed) = (session.requests.len(), session.bytes, session.replies.unconfirmed());
+        let (requests, bytes) = (session.requests.len(), session.bytes);
+        let outcomes = if session.is_stored { Outcomes::default() } else { session.replies.kept };
         let former = std::mem::replace(&mut session.tenant, tenant);
         if former == tenant {
             return;
@@ -127,44 +129,54 @@ impl Core {
         let holdings = self.tenants.at_mut(former);
         holdings.requests -= requests;
         holdings.bytes -= bytes;
-        holdings.unconfirmed -= unconfirmed;
+        holdings.outcomes.take(outcomes);
         let holdings = self.tenants.at_mut(tenant);
         holdings.requests += requests;
         holdings.bytes += bytes;
-        holdings.unconfirmed += unconfirmed;
+        holdings.outcomes.join(outcomes);
         self.tenants.acquire(tenant);
         self.tenants.release(former);
     }
 
-    /// An outcome of so many bytes is kept until its client confirms it.
+    /// An outcome is kept until its client confirms it.
     #[inline]
-    pub(super) fn add_unconfirmed(&mut self, key: SessionKey, bytes: usize) {
+    pub(super) fn add_unconfirmed(&mut self, key: SessionKey, size: OutcomeSize) {
         let session = &mut self.sessions[key];
-        self.tenants.at_mut(session.tenant).unconfirmed += bytes;
-        self.replies.add_unconfirmed(&mut session.replies, bytes);
+        if !session.is_stored {
+            self.tenants.at_mut(session.tenant).outcomes.add(size);
+            // It is no longer among the requests.
+            self.paused.memory_freed = true;
+        }
+        self.replies.add_unconfirmed(&mut session.replies, size, session.is_stored);
     }
 
     #[inline]
-    pub(super) fn remove_unconfirmed(&mut self, key: SessionKey, bytes: usize) {
+    pub(super) fn remove_unconfirmed(&mut self, key: SessionKey, size: OutcomeSize) {
         let session = &mut self.sessions[key];
-        self.tenants.at_mut(session.tenant).unconfirmed -= bytes;
-        self.replies.remove_unconfirmed(&mut session.replies, bytes);
+        if !session.is_stored {
+            self.tenants.at_mut(session.tenant).outcomes.remove(size);
+        }
+        self.replies.remove_unconfirmed(&mut session.replies, size, session.is_stored);
     }
 
     /// Part of [`Core::check`].
     pub(super) fn check_tenants(&self) {
-        let mut all: HashMap<TenantKey, (usize, usize, usize)> = HashMap::new();
+        let mut all: HashMap<TenantKey, (usize, usize, usize, Outcomes)> = HashMap::new();
         for (_, session) in self.sessions.iter() {
-            let (requests, bytes, _) = all.entry(session.tenant).or_default();
+            let (requests, bytes, _, outcomes) = all.entry(session.tenant).or_default();
             *requests += session.requests.len();
             *bytes += session.bytes;
+            if !session.is_stored {
+                outcomes.join(session.replies.kept);
+            }
         }
         for (_, service) in self.services.iter() {
             all.entry(service.owner).or_default().2 += 1;
         }
         for (key, holdings) in &self.tenants.slab {
             let expected = all.remove(&(key as TenantKey)).unwrap_or_default();
-            assert_eq!(expected, (holdings.requests, holdings.bytes, holdings.services), "what a tenant has");
+            let its = (holdings.requests, holdings.bytes, holdings.services, holdings.outcomes);
+            assert_eq!(expected, its, "what a tenant has");
         }
         assert!(all.is_empty(), "a tenant that isn't there any more");
     }

@@ -191,7 +191,7 @@ fn journalled_requests_are_acknowledged_when_durable_and_restored() {
                 Entry::Finished { id: of, status, body } if *of == id => Some((*status, body.clone())),
                 _ => None,
             });
-            next.restore(0, Restored { id, client, number, service, expires, body, outcome });
+            next.restore(0, Restored { id, client, number, service, expires, overdue_ms: 0, body, outcome });
         }
     }
     next.client_hello(0, 3, CLIENT, 1);
@@ -289,7 +289,7 @@ fn parts_lost_with_a_connection_are_reported() {
             core.request(5, 4, 1, 0, false, b"echo", Body::from("work"));
         }
         let told = actions(&mut core);
-        assert!(matches!(told.last(), Some(Action::Reply { peer: 4, status: Status::PARTS_LOST, .. })), "{told:?}");
+        assert!(matches!(told.last(), Some(Action::Reply { peer: 4, status: Status::LOST, .. })), "{told:?}");
         core.check();
     }
 }
@@ -355,7 +355,10 @@ fn the_last_part_alone_is_not_taken_for_the_reply() {
 fn a_client_that_connects_during_a_reply_in_parts_gets_one_reply() {
     let mut core = Core::new(Settings { journal: true, ..Settings::default() });
     let (service, body) = (Bytes::from_static(b"echo"), Body::default());
-    core.restore(0, Restored { id: 1, client: CLIENT, number: 1, service, expires: 9_000, body, outcome: None });
+    core.restore(
+        0,
+        Restored { id: 1, client: CLIENT, number: 1, service, expires: 9_000, overdue_ms: 0, body, outcome: None },
+    );
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
     let [(_, token, _)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.worker_reply(1, 2, &token, Status::OK, Some(0), Body::from("a"));
@@ -422,48 +425,159 @@ fn a_stock_client_resumes_under_a_limit_of_one_request() {
     assert_eq!(actions(&mut core).last(), Some(&Action::Pause { peer: 1, paused: false }));
 }
 
-#[test]
-fn unconfirmed_outcomes_do_not_keep_stock_clients_paused() {
-    let mut core = Core::new(Settings { requests_max: 4, ..Settings::default() });
+/// A core with a worker, and so many outcomes of a client that it then left. The next tick is at 2.
+fn with_outcomes(settings: Settings, outcomes: u64, length: usize) -> Core {
+    let mut core = Core::new(settings);
     core.worker_ready(0, 9, Kind::Numbered, b"echo", 10);
     core.client_hello(0, 1, CLIENT, 1);
-    for number in 1..=2 {
-        core.request(0, 1, number, 0, false, b"echo", Body::default());
+    for number in 1..=outcomes {
+        core.request(0, 1, number, 1_000, false, b"echo", Body::from(vec![0; length]));
+        for (peer, token, _) in dispatched(&mut core) {
+            core.worker_reply(1, peer, &token, Status::OK, None, Body::from(vec![1; length]));
+        }
     }
+    core.peer_gone(1, 1);
+    actions(&mut core);
+    core
+}
+
+#[test]
+fn unconfirmed_outcomes_leave_requests_their_room() {
+    let mut core = with_outcomes(Settings { requests_max: 4, ..Settings::default() }, 4, 0);
+    for peer in [2, 3, 4] {
+        core.stock_request(2, peer, true, None, b"echo", Body::default());
+    }
+    let paused = actions(&mut core).into_iter().filter(|action| matches!(action, Action::Pause { .. })).count();
+    assert_eq!((paused, core.load().0, core.is_full()), (0, 7, false));
+    core.stock_request(2, 5, true, None, b"echo", Body::default());
+    assert_eq!(actions(&mut core).last(), Some(&Action::Pause { peer: 5, paused: true }));
+    assert!(core.is_full());
+}
+
+#[test]
+fn an_outcome_is_dropped_when_the_grace_is_over_and_its_number_stays_over() {
+    let settings = Settings { outcome_grace_ms: 5_000, ..Settings::default() };
+    let mut core = with_outcomes(settings, 3, 0);
+    core.tick(5_999);
+    assert_eq!(core.outcomes().0, 3);
+    core.tick(7_000);
+    assert_eq!((core.outcomes(), core.load().0, core.counters().outcomes_dropped), ((0, 0), 0, 3));
+    // It comes back, and asks again.
+    core.client_hello(8_000, 1, CLIENT, 2);
+    core.request(8_000, 1, 2, 0, false, b"echo", Body::default());
+    let is_lost = |action: &Action| matches!(action, Action::Reply { number: 2, status: Status::LOST, .. });
+    assert!(actions(&mut core).last().is_some_and(is_lost));
+    core.confirm(8_000, 1, 2, 2);
+    core.request(8_000, 1, 3, 0, false, b"echo", Body::default());
+    assert_eq!((actions(&mut core), core.load().0), (vec![], 0));
+    core.peer_gone(8_000, 1);
+    assert_eq!((core.load(), core.counters().dispatched), ((0, 0), 3));
+}
+
+#[test]
+fn outcomes_of_a_connected_client_and_stored_ones_are_kept_beyond_the_grace() {
+    let settings = Settings { outcome_grace_ms: 0, journal: true, ..Settings::default() };
+    let mut core = with_outcomes(settings.clone(), 2, 0);
+    core.client_hello(1, 1, CLIENT, 1);
+    let mut taken = Vec::new();
+    core.store(1, ClientId([9; 16]), b"echo", Body::from("stored"), Token([0; 16]), Body::default());
+    core.take_entries(&mut taken);
+    core.persisted(taken.len() as u64);
     for (peer, token, _) in dispatched(&mut core) {
         core.worker_reply(1, peer, &token, Status::OK, None, Body::default());
     }
-    // Its two outcomes stay while it is absent: half of all requests.
-    core.peer_gone(1, 1);
-    actions(&mut core);
-    let ask = |core: &mut Core, peer| core.stock_request(2, peer, true, None, b"echo", Body::default());
-    for peer in [2, 3, 4] {
-        ask(&mut core, peer);
-    }
-    let paused = |actions: &[Action]| -> Vec<(Peer, bool)> {
-        let of = actions.iter().filter_map(|action| match action {
-            Action::Pause { peer, paused } => Some((*peer, *paused)),
-            _ => None,
-        });
-        of.collect()
-    };
-    let said = actions(&mut core);
-    assert_eq!(paused(&said), [(3, true), (4, true)]);
-    for action in said {
-        if let Action::Dispatch { peer, token, .. } = action {
-            core.worker_reply(3, peer, &token, Status::OK, None, Body::default());
+    core.tick(100_000);
+    assert_eq!((actions(&mut core).len(), core.outcomes().0), (0, 3));
+    core.peer_gone(100_000, 1);
+    core.tick(200_000);
+    assert_eq!((core.outcomes().0, core.drop_absent_outcomes()), (1, 0));
+}
+
+#[test]
+fn outcomes_of_absent_clients_give_way_beyond_half_of_the_memory_and_then_a_quarter() {
+    let settings = Settings { bytes_max: 40_000, reply_bytes_expected: 0, ..Settings::default() };
+    let mut core = with_outcomes(settings, 5, 2_000);
+    for (client, peer) in [(20, 2), (21, 3), (22, 4)] {
+        core.client_hello(1, peer, ClientId([client; 16]), 1);
+        core.request(1, peer, 1, 600_000, false, b"echo", Body::from(vec![0; 4_000]));
+        for (worker, token, _) in dispatched(&mut core) {
+            core.worker_reply(1, worker, &token, Status::OK, None, Body::from(vec![1; 4_000]));
         }
+        core.peer_gone(Millis::from(peer), peer);
     }
-    // One in each tick, in order. The second one follows, since the first asks nothing.
-    actions(&mut core);
-    core.tick(4);
-    assert_eq!(paused(&actions(&mut core)), [(3, false)]);
-    // The next one doesn't need an event.
-    assert!(core.next_deadline() <= 5);
-    core.tick(5);
-    assert_eq!(paused(&actions(&mut core)), [(4, false)]);
-    core.tick(6);
-    assert!(core.next_deadline() > 6);
+    // The one that is longest away.
+    core.tick(10);
+    assert_eq!(core.outcomes(), (3, 3 * (4_000 + 256)));
+    core.tick(10_010);
+    assert_eq!(core.outcomes(), (2, 2 * (4_000 + 256)));
+    core.client_hello(10_020, 3, ClientId([20; 16]), 1);
+    core.request(10_020, 3, 1, 0, false, b"echo", Body::from(vec![0; 4_000]));
+    let is_lost = |action: &Action| matches!(action, Action::Reply { number: 1, status: Status::LOST, .. });
+    assert!(actions(&mut core).last().is_some_and(is_lost));
+}
+
+#[test]
+fn the_grace_of_an_outcome_goes_on_across_a_restart_and_no_request_has_more_time_than_it_could_ask_for() {
+    let mut core =
+        Core::new(Settings { outcome_grace_ms: 5_000, ttl_max_ms: 60_000, journal: true, ..Settings::default() });
+    let outcome = || Some((Status::OK, Body::default()));
+    let year = 365 * 24 * 3_600_000;
+    let requests = [
+        (1, 0, 7_000, outcome()),
+        (2, 0, 3_000, outcome()),
+        (3, 1_000, 0, outcome()),
+        // As after a clock that was set back.
+        (4, year, 0, outcome()),
+        (5, year, 0, None),
+        // A stored one.
+        (6, Millis::MAX, 0, outcome()),
+    ];
+    for (number, expires, overdue_ms, outcome) in requests {
+        let client = if number == 6 { ClientId([6; 16]) } else { CLIENT };
+        let (service, body) = (Bytes::from_static(b"echo"), Body::default());
+        core.restore(0, Restored { id: number, client, number, service, expires, overdue_ms, body, outcome });
+    }
+    core.restored_up_to(6);
+    let left = |core: &mut Core, now: Millis| {
+        core.tick(now);
+        core.check();
+        core.outcomes().0
+    };
+    assert_eq!([0, 1_999, 3_000, 6_000].map(|now| left(&mut core, now)), [4, 4, 3, 2]);
+    core.worker_ready(6_000, 2, Kind::Numbered, b"echo", 1);
+    let ttls = actions(&mut core).into_iter().filter_map(|action| match action {
+        Action::Dispatch { ttl_ms, .. } => Some(ttl_ms),
+        _ => None,
+    });
+    assert_eq!(ttls.collect::<Vec<_>>(), [54_000]);
+    assert_eq!([64_999, 66_000].map(|now| left(&mut core, now)), [3, 1]);
+}
+
+#[test]
+fn a_tenant_that_has_its_share_of_outcomes_is_refused_and_others_are_not() {
+    let mut core = Core::new(Settings { bytes_max: 40_000, reply_bytes_expected: 0, ..Settings::default() });
+    core.worker_ready(0, 9, Kind::Numbered, b"echo", 10);
+    let mut ask = |peer: Peer, tenant: u32, number| {
+        if !core.has_role(peer) {
+            core.connected(peer, towpath_sockets::Tenant::Ipc(Some(tenant)));
+            core.client_hello(0, peer, ClientId([peer as u8; 16]), 1);
+        }
+        core.request(0, peer, number, 0, false, b"echo", Body::from(vec![0; 1_000]));
+        let mut refused = false;
+        for action in actions(&mut core) {
+            match action {
+                Action::Dispatch { peer, token, .. } => {
+                    core.worker_reply(0, peer, &token, Status::OK, None, Body::from(vec![1; 1_000]));
+                }
+                Action::Refused { .. } => refused = true,
+                _ => {}
+            }
+        }
+        refused
+    };
+    // Nothing of theirs is confirmed: 30,000 bytes are three times what is left.
+    assert_eq!((10..60).position(|peer| ask(peer, 1, 1)), Some(24));
+    assert!(!ask(70, 2, 1) && ask(80, 1, 1));
 }
 
 #[test]

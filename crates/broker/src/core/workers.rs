@@ -405,7 +405,7 @@ impl Core {
         }
         given_up.into_iter().rev().for_each(|slot| self.give_up(now, slot));
         for slot in cut_short.into_iter().rev() {
-            self.settle(slot, Status::PARTS_LOST, Body::from(CUT_SHORT).into());
+            self.settle(slot, Status::LOST, Body::from(CUT_SHORT).into());
         }
         let is_out = self.workers.remove(key).is_out();
         let its = self.services.at_mut(service);

@@ -78,7 +78,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         let held_bytes_max = settings.late_bytes_max();
         let has_journal = settings.journal;
         let mut core = Core::new(settings);
-        core.set_large_bytes_max(store.spool_usage().request_bytes_max);
+        let spool = store.spool_usage();
+        core.set_large_max(spool.request_bytes_max, spool.request_files_max);
         let now = millis(transport.now());
         let Recovered { requests, last_id } = store.recover(now);
         let (all, settled) = (requests.len(), requests.iter().filter(|request| request.outcome.is_some()).count());

@@ -55,6 +55,11 @@ impl Clocks {
             at => self.now.saturating_add(at.saturating_sub(self.unix_ms)),
         }
     }
+
+    /// For how long a deadline of the journal is over.
+    fn overdue_ms(self, expires_unix_ms: u64) -> Millis {
+        if expires_unix_ms == 0 { 0 } else { self.unix_ms.saturating_sub(expires_unix_ms) }
+    }
 }
 
 /// Bytes of the bodies that are in files of their own.
@@ -125,6 +130,7 @@ impl Store for JournalStore {
             number: request.number,
             service: request.service,
             expires: clocks.of_core(request.expires_unix_ms),
+            overdue_ms: clocks.overdue_ms(request.expires_unix_ms),
             body: SpooledBody::counted(request.body, room),
             outcome: request.outcome.map(|(status, body)| (Status(status), SpooledBody::counted(body, room))),
         });
@@ -224,7 +230,8 @@ mod tests {
         let [write, read] = [(70_000, 5_000_000), (3, 9_000_000)].map(|(now, unix_ms)| Clocks { now, unix_ms });
         assert_eq!(write.of_journal(70_000 + 60_000), 5_060_000);
         assert_eq!(read.of_core(9_000_500), 503);
-        assert_eq!(read.of_core(8_000_000), 3);
+        assert_eq!((read.of_core(8_000_000), read.overdue_ms(8_000_000)), (3, 1_000_000));
+        assert_eq!((read.overdue_ms(9_000_500), read.overdue_ms(0)), (0, 0));
         assert_eq!((write.of_journal(Millis::MAX), read.of_core(0)), (0, Millis::MAX));
     }
 }

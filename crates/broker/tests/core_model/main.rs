@@ -163,6 +163,7 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize, attempts_ma
         ttl_ms: 400,
         attempts_max,
         absent_client_ms: 500,
+        outcome_grace_ms: 300,
         journal_retention_ms: 1_500,
         heartbeat_ms: 100,
         liveness: 3,

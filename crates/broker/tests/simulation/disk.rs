@@ -75,7 +75,10 @@ impl Disk {
             match entry.clone() {
                 Entry::Accepted { id, client, number, service, expires, body } => {
                     last = last.max(id);
-                    requests.insert(id, Restored { id, client, number, service, expires, body, outcome: None });
+                    requests.insert(
+                        id,
+                        Restored { id, client, number, service, expires, overdue_ms: 0, body, outcome: None },
+                    );
                 }
                 Entry::Finished { id, status, body } => {
                     if let Some(request) = requests.get_mut(&id) {

@@ -157,7 +157,7 @@ impl History {
                     let Some(known) = requests.get_mut(key) else { return wrong("an outcome of nothing") };
                     // Our client takes what came behind parts for the reply, or for the loss of those that it hasn't got.
                     let is_of = |told: &(Status, Body)| match told.0 {
-                        Status::IN_PARTS if *status == Status::PARTS_LOST => true,
+                        Status::IN_PARTS if *status == Status::LOST => true,
                         Status::IN_PARTS if status.is_ok() => told.1 == *body,
                         _ => *told == (*status, body.clone()),
                     };

@@ -36,7 +36,7 @@ fn conclude(delivery: &mut Delivery, streams: bool, has_parts: bool) {
         Status::OK if has_parts => "the request was executed again, and what came before is void",
         _ => return,
     };
-    (delivery.status, delivery.body) = (Status::PARTS_LOST, Body::from(why));
+    (delivery.status, delivery.body) = (Status::LOST, Body::from(why));
 }
 
 /// A call or a stream.
@@ -208,10 +208,10 @@ mod tests {
             (true, 0, Status::OK, Status::OK),
             (true, 2, Status::IN_PARTS, Status::OK),
             // Another attempt replied as a whole.
-            (true, 2, Status::OK, Status::PARTS_LOST),
+            (true, 2, Status::OK, Status::LOST),
             (true, 2, Status::FAILED, Status::FAILED),
             (false, 2, Status::OK, Status::OK),
-            (false, 2, Status::IN_PARTS, Status::PARTS_LOST),
+            (false, 2, Status::IN_PARTS, Status::LOST),
         ] {
             assert_eq!(final_status(streams, parts, status), expected, "{streams} {parts} {status}");
         }

@@ -24,6 +24,7 @@ mod deadlines;
 mod failover;
 mod health;
 mod inbox;
+mod left;
 mod outstanding;
 mod services;
 pub(crate) mod session;
@@ -249,7 +250,7 @@ impl Client {
     }
 
     /// Submits a request and waits for its outcome. Dropping the future cancels the request. A reply in parts needs
-    /// [`Client::stream`]: here it ends with [`Status::PARTS_LOST`](towpath_requests::numbered::Status::PARTS_LOST).
+    /// [`Client::stream`]: here it ends with [`Status::LOST`](towpath_requests::numbered::Status::LOST).
     pub async fn call(&self, service: &str, body: impl Into<Body>) -> Result<Reply, CallError> {
         self.call_with(service, body, CallOptions::default()).await
     }

@@ -252,6 +252,34 @@ impl Session {
         self.link = Link::Down;
     }
 
+    /// The broker's process, if this connection is to one of numbered requests and it has answered the greeting.
+    pub fn epoch(&self) -> Option<u64> {
+        self.epoch.filter(|_| matches!(self.link, Link::Numbered { .. }))
+    }
+
+    /// Number of the next request.
+    pub fn next_number(&self) -> u64 {
+        self.table.next_number()
+    }
+
+    /// Lowest number without an outcome.
+    pub fn lowest(&self) -> u64 {
+        self.table.lowest()
+    }
+
+    /// Appends a greeting for a broker that was left, and which of the numbers below `until` have ended.
+    pub fn put_ended(&self, until: u64, block: &mut Block) {
+        FromClient::hello(block, self.client, self.table.lowest());
+        let mut acks = Acks::default();
+        for (first, count) in self.table.done_ranges() {
+            let count = count.min(until.saturating_sub(first));
+            if count > 0 {
+                acks.add_range(first, count, Duration::ZERO);
+            }
+        }
+        acks.put(block);
+    }
+
     /// Whether WELCOME hasn't come yet.
     pub fn is_greeting(&self) -> bool {
         matches!(self.link, Link::Greeting(_))

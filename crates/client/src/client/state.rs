@@ -3,6 +3,7 @@
 use super::failover::Failover;
 use super::health::ConnectionHealth;
 use super::inbox::Inbox;
+use super::left::LeftBrokers;
 use super::session::{NewRequest, Session};
 use super::{CallOptions, ClientOptions, SubmitError};
 use crate::connection::assembler::{FromBroker, Inbound};
@@ -62,6 +63,7 @@ pub(super) struct State {
     link: LinkOptions,
     received_bytes_max: usize,
     failover: Failover,
+    left: LeftBrokers,
     connection: Connection,
     block: Block,
     pending: VecDeque<Message>,
@@ -112,6 +114,7 @@ impl State {
             origin: now,
             failover: Failover::new(endpoints.len(), link.backoff_first, link.backoff_most),
             health: ConnectionHealth::new(&endpoints),
+            left: LeftBrokers::default(),
             endpoints,
             received_bytes_max,
             connection: Connection::Resting(now),
@@ -220,6 +223,9 @@ impl State {
         let welcomed = self.session.journal().is_some();
         if self.health.lost(endpoint, reason, welcomed, now) {
             self.failover.succeeded();
+        }
+        if let Some(epoch) = self.session.epoch() {
+            self.left.add(self.failover.current(), self.session.next_number(), epoch, now);
         }
         self.forget_connection();
         let delay = self.failover.failed().min(REST_MOST);
@@ -386,6 +392,20 @@ impl State {
         }
     }
 
+    /// Tells brokers that were left for this one which outcomes they need to keep no longer.
+    fn tell_left_brokers(&mut self, hub: &Hub, now: Instant) {
+        if self.left.is_empty() {
+            return;
+        }
+        let at = self.session.journal().is_some().then(|| self.failover.current());
+        if let Some(at) = at {
+            self.left.returned(at, self.session.epoch());
+        }
+        let State { left, session, link, endpoints, closing, .. } = self;
+        let tell = |until, block: &mut Block| session.put_ended(until, block);
+        left.turn(now, *closing, at, session.lowest(), link, endpoints, &hub.waker(), tell);
+    }
+
     /// Replaces a connection whose replies can't be matched to requests any more, by one to the same broker.
     fn replace_spoiled(&mut self, hub: &mut Hub, now: Instant) {
         let Some(why) = self.session.spoiled() else { return };
@@ -443,6 +463,7 @@ impl Drive for State {
         self.set_reading(hub);
         let time = self.now();
         self.send(hub, time);
+        self.tell_left_brokers(hub, now);
         self.tell();
         Ok(hub.is_busy())
     }
@@ -453,15 +474,22 @@ impl Drive for State {
             _ => None,
         };
         let gone = self.gone.as_ref().and_then(|(_, since)| since.checked_add(self.link.heartbeat_timeout));
+        let goes_on = !self.closing && self.session.journal().is_some();
+        let left = self.left.deadline(self.session.lowest()).filter(|_| goes_on);
         resting
             .into_iter()
             .chain(gone)
+            .chain(left)
             .chain(self.session.deadline(!self.is_full).and_then(|at| self.origin.checked_add(at)))
             .min()
     }
 
     fn is_over(&self) -> bool {
-        self.closing && self.pending.is_empty() && self.block.is_empty() && self.session.is_flushed()
+        self.closing
+            && self.pending.is_empty()
+            && self.block.is_empty()
+            && self.session.is_flushed()
+            && self.left.is_over()
     }
 
     fn after_turn(_shared: &Arc<Shared<State>>) {}

@@ -72,8 +72,9 @@ impl Status {
     pub const FORBIDDEN: Status = Status(403);
     /// Expired before a worker took it.
     pub const EXPIRED: Status = Status(408);
-    /// The worker replied in parts, and some were lost with the client's connection.
-    pub const PARTS_LOST: Status = Status(410);
+    /// The outcome is lost: the worker replied in parts, some of which were lost with the client's connection, or it was dropped while the
+    /// client was away.
+    pub const LOST: Status = Status(410);
     /// Larger than the broker accepts.
     pub const TOO_LARGE: Status = Status(413);
     /// Cancelled by its client.
@@ -117,7 +118,7 @@ impl std::fmt::Display for Status {
             Status::FORBIDDEN => "not allowed",
             Status::EXPIRED => "expired before a worker took it",
             Status::IN_PARTS => "the end of what came in parts",
-            Status::PARTS_LOST => "parts of the reply were lost",
+            Status::LOST => "the outcome is lost",
             Status::TOO_LARGE => "too large",
             Status::CANCELLED => "cancelled",
             Status::FAILED => "the worker failed",

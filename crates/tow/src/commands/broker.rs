@@ -58,7 +58,10 @@ pub struct Arguments {
     /// How long to keep requests of a client that isn't connected.
     #[arg(long, value_name = "TIME", default_value = "5min", value_parser = duration)]
     absent_timeout: Duration,
-    /// The same for those in the journal.
+    /// How long to keep an outcome for a client that isn't connected, after its request's time is over.
+    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = duration_or_zero)]
+    outcome_grace: Duration,
+    /// How long to keep dead letters, stored requests, and clients with requests in the journal.
     #[arg(long, value_name = "TIME", default_value = "7days", value_parser = duration)]
     journal_retention: Duration,
     /// How long to wait for workers and clients when stopped.
@@ -114,6 +117,7 @@ impl Arguments {
         settings.service_bytes_max = settings.bytes_max / 2;
         settings.client_bytes_max = settings.client_bytes_max.min(settings.bytes_max / 2);
         settings.absent_client_ms = ms(self.absent_timeout);
+        settings.outcome_grace_ms = ms(self.outcome_grace);
         settings.journal_retention_ms = ms(self.journal_retention);
         Ok((options, self.admin, security.admission))
     }

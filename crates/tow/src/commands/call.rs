@@ -213,7 +213,7 @@ fn status_of(client: &Client, error: &CallError) -> Status {
     match outcome {
         Outcome::EXPIRED if client.status().connected.is_none() => Status::NoServer,
         Outcome::EXPIRED => Status::Expired,
-        Outcome::TIMED_OUT | Outcome::PARTS_LOST | Outcome::ATTEMPTS_USED_UP => Status::Lost,
+        Outcome::TIMED_OUT | Outcome::LOST | Outcome::ATTEMPTS_USED_UP => Status::Lost,
         Outcome::FAILED => Status::WorkerFailed,
         Outcome::NOT_IMPLEMENTED => Status::NotFound,
         Outcome::TOO_LARGE | Outcome::FORBIDDEN => Status::Refused,

@@ -80,7 +80,7 @@ fn a_dead_letter_is_journalled_before_the_outcome_and_restored() {
     let Entry::Accepted { id: 2, client, number, service, expires, body } = kept.clone() else { panic!("{kept:?}") };
     assert_eq!((number, &service[..], expires), (NUMBER, &b"dlq.echo"[..], Millis::MAX));
     let mut core = journalled();
-    core.restore(0, Restored { id: 2, client, number, service, expires, body, outcome: None });
+    core.restore(0, Restored { id: 2, client, number, service, expires, overdue_ms: 0, body, outcome: None });
     core.worker_ready(1, 3, Kind::Numbered, b"dlq.echo", 1);
     let [(3, token, 2)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.worker_reply(2, 3, &token, Status::FAILED, None, Body::default());
@@ -161,7 +161,10 @@ fn both_names_lead_to_the_same_queue() {
     // From the journal of an older version.
     let (service, body) = (Bytes::from_static(b"aside.echo"), Body::from("poison"));
     let client = ClientId([9; 16]);
-    core.restore(0, Restored { id: 1, client, number: NUMBER, service, expires: Millis::MAX, body, outcome: None });
+    core.restore(
+        0,
+        Restored { id: 1, client, number: NUMBER, service, expires: Millis::MAX, overdue_ms: 0, body, outcome: None },
+    );
     core.stock_request(0, 5, true, None, b"aside.echo", Body::from("asked"));
     assert_eq!(core.services().map(|service| service.name).collect::<Vec<_>>(), ["dlq.echo"]);
     for name in [&b"dlq.echo"[..], b"aside.echo"] {

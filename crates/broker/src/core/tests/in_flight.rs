@@ -83,5 +83,5 @@ fn a_stock_client_never_gets_parts_of_two_workers() {
     assert!(matches!(actions(&mut core)[..], [Action::StockReply { partial: true, .. }]));
     core.peer_gone(0, worker);
     let done = actions(&mut core);
-    let [Action::StockReply { status: Status::PARTS_LOST, partial: false, .. }] = &done[..] else { panic!("{done:?}") };
+    let [Action::StockReply { status: Status::LOST, partial: false, .. }] = &done[..] else { panic!("{done:?}") };
 }

@@ -114,6 +114,7 @@ struct Session {
     connections: u32,
     absent_since: Millis,
     confirmed: BTreeSet<u64>,
+    dropped: BTreeSet<u64>,
     blocked: bool,
     paused: bool,
     is_journalled: bool,
@@ -133,7 +134,8 @@ impl Session {
 
     fn gap_bytes(&self) -> usize {
         let begins = |number: &&u64| number.checked_sub(1).is_some_and(|before| !self.confirmed.contains(&before));
-        self.confirmed.iter().filter(begins).count() * GAP_BYTES
+        let dropped = self.dropped.iter().filter(|number| !self.dropped.contains(&(*number - 1))).count();
+        (self.confirmed.iter().filter(begins).count() + dropped) * GAP_BYTES
     }
 }
 
@@ -256,6 +258,19 @@ impl Model {
         (self.requests.iter().count(), bytes + gaps)
     }
 
+    /// The same without unconfirmed outcomes.
+    pub fn used(&self) -> (usize, usize) {
+        let (all, bytes) = self.load();
+        let settled = self.requests.iter().filter(|(_, request)| request.state == State::Settled);
+        let (outcomes, of_outcomes) = settled.fold((0, 0), |(count, sum), (_, r)| (count + 1, sum + r.bytes));
+        (all - outcomes, bytes - of_outcomes)
+    }
+
+    fn is_empty(&self, key: usize) -> bool {
+        let is_known = self.sessions.all[key].as_ref().is_some_and(|session| !session.dropped.is_empty());
+        !is_known && self.of_session(key).next().is_none()
+    }
+
     /// Bytes of a client's requests and gaps.
     fn bytes_of(&self, key: usize) -> usize {
         let gaps: usize =
@@ -266,6 +281,7 @@ impl Model {
     fn add_confirmed(&mut self, key: usize, numbers: std::ops::Range<u64>) {
         let session = self.sessions.at(key);
         let before = session.gap_bytes();
+        session.dropped.retain(|number| !numbers.contains(number));
         session.confirmed.extend(numbers);
         self.memory_freed |= self.sessions.at(key).gap_bytes() < before;
     }
@@ -279,7 +295,7 @@ impl Model {
         match self.roles.remove(&peer) {
             None => {}
             Some(Role::Client(key)) => {
-                let is_empty = self.of_session(key).next().is_none();
+                let is_empty = self.is_empty(key);
                 let is_journalled = self.of_session(key).any(|request| request.is_journalled);
                 let session = self.sessions.at(key);
                 session.is_journalled = is_journalled;
@@ -378,6 +394,7 @@ impl Model {
             connections: 0,
             absent_since: 0,
             confirmed: BTreeSet::new(),
+            dropped: BTreeSet::new(),
             blocked: false,
             paused: false,
             is_journalled: false,
@@ -434,7 +451,7 @@ impl Model {
         self.resume();
         self.send_away(now);
         self.retry_waiting_services();
-        let expired = self.requests.iter().filter(|(_, request)| request.expires <= now);
+        let expired = self.requests.iter().filter(|(_, r)| r.expires <= now && r.state != State::Settled);
         let mut expired: Vec<(bool, usize)> = expired.map(|(at, r)| (matches!(r.state, State::Held(_)), at)).collect();
         expired.sort_unstable();
         for (_, slot) in expired {
@@ -464,10 +481,14 @@ impl Model {
                 let settings = &self.settings;
                 let is_journalled = self.sessions.all[key].as_ref().is_some_and(|session| session.is_journalled);
                 let kept = if is_journalled { settings.journal_retention_ms } else { settings.absent_client_ms };
-                if now - since > kept || self.of_session(key).next().is_none() {
+                if now - since > kept || self.is_empty(key) {
                     self.remove_session(key);
                 }
             }
+            for key in self.absent().into_iter().map(|(_, key, _)| key).collect::<BTreeSet<_>>() {
+                self.drop_outcomes(key, now);
+            }
+            self.drop_surplus();
             self.give_way();
             let held_back = self.sessions.iter().filter(|(_, one)| one.letter == 0 && !one.parked.is_empty());
             let held_back: Vec<usize> = held_back.map(|(key, _)| key).collect();
@@ -478,11 +499,8 @@ impl Model {
 
     /// Forgets requests of absent clients that no worker has had, while these are over a quarter of something of which over half is used.
     fn give_way(&mut self) {
-        let is_absent = |session: &Session| session.peer.is_none() && session.letter == 0;
-        let absent = self.sessions.iter().filter(|(_, session)| is_absent(session));
-        let mut absent: Vec<(Millis, usize, u8)> = absent.map(|(key, s)| (s.absent_since, key, s.tenant)).collect();
-        absent.sort_unstable();
-        let (settings, (all, all_bytes)) = (&self.settings, self.load());
+        let absent = self.absent();
+        let (settings, (all, all_bytes)) = (&self.settings, self.used());
         let requests = |key: usize| self.untried(key).count();
         let bytes = |key: usize| self.untried(key).map(|(_, request)| request.bytes).sum();
         let mut hogs = Vec::new();
@@ -514,9 +532,48 @@ impl Model {
                 self.withdraw(slot);
                 self.forget(slot);
             }
-            if self.of_session(key).next().is_none() {
+            if self.is_empty(key) {
                 self.remove_session(key);
             }
+        }
+    }
+
+    /// Absent clients, those longest away first.
+    fn absent(&self) -> Vec<(Millis, usize, u8)> {
+        let is_absent = |session: &Session| session.peer.is_none() && session.letter == 0;
+        let absent = self.sessions.iter().filter(|(_, session)| is_absent(session));
+        let mut absent: Vec<(Millis, usize, u8)> = absent.map(|(key, s)| (s.absent_since, key, s.tenant)).collect();
+        absent.sort_unstable();
+        absent
+    }
+
+    /// Drops outcomes of an absent client whose requests would have expired by then, and the grace is over.
+    fn drop_outcomes(&mut self, key: usize, due: Millis) {
+        let grace = self.settings.outcome_grace_ms;
+        let is_due = |r: &Request| r.state == State::Settled && r.expires.saturating_add(grace) <= due;
+        let all = self.requests.iter().filter(|(_, r)| r.session == key && is_due(r));
+        let mut all: Vec<(u64, usize)> = all.map(|(slot, request)| (request.number, slot)).collect();
+        all.sort_unstable();
+        for (number, slot) in all {
+            self.counters.outcomes_dropped += 1;
+            self.sessions.at(key).dropped.insert(number);
+            self.forget(slot);
+        }
+    }
+
+    /// Drops all outcomes of some absent clients, while these are over half of what outcomes may have.
+    fn drop_surplus(&mut self) {
+        let mut left = self.absent();
+        let of = |model: &Model, tenant: Option<u8>, left: &[(Millis, usize, u8)]| -> usize {
+            let its = left.iter().filter(|(.., of)| tenant.is_none_or(|tenant| *of == tenant));
+            its.map(|(_, key, _)| model.unconfirmed(*key)).sum()
+        };
+        while of(self, None, &left) > self.settings.bytes_max / 2 {
+            let tenants = left.iter().map(|(.., tenant)| *tenant);
+            let hog = tenants.max_by_key(|&tenant| (of(self, Some(tenant), &left), tenant)).expect("one is absent");
+            let at = left.iter().position(|(.., tenant)| *tenant == hog).expect("one is absent");
+            let (_, key, _) = left.remove(at);
+            self.drop_outcomes(key, Millis::MAX - 1);
         }
     }
 

@@ -28,6 +28,9 @@ impl Model {
             } else if is_durable {
                 self.seen.push(Seen::Accepted { peer, number });
             }
+        } else if self.sessions.at(key).dropped.contains(&number) {
+            self.counters.duplicates += 1;
+            self.seen.push(Seen::Reply { peer, number, status: 410, part: None, what: 0 });
         } else if self.sessions.at(key).confirmed.contains(&number) {
             self.counters.duplicates += 1;
         } else if self.is_draining
@@ -61,7 +64,7 @@ impl Model {
     /// free. Of a queue others may have a third more.
     fn left_of_shares(&self, tenant: u8, service: u8) -> (usize, usize) {
         let settings = &self.settings;
-        let ((all, all_bytes), (queued, queued_bytes)) = (self.load(), self.queued(service));
+        let ((all, all_bytes), (queued, queued_bytes)) = (self.used(), self.queued(service));
         if tenant == 0 {
             let requests = settings.requests_max.saturating_sub(all);
             let bytes = settings.bytes_max.saturating_sub(all_bytes);
@@ -72,7 +75,10 @@ impl Model {
         }
         let its = self.sessions.iter().filter(|(_, session)| session.tenant == tenant).map(|(key, _)| key);
         let (own, own_bytes) = its.fold((0, 0), |(count, bytes), key| {
-            (count + self.of_session(key).count(), bytes + self.bytes_of(key) - self.unconfirmed(key))
+            (
+                count + self.of_session(key).filter(|r| r.state != State::Settled).count(),
+                bytes + self.bytes_of(key) - self.unconfirmed(key),
+            )
         });
         let (waiting, waiting_bytes) = self.queued_of(tenant, service);
         let left = |most: usize, used: usize, own: usize| {
@@ -103,7 +109,7 @@ impl Model {
     pub(super) fn admits(&self, tenant: u8, key: Option<usize>, service: u8, bytes: usize) -> bool {
         let settings = &self.settings;
         let (requests_left, bytes_left) = self.left_of_shares(tenant, service);
-        let (all, all_bytes) = self.load();
+        let (all, all_bytes) = self.used();
         let (requests, of_client) = key.map_or((0, 0), |key| (self.of_session(key).count(), self.bytes_of(key)));
         bytes <= settings.client_bytes_max.min(settings.bytes_max).min(settings.service_bytes_max)
             && requests < settings.client_requests_max
@@ -112,6 +118,15 @@ impl Model {
             && all_bytes + bytes <= settings.bytes_max
             && requests_left > 0
             && bytes <= bytes_left
+            && (key.is_none() || self.may_have_outcomes(tenant))
+    }
+
+    /// Whether a tenant has less than its share of the outcomes: three times what is free.
+    fn may_have_outcomes(&self, tenant: u8) -> bool {
+        let its = self.sessions.iter().filter(|(_, session)| tenant != 0 && session.tenant == tenant);
+        let own: usize = its.map(|(key, _)| self.unconfirmed(key)).sum();
+        let free = self.settings.bytes_max.saturating_sub(self.all_unconfirmed());
+        free > 0 && 3 * free > own
     }
 
     pub fn stock_request(&mut self, now: Millis, peer: Peer, service: u8, name: u64, length: usize) {
@@ -144,7 +159,7 @@ impl Model {
     pub(super) fn is_below_limits(&self, key: usize, service: u8, own: usize, shared: usize) -> bool {
         let settings = &self.settings;
         let below = |length: usize, most: usize, divisor: usize| length < most / divisor;
-        let (all, all_bytes) = self.load();
+        let (all, all_bytes) = self.used();
         let tenant = self.tenant_of_session(key);
         let (waiting, waiting_bytes) = self.queued_of(tenant, service);
         let (requests_left, bytes_left) = self.left_of_shares(tenant, service);
@@ -203,7 +218,7 @@ impl Model {
         self.forget_range(now, key, first..first + count);
         self.add_confirmed(key, first..first + count);
         let after = self.load().1;
-        if after > before && after >= self.settings.bytes_max * 3 / 2 {
+        if after > before && self.used().1 >= self.settings.bytes_max * 3 / 2 {
             return self.disconnect(now, peer);
         }
         self.unpark(key);
@@ -219,7 +234,7 @@ impl Model {
         }
     }
 
-    fn unconfirmed(&self, key: usize) -> usize {
+    pub(super) fn unconfirmed(&self, key: usize) -> usize {
         let settled = self.of_session(key).filter(|request| request.state == State::Settled);
         settled.map(|request| request.bytes).sum()
     }
@@ -445,11 +460,8 @@ impl Model {
         }
         let request = self.requests.at(slot);
         (request.state, request.outcome) = (State::Settled, (status, what));
-        let before = request.bytes;
         request.bytes = REQUEST_BYTES + memory_bytes(length);
-        let is_less = request.bytes < before;
-        request.expires = Millis::MAX;
-        self.memory_freed |= is_less;
+        self.memory_freed = true;
         let request = self.requests.at(slot);
         if request.is_journalled {
             request.may_send_outcome = false;

@@ -125,7 +125,7 @@ impl Session {
         if let Some(mut entry) = self.finish(number) {
             self.acks.add(number, now);
             if status == Status::IN_PARTS && !has_parts {
-                let (status, body) = (Status::PARTS_LOST, Body::from(PARTS_ELSEWHERE));
+                let (status, body) = (Status::LOST, Body::from(PARTS_ELSEWHERE));
                 return sink(Delivery { number, owner: entry.owner, status, part: None, body });
             }
             if status == Status::EXPIRED && entry.elsewhere {

@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(hears(&mut session, |said| says(said, 1, Status::IN_PARTS, None)), [(1, Status::IN_PARTS)]);
         session.disconnected();
         connect(&mut session);
-        assert_eq!(hears(&mut session, |said| says(said, 2, Status::IN_PARTS, None)), [(2, Status::PARTS_LOST)]);
+        assert_eq!(hears(&mut session, |said| says(said, 2, Status::IN_PARTS, None)), [(2, Status::LOST)]);
     }
 
     #[test]
