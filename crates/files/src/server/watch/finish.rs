@@ -213,10 +213,13 @@ impl Watcher {
             }
         }
         done.extend(self.hash_slice());
-        let is_first_done = {
-            done.iter().for_each(|(path, ..)| _ = self.unfinished.first.remove(path));
-            self.unfinished.take_first_done()
-        };
+        for (path, ..) in &done {
+            self.unfinished.first.remove(path);
+            self.unread.remove(path);
+        }
+        // Before anybody is told that this is all.
+        self.note_unread();
+        let is_first_done = self.unfinished.take_first_done();
         if done.is_empty() && !is_first_done {
             return;
         }
@@ -288,14 +291,17 @@ impl Watcher {
             // The event that says so is on its way.
             RootError::NotFound | RootError::NotAFile | RootError::NotADirectory | RootError::Outside => {
                 self.unfinished.remove(path);
+                self.unread.remove(path);
             }
             error => self.unreadable(path, error),
         }
     }
 
-    /// A file can't be read: it isn't published before something happens to it, and nobody waits for it.
+    /// A file can't be read: it isn't published before it can, and nobody waits for it.
     fn unreadable(&mut self, path: &RelPath, reason: &dyn std::fmt::Display) {
-        tracing::warn!(%path, %reason, "it can't be read, and isn't published");
+        if self.unread.add(path, false) {
+            tracing::warn!(%path, %reason, "it can't be read, and isn't published");
+        }
         self.unfinished.remove(path);
     }
 

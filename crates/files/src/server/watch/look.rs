@@ -26,9 +26,7 @@ struct Findings {
     /// Files that aren't what the catalogue has.
     files: Vec<(RelPath, FileStat)>,
     gone: Vec<RelPath>,
-    /// Directories that could not be read.
-    unread: u64,
-    /// One of these has something that is published: what is missing below it isn't known.
+    /// A directory that has something published could not be read: what is missing below it isn't known.
     lacks_known: bool,
 }
 
@@ -46,7 +44,7 @@ impl Watcher {
         let Dirty { is_everything, dirs } = dirty;
         let mut found = Findings::default();
         if is_everything {
-            self.is_blind = !root.has_events();
+            self.was_blind = std::mem::replace(&mut self.is_blind, !root.has_events());
             found.dirs.push(RelPath::root());
         }
         for (path, names) in dirs {
@@ -73,9 +71,6 @@ impl Watcher {
                 (0..rounds).for_each(|_| self.finish());
             }
         }
-        if found.unread > 0 {
-            tracing::warn!(directories = found.unread, "directories can't be read: what is known of them stays");
-        }
         // Only what was read of the same root is a reason to delete anything.
         let after = self.context.root.look();
         if self.root_now(&after).map(|(now, _)| (now.device, now.inode)) != Some((before.device, before.inode)) {
@@ -100,7 +95,7 @@ impl Watcher {
     ) {
         let is_whole = names.is_none();
         let listed = opened.and_then(|dir| {
-            if is_whole && let Err(errno) = self.events.watch(path, &dir) {
+            if is_whole && let Err(errno) = self.events.watch(path, &dir, &dir.own_stat()?) {
                 self.blind(path, errno);
             }
             let names = match names {
@@ -112,9 +107,11 @@ impl Watcher {
         let (dir, names) = match listed {
             Ok(listed) => listed,
             // Gone, or something else by now: what is above it has the event that says so.
-            Err(RootError::NotFound | RootError::NotADirectory | RootError::Outside) => return,
-            Err(_) => {
-                found.unread += 1;
+            Err(RootError::NotFound | RootError::NotADirectory | RootError::Outside) => {
+                return self.unread.remove_below(path);
+            }
+            Err(error) => {
+                self.unreadable_dir(path, &error);
                 found.lacks_known |= path.is_root() || !self.published.read().children(path.as_bytes()).is_empty();
                 return;
             }
@@ -130,6 +127,10 @@ impl Watcher {
                 names.iter().filter_map(|name| Some((name.clone(), child(name)?))).collect()
             }
         };
+        if is_whole {
+            self.unread.keep(path, &names);
+        }
+        let mut unreadable = None;
         // In the order of their names, so that numbers don't depend on chance.
         let mut missing: BTreeMap<_, _> = known.iter().map(|(name, entry)| (name.clone(), entry)).collect();
         for name in &names {
@@ -139,13 +140,20 @@ impl Watcher {
             }
             let stat = match dir.stat(name) {
                 Ok(stat) => stat,
-                Err(RootError::NotFound) => continue,
+                Err(RootError::NotFound) => {
+                    self.unread.remove_below(&path);
+                    continue;
+                }
                 // It is there, and can't be looked at.
-                Err(_) => {
+                Err(error) => {
+                    unreadable = Some(error);
                     missing.remove(name);
                     continue;
                 }
             };
+            if stat.kind != FileKind::Dir {
+                self.unread.is_no_dir(&path);
+            }
             let entry = known.get(name);
             // What was in a directory isn't there if a file or a link has its name.
             let was_dir = entry.is_some_and(|entry| matches!(entry.content, Content::Dir { .. }));
@@ -156,16 +164,21 @@ impl Watcher {
                     }
                     if entry.is_some_and(|entry| entry.identity.is_settled && entry.is_file(&stat)) {
                         self.unfinished.remove(&path);
+                        self.unread.remove(&path);
                     } else {
                         found.files.push((path, stat));
                     }
                 }
                 FileKind::Dir => {
                     missing.remove(name);
-                    let is_known = was_dir && entry.is_some_and(|entry| entry.identity.is_same_inode(&stat));
-                    found.now.push((path.clone(), Content::Dir { mode: stat.mode }, Identity::of(&stat, true)));
-                    if !is_known || goes_down {
+                    let content = Content::Dir { mode: stat.mode };
+                    // With another mode, what could be read may be unreadable now.
+                    let is_same = entry.is_some_and(|entry| entry.content == content);
+                    found.now.push((path.clone(), content, Identity::of(&stat, true)));
+                    if goes_down || !is_same || !self.events.is_watching(&path, &stat) {
                         found.dirs.push(path);
+                    } else {
+                        found.dirs.extend(self.unread.to_read(&path));
                     }
                 }
                 FileKind::Link => {
@@ -182,12 +195,28 @@ impl Watcher {
             }
         }
         found.gone.extend(missing.into_keys().filter_map(|name| path.join(&name).ok()));
+        match unreadable {
+            Some(error) => self.unreadable_dir(path, &error),
+            None if is_whole => self.unread.remove(path),
+            None => {}
+        }
+    }
+
+    /// A directory can't be read, or not all that is in it can be looked at.
+    fn unreadable_dir(&mut self, path: &RelPath, reason: &RootError) {
+        if self.unread.add(path, true) {
+            tracing::warn!(%path, %reason, "a directory can't be read: what is known of it stays, and nothing new in it is published");
+        }
     }
 
     /// A directory can't be watched.
     fn blind(&mut self, path: &RelPath, errno: Errno) {
-        if !std::mem::replace(&mut self.is_blind, true) {
-            let hint = if errno == Errno::NOSPC { " (raise fs.inotify.max_user_watches)" } else { "" };
+        if !std::mem::replace(&mut self.is_blind, true) && !self.was_blind {
+            let hint = match errno {
+                Errno::NOSPC => " (raise fs.inotify.max_user_watches)",
+                Errno::MFILE => " (raise fs.inotify.max_user_instances, or the limit on open files, and start again)",
+                _ => "",
+            };
             let every = self.rescan().as_secs();
             tracing::warn!(%path, reason = %errno, "a directory can't be watched{hint}: everything is looked at every {every} s");
         }
@@ -195,6 +224,7 @@ impl Watcher {
 
     /// Publishes what was found, and says whether deletions are held.
     fn publish(&mut self, found: Findings, is_everything: bool, is_accepted: bool) -> bool {
+        self.note_unread();
         let Findings { mut now, mut files, mut gone, .. } = found;
         let published = std::sync::Arc::clone(&self.published);
         let (is_held, moved) = {
@@ -214,6 +244,7 @@ impl Watcher {
         for path in &gone {
             self.events.unwatch(path);
             self.unfinished.remove_below(path);
+            self.unread.remove_below(path);
         }
         // A file that was renamed has the content that it had. Only its name is new.
         let (renamed, files): (Vec<_>, Vec<_>) = files

@@ -11,6 +11,7 @@ use crate::server::quota::Quotas;
 use crate::server::session::{Action, Part, Session, Ticket};
 use crate::server::snapshot::RootWatch;
 use rustix::fs::inotify::ReadFlags;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -84,6 +85,35 @@ impl SimulatedServer {
         self.watcher.events.take(-1, ReadFlags::QUEUE_OVERFLOW, None);
     }
 
+    /// Looks, and publishes what is finished, until there is nothing to do.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            self.watcher.events.read(&mut self.buffer).expect("events");
+            match self.watcher.events.wait(Some(Instant::now())) {
+                Woken::Dirty { dirty, .. } => self.watcher.look(dirty),
+                _ if self.has_unfinished() => {}
+                _ => return,
+            }
+            self.watcher.finish();
+        }
+    }
+
+    /// Forgets what happened since the last look.
+    pub(crate) fn lose_events(&mut self) {
+        self.watcher.events.read(&mut self.buffer).expect("events");
+        let _ = self.watcher.events.wait(Some(Instant::now()));
+    }
+
+    /// It is time to try again what could not be read.
+    pub(crate) fn look_at_unread(&mut self) {
+        self.watcher.look_at_unread();
+    }
+
+    /// What followers are told can't be read.
+    pub(crate) fn unread(&self) -> Vec<String> {
+        self.published.read().unread().0.keys().map(ToString::to_string).collect()
+    }
+
     /// A person releases what is held.
     pub(crate) fn release(&mut self) {
         self.release.store(true, Ordering::Release);
@@ -131,6 +161,17 @@ impl SimulatedServer {
     pub(crate) fn has_news(&self) -> bool {
         self.published.take_news()
     }
+}
+
+/// Does something as a user whom the modes of files concern, as they don't root.
+pub(crate) fn as_plain_user<R>(act: impl FnOnce() -> R) -> R {
+    let all = capabilities(None).expect("capabilities");
+    let mut fewer = all;
+    fewer.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+    set_capabilities(None, fewer).expect("fewer capabilities");
+    let done = act();
+    set_capabilities(None, all).expect("all capabilities");
+    done
 }
 
 impl SimulatedSession {

@@ -1,0 +1,126 @@
+//! A watched directory in which things happen that events don't tell plainly.
+
+use super::simulated::{SimulatedServer, as_plain_user};
+use crate::catalogue::Content;
+use crate::digest::Digest;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+struct Watched {
+    temp: TempDir,
+    server: SimulatedServer,
+}
+
+impl Watched {
+    /// A directory with these files, which are published.
+    fn with(files: &[&str]) -> Watched {
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir(temp.path().join("source")).unwrap();
+        files.iter().for_each(|path| write(&temp.path().join("source").join(path), path));
+        let server = start(temp.path());
+        let mut watched = Watched { temp, server };
+        watched.server.settle();
+        assert!(watched.server.is_complete());
+        watched
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.temp.path().join("source").join(path)
+    }
+
+    /// Whether a file is published with this content.
+    fn has(&self, path: &str, content: &str) -> bool {
+        let live = self.server.live();
+        let content = Digest::of(content.as_bytes());
+        live.get(path).is_some_and(|entry| matches!(entry.content, Content::File { digest, .. } if digest == content))
+    }
+}
+
+fn start(temp: &Path) -> SimulatedServer {
+    SimulatedServer::start(&temp.join("source"), &temp.join("state"), 1, 1, 1000)
+}
+
+fn write(path: &Path, content: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_directory_that_was_made_anew_is_read_and_watched() {
+    let mut watched = Watched::with(&["dist/f", "dist/deep/g", "other"]);
+    for round in 0..5 {
+        // The next one has the same inode, on most file systems.
+        fs::remove_dir_all(watched.at("dist")).unwrap();
+        write(&watched.at("dist/f"), &format!("f {round}"));
+        write(&watched.at("dist/deep/g"), &format!("g {round}"));
+        watched.server.settle();
+        assert!(watched.has("dist/f", &format!("f {round}")) && watched.has("dist/deep/g", &format!("g {round}")));
+        write(&watched.at("dist/deep/later"), &format!("later {round}"));
+        watched.server.settle();
+        assert!(watched.has("dist/deep/later", &format!("later {round}")));
+    }
+}
+
+#[test]
+fn directories_that_changed_places_are_watched_where_they_are() {
+    let mut watched = Watched::with(&["a/in/x", "b/in/y"]);
+    for (from, to) in [("a", "t"), ("b", "a"), ("t", "b")] {
+        fs::rename(watched.at(from), watched.at(to)).unwrap();
+    }
+    watched.server.settle();
+    assert!(watched.has("a/in/y", "b/in/y") && watched.has("b/in/x", "a/in/x"));
+    write(&watched.at("a/in/new"), "a");
+    write(&watched.at("b/in/new"), "b");
+    watched.server.settle();
+    assert!(watched.has("a/in/new", "a") && watched.has("b/in/new", "b"));
+}
+
+#[test]
+fn what_could_not_be_read_is_told_and_published_once_it_can_be() {
+    let mut watched = Watched::with(&["f"]);
+    write(&watched.at("secret/deep/x"), "x");
+    write(&watched.at("names/y"), "y");
+    write(&watched.at("g"), "g");
+    let hidden = [("secret", 0o000), ("names", 0o600), ("g", 0o000)];
+    hidden.iter().for_each(|(path, mode)| chmod(&watched.at(path), *mode));
+    as_plain_user(|| watched.server.settle());
+    assert_eq!(watched.server.unread(), ["g", "names", "secret"]);
+    assert!(watched.server.live().keys().all(|path| !path.contains('/') && path != "g"));
+    for (path, _) in hidden {
+        chmod(&watched.at(path), 0o755);
+        as_plain_user(|| watched.server.settle());
+    }
+    assert!(watched.server.unread().is_empty());
+    assert!(watched.has("secret/deep/x", "x") && watched.has("names/y", "y") && watched.has("g", "g"));
+    // What was published stays, and is said not to be known.
+    chmod(&watched.at("secret"), 0o000);
+    as_plain_user(|| watched.server.settle());
+    assert!(watched.server.unread() == ["secret"] && watched.has("secret/deep/x", "x"));
+    fs::remove_dir_all(watched.at("secret")).unwrap();
+    as_plain_user(|| watched.server.settle());
+    assert!(watched.server.unread().is_empty() && !watched.has("secret/deep/x", "x"));
+}
+
+#[test]
+fn what_is_unreadable_at_the_start_is_told_before_anybody_is_up_to_date() {
+    let temp = tempfile::tempdir().unwrap();
+    write(&temp.path().join("source/a/in/x"), "x");
+    write(&temp.path().join("source/f"), "f");
+    chmod(&temp.path().join("source/a"), 0o000);
+    let mut server = start(temp.path());
+    as_plain_user(|| server.settle());
+    assert!(server.is_complete() && server.unread() == ["a"]);
+    // No event comes when it is made readable by a mount, a group or another rule: it is tried again.
+    chmod(&temp.path().join("source/a"), 0o755);
+    let mut watched = Watched { temp, server };
+    watched.server.lose_events();
+    watched.server.look_at_unread();
+    watched.server.settle();
+    assert!(watched.server.unread().is_empty() && watched.has("a/in/x", "x"));
+}
