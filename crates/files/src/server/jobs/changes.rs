@@ -1,8 +1,9 @@
 //! Pages of changes, for those who follow.
 
-use super::pool::{Pool, Requester};
+use super::pool::{Context, Pool, Requester};
 use super::{Answer, RequestState};
 use crate::catalogue::{Catalogue, Content, Entry, Owed, PageLimits, Position};
+use crate::digest::HashError;
 use crate::limits::{
     CHANGES_PAGE_BYTES_MAX, CHANGES_PAGE_ENTRIES_MAX, CHANGES_PAGE_UNREAD_BYTES_MAX, CHANGES_PAGE_UNREAD_MAX,
 };
@@ -13,6 +14,7 @@ use crate::protocol::follow::FollowFrom;
 use crate::server::Failure;
 use crate::server::client_root::ClientRoot;
 use crate::server::follow::Followed;
+use crate::server::open_file::OpenFile;
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -200,8 +202,8 @@ impl ReadPiece {
                 let piece =
                     path.map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string())).and_then(|path| {
                         let root = ClientRoot::new(snapshot.root(&context.root), permissions.clone());
-                        let opened = crate::server::open_file::OpenFile::open(&root, &path)?;
-                        if !self.entry.is_file(&opened.stat) {
+                        let opened = OpenFile::open(&root, &path)?;
+                        if !self.is_content(context, &path, &opened)? {
                             return Err(Failure::changed("the file changed"));
                         }
                         let piece = opened.read(self.offset, self.length)?;
@@ -211,5 +213,29 @@ impl ReadPiece {
                 Answer::Piece(piece)
             },
         );
+    }
+
+    /// Whether a file still has the content that is published.
+    fn is_content(&self, context: &Context, path: &RelPath, opened: &OpenFile) -> Result<bool, Failure> {
+        let OpenFile { file, stat, .. } = opened;
+        if self.entry.is_file(stat) {
+            return Ok(true);
+        }
+        if let Some(published) = &context.published {
+            published.found(path, stat);
+        }
+        let Content::File { digest, .. } = self.entry.content else { return Ok(false) };
+        if !self.entry.may_be_file(stat) {
+            return Ok(false);
+        }
+        let mut progress = None;
+        loop {
+            match context.hasher.slice(file, stat, &mut progress, || false) {
+                Ok(Some(digested)) => return Ok(digested.digest == digest),
+                Ok(None) => {}
+                Err(HashError::Io(error)) => return Err(Failure::io(&error)),
+                Err(_) => return Ok(false),
+            }
+        }
     }
 }

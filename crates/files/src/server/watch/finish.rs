@@ -93,6 +93,13 @@ impl Unfinished {
     /// Something happened to a file, or it isn't what is published.
     pub(super) fn found(&mut self, path: RelPath, stat: FileStat) {
         self.first.remove(&path);
+        // Whoever finds it meanwhile finds what is being hashed, and a later change would show in its times.
+        let is_this = |hashing: &Hashing| {
+            hashing.path == path && hashing.stat.same_content(&stat) && may_be_remembered(&stat, hashing.began)
+        };
+        if self.hashing.as_ref().is_some_and(is_this) {
+            return;
+        }
         self.hashing.take_if(|hashing| hashing.path == path);
         let before = self.remove_waiting(&path);
         self.wait(path, stat, before);

@@ -31,6 +31,7 @@ use dirty::Dirty;
 use events::{Events, Woken};
 use finish::Unfinished;
 use limit::DeleteLimit;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
@@ -95,6 +96,7 @@ impl Watch {
     ) -> std::io::Result<Watch> {
         let events = Events::new(options.watches_max)?;
         events.everything();
+        published.is_watched_by(Arc::clone(&events));
         let mut watch = Watch { events: Arc::clone(&events), threads: Vec::new() };
         let taker = Arc::clone(&events);
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -134,6 +136,8 @@ struct Watcher {
     unfinished: Unfinished,
     limit: DeleteLimit,
     unread: Unread,
+    /// Paths of files with several names below the root, by device and inode: no event tells of all of them.
+    linked: HashMap<(u64, u64), BTreeSet<RelPath>>,
     /// The first of what can't be read, and how much it is.
     unread_shown: (Vec<String>, usize),
     /// Some directories can't be watched.
@@ -160,6 +164,7 @@ impl Watcher {
             unfinished: Unfinished::new(options.settle),
             limit: DeleteLimit::new(options.max_delete, Arc::clone(&options.release_deletions)),
             unread: Unread::default(),
+            linked: HashMap::new(),
             unread_shown: (Vec::new(), 0),
             is_blind: false,
             was_blind: false,

@@ -4,8 +4,10 @@ use super::events::{Events, Woken};
 use super::{Published, State, WatchOptions, Watcher};
 use crate::catalogue::{Catalogue, Content, Entry};
 use crate::client::assembler::Inbound;
+use crate::path::RelPath;
 use crate::protocol::control::{Holder, Request};
 use crate::protocol::follow::Epoch;
+use crate::root::FileStat;
 use crate::server::jobs::{Answer, Changes, Context, Job};
 use crate::server::quota::Quotas;
 use crate::server::session::{Action, Part, Session, Ticket};
@@ -51,6 +53,7 @@ impl SimulatedServer {
             WatchOptions { settle, max_delete, release_deletions: Arc::clone(&release), ..WatchOptions::default() };
         let events = Events::new(usize::MAX).expect("events");
         events.everything();
+        published.is_watched_by(Arc::clone(&events));
         let watcher = Watcher::new(options, context, Arc::clone(&published), events);
         SimulatedServer { watcher, published, release, buffer: vec![MaybeUninit::uninit(); 64 << 10] }
     }
@@ -96,6 +99,11 @@ impl SimulatedServer {
             }
             self.watcher.finish();
         }
+    }
+
+    /// Somebody reads a file, and finds this.
+    pub(crate) fn found(&self, path: &RelPath, stat: &FileStat) {
+        self.published.found(path, stat);
     }
 
     /// Forgets what happened since the last look.

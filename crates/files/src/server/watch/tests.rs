@@ -3,6 +3,7 @@
 use super::simulated::{SimulatedServer, as_plain_user};
 use crate::catalogue::Content;
 use crate::digest::Digest;
+use crate::root::{Links, Root};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -123,4 +124,45 @@ fn what_is_unreadable_at_the_start_is_told_before_anybody_is_up_to_date() {
     watched.server.look_at_unread();
     watched.server.settle();
     assert!(watched.server.unread().is_empty() && watched.has("a/in/x", "x"));
+}
+
+#[test]
+fn a_file_written_under_one_of_its_names_is_noticed_under_all() {
+    let mut watched = Watched::with(&["a/one", "other"]);
+    fs::create_dir(watched.at("b")).unwrap();
+    fs::hard_link(watched.at("a/one"), watched.at("b/two")).unwrap();
+    fs::hard_link(watched.at("a/one"), watched.at("three")).unwrap();
+    watched.server.settle();
+    let names = ["a/one", "b/two", "three"];
+    for (written, content) in names.iter().zip(["x", "y", "z"]) {
+        write(&watched.at(written), content);
+        watched.server.settle();
+        assert!(names.iter().all(|name| watched.has(name, content)), "{written}");
+    }
+    // One that has the name no more isn't another name.
+    fs::remove_file(watched.at("three")).unwrap();
+    write(&watched.at("three"), "own");
+    watched.server.settle();
+    write(&watched.at("a/one"), "of two");
+    watched.server.settle();
+    assert!(watched.has("three", "own") && watched.has("b/two", "of two"));
+}
+
+#[test]
+fn another_name_elsewhere_is_no_change() {
+    let mut watched = Watched::with(&["f"]);
+    let head = watched.server.head();
+    fs::hard_link(watched.at("f"), watched.temp.path().join("elsewhere")).unwrap();
+    let (root, path) = (Root::directory(watched.at(""), Links::Never).unwrap(), "f".parse().unwrap());
+    // No event comes of it; somebody who reads the file finds another time.
+    watched.server.found(&path, &root.stat(&path).unwrap());
+    watched.server.settle();
+    assert!(watched.server.head() == head && watched.has("f", "f"));
+    // Nor does one come of what is written there.
+    fs::write(watched.temp.path().join("elsewhere"), "g").unwrap();
+    watched.server.settle();
+    assert!(watched.has("f", "f"));
+    watched.server.found(&path, &root.stat(&path).unwrap());
+    watched.server.settle();
+    assert!(watched.has("f", "g"));
 }
