@@ -204,7 +204,7 @@ impl Freezing {
         for entry in dir.entries(NAMES_MAX)? {
             let Ok(path) = path.join(&entry.name) else { continue };
             let is_known = self.entries.binary_search_by(|(of, _)| (**of).cmp(path.as_bytes())).is_ok();
-            if is_known || is_reserved(&entry.name) {
+            if is_known || is_reserved(&entry.name) || dir.is_lost_and_found(&entry.name) {
                 continue;
             }
             match dir.stat(&entry.name) {

@@ -1,6 +1,7 @@
 //! The kernel's events, as places to look at. A thread does nothing but take them, so that the kernel's queue doesn't overflow.
 
 use super::dirty::Dirty;
+use super::mounts::open_table;
 use crate::path::RelPath;
 use crate::root::{Dir, FileStat};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -8,6 +9,7 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -20,6 +22,8 @@ const READ_BYTES: usize = 64 << 10;
 pub(super) struct Events {
     /// Or why there is none: nothing can be watched then.
     inotify: Result<OwnedFd, Errno>,
+    /// The table of mounts, if there is one.
+    mounts: Option<File>,
     stop: OwnedFd,
     watches_max: usize,
     state: Mutex<State>,
@@ -58,6 +62,7 @@ impl Events {
     pub(super) fn new(watches_max: usize) -> std::io::Result<Arc<Events>> {
         Ok(Arc::new(Events {
             inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK),
+            mounts: open_table().ok(),
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             watches_max,
             state: Mutex::default(),
@@ -171,6 +176,7 @@ impl Events {
         let mut buffer = vec![MaybeUninit::uninit(); READ_BYTES];
         loop {
             let mut fds = vec![PollFd::new(&self.stop, PollFlags::IN)];
+            fds.extend(self.mounts.as_ref().map(|mounts| PollFd::new(mounts, PollFlags::PRI)));
             fds.extend(self.inotify.as_ref().map(|inotify| PollFd::new(inotify, PollFlags::IN)));
             match poll(&mut fds, None) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -178,6 +184,9 @@ impl Events {
             }
             if self.is_stopped() {
                 return;
+            }
+            if self.mounts.is_some() && fds.get(1).is_some_and(|mounts| mounts.revents().contains(PollFlags::PRI)) {
+                self.mounts_changed();
             }
             if let Err(errno) = self.read(&mut buffer) {
                 return self.failed(errno);
@@ -197,6 +206,21 @@ impl Events {
                 Err(errno) => return Err(errno),
             }
         }
+    }
+
+    /// Notes whether the table of mounts has changed since this was called last.
+    #[cfg(test)]
+    pub(super) fn poll_mounts(&self) {
+        let mut fds: Vec<_> = self.mounts.iter().map(|mounts| PollFd::new(mounts, PollFlags::PRI)).collect();
+        let _ = poll(&mut fds, Some(&rustix::event::Timespec::default()));
+        if fds.iter().any(|fd| fd.revents().contains(PollFlags::PRI)) {
+            self.mounts_changed();
+        }
+    }
+
+    /// The table of mounts has changed.
+    pub(super) fn mounts_changed(&self) {
+        self.lock().dirty.are_mounts = true;
     }
 
     fn failed(&self, errno: Errno) {

@@ -4,6 +4,7 @@ use super::Watcher;
 use super::dirty::{Dirty, Names};
 use super::finish::FILES_AT_A_TIME;
 use super::limit::Verdict;
+use super::mounts::Changed;
 use crate::catalogue::{Catalogue, Content, Entry, Identity};
 use crate::path::{RelPath, is_reserved};
 use crate::root::{Dir, FileKind, FileStat, Root, RootError};
@@ -44,7 +45,10 @@ impl Watcher {
             tracing::warn!("the served directory can't be read: nothing is published until it can");
             return;
         };
-        let Dirty { is_everything, dirs } = dirty;
+        let Dirty { is_everything, are_mounts, dirs } = dirty;
+        if is_everything || are_mounts {
+            self.read_mounts(&root);
+        }
         let mut found = Findings::default();
         if is_everything {
             self.was_blind = std::mem::replace(&mut self.is_blind, !root.has_events());
@@ -75,6 +79,10 @@ impl Watcher {
                 (0..rounds).for_each(|_| self.finish());
             }
         }
+        // What is gone may have been unmounted since.
+        if !found.gone.is_empty() {
+            self.read_mounts(&root);
+        }
         // Only what was read of the same root is a reason to delete anything.
         let after = self.context.root.look();
         if self.root_now(&after).map(|(now, _)| (now.device, now.inode)) != Some((before.device, before.inode)) {
@@ -83,8 +91,30 @@ impl Watcher {
         }
         let is_all = is_everything && !found.lacks_known;
         let is_held = self.publish(found, is_everything, is_accepted);
-        if is_all && !is_held && !is_accepted {
-            self.accept_root(&before);
+        if is_all && !is_held {
+            self.mounts.forget_gone();
+            self.published.note_mounts(self.mounts.known());
+            if !is_accepted {
+                self.accept_root(&before);
+            }
+        }
+    }
+
+    /// Reads the table of mounts: where something was mounted or unmounted, another directory is now.
+    fn read_mounts(&mut self, root: &Root) {
+        let is_first = self.looked.is_none();
+        let Changed { mounted, gone } = self.mounts.read(root);
+        for path in mounted.iter().filter(|_| !is_first) {
+            tracing::info!(%path, "a file system is mounted below the served directory: it is published too");
+        }
+        for path in &gone {
+            tracing::warn!(%path, "a file system below the served directory isn't mounted any more: what was published of it stays");
+        }
+        if !mounted.is_empty() || !gone.is_empty() {
+            self.published.note_mounts(self.mounts.known());
+        }
+        for (parent, name) in mounted.iter().chain(&gone).filter_map(RelPath::split) {
+            self.events.look_at(&parent, name);
         }
     }
 
@@ -133,13 +163,15 @@ impl Watcher {
         };
         if is_whole {
             self.unread.keep(path, &names);
+            // Some file systems don't tell what others do in them.
+            self.is_blind |= self.mounts.is_mounted(path) && !dir.has_events();
         }
         let mut unreadable = None;
         // In the order of their names, so that numbers don't depend on chance.
         let mut missing: BTreeMap<_, _> = known.iter().map(|(name, entry)| (name.clone(), entry)).collect();
         for name in &names {
             let Ok(path) = path.join(name) else { continue };
-            if is_reserved(name) {
+            if is_reserved(name) || dir.is_lost_and_found(name) {
                 continue;
             }
             let stat = match dir.stat(name) {
@@ -239,7 +271,12 @@ impl Watcher {
             let catalogue = published.read();
             let count = missing(&catalogue, &gone, &now, &files);
             let nothing_found = now.is_empty() && files.is_empty();
-            let reason = held(&catalogue, &gone, is_accepted, nothing_found);
+            let is_found = |top: &RelPath| {
+                let paths = now.iter().map(|(path, ..)| path).chain(files.iter().map(|(path, _)| path));
+                paths.filter_map(|path| path.below(top)).any(|below| !below.is_root())
+            };
+            let reason = held(&catalogue, &gone, is_accepted, nothing_found)
+                .or_else(|| self.mounts.held(&catalogue, &gone, is_found));
             let is_held = self.hold(reason, count, &gone, catalogue.len() as u64, is_everything);
             (is_held, moved(&catalogue, &gone))
         };

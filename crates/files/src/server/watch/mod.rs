@@ -8,6 +8,7 @@ mod events;
 mod finish;
 mod limit;
 mod look;
+mod mounts;
 mod published;
 #[cfg(test)]
 pub(crate) mod simulated;
@@ -31,6 +32,7 @@ use dirty::Dirty;
 use events::{Events, Woken};
 use finish::Unfinished;
 use limit::DeleteLimit;
+use mounts::Mounts;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -135,6 +137,7 @@ struct Watcher {
     accepted: (Option<u64>, Option<u64>),
     unfinished: Unfinished,
     limit: DeleteLimit,
+    mounts: Mounts,
     unread: Unread,
     /// Paths of files with several names below the root, by device and inode: no event tells of all of them.
     linked: HashMap<(u64, u64), BTreeSet<RelPath>>,
@@ -155,6 +158,7 @@ struct Watcher {
 
 impl Watcher {
     fn new(options: WatchOptions, context: Arc<Context>, published: Arc<Published>, events: Arc<Events>) -> Watcher {
+        let mounts = Mounts::known_before(published.mounts_before());
         Watcher {
             root: context.root.last(),
             context,
@@ -163,6 +167,7 @@ impl Watcher {
             accepted: (None, None),
             unfinished: Unfinished::new(options.settle),
             limit: DeleteLimit::new(options.max_delete, Arc::clone(&options.release_deletions)),
+            mounts,
             unread: Unread::default(),
             linked: HashMap::new(),
             unread_shown: (Vec::new(), 0),

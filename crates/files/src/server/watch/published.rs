@@ -6,6 +6,7 @@ use super::stats::{CatalogueStats, WatchStats};
 use crate::catalogue::{Catalogue, Content, Entry};
 use crate::path::RelPath;
 use crate::root::FileStat;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -109,6 +110,17 @@ impl Published {
     /// Another root is watched from now on.
     pub(super) fn note_root(&self, inode: u64) {
         self.with_state(|state| state.note_root(inode));
+    }
+
+    /// Where file systems were mounted below the root before a restart.
+    pub(super) fn mounts_before(&self) -> BTreeSet<RelPath> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.as_ref().map(|state| state.mounts().clone()).unwrap_or_default()
+    }
+
+    /// Notes where file systems are mounted, or were.
+    pub(super) fn note_mounts(&self, mounts: &BTreeSet<RelPath>) {
+        self.with_state(|state| state.note_mounts(mounts));
     }
 
     fn with_state(&self, store: impl FnOnce(&mut State) -> std::io::Result<()>) {

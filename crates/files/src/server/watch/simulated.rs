@@ -13,7 +13,8 @@ use crate::server::quota::Quotas;
 use crate::server::session::{Action, Part, Session, Ticket};
 use crate::server::snapshot::RootWatch;
 use rustix::fs::inotify::ReadFlags;
-use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities};
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -60,6 +61,7 @@ impl SimulatedServer {
 
     /// Looks where something happened; or the events are lost, or come twice. Whether they were of everything.
     pub(crate) fn look(&mut self, times: usize) -> bool {
+        self.watcher.events.poll_mounts();
         self.watcher.events.read(&mut self.buffer).expect("events");
         let Woken::Dirty { dirty, .. } = self.watcher.events.wait(Some(Instant::now())) else { return false };
         let is_everything = dirty.is_everything;
@@ -68,6 +70,9 @@ impl SimulatedServer {
         }
         if times > 0 {
             self.watcher.look(dirty);
+        } else if dirty.are_mounts {
+            // Of this nothing is ever lost.
+            self.watcher.events.mounts_changed();
         }
         is_everything
     }
@@ -91,6 +96,7 @@ impl SimulatedServer {
     /// Looks, and publishes what is finished, until there is nothing to do.
     pub(crate) fn settle(&mut self) {
         loop {
+            self.watcher.events.poll_mounts();
             self.watcher.events.read(&mut self.buffer).expect("events");
             match self.watcher.events.wait(Some(Instant::now())) {
                 Woken::Dirty { dirty, .. } => self.watcher.look(dirty),
@@ -180,6 +186,18 @@ pub(crate) fn as_plain_user<R>(act: impl FnOnce() -> R) -> R {
     let done = act();
     set_capabilities(None, all).expect("all capabilities");
     done
+}
+
+/// Gives this thread mounts of its own: whether that is allowed here.
+pub(crate) fn has_own_mounts() -> bool {
+    #[expect(deprecated, reason = "the other one is unsafe, because of descriptors, which stay shared here")]
+    let unshared = rustix::thread::unshare(UnshareFlags::NEWNS);
+    let is_private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    let done = unshared.and_then(|()| mount_change("/", is_private));
+    if let Err(reason) = done {
+        println!("skipped: nothing can be mounted here: {reason}");
+    }
+    done.is_ok()
 }
 
 impl SimulatedSession {

@@ -1,9 +1,10 @@
 //! A watched directory in which things happen that events don't tell plainly.
 
-use super::simulated::{SimulatedServer, as_plain_user};
+use super::simulated::{SimulatedServer, as_plain_user, has_own_mounts};
 use crate::catalogue::Content;
 use crate::digest::Digest;
 use crate::root::{Links, Root};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -165,4 +166,84 @@ fn another_name_elsewhere_is_no_change() {
     watched.server.found(&path, &root.stat(&path).unwrap());
     watched.server.settle();
     assert!(watched.has("f", "g"));
+}
+
+/// Does something in a thread that has mounts of its own, if it may.
+fn with_mounts(act: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let done = scope.spawn(|| has_own_mounts().then(act)).join();
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+fn mount_empty(path: &Path) {
+    mount("none", path, "tmpfs", MountFlags::empty(), None).unwrap();
+}
+
+#[test]
+fn a_file_system_that_is_gone_or_empty_deletes_nothing_also_after_a_restart() {
+    with_mounts(|| {
+        let temp = tempfile::tempdir().unwrap();
+        let disk = temp.path().join("source/data/disk");
+        let fill = || ["x", "y", "deep/z"].iter().for_each(|name| write(&disk.join(name), name));
+        write(&temp.path().join("source/other"), "other");
+        fs::create_dir_all(&disk).unwrap();
+        mount_empty(&disk);
+        fill();
+        let mut watched = Watched { server: start(temp.path()), temp };
+        let has_all =
+            |watched: &Watched| ["x", "y", "deep/z"].iter().all(|name| watched.has(&format!("data/disk/{name}"), name));
+        watched.server.settle();
+        assert!(has_all(&watched) && !watched.server.is_holding());
+        unmount(&disk, UnmountFlags::empty()).unwrap();
+        watched.server.settle();
+        assert!(has_all(&watched) && watched.server.is_holding());
+        // Other deletions go on.
+        fs::remove_file(watched.at("other")).unwrap();
+        watched.server.settle();
+        assert!(!watched.has("other", "other") && has_all(&watched));
+        let state = watched.temp.path().join("nothing");
+        watched.server = SimulatedServer::start(&watched.at(""), &state, 9, 1, 1000);
+        watched.server = start(watched.temp.path());
+        watched.server.settle();
+        assert!(has_all(&watched) && watched.server.is_holding());
+        // Nor does the mount point itself go, nor what is above it.
+        fs::remove_dir_all(watched.at("data")).unwrap();
+        watched.server.settle();
+        assert!(has_all(&watched) && watched.server.is_holding());
+        fs::create_dir_all(&disk).unwrap();
+        mount_empty(&disk);
+        watched.server.settle();
+        assert!(has_all(&watched) && watched.server.is_holding(), "another one, which is empty");
+        fill();
+        watched.server.rescan();
+        watched.server.settle();
+        assert!(has_all(&watched) && !watched.server.is_holding());
+        unmount(&disk, UnmountFlags::empty()).unwrap();
+        watched.server.settle();
+        watched.server.release();
+        watched.server.settle();
+        assert!(watched.server.live().into_keys().eq(["data", "data/disk"]) && !watched.server.is_holding());
+        // It is a directory like any other from now on.
+        write(&disk.join("x"), "x");
+        watched.server.settle();
+        fs::remove_file(disk.join("x")).unwrap();
+        watched.server.settle();
+        assert!(!watched.has("data/disk/x", "x") && !watched.server.is_holding());
+    });
+}
+
+#[test]
+fn a_file_system_that_is_mounted_is_published_and_watched() {
+    with_mounts(|| {
+        let mut watched = Watched::with(&["disk/below", "f"]);
+        mount_empty(&watched.at("disk"));
+        write(&watched.at("disk/x"), "x");
+        watched.server.settle();
+        assert!(watched.has("disk/x", "x") && !watched.has("disk/below", "disk/below"));
+        write(&watched.at("disk/deep/y"), "y");
+        watched.server.settle();
+        assert!(watched.has("disk/deep/y", "y"));
+        unmount(watched.at("disk"), UnmountFlags::empty()).unwrap();
+    });
 }
