@@ -36,6 +36,10 @@ pub const LIST_PAGE_BYTES_MAX: usize = 512 << 10;
 pub const CHANGES_PAGE_ENTRIES_MAX: usize = 1024;
 /// Bytes of JSON in one page of changes ("changes").
 pub const CHANGES_PAGE_BYTES_MAX: usize = 512 << 10;
+/// Unreadable paths that a page names, and their bytes in it.
+pub const CHANGES_PAGE_UNREAD_MAX: usize = 256;
+/// Of these, in bytes.
+pub const CHANGES_PAGE_UNREAD_BYTES_MAX: usize = 64 << 10;
 /// Follows of one client ("follow").
 pub const FOLLOWS_MAX: usize = 16;
 /// Paths of a server that watches ("Limits").

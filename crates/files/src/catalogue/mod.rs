@@ -42,6 +42,10 @@ pub struct Catalogue {
     /// Numbers of entries that are gone.
     tombstones: BTreeSet<u64>,
     tombstones_min: usize,
+    /// What is there and can't be read, and whether each is a directory; how much more there is; and how often this has changed.
+    unread: BTreeMap<RelPath, bool>,
+    unread_more: u64,
+    unread_changes: u64,
 }
 
 /// The newest entry of a path.
@@ -58,9 +62,14 @@ pub struct Entry {
 impl Entry {
     /// Whether a file with this metadata is what was published.
     pub fn is_file(&self, stat: &FileStat) -> bool {
+        self.may_be_file(stat) && self.identity.changed == stat.changed
+    }
+
+    /// Whether a file with this metadata may be what was published: another name or owner changes the one time that isn't compared, and so does a
+    /// change of the content by somebody who sets back the other. The digest decides.
+    pub fn may_be_file(&self, stat: &FileStat) -> bool {
         let Content::File { size, modified, .. } = self.content else { return false };
-        self.identity.is_same_inode(stat)
-            && (size, modified, self.identity.changed) == (stat.size, stat.modified, stat.changed)
+        self.identity.is_same_inode(stat) && (size, modified) == (stat.size, stat.modified)
     }
 }
 
@@ -127,6 +136,9 @@ impl Catalogue {
             by_seq: BTreeMap::new(),
             tombstones: BTreeSet::new(),
             tombstones_min: TOMBSTONES_MIN,
+            unread: BTreeMap::new(),
+            unread_more: 0,
+            unread_changes: 0,
         }
     }
 
@@ -194,6 +206,24 @@ impl Catalogue {
     /// The tree was read once, as a whole: followers can be up to date.
     pub fn complete(&mut self) {
         self.is_complete = true;
+    }
+
+    /// Notes what is there and can't be read, so that nobody takes what is published for everything. It has no numbers: it isn't known.
+    pub fn set_unread(&mut self, unread: BTreeMap<RelPath, bool>, more: u64) {
+        if (&self.unread, self.unread_more) != (&unread, more) {
+            (self.unread, self.unread_more) = (unread, more);
+            self.unread_changes += 1;
+        }
+    }
+
+    /// What can't be read, and whether each is a directory, and how much more there is.
+    pub fn unread(&self) -> (&BTreeMap<RelPath, bool>, u64) {
+        (&self.unread, self.unread_more)
+    }
+
+    /// How often that has changed.
+    pub fn unread_changes(&self) -> u64 {
+        self.unread_changes
     }
 
     /// What is at a path.

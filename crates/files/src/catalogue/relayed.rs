@@ -31,7 +31,15 @@ impl Catalogue {
         }
         // What was deleted before isn't known.
         let new = Catalogue::restored(cursor.epoch, cursor.seq, cursor.seq, entries);
-        *self = Catalogue { is_relayed: true, is_complete: true, is_of_versions: self.is_of_versions, ..new };
+        *self = Catalogue {
+            is_relayed: true,
+            is_complete: true,
+            is_of_versions: self.is_of_versions,
+            unread: std::mem::take(&mut self.unread),
+            unread_more: self.unread_more,
+            unread_changes: self.unread_changes,
+            ..new
+        };
         Ok(())
     }
 

@@ -10,8 +10,10 @@ pub use holders::{HolderStats, Holders, Speaker};
 pub use via::{Via, ViaError};
 
 use crate::catalogue::{Catalogue, Entry, TooManyPaths};
+use crate::path::RelPath;
 use crate::protocol::control::Holder;
 use crate::protocol::follow::{Cursor, ServerId};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Change = dyn Fn(&mut dyn FnMut(&mut Catalogue)) + Send + Sync;
@@ -56,6 +58,12 @@ impl Relay {
         let (mut entries, mut result) = (Some(entries), Ok(()));
         (self.change)(&mut |catalogue| result = catalogue.advance(cursor, entries.take().unwrap_or_default()));
         result
+    }
+
+    /// What the first server can't read, and whether each is a directory, and how much more there is.
+    pub fn set_unread(&self, unread: BTreeMap<RelPath, bool>, more: u64) {
+        let mut unread = Some(unread);
+        (self.change)(&mut |catalogue| catalogue.set_unread(unread.take().unwrap_or_default(), more));
     }
 
     /// Notes which servers its own server's files come through.

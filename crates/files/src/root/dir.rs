@@ -17,6 +17,9 @@ use std::fs::File;
 #[derive(Debug)]
 pub struct Dir(OwnedFd);
 
+/// Inode of the root of an ext2, ext3 or ext4 file system.
+const EXT4_ROOT_INODE: u64 = 2;
+
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirEntry {
@@ -32,6 +35,17 @@ impl Dir {
     /// Metadata of this directory.
     pub fn own_stat(&self) -> Result<FileStat, RootError> {
         Ok(fstat(&self.0)?.into())
+    }
+
+    /// Whether the kernel tells of all changes in it.
+    pub fn has_events(&self) -> bool {
+        local::is_local(&self.0)
+    }
+
+    /// Whether a name in it is that of the directory that ext4 makes in the root of each of its file systems for what it finds when it repairs
+    /// one. Only root may read it.
+    pub fn is_lost_and_found(&self, name: &[u8]) -> bool {
+        name == b"lost+found" && self.own_stat().is_ok_and(|stat| stat.inode == EXT4_ROOT_INODE)
     }
 
     /// Metadata of an entry; links are not followed.

@@ -183,6 +183,11 @@ impl Root {
         self.resolver.real_path(self.actual(path)?)
     }
 
+    /// The path of the directory in this process's name space. Needs /proc.
+    pub fn place_in_system(&self) -> Result<Vec<u8>, RootError> {
+        Ok(self.resolver.own_path()?)
+    }
+
     /// Whether the path given to [`Root::serve`] still leads here. Fails if it leads nowhere.
     pub fn is_at(&self, path: &Path) -> Result<bool, RootError> {
         let there = FileStat::from(rustix::fs::stat(path)?);

@@ -67,6 +67,11 @@ impl Resolver {
         }
     }
 
+    /// The path of the directory in this process's name space.
+    pub(super) fn own_path(&self) -> Result<Vec<u8>, Errno> {
+        place_in_system(&self.dir)
+    }
+
     /// Opens a path; the directory itself for the empty one.
     pub(super) fn open(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
         if !self.has_openat2 {

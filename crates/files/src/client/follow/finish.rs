@@ -62,21 +62,16 @@ impl Follower<'_> {
                 return Ok(());
             }
         }
-        // With `once` nobody waits for what isn't there any more: the next run is told what became of it.
-        let is_out_of_date = self.failed.values().all(|failed| failed.is_out_of_date);
-        let is_complete = self.failed.is_empty() || (self.options.once && is_out_of_date);
-        if self.options.once && is_complete {
-            for Failed { placed, reason, .. } in self.failed.values() {
-                let text = format!("{}: {reason}; the server has not published what it is now", placed.remote);
-                (self.tell)(FollowEvent::Warning(text))?;
-            }
-        }
+        // A follow that goes on is told when the server can read more. One that ends has not got all.
+        let is_all_known = self.unread.0.is_empty() && self.unread.1 == 0;
+        let is_complete = self.failed.is_empty() && (is_all_known || !self.options.once);
         if is_complete && !self.is_holding {
             (self.retry_at, self.retry_after) = (None, RETRY_MIN);
             (self.tell)(FollowEvent::UpToDate { seq })?;
         } else if !is_complete {
-            for Failed { placed, reason, .. } in self.failed.values() {
-                (self.tell)(FollowEvent::Failed { path: placed.remote.clone(), reason: reason.clone() })?;
+            for Failed { placed, reason, is_out_of_date } in self.failed.values() {
+                let why = if *is_out_of_date { "; the server has not published what it is now" } else { "" };
+                (self.tell)(FollowEvent::Failed { path: placed.remote.clone(), reason: format!("{reason}{why}") })?;
             }
             self.retry_at = Some(self.now + self.retry_after);
             self.retry_after = (self.retry_after * 2).min(RETRY_MAX);

@@ -50,6 +50,8 @@ pub(super) struct Follower<'a> {
     told: VecDeque<Reply>,
     /// What is gone at the server and was put here, by path on the destination.
     pub(super) gone: BTreeMap<RelPath, (RelPath, u64)>,
+    /// What the server can't read of what is followed, and how much more of it there may be.
+    pub(super) unread: (Vec<(RelPath, bool)>, u64),
     /// What could not be put in place.
     pub(super) failed: BTreeMap<RelPath, Failed>,
     pub(super) retry_at: Option<Instant>,
@@ -116,6 +118,7 @@ impl<'a> Follower<'a> {
             feed: None,
             told: VecDeque::new(),
             gone: BTreeMap::new(),
+            unread: (Vec::new(), 0),
             failed: BTreeMap::new(),
             retry_at: None,
             retry_after: RETRY_MIN,
@@ -279,6 +282,9 @@ impl<'a> Follower<'a> {
         for warning in page.warnings {
             (self.tell)(FollowEvent::Warning(warning))?;
         }
+        if page.live {
+            self.note_unread(page.unread, page.unread_more)?;
+        }
         self.report.page(&page.changes);
         // What is gone first: content of it may be wanted.
         let (gone, there): (Vec<_>, Vec<_>) =
@@ -289,6 +295,23 @@ impl<'a> Follower<'a> {
             }
         }
         self.start(there, Some(page.cursor), page.live, false)
+    }
+}
+
+impl Follower<'_> {
+    /// Takes what the server can't read now. Of this nobody knows what is there.
+    fn note_unread(&mut self, unread: Vec<(RelPath, bool)>, more: u64) -> Result<(), GetError> {
+        let new = unread.iter().filter(|unread| !self.unread.0.contains(unread));
+        for (path, _) in new {
+            let reason = "the server can't read it, so it isn't known what is there".to_owned();
+            (self.tell)(FollowEvent::Failed { path: path.clone(), reason })?;
+        }
+        if more > self.unread.1 {
+            (self.tell)(FollowEvent::Warning(format!("the server can't read {more} more paths")))?;
+        }
+        self.report.unread(&unread, more);
+        self.unread = (unread, more);
+        Ok(())
     }
 }
 

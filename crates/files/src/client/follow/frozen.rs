@@ -54,7 +54,15 @@ impl Frozen {
         let changes = self.entries.get(self.given..end).unwrap_or_default().to_vec();
         self.given = end;
         let (cursor, live) = (self.cursor(end as u64), end == self.entries.len());
-        self.replies.push_back(Reply::Changes(ChangesReply { id: FOLLOW_ID, cursor, head, live, changes }));
+        self.replies.push_back(Reply::Changes(ChangesReply {
+            id: FOLLOW_ID,
+            cursor,
+            head,
+            live,
+            changes,
+            unread: Vec::new(),
+            unread_more: 0,
+        }));
     }
 
     pub(super) fn next_reply(&mut self) -> Option<Reply> {

@@ -6,7 +6,7 @@ use super::Excludes;
 use crate::path::{Escaped, RelPath};
 use crate::protocol::control::{
     Change, ChangeContent, ChangesReply, EntryKind, FollowRequest, FollowState, FollowingReply, ListEntry, ListTarget,
-    Request,
+    Request, Unread,
 };
 use crate::protocol::follow::{Cursor, FollowFrom};
 use crate::root::Timestamp;
@@ -50,6 +50,9 @@ pub(super) struct CheckedPage {
     pub(super) changes: Vec<Placed>,
     /// What can't be followed, for people.
     pub(super) warnings: Vec<String>,
+    /// With `live`: what the server can't read of it, and how much more of all that it serves.
+    pub(super) unread: Vec<(RelPath, bool)>,
+    pub(super) unread_more: u64,
 }
 
 impl Pages {
@@ -133,16 +136,27 @@ impl Pages {
             let gone = changes.iter().filter(|placed| placed.change.content == ChangeContent::Gone);
             gone.for_each(|placed| _ = seen.remove(&placed.local));
         }
-        Ok(CheckedPage { cursor: page.cursor, live: page.live, changes, warnings })
+        let wanted = |unread: &Unread| {
+            let remote = unread.path.to_rel_path().ok()?;
+            let local = remote.below(&self.base())?;
+            let is_left_out = !local.is_root() && self.exclude.has(&local, unread.dir);
+            (!is_left_out).then_some((remote, unread.dir))
+        };
+        let unread = page.unread.iter().filter_map(wanted).collect();
+        let ChangesReply { cursor, live, unread_more, .. } = page;
+        Ok(CheckedPage { cursor, live, changes, warnings, unread, unread_more })
+    }
+
+    fn base(&self) -> RelPath {
+        match &self.source {
+            Source::Path(path) => path.clone(),
+            Source::Glob(glob) => names::glob_base(glob),
+        }
     }
 
     /// Where something goes; `None` for the followed directory.
     fn local(&self, remote: &RelPath, content: &ChangeContent) -> Result<Option<RelPath>, String> {
-        let base = match &self.source {
-            Source::Path(path) => path.clone(),
-            Source::Glob(glob) => names::glob_base(glob),
-        };
-        let local = remote.below(&base).ok_or("it is not below what is followed")?;
+        let local = remote.below(&self.base()).ok_or("it is not below what is followed")?;
         if local.names().any(names::is_reserved) {
             return Err("it has the name of a file that transfers use".to_owned());
         }
@@ -203,7 +217,15 @@ mod tests {
     }
 
     fn page(seq: u64, live: bool, changes: Vec<Change>) -> ChangesReply {
-        ChangesReply { id: FOLLOW_ID, cursor: cursor(seq), head: seq, live, changes }
+        ChangesReply {
+            id: FOLLOW_ID,
+            cursor: cursor(seq),
+            head: seq,
+            live,
+            changes,
+            unread: Vec::new(),
+            unread_more: 0,
+        }
     }
 
     /// A follow that has begun with the full state.

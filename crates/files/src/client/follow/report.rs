@@ -93,6 +93,13 @@ impl Report {
         }
     }
 
+    /// What the server can't read is passed on.
+    pub(super) fn unread(&self, unread: &[(RelPath, bool)], more: u64) {
+        if let Some(relay) = &self.relay {
+            relay.set_unread(unread.iter().cloned().collect(), more);
+        }
+    }
+
     /// Everything up to a cursor is in place: it is passed on.
     pub(super) fn in_place(&mut self, cursor: Cursor, place: &Place) -> Result<(), GetError> {
         self.at = Some(cursor);

@@ -6,7 +6,7 @@ use super::bounded::at_most;
 use super::fields::{LinkTarget, WirePath, check_stat};
 use super::request::ListTarget;
 use crate::digest::Digest;
-use crate::limits::CHANGES_PAGE_ENTRIES_MAX;
+use crate::limits::{CHANGES_PAGE_ENTRIES_MAX, CHANGES_PAGE_UNREAD_MAX};
 use crate::protocol::follow::{Cursor, FollowFrom};
 use crate::root::Timestamp;
 
@@ -60,6 +60,46 @@ pub struct ChangesReply {
     /// At most [`CHANGES_PAGE_ENTRIES_MAX`], by ascending number.
     #[serde(deserialize_with = "at_most::<CHANGES_PAGE_ENTRIES_MAX, _, _>")]
     pub changes: Vec<Change>,
+    /// With `live`: what is there, can't be read by the server, and so isn't published. At most [`CHANGES_PAGE_UNREAD_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "at_most::<CHANGES_PAGE_UNREAD_MAX, _, _>")]
+    pub unread: Vec<Unread>,
+    /// How much more of that there is.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unread_more: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// What the server can't read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RawUnread")]
+pub struct Unread {
+    /// From the root.
+    #[serde(flatten)]
+    pub path: WirePath,
+    /// A directory, of which not all that is in it is known.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dir: bool,
+}
+
+#[derive(Deserialize)]
+struct RawUnread {
+    path: Option<String>,
+    path_b64: Option<String>,
+    #[serde(default)]
+    dir: bool,
+}
+
+impl TryFrom<RawUnread> for Unread {
+    type Error = String;
+
+    fn try_from(RawUnread { path, path_b64, dir }: RawUnread) -> Result<Self, String> {
+        Ok(Unread { path: WirePath::from_members(path, path_b64)?.ok_or("`path` is missing")?, dir })
+    }
 }
 
 /// The newest entry of a path.
@@ -187,9 +227,12 @@ mod tests {
             {{"seq":1,"path":"a","type":"file","size":5,"mtime":[7,8],"mode":420,"digest":"{digest}"}},
             {{"seq":2,"path_b64":"/w==","type":"dir","mode":493}},
             {{"seq":3,"path":"l","type":"link","target":"a","mtime":[7,8]}},
-            {{"seq":9,"path":"b","type":"gone"}}]}}"#
+            {{"seq":9,"path":"b","type":"gone"}}],"unread":[{{"path":"u","dir":true}},{{"path":"v"}}],"unread_more":3}}"#
         );
-        round_trip(&json, Reply::Changes(ChangesReply { id: 7, cursor, head: 12, live: true, changes }));
+        let unread = |path: &str, dir| Unread { path: path.as_bytes().to_vec().into(), dir };
+        let unread = vec![unread("u", true), unread("v", false)];
+        let page = ChangesReply { id: 7, cursor, head: 12, live: true, changes, unread, unread_more: 3 };
+        round_trip(&json, Reply::Changes(page));
         let following = FollowingReply { id: 7, state: FollowState::Full, cursor, head: 12 };
         let json = format!(r#"{{"re":"following","id":7,"state":"full","cursor":"{epoch}-9","head":12}}"#);
         round_trip(&json, Reply::Following(following));

@@ -16,7 +16,7 @@ mod push;
 mod reply;
 mod request;
 
-pub use changes::{Change, ChangeContent, ChangesReply, FollowRequest, FollowState, FollowingReply};
+pub use changes::{Change, ChangeContent, ChangesReply, FollowRequest, FollowState, FollowingReply, Unread};
 pub use confirm::{Confirm, ConfirmedFile};
 pub use entry::{EntryKind, ListEntry};
 pub use fields::{FollowLinks, LinkTarget, WirePath};

@@ -1,16 +1,20 @@
 //! Pages of changes, for those who follow.
 
-use super::pool::{Pool, Requester};
+use super::pool::{Context, Pool, Requester};
 use super::{Answer, RequestState};
-use crate::catalogue::{Entry, Owed, PageLimits, Position};
-use crate::limits::{CHANGES_PAGE_BYTES_MAX, CHANGES_PAGE_ENTRIES_MAX};
+use crate::catalogue::{Catalogue, Content, Entry, Owed, PageLimits, Position};
+use crate::digest::HashError;
+use crate::limits::{
+    CHANGES_PAGE_BYTES_MAX, CHANGES_PAGE_ENTRIES_MAX, CHANGES_PAGE_UNREAD_BYTES_MAX, CHANGES_PAGE_UNREAD_MAX,
+};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{Change, ChangesReply, FollowState, FollowingReply, Reply};
-use crate::protocol::follow::{Cursor, FollowFrom};
+use crate::protocol::control::{Change, ChangesReply, FollowState, FollowingReply, Reply, Unread};
+use crate::protocol::follow::FollowFrom;
 use crate::server::Failure;
 use crate::server::client_root::ClientRoot;
 use crate::server::follow::Followed;
+use crate::server::open_file::OpenFile;
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -28,6 +32,8 @@ pub(crate) struct Changes {
     pub(crate) from: FollowFrom,
     /// It has been told that it is up to date, and nothing since.
     pub(crate) is_live: bool,
+    /// The state of what can't be read that it was told last.
+    pub(crate) unread_told: u64,
     pub(crate) form: PageForm,
 }
 
@@ -48,6 +54,7 @@ pub(crate) struct ChangesTold {
     pub(crate) page: Option<ChangesPage>,
     /// Where the follow is then.
     pub(crate) at: Option<Position>,
+    pub(crate) unread_told: u64,
 }
 
 /// A page of changes.
@@ -93,7 +100,8 @@ impl Changes {
             PageForm::Json(id) => (id, CHANGES_PAGE_ENTRIES_MAX),
             PageForm::Entries(count) => (0, count),
         };
-        let limits = PageLimits { changes, bytes: CHANGES_PAGE_BYTES_MAX - PAGE_EXTRA_BYTES, examined: EXAMINED_MAX };
+        let bytes = CHANGES_PAGE_BYTES_MAX - CHANGES_PAGE_UNREAD_BYTES_MAX - PAGE_EXTRA_BYTES;
+        let limits = PageLimits { changes, bytes, examined: EXAMINED_MAX };
         let (mut at, mut from, mut began) = (self.at, self.from, None);
         loop {
             let catalogue = published.read();
@@ -104,7 +112,7 @@ impl Changes {
             }
             let Some(position) = at else {
                 let Some((position, state)) = catalogue.begin(followed.inner_from(from)) else {
-                    return Ok(ChangesTold { began, page: None, at });
+                    return Ok(ChangesTold { began, page: None, at, unread_told: self.unread_told });
                 };
                 began = Some(FollowingReply { id, state, cursor: followed.cursor(position), head: catalogue.head() });
                 at = Some(position);
@@ -114,37 +122,54 @@ impl Changes {
                 Owed::Restart => (at, from) = (None, FollowFrom::Beginning),
                 Owed::Changes { changes, position, live } => {
                     at = Some(position);
-                    // Nobody is told twice that there is nothing, except that it is all there is.
-                    let is_news = live && !(self.is_live && began.is_none());
+                    // Nobody is told twice that there is nothing, except that it is all there is. The plain dialect has no way to tell more.
+                    let has_unread = self.unread_told != catalogue.unread_changes();
+                    let has_unread = has_unread && matches!(self.form, PageForm::Json(_));
+                    let is_news = live && (has_unread || !self.is_live || began.is_some());
                     if changes.is_empty() && !is_news {
                         if position.cursor().seq < catalogue.head() {
                             continue;
                         }
-                        return Ok(ChangesTold { began, page: None, at });
+                        return Ok(ChangesTold { began, page: None, at, unread_told: self.unread_told });
                     }
                     let head = catalogue.head();
+                    let is_told = |path: &[u8]| followed.may_tell(path) && filter.wants(path);
+                    let (unread, unread_more) = if live { unread(&catalogue, is_told) } else { (Vec::new(), 0) };
+                    let unread_told = if live { catalogue.unread_changes() } else { self.unread_told };
                     drop(catalogue);
                     let body = match self.form {
                         PageForm::Entries(_) => ChangesBody::Entries(changes),
                         PageForm::Json(id) => {
-                            ChangesBody::Json(encode(id, followed.cursor(position), head, live, changes))
+                            let changes = changes.into_iter().map(wire).collect();
+                            let cursor = followed.cursor(position);
+                            let page = ChangesReply { id, cursor, head, live, changes, unread, unread_more };
+                            ChangesBody::Json(Reply::Changes(page).encode().into())
                         }
                     };
-                    return Ok(ChangesTold { began, page: Some(ChangesPage { live, body }), at });
+                    return Ok(ChangesTold { began, page: Some(ChangesPage { live, body }), at, unread_told });
                 }
             }
         }
     }
 }
 
-fn encode(id: u32, cursor: Cursor, head: u64, live: bool, changes: Vec<(Arc<[u8]>, Entry)>) -> Bytes {
-    let wire = |(path, entry): (Arc<[u8]>, Entry)| Change {
-        seq: entry.seq,
-        path: path.to_vec().into(),
-        content: entry.content.to_wire(),
-    };
-    let changes = changes.into_iter().map(wire).collect();
-    Reply::Changes(ChangesReply { id, cursor, head, live, changes }).encode().into()
+fn wire((path, entry): (Arc<[u8]>, Entry)) -> Change {
+    Change { seq: entry.seq, path: path.to_vec().into(), content: entry.content.to_wire() }
+}
+
+/// What a follower is told of what can't be read, and how much more there is.
+fn unread(catalogue: &Catalogue, is_told: impl Fn(&[u8]) -> bool) -> (Vec<Unread>, u64) {
+    let (all, mut more) = catalogue.unread();
+    let (mut told, mut bytes) = (Vec::new(), 0);
+    for (path, dir) in all.iter().filter(|(path, _)| is_told(path.as_bytes())) {
+        bytes += Content::Gone.cost(path.as_bytes());
+        if told.len() < CHANGES_PAGE_UNREAD_MAX && bytes <= CHANGES_PAGE_UNREAD_BYTES_MAX {
+            told.push(Unread { path: path.into(), dir: *dir });
+        } else {
+            more += 1;
+        }
+    }
+    (told, more)
 }
 
 /// Whether a full state begins with it.
@@ -177,8 +202,8 @@ impl ReadPiece {
                 let piece =
                     path.map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string())).and_then(|path| {
                         let root = ClientRoot::new(snapshot.root(&context.root), permissions.clone());
-                        let opened = crate::server::open_file::OpenFile::open(&root, &path)?;
-                        if !self.entry.is_file(&opened.stat) {
+                        let opened = OpenFile::open(&root, &path)?;
+                        if !self.is_content(context, &path, &opened)? {
                             return Err(Failure::changed("the file changed"));
                         }
                         let piece = opened.read(self.offset, self.length)?;
@@ -188,5 +213,29 @@ impl ReadPiece {
                 Answer::Piece(piece)
             },
         );
+    }
+
+    /// Whether a file still has the content that is published.
+    fn is_content(&self, context: &Context, path: &RelPath, opened: &OpenFile) -> Result<bool, Failure> {
+        let OpenFile { file, stat, .. } = opened;
+        if self.entry.is_file(stat) {
+            return Ok(true);
+        }
+        if let Some(published) = &context.published {
+            published.found(path, stat);
+        }
+        let Content::File { digest, .. } = self.entry.content else { return Ok(false) };
+        if !self.entry.may_be_file(stat) {
+            return Ok(false);
+        }
+        let mut progress = None;
+        loop {
+            match context.hasher.slice(file, stat, &mut progress, || false) {
+                Ok(Some(digested)) => return Ok(digested.digest == digest),
+                Ok(None) => {}
+                Err(HashError::Io(error)) => return Err(Failure::io(&error)),
+                Err(_) => return Ok(false),
+            }
+        }
     }
 }

@@ -15,6 +15,7 @@ use crate::server::client_root::ClientRoot;
 use crate::server::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, SMALL_FILE_BYTES_MAX};
 use crate::server::open_file::OpenFile;
 use crate::server::quota::small_files::SmallFiles;
+use crate::server::watch::Published;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -62,7 +63,8 @@ impl Prepare {
         pool.run(&pool.files, group, requester, failed, move |context| {
             let (began, request, small_files) = (wall_clock(), &request, &context.small_files);
             let (root, cache) = (&state.root(context), &context.hasher.cache);
-            let batch = Batch { root, cache, began, small_files, request, mount, open_max };
+            let published = context.published.as_deref();
+            let batch = Batch { root, published, cache, began, small_files, request, mount, open_max };
             Answer::Prepare(batch.prepare(from))
         });
     }
@@ -74,6 +76,8 @@ const _: () = assert!(SMALL_FILE_BYTES_MAX <= BATCH_BYTES_MAX as u64);
 /// A batch of files that is being prepared.
 struct Batch<'a> {
     root: &'a ClientRoot,
+    /// What followers are told, if the directory is watched.
+    published: Option<&'a Published>,
     cache: &'a DigestCache,
     /// Time at which the batch began.
     began: Timestamp,
@@ -159,6 +163,14 @@ impl Batch<'_> {
 
     /// Opens a file. None if it is on another file system than the batch.
     fn open(&self, path: &RelPath, is_first: bool) -> Result<Option<OpenFile>, Failure> {
+        let opened = self.open_quietly(path, is_first)?;
+        if let (Some(published), Some(source)) = (self.published, &opened) {
+            published.found(path, &source.stat);
+        }
+        Ok(opened)
+    }
+
+    fn open_quietly(&self, path: &RelPath, is_first: bool) -> Result<Option<OpenFile>, Failure> {
         if !is_first {
             // Most files are on the root's file system and need no second lookup.
             if self.mount.is_none()
@@ -294,6 +306,7 @@ mod tests {
         let began = wall_clock();
         let preparing = Batch {
             root: &root,
+            published: None,
             cache: &cache,
             began,
             small_files: &small_files,
@@ -327,7 +340,8 @@ mod tests {
         let small_files = &SmallFiles::new(8 * BATCH_BYTES_MAX);
         let told = || {
             let (root, cache, request, began) = (&root, &cache, &request, wall_clock());
-            let preparing = Batch { root, cache, began, small_files, request, mount: None, open_max: 1 };
+            let published = None;
+            let preparing = Batch { root, published, cache, began, small_files, request, mount: None, open_max: 1 };
             match preparing.prepare(0).as_slice() {
                 [Prepared::Small { metadata, .. }] => metadata.digest,
                 other => panic!("{other:?}"),

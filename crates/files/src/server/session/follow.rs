@@ -36,6 +36,8 @@ struct Follow {
     has_news: bool,
     /// The last page said that the client is up to date.
     is_live: bool,
+    /// The state of what can't be read that it was told last.
+    unread_told: u64,
 }
 
 impl Follows {
@@ -81,6 +83,7 @@ impl Follows {
             is_making: false,
             has_news: true,
             is_live: false,
+            unread_told: 0,
         });
         self.make_pages(shared);
     }
@@ -115,8 +118,8 @@ impl Follows {
         // It holds no root meanwhile.
         shared.actions.push_back(Action::Release { ticket, take_back: false });
         match result {
-            Ok(ChangesTold { began, page, at }) => {
-                follow.at = at;
+            Ok(ChangesTold { began, page, at, unread_told }) => {
+                (follow.at, follow.unread_told) = (at, unread_told);
                 if let Some(began) = began {
                     shared.reply(&follow.envelope, &Reply::Following(began));
                     follow.is_live = false;
@@ -156,9 +159,9 @@ impl Follows {
             }
             (follow.is_making, follow.has_news) = (true, false);
             making += 1;
-            let Follow { at, from, is_live, .. } = *follow;
+            let Follow { at, from, is_live, unread_told, .. } = *follow;
             let (followed, form) = (Arc::clone(&follow.followed), PageForm::Json(follow.id));
-            shared.start(follow.ticket, Job::Changes(Changes { followed, at, from, is_live, form }));
+            shared.start(follow.ticket, Job::Changes(Changes { followed, at, from, is_live, unread_told, form }));
         }
     }
 

@@ -99,7 +99,7 @@ impl PlainFollow {
     pub(super) fn told<F>(&mut self, result: Result<ChangesTold, Failure>, shared: &mut Shared<F>) -> bool {
         self.ended_job(shared);
         match result {
-            Ok(ChangesTold { began, page, at }) => {
+            Ok(ChangesTold { began, page, at, .. }) => {
                 self.at = at;
                 if let Some(began) = began {
                     self.owes_full = is_full(&began);
@@ -208,7 +208,7 @@ impl PlainFollow {
         self.running = Some(0);
         let PlainFollow { at, from, is_live, .. } = *self;
         let (followed, form) = (Arc::clone(&self.followed), PageForm::Entries(CHANGES_MAX));
-        shared.start(self.ticket, Job::Changes(Changes { followed, at, from, is_live, form }));
+        shared.start(self.ticket, Job::Changes(Changes { followed, at, from, is_live, unread_told: 0, form }));
     }
 
     fn send<F>(

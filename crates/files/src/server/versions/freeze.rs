@@ -107,14 +107,14 @@ impl Freezing {
                 return Ok(Some(there));
             }
             if self.base.is_root() {
-                self.check_names(root, &self.base)?;
+                self.check_names(root, published, &self.base)?;
             }
             self.new = Some(self.begin_tree()?);
         }
         if self.checked < self.entries.len() {
             let end = self.entries.len().min(self.checked + STEP_ENTRIES);
             for index in self.checked..end {
-                self.check(root, index)?;
+                self.check(root, published, index)?;
             }
             self.checked = end;
             return Ok(None);
@@ -124,7 +124,7 @@ impl Freezing {
             if self.copied == self.entries.len() {
                 return self.finish(published).map(Some);
             }
-            bytes += self.copy(root, self.copied)?;
+            bytes += self.copy(root, published, self.copied)?;
             self.copied += 1;
             if bytes > STEP_BYTES {
                 break;
@@ -174,19 +174,20 @@ impl Freezing {
     }
 
     /// Looks whether an entry still is what was published.
-    fn check(&self, root: &Root, index: usize) -> Result<(), Failure> {
+    fn check(&self, root: &Root, published: &Published, index: usize) -> Result<(), Failure> {
         let Some((path, entry)) = self.entries.get(index) else { return Ok(()) };
         let path = RelPath::new(path.to_vec()).map_err(RootError::from)?;
         let is_same = match &entry.content {
             Content::Dir { .. } => {
                 if path.below(&self.base).is_some() {
-                    self.check_names(root, &path)?;
+                    self.check_names(root, published, &path)?;
                 }
                 true
             }
             Content::File { mode, .. } => {
                 let stat = stat(root, &path)?;
-                entry.is_file(&stat) && stat.mode == *mode
+                // If only another name was given to it, the content decides.
+                entry.may_be_file(&stat) && stat.mode == *mode
             }
             Content::Link { target, .. } => {
                 let (dir, name) = parent(root, &path)?;
@@ -194,21 +195,21 @@ impl Freezing {
             }
             Content::Gone => true,
         };
-        if is_same { Ok(()) } else { Err(changed(&path)) }
+        if is_same { Ok(()) } else { Err(changed(published, &path)) }
     }
 
     /// Looks whether everything in a directory is published.
-    fn check_names(&self, root: &Root, path: &RelPath) -> Result<(), Failure> {
+    fn check_names(&self, root: &Root, published: &Published, path: &RelPath) -> Result<(), Failure> {
         let dir = open_below(root, path)?;
         for entry in dir.entries(NAMES_MAX)? {
             let Ok(path) = path.join(&entry.name) else { continue };
             let is_known = self.entries.binary_search_by(|(of, _)| (**of).cmp(path.as_bytes())).is_ok();
-            if is_known || is_reserved(&entry.name) {
+            if is_known || is_reserved(&entry.name) || dir.is_lost_and_found(&entry.name) {
                 continue;
             }
             match dir.stat(&entry.name) {
                 Ok(FileStat { kind: FileKind::Other, .. }) | Err(RootError::NotFound) => {}
-                Ok(_) => return Err(changed(&path)),
+                Ok(_) => return Err(changed(published, &path)),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -216,7 +217,7 @@ impl Freezing {
     }
 
     /// Puts an entry into the tree; returns the bytes that were copied.
-    fn copy(&self, root: &Root, index: usize) -> Result<u64, Failure> {
+    fn copy(&self, root: &Root, published: &Published, index: usize) -> Result<u64, Failure> {
         let (Some((path, entry)), Some(new)) = (self.entries.get(index), &self.new) else { return Ok(0) };
         let path = RelPath::new(path.to_vec()).map_err(RootError::from)?;
         let (to_parent, to_name) = path.split().ok_or(RootError::NotFound)?;
@@ -229,11 +230,11 @@ impl Freezing {
                 let (dir, name) = parent(root, &path)?;
                 let (from, before) = dir.open_file(name)?;
                 let file = to_dir.create_file(to_name, FILE_MODE)?;
-                let is_right = entry.is_file(&before)
-                    && copy(&from, &file, *digest).map_err(RootError::Io)?
+                let is_right = entry.may_be_file(&before)
+                    && copy(&from, &file, *digest, entry.is_file(&before)).map_err(RootError::Io)?
                     && FileStat::try_from(&from)?.same_content(&before);
                 if !is_right {
-                    return Err(changed(&path));
+                    return Err(changed(published, &path));
                 }
                 set_mode(&file, *mode)?;
                 set_modified(&file, *modified)?;
@@ -266,7 +267,9 @@ impl Freezing {
     }
 }
 
-fn changed(path: &RelPath) -> Failure {
+/// Something isn't published as it is: the one who watches may not have been told, so it looks.
+fn changed(published: &Published, path: &RelPath) -> Failure {
+    published.look_at(path);
     Failure::changed(format!("{path} isn't published as it is now; it is being written to, or has just been"))
 }
 
@@ -280,10 +283,10 @@ fn stat(root: &Root, path: &RelPath) -> Result<FileStat, RootError> {
     dir.stat(name)
 }
 
-/// Copies a file, where the file system can by sharing its blocks. False: it has another content. Shared blocks aren't read: the caller
-/// compares the file's times.
-fn copy(from: &File, to: &File, digest: Digest) -> io::Result<bool> {
-    if rustix::fs::ioctl_ficlone(to, from).is_ok() {
+/// Copies a file, if its content is `known` by its times and where the file system can by sharing its blocks. False: it has another content.
+/// Shared blocks aren't read: the caller compares the file's times.
+fn copy(from: &File, to: &File, digest: Digest, known: bool) -> io::Result<bool> {
+    if known && rustix::fs::ioctl_ficlone(to, from).is_ok() {
         return Ok(true);
     }
     let (mut from, mut to) = (from, to);

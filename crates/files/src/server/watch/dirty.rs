@@ -13,6 +13,8 @@ const DIRS_MAX: usize = 4096;
 pub(super) struct Dirty {
     /// The whole tree.
     pub(super) is_everything: bool,
+    /// File systems may have been mounted below it, or unmounted.
+    pub(super) are_mounts: bool,
     pub(super) dirs: BTreeMap<RelPath, Names>,
 }
 
@@ -25,7 +27,7 @@ pub(super) enum Names {
 
 impl Dirty {
     pub(super) fn is_empty(&self) -> bool {
-        !self.is_everything && self.dirs.is_empty()
+        !self.is_everything && !self.are_mounts && self.dirs.is_empty()
     }
 
     /// Something happened to a name in a directory.
@@ -49,7 +51,7 @@ impl Dirty {
 
     /// Something happened anywhere.
     pub(super) fn everything(&mut self) {
-        *self = Dirty { is_everything: true, dirs: BTreeMap::new() };
+        *self = Dirty { is_everything: true, are_mounts: true, dirs: BTreeMap::new() };
     }
 
     /// Adds what came later.
@@ -57,6 +59,7 @@ impl Dirty {
         if more.is_everything {
             return self.everything();
         }
+        self.are_mounts |= more.are_mounts;
         for (dir, names) in more.dirs {
             match names {
                 Names::All => self.dir(&dir),

@@ -1,13 +1,15 @@
 //! The kernel's events, as places to look at. A thread does nothing but take them, so that the kernel's queue doesn't overflow.
 
 use super::dirty::Dirty;
+use super::mounts::open_table;
 use crate::path::RelPath;
-use crate::root::Dir;
+use crate::root::{Dir, FileStat};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -18,7 +20,10 @@ const READ_BYTES: usize = 64 << 10;
 /// Watched directories, and where something happened. Shared by the thread that takes events and the one that looks.
 #[derive(Debug)]
 pub(super) struct Events {
-    inotify: OwnedFd,
+    /// Or why there is none: nothing can be watched then.
+    inotify: Result<OwnedFd, Errno>,
+    /// The table of mounts, if there is one.
+    mounts: Option<File>,
     stop: OwnedFd,
     watches_max: usize,
     state: Mutex<State>,
@@ -27,11 +32,19 @@ pub(super) struct Events {
 
 #[derive(Debug, Default)]
 struct State {
-    dirs: HashMap<i32, RelPath>,
+    watched: HashMap<i32, Watched>,
     watches: BTreeMap<RelPath, i32>,
     dirty: Dirty,
     overflows: u64,
     is_stopped: bool,
+}
+
+/// A directory that a watch is on. While the watch is there, no other one can have its inode.
+#[derive(Debug)]
+struct Watched {
+    path: RelPath,
+    device: u64,
+    inode: u64,
 }
 
 /// What woke the one who looks.
@@ -48,7 +61,8 @@ pub(super) enum Woken {
 impl Events {
     pub(super) fn new(watches_max: usize) -> std::io::Result<Arc<Events>> {
         Ok(Arc::new(Events {
-            inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
+            inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK),
+            mounts: open_table().ok(),
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             watches_max,
             state: Mutex::default(),
@@ -61,7 +75,8 @@ impl Events {
     }
 
     /// Watches a directory: whatever happens in it from now on is noticed. It is listed after this, never before.
-    pub(super) fn watch(&self, path: &RelPath, dir: &Dir) -> Result<(), Errno> {
+    pub(super) fn watch(&self, path: &RelPath, dir: &Dir, stat: &FileStat) -> Result<(), Errno> {
+        let inotify = self.inotify.as_ref().map_err(|errno| *errno)?;
         let flags = WatchFlags::CREATE
             | WatchFlags::MODIFY
             | WatchFlags::ATTRIB
@@ -76,28 +91,38 @@ impl Events {
         if state.watches.len() >= self.watches_max && !state.watches.contains_key(path) {
             return Err(Errno::NOSPC);
         }
-        let watch = inotify::add_watch(&self.inotify, format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()), flags)?;
+        let watch = inotify::add_watch(inotify, format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()), flags)?;
         // A directory that was renamed has the watch that it had.
-        state.dirs.insert(watch, path.clone());
+        let watched = Watched { path: path.clone(), device: stat.device, inode: stat.inode };
+        state.watched.insert(watch, watched);
         state.watches.insert(path.clone(), watch);
         Ok(())
+    }
+
+    /// Whether all that happens in this directory, found at this path, is noticed as happening there.
+    pub(super) fn is_watching(&self, path: &RelPath, stat: &FileStat) -> bool {
+        let state = self.lock();
+        let watched = state.watches.get(path).and_then(|watch| state.watched.get(watch));
+        watched.is_some_and(|watched| {
+            watched.path == *path && (watched.device, watched.inode) == (stat.device, stat.inode)
+        })
     }
 
     /// Forgets the watches of a directory that isn't there any more, and of all below it.
     pub(super) fn unwatch(&self, path: &RelPath) {
         let mut state = self.lock();
-        let State { dirs, watches, .. } = &mut *state;
+        let State { watched, watches, .. } = &mut *state;
         // What is below a path sorts behind it, but not right behind it.
         let near = watches.range(path.clone()..).map(|(path, _)| path);
         let near = near.take_while(|other| other.as_bytes().starts_with(path.as_bytes()));
         let below: Vec<_> = near.filter(|other| other.below(path).is_some()).cloned().collect();
         for path in below {
             if let Some(watch) = watches.remove(&path)
-                && dirs.get(&watch) == Some(&path)
+                && watched.get(&watch).is_some_and(|watched| watched.path == path)
             {
-                dirs.remove(&watch);
+                watched.remove(&watch);
                 // Fails if the directory itself is gone.
-                let _ = inotify::remove_watch(&self.inotify, watch);
+                let _ = self.inotify.as_ref().map(|inotify| inotify::remove_watch(inotify, watch));
             }
         }
     }
@@ -150,13 +175,18 @@ impl Events {
     pub(super) fn run(&self) {
         let mut buffer = vec![MaybeUninit::uninit(); READ_BYTES];
         loop {
-            let mut fds = [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
+            let mut fds = vec![PollFd::new(&self.stop, PollFlags::IN)];
+            fds.extend(self.mounts.as_ref().map(|mounts| PollFd::new(mounts, PollFlags::PRI)));
+            fds.extend(self.inotify.as_ref().map(|inotify| PollFd::new(inotify, PollFlags::IN)));
             match poll(&mut fds, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return self.failed(errno),
             }
             if self.is_stopped() {
                 return;
+            }
+            if self.mounts.is_some() && fds.get(1).is_some_and(|mounts| mounts.revents().contains(PollFlags::PRI)) {
+                self.mounts_changed();
             }
             if let Err(errno) = self.read(&mut buffer) {
                 return self.failed(errno);
@@ -167,7 +197,8 @@ impl Events {
 
     /// Takes the events that there are.
     pub(super) fn read(&self, buffer: &mut [MaybeUninit<u8>]) -> Result<(), Errno> {
-        let mut reader = Reader::new(&self.inotify, buffer);
+        let Ok(inotify) = &self.inotify else { return Ok(()) };
+        let mut reader = Reader::new(inotify, buffer);
         loop {
             match reader.next() {
                 Ok(event) => self.take(event.wd(), event.events(), event.file_name().map(std::ffi::CStr::to_bytes)),
@@ -177,6 +208,21 @@ impl Events {
         }
     }
 
+    /// Notes whether the table of mounts has changed since this was called last.
+    #[cfg(test)]
+    pub(super) fn poll_mounts(&self) {
+        let mut fds: Vec<_> = self.mounts.iter().map(|mounts| PollFd::new(mounts, PollFlags::PRI)).collect();
+        let _ = poll(&mut fds, Some(&rustix::event::Timespec::default()));
+        if fds.iter().any(|fd| fd.revents().contains(PollFlags::PRI)) {
+            self.mounts_changed();
+        }
+    }
+
+    /// The table of mounts has changed.
+    pub(super) fn mounts_changed(&self) {
+        self.lock().dirty.are_mounts = true;
+    }
+
     fn failed(&self, errno: Errno) {
         tracing::error!(reason = %errno, "the kernel's events can't be read: changes are seen by rescans alone");
         self.everything();
@@ -184,27 +230,26 @@ impl Events {
 
     pub(super) fn take(&self, watch: i32, events: ReadFlags, name: Option<&[u8]>) {
         let mut state = self.lock();
-        let State { dirs, watches, dirty, overflows, .. } = &mut *state;
+        let State { watched, watches, dirty, overflows, .. } = &mut *state;
         if events.contains(ReadFlags::QUEUE_OVERFLOW) {
             *overflows += 1;
             return dirty.everything();
         }
-        let Some(dir) = dirs.get(&watch) else { return };
-        if events.contains(ReadFlags::IGNORED) {
-            // The directory is gone, or its file system is.
-            if watches.get(dir) == Some(&watch) {
-                watches.remove(dir);
-            }
-            dirs.remove(&watch);
-            return;
-        }
+        let Some(Watched { path, .. }) = watched.get(&watch) else { return };
         match name {
-            Some(name) => dirty.name(dir, name),
+            Some(name) => dirty.name(path, name),
             // The directory itself: what is above it says what happened.
-            None => match dir.split() {
+            None => match path.split() {
                 Some((parent, name)) => dirty.name(&parent, name),
                 None => dirty.everything(),
             },
+        }
+        if events.contains(ReadFlags::IGNORED) {
+            // The directory is gone, or its file system is. Another one may have its name, and its inode.
+            if watches.get(path) == Some(&watch) {
+                watches.remove(path);
+            }
+            watched.remove(&watch);
         }
     }
 }
@@ -232,9 +277,17 @@ mod tests {
         let root = Root::directory(temp.path(), Links::Never).unwrap();
         let (old, new): (RelPath, RelPath) = ("old".parse().unwrap(), "new".parse().unwrap());
         let events = Events::new(usize::MAX).unwrap();
-        events.watch(&old, &root.open_dir(&old).unwrap()).unwrap();
+        let watch = |path: &RelPath| {
+            let dir = root.open_dir(path).unwrap();
+            let stat = dir.own_stat().unwrap();
+            events.watch(path, &dir, &stat).unwrap();
+            stat
+        };
+        let stat = watch(&old);
+        assert!(events.is_watching(&old, &stat));
         std::fs::rename(temp.path().join("old"), temp.path().join("new")).unwrap();
-        events.watch(&new, &root.open_dir(&new).unwrap()).unwrap();
+        watch(&new);
+        assert!(events.is_watching(&new, &stat) && !events.is_watching(&old, &stat));
         events.unwatch(&old);
         std::thread::scope(|scope| {
             scope.spawn(|| events.run());
@@ -244,6 +297,42 @@ mod tests {
                 let Woken::Dirty { dirty, .. } = events.wait(None) else { panic!("it was stopped") };
                 seen = dirty.dirs.contains_key(&new);
             }
+            events.stop();
+        });
+    }
+
+    #[test]
+    fn a_directory_made_anew_is_not_watched_even_if_it_has_the_old_inode() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = Root::directory(temp.path(), Links::Never).unwrap();
+        let path: RelPath = "d".parse().unwrap();
+        let events = Events::new(usize::MAX).unwrap();
+        std::fs::create_dir(temp.path().join("d")).unwrap();
+        let dir = root.open_dir(&path).unwrap();
+        let stat = dir.own_stat().unwrap();
+        events.watch(&path, &dir, &stat).unwrap();
+        drop(dir);
+        std::fs::remove_dir(temp.path().join("d")).unwrap();
+        events.read(&mut [MaybeUninit::uninit(); 4096]).unwrap();
+        // Whatever the file system gives to the next one.
+        assert!(!events.is_watching(&path, &stat));
+        let Woken::Dirty { dirty, .. } = events.wait(None) else { panic!("nothing is to be done") };
+        assert!(dirty.dirs.contains_key(&RelPath::root()), "its name is looked at: {dirty:?}");
+    }
+
+    #[test]
+    fn without_an_instance_of_inotify_nothing_is_watched_and_the_rest_works() {
+        let mut events = Arc::into_inner(Events::new(usize::MAX).unwrap()).unwrap();
+        events.inotify = Err(Errno::MFILE);
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Root::directory(temp.path(), Links::Never).unwrap().open_dir(&RelPath::root()).unwrap();
+        let stat = dir.own_stat().unwrap();
+        assert_eq!(events.watch(&RelPath::root(), &dir, &stat), Err(Errno::MFILE));
+        assert!(!events.is_watching(&RelPath::root(), &stat));
+        std::thread::scope(|scope| {
+            scope.spawn(|| events.run());
+            events.everything();
+            assert!(matches!(events.wait(None), Woken::Dirty { .. }));
             events.stop();
         });
     }

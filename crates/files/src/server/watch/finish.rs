@@ -93,6 +93,13 @@ impl Unfinished {
     /// Something happened to a file, or it isn't what is published.
     pub(super) fn found(&mut self, path: RelPath, stat: FileStat) {
         self.first.remove(&path);
+        // Whoever finds it meanwhile finds what is being hashed, and a later change would show in its times.
+        let is_this = |hashing: &Hashing| {
+            hashing.path == path && hashing.stat.same_content(&stat) && may_be_remembered(&stat, hashing.began)
+        };
+        if self.hashing.as_ref().is_some_and(is_this) {
+            return;
+        }
         self.hashing.take_if(|hashing| hashing.path == path);
         let before = self.remove_waiting(&path);
         self.wait(path, stat, before);
@@ -213,10 +220,13 @@ impl Watcher {
             }
         }
         done.extend(self.hash_slice());
-        let is_first_done = {
-            done.iter().for_each(|(path, ..)| _ = self.unfinished.first.remove(path));
-            self.unfinished.take_first_done()
-        };
+        for (path, ..) in &done {
+            self.unfinished.first.remove(path);
+            self.unread.remove(path);
+        }
+        // Before anybody is told that this is all.
+        self.note_unread();
+        let is_first_done = self.unfinished.take_first_done();
         if done.is_empty() && !is_first_done {
             return;
         }
@@ -288,14 +298,17 @@ impl Watcher {
             // The event that says so is on its way.
             RootError::NotFound | RootError::NotAFile | RootError::NotADirectory | RootError::Outside => {
                 self.unfinished.remove(path);
+                self.unread.remove(path);
             }
             error => self.unreadable(path, error),
         }
     }
 
-    /// A file can't be read: it isn't published before something happens to it, and nobody waits for it.
+    /// A file can't be read: it isn't published before it can, and nobody waits for it.
     fn unreadable(&mut self, path: &RelPath, reason: &dyn std::fmt::Display) {
-        tracing::warn!(%path, %reason, "it can't be read, and isn't published");
+        if self.unread.add(path, false) {
+            tracing::warn!(%path, %reason, "it can't be read, and isn't published");
+        }
         self.unfinished.remove(path);
     }
 

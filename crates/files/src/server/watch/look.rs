@@ -4,15 +4,19 @@ use super::Watcher;
 use super::dirty::{Dirty, Names};
 use super::finish::FILES_AT_A_TIME;
 use super::limit::Verdict;
+use super::mounts::Changed;
 use crate::catalogue::{Catalogue, Content, Entry, Identity};
 use crate::path::{RelPath, is_reserved};
 use crate::root::{Dir, FileKind, FileStat, Root, RootError};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Names of one directory.
 const NAMES_MAX: usize = 1 << 20;
+/// Paths of files with several names that are remembered.
+const LINKED_MAX: usize = 1 << 20;
 /// Paths of held deletions that are logged.
 const HELD_SHOWN_MAX: usize = 5;
 
@@ -26,9 +30,7 @@ struct Findings {
     /// Files that aren't what the catalogue has.
     files: Vec<(RelPath, FileStat)>,
     gone: Vec<RelPath>,
-    /// Directories that could not be read.
-    unread: u64,
-    /// One of these has something that is published: what is missing below it isn't known.
+    /// A directory that has something published could not be read: what is missing below it isn't known.
     lacks_known: bool,
 }
 
@@ -43,11 +45,15 @@ impl Watcher {
             tracing::warn!("the served directory can't be read: nothing is published until it can");
             return;
         };
-        let Dirty { is_everything, dirs } = dirty;
+        let Dirty { is_everything, are_mounts, dirs } = dirty;
+        if is_everything || are_mounts {
+            self.read_mounts(&root);
+        }
         let mut found = Findings::default();
         if is_everything {
-            self.is_blind = !root.has_events();
+            self.was_blind = std::mem::replace(&mut self.is_blind, !root.has_events());
             found.dirs.push(RelPath::root());
+            self.linked.clear();
         }
         for (path, names) in dirs {
             match names {
@@ -73,8 +79,9 @@ impl Watcher {
                 (0..rounds).for_each(|_| self.finish());
             }
         }
-        if found.unread > 0 {
-            tracing::warn!(directories = found.unread, "directories can't be read: what is known of them stays");
+        // What is gone may have been unmounted since.
+        if !found.gone.is_empty() {
+            self.read_mounts(&root);
         }
         // Only what was read of the same root is a reason to delete anything.
         let after = self.context.root.look();
@@ -84,8 +91,30 @@ impl Watcher {
         }
         let is_all = is_everything && !found.lacks_known;
         let is_held = self.publish(found, is_everything, is_accepted);
-        if is_all && !is_held && !is_accepted {
-            self.accept_root(&before);
+        if is_all && !is_held {
+            self.mounts.forget_gone();
+            self.published.note_mounts(self.mounts.known());
+            if !is_accepted {
+                self.accept_root(&before);
+            }
+        }
+    }
+
+    /// Reads the table of mounts: where something was mounted or unmounted, another directory is now.
+    fn read_mounts(&mut self, root: &Root) {
+        let is_first = self.looked.is_none();
+        let Changed { mounted, gone } = self.mounts.read(root);
+        for path in mounted.iter().filter(|_| !is_first) {
+            tracing::info!(%path, "a file system is mounted below the served directory: it is published too");
+        }
+        for path in &gone {
+            tracing::warn!(%path, "a file system below the served directory isn't mounted any more: what was published of it stays");
+        }
+        if !mounted.is_empty() || !gone.is_empty() {
+            self.published.note_mounts(self.mounts.known());
+        }
+        for (parent, name) in mounted.iter().chain(&gone).filter_map(RelPath::split) {
+            self.events.look_at(&parent, name);
         }
     }
 
@@ -100,7 +129,7 @@ impl Watcher {
     ) {
         let is_whole = names.is_none();
         let listed = opened.and_then(|dir| {
-            if is_whole && let Err(errno) = self.events.watch(path, &dir) {
+            if is_whole && let Err(errno) = self.events.watch(path, &dir, &dir.own_stat()?) {
                 self.blind(path, errno);
             }
             let names = match names {
@@ -112,9 +141,11 @@ impl Watcher {
         let (dir, names) = match listed {
             Ok(listed) => listed,
             // Gone, or something else by now: what is above it has the event that says so.
-            Err(RootError::NotFound | RootError::NotADirectory | RootError::Outside) => return,
-            Err(_) => {
-                found.unread += 1;
+            Err(RootError::NotFound | RootError::NotADirectory | RootError::Outside) => {
+                return self.unread.remove_below(path);
+            }
+            Err(error) => {
+                self.unreadable_dir(path, &error);
                 found.lacks_known |= path.is_root() || !self.published.read().children(path.as_bytes()).is_empty();
                 return;
             }
@@ -130,42 +161,63 @@ impl Watcher {
                 names.iter().filter_map(|name| Some((name.clone(), child(name)?))).collect()
             }
         };
+        if is_whole {
+            self.unread.keep(path, &names);
+            // Some file systems don't tell what others do in them.
+            self.is_blind |= self.mounts.is_mounted(path) && !dir.has_events();
+        }
+        let mut unreadable = None;
         // In the order of their names, so that numbers don't depend on chance.
         let mut missing: BTreeMap<_, _> = known.iter().map(|(name, entry)| (name.clone(), entry)).collect();
         for name in &names {
             let Ok(path) = path.join(name) else { continue };
-            if is_reserved(name) {
+            if is_reserved(name) || dir.is_lost_and_found(name) {
                 continue;
             }
             let stat = match dir.stat(name) {
                 Ok(stat) => stat,
-                Err(RootError::NotFound) => continue,
+                Err(RootError::NotFound) => {
+                    self.unread.remove_below(&path);
+                    continue;
+                }
                 // It is there, and can't be looked at.
-                Err(_) => {
+                Err(error) => {
+                    unreadable = Some(error);
                     missing.remove(name);
                     continue;
                 }
             };
+            if stat.kind != FileKind::Dir {
+                self.unread.is_no_dir(&path);
+            }
             let entry = known.get(name);
             // What was in a directory isn't there if a file or a link has its name.
             let was_dir = entry.is_some_and(|entry| matches!(entry.content, Content::Dir { .. }));
             match stat.kind {
                 FileKind::File => {
+                    if stat.links > 1 && self.linked.len() < LINKED_MAX {
+                        self.linked.entry((stat.device, stat.inode)).or_default().insert(path.clone());
+                    }
                     if !was_dir {
                         missing.remove(name);
                     }
                     if entry.is_some_and(|entry| entry.identity.is_settled && entry.is_file(&stat)) {
                         self.unfinished.remove(&path);
+                        self.unread.remove(&path);
                     } else {
                         found.files.push((path, stat));
                     }
                 }
                 FileKind::Dir => {
                     missing.remove(name);
-                    let is_known = was_dir && entry.is_some_and(|entry| entry.identity.is_same_inode(&stat));
-                    found.now.push((path.clone(), Content::Dir { mode: stat.mode }, Identity::of(&stat, true)));
-                    if !is_known || goes_down {
+                    let content = Content::Dir { mode: stat.mode };
+                    // With another mode, what could be read may be unreadable now.
+                    let is_same = entry.is_some_and(|entry| entry.content == content);
+                    found.now.push((path.clone(), content, Identity::of(&stat, true)));
+                    if goes_down || !is_same || !self.events.is_watching(&path, &stat) {
                         found.dirs.push(path);
+                    } else {
+                        found.dirs.extend(self.unread.to_read(&path));
                     }
                 }
                 FileKind::Link => {
@@ -182,12 +234,28 @@ impl Watcher {
             }
         }
         found.gone.extend(missing.into_keys().filter_map(|name| path.join(&name).ok()));
+        match unreadable {
+            Some(error) => self.unreadable_dir(path, &error),
+            None if is_whole => self.unread.remove(path),
+            None => {}
+        }
+    }
+
+    /// A directory can't be read, or not all that is in it can be looked at.
+    fn unreadable_dir(&mut self, path: &RelPath, reason: &RootError) {
+        if self.unread.add(path, true) {
+            tracing::warn!(%path, %reason, "a directory can't be read: what is known of it stays, and nothing new in it is published");
+        }
     }
 
     /// A directory can't be watched.
     fn blind(&mut self, path: &RelPath, errno: Errno) {
-        if !std::mem::replace(&mut self.is_blind, true) {
-            let hint = if errno == Errno::NOSPC { " (raise fs.inotify.max_user_watches)" } else { "" };
+        if !std::mem::replace(&mut self.is_blind, true) && !self.was_blind {
+            let hint = match errno {
+                Errno::NOSPC => " (raise fs.inotify.max_user_watches)",
+                Errno::MFILE => " (raise fs.inotify.max_user_instances, or the limit on open files, and start again)",
+                _ => "",
+            };
             let every = self.rescan().as_secs();
             tracing::warn!(%path, reason = %errno, "a directory can't be watched{hint}: everything is looked at every {every} s");
         }
@@ -195,13 +263,20 @@ impl Watcher {
 
     /// Publishes what was found, and says whether deletions are held.
     fn publish(&mut self, found: Findings, is_everything: bool, is_accepted: bool) -> bool {
+        self.note_unread();
         let Findings { mut now, mut files, mut gone, .. } = found;
-        let published = std::sync::Arc::clone(&self.published);
+        self.add_other_names(&mut files);
+        let published = Arc::clone(&self.published);
         let (is_held, moved) = {
             let catalogue = published.read();
             let count = missing(&catalogue, &gone, &now, &files);
             let nothing_found = now.is_empty() && files.is_empty();
-            let reason = held(&catalogue, &gone, is_accepted, nothing_found);
+            let is_found = |top: &RelPath| {
+                let paths = now.iter().map(|(path, ..)| path).chain(files.iter().map(|(path, _)| path));
+                paths.filter_map(|path| path.below(top)).any(|below| !below.is_root())
+            };
+            let reason = held(&catalogue, &gone, is_accepted, nothing_found)
+                .or_else(|| self.mounts.held(&catalogue, &gone, is_found));
             let is_held = self.hold(reason, count, &gone, catalogue.len() as u64, is_everything);
             (is_held, moved(&catalogue, &gone))
         };
@@ -211,9 +286,11 @@ impl Watcher {
             now.retain(|(path, ..)| !gone.contains(path));
             files.retain(|(path, _)| !gone.contains(path));
         }
+        self.forget_names(&gone);
         for path in &gone {
             self.events.unwatch(path);
             self.unfinished.remove_below(path);
+            self.unread.remove_below(path);
         }
         // A file that was renamed has the content that it had. Only its name is new.
         let (renamed, files): (Vec<_>, Vec<_>) = files
@@ -248,6 +325,45 @@ impl Watcher {
             self.unfinished.tree_was_read();
         }
         is_held
+    }
+
+    /// What happened to a file has happened to it under its other names, too.
+    fn add_other_names(&mut self, files: &mut Vec<(RelPath, FileStat)>) {
+        let catalogue = self.published.read();
+        let mut others = Vec::new();
+        for (path, stat) in files.iter().filter(|(_, stat)| stat.links > 1) {
+            let Some(names) = self.linked.get_mut(&(stat.device, stat.inode)) else { continue };
+            // One that isn't published yet is another name all the same.
+            let is_name = |entry: &Entry| entry.identity.is_same_inode(stat);
+            names.retain(|other| other == path || catalogue.get(other.as_bytes()).is_none_or(is_name));
+            let is_other = |name: &&RelPath| catalogue.get(name.as_bytes()).is_some_and(|entry| !entry.is_file(stat));
+            others.extend(names.iter().filter(|name| *name != path).filter(is_other).map(|name| (name.clone(), *stat)));
+        }
+        drop(catalogue);
+        files.extend(others);
+    }
+
+    /// What is gone is no other name of anything.
+    fn forget_names(&mut self, gone: &[RelPath]) {
+        if self.linked.is_empty() {
+            return;
+        }
+        let catalogue = self.published.read();
+        let itself = |path: &RelPath| catalogue.get(path.as_bytes()).map(|entry| (path.as_bytes().into(), entry));
+        for path in gone {
+            let below = catalogue.below(path.as_bytes()).map(|(path, entry)| (Arc::clone(path), entry));
+            for (path, entry) in itself(path).into_iter().chain(below) {
+                let key = (entry.identity.device, entry.identity.inode);
+                if let Some(names) = self.linked.get_mut(&key)
+                    && let Ok(path) = RelPath::new(path.to_vec())
+                {
+                    names.remove(&path);
+                    if names.is_empty() {
+                        self.linked.remove(&key);
+                    }
+                }
+            }
+        }
     }
 
     /// Whether deletions are held, for this reason or because of their number.

@@ -8,11 +8,15 @@ mod events;
 mod finish;
 mod limit;
 mod look;
+mod mounts;
 mod published;
 #[cfg(test)]
 pub(crate) mod simulated;
 mod state;
 mod stats;
+#[cfg(test)]
+mod tests;
+mod unread;
 
 pub(super) use look::open as open_below;
 pub(super) use published::Published;
@@ -24,13 +28,17 @@ pub use stats::{CatalogueStats, WatchStats};
 use super::jobs::Context;
 use crate::path::RelPath;
 use crate::root::{FileStat, Root};
+use dirty::Dirty;
 use events::{Events, Woken};
 use finish::Unfinished;
 use limit::DeleteLimit;
+use mounts::Mounts;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use unread::Unread;
 
 /// How a server watches its directory.
 #[derive(Clone, Debug)]
@@ -68,8 +76,11 @@ const END_MAX: Duration = Duration::from_secs(1);
 const COALESCE: Duration = Duration::from_millis(2);
 /// Time between looks at whether the root is where it was.
 const ROOT_CHECK: Duration = Duration::from_secs(2);
-/// Time between looks at the whole tree where the kernel doesn't tell of changes, and while deletions are held.
+/// Time between looks at the whole tree where the kernel doesn't tell of changes, and while deletions are held; and between looks at what
+/// can't be read.
 const RESCAN_BLIND: Duration = Duration::from_secs(30);
+/// Unreadable paths that the operator is told.
+const UNREAD_SHOWN_MAX: usize = 20;
 
 /// The threads. Dropping it ends them.
 #[derive(Debug)]
@@ -87,6 +98,7 @@ impl Watch {
     ) -> std::io::Result<Watch> {
         let events = Events::new(options.watches_max)?;
         events.everything();
+        published.is_watched_by(Arc::clone(&events));
         let mut watch = Watch { events: Arc::clone(&events), threads: Vec::new() };
         let taker = Arc::clone(&events);
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -125,8 +137,16 @@ struct Watcher {
     accepted: (Option<u64>, Option<u64>),
     unfinished: Unfinished,
     limit: DeleteLimit,
+    mounts: Mounts,
+    unread: Unread,
+    /// Paths of files with several names below the root, by device and inode: no event tells of all of them.
+    linked: HashMap<(u64, u64), BTreeSet<RelPath>>,
+    /// The first of what can't be read, and how much it is.
+    unread_shown: (Vec<String>, usize),
     /// Some directories can't be watched.
     is_blind: bool,
+    /// They couldn't when everything was looked at before.
+    was_blind: bool,
     /// Why deletions are held, which was logged.
     holding: Option<&'static str>,
     /// There are too many paths, which was logged.
@@ -138,6 +158,7 @@ struct Watcher {
 
 impl Watcher {
     fn new(options: WatchOptions, context: Arc<Context>, published: Arc<Published>, events: Arc<Events>) -> Watcher {
+        let mounts = Mounts::known_before(published.mounts_before());
         Watcher {
             root: context.root.last(),
             context,
@@ -146,7 +167,12 @@ impl Watcher {
             accepted: (None, None),
             unfinished: Unfinished::new(options.settle),
             limit: DeleteLimit::new(options.max_delete, Arc::clone(&options.release_deletions)),
+            mounts,
+            unread: Unread::default(),
+            linked: HashMap::new(),
+            unread_shown: (Vec::new(), 0),
             is_blind: false,
+            was_blind: false,
             holding: None,
             is_full: false,
             looked: None,
@@ -157,6 +183,7 @@ impl Watcher {
 
     fn run(mut self) {
         let (mut next_rescan, mut next_root) = (Instant::now() + self.options.rescan, Instant::now());
+        let mut next_unread = next_root;
         loop {
             let due = [Some(next_rescan), Some(next_root), self.unfinished.due()].into_iter().flatten().min();
             match self.events.wait(due) {
@@ -189,8 +216,30 @@ impl Watcher {
                 next_root = Instant::now() + ROOT_CHECK;
                 self.check();
             }
+            if self.unread.is_empty() {
+                next_unread = Instant::now() + RESCAN_BLIND;
+            } else if Instant::now() >= next_unread {
+                next_unread = Instant::now() + RESCAN_BLIND;
+                self.look_at_unread();
+            }
             self.finish();
             self.note_stats();
+        }
+    }
+
+    /// Not every change that makes something readable comes with an event.
+    fn look_at_unread(&mut self) {
+        let mut dirty = Dirty::default();
+        self.unread.look_again(&mut dirty);
+        self.look(dirty);
+    }
+
+    /// Tells those who follow what can't be read.
+    fn note_unread(&mut self) {
+        if let Some(unread) = self.unread.take_changed() {
+            let shown = unread.keys().take(UNREAD_SHOWN_MAX).map(ToString::to_string).collect();
+            self.unread_shown = (shown, unread.len());
+            self.published.change(|catalogue| catalogue.set_unread(unread, 0));
         }
     }
 
@@ -200,6 +249,8 @@ impl Watcher {
             waiting: self.unfinished.len(),
             written,
             written_paths,
+            unread: self.unread_shown.1,
+            unread_paths: self.unread_shown.0.clone(),
             held: self.holding.map(|reason| (self.limit.held(), reason)),
             looked: self.looked,
             is_blind: self.is_blind,

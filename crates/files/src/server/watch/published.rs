@@ -1,10 +1,14 @@
 //! The catalogue, shared by the thread that watches and the jobs that make pages.
 
+use super::events::Events;
 use super::state::State;
 use super::stats::{CatalogueStats, WatchStats};
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, Content, Entry};
+use crate::path::RelPath;
+use crate::root::FileStat;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 use towpath_sockets::Waker;
 
@@ -18,12 +22,21 @@ pub(in crate::server) struct Published {
     /// Something was published that followers weren't told of.
     has_news: AtomicBool,
     waker: Waker,
+    /// Where the one who watches is asked to look.
+    events: OnceLock<Arc<Events>>,
 }
 
 impl Published {
     pub(in crate::server) fn new(catalogue: Catalogue, state: Option<State>, waker: Waker) -> Published {
         let (state, stats) = (Mutex::new(state), Mutex::new(CatalogueStats::of(&catalogue)));
-        Published { catalogue: Mutex::new(catalogue), state, stats, has_news: AtomicBool::new(false), waker }
+        Published {
+            catalogue: Mutex::new(catalogue),
+            state,
+            stats,
+            has_news: AtomicBool::new(false),
+            waker,
+            events: OnceLock::new(),
+        }
     }
 
     /// The catalogue, to be read for a moment.
@@ -44,6 +57,27 @@ impl Published {
         self.has_news.store(true, Ordering::Release);
         self.waker.wake();
         changed
+    }
+
+    /// From now on somebody watches.
+    pub(super) fn is_watched_by(&self, events: Arc<Events>) {
+        let _ = self.events.set(events);
+    }
+
+    /// A file was found: if it isn't what is published, the one who watches looks at it. No event comes of a file that is written under
+    /// another one of its names.
+    pub(in crate::server) fn found(&self, path: &RelPath, stat: &FileStat) {
+        let is_other = |entry: &Entry| matches!(entry.content, Content::File { .. }) && !entry.is_file(stat);
+        if self.events.get().is_some() && self.read().get(path.as_bytes()).is_some_and(is_other) {
+            self.look_at(path);
+        }
+    }
+
+    /// What is at a path isn't what is published.
+    pub(in crate::server) fn look_at(&self, path: &RelPath) {
+        if let (Some(events), Some((parent, name))) = (self.events.get(), path.split()) {
+            events.look_at(&parent, name);
+        }
     }
 
     /// Sums, for the operator.
@@ -76,6 +110,17 @@ impl Published {
     /// Another root is watched from now on.
     pub(super) fn note_root(&self, inode: u64) {
         self.with_state(|state| state.note_root(inode));
+    }
+
+    /// Where file systems were mounted below the root before a restart.
+    pub(super) fn mounts_before(&self) -> BTreeSet<RelPath> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.as_ref().map(|state| state.mounts().clone()).unwrap_or_default()
+    }
+
+    /// Notes where file systems are mounted, or were.
+    pub(super) fn note_mounts(&self, mounts: &BTreeSet<RelPath>) {
+        self.with_state(|state| state.note_mounts(mounts));
     }
 
     fn with_state(&self, store: impl FnOnce(&mut State) -> std::io::Result<()>) {

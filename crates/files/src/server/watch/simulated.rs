@@ -4,13 +4,17 @@ use super::events::{Events, Woken};
 use super::{Published, State, WatchOptions, Watcher};
 use crate::catalogue::{Catalogue, Content, Entry};
 use crate::client::assembler::Inbound;
+use crate::path::RelPath;
 use crate::protocol::control::{Holder, Request};
 use crate::protocol::follow::Epoch;
+use crate::root::FileStat;
 use crate::server::jobs::{Answer, Changes, Context, Job};
 use crate::server::quota::Quotas;
 use crate::server::session::{Action, Part, Session, Ticket};
 use crate::server::snapshot::RootWatch;
 use rustix::fs::inotify::ReadFlags;
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities};
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -50,12 +54,14 @@ impl SimulatedServer {
             WatchOptions { settle, max_delete, release_deletions: Arc::clone(&release), ..WatchOptions::default() };
         let events = Events::new(usize::MAX).expect("events");
         events.everything();
+        published.is_watched_by(Arc::clone(&events));
         let watcher = Watcher::new(options, context, Arc::clone(&published), events);
         SimulatedServer { watcher, published, release, buffer: vec![MaybeUninit::uninit(); 64 << 10] }
     }
 
     /// Looks where something happened; or the events are lost, or come twice. Whether they were of everything.
     pub(crate) fn look(&mut self, times: usize) -> bool {
+        self.watcher.events.poll_mounts();
         self.watcher.events.read(&mut self.buffer).expect("events");
         let Woken::Dirty { dirty, .. } = self.watcher.events.wait(Some(Instant::now())) else { return false };
         let is_everything = dirty.is_everything;
@@ -64,6 +70,9 @@ impl SimulatedServer {
         }
         if times > 0 {
             self.watcher.look(dirty);
+        } else if dirty.are_mounts {
+            // Of this nothing is ever lost.
+            self.watcher.events.mounts_changed();
         }
         is_everything
     }
@@ -82,6 +91,41 @@ impl SimulatedServer {
 
     pub(crate) fn overflow(&self) {
         self.watcher.events.take(-1, ReadFlags::QUEUE_OVERFLOW, None);
+    }
+
+    /// Looks, and publishes what is finished, until there is nothing to do.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            self.watcher.events.poll_mounts();
+            self.watcher.events.read(&mut self.buffer).expect("events");
+            match self.watcher.events.wait(Some(Instant::now())) {
+                Woken::Dirty { dirty, .. } => self.watcher.look(dirty),
+                _ if self.has_unfinished() => {}
+                _ => return,
+            }
+            self.watcher.finish();
+        }
+    }
+
+    /// Somebody reads a file, and finds this.
+    pub(crate) fn found(&self, path: &RelPath, stat: &FileStat) {
+        self.published.found(path, stat);
+    }
+
+    /// Forgets what happened since the last look.
+    pub(crate) fn lose_events(&mut self) {
+        self.watcher.events.read(&mut self.buffer).expect("events");
+        let _ = self.watcher.events.wait(Some(Instant::now()));
+    }
+
+    /// It is time to try again what could not be read.
+    pub(crate) fn look_at_unread(&mut self) {
+        self.watcher.look_at_unread();
+    }
+
+    /// What followers are told can't be read.
+    pub(crate) fn unread(&self) -> Vec<String> {
+        self.published.read().unread().0.keys().map(ToString::to_string).collect()
     }
 
     /// A person releases what is held.
@@ -131,6 +175,29 @@ impl SimulatedServer {
     pub(crate) fn has_news(&self) -> bool {
         self.published.take_news()
     }
+}
+
+/// Does something as a user whom the modes of files concern, as they don't root.
+pub(crate) fn as_plain_user<R>(act: impl FnOnce() -> R) -> R {
+    let all = capabilities(None).expect("capabilities");
+    let mut fewer = all;
+    fewer.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+    set_capabilities(None, fewer).expect("fewer capabilities");
+    let done = act();
+    set_capabilities(None, all).expect("all capabilities");
+    done
+}
+
+/// Gives this thread mounts of its own: whether that is allowed here.
+pub(crate) fn has_own_mounts() -> bool {
+    #[expect(deprecated, reason = "the other one is unsafe, because of descriptors, which stay shared here")]
+    let unshared = rustix::thread::unshare(UnshareFlags::NEWNS);
+    let is_private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    let done = unshared.and_then(|()| mount_change("/", is_private));
+    if let Err(reason) = done {
+        println!("skipped: nothing can be mounted here: {reason}");
+    }
+    done.is_ok()
 }
 
 impl SimulatedSession {

@@ -7,12 +7,12 @@ use crate::path::{PATH_BYTES_MAX, RelPath};
 use crate::protocol::follow::Epoch;
 use crate::record_log::{LogError, MODE, RecordLog};
 use crate::root::{Dir, Links, Root, RootError, Timestamp};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-const MAGIC: &[u8; 8] = b"TOWCAT1\n";
+const MAGIC: &[u8; 8] = b"TOWCAT2\n";
 const NAME: &[u8] = b"catalogue";
 const NEW_NAME: &[u8] = b"catalogue.new";
 /// Numbers that may be given out before the next ones are reserved.
@@ -28,6 +28,8 @@ const KIND_FLOOR: u8 = 3;
 const KIND_ROOT: u8 = 4;
 const KIND_ENTRY: u8 = 5;
 const KIND_BOOT: u8 = 6;
+const KIND_MOUNT: u8 = 7;
+const KIND_NO_MOUNT: u8 = 8;
 
 const FILE: u8 = 1;
 const DIR: u8 = 2;
@@ -49,6 +51,8 @@ pub(in crate::server) struct State {
     /// The root's inode.
     root: Option<u64>,
     boot: Option<Boot>,
+    /// Where file systems are mounted below the root, or were.
+    mounts: BTreeSet<RelPath>,
     /// The size from which on it may be written anew.
     rewrite_from: u64,
 }
@@ -73,6 +77,7 @@ struct Loaded {
     floor: u64,
     root: Option<u64>,
     boot: Option<Boot>,
+    mounts: BTreeSet<RelPath>,
     entries: HashMap<Arc<[u8]>, Entry>,
     is_strange: bool,
 }
@@ -102,7 +107,7 @@ impl State {
             LogError::Root(error) => error.into(),
             error @ (LogError::Foreign | LogError::Damaged(_)) => StateError::Damaged(error.to_string()),
         })?;
-        let Loaded { epoch: old, mut reserved, mut floor, root, boot: booted, entries, is_strange } = loaded;
+        let Loaded { epoch: old, mut reserved, mut floor, root, boot: booted, mounts, entries, is_strange } = loaded;
         if is_strange || (old.is_none() && !entries.is_empty()) {
             return Err(StateError::Damaged("it has records that this version doesn't know".to_owned()));
         }
@@ -114,7 +119,8 @@ impl State {
             floor = reserved;
         }
         let catalogue = Catalogue::restored(old.unwrap_or(epoch), reserved, floor, entries);
-        let mut state = State { log, dir, logged: reserved, reserved, root, boot, rewrite_from: REWRITE_FROM_BYTES };
+        let rewrite_from = REWRITE_FROM_BYTES;
+        let mut state = State { log, dir, logged: reserved, reserved, root, boot, mounts, rewrite_from };
         if is_new {
             state.log.append(&[&[KIND_EPOCH], &epoch.0[..]].concat())?;
         }
@@ -140,6 +146,26 @@ impl State {
         self.log.flush()
     }
 
+    /// Where file systems were mounted below the root, as it was noted last.
+    pub(super) fn mounts(&self) -> &BTreeSet<RelPath> {
+        &self.mounts
+    }
+
+    /// Notes where file systems are mounted, or were.
+    pub(super) fn note_mounts(&mut self, mounts: &BTreeSet<RelPath>) -> io::Result<()> {
+        if self.mounts == *mounts {
+            return Ok(());
+        }
+        for path in mounts.difference(&self.mounts) {
+            self.log.append(&encode_mount(KIND_MOUNT, path))?;
+        }
+        for path in self.mounts.difference(mounts) {
+            self.log.append(&encode_mount(KIND_NO_MOUNT, path))?;
+        }
+        self.mounts.clone_from(mounts);
+        self.log.flush()
+    }
+
     /// Stores what is new. Called before anybody can see it.
     pub(super) fn store(&mut self, catalogue: &Catalogue) -> io::Result<()> {
         let head = catalogue.head();
@@ -158,13 +184,14 @@ impl State {
 
     /// Writes the file anew, with what counts.
     fn rewrite(&mut self, catalogue: &Catalogue) -> io::Result<()> {
-        let (reserved, root, boot) = (self.reserved, self.root, self.boot);
+        let State { reserved, root, boot, ref mounts, .. } = *self;
         let log = RecordLog::replace(&self.dir, NAME, NEW_NAME, MAGIC, |log| {
             log.append(&[&[KIND_EPOCH], &catalogue.epoch().0[..]].concat())?;
             log.append(&encode_number(KIND_RESERVED, reserved))?;
             log.append(&encode_number(KIND_FLOOR, catalogue.floor()))?;
             root.map_or(Ok(()), |root| log.append(&encode_number(KIND_ROOT, root)))?;
             boot.map_or(Ok(()), |boot| log.append(&encode_boot(boot)))?;
+            mounts.iter().try_for_each(|path| log.append(&encode_mount(KIND_MOUNT, path)))?;
             catalogue.since(0).try_for_each(|(path, entry)| log.append(&encode(path, entry)))
         });
         self.log = log.map_err(|error| io::Error::other(error.to_string()))?;
@@ -193,6 +220,8 @@ impl Loaded {
             KIND_FLOOR => self.floor = number(rest)?,
             KIND_ROOT => self.root = Some(number(rest)?),
             KIND_BOOT => self.boot = Some(take(rest)?),
+            KIND_MOUNT => _ = self.mounts.insert(RelPath::new(*rest).ok()?),
+            KIND_NO_MOUNT => _ = self.mounts.remove(&RelPath::new(*rest).ok()?),
             KIND_ENTRY => {
                 let (path, entry) = decode_entry(rest)?;
                 self.entries.insert(path, entry);
@@ -209,6 +238,10 @@ fn encode_number(kind: u8, number: u64) -> Vec<u8> {
 
 fn encode_boot(boot: Boot) -> Vec<u8> {
     [&[KIND_BOOT], &boot[..]].concat()
+}
+
+fn encode_mount(kind: u8, path: &RelPath) -> Vec<u8> {
+    [&[kind], path.as_bytes()].concat()
 }
 
 /// Which start of the machine this is, if the system says.
@@ -331,6 +364,10 @@ mod tests {
         let (mut state, mut catalogue) = State::open(temp.path(), Epoch([1; 16])).unwrap();
         assert!(matches!(State::open(temp.path(), Epoch([2; 16])), Err(StateError::Locked)));
         state.note_root(77).unwrap();
+        let mounts = |names: &[&str]| names.iter().map(|name| path(name)).collect::<BTreeSet<_>>();
+        for names in [&["d/x", "m"][..], &["m", "n"]] {
+            state.note_mounts(&mounts(names)).unwrap();
+        }
         let link = Content::Link { target: b"f".as_slice().into(), modified: Timestamp::default() };
         for (name, content) in [("f", file(1)), ("d", Content::Dir { mode: 0o755 }), ("l", link), ("d/x", file(2))] {
             catalogue.put(&path(name), content, identity).unwrap();
@@ -344,7 +381,7 @@ mod tests {
         for round in 0..3 {
             let (mut state, mut catalogue) = State::open(temp.path(), Epoch([2; 16])).unwrap();
             assert_eq!((live(&catalogue), catalogue.epoch(), state.root()), (before.clone(), Epoch([1; 16]), Some(77)));
-            assert!(catalogue.head() >= head);
+            assert!(catalogue.head() >= head && *state.mounts() == mounts(&["m", "n"]));
             catalogue.complete();
             let from = FollowFrom::Cursor(Cursor { epoch: Epoch([1; 16]), seq: head });
             assert_eq!(catalogue.begin(from).unwrap().0.cursor().seq, head, "round {round}");
@@ -416,7 +453,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn random_records_decode_and_encode_alike(kind in 0u8..7, rest in proptest::collection::vec(0u8.., 0..150)) {
+        fn random_records_decode_and_encode_alike(kind in 0u8..9, rest in proptest::collection::vec(0u8.., 0..150)) {
             fuzz_body(&[&[kind], &rest[..]].concat());
         }
     }

@@ -40,6 +40,10 @@ pub struct WatchStats {
     pub written: usize,
     /// The first of them.
     pub written_paths: Vec<String>,
+    /// Directories and files that can't be read.
+    pub unread: usize,
+    /// The first of them.
+    pub unread_paths: Vec<String>,
     /// Deletions that are held, and why.
     pub held: Option<(u64, &'static str)>,
     /// When everything was last looked at, and how long that took.

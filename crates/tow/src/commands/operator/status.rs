@@ -128,8 +128,13 @@ fn catalogue(catalogue: &Value, line: &mut impl FnMut(&str, String)) {
     if let Some(reason) = watch["held_reason"].as_str() {
         line("HELD", format!("{} deletions, {reason}; SIGUSR1 publishes them", watch["held_deletions"]));
     }
+    if watch["unread_count"].as_u64().is_some_and(|count| count > 0) {
+        let paths: Vec<_> = watch["unread_paths"].as_array().into_iter().flatten().map(text).collect();
+        line("UNREAD", format!("{} paths that can't be read: {}", watch["unread_count"], paths.join(", ")));
+    }
     if watch["unwatched"] == true {
-        line("UNWATCHED", "some directories: all is read every 30 s; raise fs.inotify.max_user_watches".to_owned());
+        let raise = "fs.inotify.max_user_watches or max_user_instances";
+        line("UNWATCHED", format!("some directories: all is read every 30 s; raise {raise}"));
     }
     if watch["full"] == true {
         line("FULL", "too many paths: the others aren't published".to_owned());

@@ -40,6 +40,8 @@ fn of_watch(watch: &WatchStats) -> Value {
         "waiting_files": watch.waiting,
         "written_files": watch.written,
         "written_paths": watch.written_paths,
+        "unread_count": watch.unread,
+        "unread_paths": watch.unread_paths,
         "held_deletions": watch.held.map_or(0, |(count, _)| count),
         "held_reason": watch.held.map(|(_, reason)| reason),
         "looked_seconds": watch.looked.map(|(at, _)| seconds(at.elapsed())),
@@ -73,6 +75,7 @@ pub fn register(registry: &mut Registry, catalogue: &CatalogueView, stats: &Stat
         gauge("unfinished_files", "Files that are to be published when they are finished", watch.waiting as u64);
         gauge("written_files", "Files of these that are written to all the time", watch.written as u64);
         gauge("held_deletions", "Deletions that a person has to release", watch.held.map_or(0, |(count, _)| count));
+        gauge("unread_paths", "Directories and files that can't be read", watch.unread as u64);
         gauge("unwatched", "1 if some directories can't be watched", u64::from(watch.is_blind));
         metrics::counter(registry, "event_overflows", "Overflows of the kernel's queue of events", watch.overflows);
     }
