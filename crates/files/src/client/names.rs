@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use super::follow::Excludes;
 use super::transfer::Source;
 pub use crate::path::is_reserved;
-use crate::path::{RelPath, TRANSFER_HASH_DIGITS, TRANSFER_PREFIX};
+use crate::path::{NAME_BYTES_MAX, PATH_BYTES_MAX, RelPath, TRANSFER_HASH_DIGITS, TRANSFER_PREFIX};
 
 const PART_SUFFIX: &[u8] = b".part";
 const STATE_SUFFIX: &[u8] = b".state";
@@ -60,6 +60,14 @@ fn follow_digits(source: &Source, exclude: &Excludes) -> Vec<u8> {
     hash_digits(&[source_key(source), excluded.collect::<Vec<_>>().concat()].concat()).to_vec()
 }
 
+/// A name with something behind it, shortened so that it may be one, below this directory; between letters if it is UTF-8.
+pub fn with_suffix(parent: &RelPath, name: &[u8], suffix: &str) -> Vec<u8> {
+    let room = NAME_BYTES_MAX.min(PATH_BYTES_MAX.saturating_sub(parent.as_bytes().len() + 1));
+    let room = room.saturating_sub(suffix.len()).min(name.len());
+    let end = std::str::from_utf8(name).ok().and_then(|text| (0..=room).rfind(|end| text.is_char_boundary(*end)));
+    [name.get(..end.unwrap_or(room)).unwrap_or_default(), suffix.as_bytes()].concat()
+}
+
 /// The last name of a path, as a path.
 pub fn own_name(path: &RelPath) -> Option<RelPath> {
     path.name().and_then(|name| RelPath::new(name).ok())
@@ -104,6 +112,21 @@ mod tests {
         for name in [&b".tow-notes.part"[..], b".tow-0123456789abcdef.txt", b"tow-0123456789abcdef.part", b""] {
             assert!(!is_reserved(name));
         }
+    }
+
+    #[test]
+    fn long_names_are_shortened_for_a_suffix() {
+        let (root, suffix) = (RelPath::root(), ".tow-conflict-7");
+        assert_eq!(with_suffix(&root, b"f", suffix), b"f.tow-conflict-7");
+        let long = with_suffix(&root, &[0xff; 255], suffix);
+        assert_eq!((long.len(), long.ends_with(suffix.as_bytes())), (255, true));
+        let letters = with_suffix(&root, "\u{e4}".repeat(127).as_bytes(), suffix);
+        assert_eq!((letters.len(), std::str::from_utf8(&letters).is_ok()), (255, true));
+        let letters = with_suffix(&root, format!("x{}", "\u{e4}".repeat(127)).as_bytes(), suffix);
+        assert_eq!((letters.len(), std::str::from_utf8(&letters).is_ok()), (254, true));
+        let deep = RelPath::new(vec![b"x".repeat(254); 16].join(&b'/')).unwrap();
+        let name = with_suffix(&deep, &[b'y'; 16], suffix);
+        assert_eq!(deep.join(&name).unwrap().as_bytes().len(), 4096);
     }
 
     #[test]

@@ -98,8 +98,19 @@ impl World {
         Ok(())
     }
 
-    /// Nothing unfinished or unverified has a final name.
+    /// Nothing unfinished or unverified has a final name, and where a person has moved a directory to, nothing is written.
     pub fn check_contents(&mut self) -> Result<(), String> {
+        for member in &self.members {
+            for (place, before) in &member.moved {
+                let now = self.digests.scan(place);
+                if now != *before {
+                    return Err(format!(
+                        "{} was moved there by a person, with {before:?}, and has {now:?}",
+                        place.display()
+                    ));
+                }
+            }
+        }
         for member in &self.members {
             for (path, what) in self.digests.scan(&member.dir) {
                 if let What::File(digest) = what
@@ -129,7 +140,8 @@ impl World {
                     return Err(format!("{path} of {:?} should be gone", member.below));
                 }
             }
-            let contents: HashSet<_> = there.values().collect();
+            let moved = member.moved.iter().flat_map(|(_, there)| there.values());
+            let contents: HashSet<_> = there.values().chain(moved).collect();
             if member.kept.iter().any(|digest| !contents.contains(&What::File(*digest))) {
                 return Err(format!("what a person wrote in {:?} is lost", member.below));
             }

@@ -12,6 +12,7 @@ use crate::protocol::control::{FollowState, Reply, Request};
 use crate::protocol::follow::{Cursor, FollowFrom};
 use crate::server::simulated::{SimulatedServer, SimulatedSession};
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,10 @@ pub struct Member {
     pub personal: HashSet<String>,
     /// Contents of a person that must stay.
     pub kept: HashSet<Digest>,
+    /// Directories that a person has moved away, with what was in them: nobody writes there any more.
+    pub moved: Vec<(PathBuf, BTreeMap<String, What>)>,
+    /// Where they are moved to, out of the destination.
+    pub outside: PathBuf,
     pub persons: u64,
     /// The last number with which it was up to date.
     pub up_to_date: Option<u64>,
@@ -44,7 +49,8 @@ pub struct Member {
 }
 
 impl Member {
-    pub fn new(below: &'static str, mirrors: bool, dir: PathBuf) -> Member {
+    pub fn new(below: &'static str, mirrors: bool, dir: PathBuf, outside: PathBuf) -> Member {
+        fs::create_dir(&outside).unwrap();
         let mut files = SimServer::default();
         files.window_bytes = 8 << 20;
         Member {
@@ -61,6 +67,8 @@ impl Member {
             expects_full: false,
             personal: HashSet::new(),
             kept: HashSet::new(),
+            moved: Vec::new(),
+            outside,
             persons: 0,
             up_to_date: None,
             stalls: 0,
@@ -151,7 +159,12 @@ impl Member {
                 _ => continue,
             };
             let local = self.local(&path).unwrap_or_default();
-            self.personal.remove(&local);
+            // A person may have been quicker.
+            let at = self.dir.join(&local);
+            let is_persons = |bytes: Vec<u8>| self.kept.contains(&Digest::of(&bytes));
+            if at.symlink_metadata().is_ok_and(|what| !what.is_file() || !fs::read(&at).is_ok_and(is_persons)) {
+                self.personal.remove(&local);
+            }
         }
         Ok(())
     }
@@ -166,7 +179,7 @@ impl Member {
             }
             match request {
                 Request::Hello | Request::Follow(_) | Request::Have(_) => session.request(request),
-                Request::More { id: FOLLOW_ID } => session.request(request),
+                Request::More { id: FOLLOW_ID } | Request::Cancel { id: FOLLOW_ID } => session.request(request),
                 request => self.files.requests.push_back(request),
             }
         }
@@ -267,37 +280,95 @@ impl Member {
         wait.unwrap_or(Duration::from_secs(5)).clamp(Duration::from_millis(1), Duration::from_secs(11))
     }
 
-    /// A person changes, deletes or makes a file where it is followed to.
-    pub fn person(&mut self, draw: &mut Draw, digests: &mut Digests) -> Option<String> {
-        if self.follower.as_ref().is_some_and(|follower| follower.is_busy() || follower.has_commands()) {
-            return None;
-        }
-        let there = digests.scan(&self.dir);
+    /// A person changes, deletes, moves or makes something where it is followed to, at any time.
+    pub fn person(&mut self, draw: &mut Draw, digests: &mut Digests) -> String {
+        let mut there = digests.scan(&self.dir);
+        there.retain(|path, _| !path.contains("mine-dir-"));
         let file = |(path, what): (&String, &What)| match what {
             What::File(digest) if !path.contains(".tow-conflict-") => Some((path.clone(), *digest)),
             _ => None,
         };
         let files: Vec<_> = there.iter().filter_map(file).collect();
+        let dirs: Vec<_> = there.iter().filter(|(_, what)| **what == What::Dir).map(|(path, _)| path).collect();
         self.persons += 1;
-        let content = noise(100, 1_000_000 + self.persons);
-        let path = if files.is_empty() || draw.one_in(3) {
-            let dirs: Vec<_> = there.iter().filter(|(_, what)| **what == What::Dir).map(|(path, _)| path).collect();
-            let dir = dirs.get(draw.below(dirs.len() + 1)).map_or(String::new(), |dir| format!("{dir}/"));
-            format!("{dir}mine-{}", self.persons)
-        } else {
-            let (path, digest) = files[draw.below(files.len())].clone();
-            self.kept.remove(&digest);
-            self.personal.insert(path.clone());
-            if draw.one_in(2) {
-                std::fs::remove_file(self.dir.join(&path)).unwrap();
-                return Some(format!("a person deletes {path}"));
+        let new = || noise(100, 1_000_000 + self.persons);
+        fs::create_dir_all(&self.dir).unwrap();
+        match draw.below(12) {
+            0..3 if !dirs.is_empty() => {
+                let path = dirs[draw.below(dirs.len())].clone();
+                self.person_moves(&path, draw, digests, &there)
             }
-            path
+            0..6 => {
+                let dir = dirs.get(draw.below(dirs.len() + 1)).map_or(String::new(), |dir| format!("{dir}/"));
+                let (path, content) = (format!("{dir}mine-{}", self.persons), new());
+                fs::write(self.dir.join(&path), &content).unwrap();
+                self.kept.insert(Digest::of(&content));
+                format!("a person writes {path}")
+            }
+            what if !files.is_empty() => {
+                let (path, digest) = files[draw.below(files.len())].clone();
+                let at = self.dir.join(&path);
+                let before = fs::metadata(&at).unwrap();
+                if what == 11 && before.len() == 0 {
+                    return "a person does nothing".to_owned();
+                }
+                self.kept.remove(&digest);
+                self.personal.insert(path.clone());
+                if what < 8 {
+                    fs::remove_file(at).unwrap();
+                    return format!("a person deletes {path}");
+                }
+                // The last kind can't be told by size and time.
+                let size = if what < 11 { 100 } else { before.len() };
+                let content = noise(size as usize, 1_000_000 + self.persons);
+                fs::write(&at, &content).unwrap();
+                if what == 11 {
+                    fs::File::options()
+                        .append(true)
+                        .open(&at)
+                        .unwrap()
+                        .set_modified(before.modified().unwrap())
+                        .unwrap();
+                }
+                self.kept.insert(Digest::of(&content));
+                format!("a person writes {path}, {size} bytes")
+            }
+            _ => "a person does nothing".to_owned(),
+        }
+    }
+
+    /// A directory is moved, perhaps out of the destination, or deleted; and perhaps another one made in its place.
+    fn person_moves(
+        &mut self,
+        path: &str,
+        draw: &mut Draw,
+        digests: &mut Digests,
+        there: &BTreeMap<String, What>,
+    ) -> String {
+        let below = format!("{path}/");
+        let gone: Vec<_> = there.iter().filter(|(at, _)| *at == path || at.starts_with(&below)).collect();
+        self.personal.extend(gone.iter().map(|(at, _)| (*at).clone()));
+        let at = self.dir.join(path);
+        let to = match draw.below(3) {
+            0 => self.dir.join(format!("mine-dir-{}", self.persons)),
+            1 => self.outside.join(self.persons.to_string()),
+            _ => {
+                for (_, what) in gone {
+                    if let What::File(digest) = what {
+                        self.kept.remove(digest);
+                    }
+                }
+                fs::remove_dir_all(&at).unwrap();
+                return format!("a person deletes {path} and all in it");
+            }
         };
-        std::fs::create_dir_all(&self.dir).unwrap();
-        std::fs::write(self.dir.join(&path), &content).unwrap();
-        self.kept.insert(Digest::of(&content));
-        Some(format!("a person writes {path}"))
+        fs::rename(&at, &to).unwrap();
+        self.moved.push((to.clone(), digests.scan(&to)));
+        let is_replaced = draw.one_in(3);
+        if is_replaced {
+            fs::create_dir(at).unwrap();
+        }
+        format!("a person moves {path} to {}, and makes another one: {is_replaced}", to.display())
     }
 
     /// Where a path of the server goes.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -98,7 +98,7 @@ impl Source {
     pub fn step(&mut self, draw: &mut Draw) -> String {
         let path = PATHS[draw.below(PATHS.len())];
         let other = PATHS[draw.below(PATHS.len())];
-        match draw.below(40) {
+        match draw.below(44) {
             0..12 => self.write(path, draw.below(10), 1),
             12..15 => self.write(path, draw.below(10), 2),
             15..18 => self.finish_writing(),
@@ -108,6 +108,8 @@ impl Source {
             34..36 => self.link(path),
             36..38 => self.burst(draw),
             38 => self.replace(draw),
+            39..41 => self.chmod(path, draw),
+            41..43 => self.touch(path),
             _ => self.empty(),
         }
     }
@@ -202,6 +204,30 @@ impl Source {
         remove(&self.dir.join(path));
         std::os::unix::fs::symlink("b", self.dir.join(path)).unwrap();
         format!("link {path}")
+    }
+
+    fn chmod(&mut self, path: &str, draw: &mut Draw) -> String {
+        let (at, mode) = (self.dir.join(path), [0o700, 0o750, 0o755][draw.below(3)]);
+        if !at.exists() || at.is_symlink() {
+            return "nothing to chmod".to_owned();
+        }
+        fs::set_permissions(at, fs::Permissions::from_mode(mode)).unwrap();
+        format!("chmod {mode:o} {path}")
+    }
+
+    /// Gives a file another time, and nothing else.
+    fn touch(&mut self, path: &str) -> String {
+        let at = self.dir.join(path);
+        let Some(before) = at.symlink_metadata().ok().filter(fs::Metadata::is_file) else {
+            return "nothing to touch".to_owned();
+        };
+        self.time += 1;
+        let mut known = self.by_time[&before.mtime()].clone();
+        known.modified = self.time;
+        self.by_time.insert(self.time, known);
+        let file = File::options().append(true).open(at).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::new(self.time as u64, 1)).unwrap();
+        format!("touch {path}")
     }
 
     /// More files than may be deleted at a time, or all of them gone.

@@ -7,6 +7,7 @@ use crate::client::follow::simulated::SimulatedFollower;
 use crate::client::transfer::tests::world::{Draw, Faults};
 use crate::digest::SHIFT;
 use crate::protocol::follow::Cursor;
+use crate::server::PAGE_ENTRIES;
 use crate::server::simulated::SimulatedServer;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -56,7 +57,10 @@ impl World {
         let source = Source::new(temp.path().join("source"), temp.path().join("elsewhere"));
         let max_delete = 3 + draw.below(3) as u64;
         let server = SimulatedServer::start(&source.dir, &temp.path().join("state"), 1, 1, max_delete);
-        let member = |below, mirrors, name| Member::new(below, mirrors, temp.path().join(name));
+        PAGE_ENTRIES.set([2, 5, 1024][draw.below(3)]);
+        let member = |below, mirrors, name: &str| {
+            Member::new(below, mirrors, temp.path().join(name), temp.path().join(format!("{name}-outside")))
+        };
         let synced = std::fs::metadata(temp.path().join("state/catalogue")).unwrap().len();
         let members = vec![member("", true, "mirror"), member("d", false, "part")];
         World {
@@ -151,10 +155,9 @@ impl World {
             }
             63..67 => {
                 let index = self.draw.below(self.members.len());
-                if let Some(did) = self.members[index].person(&mut self.draw, &mut self.digests) {
-                    count("changes by a person");
-                    self.trace(|| format!("follower {index}: {did}"));
-                }
+                count("changes by a person");
+                let did = self.members[index].person(&mut self.draw, &mut self.digests);
+                self.trace(|| format!("follower {index}: {did}"));
             }
             67 => {
                 let passed = Duration::from_millis(self.draw.below(3000) as u64);
@@ -319,11 +322,11 @@ impl World {
         }
         self.check_catalogue()?;
         for index in 0..self.members.len() {
-            // A person allows what is held.
-            if self.members[index].max_delete == MAX_DELETE {
-                self.members[index].kill();
-                self.members[index].max_delete = u64::MAX;
-            }
+            // A person allows what is held, and begins again: whatever is missing comes.
+            self.members[index].kill();
+            self.members[index].max_delete = u64::MAX;
+            let Member { personal, dir, .. } = &mut self.members[index];
+            personal.retain(|path| dir.join(path).symlink_metadata().is_ok());
             self.members[index].stalls = 0;
             self.until_quiet(index)?;
         }

@@ -10,6 +10,13 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread};
 use std::fs::File;
+use std::time::{Duration, Instant};
+
+/// Attempts to find out how fine the times of a file system are: this thread may be interrupted.
+const PROBES: usize = 5;
+/// Changes that are made, in less than a tick of a kernel's clock.
+const CHANGES_IN_A_TICK: usize = 4;
+const TICK_MIN: Duration = Duration::from_millis(1);
 
 /// An open directory below a [`Root`](super::Root).
 ///
@@ -30,6 +37,11 @@ pub struct DirEntry {
 impl Dir {
     pub(super) fn new(descriptor: OwnedFd) -> Dir {
         Dir(descriptor)
+    }
+
+    /// The same directory, opened once more.
+    pub fn try_clone(&self) -> Result<Dir, RootError> {
+        Ok(Dir(self.0.try_clone().map_err(RootError::Io)?))
     }
 
     /// Metadata of this directory.
@@ -270,6 +282,25 @@ impl Dir {
         let stat = FileStat::try_from(&file);
         self.remove_file(name)?;
         Ok(stat?.owner)
+    }
+
+    /// Whether each change of a file on its file system gets a time of its own, as long as somebody looks at the time between them. False if
+    /// unknown, and where times come from a clock that ticks some hundred times a second, as with Linux before 6.13.
+    pub fn tells_changes_apart(&self) -> bool {
+        (0..PROBES).any(|_| self.probe_times().unwrap_or(false))
+    }
+
+    fn probe_times(&self) -> Result<bool, RootError> {
+        let Some(file) = self.create_unnamed(0o600)? else { return Ok(false) };
+        let (begun, mut last) = (Instant::now(), FileStat::try_from(&file)?.changed);
+        for _ in 0..CHANGES_IN_A_TICK {
+            set_mode(&file, 0o600)?;
+            let now = FileStat::try_from(&file)?.changed;
+            if now <= std::mem::replace(&mut last, now) {
+                return Ok(false);
+            }
+        }
+        Ok(begun.elapsed() < TICK_MIN)
     }
 
     /// Whether its file system copies on write. False if unknown.

@@ -237,6 +237,18 @@ impl Root {
         self.any_dir(path)
     }
 
+    /// Whether a path still leads to a directory that was opened below this root.
+    pub fn leads_to(&self, path: &RelPath, dir: &Dir) -> Result<bool, RootError> {
+        match self.open_dir(path) {
+            Ok(there) => {
+                let (there, own) = (there.own_stat()?, dir.own_stat()?);
+                Ok((there.device, there.inode) == (own.device, own.inode))
+            }
+            Err(RootError::NotFound | RootError::NotADirectory | RootError::Outside) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Syncs all directories above a path, so that its name is durable.
     pub fn sync_above(&self, path: &RelPath) -> Result<(), RootError> {
         let mut above = std::iter::successors(path.parent(), RelPath::parent);

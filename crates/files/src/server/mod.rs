@@ -29,6 +29,8 @@ mod storage;
 mod versions;
 mod watch;
 #[cfg(test)]
+pub(crate) use jobs::PAGE_ENTRIES;
+#[cfg(test)]
 pub(crate) use watch::simulated;
 
 #[cfg(test)]

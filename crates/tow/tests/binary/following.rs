@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -298,6 +298,90 @@ fn what_a_person_changed_is_kept() {
     assert_eq!(kept[0].1.1, b"edited here");
     assert_eq!(fs::read(copy.join("deleted")).expect("read"), b"edited here too");
     assert_eq!(fs::read(copy.join("own")).expect("read"), b"own");
+}
+
+#[test]
+fn an_edit_that_keeps_size_and_time_is_kept() {
+    let mut pair = Pair::start();
+    let (source, copy) = (pair.source(), pair.copy());
+    for name in ["replaced", "chmod", "deleted", "renamed"] {
+        write(&source.join(name), &name.as_bytes().repeat(20_000));
+    }
+    pair.serve();
+    pair.once(&["--mirror"]).expect_code(0);
+    let edited = |name: &str| name.to_uppercase().as_bytes().repeat(20_000);
+    for name in ["replaced", "chmod", "deleted", "renamed"] {
+        let before = fs::metadata(copy.join(name)).expect("stat");
+        write(&copy.join(name), &edited(name));
+        let file = fs::File::options().append(true).open(copy.join(name)).expect("open");
+        file.set_modified(before.modified().expect("a time")).expect("touch -r");
+    }
+    write(&source.join("replaced"), b"another");
+    fs::set_permissions(source.join("chmod"), fs::Permissions::from_mode(0o600)).expect("chmod");
+    fs::remove_file(source.join("deleted")).expect("rm");
+    fs::rename(source.join("renamed"), source.join("other")).expect("mv");
+    wait_until("all of it is there", || {
+        pair.once(&["--mirror"]).expect_code(0);
+        let there = contents(&copy);
+        contents(&source).iter().all(|(path, what)| there.get(path) == Some(what))
+    });
+    let there = contents(&copy);
+    for name in ["replaced", "chmod", "deleted", "renamed"] {
+        let is_kept =
+            there.iter().any(|(path, (_, bytes))| path.to_string_lossy().starts_with(name) && *bytes == edited(name));
+        assert!(is_kept, "{name} is lost: {:?}", there.keys());
+    }
+}
+
+#[test]
+fn what_is_moved_away_or_removed_comes_again_and_nothing_is_written_elsewhere() {
+    let mut pair = Pair::start();
+    let (source, copy, elsewhere) = (pair.source(), pair.copy(), pair.folder.path().join("elsewhere"));
+    for name in ["d/1", "d/e/1", "other"] {
+        write(&source.join(name), name.as_bytes());
+    }
+    pair.serve();
+    let follower = pair.follow(&["--mirror"]);
+    pair.wait_same();
+    fs::rename(copy.join("d"), &elsewhere).expect("mv");
+    let moved = contents(&elsewhere);
+    write(&source.join("d/2"), b"2");
+    pair.wait_same();
+    fs::remove_dir_all(copy.join("d")).expect("rm -r");
+    write(&source.join("d/e/3"), b"3");
+    pair.wait_same();
+    assert_eq!(contents(&elsewhere), moved);
+    drop(follower);
+    fs::remove_dir_all(copy.join("d/e")).expect("rm -r");
+    fs::remove_file(copy.join("other")).expect("rm");
+    let outcome = pair.once(&["--mirror"]).expect_code(0);
+    assert!(outcome.stderr.contains("not there any more; everything is compared"), "{}", outcome.stderr);
+    assert_eq!(contents(&copy), contents(&source));
+}
+
+#[test]
+fn long_names_are_kept_in_the_trash_and_beside_new_versions() {
+    let mut pair = Pair::start();
+    let (source, copy, trash) = (pair.source(), pair.copy(), pair.folder.path().join("trash"));
+    let [edited, replaced] = ["\u{e4}", "\u{f6}"].map(|letter| letter.repeat(127));
+    for name in [&edited, &replaced] {
+        write(&source.join(name), b"first");
+    }
+    pair.serve();
+    let follow = || pair.once(&["--mirror", "--trash", trash.to_str().expect("UTF-8")]);
+    follow().expect_code(0);
+    write(&copy.join(&edited), b"edited here");
+    for version in ["second", "the third"] {
+        for name in [&edited, &replaced] {
+            write(&source.join(name), version.as_bytes());
+        }
+        wait_until("it is there", || {
+            follow().expect_code(0);
+            [&edited, &replaced].iter().all(|name| fs::read(copy.join(name)).is_ok_and(|is| is == version.as_bytes()))
+        });
+    }
+    let has = |root: &Path, content: &[u8]| contents(root).values().any(|(_, bytes)| bytes == content);
+    assert!(has(&copy, b"edited here") && has(&trash, b"first") && has(&trash, b"second"));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, Timestamp};
 
 use super::DiskOptions;
 use super::installed::Installed;
+use super::ledger::Ledger;
 use super::metadata::SET_GROUP_ID;
 use super::notices::Notices;
 use super::partial::root_error;
@@ -33,6 +34,7 @@ pub(super) struct Destination {
     pub(super) user: u32,
     /// What is there of this transfer.
     pub(super) installed: Installed,
+    pub(super) ledger: Arc<Ledger>,
     pub(super) notices: Arc<Notices>,
     /// Partial files that were found by inspecting, until they are resumed.
     partials: Mutex<HashMap<RelPath, FileStat>>,
@@ -44,7 +46,7 @@ pub(super) struct Destination {
 
 impl Destination {
     /// A destination below this directory, which is trusted.
-    pub(super) fn new(path: &std::path::Path, options: DiskOptions) -> Result<Self, RootError> {
+    pub(super) fn new(path: &std::path::Path, options: DiskOptions, ledger: Arc<Ledger>) -> Result<Self, RootError> {
         let place = match (options.place, path.to_str()) {
             (Some(place), _) => place.to_owned(),
             (None, Some(".")) => "below the working directory".to_owned(),
@@ -58,6 +60,7 @@ impl Destination {
             options,
             user,
             installed: Installed::default(),
+            ledger,
             notices: Arc::default(),
             partials: Mutex::default(),
             synced: Mutex::default(),
@@ -155,17 +158,19 @@ impl Destination {
                     // Left by an earlier transfer. It gets its mode at the end.
                     self.mode_set(parent.set_entry_mode(name, there.mode | OWNER_MODE), local)?;
                 }
-                return Ok(());
+                return self.placed(local, || Ok(there));
             }
             check_in_the_way(Some(&there))?;
+            self.may_replace(local, &there)?;
             parent.remove_file(name).map_err(failed)?;
             self.installed.forget(&there);
             parent.create_dir(name, DIR_MODE).map_err(failed)?;
         } else {
             made.map_err(failed)?;
         }
-        self.installed.record(&parent.stat(name).map_err(failed)?, local);
-        Ok(())
+        let made = parent.stat(name).map_err(failed)?;
+        self.installed.record(&made, local);
+        self.placed(local, || Ok(made))
     }
 
     /// Sets the time of the destination itself, and its mode if it is to have one: nothing more is written below it.

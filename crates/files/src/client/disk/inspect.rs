@@ -48,7 +48,11 @@ pub(super) fn inspect(
         Some(stat) if stat.kind == FileKind::File && (stat.size, stat.modified) == (listed.size, listed.modified) => {
             if !destination.is_own(stat) {
                 destination.notices.foreign_files.add(|| local.to_string());
-            } else if !check && digest.is_none_or(|digest| has_digest(&dir, name, digest, cancelled)) {
+            } else if !check
+                && digest.is_none_or(|digest| has_digest(&dir, name, digest, cancelled))
+                && dir.existing(name).is_ok_and(|now| now.is_some_and(|now| now.same_content(stat)))
+            {
+                destination.placed(local, || Ok(*stat))?;
                 // A name among several of one file is there by itself.
                 if stat.links == 1 {
                     destination.claim(&dir, name, stat, local)?;
@@ -67,6 +71,9 @@ pub(super) fn inspect(
         }
         _ => check_in_the_way(existing.as_ref())?,
     }
+    if let Some(stat) = &existing {
+        destination.find_replaceable(&dir, name, stat, local, cancelled)?;
+    }
     check_writable()?;
     if has_state(listed)
         && let Some((partial, stat)) = partial_of(destination, &dir, local, name, listed, cancelled)?
@@ -79,7 +86,8 @@ pub(super) fn inspect(
         Some(stat)
             if stat.kind == FileKind::File && stat.size == listed.size && verify && destination.is_own(&stat) =>
         {
-            same_size(&dir, name, cancelled)
+            // Its digest tells whether it has to be fetched.
+            Ok(digest_of(&dir, name, cancelled).map_or(Found::Nothing, |(digest, _)| Found::SameSize(digest)))
         }
         Some(stat) if stat.kind == FileKind::File && has_state(listed) && verify && destination.is_own(&stat) => {
             Ok(Found::Older { bytes: stat.size })
@@ -119,19 +127,20 @@ fn is_empty_dir(dir: &Dir, name: &[u8]) -> bool {
 
 /// Whether a file has a digest. What can't be read is fetched again.
 pub(super) fn has_digest(dir: &Dir, name: &[u8], digest: Digest, cancelled: &Cancelled) -> bool {
-    same_size(dir, name, cancelled) == Ok(Found::SameSize(digest))
+    digest_of(dir, name, cancelled).is_some_and(|(found, _)| found == digest)
 }
 
-/// Hashes a file of the right size: its digest tells whether it has to be fetched.
-fn same_size(dir: &Dir, name: &[u8], cancelled: &Cancelled) -> Result<Found, DiskError> {
-    let Ok((file, before)) = dir.open_file(name) else { return Ok(Found::Nothing) };
+/// The digest of a file, and its metadata before and after. `None` if it can't be read, or changes meanwhile.
+pub(super) fn digest_of(dir: &Dir, name: &[u8], cancelled: &Cancelled) -> Option<(Digest, FileStat)> {
+    let (file, before) = dir.open_file(name).ok()?;
     let mut hasher = blake3::Hasher::new();
-    let whole = read_range(&file, 0, before.size, &mut PageBuffer::default(), |bytes| {
+    read_range(&file, 0, before.size, &mut PageBuffer::default(), |bytes| {
         hasher.update(bytes);
         cancelled.count_piece()
-    });
-    let unchanged = FileStat::try_from(&file).is_ok_and(|after| after.same_content(&before));
-    Ok(if whole.is_ok() && unchanged { Found::SameSize(Digest(*hasher.finalize().as_bytes())) } else { Found::Nothing })
+    })
+    .ok()?;
+    let is_same = FileStat::try_from(&file).is_ok_and(|after| after.same_content(&before));
+    is_same.then(|| (Digest(*hasher.finalize().as_bytes()), before))
 }
 
 /// The partial file of this version, with its metadata.

@@ -44,7 +44,12 @@ impl Partly {
     }
 
     fn inspect_as(&self, listed: Version, verify: bool) -> Option<Partial> {
-        let destination = Destination::new(self.temp.path(), DiskOptions { verify, ..DiskOptions::default() }).unwrap();
+        let destination = Destination::new(
+            self.temp.path(),
+            DiskOptions { verify, ..DiskOptions::default() },
+            std::sync::Arc::default(),
+        )
+        .unwrap();
         match inspect(&destination, &"f".parse().unwrap(), &listed, None, &Cancelled::default()).unwrap() {
             Found::Partial(partial) => Some(partial),
             Found::Nothing => None,

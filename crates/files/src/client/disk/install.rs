@@ -22,26 +22,19 @@ use crate::root::{Dir, FileKind, FileStat, RootError, Timestamp, set_mode, set_m
 /// Mode bits that the owner of a file needs to open it.
 const READABLE_MODE: u32 = 0o400;
 
-/// A directory that small files are installed into, one after another.
-#[derive(Debug)]
-pub(super) struct OpenDir {
-    pub(super) path: RelPath,
-    pub(super) dir: Dir,
-}
-
 /// Installs a partial file that is complete and right.
 pub(super) fn install(content: &PartialFile, open: &OpenPartial, cancelled: &Cancelled) -> Result<(), DiskError> {
     let (destination, local) = (&*content.destination, &content.spec.local);
     let stat = complete(content, open, cancelled)?;
     // The system reports lost bytes once, and the next sync would succeed: nobody may resume them.
     sync_file(&open.file, destination).inspect_err(|_| content.abandon())?;
-    // The name is what is renamed: it must not be that of an incomplete file.
-    open.check_name()?;
+    content.check_place(open)?;
     if let Some(there) = open.dir.existing(&open.name).map_err(|error| root_error("cannot rename", &error))? {
         // It will never get this name, so nothing is kept.
         destination.claim(&open.dir, &open.name, &there, local).inspect_err(|_| content.abandon())?;
     }
     put_in_place(destination, &open.dir, &open.part_name, &stat, &open.name, local)?;
+    destination.placed(local, || partial::stat_of(&open.file))?;
     open.remove_state();
     sync_dir(&open.dir, destination)
 }
@@ -96,7 +89,7 @@ fn install_unnamed(
     // Before it has the name, as in `put_in_place`.
     destination.installed.record(&stat, &small.local);
     match dir.link_unnamed(&file, name) {
-        Ok(()) => {}
+        Ok(()) => destination.placed(&small.local, || partial::stat_of(&file))?,
         Err(RootError::Exists) => {
             // Only a rename replaces a file without a moment in which neither is there.
             lock::lock(&file)?;
@@ -134,7 +127,8 @@ fn rename_small(
         return Err(lock::lost());
     }
     let stat = partial::stat_of(file)?;
-    put_in_place(destination, dir, part_name, &stat, name, local).inspect_err(|_| remove_own(dir, part_name, file))
+    put_in_place(destination, dir, part_name, &stat, name, local).inspect_err(|_| remove_own(dir, part_name, file))?;
+    destination.placed(local, || partial::stat_of(file))
 }
 
 /// Gives something that is complete, and has the name of a partial file, its own name.
@@ -166,13 +160,14 @@ fn put_in_place_of(
     let Some(mut there) = dir.existing(name).map_err(cannot)? else { return rename_over(dir, part_name, name) };
     destination.claim(dir, name, &there, local)?;
     // What was looked at may have been replaced, and forgotten, before it was claimed.
-    if let Some(now) = dir.existing(name).map_err(cannot)?
-        && (now.device, now.inode) != (there.device, there.inode)
-    {
-        destination.installed.forget(&there);
-        destination.claim(dir, name, &now, local)?;
+    if let Some(now) = dir.existing(name).map_err(cannot)? {
+        if (now.device, now.inode) != (there.device, there.inode) {
+            destination.installed.forget(&there);
+            destination.claim(dir, name, &now, local)?;
+        }
         there = now;
     }
+    destination.may_replace(local, &there)?;
     rename_over(dir, part_name, name)?;
     destination.installed.forget(&there);
     Ok(())
@@ -211,6 +206,8 @@ pub(super) fn touch(destination: &Destination, local: &RelPath, version: &Versio
     let (dir, name) = destination.parent_of(local)?;
     let metadata = &destination.options.metadata;
     let mode = metadata.file_mode(version.mode);
+    let there = dir.stat(&name).map_err(failed)?;
+    destination.may_replace(local, &there)?;
     let file = match dir.open_file(&name) {
         // Its owner may make it readable, as its mode is to be set anyway.
         Err(RootError::Denied) if metadata.has_modes() => {
@@ -226,6 +223,7 @@ pub(super) fn touch(destination: &Destination, local: &RelPath, version: &Versio
         destination.mode_set(set_mode(&file, mode), local)?;
     }
     destination.set_time(local, || set_modified(&file, version.modified))?;
+    destination.placed(local, || partial::stat_of(&file))?;
     sync_file(&file, destination)?;
     sync_dir(&dir, destination)
 }
@@ -253,6 +251,7 @@ pub(super) fn make_link(
         destination.claim(&dir, &name, there, local)?;
     }
     destination.set_time(local, || dir.set_entry_modified(&name, modified))?;
+    destination.placed(local, || dir.stat(&name).map_err(failed))?;
     sync_dir(&dir, destination)
 }
 

@@ -6,6 +6,7 @@ mod hard_link;
 mod inspect;
 mod install;
 mod installed;
+mod ledger;
 mod lock;
 mod metadata;
 mod notices;
@@ -31,6 +32,7 @@ use bytes::Bytes;
 use cancel::Cancelled;
 use destination::Destination;
 pub(super) use destination::OWNER_MODE;
+pub(super) use ledger::Ledger;
 pub(super) use lock::remove_left_over;
 pub use metadata::Modes;
 pub(super) use metadata::{DIR_BITS, Metadata, SET_GROUP_ID};
@@ -113,7 +115,17 @@ impl Disk {
         options: DiskOptions,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Result<Self, DiskStartError> {
-        let destination = Arc::new(Destination::new(path, options)?);
+        Self::of_follower(path, options, Arc::default(), wake)
+    }
+
+    /// The same for a follower, which says what may be replaced, and is told what was put where.
+    pub(super) fn of_follower(
+        path: &Path,
+        options: DiskOptions,
+        ledger: Arc<Ledger>,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Self, DiskStartError> {
+        let destination = Arc::new(Destination::new(path, options, ledger)?);
         let awake = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&awake);
         // Waking costs a system call: once is enough until the reports are looked at.
@@ -320,8 +332,7 @@ impl Disk {
         self.queued_bytes.load(Ordering::Relaxed)
     }
 
-    /// The worker of a directory's entries: the kernel changes a directory by one thread at a time anyhow, and the
-    /// worker keeps it open.
+    /// The worker of a directory's entries: the kernel changes a directory by one thread at a time anyhow.
     fn worker_in(&self, local: &RelPath) -> u64 {
         self.hasher.hash_one(local.parent().unwrap_or_default())
     }

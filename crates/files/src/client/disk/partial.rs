@@ -106,6 +106,21 @@ impl PartialFile {
         }
     }
 
+    /// An error if another file has its name now, or the path doesn't lead to its directory any more: then nothing of it stays there.
+    pub(super) fn check_place(&self, open: &OpenPartial) -> Result<(), DiskError> {
+        // The name is what is renamed: it must not be that of an incomplete file.
+        open.check_name()?;
+        let parent = self.spec.local.parent().unwrap_or_default();
+        match self.destination.root().leads_to(&parent, &open.dir) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                self.abandon();
+                Err(DiskError { full: false, message: "its directory was moved or replaced meanwhile".to_owned() })
+            }
+            Err(error) => Err(root_error("cannot open its directory", &error)),
+        }
+    }
+
     /// The error that the file got shorter. What else it lost is unknown, so nothing of it is kept for a later
     /// transfer.
     pub(super) fn shortened(&self) -> DiskError {

@@ -58,8 +58,7 @@ pub(super) fn put(
         let synced = open.file.sync_all().map_err(|error| io_error("cannot sync", &error));
         synced.inspect_err(|_| content.abandon())?;
     }
-    // The name is what is renamed: it must not be that of an incomplete file.
-    open.check_name()?;
+    content.check_place(open)?;
     if !place(open, expected, cancelled)? {
         content.abandon();
         return Ok(None);

@@ -35,7 +35,7 @@ impl Folder {
     }
 
     fn destination(&self) -> Destination {
-        Destination::new(self.temp.path(), DiskOptions::default()).unwrap()
+        Destination::new(self.temp.path(), DiskOptions::default(), Arc::default()).unwrap()
     }
 
     fn disk(&self) -> Disk {

@@ -147,3 +147,79 @@ fn state_records_verified_and_forgotten_leaves() {
         }
     }
 }
+
+const MODIFIED: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
+
+/// Installs a small file, and waits for it.
+fn put_small(disk: &mut Disk, local: &str, content: &'static [u8]) {
+    let version = Version { size: content.len() as u64, modified: MODIFIED, mode: 0o644, sparse: false };
+    let (local, data) = (local.parse().unwrap(), vec![Bytes::from_static(content)]);
+    disk.command(DiskCommand::Small(SmallFile { file: FileKey(1), local, version, digest: None, data, credit: 0 }));
+    disk.flush();
+    let report = disk.wait_report(Duration::from_secs(10));
+    assert!(matches!(&report, Some(DiskReport::Small { result: Ok(_), .. })), "{report:?}");
+}
+
+/// Other programs move, remove and exchange directories at any time: a file goes where its path leads.
+#[test]
+fn files_follow_their_path_and_not_a_directory_that_was_moved() {
+    let folder = tempfile::tempdir().unwrap();
+    let (top, elsewhere) = (folder.path().join("top"), folder.path().join("elsewhere"));
+    std::fs::create_dir(&top).unwrap();
+    let mut disk = Disk::start(&top, DiskOptions { workers: 1, ..DiskOptions::default() }, || {}).unwrap();
+    put_small(&mut disk, "d/1", b"1");
+    std::fs::rename(top.join("d"), &elsewhere).unwrap();
+    put_small(&mut disk, "d/2", b"2");
+    std::fs::remove_dir_all(top.join("d")).unwrap();
+    put_small(&mut disk, "d/3", b"3");
+    put_small(&mut disk, "e/4", b"4");
+    for (from, to) in [("d", "t"), ("e", "d"), ("t", "e")] {
+        std::fs::rename(top.join(from), top.join(to)).unwrap();
+    }
+    put_small(&mut disk, "e/5", b"5");
+    let names = |dir: &Path| {
+        let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(names(&elsewhere), ["1"]);
+    assert_eq!((names(&top.join("d")), names(&top.join("e"))), (vec!["4".into()], vec!["3".into(), "5".into()]));
+}
+
+/// Nor does a large file get its name in a directory that isn't at its path any more, and nothing of it stays there.
+#[test]
+fn large_file_of_a_moved_directory_fails() {
+    const LEAF: usize = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let (top, elsewhere) = (folder.path().join("top"), folder.path().join("elsewhere"));
+    std::fs::create_dir(&top).unwrap();
+    let mut disk = Disk::start(&top, DiskOptions { workers: 2, ..DiskOptions::default() }, || {}).unwrap();
+    let version = Version { size: 2 * LEAF as u64, modified: MODIFIED, mode: 0o644, sparse: false };
+    let (content, leaves) = (ContentKey(2), LeafSize::for_file(version.size));
+    let local = "d/f".parse().unwrap();
+    let (verify, digest, values, resume, reuse) = (false, None, None, false, false);
+    disk.command(DiskCommand::Begin(ContentSpec {
+        content,
+        local,
+        version,
+        leaves,
+        verify,
+        digest,
+        values,
+        resume,
+        reuse,
+    }));
+    for leaf in 0..2 {
+        let part = Part { leaf, offset: leaf * LEAF as u64, length: LEAF as u64, credit: 0 };
+        disk.command(DiskCommand::Write { content, part, data: vec![7; LEAF].into() });
+        disk.wait_report(Duration::from_secs(10)).unwrap();
+    }
+    std::fs::rename(top.join("d"), &elsewhere).unwrap();
+    std::fs::create_dir(top.join("d")).unwrap();
+    disk.command(DiskCommand::Install { file: FileKey(1), content });
+    let report = disk.wait_report(Duration::from_secs(10));
+    let Some(DiskReport::Installed { result: Err(error), .. }) = report else { panic!("{report:?}") };
+    assert!(error.message.contains("its directory was moved or replaced meanwhile"), "{error}");
+    drop(disk);
+    assert!([elsewhere, top.join("d")].iter().all(|dir| std::fs::read_dir(dir).unwrap().count() == 0));
+}

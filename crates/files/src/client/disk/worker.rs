@@ -16,7 +16,7 @@ use super::cancel::Cancelled;
 use super::destination::Destination;
 use super::hard_link::hard_link;
 use super::inspect::{inspect, read_range};
-use super::install::{self, OpenDir};
+use super::install;
 use super::partial::{OpenPartial, PartialFile, io_error};
 use super::put;
 use super::reuse::reuse;
@@ -136,8 +136,6 @@ pub(super) struct Worker {
     /// Jobs of small files that are queued for this worker.
     small_jobs: Arc<AtomicUsize>,
     leaves: HashMap<(ContentKey, u64), OpenLeaf>,
-    /// The directory in which something was made or finished last.
-    dir: Option<OpenDir>,
     /// Buffer for reading back.
     buffer: PageBuffer,
 }
@@ -159,7 +157,6 @@ impl Worker {
             queued_bytes,
             small_jobs,
             leaves: HashMap::new(),
-            dir: None,
             buffer: PageBuffer::default(),
         }
     }
@@ -286,27 +283,22 @@ impl Worker {
         report
     }
 
-    fn small(&mut self, small: &SmallFile) -> DiskReport {
+    fn small(&self, small: &SmallFile) -> DiskReport {
         let result = self
             .in_parent(&small.local, |destination, dir, name| install::install_small(destination, dir, name, small));
         self.queued_bytes.fetch_sub(small.bytes(), Ordering::Relaxed);
         DiskReport::Small { file: small.file, credit: small.credit, result }
     }
 
-    /// Does something in the parent of a path, which is made if it is missing.
+    /// Does something in the parent of a path, which is made if it is missing. It is opened each time: other programs move and remove
+    /// directories, and finding out whether one that is open is still there takes as long.
     fn in_parent<T>(
-        &mut self,
+        &self,
         local: &RelPath,
         work: impl FnOnce(&Destination, &Dir, &[u8]) -> Result<T, DiskError>,
     ) -> Result<T, DiskError> {
         let (parent, name) = local.split().unwrap_or_default();
-        let open = match self.dir.take() {
-            Some(open) if open.path == parent => open,
-            _ => OpenDir { dir: self.destination.dir(&parent)?, path: parent },
-        };
-        let result = work(&self.destination, &open.dir, name);
-        self.dir = Some(open);
-        result
+        work(&self.destination, &self.destination.dir(&parent)?, name)
     }
 
     fn write(&mut self, content: &PartialFile, part: Part, data: &[u8]) -> Result<Vec<(u64, Leaf)>, DiskError> {

@@ -7,6 +7,7 @@ use super::super::output::Sink;
 use super::super::transfer::{Output, TransferError};
 use super::follower::Follower;
 use super::{FollowEnd, FollowEvent, FollowOptions};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 
@@ -38,7 +39,8 @@ impl Driver<'_> {
         let follower = Follower::open(options, tell, now)?;
         let connection = Connection::open(&options.connect, cancel)?;
         let waker = connection.waker();
-        let disk = Disk::start(&options.destination, disk_options(options), move || waker.wake())
+        let ledger = Arc::clone(&follower.ledger);
+        let disk = Disk::of_follower(&options.destination, disk_options(options), ledger, move || waker.wake())
             .map_err(|error| refused(error.to_string()))?;
         disk.lock_tree(&options.source).map_err(refused)?;
         let mut driver = Driver {

@@ -3,17 +3,17 @@
 use super::super::get::GetError;
 use super::super::transfer::TransferError;
 use super::follower::Follower;
-use super::pages::Placed;
+use super::pages::{FOLLOW_ID, Placed};
 use super::place::Plan;
 use super::record::Known;
 use super::{FollowEvent, PutKind};
 use crate::digest::wall_clock;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::ChangeContent;
+use crate::protocol::control::{ChangeContent, Request};
 use crate::protocol::follow::Cursor;
-use crate::root::RootError;
-use std::collections::{BTreeMap, HashSet};
+use crate::root::{FileKind, RootError};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Smallest file that is copied from another one of the same content.
 const COPY_FROM_BYTES: u64 = 64 << 10;
@@ -26,10 +26,10 @@ pub(super) struct Feed {
     cursor: Option<Cursor>,
     live: bool,
     is_retry: bool,
-    /// Old paths of what was renamed.
-    renamed: BTreeMap<RelPath, RelPath>,
-    /// Where something was known to be before.
-    known: HashSet<RelPath>,
+    /// What was known to be where before.
+    before: HashMap<RelPath, Known>,
+    /// Directories that are to be made for what is below them.
+    parents: BTreeSet<RelPath>,
     /// Where the trash has what is replaced.
     kept: BTreeMap<RelPath, RelPath>,
 }
@@ -56,21 +56,27 @@ impl Follower<'_> {
             cursor,
             live,
             is_retry,
-            renamed: BTreeMap::new(),
-            known: HashSet::new(),
+            before: HashMap::new(),
+            parents: BTreeSet::new(),
             kept: BTreeMap::new(),
         };
+        if !self.place.is_there() {
+            let reason = "it was moved, or another directory has taken its place: begin again".to_owned();
+            return Err(GetError::Destination { path: self.options.destination.clone(), reason });
+        }
+        self.look_at_parents(&there, &mut feed)?;
         // What a crash leaves in place is this follower's all the same.
         let intended = there.iter().filter_map(|placed| Some((&placed.local, Known::of(&placed.change)?)));
+        let intended = feed.parents.iter().map(|parent| (parent, Known::Dir)).chain(intended);
         let noted = { intended }.try_for_each(|(local, known)| self.record.intend(local, &known));
         noted.and_then(|()| self.record.flush()).map_err(|error| self.record_failed(&error))?;
         let mut entries = Vec::new();
         let now = wall_clock();
         for placed in there {
             self.gone.remove(&placed.local);
-            let was_known = self.record.get(&placed.local).is_some();
+            let before = self.record.get(&placed.local).filter(|_| !self.untold.contains_key(&placed.local)).copied();
             let refused = match self.plan(&placed, &mut feed) {
-                Ok(Plan::InPlace) if was_known => continue,
+                Ok(Plan::InPlace) if before.is_some() => continue,
                 Ok(Plan::InPlace | Plan::Get) => None,
                 Ok(Plan::Refused(reason)) => Some(reason),
                 Err(error) => Some(error.to_string()),
@@ -79,14 +85,35 @@ impl Follower<'_> {
                 self.failed.insert(placed.local.clone(), Failed { placed, reason, is_out_of_date: false });
                 continue;
             }
-            if was_known {
-                feed.known.insert(placed.local.clone());
-            }
+            feed.before.extend(before.map(|before| (placed.local.clone(), before)));
             entries.extend(placed.entry(now));
             feed.fed.push(placed);
         }
         self.feed = Some(feed);
         self.transfer.feed(entries, self.now);
+        Ok(())
+    }
+
+    /// Looks at the directories of what comes: which are missing, and whether somebody has moved or removed those that were put here, with what was in them.
+    fn look_at_parents(&mut self, there: &[Placed], feed: &mut Feed) -> Result<(), GetError> {
+        let failed = |error: RootError| GetError::Transfer(TransferError::unmet(error.to_string()));
+        let mut looked_at = HashSet::new();
+        for placed in there {
+            for parent in std::iter::successors(placed.local.parent(), RelPath::parent) {
+                if parent.is_root() || !looked_at.insert(parent.clone()) {
+                    break;
+                }
+                let found = self.place.stat(&parent).map_err(failed)?.filter(|found| found.kind == FileKind::Dir);
+                match (self.record.get(&parent), found) {
+                    (Some(Known::Dir), None) => self.is_missing = true,
+                    (Some(Known::Dir), Some(found)) if self.place.has_lasting_inodes() => {
+                        self.is_missing |= *self.dirs.entry(parent).or_insert(found.inode) != found.inode;
+                    }
+                    (_, None) => _ = feed.parents.insert(parent),
+                    (_, Some(_)) => {}
+                }
+            }
+        }
         Ok(())
     }
 
@@ -116,23 +143,30 @@ impl Follower<'_> {
         if plan != Plan::Get || is_small || place.stat(local).map_err(failed)?.is_some() {
             return Ok(plan);
         }
-        if self.seed.as_ref().is_some_and(|seed| seed.copy(digest, place, local, change)) {
+        if let Some(copied) = self.seed.as_ref().and_then(|seed| seed.copy(digest, place, local, change)) {
+            self.put_untold(local, copied)?;
             return Ok(plan);
         }
         let Some((from, known)) = record.with_digest(digest).map(|(from, known)| (from.clone(), *known)) else {
             return Ok(plan);
         };
+        // What is there already is this follower's, whatever comes next.
         if options.mirror
             && self.gone.contains_key(&from)
-            && place.rename(&from, &known, local).unwrap_or_else(|error| log_unused(&from, &error))
+            && let Some(put) = place.rename(&from, &known, local).unwrap_or_else(|error| log_unused(&from, &error))
         {
+            self.put_untold(local, put)?;
             if let Some((old, _)) = self.gone.remove(&from) {
-                feed.renamed.insert(local.clone(), old);
+                // Of a file that was renamed twice, the first name is told.
+                let old = self.untold.remove(&from).flatten().unwrap_or(old);
+                self.untold.insert(local.clone(), Some(old));
             }
-            let _ = record.forget(&from);
-        } else {
-            // What can't be copied is fetched.
-            place.copy(&from, &known, local, change).unwrap_or_else(|error| log_unused(&from, &error));
+            self.record.forget(&from).map_err(|error| self.record_failed(&error))?;
+            return Ok(plan);
+        }
+        // What can't be copied is fetched.
+        if let Some(put) = place.copy(&from, &known, local, change).unwrap_or_else(|error| log_unused(&from, &error)) {
+            self.put_untold(local, put)?;
         }
         Ok(plan)
     }
@@ -145,27 +179,40 @@ impl Follower<'_> {
         let mut reasons: BTreeMap<_, _> =
             failures.into_iter().map(|failure| (failure.path, (failure.reason, failure.code))).collect();
         for placed in feed.fed {
-            let reason = reasons.remove(&placed.remote.to_string());
-            if let Some((reason, code)) = reason.or_else(|| are_unknown.then(|| ("too many failed".to_owned(), None))) {
+            let Placed { remote, local, change } = &placed;
+            let reason = reasons.remove(&remote.to_string());
+            let reason = reason.or_else(|| are_unknown.then(|| ("too many failed".to_owned(), None)));
+            // As it was when it got there: somebody may have changed it since.
+            let put = self.place.ledger.put(local);
+            let known = put.zip(Known::of(change)).map(|(put, known)| self.place.as_put(&known, &put));
+            let is_there = self.place.stat(local).unwrap_or_default().is_some();
+            let reason =
+                reason.or_else(|| (put.is_some() && !is_there).then(|| ("it was removed here".to_owned(), None)));
+            if let Some(put) = put.filter(|put| put.kind == FileKind::Dir) {
+                self.dirs.insert(local.clone(), put.inode);
+            }
+            if let Some((reason, code)) = reason {
                 let is_out_of_date =
                     matches!(code, Some(ErrorCode::Changed | ErrorCode::NotFound | ErrorCode::NotAFile));
-                if let Some(kept) = feed.kept.get(&placed.local) {
-                    self.place.keep_not(kept).unwrap_or_else(|error| _ = log_unused(kept, &error));
+                if let Some(kept) = feed.kept.get(local) {
+                    self.place.keep_not(kept).unwrap_or_else(|error| _ = log_unused::<()>(kept, &error));
                 }
-                self.failed.insert(placed.local.clone(), Failed { placed, reason, is_out_of_date });
+                // What was done of it is this follower's all the same.
+                if let Some(known) = known.filter(|_| is_there) {
+                    self.put_untold(local, known)?;
+                }
+                self.failed.insert(local.clone(), Failed { placed, reason, is_out_of_date });
                 continue;
             }
-            let Placed { remote, local, change } = placed;
-            let known = Known::of(&change).and_then(|known| self.place.known(&local, &known).unwrap_or_default());
-            // A link that was left out, or what somebody else put there at once.
+            // A link that was left out.
             let Some(known) = known else { continue };
-            let is_news = self.record.get(&local) != Some(&known) || feed.renamed.contains_key(&local);
-            if !is_news {
-                continue;
-            }
-            let (seq, is_new) = (change.seq, !feed.known.contains(&local));
-            let event = match (feed.renamed.get(&local), change.content) {
-                (Some(from), _) => FollowEvent::Renamed { from: from.clone(), to: remote, seq },
+            let Placed { remote, local, change } = placed;
+            let before = feed.before.get(&local);
+            let untold = self.untold.remove(&local);
+            let (seq, is_new) = (change.seq, before.is_none());
+            let is_news = untold.is_some() || before.is_none_or(|before| !before.is_same(&known));
+            let event = match (untold.flatten(), change.content) {
+                (Some(from), _) => FollowEvent::Renamed { from, to: remote, seq },
                 (None, ChangeContent::File { size, digest, .. }) => {
                     FollowEvent::Put { path: remote, seq, is_new, kind: PutKind::File { size, digest } }
                 }
@@ -175,12 +222,23 @@ impl Follower<'_> {
                 }
                 (None, _) => FollowEvent::Put { path: remote, seq, is_new, kind: PutKind::Dir },
             };
-            // Told twice rather than never, should this be killed here.
-            (self.tell)(event)?;
+            if is_news {
+                // Told twice rather than never, should this be killed here.
+                (self.tell)(event)?;
+            }
             self.record.put(&local, known).map_err(|error| self.record_failed(&error))?;
         }
+        for parent in feed.parents {
+            let found = self.place.stat(&parent).unwrap_or_default().filter(|found| found.kind == FileKind::Dir);
+            if let Some(found) = found.filter(|_| self.record.get(&parent).is_none()) {
+                self.dirs.insert(parent.clone(), found.inode);
+                self.put_untold(&parent, Known::Dir)?;
+            }
+        }
+        self.place.ledger.settle();
         self.cursor = feed.cursor.or(self.cursor);
-        if feed.live || feed.is_retry {
+        if std::mem::take(&mut self.is_missing) && self.begin_anew()? {
+        } else if feed.live || feed.is_retry {
             self.up_to_date(feed.is_retry)?;
         } else {
             self.store()?;
@@ -189,9 +247,38 @@ impl Follower<'_> {
         self.ask();
         Ok(())
     }
+
+    /// Records what is in place before all that belongs to it is, so that nobody is told yet.
+    fn put_untold(&mut self, local: &RelPath, known: Known) -> Result<(), GetError> {
+        if self.record.get(local).is_none() {
+            self.untold.entry(local.clone()).or_default();
+        }
+        self.record.put(local, known).map_err(|error| self.record_failed(&error))
+    }
+
+    /// Asks for the full state if something that was put here isn't there any more. Returns whether something isn't.
+    fn begin_anew(&mut self) -> Result<bool, GetError> {
+        let survey = self.place.survey(&self.record);
+        self.dirs = survey.dirs;
+        let Some(first) = survey.missing.first() else { return Ok(false) };
+        (self.tell)(FollowEvent::Warning(missing(first, survey.missing.len())))?;
+        self.record.forget_missing(&survey.missing).map_err(|error| self.record_failed(&error))?;
+        self.pages.begin_anew();
+        self.report.begin_anew();
+        if self.is_connected && self.frozen.is_none() {
+            self.requests.push_back(Request::Cancel { id: FOLLOW_ID });
+        }
+        Ok(true)
+    }
 }
 
-fn log_unused(path: &RelPath, error: &RootError) -> bool {
+/// What is said when something isn't there that was put here.
+pub(super) fn missing(first: &RelPath, count: usize) -> String {
+    let others = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+    format!("{first}{others}: put here before, and not there any more; everything is compared")
+}
+
+fn log_unused<T>(path: &RelPath, error: &RootError) -> Option<T> {
     tracing::debug!(%path, %error, "content that is there can't be used");
-    false
+    None
 }

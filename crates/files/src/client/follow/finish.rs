@@ -127,6 +127,11 @@ impl Follower<'_> {
             // Told twice rather than never, should this be killed here.
             (self.tell)(FollowEvent::Gone { path, seq, kept: removal == Removal::Kept })?;
             self.record.forget(&local).map_err(|error| self.record_failed(&error))?;
+            self.dirs.remove(&local);
+            if let Some(Some(path)) = self.untold.remove(&local) {
+                // It was renamed, and nobody was told of that.
+                (self.tell)(FollowEvent::Gone { path, seq, kept: false })?;
+            }
         }
         Ok(())
     }

@@ -5,14 +5,15 @@
 //! carries out all of [`Follower::next_output`].
 
 use super::super::assembler::Inbound;
+use super::super::disk::Ledger;
 use super::super::filter::Filter;
 use super::super::get::GetError;
 use super::super::transfer::{DiskReport, LIST_ENTRIES_MAX, Output, Transfer, TransferError, TransferOptions};
-use super::feed::{Failed, Feed};
+use super::feed::{self, Failed, Feed};
 use super::finish::RETRY_MIN;
 use super::frozen::{Frozen, Seed};
 use super::pages::{FOLLOW_ID, Pages, Placed};
-use super::place::Place;
+use super::place::{Place, Survey};
 use super::record::Record;
 use super::report::Report;
 use super::{FollowEnd, FollowEvent, FollowOptions};
@@ -22,7 +23,8 @@ use crate::protocol::control::{
     ChangeContent, ChangesReply, ErrorReply, FollowLinks, HelloReply, Reply, Request, request_id,
 };
 use crate::protocol::follow::Cursor;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Replies that may wait: a page, and that the follow begins again.
@@ -35,15 +37,16 @@ pub(super) struct Follower<'a> {
     pub(super) tell: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
     /// The time, as the driver knew it last.
     pub(super) now: Instant,
-    is_connected: bool,
-    requests: VecDeque<Request>,
+    pub(super) is_connected: bool,
+    pub(super) requests: VecDeque<Request>,
     pub(super) transfer: Transfer,
     pub(super) place: Place,
+    pub(super) ledger: Arc<Ledger>,
     pub(super) record: Record,
     pub(super) pages: Pages,
     pub(super) report: Report,
     /// A version, whose pages come from its manifest.
-    frozen: Option<Frozen>,
+    pub(super) frozen: Option<Frozen>,
     pub(super) seed: Option<Seed>,
     pub(super) feed: Option<Feed>,
     /// What the server said while something was fetched.
@@ -52,6 +55,12 @@ pub(super) struct Follower<'a> {
     pub(super) gone: BTreeMap<RelPath, (RelPath, u64)>,
     /// What the server can't read of what is followed, and how much more of it there may be.
     pub(super) unread: (Vec<(RelPath, bool)>, u64),
+    /// What is in place and recorded, and nobody is told of yet; with the old path of what was renamed.
+    pub(super) untold: HashMap<RelPath, Option<RelPath>>,
+    /// Inodes of the directories that were put here.
+    pub(super) dirs: HashMap<RelPath, u64>,
+    /// Something that was put here isn't there any more, or may not be.
+    pub(super) is_missing: bool,
     /// What could not be put in place.
     pub(super) failed: BTreeMap<RelPath, Failed>,
     pub(super) retry_at: Option<Instant>,
@@ -77,6 +86,11 @@ impl<'a> Follower<'a> {
         let record = Record::open(&top, &options.source, &options.exclude);
         let mut record = record.map_err(|error| refused(error.to_string()))?;
         place.adopt(&mut record).map_err(|error| refused(error.to_string()))?;
+        let Survey { missing, dirs } = place.survey(&record);
+        if let Some(first) = missing.first() {
+            tell(FollowEvent::Warning(feed::missing(first, missing.len())))?;
+            record.forget_missing(&missing).map_err(|error| refused(error.to_string()))?;
+        }
         let transfer = TransferOptions {
             source: options.source.clone(),
             window_bytes: options.window_bytes,
@@ -100,6 +114,7 @@ impl<'a> Follower<'a> {
             is_connected: false,
             requests: VecDeque::new(),
             transfer: Transfer::fed(transfer, now),
+            ledger: Arc::clone(&place.ledger),
             place,
             // A relay has to know everything that it passes on, and a version is compared as a whole.
             pages: Pages::new(
@@ -119,6 +134,9 @@ impl<'a> Follower<'a> {
             told: VecDeque::new(),
             gone: BTreeMap::new(),
             unread: (Vec::new(), 0),
+            untold: HashMap::new(),
+            dirs,
+            is_missing: false,
             failed: BTreeMap::new(),
             retry_at: None,
             retry_after: RETRY_MIN,
@@ -220,6 +238,7 @@ impl<'a> Follower<'a> {
                     self.gone.retain(|_, _| !is_full);
                     self.failed.retain(|_, _| !is_full);
                 }
+                Reply::Changes(_) if self.pages.is_stale() => {}
                 Reply::Changes(page) => self.page(page)?,
                 Reply::Error(ErrorReply { code, message, .. }) => {
                     return Err(TransferError::Refused { code, message }.into());

@@ -91,12 +91,12 @@ impl Seed {
         Some(Seed { place, by_digest })
     }
 
-    /// Copies a file of the content that a change has. Returns whether there is one.
-    pub(super) fn copy(&self, digest: Digest, to: &Place, path: &RelPath, change: &Change) -> bool {
-        let Some((from, known)) = self.by_digest.get(&digest) else { return false };
+    /// Copies a file of the content that a change has. Returns what is there then, if there is one.
+    pub(super) fn copy(&self, digest: Digest, to: &Place, path: &RelPath, change: &Change) -> Option<Known> {
+        let (from, known) = self.by_digest.get(&digest)?;
         to.copy_from(&self.place, from, known, path, change).unwrap_or_else(|error| {
             tracing::debug!(%path, %error, "content that is there can't be used");
-            false
+            None
         })
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Pages {
     at: Option<Cursor>,
     is_begun: bool,
     is_awaiting: bool,
+    /// The full state was asked for, though the server may be answering something else.
+    begins_anew: bool,
     /// The number of the last change.
     last: u64,
     /// The last page had everything.
@@ -57,12 +59,33 @@ pub(super) struct CheckedPage {
 
 impl Pages {
     pub(super) fn new(source: Source, exclude: Excludes, at: Option<Cursor>) -> Pages {
-        Pages { source, exclude, at, is_begun: false, is_awaiting: false, last: 0, is_live: false, seen: None }
+        Pages {
+            source,
+            exclude,
+            at,
+            is_begun: false,
+            is_awaiting: false,
+            begins_anew: false,
+            last: 0,
+            is_live: false,
+            seen: None,
+        }
     }
 
     /// The connection is lost, and the follow with it.
     pub(super) fn lost(&mut self) {
-        (self.is_begun, self.is_awaiting) = (false, false);
+        (self.is_begun, self.is_awaiting, self.begins_anew) = (false, false, false);
+    }
+
+    /// The full state is needed. To be called when the follow is cancelled.
+    pub(super) fn begin_anew(&mut self) {
+        self.lost();
+        (self.at, self.is_live, self.begins_anew) = (None, false, true);
+    }
+
+    /// Whether a page is of the follow before the one that was asked for.
+    pub(super) fn is_stale(&self) -> bool {
+        self.begins_anew
     }
 
     /// What is to be sent when a page can be taken.
@@ -91,6 +114,7 @@ impl Pages {
         if !is_full && self.at.is_none_or(|at| at != following.cursor) {
             return TransferError::protocol("changes since another time than was asked for");
         }
+        self.begins_anew = false;
         self.last = following.cursor.seq;
         self.at = Some(following.cursor);
         self.is_live = false;

@@ -3,14 +3,16 @@
 use super::FollowOptions;
 use super::record::{Known, Record};
 use super::trash::Trash;
-use crate::client::disk::{Metadata, remove_left_over};
+use crate::client::disk::{Ledger, Metadata, remove_left_over};
 use crate::client::get::GetError;
-use crate::client::names::partial_names;
+use crate::client::names::{partial_names, with_suffix};
 use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::control::{Change, ChangeContent};
-use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, set_mode, set_modified};
-use std::path::Path;
+use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, Timestamp, set_mode, set_modified};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const DIR_MODE: u32 = 0o777;
 const MODE_BITS: u32 = 0o777;
@@ -20,9 +22,22 @@ const NAMES_MAX: u64 = 100;
 /// The destination.
 #[derive(Debug)]
 pub(super) struct Place {
+    path: PathBuf,
     root: Root,
+    /// Device of the file system whose times tell every change apart, if they do.
+    fine_device: Option<u64>,
     metadata: Metadata,
     trash: Option<Trash>,
+    pub(super) ledger: Arc<Ledger>,
+}
+
+/// Whether what is there is what was put there.
+#[derive(Clone, Copy)]
+enum Own {
+    Yes,
+    /// If it has this content.
+    Perhaps(Digest),
+    No,
 }
 
 /// What is to be done with something new or changed.
@@ -51,14 +66,54 @@ impl Place {
             move |error: RootError| GetError::Destination { path, reason: error.to_string() }
         };
         let destination = &options.destination;
-        let root = Root::directory(destination, Links::Never).map_err(refused(destination))?;
+        let place = Place::of(destination).map_err(refused(destination))?;
         let trash = options.trash.as_deref().map(|path| Trash::open(path).map_err(refused(path))).transpose()?;
-        Ok(Place { root, metadata: Metadata::default(), trash })
+        Ok(Place { trash, ..place })
     }
 
-    /// A directory that is only read.
+    /// A directory without a trash.
     pub(super) fn of(directory: &Path) -> Result<Place, RootError> {
-        Ok(Place { root: Root::directory(directory, Links::Never)?, metadata: Metadata::default(), trash: None })
+        let root = Root::directory(directory, Links::Never)?;
+        let top = root.open_dir(&RelPath::root())?;
+        let fine_device = top.tells_changes_apart().then(|| top.own_stat()).transpose()?.map(|stat| stat.device);
+        let (path, ledger) = (directory.to_owned(), Arc::default());
+        Ok(Place { path, root, fine_device, metadata: Metadata::default(), trash: None, ledger })
+    }
+
+    /// Whether the path of the destination still leads to it.
+    pub(super) fn is_there(&self) -> bool {
+        self.root.is_at(&self.path).is_ok_and(|is_there| is_there)
+    }
+
+    /// Whether a file keeps its inode number, as it may not on network file systems.
+    pub(super) fn has_lasting_inodes(&self) -> bool {
+        self.root.has_events()
+    }
+
+    /// The time of a file's last change, if another change would have another one.
+    pub(super) fn changed(&self, stat: &FileStat) -> Option<Timestamp> {
+        (self.fine_device == Some(stat.device)).then_some(stat.changed)
+    }
+
+    fn own(&self, path: &RelPath, known: &Known, there: &FileStat) -> Result<Own, RootError> {
+        Ok(match (known, there.kind) {
+            (&Known::File { size, modified, changed, digest }, FileKind::File) if size == there.size => {
+                let is_as_left = (modified, changed) == (there.modified, Some(there.changed));
+                if is_as_left { Own::Yes } else { Own::Perhaps(digest) }
+            }
+            (Known::Dir, FileKind::Dir) => Own::Yes,
+            (Known::Link(digest), FileKind::Link) if Digest::of(&self.root.read_link(path)?) == *digest => Own::Yes,
+            _ => Own::No,
+        })
+    }
+
+    /// Whether what is there is what was put there, by its content if need be.
+    fn is_own(&self, path: &RelPath, known: &Known, there: &FileStat) -> Result<bool, RootError> {
+        match self.own(path, known, there)? {
+            Own::Yes => Ok(true),
+            Own::No => Ok(false),
+            Own::Perhaps(digest) => Ok(self.digest(path)?.is_some_and(|(found, _)| found == digest)),
+        }
     }
 
     pub(super) fn top(&self) -> Result<Dir, RootError> {
@@ -75,7 +130,8 @@ impl Place {
     }
 
     /// Looks whether a change is in place, and makes way for it. What a person put there is kept under another name, which `kept` is told.
-    /// `deletes`: what is gone at the server is going to be deleted.
+    /// Which file it is takes its content to find out sometimes: the disk does, before it replaces it. `deletes`: what is gone at the server is
+    /// going to be deleted.
     pub(super) fn plan(
         &self,
         path: &RelPath,
@@ -84,44 +140,63 @@ impl Place {
         deletes: bool,
         kept: &mut dyn FnMut(&RelPath),
     ) -> Result<Plan, RootError> {
-        let Some(stat) = self.stat(path)? else { return Ok(Plan::Get) };
-        let is_own = known.is_some_and(|known| known.is(&stat));
-        match (&change.content, stat.kind) {
-            (_, FileKind::Other) => return Ok(Plan::Refused("a device, pipe or socket is in the way".to_owned())),
-            (ChangeContent::Dir { .. }, FileKind::Dir) => return Ok(Plan::Get),
-            (ChangeContent::File { size, mtime, mode, digest }, FileKind::File) => {
-                if is_own && known.and_then(Known::digest) == Some(*digest) {
-                    let is_same = (stat.modified, stat.mode & MODE_BITS) == (*mtime, self.metadata.file_mode(*mode));
-                    return Ok(if is_same { Plan::InPlace } else { Plan::Get });
-                }
-                // Of the same size and time, it is compared when it is received.
-                let is_equal = stat.size == *size && (stat.modified == *mtime || self.digest(path)? == Some(*digest));
-                if is_own || is_equal {
-                    return Ok(Plan::Get);
+        let Some(stat) = self.stat(path)? else {
+            self.ledger.plan(path, None, Vec::new());
+            return Ok(Plan::Get);
+        };
+        let own = known.map_or(Ok(Own::No), |known| self.own(path, known, &stat))?;
+        // Contents that may be replaced.
+        let replaceable = match (&change.content, stat.kind, own) {
+            (_, FileKind::Other, _) => return Ok(Plan::Refused("a device, pipe or socket is in the way".to_owned())),
+            (&ChangeContent::File { size, mtime, mode, digest }, FileKind::File, own) => {
+                let is_same = (stat.modified, stat.mode & MODE_BITS) == (mtime, self.metadata.file_mode(mode));
+                let had = match (own, known) {
+                    (Own::Yes, Some(known)) if is_same && known.digest() == Some(digest) => return Ok(Plan::InPlace),
+                    (Own::Perhaps(had), Some(&Known::File { modified, changed: None, .. }))
+                        if is_same && had == digest && modified == stat.modified =>
+                    {
+                        return Ok(Plan::InPlace);
+                    }
+                    (Own::Yes, _) => Some(Vec::new()),
+                    (Own::Perhaps(had), _) => Some(vec![had]),
+                    (Own::No, _) => None,
+                };
+                let same = (stat.size == size).then_some(digest);
+                match had {
+                    Some(had) if had.is_empty() => Some(had),
+                    _ if self.ledger.is_foreign(path, &stat) => None,
+                    had => Some(had.into_iter().flatten().chain(same).collect()).filter(|all: &Vec<_>| !all.is_empty()),
                 }
             }
-            (ChangeContent::Link { target, .. }, FileKind::Link) => {
-                let there = self.root.read_link(path)?;
-                if there == target.as_bytes() {
+            (ChangeContent::Link { target, .. }, FileKind::Link, own) => {
+                if self.root.read_link(path)? == target.as_bytes() {
                     return Ok(Plan::InPlace);
                 }
-                if is_own && known == Some(&Known::Link(Digest::of(&there))) {
-                    return Ok(Plan::Get);
-                }
+                matches!(own, Own::Yes).then(Vec::new)
             }
+            (ChangeContent::Dir { .. }, FileKind::Dir, _) => Some(Vec::new()),
             // Another type. If what is in a directory is going to be deleted, this is for later; what is left then isn't the follower's.
-            (_, FileKind::Dir) if is_own && (deletes || self.is_empty(path)?) => return Ok(Plan::Get),
-            (_, FileKind::Dir) => {}
-            _ if is_own => return Ok(Plan::Get),
-            _ => {}
+            (_, FileKind::Dir, Own::Yes) => (deletes || self.is_empty(path)?).then(Vec::new),
+            (_, _, Own::Yes) => Some(Vec::new()),
+            (_, _, Own::Perhaps(digest)) => {
+                let found = self.digest(path)?.filter(|(found, there)| *found == digest && there.same_content(&stat));
+                found.map(|_| Vec::new())
+            }
+            (_, _, Own::No) => None,
+        };
+        if let Some(digests) = replaceable {
+            self.ledger.plan(path, Some(stat), digests);
+            return Ok(Plan::Get);
         }
+        self.ledger.plan(path, None, Vec::new());
         let (dir, name) = self.parent(path)?;
+        let parent = path.parent().unwrap_or_default();
         for number in 0..NAMES_MAX {
             let again = if number == 0 { String::new() } else { format!("-{number}") };
-            let new_name = [&name[..], format!(".tow-conflict-{}{again}", change.seq).as_bytes()].concat();
+            let new_name = with_suffix(&parent, &name, &format!(".tow-conflict-{}{again}", change.seq));
             if dir.existing(&new_name)?.is_none() {
                 dir.rename(&name, &dir, &new_name)?;
-                kept(&path.parent().unwrap_or_default().join(&new_name)?);
+                kept(&parent.join(&new_name)?);
                 return Ok(Plan::Get);
             }
         }
@@ -136,11 +211,16 @@ impl Place {
             (ChangeContent::Link { target, .. }, Known::Link(had)) => Digest::of(target.as_bytes()) != *had,
             (_, known) => *known != Known::Dir,
         };
-        if !is_replaced || !self.stat(path)?.is_some_and(|stat| known.is(&stat)) {
+        let Some(before) = self.stat(path)?.filter(|there| is_replaced && there.kind != FileKind::Dir) else {
             return Ok(None);
-        }
+        };
         let (dir, name) = self.parent(path)?;
-        trash.keep(&dir, &name, path, change.seq).map(Some)
+        let kept = trash.keep(&dir, &name, path, change.seq)?;
+        // A link that is made to it is a change.
+        if let Some(now) = self.stat(path)? {
+            self.ledger.linked(path, &before, now);
+        }
+        Ok(Some(kept))
     }
 
     /// What was kept wasn't replaced.
@@ -160,29 +240,49 @@ impl Place {
         Ok((self.root.open_dir(&parent)?, name.to_vec()))
     }
 
-    /// The digest of a file; `None` if it changes meanwhile.
-    fn digest(&self, path: &RelPath) -> Result<Option<Digest>, RootError> {
+    /// The digest of a file, and its metadata; `None` if it changes meanwhile.
+    fn digest(&self, path: &RelPath) -> Result<Option<(Digest, FileStat)>, RootError> {
         let (file, before) = self.root.open_file(path)?;
         let mut hasher = blake3::Hasher::new();
         hasher.update_reader(&file).map_err(RootError::Io)?;
         let is_same = FileStat::try_from(&file)?.same_content(&before);
-        Ok(is_same.then(|| Digest(*hasher.finalize().as_bytes())))
+        Ok(is_same.then(|| (Digest(*hasher.finalize().as_bytes()), before)))
     }
 
-    /// Renames a file that is as it was left here, to where nothing is. Returns whether it was.
-    pub(super) fn rename(&self, from: &RelPath, known: &Known, to: &RelPath) -> Result<bool, RootError> {
-        if !self.stat(from)?.is_some_and(|stat| known.is(&stat)) || self.stat(to)?.is_some() {
-            return Ok(false);
+    /// Renames a file that is as it was left here, to where nothing is. Returns what is there then, or `None` if it wasn't.
+    pub(super) fn rename(&self, from: &RelPath, known: &Known, to: &RelPath) -> Result<Option<Known>, RootError> {
+        let Known::File { modified, changed, digest, .. } = *known else { return Ok(None) };
+        let Some(before) = self.stat(from)?.filter(|there| there.kind == FileKind::File) else { return Ok(None) };
+        // Where times don't tell, the disk compares its content under the new name.
+        let is_compared = changed.is_none()
+            && before.modified == modified
+            && matches!(self.own(from, known, &before)?, Own::Perhaps(_));
+        if self.stat(to)?.is_some() || !(is_compared || self.is_own(from, known, &before)?) {
+            return Ok(None);
         }
         let (new_parent, new_name) = to.split().ok_or(RootError::NotAFile)?;
         let new_dir = self.root.create_dirs(&new_parent, DIR_MODE)?;
         let (dir, name) = self.parent(from)?;
         dir.rename(&name, &new_dir, new_name)?;
-        Ok(true)
+        let now = new_dir.stat(new_name)?;
+        // A change by somebody else, who was quicker, isn't this follower's.
+        let is_same = (now.inode, now.size, now.modified) == (before.inode, before.size, before.modified);
+        if is_same && !is_compared {
+            self.ledger.plan(to, Some(now), Vec::new());
+            return Ok(Some(self.as_put(known, &now)));
+        }
+        self.ledger.plan(to, Some(now), vec![digest]);
+        Ok(Some(Known::File { size: now.size, modified: now.modified, changed: None, digest }))
     }
 
-    /// Copies a file to where it is wanted too, if its content has the digest. Returns whether it has.
-    pub(super) fn copy(&self, from: &RelPath, known: &Known, to: &RelPath, change: &Change) -> Result<bool, RootError> {
+    /// Copies a file to where it is wanted too, if its content has the digest. Returns what is there then, or `None` if it hasn't.
+    pub(super) fn copy(
+        &self,
+        from: &RelPath,
+        known: &Known,
+        to: &RelPath,
+        change: &Change,
+    ) -> Result<Option<Known>, RootError> {
         self.copy_from(self, from, known, to, change)
     }
 
@@ -194,18 +294,18 @@ impl Place {
         known: &Known,
         to: &RelPath,
         change: &Change,
-    ) -> Result<bool, RootError> {
-        let ChangeContent::File { mtime, mode, digest, size } = change.content else { return Ok(false) };
+    ) -> Result<Option<Known>, RootError> {
+        let ChangeContent::File { mtime, mode, digest, size } = change.content else { return Ok(None) };
         let (mut source, stat) = place.root.open_file(from)?;
-        if !known.is(&stat) || stat.size != size {
-            return Ok(false);
+        if known.digest() != Some(digest) || stat.size != size {
+            return Ok(None);
         }
         let (parent, name) = to.split().ok_or(RootError::NotAFile)?;
         let dir = self.root.create_dirs(&parent, DIR_MODE)?;
         let (part, _) = partial_names(name);
         let mut file = match dir.create_file(&part, 0o600) {
             // A part of it is there already.
-            Err(RootError::Exists) => return Ok(false),
+            Err(RootError::Exists) => return Ok(None),
             created => created?,
         };
         let copied = (|| {
@@ -214,14 +314,18 @@ impl Place {
             let mut hasher = blake3::Hasher::new();
             hasher.update_reader(&dir.open_file(&part)?.0).map_err(RootError::Io)?;
             if Digest(*hasher.finalize().as_bytes()) != digest {
-                return Ok(false);
+                return Ok(None);
             }
             set_mode(&file, self.metadata.file_mode(mode))?;
             set_modified(&file, mtime)?;
-            dir.rename(&part, &dir, name)?;
-            Ok(true)
+            if !dir.rename_to_free(&part, name)? {
+                return Ok(None);
+            }
+            let stat = FileStat::try_from(&file)?;
+            self.ledger.plan(to, Some(stat), Vec::new());
+            Ok(Some(Known::File { size, modified: stat.modified, changed: self.changed(&stat), digest }))
         })();
-        if !matches!(copied, Ok(true)) {
+        if !matches!(copied, Ok(Some(_))) {
             let _ = dir.remove_file(&part);
         }
         copied
@@ -230,12 +334,11 @@ impl Place {
     /// Removes what was put at a path, if it is as it was left.
     pub(super) fn remove(&self, path: &RelPath, known: &Known, seq: u64) -> Result<Removal, RootError> {
         let Some(stat) = self.stat(path)? else { return Ok(Removal::Removed) };
-        if !known.is(&stat) {
+        if !self.is_own(path, known, &stat)? {
             return Ok(Removal::Kept);
         }
         let (dir, name) = self.parent(path)?;
         let removed = match known {
-            Known::Link(digest) if Digest::of(&dir.read_link(&name)?) != *digest => return Ok(Removal::Kept),
             Known::Dir => match dir.remove_dir(&name) {
                 Err(error) if is_not_empty(&error) => {
                     // Parts of files that are gone as well. What can't be removed keeps the directory.
@@ -262,33 +365,60 @@ impl Place {
     /// Notes what the follower before put in place just before it was killed. The contents of files are compared.
     pub(super) fn adopt(&self, record: &mut Record) -> std::io::Result<()> {
         for (path, intended) in record.take_intended() {
-            let known = self.known(&path, &intended).ok().flatten();
-            let digest = known.as_ref().and_then(Known::digest);
-            if let Some(known) = known
-                && (digest.is_none() || self.digest(&path).is_ok_and(|found| found == digest))
+            if let Ok(Some(stat)) = self.stat(&path)
+                && self.is_own(&path, &intended, &stat).is_ok_and(|is_own| is_own)
             {
-                record.put(&path, known)?;
+                record.put(&path, self.as_put(&intended, &stat))?;
             }
         }
         Ok(())
     }
 
-    /// What is at a path, as it is to be found again, if it is what was to be put there.
-    pub(super) fn known(&self, path: &RelPath, wanted: &Known) -> Result<Option<Known>, RootError> {
-        let Some(stat) = self.stat(path)? else { return Ok(None) };
-        Ok(match (wanted, stat.kind) {
-            (&Known::File { size, modified, digest }, FileKind::File) => {
-                // A file system may keep coarser times. Anything else is of somebody who was quicker.
-                let is_own = stat.size == size && stat.modified.seconds.abs_diff(modified.seconds) <= 2;
-                is_own.then_some(Known::File { size, modified: stat.modified, digest })
+    /// Something that was put in place, as it is to be found again.
+    pub(super) fn as_put(&self, known: &Known, stat: &FileStat) -> Known {
+        match *known {
+            Known::File { size, digest, .. } => {
+                Known::File { size, modified: stat.modified, changed: self.changed(stat), digest }
             }
-            (Known::Dir, FileKind::Dir) => Some(Known::Dir),
-            (Known::Link(digest), FileKind::Link) => {
-                (Digest::of(&self.root.read_link(path)?) == *digest).then_some(Known::Link(*digest))
-            }
-            _ => None,
-        })
+            known => known,
+        }
     }
+
+    /// Looks for everything that was put here: what isn't there any more, and the numbers of directories.
+    pub(super) fn survey(&self, record: &Record) -> Survey {
+        let mut all: Vec<_> = record.iter().collect();
+        all.sort_unstable_by_key(|(path, _)| *path);
+        let mut survey = Survey::default();
+        let mut parent: Option<(RelPath, Option<Dir>)> = None;
+        for (path, known) in all {
+            let Some((above, name)) = path.split() else { continue };
+            let dir = match parent.take() {
+                Some((of, dir)) if of == above => dir,
+                _ => match self.root.open_dir(&above) {
+                    Ok(dir) => Some(dir),
+                    Err(RootError::NotFound | RootError::NotADirectory | RootError::Outside) => None,
+                    // What can't be looked at isn't known to be missing.
+                    Err(_) => continue,
+                },
+            };
+            match (known, dir.as_ref().map_or(Ok(None), |dir| dir.existing(name))) {
+                (_, Ok(None)) => survey.missing.push(path.clone()),
+                (Known::Dir, Ok(Some(there))) => _ = survey.dirs.insert(path.clone(), there.inode),
+                _ => {}
+            }
+            parent = Some((above, dir));
+        }
+        survey
+    }
+}
+
+/// What there is of what was put in place.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// Isn't there any more.
+    pub(super) missing: Vec<RelPath>,
+    /// Inodes of directories.
+    pub(super) dirs: HashMap<RelPath, u64>,
 }
 
 fn is_not_empty(error: &RootError) -> bool {

@@ -9,13 +9,15 @@ use crate::path::RelPath;
 use crate::protocol::control::{Change, ChangeContent};
 use crate::protocol::follow::Cursor;
 use crate::record_log::{LogError, MODE, RecordLog};
-use crate::root::{Dir, FileKind, FileStat, RootError, Timestamp};
+use crate::root::{Dir, RootError, Timestamp};
 use std::collections::HashMap;
 use std::io;
 
-const MAGIC: &[u8; 8] = b"TOWFOL1\n";
+const MAGIC: &[u8; 8] = b"TOWFOL2\n";
 /// Bytes, beyond which the file is written anew if most of it is out of date.
 const REWRITE_FROM_BYTES: u64 = 1 << 20;
+/// Most bytes of a record, beside its path.
+const RECORD_BYTES: u64 = 100;
 
 const KIND_CURSOR: u8 = 1;
 const KIND_FORGOTTEN: u8 = 2;
@@ -31,6 +33,8 @@ pub(super) enum Known {
     File {
         size: u64,
         modified: Timestamp,
+        /// Time of the last change, by which another change is told apart; `None` if only the digest tells.
+        changed: Option<Timestamp>,
         digest: Digest,
     },
     Dir,
@@ -42,7 +46,9 @@ impl Known {
     /// What a change puts in place; `None` if it is gone.
     pub(super) fn of(change: &Change) -> Option<Known> {
         Some(match &change.content {
-            &ChangeContent::File { size, mtime, digest, .. } => Known::File { size, modified: mtime, digest },
+            &ChangeContent::File { size, mtime, digest, .. } => {
+                Known::File { size, modified: mtime, changed: None, digest }
+            }
             ChangeContent::Dir { .. } => Known::Dir,
             ChangeContent::Link { target, .. } => Known::Link(Digest::of(target.as_bytes())),
             ChangeContent::Gone => return None,
@@ -57,14 +63,13 @@ impl Known {
         }
     }
 
-    /// Whether a file is as it was left here.
-    pub(super) fn is(&self, stat: &FileStat) -> bool {
-        match *self {
-            Known::File { size, modified, .. } => {
-                (stat.kind, stat.size, stat.modified) == (FileKind::File, size, modified)
+    /// Whether this is the same to others.
+    pub(super) fn is_same(&self, other: &Known) -> bool {
+        match (*self, *other) {
+            (Known::File { size, modified, digest, .. }, Known::File { size: s, modified: m, digest: d, .. }) => {
+                (size, modified, digest) == (s, m, d)
             }
-            Known::Dir => stat.kind == FileKind::Dir,
-            Known::Link(_) => stat.kind == FileKind::Link,
+            (known, other) => known == other,
         }
     }
 }
@@ -72,7 +77,11 @@ impl Known {
 /// The record of one follower. Locked against others as long as it exists.
 #[derive(Debug)]
 pub(super) struct Record {
+    dir: Dir,
+    name: Vec<u8>,
     log: RecordLog,
+    /// Bytes that the file has at most when it is written anew.
+    needed_bytes: u64,
     known: HashMap<RelPath, Known>,
     /// What was about to be put when the follower ended.
     intended: HashMap<RelPath, Known>,
@@ -86,6 +95,8 @@ pub(super) struct Record {
 pub(super) enum RecordError {
     #[error("another follower of the same source is at work in it")]
     Locked,
+    #[error("{name} is not a record that this version of tow can read; remove it, and everything is compared")]
+    Foreign { name: String },
     #[error("{name}: {reason}")]
     Log { name: String, reason: LogError },
     #[error(transparent)]
@@ -125,16 +136,17 @@ impl Record {
             });
             match opened {
                 Ok(log) if !is_strange => {
-                    let mut record = Record { log, known, intended, by_digest: HashMap::new(), cursor };
+                    let needed_bytes = known.keys().map(record_bytes).sum();
+                    let (dir, by_digest) = (dir.try_clone()?, HashMap::new());
+                    let mut record = Record { dir, name, log, needed_bytes, known, intended, by_digest, cursor };
                     let digests = record.known.iter().filter_map(|(path, known)| Some((known.digest()?, path.clone())));
                     record.by_digest = digests.collect();
-                    if let Err(error) = record.rewrite_if_worthwhile(dir, &name) {
-                        tracing::warn!(%error, "cannot write the record of what was followed anew");
-                    }
+                    record.rewrite_if_worthwhile();
                     return Ok(record);
                 }
                 Err(LogError::Locked) => return Err(RecordError::Locked),
-                Err(reason @ (LogError::Io(_) | LogError::Root(_) | LogError::Foreign)) => {
+                Err(LogError::Foreign) => return Err(RecordError::Foreign { name: shown() }),
+                Err(reason @ (LogError::Io(_) | LogError::Root(_))) => {
                     return Err(RecordError::Log { name: shown(), reason });
                 }
                 Ok(_) | Err(LogError::Damaged(_)) => {
@@ -174,7 +186,8 @@ impl Record {
 
     /// Something is about to be put at a path. After a crash it is to be seen whether it was: [`Record::take_intended`].
     pub(super) fn intend(&mut self, path: &RelPath, known: &Known) -> io::Result<()> {
-        if self.known.get(path) == Some(known) { Ok(()) } else { self.log.append(&encode_intended(path, known)) }
+        let is_there = self.known.get(path).is_some_and(|there| there.is_same(known));
+        if is_there { Ok(()) } else { self.log.append(&encode_intended(path, known)) }
     }
 
     /// Writes what was noted. It survives the end of this process.
@@ -192,20 +205,36 @@ impl Record {
         if self.known.get(path) == Some(&known) {
             return Ok(());
         }
+        match self.known.insert(path.clone(), known) {
+            Some(before) => self.forget_digest(path, &before),
+            None => self.needed_bytes += record_bytes(path),
+        }
         if let Some(digest) = known.digest() {
             self.by_digest.insert(digest, path.clone());
         }
-        self.known.insert(path.clone(), known);
         self.log.append(&encode_known(path, &known))
     }
 
     /// What was put at a path isn't there any more, or isn't this follower's.
     pub(super) fn forget(&mut self, path: &RelPath) -> io::Result<()> {
         let Some(known) = self.known.remove(path) else { return Ok(()) };
+        self.forget_digest(path, &known);
+        self.needed_bytes -= record_bytes(path);
+        self.log.append(&encode_forgotten(path))
+    }
+
+    fn forget_digest(&mut self, path: &RelPath, known: &Known) {
         if let Some(digest) = known.digest().filter(|digest| self.by_digest.get(digest) == Some(path)) {
             self.by_digest.remove(&digest);
         }
-        self.log.append(&encode_forgotten(path))
+    }
+
+    /// Forgets what isn't there any more, so that the full state is needed.
+    pub(super) fn forget_missing(&mut self, missing: &[RelPath]) -> io::Result<()> {
+        // In this order: what is forgotten is told again.
+        self.store(None, false)?;
+        missing.iter().try_for_each(|path| self.forget(path))?;
+        self.flush()
     }
 
     /// Everything up to a cursor is in place. `None`: the full state is needed.
@@ -214,25 +243,30 @@ impl Record {
             self.cursor = cursor;
             self.log.append(&encode_cursor(cursor))?;
         }
-        if durable { self.log.sync() } else { self.log.flush() }
+        if durable { self.log.sync() } else { self.log.flush() }?;
+        self.rewrite_if_worthwhile();
+        Ok(())
     }
 
     /// Writes the file anew if most of it is out of date.
-    fn rewrite_if_worthwhile(&mut self, dir: &Dir, name: &[u8]) -> Result<(), RecordError> {
-        let needed: u64 = self.known.keys().map(|path| path.as_bytes().len() as u64 + 100).sum();
-        if self.log.length() < REWRITE_FROM_BYTES.max(2 * needed) {
-            return Ok(());
+    fn rewrite_if_worthwhile(&mut self) {
+        if self.log.length() < REWRITE_FROM_BYTES.max(2 * self.needed_bytes) {
+            return;
         }
-        let log = RecordLog::replace(dir, name, &partial_names(name).1, MAGIC, |log| {
+        let log = RecordLog::replace(&self.dir, &self.name, &partial_names(&self.name).1, MAGIC, |log| {
             self.known.iter().try_for_each(|(path, known)| log.append(&encode_known(path, known)))?;
             self.intended.iter().try_for_each(|(path, known)| log.append(&encode_intended(path, known)))?;
             log.append(&encode_cursor(self.cursor))
         });
-        let name = || String::from_utf8_lossy(name).into_owned();
-        let log = log.map_err(|reason| RecordError::Log { name: name(), reason })?;
-        self.log = log;
-        Ok(())
+        match log {
+            Ok(log) => self.log = log,
+            Err(error) => tracing::warn!(%error, "cannot write the record of what was followed anew"),
+        }
     }
+}
+
+fn record_bytes(path: &RelPath) -> u64 {
+    RECORD_BYTES + path.as_bytes().len() as u64
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -254,11 +288,13 @@ fn encode_forgotten(path: &RelPath) -> Vec<u8> {
 
 fn encode_known(path: &RelPath, known: &Known) -> Vec<u8> {
     let mut body = match known {
-        Known::File { size, modified, digest } => {
+        Known::File { size, modified, changed, digest } => {
             let mut body = vec![KIND_FILE];
             body.extend_from_slice(&size.to_be_bytes());
-            body.extend_from_slice(&modified.seconds.to_be_bytes());
-            body.extend_from_slice(&modified.nanoseconds.to_be_bytes());
+            for time in [*modified, changed.unwrap_or_default()] {
+                body.extend_from_slice(&time.seconds.to_be_bytes());
+                body.extend_from_slice(&time.nanoseconds.to_be_bytes());
+            }
             body.extend_from_slice(&digest.0);
             body
         }
@@ -289,10 +325,10 @@ fn decode(body: &[u8]) -> Option<Item> {
         KIND_FORGOTTEN => Some(Item::Forgotten(RelPath::new(rest).ok()?)),
         _ if kind & !INTENDED == KIND_FILE => {
             let size = u64::from_be_bytes(take(&mut rest)?);
-            let seconds = i64::from_be_bytes(take(&mut rest)?);
-            let modified = Timestamp { seconds, nanoseconds: u32::from_be_bytes(take(&mut rest)?) };
+            let (modified, changed) = (take_time(&mut rest)?, take_time(&mut rest)?);
+            let changed = Some(changed).filter(|changed| *changed != Timestamp::default());
             let digest = Digest(take(&mut rest)?);
-            item(rest, Known::File { size, modified, digest })
+            item(rest, Known::File { size, modified, changed, digest })
         }
         _ if kind & !INTENDED == KIND_DIR => item(rest, Known::Dir),
         _ if kind & !INTENDED == KIND_LINK => {
@@ -301,6 +337,11 @@ fn decode(body: &[u8]) -> Option<Item> {
         }
         _ => None,
     }
+}
+
+fn take_time(rest: &mut &[u8]) -> Option<Timestamp> {
+    let seconds = i64::from_be_bytes(take(rest)?);
+    Some(Timestamp { seconds, nanoseconds: u32::from_be_bytes(take(rest)?) })
 }
 
 /// The body of the fuzz target `files_follow_record`, and of the test of its corpus: what is decoded and encoded again says the same.
@@ -328,8 +369,12 @@ mod tests {
         let dir = || Root::directory(temp.path(), Links::Never).unwrap().open_dir(&RelPath::root()).unwrap();
         let source = Source::Path("a".parse().unwrap());
         let path = |text: &str| text.parse::<RelPath>().unwrap();
-        let file =
-            Known::File { size: 7, modified: Timestamp { seconds: -1, nanoseconds: 5 }, digest: Digest([3; 32]) };
+        let file = Known::File {
+            size: 7,
+            modified: Timestamp { seconds: -1, nanoseconds: 5 },
+            changed: Some(Timestamp { seconds: 8, nanoseconds: 9 }),
+            digest: Digest([3; 32]),
+        };
         let cursor = Some(Cursor { epoch: Epoch([1; 16]), seq: 99 });
         let none = Excludes::default();
         let mut record = Record::open(&dir(), &source, &none).unwrap();
@@ -359,6 +404,45 @@ mod tests {
         std::fs::write(&name, bytes).unwrap();
         let record = Record::open(&dir(), &source, &none).unwrap();
         assert_eq!((record.cursor(), record.len()), (None, 0));
+    }
+
+    #[test]
+    fn file_and_memory_grow_with_files_not_with_changes() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Root::directory(temp.path(), Links::Never).unwrap().open_dir(&RelPath::root()).unwrap();
+        let (source, none) = (Source::Path("a".parse().unwrap()), Excludes::default());
+        let name = temp.path().join(String::from_utf8(follow_name(&source, &none)).unwrap());
+        let mut record = Record::open(&dir, &source, &none).unwrap();
+        let (path, time) = (|index: u64| format!("f{}", index % 20).parse::<RelPath>().unwrap(), Timestamp::default());
+        let file = |index: u64| Known::File {
+            size: index,
+            modified: time,
+            changed: None,
+            digest: Digest::of(&index.to_be_bytes()),
+        };
+        let cursor = |seq| Some(Cursor { epoch: Epoch([1; 16]), seq });
+        for index in 0..40_000 {
+            record.put(&path(index), file(index)).unwrap();
+            record.store(cursor(index), false).unwrap();
+        }
+        let length = std::fs::metadata(&name).unwrap().len();
+        assert!(length < REWRITE_FROM_BYTES + 1000, "{length}");
+        assert_eq!((record.by_digest.len(), record.needed_bytes), (20, 20 * 100 + 10 * 2 + 10 * 3));
+        drop(record);
+        let record = Record::open(&dir, &source, &none).unwrap();
+        assert_eq!((record.cursor(), record.len()), (cursor(39_999), 20));
+        assert_eq!(record.get(&path(39_999)), Some(&file(39_999)));
+    }
+
+    #[test]
+    fn another_version_of_the_record_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Root::directory(temp.path(), Links::Never).unwrap().open_dir(&RelPath::root()).unwrap();
+        let (source, none) = (Source::Path("a".parse().unwrap()), Excludes::default());
+        let mut file = dir.create_file(&follow_name(&source, &none), MODE).unwrap();
+        std::io::Write::write_all(&mut file, b"TOWFOL1\n").unwrap();
+        let error = Record::open(&dir, &source, &none).unwrap_err().to_string();
+        assert!(error.contains("is not a record that this version of tow can read; remove it"), "{error}");
     }
 
     #[test]

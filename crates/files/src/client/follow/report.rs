@@ -86,6 +86,11 @@ impl Report {
         }
     }
 
+    /// Something isn't in place any more.
+    pub(super) fn begin_anew(&mut self) {
+        self.at = None;
+    }
+
     /// A page came.
     pub(super) fn page(&mut self, changes: &[Placed]) {
         if self.relay.is_some() {

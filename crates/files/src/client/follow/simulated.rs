@@ -11,6 +11,7 @@ use crate::protocol::follow::Cursor;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Far more than the disk takes for a command.
@@ -40,7 +41,8 @@ impl SimulatedFollower {
         let follower = Follower::open(options, Box::leak(tell), now)?;
         // One worker: what it does is in the order of the commands.
         let disk_options = DiskOptions { workers: 1, ..super::driver::disk_options(options) };
-        let disk = Disk::start(&options.destination, disk_options, || {}).expect("a disk");
+        let ledger = Arc::clone(&follower.ledger);
+        let disk = Disk::of_follower(&options.destination, disk_options, ledger, || {}).expect("a disk");
         let (commands, requests) = (VecDeque::new(), VecDeque::new());
         Ok(SimulatedFollower { follower, disk, commands, requests, is_connected: false, events })
     }

@@ -1,5 +1,6 @@
 //! The directory in which a follower keeps what it deletes or replaces: `--trash`.
 
+use crate::client::names::with_suffix;
 use crate::path::RelPath;
 use crate::root::{Dir, FileKind, Links, Root, RootError, set_mode, set_modified};
 use std::path::Path;
@@ -25,11 +26,12 @@ impl Trash {
         let (parent, own_name) = path.split().ok_or(RootError::NotAFile)?;
         let (folder, parent) = self.folder(&parent, seq)?;
         for number in 0..NAMES_MAX {
-            let new_name = match number {
-                0 => own_name.to_vec(),
-                1 => numbered(own_name, seq),
-                _ => [&numbered(own_name, seq)[..], format!("-{number}").as_bytes()].concat(),
+            let suffix = match number {
+                0 => String::new(),
+                1 => format!(".{seq}"),
+                _ => format!(".{seq}-{number}"),
             };
+            let new_name = with_suffix(&parent, own_name, &suffix);
             let kept = match dir.link(name, &folder, &new_name) {
                 Ok(()) => Ok(()),
                 Err(RootError::Exists) => continue,
@@ -62,15 +64,11 @@ impl Trash {
             let below = at.join(name)?;
             at = match self.0.create_dirs(&below, DIR_MODE) {
                 Ok(_) => below,
-                Err(_) => at.join(&numbered(name, seq))?,
+                Err(_) => at.join(&with_suffix(&at, name, &format!(".{seq}")))?,
             };
         }
         Ok((self.0.create_dirs(&at, DIR_MODE)?, at))
     }
-}
-
-fn numbered(name: &[u8], seq: u64) -> Vec<u8> {
-    [name, format!(".{seq}").as_bytes()].concat()
 }
 
 /// Copies a file or a link to a free name. What was copied is on the disk then: the original may be removed.
@@ -114,6 +112,13 @@ mod tests {
             kept.push(place.to_string());
         }
         assert_eq!(kept, ["d/f", "d/f.8", "d/f.8-2", "d/f.9/x"]);
+        let long = "\u{e4}".repeat(127);
+        std::fs::write(from.join(&long), "long").unwrap();
+        for (seq, length) in [(7, 254), (8, 254), (8, 254), (12345, 255)] {
+            let place = trash.keep(&dir, long.as_bytes(), &path(&format!("d/{long}")), seq).unwrap();
+            assert_eq!(std::fs::read_to_string(to.join(place.to_string())).unwrap(), "long");
+            assert!(place.name().is_some_and(|name| (250..=length).contains(&name.len())), "{place}");
+        }
         trash.forget(&path("d/f.8")).unwrap();
         assert!(!to.join("d/f.8").exists());
 

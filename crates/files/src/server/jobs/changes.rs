@@ -97,7 +97,7 @@ impl Changes {
         let followed = &self.followed;
         let filter = followed.filter()?;
         let (id, changes) = match self.form {
-            PageForm::Json(id) => (id, CHANGES_PAGE_ENTRIES_MAX),
+            PageForm::Json(id) => (id, entries_max()),
             PageForm::Entries(count) => (0, count),
         };
         let bytes = CHANGES_PAGE_BYTES_MAX - CHANGES_PAGE_UNREAD_BYTES_MAX - PAGE_EXTRA_BYTES;
@@ -238,4 +238,20 @@ impl ReadPiece {
             }
         }
     }
+}
+
+#[cfg(not(test))]
+const fn entries_max() -> usize {
+    CHANGES_PAGE_ENTRIES_MAX
+}
+
+#[cfg(test)]
+fn entries_max() -> usize {
+    PAGE_ENTRIES.get()
+}
+
+#[cfg(test)]
+std::thread_local! {
+    /// Entries of a page: a simulation has few.
+    pub(crate) static PAGE_ENTRIES: std::cell::Cell<usize> = const { std::cell::Cell::new(CHANGES_PAGE_ENTRIES_MAX) };
 }

@@ -16,6 +16,8 @@ mod prepare;
 mod publish;
 mod push;
 
+#[cfg(test)]
+pub(crate) use changes::PAGE_ENTRIES;
 pub(super) use changes::{Changes, ChangesBody, ChangesTold, PageForm, ReadPiece, is_full};
 pub(super) use extents::FindExtents;
 pub(super) use hash::Hash;
