@@ -73,7 +73,7 @@ impl Core {
         let session = self.absent_session(now, name);
         self.set_tenant(session, tenant);
         self.stored.answers.insert(self.durability.next_id(), (token, answer));
-        self.accept(now, session, STORED_NUMBER, NEVER, true, service, body.into(), None);
+        self.accept(now, session, STORED_NUMBER, NEVER, true, 0, service, body.into(), None);
     }
 
     /// The state of a stored request. `None`: there is none of that name.
