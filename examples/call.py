@@ -12,9 +12,9 @@ while waiting:
     for number, body in waiting.items():  # REQUEST: a number that the broker knows is not taken twice
         block += struct.pack(f">BBQIB{len(service)}sI", 0x02, 0, number, 0, len(service), service, len(body)) + body
         if len(block) > 1 << 20:  # a message may have 64 MiB
-            dealer.send_multipart([b"TWPC01", block])
+            dealer.send_multipart([b"TWPC02", block])
             block = b""
-    dealer.send_multipart([b"TWPC01", block])
+    dealer.send_multipart([b"TWPC02", block])
     try:
         while waiting:
             _, block, *attached = dealer.recv_multipart()
@@ -33,4 +33,4 @@ while waiting:
     except zmq.Again: dealer.close()  # 5 s of silence: connect again and send what has no outcome
     else:
         dealer.linger = 1000
-        dealer.send_multipart([b"TWPC01", struct.pack(">BQI", 0x03, 1, count)])  # CONFIRM: the broker may forget them
+        dealer.send_multipart([b"TWPC02", struct.pack(">BQI", 0x03, 1, count)])  # CONFIRM: the broker may forget them

@@ -6,7 +6,7 @@ while True:
     dealer = zmq.Context.instance().socket(zmq.DEALER)
     dealer.linger, dealer.rcvtimeo = 0, 10000
     dealer.connect(sys.argv[1])
-    dealer.send_multipart([b"TWPW01", struct.pack(">BIB", 0x81, 10, len(service)) + service])  # READY
+    dealer.send_multipart([b"TWPW02", struct.pack(">BIB", 0x81, 10, len(service)) + service])  # READY
     try:
         while True:
             (_, block, *attached), replies = dealer.recv_multipart(), b""
@@ -17,5 +17,5 @@ while True:
                     body = (attached[0] if flags & 2 else block[size : size + length]).upper()
                     replies += struct.pack(">BB16sHI", 0x82, 0, token, 200, len(body)) + body  # REPLY
                 block = block[size + length :]
-            if replies: dealer.send_multipart([b"TWPW01", replies])
+            if replies: dealer.send_multipart([b"TWPW02", replies])
     except zmq.Again: dealer.close()  # 10 s of silence: connect again

@@ -7,7 +7,7 @@ import collections
 import os
 import struct
 
-CLIENT, WORKER = b"TWPC01", b"TWPW01"
+CLIENT, WORKER = b"TWPC02", b"TWPW02"
 MANY, ATTACHED, PARTIAL, VOLATILE = 1, 2, 4, 8
 
 Welcome = collections.namedtuple("Welcome", "epoch requests_max bytes_max journal", defaults=(None, None, None))

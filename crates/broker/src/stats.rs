@@ -107,13 +107,15 @@ pub fn queue_json(service: &ServiceInfo, now: Millis) -> Value {
 }
 
 /// A worker, as `mmi.workers` tells it.
-pub fn worker_json(WorkerStats { worker, address, .. }: &WorkerStats) -> Value {
+pub fn worker_json(WorkerStats { worker, address, .. }: &WorkerStats, now: Millis) -> Value {
     json!({
         "service": String::from_utf8_lossy(&worker.service),
         "address": address.as_ref().map(|address| address.to_string()),
         "credit": worker.credit,
         "held": worker.held,
         "numbered": worker.kind == Kind::Numbered,
+        "rests_seconds": worker.rests_until.map(|until| seconds(now, until)),
+        "gave_back": worker.gave_back.as_ref().map(|reason| String::from_utf8_lossy(reason)),
     })
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use towpath_sockets::FileRange;
 
 /// Longest body that is stored inline, without an allocation.
-pub const INLINE_BYTES_MAX: usize = 46;
+pub const INLINE_BYTES_MAX: usize = 38;
 
 /// Shortest frame that is shared instead of copied. A slice keeps the whole read buffer alive; frames of this size have a
 /// dedicated one. Smaller ones are copied, so that at most twice the counted memory is held.
@@ -416,7 +416,7 @@ mod tests {
             assert_ne!(two, Body::copied(&bytes));
         }
         assert_eq!(Body::of_frames([]), Body::default());
-        assert!(size_of::<Body>() <= 48);
+        assert!(size_of::<Body>() <= 40);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::tenants::NOBODY;
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use bytes::Bytes;
 use towpath_requests::body::{Arriving, Body};
-use towpath_requests::numbered::{ClientId, Status};
+use towpath_requests::numbered::{ClientId, Sent, Status};
 
 /// Gaps between confirmed numbers that one client may have. More than the requests that it may have here, since it may hold more
 /// itself: otherwise it would be disconnected over and over.
@@ -60,7 +60,8 @@ impl Core {
         self.unpark(now, key);
     }
 
-    /// A numbered client's request, possibly a repeated one. `ttl_ms`: milliseconds until it expires; 0: the broker's default.
+    /// A numbered client's request, possibly a repeated one. `ttl_ms`: milliseconds until it expires; 0: the broker's default. `sent`: how it
+    /// came, or just whether it needn't be journalled.
     #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
     #[inline]
     pub fn request<'a>(
@@ -69,11 +70,11 @@ impl Core {
         peer: Peer,
         number: u64,
         ttl_ms: u32,
-        volatile: bool,
+        sent: impl Into<Sent>,
         service: &[u8],
         body: impl Into<Arriving<'a>>,
     ) {
-        let body = body.into();
+        let (Sent { volatile, resent }, body) = (sent.into(), body.into());
         let Some(key) = self.numbered_session(peer) else {
             return self.disconnect(now, peer, "a request before HELLO");
         };
@@ -93,7 +94,7 @@ impl Core {
             0 => self.settings.ttl_ms,
             ttl_ms => Millis::from(ttl_ms).min(self.settings.ttl_max_ms),
         };
-        self.accept(now, key, number, ttl_ms, journalled, service, body, None);
+        self.accept(now, key, number, ttl_ms, journalled, u16::from(resent), service, body, None);
     }
 
     /// Whether a number is a repeated one, accepted or confirmed before. If so, sends its state to the client again.
@@ -176,7 +177,7 @@ impl Core {
         let ttl_ms = self.settings.ttl_ms;
         // A stock client can't be told to retry. Instead it isn't read before the next request. Each client may exceed the limit
         // by one request, and all of them together by `late_bytes_max`.
-        let service = self.accept(now, key, number, ttl_ms, false, service, Arriving::Body(body), envelope);
+        let service = self.accept(now, key, number, ttl_ms, false, 0, service, Arriving::Body(body), envelope);
         if !self.is_below_limits(key, Some(service), 1, 1) {
             self.pause_client(key, self.services.at(service).name.clone());
         }
@@ -190,6 +191,7 @@ impl Core {
         }
     }
 
+    /// Takes a request. `attempts_before`: attempts of which this broker knows no more than that there may have been some.
     #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
     #[inline]
     pub(super) fn accept(
@@ -199,6 +201,7 @@ impl Core {
         number: u64,
         ttl_ms: Millis,
         journalled: bool,
+        attempts_before: u16,
         service: &[u8],
         body: Arriving<'_>,
         envelope: StockEnvelope,
@@ -228,6 +231,7 @@ impl Core {
         let request = self.requests.at_mut(slot);
         request.set_purges_before(its.purges);
         request.since = now;
+        (request.attempt, request.uncounted) = (attempts_before, attempts_before);
         self.counters.accepted += 1;
         if journalled {
             self.journal_accepted(slot);

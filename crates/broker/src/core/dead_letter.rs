@@ -178,7 +178,7 @@ impl Core {
         let session = self.absent_session(now, self.dead_letter_client(of));
         let key = self.find_or_add_service(NOBODY, service);
         self.mark_dead_letter(session, key, REQUEST_BYTES + body.memory_bytes(), body.large_bytes());
-        self.accept(now, session, NUMBER, NEVER, true, service, body.into(), None);
+        self.accept(now, session, NUMBER, NEVER, true, 0, service, body.into(), None);
         // No client's: it was counted when it came.
         self.counters.accepted -= 1;
     }

@@ -265,7 +265,7 @@ impl Core {
             let request = self.requests.at(slot);
             match request.state {
                 State::Settled => self.send_outcome(slot),
-                State::Waiting | State::Parked if request.attempt == 0 => self.refuse_accepted(now, slot),
+                State::Waiting | State::Parked if request.attempts() == 0 => self.refuse_accepted(now, slot),
                 _ => {}
             }
         }

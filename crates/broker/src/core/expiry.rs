@@ -126,7 +126,7 @@ impl Core {
         too_slow.sort_unstable();
         for &(_, worker, ..) in &too_slow {
             // They don't get requests of each other, nor one in place of an expired one.
-            self.change_worker(worker, |worker| worker.leaving = true);
+            self.workers[worker].leaving = true;
         }
         // Waiting requests first: a worker that becomes free must not get one that has expired too.
         expired.sort_unstable();
@@ -139,7 +139,7 @@ impl Core {
                 State::Held(..) => (Status::TIMED_OUT, "a worker had it"),
                 State::Detached => (Status::TIMED_OUT, "its answer was waiting for the disk"),
                 _ if request.attempt == 0 => (Status::EXPIRED, "it was waiting for a worker"),
-                _ => (Status::TIMED_OUT, "queued again; a worker had it, or may have had"),
+                _ => (Status::TIMED_OUT, "queued again; a worker may have had it"),
             };
             self.withdraw(now, slot);
             self.settle(slot, status, Body::from(reason).into());

@@ -308,8 +308,6 @@ impl Core {
             self.services.iter().map(|(_, s)| s.waiting.sums().requests).sum::<usize>(),
             states(|s| s == State::Waiting)
         );
-        let out = self.workers.iter().filter(|(_, worker)| worker.is_out()).count();
-        assert_eq!(out, self.services.iter().map(|(_, service)| service.workers_out).sum::<usize>());
         let parked: usize = self.sessions.iter().map(|(_, session)| session.parked.len).sum();
         assert_eq!(parked, states(|state| state == State::Parked));
         assert_eq!(self.retries.len(), states(|state| state == State::Postponed));

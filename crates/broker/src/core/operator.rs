@@ -15,8 +15,8 @@ use towpath_requests::numbered::Status;
 pub const PAUSED_SERVICES_MAX: usize = 1_000;
 
 /// Reasons, short enough to need no memory beside the request's.
-const PURGED: &str = "purged by the operator; no worker had it";
-const PURGED_LATER: &str = "purged by the operator; a worker had had it";
+const PURGED: &str = "purged by the operator; never begun";
+const PURGED_LATER: &str = "purged by the operator; perhaps begun";
 
 /// Names of the services that are paused, also of those without requests and workers at the moment.
 pub(super) type PausedServices = BTreeSet<Bytes>;

@@ -13,10 +13,10 @@ use towpath_requests::numbered::{Status, Token};
 const TOO_MUCH_IN_PARTS: &str = "the parts of the reply are too large for a client that takes one reply";
 
 /// Reason for parts that don't fit into the memory.
-const NO_ROOM_FOR_PARTS: &str = "executed, but no room for parts of the reply";
+const NO_ROOM_FOR_PARTS: &str = "executed; no room for its parts";
 
 /// Reason for a reply whose first parts went over another connection.
-const PARTS_LOST: &str = "the connection was lost in the middle of it";
+const PARTS_LOST: &str = "the connection was lost in between";
 
 impl Core {
     pub(super) fn token_of(&self, slot: u32) -> Token {

@@ -82,7 +82,10 @@ pub(super) struct Request {
     pub generation: u32,
     pub state: State,
     pub status: Status,
+    /// Attempts so far, also those of other brokers and before it became a dead letter, as far as they are known.
     pub attempt: u16,
+    /// Those of them that don't count against the broker's attempts at it.
+    pub uncounted: u16,
     /// The id in the journal; 0: it isn't journalled.
     pub journal_id: u64,
     pub session: SessionKey,
@@ -116,6 +119,7 @@ impl Request {
             state: State::Waiting,
             status: Status::OK,
             attempt: 0,
+            uncounted: 0,
             journal_id: 0,
             session,
             number,
@@ -132,6 +136,12 @@ impl Request {
             may_send_outcome: true,
             outcome_pending: false,
         }
+    }
+
+    /// Attempts that count against the broker's.
+    #[inline]
+    pub fn attempts(&self) -> u16 {
+        self.attempt - self.uncounted
     }
 
     /// Some worker has replied in parts.

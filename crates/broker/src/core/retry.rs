@@ -45,11 +45,11 @@ impl Core {
         self.release_from_worker(key, slot);
         self.update_request(slot, |request| drop(request.take_parts()));
         let request = self.requests.at_mut(slot);
-        if request.attempt >= self.settings.attempts_max {
+        if request.attempts() >= self.settings.attempts_max {
             request.state = State::Detached;
             self.give_up(now, slot);
         } else {
-            let doublings = u32::from(request.attempt.saturating_sub(1)).min(16);
+            let doublings = u32::from(request.attempts().saturating_sub(1)).min(16);
             let due = now.saturating_add((FIRST_PAUSE_MS << doublings).min(PAUSE_MS_MAX));
             (request.state, request.since) = (State::Postponed, due);
             self.retries.0.insert((due, slot));

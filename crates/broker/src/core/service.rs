@@ -84,8 +84,6 @@ pub(super) struct Service {
     /// Purges that have begun, wrapping around.
     pub purges: u8,
     pub workers: usize,
-    /// Workers that are given nothing, whatever credit they have: see [`Worker::is_out`](super::worker::Worker::is_out).
-    pub workers_out: usize,
     pub replies: ServiceReplies,
     /// Workers with credit, the least recently used first.
     pub available: VecDeque<WorkerKey>,
@@ -139,7 +137,6 @@ impl Services {
             letters: BTreeSet::new(),
             purges: 0,
             workers: 0,
-            workers_out: 0,
             replies: ServiceReplies::default(),
             available: VecDeque::new(),
         }) as ServiceKey;

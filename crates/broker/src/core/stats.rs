@@ -103,6 +103,10 @@ pub struct WorkerInfo {
     pub credit: u32,
     /// Requests that it has.
     pub held: usize,
+    /// Until when it is given nothing, as it has given a request back.
+    pub rests_until: Option<Millis>,
+    /// Why it has given one back, if it hasn't done such a request since.
+    pub gave_back: Option<Bytes>,
 }
 
 impl Core {
@@ -141,7 +145,7 @@ impl Core {
                 State::Detached => LetterState::Leaving,
                 State::Waiting | State::Settled | State::Free => LetterState::Waiting,
             },
-            attempts: request.attempt,
+            attempts: request.attempts(),
         })
     }
 
@@ -185,6 +189,8 @@ impl Core {
             kind: worker.kind,
             credit: worker.credit,
             held: worker.held.len,
+            rests_until: worker.rest.until,
+            gave_back: (worker.rest.in_a_row > 0).then(|| worker.rest.reason.clone()),
         }
     }
 

@@ -74,7 +74,7 @@ impl Core {
         self.set_tenant(session, tenant);
         self.sessions[session].is_stored = true;
         self.stored.answers.insert(self.durability.next_id(), (token, answer));
-        self.accept(now, session, STORED_NUMBER, NEVER, true, service, body.into(), None);
+        self.accept(now, session, STORED_NUMBER, NEVER, true, 0, service, body.into(), None);
     }
 
     /// The state of a stored request. `None`: there is none of that name.

@@ -4,6 +4,7 @@ use super::in_flight::InFlightWindow;
 use super::requests::List;
 use super::settings::{Millis, NEVER};
 use super::{Peer, ServiceKey, WorkerKey};
+use bytes::Bytes;
 use slab::Slab;
 use smallvec::SmallVec;
 use std::ops::{Index, IndexMut};
@@ -35,16 +36,27 @@ pub(super) struct Worker {
     pub blocked: bool,
     /// In its service's queue of available workers.
     pub in_available: bool,
-    /// Until when it rests: it had no room for a request.
-    pub rests_until: Option<Millis>,
-    pub rests_in_a_row: u8,
+    pub rest: Rest,
+}
+
+/// When a worker rests, and why: it has given a request back.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    /// Until when.
+    pub until: Option<Millis>,
+    /// Rests since its last reply to such a request. 0: it works.
+    pub in_a_row: u8,
+    /// The request had a large body; it may be able to do others.
+    pub is_large: bool,
+    /// As the worker says.
+    pub reason: Bytes,
 }
 
 impl Worker {
     /// Whether it leaves or rests, so that it is given nothing.
     #[inline]
     pub fn is_out(&self) -> bool {
-        self.leaving || self.rests_until.is_some()
+        self.leaving || self.rest.until.is_some()
     }
 
     #[inline]
@@ -97,13 +109,16 @@ impl Workers {
         self.slab.len()
     }
 
-    /// Takes the workers whose rest has ended, and updates `next_rest_end`.
+    /// Ends the rests that are over, and updates `next_rest_end`. Returns those workers.
     pub fn take_rested(&mut self, now: Millis) -> Vec<WorkerKey> {
         let mut rested = Vec::new();
         self.next_rest_end = NEVER;
-        for (key, worker) in &self.slab {
-            match worker.rests_until {
-                Some(until) if until <= now => rested.push(key as WorkerKey),
+        for (key, worker) in &mut self.slab {
+            match worker.rest.until {
+                Some(until) if until <= now => {
+                    worker.rest.until = None;
+                    rested.push(key as WorkerKey);
+                }
                 Some(until) => self.next_rest_end = self.next_rest_end.min(until),
                 None => {}
             }

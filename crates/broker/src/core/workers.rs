@@ -7,7 +7,7 @@ use super::service::Place;
 use super::settings::Millis;
 use super::tenants::NOBODY;
 use super::token::Ticket;
-use super::worker::Worker;
+use super::worker::{Rest, Worker};
 use super::{Action, Core, Kind, Peer, Role, ServiceKey, WorkerKey};
 use smallvec::SmallVec;
 use towpath_requests::body::{Arriving, Body};
@@ -48,8 +48,7 @@ impl Core {
             window: InFlightWindow::default(),
             blocked: false,
             in_available: false,
-            rests_until: None,
-            rests_in_a_row: 0,
+            rest: Rest::default(),
         });
         self.roles.set(peer, Role::Worker(worker));
         if self.drain.is_stopping() {
@@ -97,7 +96,7 @@ impl Core {
         let Role::Worker(key) = self.roles.get(peer) else {
             return self.disconnect(now, peer, "LEAVING before READY");
         };
-        self.change_worker(key, |worker| worker.leaving = true);
+        self.workers[key].leaving = true;
     }
 
     /// A worker's reply. `part`: the index of a part; `None`: the whole reply, or the last part.
@@ -122,8 +121,9 @@ impl Core {
             return self.partial_reply(now, slot, part, body.into_body());
         }
         let worker = &mut self.workers[key];
-        if worker.rests_in_a_row > 0 && status.is_ok() && self.requests.at(slot).body.large_bytes() > 0 {
-            worker.rests_in_a_row = 0;
+        let rest = &worker.rest;
+        if rest.in_a_row > 0 && status.is_ok() && (!rest.is_large || self.requests.at(slot).body.large_bytes() > 0) {
+            worker.rest = Rest::default();
         }
         let service = worker.service;
         self.release_from_worker(key, slot);
@@ -395,7 +395,7 @@ impl Core {
             if self.has_sent_stock_parts(slot) {
                 self.requests.at_mut(slot).state = State::Detached;
                 cut_short.push(slot);
-            } else if self.requests.at(slot).attempt >= self.settings.attempts_max {
+            } else if self.requests.at(slot).attempts() >= self.settings.attempts_max {
                 self.requests.at_mut(slot).state = State::Detached;
                 given_up.push(slot);
             } else {
@@ -407,10 +407,8 @@ impl Core {
         for slot in cut_short.into_iter().rev() {
             self.settle(slot, Status::LOST, Body::from(CUT_SHORT).into());
         }
-        let is_out = self.workers.remove(key).is_out();
-        let its = self.services.at_mut(service);
-        its.workers -= 1;
-        its.workers_out -= usize::from(is_out);
+        self.workers.remove(key);
+        self.services.at_mut(service).workers -= 1;
         self.dispatch(now, service);
         self.remove_service_if_unused(service);
     }

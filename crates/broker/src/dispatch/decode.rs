@@ -31,6 +31,11 @@ fn stock_body(frames: smallvec::SmallVec<[Bytes; 2]>, attached: Attached) -> Res
     }
 }
 
+/// Whether the first frame of a message is that of numbered requests in another version.
+fn is_other_version(header: &[u8]) -> bool {
+    header.len() == CLIENT_HEADER.len() && [CLIENT_HEADER, WORKER_HEADER].iter().any(|ours| header[..4] == ours[..4])
+}
+
 impl<T: Transport, S: Store> Dispatch<T, S> {
     #[inline]
     pub(super) fn on_event(&mut self, event: Event) {
@@ -146,6 +151,12 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         let protocol = match connection.protocol {
             PeerProtocol::Nothing if header == CLIENT_HEADER => self.set_protocol(id, PeerProtocol::NumberedClient),
             PeerProtocol::Nothing if header == WORKER_HEADER => self.set_protocol(id, PeerProtocol::NumberedWorker),
+            PeerProtocol::Nothing if is_other_version(header) => {
+                return self.reject(
+                    id,
+                    "another version of numbered requests; use a broker, clients and workers of one version",
+                );
+            }
             PeerProtocol::Nothing | PeerProtocol::StockClient(_) | PeerProtocol::StockWorker(_) => {
                 self.read_budget.note(frames.iter().map(Bytes::len).sum(), 1);
                 self.on_stock(id, frames, attached);
@@ -178,12 +189,12 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         self.each_record(id, block, attached, FromClient::decode, |dispatch, record, attached| {
             let core = &mut dispatch.core;
             match record {
-                FromClient::Request { number, ttl_ms, volatile, service, content } => {
+                FromClient::Request { number, ttl_ms, sent, service, content } => {
                     match body_of(content, block, attached)? {
                         Ok(_) if !core.answers_for(service) && !access.may_call(service) => {
                             core.refuse(now, peer, number, Status::FORBIDDEN, 0, MAY_NOT_CALL);
                         }
-                        Ok(body) => core.request(now, peer, number, ttl_ms, volatile, service, body),
+                        Ok(body) => core.request(now, peer, number, ttl_ms, sent, service, body),
                         Err(lost) => {
                             let (status, retry_ms) = lost.of_request();
                             core.refuse(now, peer, number, status, retry_ms, lost.reason());
@@ -206,9 +217,6 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             match record {
                 FromWorker::Reply { token, status, part, content } => match body_of(content, block, attached)? {
                     _ if !may_reply(core, &access, peer, &token) => core.forbid(now, peer, MAY_NOT_WORK),
-                    Ok(reason) if status == Status::NO_STORAGE && part.is_none() => {
-                        core.worker_returns_request(now, peer, &token, reason.into_body());
-                    }
                     Ok(reason) if status == Status::UNAVAILABLE && part.is_none() => {
                         core.worker_tries_later(now, peer, &token, reason.into_body());
                     }
@@ -230,6 +238,12 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 }
                 FromWorker::Credit { credit } => core.worker_credit(now, peer, credit),
                 FromWorker::Leaving => core.worker_leaving(now, peer),
+                FromWorker::Return { token, reason } => {
+                    if let Some(rests_ms) = core.worker_returns_request(now, peer, &token, reason) {
+                        let reason = reason.escape_ascii();
+                        tracing::warn!(peer = %id, %reason, rests_ms, "a worker gives a request back, and rests");
+                    }
+                }
             }
             Ok(())
         })

@@ -133,7 +133,7 @@ impl Lists {
         };
         // Some that are listed by their services may have gone since.
         let there = workers.into_iter().filter(|worker| broker.core.is_worker(worker.peer));
-        there.map(|worker| worker_json(&broker.worker_stats(worker))).collect()
+        there.map(|worker| worker_json(&broker.worker_stats(worker), broker.now())).collect()
     }
 }
 

@@ -22,7 +22,7 @@ use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_requests::majordomo;
 use towpath_requests::message::has_whole_body;
 use towpath_requests::numbered::{Block, CLIENT_HEADER, ClientId, Extent, ToClient};
-use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, SendError, SocketError};
+use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, Refusal, SendError, SocketError};
 
 /// Longest pause between attempts to connect, so that times don't overflow.
 const REST_MOST: Duration = Duration::from_secs(24 * 3600);
@@ -254,7 +254,14 @@ impl State {
     fn on_ready(&mut self, hub: &mut Hub, peer: PeerId, now: Instant) {
         // Connected and lost within one turn: nothing else would tell.
         let Some(info) = hub.peer(peer) else { return self.lost("the broker went at once", now) };
-        let protocol = self.link.protocol(&info.metadata, DialectGuess::first(self.link.dialect));
+        let protocol = match self.link.protocol(&info.metadata, DialectGuess::first(self.link.dialect)) {
+            Ok(protocol) => protocol,
+            Err(why) => {
+                hub.disconnect(peer, &why);
+                self.health.set_refused(self.endpoints.get(self.failover.current()), Some(Refusal::Peer));
+                return self.lost(&why, now);
+            }
+        };
         self.connection = Connection::Ready(peer, protocol);
         self.health.connected(protocol, now);
         match protocol {

@@ -137,11 +137,17 @@ impl LinkOptions {
         Ok(options)
     }
 
-    /// Protocol for a broker with this metadata.
-    pub(crate) fn protocol(&self, metadata: &Metadata, guess: DialectGuess) -> PeerProtocol {
-        match self.dialect {
-            Dialect::Auto if metadata.find(numbered::PROPERTY).is_some() => PeerProtocol::Numbered,
-            _ => PeerProtocol::Stock(guess.dialect()),
+    /// Protocol for a broker with this metadata. The error says that it speaks another version of ours.
+    pub(crate) fn protocol(&self, metadata: &Metadata, guess: DialectGuess) -> Result<PeerProtocol, String> {
+        match metadata.find(numbered::PROPERTY).filter(|_| self.dialect == Dialect::Auto) {
+            Some(version) if version == numbered::PROPERTY_VALUE => Ok(PeerProtocol::Numbered),
+            Some(version) => {
+                let (theirs, ours) = (version.escape_ascii(), numbered::PROPERTY_VALUE.escape_ascii());
+                Err(format!(
+                    "the broker speaks version {theirs} of numbered requests, and this program version {ours}; use builds of one version"
+                ))
+            }
+            None => Ok(PeerProtocol::Stock(guess.dialect())),
         }
     }
 }

@@ -108,6 +108,12 @@ impl BrokerConnection {
         self.session.reply(token, status, part, body, &mut self.block)
     }
 
+    /// Gives a request back that can't be begun here.
+    pub fn give_back(&mut self, token: Token, reason: &str) -> bool {
+        self.cancellations.remove(&token);
+        self.session.give_back(token, reason, &mut self.block)
+    }
+
     /// Whether too many replies wait for the connection to accept more parts.
     pub fn is_full(&self) -> bool {
         let bytes = self.pending_bytes + self.block.memory_bytes() + self.session.waiting_bytes();
@@ -128,7 +134,13 @@ impl BrokerConnection {
 
     fn on_ready(&mut self, hub: &mut Hub, peer: PeerId) {
         let Some(info) = hub.peer(peer) else { return };
-        let protocol = self.options.protocol(&info.metadata, self.guess);
+        let protocol = match self.options.protocol(&info.metadata, self.guess) {
+            Ok(protocol) => protocol,
+            Err(why) => {
+                self.not_connected(&why);
+                return hub.disconnect(peer, &why);
+            }
+        };
         tracing::info!(endpoint = %self.endpoint, "connected to a broker");
         self.failure_logged = false;
         self.peer = Some((peer, protocol));

@@ -64,6 +64,10 @@ pub enum WorkError {
     /// broker it fails.
     #[error("not now: {0}")]
     TryLater(String),
+    /// This worker can't begin it, for this reason, through no fault of the request: the broker gives it to another worker, which costs no
+    /// attempt, and lets this one rest, longer each time. At a stock broker it fails.
+    #[error("given back: {0}")]
+    GiveBack(String),
 }
 
 /// Obligation to reply. Dropped without a reply, it fails the request.
@@ -84,6 +88,14 @@ impl Answer {
         if wanted { Ok(()) } else { Err(NotWanted) }
     }
 
+    fn give_back(&mut self, reason: &str) -> Result<(), NotWanted> {
+        let mut state = self.link.lock();
+        self.owes = false;
+        let wanted = state.give_back(self.token, reason);
+        self.link.wake(state);
+        if wanted { Ok(()) } else { Err(NotWanted) }
+    }
+
     pub fn end(mut self, outcome: Result<Body, WorkError>) -> Result<(), NotWanted> {
         match outcome {
             Ok(body) => match encoder::check(&body) {
@@ -92,6 +104,7 @@ impl Answer {
             },
             Err(WorkError::Failed(reason)) => self.give(Status::FAILED, None, &Body::from(reason)),
             Err(WorkError::TryLater(reason)) => self.give(Status::UNAVAILABLE, None, &Body::from(reason)),
+            Err(WorkError::GiveBack(reason)) => self.give_back(&reason),
         }
     }
 
@@ -201,6 +214,16 @@ impl Request {
     /// Asks for another attempt later ([`WorkError::TryLater`]).
     pub fn try_later(self, reason: impl Into<String>) -> Result<(), NotWanted> {
         self.answer.end(Err(WorkError::TryLater(reason.into())))
+    }
+
+    /// Gives the request back ([`WorkError::GiveBack`]). One that has been sent parts of its reply fails.
+    pub fn give_back(self, reason: impl Into<String>) -> Result<(), NotWanted> {
+        self.answer.end(Err(WorkError::GiveBack(reason.into())))
+    }
+
+    /// Whether the broker takes the request back: a stock one doesn't.
+    pub fn may_be_given_back(&self) -> bool {
+        self.id.is_some()
     }
 
     /// Drops the request silently, since the connection closes.

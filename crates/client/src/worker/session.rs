@@ -302,7 +302,7 @@ impl Session {
                     self.counters.requests += 1;
                     let body = match (content, attached.take_if(|_| content.is_attached())) {
                         (Content::Attached { .. }, Some(Err(why))) => {
-                            FromWorker::reply(out, token, Status::NO_STORAGE, None, &Body::from(why));
+                            FromWorker::give_back(out, token, &why);
                             continue;
                         }
                         (Content::One(bytes), _) if at_once.is_some() && bytes.len() <= COPY_AGAIN_BYTES_MAX => {
@@ -413,6 +413,23 @@ impl Session {
             self.released(&held, out);
         }
         true
+    }
+
+    /// Gives a request back that wasn't begun. Returns whether it is still wanted. A stock broker can't be given one back: it is sent the
+    /// reason as a reply. One whose connection was lost has gone to another worker already.
+    pub fn give_back(&mut self, token: Token, reason: &str, out: &mut Block) -> bool {
+        let Some(held) = self.held.get(&token) else { return false };
+        if !held.address.is_empty() || held.has_parts {
+            return self.reply(token, Status::FAILED, None, &Body::from(reason), out);
+        }
+        let is_orphan = held.orphan;
+        if self.link == Link::Numbered && !is_orphan {
+            FromWorker::give_back(out, token, reason);
+        }
+        if let Some(held) = self.held.remove(&token) {
+            self.released(&held, out);
+        }
+        !is_orphan
     }
 
     fn reply_to_stock(&mut self, dialect: Dialect, token: Token, part: Option<u32>, body: &Body) {

@@ -117,6 +117,7 @@ impl World {
                     self.given.remove(&number);
                 }
                 FromWorker::Leaving => panic!("it was not told to leave"),
+                FromWorker::Return { .. } => panic!("it can begin all of them"),
             }
         }
         // As much as the credit allows, beside requests of earlier connections.
@@ -409,4 +410,37 @@ fn an_attached_body_belongs_to_the_last_record() {
         WorkerEvent::Request(Arrival { token: token(number), attempt: 1, id: None, ttl_ms: 0, body })
     });
     assert_eq!(arrived, expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn a_request_is_given_back_only_where_the_broker_takes_it() {
+    let body = Body::from("x");
+    let (mut session, mut out) = (Session::new("echo", 3), Block::default());
+    let given = |session: &mut Session, numbers: &[u64]| {
+        let (mut said, mut out) = (Block::default(), Block::default());
+        numbers.iter().for_each(|number| ToWorker::request(&mut said, token(*number), 1, 0, &body));
+        let message = said.drain().next().unwrap();
+        session.on_block(&message.block, None, &mut out, None, &mut |_| {}).unwrap();
+    };
+    let said = |out: &mut Block| -> Vec<u8> { out.drain().flat_map(|message| message.block.to_vec()).collect() };
+    session.connected(&mut out);
+    given(&mut session, &[1, 2, 3]);
+    said(&mut out);
+    assert!(session.give_back(token(1), "no program", &mut out));
+    let record = said(&mut out);
+    let reason: &[u8] = b"no program";
+    assert_eq!(FromWorker::decode(&mut &record[..]), Ok(FromWorker::Return { token: token(1), reason }));
+    // One that has been sent parts of its reply fails; one whose connection was lost has gone to another worker.
+    session.reply(token(2), Status::OK, Some(0), &body, &mut out);
+    said(&mut out);
+    session.give_back(token(2), "no program", &mut out);
+    let record = said(&mut out);
+    let reply = FromWorker::decode(&mut &record[..]).unwrap();
+    assert!(matches!(reply, FromWorker::Reply { status: Status::FAILED, part: None, .. }), "{reply:?}");
+    session.disconnected(&mut |_| {});
+    assert!(!session.give_back(token(3), "no program", &mut out));
+    session.connected(&mut out);
+    let record = said(&mut out);
+    assert!(matches!(FromWorker::decode(&mut &record[..]), Ok(FromWorker::Ready { credit: 3, .. })), "{record:?}");
+    assert!(session.is_idle());
 }

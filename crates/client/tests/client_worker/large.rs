@@ -39,9 +39,11 @@ fn a_worker_without_a_place_for_large_bodies_leaves_them_to_others() {
         let without = Worker::at_once(here, "work", without, |_| Body::from("without")).unwrap();
         let client = client(&[&broker.endpoint], Dialect::Auto);
         // There is nobody else.
-        let error = client.call("work", vec![0; 2 * MIB]).await.unwrap_err();
-        assert_eq!(error.status(), Some(Status::FAILED));
-        assert!(error.to_string().contains("/proc/nowhere"), "{error}");
+        let short = CallOptions { ttl: Some(Duration::from_millis(300)), ..CallOptions::default() };
+        let error = client.call_with("work", vec![0; 2 * MIB], short).await.unwrap_err();
+        assert_eq!(error.status(), Some(Status::EXPIRED));
+        let workers = client.call("mmi.workers", "work").await.unwrap().body.to_vec_limited(MIB).unwrap();
+        assert!(String::from_utf8_lossy(&workers).contains("/proc/nowhere"), "{}", String::from_utf8_lossy(&workers));
         let _with = Worker::at_once(here, "work", options(1, Dialect::Auto), |_| Body::from("with")).unwrap();
         let served = || async {
             let served = client.call("mmi.workers", "work").await.unwrap().body.to_vec_limited(MIB).unwrap();

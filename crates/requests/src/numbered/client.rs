@@ -1,7 +1,7 @@
 //! Records between a client and the broker.
 
 use super::block::Block;
-use super::field::{Content, Fields, PARTIAL, VOLATILE, WireError, put_service, records};
+use super::field::{Content, Fields, PARTIAL, RESENT, VOLATILE, WireError, put_reason, put_service, records};
 use super::{ClientId, Status};
 use crate::body::Body;
 
@@ -31,8 +31,8 @@ pub enum FromClient<'a> {
         number: u64,
         /// Time to live in milliseconds. 0: the broker's default.
         ttl_ms: u32,
-        /// Not journalled.
-        volatile: bool,
+        /// How it is sent.
+        sent: Sent,
         /// Name of the service.
         service: &'a [u8],
         /// Body.
@@ -52,6 +52,22 @@ pub enum FromClient<'a> {
     },
 }
 
+/// How a request is sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Not journalled.
+    pub volatile: bool,
+    /// Over an earlier connection too: a worker of another broker, or of this one before a restart, may have had it.
+    pub resent: bool,
+}
+
+/// For the first time. True: not journalled.
+impl From<bool> for Sent {
+    fn from(volatile: bool) -> Sent {
+        Sent { volatile, resent: false }
+    }
+}
+
 impl<'a> FromClient<'a> {
     /// Whether the frame behind this block is a list of frames.
     pub fn announces_list(block: &'a [u8]) -> bool {
@@ -66,7 +82,7 @@ impl<'a> FromClient<'a> {
         let record = match fields.u8()? {
             HELLO => FromClient::Hello { client: ClientId(fields.array()?), first: fields.u64()? },
             REQUEST => {
-                let flags = fields.flags(VOLATILE)?;
+                let flags = fields.flags(VOLATILE | RESENT)?;
                 let number = fields.u64()?;
                 if number == 0 {
                     return Err(WireError::NumberZero);
@@ -74,7 +90,7 @@ impl<'a> FromClient<'a> {
                 FromClient::Request {
                     number,
                     ttl_ms: fields.u32()?,
-                    volatile: flags & VOLATILE != 0,
+                    sent: Sent { volatile: flags & VOLATILE != 0, resent: flags & RESENT != 0 },
                     service: fields.service()?,
                     content: fields.content(flags)?,
                 }
@@ -98,9 +114,12 @@ impl<'a> FromClient<'a> {
 
     /// Appends [`FromClient::Request`].
     #[inline]
-    pub fn request(block: &mut Block, number: u64, ttl_ms: u32, volatile: bool, service: &[u8], body: &Body) {
+    pub fn request(block: &mut Block, number: u64, ttl_ms: u32, sent: impl Into<Sent>, service: &[u8], body: &Body) {
+        let sent = sent.into();
         block.record_with(body, |out, flags| {
-            out.extend_from_slice(&[REQUEST, flags | if volatile { VOLATILE } else { 0 }]);
+            let volatile = if sent.volatile { VOLATILE } else { 0 };
+            let resent = if sent.resent { RESENT } else { 0 };
+            out.extend_from_slice(&[REQUEST, flags | volatile | resent]);
             out.extend_from_slice(&number.to_be_bytes());
             out.extend_from_slice(&ttl_ms.to_be_bytes());
             put_service(out, service);
@@ -204,10 +223,7 @@ impl<'a> ToClient<'a> {
                 number: fields.u64()?,
                 status: Status(fields.u16()?),
                 retry_ms: fields.u32()?,
-                reason: {
-                    let length = fields.u8()?;
-                    fields.bytes(usize::from(length))?
-                },
+                reason: fields.reason()?,
             },
             unknown => return Err(WireError::UnknownKind(unknown)),
         };
@@ -251,9 +267,7 @@ impl<'a> ToClient<'a> {
             out.extend_from_slice(&number.to_be_bytes());
             out.extend_from_slice(&status.0.to_be_bytes());
             out.extend_from_slice(&retry_ms.to_be_bytes());
-            let reason = &reason.as_bytes()[..reason.len().min(255)];
-            out.push(reason.len() as u8);
-            out.extend_from_slice(reason);
+            put_reason(out, reason);
         });
     }
 }

@@ -12,6 +12,8 @@ pub const ATTACHED: u8 = 2;
 pub const PARTIAL: u8 = 4;
 /// The request is not journalled.
 pub const VOLATILE: u8 = 8;
+/// The request was sent over an earlier connection too.
+pub const RESENT: u8 = 16;
 
 /// Longer bodies are attached instead of copied into the block.
 pub const ATTACH_OVER_BYTES: u64 = 4 * 1024;
@@ -183,6 +185,12 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Decodes a reason for people.
+    pub fn reason(&mut self) -> Result<&'a [u8], WireError> {
+        let length = self.u8()?;
+        self.bytes(usize::from(length))
+    }
+
     /// Decodes a body preceded by its length in four bytes. Larger ones are attached.
     #[inline]
     pub fn content(&mut self, flags: u8) -> Result<Content<'a>, WireError> {
@@ -268,4 +276,11 @@ pub fn put_service(out: &mut Vec<u8>, service: &[u8]) {
     let service = &service[..service.len().min(SERVICE_BYTES_MAX)];
     out.push(service.len() as u8);
     out.extend_from_slice(service);
+}
+
+/// Appends at most 255 bytes of a reason.
+pub fn put_reason(out: &mut Vec<u8>, reason: &str) {
+    let reason = &reason.as_bytes()[..reason.len().min(255)];
+    out.push(reason.len() as u8);
+    out.extend_from_slice(reason);
 }

@@ -11,21 +11,21 @@ mod worker;
 
 pub use block::Extent;
 pub use block::{Block, Message};
-pub use client::{FromClient, ToClient};
+pub use client::{FromClient, Sent, ToClient};
 pub use field::{Content, WireError};
 pub use worker::{FromWorker, ToWorker};
 
 /// First frame of messages between a client and the broker.
-pub const CLIENT_HEADER: &[u8] = b"TWPC01";
+pub const CLIENT_HEADER: &[u8] = b"TWPC02";
 
 /// First frame of messages between a worker and the broker.
-pub const WORKER_HEADER: &[u8] = b"TWPW01";
+pub const WORKER_HEADER: &[u8] = b"TWPW02";
 
 /// Property of READY that announces this dialect, with the value [`PROPERTY_VALUE`].
 pub const PROPERTY: &str = "X-Towpath-Requests";
 
 /// Version of this build.
-pub const PROPERTY_VALUE: &[u8] = b"1";
+pub const PROPERTY_VALUE: &[u8] = b"2";
 
 /// Property of a worker's READY by which it asks for the ids of requests ([`ToWorker::Identity`]), with any value.
 pub const IDS_PROPERTY: &str = "X-Towpath-Request-Ids";

@@ -23,17 +23,21 @@ fn a_description_does_not_repeat_the_status() {
     assert_eq!((Status(599).describe("new"), Status(599).describe("599")), ("599: new".to_owned(), "599".to_owned()));
 }
 
+fn sent() -> impl Strategy<Value = Sent> {
+    any::<(bool, bool)>().prop_map(|(volatile, resent)| Sent { volatile, resent })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// Records round-trip in order, however they are divided into messages.
     #[test]
     fn requests_round_trip(
-        requests in prop::collection::vec((1u64.., any::<u32>(), any::<bool>(), "[a-z.]{1,30}", body()), 1..20),
+        requests in prop::collection::vec((1u64.., any::<u32>(), sent(), "[a-z.]{1,30}", body()), 1..20),
     ) {
         let mut block = Block::default();
-        for (number, ttl_ms, volatile, service, body) in &requests {
-            FromClient::request(&mut block, *number, *ttl_ms, *volatile, service.as_bytes(), body);
+        for (number, ttl_ms, sent, service, body) in &requests {
+            FromClient::request(&mut block, *number, *ttl_ms, *sent, service.as_bytes(), body);
             FromClient::cancel(&mut block, *number);
         }
         let mut heard = Vec::new();
@@ -41,9 +45,9 @@ proptest! {
             let mut rest = &message.block[..];
             while !rest.is_empty() {
                 match FromClient::decode(&mut rest).unwrap() {
-                    FromClient::Request { number, ttl_ms, volatile, service, content } => {
+                    FromClient::Request { number, ttl_ms, sent, service, content } => {
                         let body = content.to_body(&message.block, message.attached.clone()).unwrap();
-                        heard.push((number, ttl_ms, volatile, String::from_utf8(service.to_vec()).unwrap(), body));
+                        heard.push((number, ttl_ms, sent, String::from_utf8(service.to_vec()).unwrap(), body));
                     }
                     FromClient::Cancel { number } => prop_assert_eq!(number, heard.last().unwrap().0),
                     other => prop_assert!(false, "{:?}", other),
@@ -60,6 +64,7 @@ proptest! {
         let mut block = Block::default();
         FromWorker::ready(&mut block, 7, b"echo");
         FromWorker::reply(&mut block, Token([3; 16]), Status::OK, Some(4), &parts);
+        FromWorker::give_back(&mut block, Token([3; 16]), "no program");
         ToWorker::request(&mut block, Token([3; 16]), 1, 0, &parts);
         ToClient::refused(&mut block, 1, Status::UNAVAILABLE, 100, "full");
         FromClient::hello(&mut block, ClientId([9; 16]), 1);
@@ -137,7 +142,7 @@ fn unknown_flags_and_the_number_0_are_errors() {
             record
         };
         let unknown = |result: Result<(), WireError>| matches!(result, Err(WireError::UnknownFlags(_)));
-        assert_eq!(unknown(FromClient::decode(&mut &with(&request)[..]).map(drop)), flag != 8, "{flag}");
+        assert_eq!(unknown(FromClient::decode(&mut &with(&request)[..]).map(drop)), !matches!(flag, 8 | 16), "{flag}");
         assert_eq!(unknown(ToClient::decode(&mut &with(&reply)[..]).map(drop)), flag != 4, "{flag}");
         assert_eq!(unknown(FromWorker::decode(&mut &with(&worked)[..]).map(drop)), flag != 4, "{flag}");
         assert!(unknown(ToWorker::decode(&mut &with(&work)[..]).map(drop)), "{flag}");

@@ -1,7 +1,7 @@
 //! Records between a worker and the broker.
 
 use super::block::Block;
-use super::field::{Content, Fields, PARTIAL, WireError, put_service, records};
+use super::field::{Content, Fields, PARTIAL, WireError, put_reason, put_service, records};
 use super::{RequestId, Status, Token};
 use crate::body::Body;
 
@@ -9,6 +9,7 @@ const READY: u8 = 0x81;
 const REPLY: u8 = 0x82;
 const CREDIT: u8 = 0x83;
 const LEAVING: u8 = 0x84;
+const RETURN: u8 = 0x85;
 
 const WELCOME: u8 = 0xC1;
 const REQUEST: u8 = 0xC2;
@@ -44,6 +45,13 @@ pub enum FromWorker<'a> {
     },
     /// Takes no more requests; those that it holds are finished.
     Leaving,
+    /// Gives a request back that it can't begin, through no fault of the request. The worker rests.
+    Return {
+        /// Token of the request.
+        token: Token,
+        /// Reason for people.
+        reason: &'a [u8],
+    },
 }
 
 impl<'a> FromWorker<'a> {
@@ -70,6 +78,7 @@ impl<'a> FromWorker<'a> {
             }
             CREDIT => FromWorker::Credit { credit: fields.u32()? },
             LEAVING => FromWorker::Leaving,
+            RETURN => FromWorker::Return { token: Token(fields.array()?), reason: fields.reason()? },
             unknown => return Err(WireError::UnknownKind(unknown)),
         };
         *block = fields.0;
@@ -110,6 +119,15 @@ impl<'a> FromWorker<'a> {
     pub fn leaving(block: &mut Block) {
         block.record(|out| out.push(LEAVING));
     }
+
+    /// Appends [`FromWorker::Return`], with at most 255 bytes of the reason.
+    pub fn give_back(block: &mut Block, token: Token, reason: &str) {
+        block.record(|out| {
+            out.push(RETURN);
+            out.extend_from_slice(&token.0);
+            put_reason(out, reason);
+        });
+    }
 }
 
 /// A record for a worker.
@@ -124,7 +142,7 @@ pub enum ToWorker<'a> {
     Request {
         /// Token that the reply must return.
         token: Token,
-        /// Attempt, from 1. Over 1, an earlier worker may have died over it or executed it.
+        /// Attempt, from 1, counted over brokers and dead-letter queues. Over 1, an earlier worker may have died over it or executed it.
         attempt: u16,
         /// Milliseconds left. 0: no limit.
         ttl_ms: u32,

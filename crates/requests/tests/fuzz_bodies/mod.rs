@@ -57,12 +57,12 @@ pub fn requests_records(data: &[u8]) {
     all(&|rest| {
         let begin = *rest;
         let record = FromClient::decode(rest)?;
-        if let FromClient::Request { number, ttl_ms, volatile, service, content: content @ Content::One(_) } = &record {
+        if let FromClient::Request { number, ttl_ms, sent, service, content: content @ Content::One(_) } = &record {
             let body = content.to_body(&block, None)?;
             let mut again = Block::default();
-            FromClient::request(&mut again, *number, *ttl_ms, *volatile, service, &body);
+            FromClient::request(&mut again, *number, *ttl_ms, *sent, service, &body);
             let said: Vec<u8> = again.drain().next().map(|message| message.block.to_vec()).unwrap_or_default();
-            let known_flags = begin.get(1).is_some_and(|flags| flags & !8 == 0);
+            let known_flags = begin.get(1).is_some_and(|flags| flags & !24 == 0);
             assert!(!known_flags || body.length() > 4096 || begin.starts_with(&said));
         }
         Ok(())

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use tempfile::tempdir;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::admin::Place;
 use crate::support::broker::{Broker, await_progress, call, work};
 use crate::support::process::{Process, Server, is_running, run, tow};
 use crate::support::tree::{digest, random_file};
@@ -36,14 +37,6 @@ fn failures_state_their_reason() {
     let outcome = run(&mut call(&[&broker], &["bad", "x"])).expect_code(9);
     assert!(outcome.stdout.is_empty());
     assert!(outcome.stderr.contains("exit status: 3: oops"), "{}", outcome.stderr);
-
-    let folder = tempdir().expect("a folder");
-    let tool = folder.path().join("tool");
-    std::fs::copy("/bin/true", &tool).expect("copy");
-    let _missing = work(&[&broker], &["missing", "--", tool.to_str().expect("letters")]);
-    std::fs::remove_file(&tool).expect("remove");
-    let outcome = run(&mut call(&[&broker], &["missing", "x"])).expect_code(9);
-    assert!(outcome.stderr.contains("tool: No such file"), "{}", outcome.stderr);
 
     let outcome = run(&mut call(&[&broker], &["nobody", "x", "--timeout", "0.3"])).expect_code(7);
     // From the broker, which knows that no worker had it. The client's own timeout comes later.
@@ -497,9 +490,38 @@ fn command_that_is_being_replaced_is_retried() {
     let worker = work(&[&broker], &["replaced", "--", program.to_str().expect("UTF-8")]);
     std::fs::remove_file(&program).expect("remove");
     let caller = Process::start(&mut call(&[&broker], &["replaced", "hello"]));
-    wait_until("the worker misses it", || worker.log().contains("cannot start the command now, retrying"));
+    wait_until("the worker misses it", || worker.log().contains("cannot start the command"));
     install();
     assert_eq!(caller.finish().expect_code(0).stdout, b"hello");
+}
+
+#[test]
+fn a_worker_that_cannot_start_its_command_gives_requests_back_and_rests() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let broker = place.broker(&[]);
+    let tool = folder.path().join("tool");
+    std::fs::copy("/bin/true", &tool).expect("copy");
+    let gone = work(&[&broker], &["s", "--jobs", "4", "--", tool.to_str().expect("letters")]);
+    std::fs::remove_file(&tool).expect("remove");
+    // A shell says the same by its exit status.
+    let _shell = work(&[&broker], &["s", "--", "sh", "-c", "exec /nowhere/at/all"]);
+    // Nobody else can do it: it waits until its time is over, and no worker is said to have failed.
+    run(&mut call(&[&broker], &["s", "x", "--timeout", "0.5"])).expect_code(7);
+    wait_until("the worker says why", || gone.log().contains("tool: No such file"));
+    wait_until("both rest", || {
+        let listed = String::from_utf8(place.tow(&["workers", "s"]).expect_code(0).stdout).expect("UTF-8");
+        let both = listed.contains("tool: No such file") && listed.contains("exit status: 127");
+        if !both {
+            // The one that rests less gets the next.
+            run(&mut call(&[&broker], &["s", "x", "--timeout", "0.5"])).expect_code(7);
+        }
+        both
+    });
+    let _good = work(&[&broker], &["s", "--", "cat"]);
+    for _ in 0..8 {
+        let outcome = run(&mut call(&[&broker], &["s", "x"])).expect_code(0);
+        assert_eq!(outcome.stdout, b"x");
+    }
 }
 
 #[test]

@@ -143,7 +143,7 @@ proptest! {
                     if let Some(held) = held.get_mut(&peer) {
                         held.retain(|held| *held != token);
                     }
-                    core.worker_returns_request(now, peer, &token, Body::from("no place"));
+                    core.worker_returns_request(now, peer, &token, b"no place");
                 }
                 Step::GiveBack(..) => {}
                 Step::Store(name, size) if journal => {

@@ -39,8 +39,8 @@ const GAP_BYTES: usize = 64;
 /// Bytes of memory of a body: nothing for small ones, steps up to 1 KiB.
 pub fn memory_bytes(length: usize) -> usize {
     match length {
-        0..=46 => 0,
-        47..=1024 => length.next_multiple_of(64),
+        0..=38 => 0,
+        39..=1024 => length.next_multiple_of(64),
         _ => length,
     }
 }

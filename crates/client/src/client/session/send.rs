@@ -5,7 +5,7 @@ use super::{Delivery, HELD_MAX, Link, Session};
 use std::cmp::Reverse;
 use std::time::Duration;
 use towpath_requests::body::Body;
-use towpath_requests::numbered::{Block, FromClient, Status};
+use towpath_requests::numbered::{Block, FromClient, Sent, Status};
 
 /// Longest margin between the broker's deadline and ours.
 const TIME_KEPT_BACK_MOST: Duration = Duration::from_millis(50);
@@ -77,7 +77,8 @@ impl Session {
                 self.cursor = number + 1;
             }
             let left = entry.deadline.map_or(0, |at| time_for_broker(at.saturating_sub(now)));
-            FromClient::request(block, number, left, entry.volatile, self.services.name(entry.service), &entry.body);
+            let sent = Sent { volatile: entry.volatile, resent: entry.elsewhere };
+            FromClient::request(block, number, left, sent, self.services.name(entry.service), &entry.body);
             if entry.known {
                 self.counters.resent += 1;
             } else if entry.sent_before {

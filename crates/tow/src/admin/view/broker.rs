@@ -93,7 +93,10 @@ impl View for BrokerView {
                 let Stats { services, now, .. } = self.stats(Wanted::Services(from))?;
                 Ok(services.flat_map(|service| of_letters(&service, now)))
             }
-            List::Workers => Ok(self.stats(Wanted::Workers(from))?.workers.flat_map(|worker| [of_worker(&worker)])),
+            List::Workers => {
+                let Stats { workers, now, .. } = self.stats(Wanted::Workers(from))?;
+                Ok(workers.flat_map(|worker| [of_worker(&worker, now)]))
+            }
             List::Transfers | List::Followers | List::Versions | List::Failures => Err(Refusal::NoList),
         }
     }
@@ -294,10 +297,10 @@ fn of_peer(PeerStats { info, activity, .. }: &PeerStats) -> Value {
     extend(peer, own)
 }
 
-fn of_worker(worker: &WorkerStats) -> Value {
+fn of_worker(worker: &WorkerStats, now: Millis) -> Value {
     let protocol = if worker.worker.kind == Kind::Numbered { "numbered" } else { "stock" };
     let peer = worker.id.map(|id| id.to_string());
-    extend(worker_json(worker), json!({ "peer": peer, "protocol": protocol }))
+    extend(worker_json(worker, now), json!({ "peer": peer, "protocol": protocol }))
 }
 
 fn counters_json(counters: &Counters) -> Value {

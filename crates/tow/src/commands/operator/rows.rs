@@ -171,13 +171,22 @@ fn services(entries: &[Value]) -> String {
 }
 
 fn workers(entries: &[Value]) -> String {
-    let mut table = Table::new(["PEER ", "ADDRESS ", "HELD", "CREDIT", "PROTOCOL ", "SERVICE "]);
+    let mut table = Table::new(["PEER ", "ADDRESS ", "HELD", "CREDIT", "PROTOCOL ", "RESTS", "SERVICE "]);
     for worker in entries {
         let [peer, address, protocol, service] =
             ["peer", "address", "protocol", "service"].map(|name| text(&worker[name]));
-        table.push([&peer, &address, &worker["held"], &worker["credit"], &protocol, &service]);
+        let rests = if worker["rests_seconds"].is_null() { "-".to_owned() } else { time(&worker["rests_seconds"]) };
+        table.push([&peer, &address, &worker["held"], &worker["credit"], &protocol, &rests, &service]);
     }
-    table.render()
+    let mut shown = table.render();
+    // A line for each: the reason has no room in a table.
+    for worker in entries {
+        if let Some(reason) = worker["gave_back"].as_str() {
+            let (peer, service) = (text(&worker["peer"]), text(&worker["service"]));
+            shown.push_str(&format!("{}\n", Printable(&format!("{peer} gives requests for {service} back: {reason}"))));
+        }
+    }
+    shown
 }
 
 fn dead_letters(entries: &[Value]) -> String {

@@ -3,7 +3,6 @@
 use super::guard::{Guard, Watched};
 use crate::cli::auth_args::PASSWORD;
 use crate::cli::body_io::{BodyBuilder, PIECE_BYTES, ReadBodyError, SpoolError, open_large};
-use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -37,21 +36,19 @@ const GROUP_INTERVAL: Duration = Duration::from_millis(50);
 /// Exit status of a command that may succeed later: EX_TEMPFAIL of sysexits.h.
 const TEMPORARY_FAILURE: i32 = 75;
 
-/// Pause before a command is started again after a shortage of descriptors, processes or memory.
-const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Exit statuses by which shells, env, nice and the like say that there is no such command, or that it can't be started.
+const NOT_STARTED: [i32; 2] = [126, 127];
 
-/// True for a shortage of descriptors, processes or memory.
-fn is_shortage(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM))
-}
+/// How long a command is tried that can't be started for a request of a stock broker, which takes none back. It may be being replaced.
+const STOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait for a command that has gone since the start: it may be being replaced. Failing at once would fail all queued
-/// requests.
-const MISSING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause between these attempts.
+const STOCK_PAUSE: Duration = Duration::from_millis(100);
 
-/// True if a program is missing or being written.
-fn is_missing(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::TXTBSY | Errno::ACCESS))
+/// The command didn't start, which isn't the request's fault.
+fn not_started(reason: String) -> WorkError {
+    tracing::warn!(reason, "cannot start the command: the request is given back, and this worker rests");
+    WorkError::GiveBack(reason)
 }
 
 /// Unix time of a moment to come, in seconds.
@@ -113,21 +110,14 @@ impl Job {
         let Some((program, rest)) = self.command.split_first() else { return Err(failed("no command".to_owned())) };
         let name = program.display();
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(|error| failed(error.to_string()))?;
-        let (mut is_logged, began) = (false, Instant::now());
+        let began = Instant::now();
         let mut child = loop {
             match self.start(program, rest, &request) {
                 Ok(child) => break child,
-                // Not the request's fault: a shortage ends with other commands, and a replaced program comes back.
-                Err(error) if is_shortage(&error) || (is_missing(&error) && began.elapsed() < MISSING_TIMEOUT) => {
-                    if !std::mem::replace(&mut is_logged, true) {
-                        tracing::warn!(command = %name, %error, "cannot start the command now, retrying");
-                    }
-                    tokio::time::sleep(RETRY_PAUSE).await;
+                Err(_) if !request.may_be_given_back() && began.elapsed() < STOCK_TIMEOUT => {
+                    tokio::time::sleep(STOCK_PAUSE).await;
                 }
-                Err(error) => {
-                    tracing::warn!(command = %name, %error, "cannot start the command");
-                    return Err(failed(format!("{name}: {error}")));
-                }
+                Err(error) => return Err(not_started(format!("{name}: {error}"))),
             }
         };
         let (input, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
@@ -174,8 +164,11 @@ impl Job {
         if !status.success() {
             let errors = String::from_utf8_lossy(&errors);
             let errors = errors.trim();
-            tracing::info!(command = %name, %status, stderr = errors, "the command failed");
             let reason = format!("{name}: {status}{}{errors}", if errors.is_empty() { "" } else { ": " });
+            if status.code().is_some_and(|code| NOT_STARTED.contains(&code)) {
+                return Err(not_started(reason));
+            }
+            tracing::info!(command = %name, %status, stderr = errors, "the command failed");
             return Err(if status.code() == Some(TEMPORARY_FAILURE) {
                 WorkError::TryLater(reason)
             } else {
