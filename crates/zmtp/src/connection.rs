@@ -1,14 +1,15 @@
 //! One connection: greeting, handshake, messages, heartbeats.
 
 use crate::command::{self, Command};
+use crate::config::{Config, GREETING_PROPERTY};
 use crate::deviations::ProtocolDeviations;
 use crate::error::{Error, printable};
 use crate::event::{Event, PeerProperties};
 use crate::greeting::{self, GREETING_BYTES};
-use crate::inbox::{Inbox, InboxLimits, Item};
+use crate::inbox::{Inbox, Item};
 use crate::limits::{REPLIES_WAITING_MAX, ROUTING_ID_BYTES_MAX, UNOPENED_BYTES_MIN};
 use crate::liveness::LivenessTimer;
-use crate::mechanism::{Mechanism, MechanismConfig, Step};
+use crate::mechanism::{Mechanism, Step};
 use crate::metadata::Metadata;
 use crate::outbox::{Body, Outbox};
 use crate::seal::{OpenJob, Opened};
@@ -17,56 +18,6 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Times of PING and PONG (RFC 37).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heartbeat {
-    /// Interval between PINGs. None is sent behind a backlog. At least a millisecond.
-    pub interval: Duration,
-    /// The connection ends when nothing was received for this long after a PING.
-    pub timeout: Duration,
-    /// TTL announced by our PINGs, rounded up to tenths of a second: the peer may give this side up after as much silence. Zero: never.
-    /// At most 65.5 seconds.
-    pub ttl: Duration,
-}
-
-/// Settings that all connections of a socket have in common.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// This side's socket type.
-    pub socket_type: SocketType,
-    /// This side's routing id. Empty: the peer generates one.
-    pub routing_id: Bytes,
-    /// Further properties for READY; names of applications begin with `X-`.
-    pub metadata: Metadata,
-    /// A property of READY that only another kind of program has, and what to say about it: where it is, and what to do.
-    pub foreign_property: Option<(&'static str, &'static str)>,
-    /// The security mechanism and role.
-    pub mechanism: MechanismConfig,
-    /// Time from the first byte to READY.
-    pub handshake_timeout: Duration,
-    /// Heartbeats that this side sends; `None`: none. PINGs are answered in any case.
-    pub heartbeat: Option<Heartbeat>,
-    /// Limits on what the peer may send.
-    pub limits: InboxLimits,
-}
-
-/// The property in which a side says which version it saw in the other's greeting: major and minor, a byte each.
-const GREETING_PROPERTY: &str = "X-Towpath-Greeting";
-
-impl Config {
-    /// The properties for a peer with this version in its greeting.
-    fn own_metadata(&self, mechanism: &dyn Mechanism, version: (u8, u8)) -> Metadata {
-        let mut metadata = Metadata::new().with("Socket-Type", self.socket_type.name());
-        if self.socket_type.announces_identity() {
-            metadata = metadata.with("Identity", self.routing_id.clone());
-        }
-        if mechanism.protects_metadata() {
-            metadata = metadata.with(GREETING_PROPERTY, vec![version.0, version.1]);
-        }
-        self.metadata.iter().fold(metadata, |metadata, (name, value)| metadata.with(name, value.clone()))
-    }
-}
 
 /// Status for refused credentials (RFC 27). libzmq's clients report it; a sentence they would not.
 const REFUSED: &str = "400";

@@ -46,6 +46,7 @@
 //! ```
 
 mod command;
+mod config;
 mod connection;
 mod credentials;
 mod crypto;
@@ -67,7 +68,8 @@ mod secret;
 mod socket_type;
 
 pub use command::Command;
-pub use connection::{Config, Connection, Heartbeat};
+pub use config::{Config, Heartbeat};
+pub use connection::Connection;
 pub use credentials::{Credentials, Principal};
 pub use crypto::has_aes_instructions;
 pub use deviations::ProtocolDeviations;

@@ -27,7 +27,7 @@ const CRATES: &[Crate] = &[
     Crate {
         folder: "crates/zmtp",
         layers: "crypto deviations random | keys | error frame limits liveness secret socket_type \
-            | credentials seal metadata greeting | command inbox outbox | event mechanism | connection",
+            | credentials seal metadata greeting | command inbox outbox | event mechanism | config | connection",
         known: &[],
     },
     Crate {

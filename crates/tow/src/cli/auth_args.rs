@@ -1,7 +1,7 @@
 //! Users and passwords of the PLAIN mechanism.
 
 use crate::cli::exit::Failure;
-use crate::runtime::secrets;
+use crate::cli::secrets;
 use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

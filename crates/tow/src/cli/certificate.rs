@@ -4,7 +4,7 @@
 
 use crate::cli::auth_args::is_exposed;
 use crate::cli::escape::Printable;
-use crate::runtime::secrets;
+use crate::cli::secrets;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};

@@ -3,7 +3,7 @@
 use crate::cli::certificate::Certificate;
 use crate::cli::exit::Failure;
 use crate::cli::known_servers::KnownServers;
-use crate::runtime::secrets;
+use crate::cli::secrets;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use towpath_sockets::{Endpoint, MechanismConfig, PublicKey, SecretKey, has_aes_instructions, system_random};

@@ -17,6 +17,7 @@ pub mod location;
 pub mod output;
 pub mod passwords;
 pub mod progress;
+pub mod secrets;
 pub mod table;
 pub mod tips;
 pub mod units;

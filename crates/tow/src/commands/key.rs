@@ -4,7 +4,7 @@ use crate::cli::certificate::{Certificate, paths_of, write_new};
 use crate::cli::escape::Printable;
 use crate::cli::exit::Failure;
 use crate::cli::output::print_line;
-use crate::runtime::secrets;
+use crate::cli::secrets;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;

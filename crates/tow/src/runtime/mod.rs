@@ -6,7 +6,6 @@ pub mod log_output;
 mod log_rate;
 pub mod reload;
 pub mod rlimits;
-pub mod secrets;
 pub mod signals;
 pub mod watchdog;
 pub mod which;

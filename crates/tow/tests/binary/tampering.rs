@@ -66,7 +66,7 @@ fn followers_get_what_was_left_out_on_the_way() {
         let copy = keys.path(&format!("copy {number}"));
         let mut follow = tow(["follow", &format!("tcp://127.0.0.1:{}/", middle.port())]);
         let follower = Process::start(follow.arg(&copy).args(keys.client("alice")));
-        wait_until("the follower is up to date", || follower.log().contains("up to date"));
+        wait_until("the follower is up to date", || follower.output().contains("up to date at "));
         middle.arm(To::Client, number % 2, deed);
         write(&source.join(format!("{deed:?}")), b"2");
         let is_there = || fs::read(copy.join(format!("{deed:?}"))).is_ok_and(|text| text == b"2");
