@@ -72,6 +72,8 @@ impl Status {
     pub const FORBIDDEN: Status = Status(403);
     /// Expired before a worker took it.
     pub const EXPIRED: Status = Status(408);
+    /// The client has used the number for something else.
+    pub const CONFLICT: Status = Status(409);
     /// The worker replied in parts, and some were lost with the client's connection.
     pub const PARTS_LOST: Status = Status(410);
     /// Larger than the broker accepts.
@@ -117,6 +119,7 @@ impl std::fmt::Display for Status {
             Status::FORBIDDEN => "not allowed",
             Status::EXPIRED => "expired before a worker took it",
             Status::IN_PARTS => "the end of what came in parts",
+            Status::CONFLICT => "this client's number was used for something else",
             Status::PARTS_LOST => "parts of the reply were lost",
             Status::TOO_LARGE => "too large",
             Status::CANCELLED => "cancelled",
