@@ -1,16 +1,17 @@
 # python call.py tcp://HOST:PORT SERVICE <LINES: sends one request per line, all at once, and prints each reply.
 import os, struct, sys, zmq
 
-me, service = os.urandom(16), sys.argv[2].encode()
+me, process, flags, service = os.urandom(16), os.getpid(), 0, sys.argv[2].encode()
 waiting = dict(enumerate(sys.stdin.buffer.read().splitlines(), 1))
 count = len(waiting)
 while waiting:
+    if process != os.getpid(): me, process = os.urandom(16), os.getpid()  # a process that was forked needs an id of its own
     dealer = zmq.Context.instance().socket(zmq.DEALER)
     dealer.linger, dealer.rcvtimeo = 0, 5000
     dealer.connect(sys.argv[1])
     block = struct.pack(">B16sQ", 0x01, me, min(waiting))  # HELLO: our id; all numbers below this one are settled
     for number, body in waiting.items():  # REQUEST: a number that the broker knows is not taken twice
-        block += struct.pack(f">BBQIB{len(service)}sI", 0x02, 0, number, 0, len(service), service, len(body)) + body
+        block += struct.pack(f">BBQIB{len(service)}sI", 0x02, flags, number, 0, len(service), service, len(body)) + body
         if len(block) > 1 << 20:  # a message may have 64 MiB
             dealer.send_multipart([b"TWPC02", block])
             block = b""
@@ -30,7 +31,7 @@ while waiting:
                 elif block[0] == 0x44: length = block[15]
                 else: length = 0
                 block = block[size + length :]
-    except zmq.Again: dealer.close()  # 5 s of silence: connect again and send what has no outcome
+    except zmq.Again: dealer.close(); flags = 16  # 5 s of silence: connect again and send what has no outcome, and say so
     else:
         dealer.linger = 1000
         dealer.send_multipart([b"TWPC02", struct.pack(">BQI", 0x03, 1, count)])  # CONFIRM: the broker may forget them

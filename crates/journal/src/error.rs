@@ -49,8 +49,8 @@ pub enum JournalError {
         /// Kind of the damage.
         what: &'static str,
     },
-    /// Written by a newer build.
-    #[error("{path}: a journal of format {version}; this build knows format {known}. Use the build that wrote it", path = path.display(), known = super::block::VERSION)]
+    /// Written by another build.
+    #[error("{path}: a journal of format {version}; this build knows format {known}. Use the build that wrote it, or move the directory away", path = path.display(), known = super::block::VERSION)]
     UnknownVersion {
         /// The file.
         path: PathBuf,

@@ -23,6 +23,14 @@ struct Slot {
     outcome_file: bool,
 }
 
+/// The last move of a dead letter.
+#[derive(Clone, Copy, Default)]
+struct Move {
+    number: u32,
+    segment: u32,
+    bytes: u32,
+}
+
 /// How much of a record is still needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needed {
@@ -36,6 +44,7 @@ pub(super) enum Needed {
 #[derive(Default)]
 pub(super) struct Index {
     slots: HashMap<u64, Slot, RandomState>,
+    moves: HashMap<u64, Move, RandomState>,
     /// Needed bytes of each segment, from `first` on.
     needed: VecDeque<u64>,
     first: u32,
@@ -71,11 +80,25 @@ impl Index {
                 self.moved(was_in, was, segment, bytes);
                 self.moved(accepted_in, accepted_bytes, accepted_in, head);
             }
+            What::Moved { moves, .. } => {
+                self.slots.entry(record.id).or_default();
+                let last = self.moves.entry(record.id).or_default();
+                // Compaction may write an earlier one again, behind this one.
+                if moves >= last.number {
+                    let was = std::mem::replace(last, Move { number: moves, segment, bytes });
+                    self.moved(was.segment, was.bytes, segment, bytes);
+                }
+            }
             What::Forgotten => {
                 let Entry::Occupied(slot) = self.slots.entry(record.id) else { return };
                 let slot = slot.remove();
                 self.moved(slot.accepted_in, slot.accepted_bytes, 0, 0);
                 self.moved(slot.finished_in, slot.finished_bytes, 0, 0);
+                if !self.moves.is_empty()
+                    && let Some(last) = self.moves.remove(&record.id)
+                {
+                    self.moved(last.segment, last.bytes, 0, 0);
+                }
                 for (there, of_outcome) in [(slot.request_file, false), (slot.outcome_file, true)] {
                     if there {
                         unneeded(body_name(record.id, of_outcome));
@@ -92,6 +115,10 @@ impl Index {
             What::Accepted { .. } if slot.accepted_in == segment && slot.finished_in != 0 => Needed::WithoutBody,
             What::Accepted { .. } if slot.accepted_in == segment => Needed::Whole,
             What::Finished { .. } if slot.finished_in == segment => Needed::Whole,
+            What::Moved { moves, .. } => {
+                let is_last = |last: &Move| (last.number, last.segment) == (moves, segment);
+                if self.moves.get(&record.id).is_some_and(is_last) { Needed::Whole } else { Needed::No }
+            }
             _ => Needed::No,
         }
     }

@@ -36,8 +36,15 @@ pub enum InspectedKind {
         service: Vec<u8>,
         /// Expiry in milliseconds since 1970. 0: never.
         expires_unix_ms: u64,
+        /// It is a dead letter, after so many attempts: the client and the number are those of the request that it is a copy of.
+        letter: Option<u16>,
         /// Bytes of the body.
         body_bytes: u64,
+    },
+    /// A dead letter is one for another service now.
+    Moved {
+        /// Name of the service.
+        service: Vec<u8>,
     },
     /// The request has an outcome.
     Finished {
@@ -75,13 +82,15 @@ pub fn inspect(
     let found = recover::read_all(&DirStorage::new(dir, opened, false), |record, segment| {
         index.apply(record, segment, |_| {});
         let kind = match record.what {
-            What::Accepted { client, number, service, expires_unix_ms, body } => InspectedKind::Accepted {
+            What::Accepted { client, number, service, expires_unix_ms, letter, body, .. } => InspectedKind::Accepted {
                 client,
                 number,
                 service: service.to_vec(),
                 expires_unix_ms,
+                letter,
                 body_bytes: body.length(),
             },
+            What::Moved { service, .. } => InspectedKind::Moved { service: service.to_vec() },
             What::Finished { status, body } => InspectedKind::Finished { status, body_bytes: body.length() },
             What::Forgotten => InspectedKind::Forgotten,
         };
@@ -181,7 +190,7 @@ fn check_record(record: &Record) {
             body
         }
         What::Finished { body, .. } => body,
-        What::Forgotten => return,
+        What::Moved { .. } | What::Forgotten => return,
     };
     if !matches!(body, Stored::File(_)) {
         let there = body.to_body();

@@ -32,7 +32,7 @@ pub use error::JournalError;
 pub use inspect::{Inspected, InspectedKind, InspectedSegment, fuzz_segment, inspect};
 pub use recover::CutTail;
 pub use spool::{Spool, SpoolWriter, SpooledBody, default_spool_folder};
-pub use types::{Entry, JournalFigures, JournalOptions, Lsn, Recovered, RecoveredRequest, Status};
+pub use types::{Entry, JournalFigures, JournalOptions, Lsn, Recovered, RecoveredLetter, RecoveredRequest, Status};
 
 use queue::{Batch, PendingBody, Shared};
 use std::any::Any;
@@ -271,7 +271,7 @@ fn body_in_file(entry: &Entry) -> Result<Option<PendingBody>, JournalError> {
     let (id, body, of_outcome) = match entry {
         Entry::Accepted { id, body, .. } => (*id, body, false),
         Entry::Finished { id, body, .. } => (*id, body, true),
-        Entry::Forgotten { .. } => return Ok(None),
+        Entry::Moved { .. } | Entry::Forgotten { .. } => return Ok(None),
     };
     let Some(large) = body.as_large() else { return Ok(None) };
     let any: &dyn Any = &**large;

@@ -12,12 +12,17 @@ use towpath_requests::limits::{
 
 /// Length of the rest, kind, id.
 pub(super) const PREFIX_BYTES: usize = 4 + 1 + 8;
-/// Client, number, expiry, length of the service's name.
-const ACCEPTED_BYTES: usize = 16 + 8 + 8 + 1;
+/// Client, number, expiry, checksum, length of the service's name.
+const ACCEPTED_BYTES: usize = 16 + 8 + 8 + 4 + 1;
+/// Number of the move, attempts, length of the service's name.
+const MOVED_BYTES: usize = 4 + 2 + 1;
 
 const ACCEPTED: u8 = 1;
 const FINISHED: u8 = 2;
 const FORGOTTEN: u8 = 3;
+/// As accepted, with the attempts in the place of the expiry.
+const LETTER: u8 = 4;
+const MOVED: u8 = 5;
 
 const ONE_FRAME: u8 = 0;
 const SEVERAL_FRAMES: u8 = 1;
@@ -35,8 +40,24 @@ pub(super) struct Record<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What<'a> {
-    Accepted { client: [u8; 16], number: u64, expires_unix_ms: u64, service: &'a [u8], body: Stored<'a> },
-    Finished { status: u16, body: Stored<'a> },
+    Accepted {
+        client: [u8; 16],
+        number: u64,
+        expires_unix_ms: u64,
+        checksum: u32,
+        letter: Option<u16>,
+        service: &'a [u8],
+        body: Stored<'a>,
+    },
+    Moved {
+        moves: u32,
+        attempts: u16,
+        service: &'a [u8],
+    },
+    Finished {
+        status: u16,
+        body: Stored<'a>,
+    },
     Forgotten,
 }
 
@@ -66,14 +87,27 @@ impl<'a> Record<'a> {
         let [kind] = array(&mut fields)?;
         let id = u64::from_le_bytes(array(&mut fields)?);
         let what = match kind {
-            ACCEPTED => {
+            ACCEPTED | LETTER => {
                 let client = array(&mut fields)?;
                 let number = u64::from_le_bytes(array(&mut fields)?);
-                let expires_unix_ms = u64::from_le_bytes(array(&mut fields)?);
-                let [service_bytes] = array(&mut fields)?;
-                let (service, body) =
-                    fields.split_at_checked(usize::from(service_bytes)).ok_or("a service's name is cut off")?;
-                What::Accepted { client, number, expires_unix_ms, service, body: Stored::decode(body)? }
+                let expiry = u64::from_le_bytes(array(&mut fields)?);
+                let (expires_unix_ms, letter) = match kind {
+                    ACCEPTED => (expiry, None),
+                    _ => (0, Some(u16::try_from(expiry).map_err(|_| "a dead letter has had too many attempts")?)),
+                };
+                let checksum = u32::from_le_bytes(array(&mut fields)?);
+                let service = service(&mut fields)?;
+                let body = Stored::decode(fields)?;
+                What::Accepted { client, number, expires_unix_ms, checksum, letter, service, body }
+            }
+            MOVED => {
+                let moves = u32::from_le_bytes(array(&mut fields)?);
+                let attempts = u16::from_le_bytes(array(&mut fields)?);
+                let service = service(&mut fields)?;
+                if !fields.is_empty() {
+                    return Err("a record has more than it should");
+                }
+                What::Moved { moves, attempts, service }
             }
             FINISHED => {
                 let status = u16::from_le_bytes(array(&mut fields)?);
@@ -182,6 +216,13 @@ fn array<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], &'static str> {
     Ok(*first)
 }
 
+fn service<'a>(fields: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
+    let [length] = array(fields)?;
+    let (service, rest) = fields.split_at_checked(usize::from(length)).ok_or("a service's name is cut off")?;
+    *fields = rest;
+    Ok(service)
+}
+
 fn frame<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
     let length = u32::from_le_bytes(array(bytes)?) as usize;
     let (frame, rest) = bytes.split_at_checked(length).ok_or("a frame is longer than its body")?;
@@ -197,12 +238,11 @@ fn length_field(bytes: usize) -> [u8; 4] {
 /// Size of an entry in the journal, or an error if it exceeds a limit.
 pub(super) fn encoded_bytes(entry: &Entry) -> Result<usize, JournalError> {
     match entry {
-        Entry::Accepted { service, body, .. } => {
-            if service.len() > SERVICE_BYTES_MAX {
-                return Err(JournalError::TooLarge("the service's name"));
-            }
-            Ok(PREFIX_BYTES + ACCEPTED_BYTES + service.len() + body_bytes(body)?)
+        Entry::Accepted { service, .. } | Entry::Moved { service, .. } if service.len() > SERVICE_BYTES_MAX => {
+            Err(JournalError::TooLarge("the service's name"))
         }
+        Entry::Accepted { service, body, .. } => Ok(PREFIX_BYTES + ACCEPTED_BYTES + service.len() + body_bytes(body)?),
+        Entry::Moved { service, .. } => Ok(PREFIX_BYTES + MOVED_BYTES + service.len()),
         Entry::Finished { body, .. } => Ok(PREFIX_BYTES + 2 + body_bytes(body)?),
         Entry::Forgotten { .. } => Ok(PREFIX_BYTES),
     }
@@ -232,15 +272,24 @@ pub(super) fn encode(entry: &Entry, bytes: usize, out: &mut Vec<u8>) {
     out.reserve(bytes);
     out.extend_from_slice(&length_field(bytes));
     match entry {
-        Entry::Accepted { id, client, number, service, expires_unix_ms, body } => {
-            out.push(ACCEPTED);
+        Entry::Accepted { id, client, number, service, expires_unix_ms, checksum, letter, body } => {
+            out.push(if letter.is_some() { LETTER } else { ACCEPTED });
             out.extend_from_slice(&id.to_le_bytes());
             out.extend_from_slice(client);
             out.extend_from_slice(&number.to_le_bytes());
-            out.extend_from_slice(&expires_unix_ms.to_le_bytes());
+            out.extend_from_slice(&letter.map_or(*expires_unix_ms, u64::from).to_le_bytes());
+            out.extend_from_slice(&checksum.to_le_bytes());
             out.push(service.len() as u8);
             out.extend_from_slice(service);
             encode_body(body, out);
+        }
+        Entry::Moved { id, moves, attempts, service } => {
+            out.push(MOVED);
+            out.extend_from_slice(&id.to_le_bytes());
+            out.extend_from_slice(&moves.to_le_bytes());
+            out.extend_from_slice(&attempts.to_le_bytes());
+            out.push(service.len() as u8);
+            out.extend_from_slice(service);
         }
         Entry::Finished { id, status, body } => {
             out.push(FINISHED);

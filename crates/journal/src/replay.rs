@@ -4,7 +4,7 @@ use super::index::{Index, body_name};
 use super::record::{Record, Stored, What};
 use super::recover::CutTail;
 use super::storage::Storage;
-use super::{JournalError, RecoveredRequest};
+use super::{JournalError, RecoveredLetter, RecoveredRequest};
 use crate::spool::SpooledBody;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -20,7 +20,14 @@ pub(super) struct Replay {
 #[derive(Default)]
 struct Parts {
     accepted: Option<Accepted>,
+    moved: Option<Moved>,
     outcome: Option<(u16, Part)>,
+}
+
+/// The last move of a dead letter.
+struct Moved {
+    service: Bytes,
+    letter: RecoveredLetter,
 }
 
 struct Accepted {
@@ -28,6 +35,8 @@ struct Accepted {
     number: u64,
     service: Bytes,
     expires_unix_ms: u64,
+    checksum: u32,
+    letter: Option<u16>,
     body: Part,
 }
 
@@ -52,12 +61,19 @@ impl Replay {
     /// Adds a record, in the order of writing. Moved records come again, and an outcome may come before its moved request.
     pub(super) fn apply(&mut self, record: &Record) {
         match record.what {
-            What::Accepted { client, number, expires_unix_ms, service, body } => {
+            What::Accepted { client, number, expires_unix_ms, checksum, letter, service, body } => {
                 let parts = self.requests.entry(record.id).or_default();
                 // The body isn't needed once there is an outcome.
                 let body = if parts.outcome.is_some() { Part::Dropped } else { Part::of(body) };
                 let service = Bytes::copy_from_slice(service);
-                parts.accepted = Some(Accepted { client, number, service, expires_unix_ms, body });
+                parts.accepted = Some(Accepted { client, number, service, expires_unix_ms, checksum, letter, body });
+            }
+            What::Moved { moves, attempts, service } => {
+                let parts = self.requests.entry(record.id).or_default();
+                if parts.moved.as_ref().is_none_or(|last| last.letter.moves <= moves) {
+                    let service = Bytes::copy_from_slice(service);
+                    parts.moved = Some(Moved { service, letter: RecoveredLetter { attempts, moves } });
+                }
             }
             What::Finished { status, body } => {
                 let parts = self.requests.entry(record.id).or_default();
@@ -121,8 +137,13 @@ fn complete<S: Storage>(
         None if matches!(accepted.body, Part::Dropped) => return Err(missing("a request's outcome is missing")),
         None => None,
     };
-    let Accepted { client, number, service, expires_unix_ms, body } = accepted;
-    Ok(RecoveredRequest { id, client, number, service, expires_unix_ms, body: body_of(body, false)?, outcome })
+    let Accepted { client, number, service, expires_unix_ms, checksum, letter, body } = accepted;
+    let body = body_of(body, false)?;
+    let (service, letter) = match (parts.moved, letter) {
+        (Some(moved), Some(_)) => (moved.service, Some(moved.letter)),
+        (_, letter) => (service, letter.map(|attempts| RecoveredLetter { attempts, moves: 0 })),
+    };
+    Ok(RecoveredRequest { id, client, number, service, expires_unix_ms, checksum, letter, body, outcome })
 }
 
 fn open_body<S: Storage>(storage: &S, name: &str, length: u64) -> Result<Arc<dyn LargeBody>, JournalError> {

@@ -40,8 +40,23 @@ pub enum Entry<'a> {
         service: &'a [u8],
         /// Expiry in milliseconds since 1970. 0: never.
         expires_unix_ms: u64,
+        /// What its client sent, in short.
+        checksum: u32,
+        /// It is a dead letter: the copy of this request of this client, after so many attempts.
+        letter: Option<u16>,
         /// Body for the worker.
         body: &'a Body,
+    },
+    /// A dead letter is one for another service now.
+    Moved {
+        /// Id of the dead letter.
+        id: u64,
+        /// Number of this move: 1 more than that of the one before.
+        moves: u32,
+        /// Attempts so far.
+        attempts: u16,
+        /// Name of the service.
+        service: &'a [u8],
     },
     /// The request has its outcome, which is kept until its client acknowledges it. The request's body is dropped.
     Finished {
@@ -87,11 +102,24 @@ pub struct RecoveredRequest {
     pub service: Bytes,
     /// Expiry in milliseconds since 1970. 0: never.
     pub expires_unix_ms: u64,
+    /// What its client sent, in short.
+    pub checksum: u32,
+    /// It is a dead letter: a copy of the request that has this number.
+    pub letter: Option<RecoveredLetter>,
     /// Body for the worker, empty if there is an outcome. A body outside memory is a
     /// [`SpooledBody`](crate::spool::SpooledBody).
     pub body: Body,
     /// Status and body of the outcome, if there is one.
     pub outcome: Option<(u16, Body)>,
+}
+
+/// More of a dead letter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveredLetter {
+    /// Attempts until it was last moved.
+    pub attempts: u16,
+    /// Moves so far.
+    pub moves: u32,
 }
 
 /// Whether the journal can be written.

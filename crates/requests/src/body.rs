@@ -1,9 +1,11 @@
 //! The body of a request or reply.
 
 mod arriving;
+mod checksum;
 mod reader;
 
 pub use arriving::Arriving;
+pub use checksum::RequestChecksum;
 pub use reader::BodyReader;
 
 use bytes::Bytes;

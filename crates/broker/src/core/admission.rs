@@ -346,7 +346,7 @@ impl Core {
             return self.disconnect(now, peer, "a request before HELLO");
         };
         // A request that was accepted before isn't refused when it is repeated.
-        if !self.is_duplicate(key, number, peer) {
+        if !self.is_duplicate(key, number, peer, None) {
             self.counters.refused += 1;
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
             self.leave_when_done(peer);

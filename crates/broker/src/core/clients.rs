@@ -9,7 +9,7 @@ use super::settings::{Millis, NEVER};
 use super::tenants::NOBODY;
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use bytes::Bytes;
-use towpath_requests::body::{Arriving, Body};
+use towpath_requests::body::{Arriving, Body, RequestChecksum};
 use towpath_requests::numbered::{ClientId, Sent, Status};
 
 /// Gaps between confirmed numbers that one client may have. More than the requests that it may have here, since it may hold more
@@ -22,6 +22,21 @@ const BUILT_IN: &[u8] = b"mmi.";
 
 /// Reason for a request whose outcome was dropped.
 const DROPPED: &str = "it has ended, and its outcome was dropped while its client was away";
+/// Why a request is refused whose number is another one's.
+const OTHER_CONTENT: &str =
+    "this client has asked something else under this number: two clients have one id, or it was started again";
+
+/// Why a request is refused whose number was confirmed.
+const CONFIRMED: &str =
+    "this client has had the outcome of this number: two clients have one id, or it was started again";
+
+/// What is known of a request that is taken, beside the request itself.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Claim {
+    /// Attempts elsewhere, or before.
+    pub attempts: u16,
+    pub checksum: RequestChecksum,
+}
 
 impl Core {
     /// A numbered client introduces itself. All numbers below `first` are confirmed.
@@ -78,7 +93,8 @@ impl Core {
         let Some(key) = self.numbered_session(peer) else {
             return self.disconnect(now, peer, "a request before HELLO");
         };
-        if self.is_duplicate(key, number, peer) {
+        let checksum = body.request_checksum(service);
+        if self.is_duplicate(key, number, peer, Some(checksum)) {
             return;
         }
         // Built-in services answer at once, and after a restart nobody would.
@@ -94,29 +110,60 @@ impl Core {
             0 => self.settings.ttl_ms,
             ttl_ms => Millis::from(ttl_ms).min(self.settings.ttl_max_ms),
         };
-        self.accept(now, key, number, ttl_ms, journalled, u16::from(resent), service, body, None);
+        self.accept(
+            now,
+            key,
+            number,
+            ttl_ms,
+            journalled,
+            Claim { attempts: u16::from(resent), checksum },
+            service,
+            body,
+            None,
+        );
     }
 
-    /// Whether a number is a repeated one, accepted or confirmed before. If so, sends its state to the client again.
+    /// Whether a number is a repeated one, accepted or confirmed before. If so, sends its state to the client again, or refuses a request that
+    /// isn't the one of that number: two clients have one id.
     #[inline]
-    pub(super) fn is_duplicate(&mut self, key: SessionKey, number: u64, peer: Peer) -> bool {
+    pub(super) fn is_duplicate(
+        &mut self,
+        key: SessionKey,
+        number: u64,
+        peer: Peer,
+        checksum: Option<RequestChecksum>,
+    ) -> bool {
         let session = &self.sessions[key];
         if number > session.highest {
             return false;
         }
         if let Some(slot) = session.requests.get(number) {
-            self.counters.duplicates += 1;
-            self.resend_outcome(slot, peer);
+            let known = self.requests.at(slot).checksum;
+            if checksum.is_some_and(|checksum| checksum.contradicts(known)) {
+                self.refuse_conflict(peer, number, OTHER_CONTENT);
+            } else {
+                self.counters.duplicates += 1;
+                self.resend_outcome(slot, peer);
+            }
             return true;
         }
-        let is_dropped = session.dropped.contains(number);
-        if is_dropped {
+        if session.dropped.contains(number) {
+            self.counters.duplicates += 1;
             let (status, body) = (Status::LOST, Body::from(DROPPED));
             self.actions.push(Action::Reply { peer, number, status, part: None, body });
+            return true;
         }
-        let is_over = is_dropped || session.confirmed.contains(number);
-        self.counters.duplicates += u64::from(is_over);
-        is_over
+        let is_confirmed = session.confirmed.contains(number);
+        if is_confirmed {
+            self.refuse_conflict(peer, number, CONFIRMED);
+        }
+        is_confirmed
+    }
+
+    #[cold]
+    fn refuse_conflict(&mut self, peer: Peer, number: u64, reason: &'static str) {
+        self.counters.refused += 1;
+        self.actions.push(Action::Refused { peer, number, status: Status::CONFLICT, retry_ms: 0, reason });
     }
 
     /// A stock client's session, added for a new connection. `None`: the connection has another role, and is disconnected.
@@ -177,7 +224,8 @@ impl Core {
         let ttl_ms = self.settings.ttl_ms;
         // A stock client can't be told to retry. Instead it isn't read before the next request. Each client may exceed the limit
         // by one request, and all of them together by `late_bytes_max`.
-        let service = self.accept(now, key, number, ttl_ms, false, 0, service, Arriving::Body(body), envelope);
+        let service =
+            self.accept(now, key, number, ttl_ms, false, Claim::default(), service, Arriving::Body(body), envelope);
         if !self.is_below_limits(key, Some(service), 1, 1) {
             self.pause_client(key, self.services.at(service).name.clone());
         }
@@ -191,7 +239,7 @@ impl Core {
         }
     }
 
-    /// Takes a request. `attempts_before`: attempts of which this broker knows no more than that there may have been some.
+    /// Takes a request.
     #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
     #[inline]
     pub(super) fn accept(
@@ -201,7 +249,7 @@ impl Core {
         number: u64,
         ttl_ms: Millis,
         journalled: bool,
-        attempts_before: u16,
+        claim: Claim,
         service: &[u8],
         body: Arriving<'_>,
         envelope: StockEnvelope,
@@ -231,7 +279,7 @@ impl Core {
         let request = self.requests.at_mut(slot);
         request.set_purges_before(its.purges);
         request.since = now;
-        (request.attempt, request.uncounted) = (attempts_before, attempts_before);
+        (request.attempt, request.uncounted, request.checksum) = (claim.attempts, claim.attempts, claim.checksum);
         self.counters.accepted += 1;
         if journalled {
             self.journal_accepted(slot);

@@ -1,14 +1,16 @@
 //! Dead letters: requests that used up their attempts. Those in the journal are kept as requests for the dead-letter queue of their
 //! service, whose workers can inspect and repair them.
 
+use super::clients::Claim;
 use super::requests::{REQUEST_BYTES, State};
+use super::service::Place;
 use super::settings::{Millis, NEVER, Settings};
 use super::tenants::NOBODY;
 use super::{Action, Core, ServiceKey, SessionKey};
 use bytes::Bytes;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::hash::Hasher;
 use towpath_requests::body::Body;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
@@ -32,7 +34,7 @@ pub(super) type LetterNumber = u32;
 /// The dead letters of all services: also those that were sent to their service again and haven't succeeded there yet.
 #[derive(Debug, Default)]
 pub(super) struct DeadLetters {
-    all: BTreeMap<LetterNumber, SessionKey>,
+    all: BTreeMap<LetterNumber, Letter>,
     /// The last number that was given.
     pub last: LetterNumber,
     /// Bytes of memory, with the requests' own.
@@ -41,12 +43,18 @@ pub(super) struct DeadLetters {
     large_bytes: u64,
     /// Those of them that don't just wait in their dead-letter queue: a worker has them, or they were sent to their service again.
     away: usize,
-    /// Moves that were undone since the start, as the journal didn't take the copy.
-    undone: u64,
     /// Where the next retry begins.
     next: LetterNumber,
-    /// By the journal id of a copy: the slot and generation of the one that it replaces when it is on the disk.
-    moving: HashMap<u64, (u32, u32)>,
+}
+
+/// A dead letter.
+#[derive(Debug, Clone, Copy)]
+struct Letter {
+    session: SessionKey,
+    /// The client and the number of the request that it is a copy of.
+    origin: (ClientId, u64),
+    /// Moves so far, between its service and the dead-letter queue.
+    moves: u32,
 }
 
 impl DeadLetters {
@@ -65,14 +73,14 @@ impl DeadLetters {
         self.all.len() - self.away
     }
 
-    /// Moves that were undone since the start.
-    pub fn undone(&self) -> u64 {
-        self.undone
-    }
-
     /// The session of one.
     pub fn session(&self, number: LetterNumber) -> Option<SessionKey> {
-        self.all.get(&number).copied()
+        self.all.get(&number).map(|letter| letter.session)
+    }
+
+    /// The client and the number of the request that one is a copy of.
+    pub fn origin(&self, number: LetterNumber) -> Option<(ClientId, u64)> {
+        self.all.get(&number).map(|letter| letter.origin)
     }
 
     /// Whether another one fits. They may stay for long, and new requests must fit beside them.
@@ -83,9 +91,9 @@ impl DeadLetters {
             && self.large_bytes.saturating_add(large_bytes) <= settings.large_bytes_max / 4
     }
 
-    fn add(&mut self, session: SessionKey, bytes: usize, large_bytes: u64) -> LetterNumber {
+    fn add(&mut self, letter: Letter, bytes: usize, large_bytes: u64) -> LetterNumber {
         self.last = self.last.saturating_add(1);
-        self.all.insert(self.last, session);
+        self.all.insert(self.last, letter);
         self.bytes += bytes;
         self.large_bytes += large_bytes;
         self.last
@@ -152,16 +160,18 @@ impl Core {
         self.settle(slot, Status::ATTEMPTS_USED_UP, Body::from(reason.as_str()).into());
     }
 
-    /// Keeps a journalled request as a dead letter. Its entry precedes the outcome of the request: after a crash in between there are
-    /// both. Returns the queue.
+    /// Keeps a journalled request as a dead letter. Its entry precedes the outcome of the request: after a crash in between, the start ends the
+    /// request. Returns the queue.
     fn keep_dead_letter(&mut self, now: Millis, slot: u32) -> Option<Bytes> {
         let request = self.requests.at(slot);
         if request.journal_id == 0 {
             return None;
         }
-        let (body, id) = (request.body.clone(), request.journal_id);
+        let (body, attempts) = (request.body.clone(), request.attempt);
+        let origin = (self.sessions[request.session].client?, request.number);
         let queue = queue_of(&self.services.at(request.service).name)?;
-        let (client, bytes, large_bytes) = (self.dead_letter_client(id), body.memory_bytes(), body.large_bytes());
+        let client = self.dead_letter_client(self.durability.next_id());
+        let (bytes, large_bytes) = (body.memory_bytes(), body.large_bytes());
         // A stopping broker keeps them all the same.
         let has_room = self.dead_letters.has_room(&self.settings, REQUEST_BYTES + bytes, large_bytes)
             && self.admit_shared(NOBODY, &queue, bytes).is_ok();
@@ -169,52 +179,48 @@ impl Core {
             return None;
         }
         self.counters.dead_letters += 1;
-        self.add_dead_letter(now, id, &queue, body);
+        let session = self.absent_session(now, client);
+        let key = self.find_or_add_service(NOBODY, &queue);
+        self.mark_dead_letter(session, origin, 0, key, REQUEST_BYTES + bytes, large_bytes);
+        self.accept(
+            now,
+            session,
+            NUMBER,
+            NEVER,
+            true,
+            Claim { attempts, ..Claim::default() },
+            &queue,
+            body.into(),
+            None,
+        );
+        // No client's: it was counted when it came.
+        self.counters.accepted -= 1;
         Some(queue)
     }
 
-    /// Adds a copy of a request with this journal id as a dead letter for a service.
-    fn add_dead_letter(&mut self, now: Millis, of: u64, service: &[u8], body: Body) {
-        let session = self.absent_session(now, self.dead_letter_client(of));
-        let key = self.find_or_add_service(NOBODY, service);
-        self.mark_dead_letter(session, key, REQUEST_BYTES + body.memory_bytes(), body.large_bytes());
-        self.accept(now, session, NUMBER, NEVER, true, 0, service, body.into(), None);
-        // No client's: it was counted when it came.
-        self.counters.accepted -= 1;
-    }
-
-    /// Moves a dead letter that no worker has to another service. The one that is there goes when its copy is on the disk, so that a
-    /// crash, or a full disk, leaves one of them at least.
+    /// Moves a dead letter that no worker has to another service. Its attempts so far don't count there.
     pub(super) fn move_dead_letter(&mut self, now: Millis, slot: u32, to: &[u8]) {
         self.withdraw(now, slot);
+        let key = self.find_or_add_service(NOBODY, to);
         let request = self.requests.at(slot);
-        let (generation, body, id) = (request.generation, request.body.clone(), request.journal_id);
-        self.dead_letters.moving.insert(self.durability.next_id(), (slot, generation));
-        self.add_dead_letter(now, id, to, body);
-    }
-
-    /// The copy with this journal id is on the disk, or is needed no more: what it replaces goes.
-    pub(super) fn end_move(&mut self, id: u64) {
-        if let Some(slot) = self.take_moving(id) {
-            self.forget(slot);
-        }
-    }
-
-    /// The copy with this journal id won't be in the journal: what it replaces stays.
-    pub(super) fn undo_move(&mut self, id: u64) {
-        if let Some(slot) = self.take_moving(id) {
-            self.dead_letters.undone += 1;
-            self.park(slot);
-        }
-    }
-
-    #[inline]
-    fn take_moving(&mut self, id: u64) -> Option<u32> {
-        if self.dead_letters.moving.is_empty() {
-            return None;
-        }
-        let (slot, generation) = self.dead_letters.moving.remove(&id)?;
-        self.requests.find(slot, generation).is_some().then_some(slot)
+        let (former, session, id, attempts) = (request.service, request.session, request.journal_id, request.attempt);
+        let number = self.sessions[session].letter;
+        let Some(letter) = self.dead_letters.all.get_mut(&number) else { return };
+        letter.moves += 1;
+        let moves = letter.moves;
+        // Its retention begins anew.
+        self.sessions[session].absent_since = now;
+        self.unlist_dead_letter(number, former);
+        self.list_dead_letter(number, key);
+        self.services.at_mut(former).live -= 1;
+        let its = self.services.at_mut(key);
+        its.live += 1;
+        let (purges, service) = (its.purges, its.name.clone());
+        self.requests.at_mut(slot).move_to(key, now, purges);
+        self.journal_moved(id, moves, attempts, service);
+        self.enqueue(slot, Place::Back);
+        self.dispatch(now, key);
+        self.remove_service_if_unused(former);
     }
 
     /// The request of a dead letter.
@@ -222,8 +228,8 @@ impl Core {
         self.sessions.get(self.dead_letters.session(number)?)?.requests.get(NUMBER)
     }
 
-    /// The client of a dead letter: one that nobody can claim to be. A journal id is used once.
-    fn dead_letter_client(&self, journal_id: u64) -> ClientId {
+    /// The client of the dead letter with this journal id, which is used once: one that nobody can claim to be.
+    pub(super) fn dead_letter_client(&self, journal_id: u64) -> ClientId {
         let [first, second] = self.settings.secret;
         let mut hasher = SipHasher13::new_with_keys(first, second);
         hasher.write(PREFIX);
@@ -235,13 +241,14 @@ impl Core {
     pub(super) fn mark_dead_letter(
         &mut self,
         session: SessionKey,
+        origin: (ClientId, u64),
+        moves: u32,
         service: ServiceKey,
         bytes: usize,
         large_bytes: u64,
     ) {
-        let number = self.dead_letters.add(session, bytes, large_bytes);
-        self.dead_letters.away += usize::from(!self.is_letter_queue(service));
-        self.services.at_mut(service).letters.insert(number);
+        let number = self.dead_letters.add(Letter { session, origin, moves }, bytes, large_bytes);
+        self.list_dead_letter(number, service);
         let session = &mut self.sessions[session];
         session.letter = number;
         // Nobody waits for a reply.
@@ -257,8 +264,17 @@ impl Core {
         bytes: usize,
         large_bytes: u64,
     ) {
-        self.dead_letters.away -= usize::from(!self.is_letter_queue(service));
+        self.unlist_dead_letter(letter, service);
         self.dead_letters.remove(letter, bytes, large_bytes);
+    }
+
+    fn list_dead_letter(&mut self, letter: LetterNumber, service: ServiceKey) {
+        self.dead_letters.away += usize::from(!self.is_letter_queue(service));
+        self.services.at_mut(service).letters.insert(letter);
+    }
+
+    fn unlist_dead_letter(&mut self, letter: LetterNumber, service: ServiceKey) {
+        self.dead_letters.away -= usize::from(!self.is_letter_queue(service));
         self.services.at_mut(service).letters.remove(&letter);
     }
 
@@ -287,7 +303,7 @@ impl Core {
         }
         let retention = self.settings.journal_retention_ms;
         let (mut expired, mut postponed) = (Vec::new(), Vec::new());
-        for (&number, &key) in &self.dead_letters.all {
+        for (&number, &Letter { session: key, .. }) in &self.dead_letters.all {
             let session = &self.sessions[key];
             if now.saturating_sub(session.absent_since) > retention {
                 expired.push(key);
@@ -349,14 +365,11 @@ impl Core {
             away += usize::from(!is_at_rest);
         }
         assert_eq!(away, self.dead_letters.away, "dead letters that aren't at rest");
-        let DeadLetters { all, bytes: their_bytes, large_bytes: their_large_bytes, moving, .. } = &self.dead_letters;
+        let DeadLetters { all, bytes: their_bytes, large_bytes: their_large_bytes, .. } = &self.dead_letters;
         let sums = (all.len(), *their_bytes, *their_large_bytes);
         assert_eq!((count, bytes, large_bytes), sums, "the sums of dead letters");
         let of_services: usize = self.services.iter().map(|(_, service)| service.letters.len()).sum();
         assert_eq!(count, of_services, "the dead letters of services");
-        for (slot, _) in moving.values().filter(|(slot, generation)| self.requests.find(*slot, *generation).is_some()) {
-            assert_eq!(self.requests.at(*slot).state, State::Detached, "a dead letter whose copy is on its way");
-        }
     }
 }
 

@@ -10,8 +10,11 @@ use super::tenants::NOBODY;
 use super::{Action, Core, SessionKey};
 use bytes::Bytes;
 use std::collections::{HashSet, VecDeque};
-use towpath_requests::body::Body;
+use towpath_requests::body::{Body, RequestChecksum};
 use towpath_requests::numbered::{ClientId, Status};
+
+/// Reason of a request that has become a dead letter before the broker was restarted.
+const KEPT_BEFORE: &str = "given up, and kept as a dead letter";
 
 /// Reason of a failure.
 const ENTRY_TOO_LARGE: &str = "larger than the journal takes";
@@ -31,8 +34,23 @@ pub enum Entry {
         service: Bytes,
         /// When it expires.
         expires: Millis,
+        /// Checksum of what its client sent.
+        checksum: RequestChecksum,
+        /// It is a dead letter, after so many attempts: the client and the number are those of the request that it is a copy of.
+        letter: Option<u16>,
         /// The request.
         body: Body,
+    },
+    /// A dead letter is one for another service now.
+    Moved {
+        /// Its id in the journal.
+        id: u64,
+        /// The number of this move.
+        moves: u32,
+        /// Attempts at it so far.
+        attempts: u16,
+        /// The service.
+        service: Bytes,
     },
     /// A request has an outcome.
     Finished {
@@ -50,6 +68,26 @@ pub enum Entry {
     },
 }
 
+impl Entry {
+    /// The id in the journal of the request that it is about.
+    pub fn id(&self) -> u64 {
+        let (Entry::Accepted { id, .. }
+        | Entry::Moved { id, .. }
+        | Entry::Finished { id, .. }
+        | Entry::Forgotten { id }) = *self;
+        id
+    }
+}
+
+/// More of a dead letter that was recovered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RestoredLetter {
+    /// Attempts until it was last moved.
+    pub attempts: u16,
+    /// Moves so far.
+    pub moves: u32,
+}
+
 /// A request that was recovered from the journal.
 #[derive(Debug, Clone)]
 pub struct Restored {
@@ -65,6 +103,10 @@ pub struct Restored {
     pub expires: Millis,
     /// For how long it has been expired by now.
     pub overdue_ms: Millis,
+    /// Checksum of what its client sent.
+    pub checksum: RequestChecksum,
+    /// It is a dead letter: the client and the number are those of the request that it is a copy of.
+    pub letter: Option<RestoredLetter>,
     /// The request. Ignored if there is an outcome.
     pub body: Body,
     /// Its outcome, if it has one.
@@ -168,15 +210,24 @@ impl Core {
         request.journal_id = id;
         let session = &mut self.sessions[request.session];
         session.is_journalled = true;
+        let origin = self.dead_letters.origin(session.letter);
+        let (client, number) = origin.unwrap_or((session.client.unwrap_or_default(), request.number));
         let entry = Entry::Accepted {
             id,
-            client: session.client.unwrap_or_default(),
-            number: request.number,
+            client,
+            number,
             service: self.services.at(request.service).name.clone(),
             expires: request.expires,
+            checksum: request.checksum,
+            letter: origin.map(|_| request.attempt),
             body: request.body.clone(),
         };
         self.durability.push(entry, Awaiting::Accepted(slot, request.generation));
+    }
+
+    /// A dead letter of this id was moved. If the disk is full, that waits for room.
+    pub(super) fn journal_moved(&mut self, id: u64, moves: u32, attempts: u16, service: Bytes) {
+        self.durability.push(Entry::Moved { id, moves, attempts, service }, Awaiting::Nothing);
     }
 
     pub(super) fn journal_finished(&mut self, slot: u32) {
@@ -190,7 +241,6 @@ impl Core {
         let id = self.requests.at(slot).journal_id;
         self.stored.cancel_answer(id);
         self.durability.push(Entry::Forgotten { id }, Awaiting::Nothing);
-        self.end_move(id);
     }
 
     /// The first `entries` entries, counted from the start, are on the disk. Acknowledges requests and sends outcomes that waited for it.
@@ -211,7 +261,6 @@ impl Core {
                     if let Some((token, answer)) = self.stored.take_answer(id) {
                         self.built_in_reply(&token, Status::OK, answer);
                     }
-                    self.end_move(id);
                 }
                 Awaiting::Finished(slot, generation)
                     if self.requests.find(slot, generation).is_some_and(|request| request.journal_id != 0) =>
@@ -293,7 +342,6 @@ impl Core {
             self.count_untried(slot, true);
         }
         let is_stored = self.fail_stored(id, reason);
-        self.undo_move(id);
         if !is_stored && !self.sessions[session].is_dead_letter() {
             return false;
         }
@@ -328,21 +376,27 @@ impl Core {
 
     /// Restores a request from the journal of an earlier process. Called before any event.
     pub fn restore(&mut self, now: Millis, restored: Restored) {
-        let Restored { id, client, number, service, expires, body, outcome, overdue_ms } = restored;
+        let Restored { id, client, number, service, expires, overdue_ms, checksum, letter, body, outcome } = restored;
         // A clock that was set back gives nothing more time than it could have had.
         let latest = now.saturating_add(self.settings.ttl_max_ms);
         let expires = if expires == NEVER { NEVER } else { expires.min(latest) };
         self.durability.last_id = self.durability.last_id.max(id);
+        let origin = (client, number);
+        let (client, number) = match letter {
+            Some(_) => (self.dead_letter_client(id), dead_letter::NUMBER),
+            None => origin,
+        };
         let session = self.absent_session(now, client);
         let service = self.find_or_add_service(NOBODY, &service);
         self.services.at_mut(service).live += 1;
         let slot = self.requests.insert(session, number, service, expires, body.into());
         let request = self.requests.at_mut(slot);
-        request.journal_id = id;
+        (request.journal_id, request.checksum) = (id, checksum);
         request.is_durable = true;
         request.since = now;
         // Nobody knows whether a worker had it.
-        request.attempt = 1;
+        request.uncounted = letter.map_or(0, |letter| letter.attempts);
+        request.attempt = request.uncounted.saturating_add(1);
         let is_settled = outcome.is_some();
         if let Some((status, reply)) = outcome {
             (request.state, request.status, request.body) = (State::Settled, status, reply);
@@ -357,13 +411,27 @@ impl Core {
         self.sessions[session].is_journalled = true;
         self.sessions[session].is_stored = expires == NEVER && number != dead_letter::NUMBER;
         self.add_request(session, number, slot, bytes);
-        if number == dead_letter::NUMBER {
-            self.mark_dead_letter(session, service, bytes, large_bytes);
+        if let Some(letter) = letter {
+            self.mark_dead_letter(session, origin, letter.moves, service, bytes, large_bytes);
         }
         if is_settled {
             self.add_unconfirmed(session, size);
         } else {
             self.enqueue(slot, Place::Back);
+        }
+        if letter.is_some() {
+            self.end_origin(now, origin, id);
+        }
+    }
+
+    /// Ends the request that a dead letter with this journal id is a copy of, if a crash came before that.
+    fn end_origin(&mut self, now: Millis, (client, number): (ClientId, u64), id: u64) {
+        let session = self.sessions.find(client).map(|key| &self.sessions[key]);
+        let Some(slot) = session.and_then(|session| session.requests.get(number)) else { return };
+        let request = self.requests.at(slot);
+        if request.state != State::Settled && request.journal_id < id {
+            self.withdraw(now, slot);
+            self.settle(slot, Status::ATTEMPTS_USED_UP, Body::from(KEPT_BEFORE).into());
         }
     }
 

@@ -19,7 +19,7 @@
 //! | `ActionQueue` | actions that the driver hasn't taken |
 //! | `Durability` | entries on their way to the journal, and what waits for the disk |
 //! | `Stored` | answers of the store-and-forward service that wait for the disk |
-//! | `DeadLetters` | dead letters by age, their sums, whose turn is next, and those on their way to another queue |
+//! | `DeadLetters` | dead letters by age, their sums, and whose turn is next |
 //! | `ReplyBudget` | memory of unconfirmed and expected replies |
 //! | `PausedClients` | stock clients that aren't read, in the order of their turns |
 //! | `InFlightWindows` | bytes sent since the last flush, and the peers with a full window |
@@ -89,7 +89,7 @@ pub(crate) use dead_letter::{canonical_name, is_dead_letter_queue};
 
 pub use actions::{Action, BodyRef, QueuedAction, StockEnvelope};
 pub use admission::MemoryPressure;
-pub use durability::{Entry, Restored};
+pub use durability::{Entry, Restored, RestoredLetter};
 pub use operator::{LetterAction, LetterRun, PAUSED_SERVICES_MAX, Purge};
 pub use settings::{Millis, Settings};
 pub use stats::{Counters, LetterInfo, LetterState, ServiceInfo, WorkerInfo};

@@ -42,8 +42,6 @@ pub struct LetterRun {
     action: LetterAction,
     next: LetterNumber,
     last: LetterNumber,
-    /// Moves undone before.
-    undone_before: u64,
     /// Dead letters that it was done with.
     pub done: usize,
     /// It is over: with all, or for this reason before.
@@ -99,15 +97,7 @@ impl Core {
 
     /// Begins an action on the dead letters of a service.
     pub fn begin_letters(&self, action: LetterAction) -> LetterRun {
-        let (last, undone_before) = (self.dead_letters.last, self.dead_letters.undone());
-        LetterRun { action, next: 0, last, undone_before, done: 0, ended: None }
-    }
-
-    /// Of the dead letters that such an action has sent again: how many stayed, since the journal didn't take them. They all are known when the
-    /// entries so far are on the disk. Those of another action at the same time may be among them.
-    pub fn stayed(&self, run: &LetterRun) -> usize {
-        let undone = usize::try_from(self.dead_letters.undone() - run.undone_before).unwrap_or(usize::MAX);
-        if run.action == LetterAction::Requeue { undone.min(run.done) } else { 0 }
+        LetterRun { action, next: 0, last: self.dead_letters.last, done: 0, ended: None }
     }
 
     /// Goes on with an action on the dead letters of a service, and looks at so many of them at most. Those that a worker has stay.

@@ -5,7 +5,7 @@ use super::reply_budget::{ExpectedBytes, OutcomeSize};
 use super::settings::Millis;
 use super::{ServiceKey, SessionKey, WorkerKey};
 use bytes::Bytes;
-use towpath_requests::body::{Arriving, Body, memory_bytes_of_frames};
+use towpath_requests::body::{Arriving, Body, RequestChecksum, memory_bytes_of_frames};
 use towpath_requests::numbered::Status;
 
 /// No slot.
@@ -86,6 +86,8 @@ pub(super) struct Request {
     pub attempt: u16,
     /// Those of them that don't count against the broker's attempts at it.
     pub uncounted: u16,
+    /// Of a numbered client's request.
+    pub checksum: RequestChecksum,
     /// The id in the journal; 0: it isn't journalled.
     pub journal_id: u64,
     pub session: SessionKey,
@@ -120,6 +122,7 @@ impl Request {
             status: Status::OK,
             attempt: 0,
             uncounted: 0,
+            checksum: RequestChecksum::default(),
             journal_id: 0,
             session,
             number,
@@ -142,6 +145,15 @@ impl Request {
     #[inline]
     pub fn attempts(&self) -> u16 {
         self.attempt - self.uncounted
+    }
+
+    /// Makes it one of another service, as if it were taken now. Its attempts so far don't count.
+    pub fn move_to(&mut self, service: ServiceKey, now: Millis, purges: u8) {
+        self.service = service;
+        self.since = now;
+        self.uncounted = self.attempt;
+        self.parts_on = 0;
+        self.marks = purges & !HAS_PARTS;
     }
 
     /// Some worker has replied in parts.

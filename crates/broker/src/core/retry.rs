@@ -64,11 +64,14 @@ impl Core {
     pub fn request_id(&self, token: &Token) -> Option<RequestId> {
         let Ticket { slot, generation, .. } = Ticket::read(token);
         let request = self.requests.find(slot, generation)?;
-        let hasher = match self.sessions[request.session].client {
+        let session = &self.sessions[request.session];
+        let own = session.client.map(|client| (client, request.number));
+        // A dead letter is still the request that it is a copy of.
+        let hasher = match self.dead_letters.origin(session.letter).or(own) {
             // The same at every broker, and computed only by those who know the client's id.
-            Some(client) => {
+            Some((client, number)) => {
                 let mut hasher = SipHasher24::new_with_key(&client.0);
-                hasher.write_u64(request.number);
+                hasher.write_u64(number);
                 hasher
             }
             None => {

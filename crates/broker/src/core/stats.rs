@@ -86,8 +86,6 @@ pub enum LetterState {
     Worker,
     /// A worker failed it, or went. It is queued again soon.
     Failed,
-    /// It is being sent to its service again.
-    Leaving,
 }
 
 /// A worker.
@@ -142,8 +140,7 @@ impl Core {
             state: match request.state {
                 State::Held(..) => LetterState::Worker,
                 State::Parked | State::Postponed => LetterState::Failed,
-                State::Detached => LetterState::Leaving,
-                State::Waiting | State::Settled | State::Free => LetterState::Waiting,
+                State::Waiting | State::Detached | State::Settled | State::Free => LetterState::Waiting,
             },
             attempts: request.attempts(),
         })

@@ -3,6 +3,7 @@
 //! Every stored request is the only one of an absent client of that name. The broker answers the request that stored or closed it when a
 //! crash can't undo that any more.
 
+use super::clients::Claim;
 use super::requests::State;
 use super::settings::{Millis, NEVER};
 use super::tenants::NOBODY;
@@ -74,7 +75,7 @@ impl Core {
         self.set_tenant(session, tenant);
         self.sessions[session].is_stored = true;
         self.stored.answers.insert(self.durability.next_id(), (token, answer));
-        self.accept(now, session, STORED_NUMBER, NEVER, true, 0, service, body.into(), None);
+        self.accept(now, session, STORED_NUMBER, NEVER, true, Claim::default(), service, body.into(), None);
     }
 
     /// The state of a stored request. `None`: there is none of that name.

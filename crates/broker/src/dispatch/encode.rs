@@ -113,6 +113,18 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 self.ask_less(peer, ANSWERS_BYTES_MAX);
             }
             Action::Refused { peer, number, status, retry_ms, reason } => {
+                if status == Status::CONFLICT {
+                    let id = self.connections.find(peer).map(|connection| connection.id);
+                    let address = id.and_then(|id| self.transport.address(id));
+                    let address = address.as_ref().map(tracing::field::display);
+                    tracing::warn!(
+                        peer = id.map(tracing::field::display),
+                        address,
+                        number,
+                        reason,
+                        "a request is refused"
+                    );
+                }
                 if let Some(block) = self.connections.block(peer) {
                     ToClient::refused(block, number, status, retry_ms, reason);
                 }

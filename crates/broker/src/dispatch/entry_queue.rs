@@ -26,7 +26,7 @@ impl EntryQueue {
         core.take_entries(&mut self.taken);
         self.entries.extend(self.taken.drain(..));
         while let Some(entry) = self.entries.front() {
-            let (Entry::Accepted { id, .. } | Entry::Finished { id, .. } | Entry::Forgotten { id }) = *entry;
+            let id = entry.id();
             if self.unknown.contains(&id) {
                 self.refuse();
                 continue;
@@ -66,7 +66,7 @@ impl EntryQueue {
         let mut ids = HashSet::from_iter(given_up);
         ids.extend(self.entries.iter().filter_map(|entry| match entry {
             Entry::Accepted { id, .. } => Some(*id),
-            Entry::Finished { .. } | Entry::Forgotten { .. } => None,
+            Entry::Moved { .. } | Entry::Finished { .. } | Entry::Forgotten { .. } => None,
         }));
         if !ids.is_empty() {
             tracing::warn!(

@@ -48,13 +48,6 @@ pub enum OperatorAction {
         /// Receives how far it is, or how many there are.
         done: SyncSender<Result<LetterRun, usize>>,
     },
-    /// Say how many dead letters of an action stayed, as the journal didn't take them: [`Core::stayed`](crate::core::Core::stayed).
-    Stayed {
-        /// The action, when what it did is on the disk.
-        run: LetterRun,
-        /// Receives how many.
-        done: SyncSender<usize>,
-    },
     /// List the dead letters of a service, from this number on.
     ListLetters {
         /// Name of the service.
@@ -138,9 +131,6 @@ impl Control {
                     Err(_) => Err(there),
                 };
                 let _ = done.send(run.map(|run| dispatch.go_on_with_letters(&service, run, PURGED_PER_TURN)));
-            }
-            Command::Action(OperatorAction::Stayed { run, done }) => {
-                let _ = done.send(dispatch.core.stayed(&run));
             }
             Command::Action(OperatorAction::ListLetters { service, from, done }) => {
                 let _ = done.send((Page::of(dispatch.core.letters_from(&service, from)), dispatch.now()));

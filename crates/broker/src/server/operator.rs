@@ -46,16 +46,6 @@ pub enum OperatorError {
         /// Why not more.
         reason: &'static str,
     },
-    /// The journal didn't take some.
-    #[error(
-        "{done} dead letters were sent again; {stayed} stayed, since the journal couldn't be written; see the broker's log"
-    )]
-    Stayed {
-        /// Dead letters that were sent again.
-        done: usize,
-        /// Dead letters that are where they were.
-        stayed: usize,
-    },
     /// It isn't on the disk yet.
     #[error("it was done with {done} dead letters, but isn't on the disk yet: a crash may undo it")]
     NotOnDisk {
@@ -136,15 +126,8 @@ impl Operator {
             }
         };
         let done = run.done;
-        // First that they are in the other queue; then that they aren't in this one any more.
-        for _ in 0..if done > 0 { 2 } else { 0 } {
-            self.handle.act(OperatorAction::Sync).ok_or(OperatorError::NotOnDisk { done })?;
-        }
         if done > 0 {
-            let stayed = self.handle.act(|done| OperatorAction::Stayed { run, done }).ok_or(OperatorError::NoAnswer)?;
-            if stayed > 0 {
-                return Err(OperatorError::Stayed { done: done - stayed, stayed });
-            }
+            self.handle.act(OperatorAction::Sync).ok_or(OperatorError::NotOnDisk { done })?;
         }
         match run.ended {
             Some(Err(reason)) => Err(OperatorError::NoRoom { done, reason }),

@@ -3,7 +3,7 @@
 use super::body_loader::BodyLoader;
 use super::spooler::{SpoolTicket, Spooler};
 use super::{AppendError, Position, Recovered, SpoolUsage, Store};
-use crate::core::{Entry, Millis, Restored};
+use crate::core::{Entry, Millis, Restored, RestoredLetter};
 use bytes::Bytes;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use towpath_journal::spool::{BodyOf, NoRoom, Spool, SpooledBody};
 use towpath_journal::{self, Journal, JournalError, JournalFigures, JournalOptions, Status as JournalStatus};
-use towpath_requests::body::Body;
+use towpath_requests::body::{Body, RequestChecksum};
 use towpath_requests::numbered::{ClientId, Status, Token};
 use towpath_sockets::{Tenant, Waker};
 
@@ -131,6 +131,8 @@ impl Store for JournalStore {
             service: request.service,
             expires: clocks.of_core(request.expires_unix_ms),
             overdue_ms: clocks.overdue_ms(request.expires_unix_ms),
+            checksum: RequestChecksum(request.checksum),
+            letter: request.letter.map(|letter| RestoredLetter { attempts: letter.attempts, moves: letter.moves }),
             body: SpooledBody::counted(request.body, room),
             outcome: request.outcome.map(|(status, body)| (Status(status), SpooledBody::counted(body, room))),
         });
@@ -143,14 +145,21 @@ impl Store for JournalStore {
             self.clocks = Clocks::at(now);
         }
         let entry = match entry {
-            Entry::Accepted { id, client, number, service, expires, body } => towpath_journal::Entry::Accepted {
-                id: *id,
-                client: client.0,
-                number: *number,
-                service,
-                expires_unix_ms: self.clocks.of_journal(*expires),
-                body,
-            },
+            Entry::Accepted { id, client, number, service, expires, checksum, letter, body } => {
+                towpath_journal::Entry::Accepted {
+                    id: *id,
+                    client: client.0,
+                    number: *number,
+                    service,
+                    expires_unix_ms: self.clocks.of_journal(*expires),
+                    checksum: checksum.0,
+                    letter: *letter,
+                    body,
+                }
+            }
+            Entry::Moved { id, moves, attempts, service } => {
+                towpath_journal::Entry::Moved { id: *id, moves: *moves, attempts: *attempts, service }
+            }
             Entry::Finished { id, status, body } => {
                 towpath_journal::Entry::Finished { id: *id, status: status.0, body }
             }

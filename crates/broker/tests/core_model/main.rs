@@ -13,21 +13,73 @@ use towpath_sockets::Tenant;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Connected { peer: Peer, tenant: u8 },
-    Hello { peer: Peer, client: u8, first: u64 },
-    Ready { peer: Peer, stock: bool, service: u8, credit: usize },
-    Request { peer: Peer, number: u64, ttl: u32, volatile: bool, service: u8, length: usize },
-    Stock { peer: Peer, service: u8, length: usize },
-    Reply { which: usize, other: Option<Peer>, ok: bool, part: Option<u32>, length: usize },
-    Confirm { peer: Peer, first: u64, count: u64 },
-    Cancel { peer: Peer, number: u64 },
-    Credit { peer: Peer, credit: Option<usize> },
+    Connected {
+        peer: Peer,
+        tenant: u8,
+    },
+    Hello {
+        peer: Peer,
+        client: u8,
+        first: u64,
+    },
+    Ready {
+        peer: Peer,
+        stock: bool,
+        service: u8,
+        credit: usize,
+    },
+    /// `again`: the same as before under this number, if its client has asked something.
+    Request {
+        peer: Peer,
+        number: u64,
+        ttl: u32,
+        volatile: bool,
+        service: u8,
+        length: usize,
+        again: bool,
+    },
+    Stock {
+        peer: Peer,
+        service: u8,
+        length: usize,
+    },
+    Reply {
+        which: usize,
+        other: Option<Peer>,
+        ok: bool,
+        part: Option<u32>,
+        length: usize,
+    },
+    Confirm {
+        peer: Peer,
+        first: u64,
+        count: u64,
+    },
+    Cancel {
+        peer: Peer,
+        number: u64,
+    },
+    Credit {
+        peer: Peer,
+        credit: Option<usize>,
+    },
     Heard(Peer),
-    Blocked { peer: Peer, blocked: bool },
+    Blocked {
+        peer: Peer,
+        blocked: bool,
+    },
     Gone(Peer),
-    Pause { service: u8, paused: bool },
-    Purge { service: u8 },
-    Letters { service: u8, action: LetterAction },
+    Pause {
+        service: u8,
+        paused: bool,
+    },
+    Purge {
+        service: u8,
+    },
+    Letters {
+        service: u8,
+        action: LetterAction,
+    },
     Drain(bool),
     Persisted(usize),
     Time(u64),
@@ -47,9 +99,9 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (one_of(worker.clone()), any::<bool>(), prop_oneof![5 => service.clone(), 1 => 2..4_u8], 0..4_usize)
             .prop_map(|(peer, stock, service, credit)| Step::Ready { peer, stock, service, credit }),
         16 => (one_of(client.clone()), number.clone(), prop_oneof![Just(0), 1..150_u32], any::<bool>(),
-            service.clone(), length.clone())
-            .prop_map(|(peer, number, ttl, volatile, service, length)| {
-                Step::Request { peer, number, ttl, volatile, service, length }
+            service.clone(), length.clone(), any::<bool>())
+            .prop_map(|(peer, number, ttl, volatile, service, length, again)| {
+                Step::Request { peer, number, ttl, volatile, service, length, again }
             }),
         5 => (one_of(stock), service, length.clone())
             .prop_map(|(peer, service, length)| Step::Stock { peer, service, length }),
@@ -197,7 +249,9 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize, attempts_ma
                 core.worker_ready(now, peer, kind, SERVICES[usize::from(service)], credit as u32);
                 model.ready(now, peer, kind, service, credit);
             }
-            Step::Request { peer, number, ttl, volatile, service, length } => {
+            Step::Request { peer, number, ttl, volatile, service, length, again } => {
+                let known = model.asked(peer, number).filter(|_| again);
+                let (service, name, length) = known.unwrap_or((service, name, length));
                 let of = SERVICES[usize::from(service)];
                 let bytes = bytes(name, length);
                 core.request(now, peer, number, ttl, volatile, of, Arriving::Bytes(&bytes));

@@ -21,6 +21,8 @@ enum State {
 
 struct Asked {
     body: Body,
+    /// What it has asked before it was started again, and doesn't remember until a broker says that it was something else.
+    before: Option<Body>,
     service: &'static str,
     volatile: bool,
     /// 0: the broker decides.
@@ -77,7 +79,7 @@ impl Client {
         // The broker's own services aren't journalled.
         let is_volatile = volatile || service.starts_with("mmi.");
         io.history.add(io.now, Event::Submitted { key, body: body.clone(), volatile: is_volatile });
-        self.asked.insert(number, Asked { body, service, volatile, expires, state: State::Waiting });
+        self.asked.insert(number, Asked { body, before: None, service, volatile, expires, state: State::Waiting });
     }
 
     fn confirm(&mut self, block: &mut Block) {
@@ -136,6 +138,14 @@ impl End for Client {
                     let body = content.to_body(&frames[1], attached(frames)).expect("it has a body");
                     self.on_outcome(io, number, status, body);
                 }
+                ToClient::Refused { number, status: Status::CONFLICT, .. } => {
+                    if let Some(asked) = self.asked.get_mut(&number) {
+                        // One broker may know these words, and another one those.
+                        let other = asked.before.as_mut().expect("it says the same each time");
+                        std::mem::swap(&mut asked.body, other);
+                        asked.state = State::Waiting;
+                    }
+                }
                 ToClient::Refused { number, retry_ms, .. } => {
                     assert!(retry_ms > 0, "nothing here is refused for ever");
                     if let Some(asked) = self.asked.get_mut(&number) {
@@ -190,7 +200,9 @@ impl End for Client {
 
     fn restart(&mut self, io: &mut Io) {
         for (&number, asked) in &mut self.asked {
-            asked.body = Body::of_frames([Bytes::from(format!("ghost {} {number}", self.index))]);
+            let ghost = Body::of_frames([Bytes::from(format!("ghost {} {number}", self.index))]);
+            let body = std::mem::replace(&mut asked.body, ghost);
+            asked.before.get_or_insert(body);
             io.history.add(io.now, Event::Forgot { key: (self.index, number), ghost: asked.body.clone() });
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::rng::Rng;
 use std::collections::{BTreeMap, VecDeque};
-use towpath_broker::core::{Entry, Millis, Restored};
+use towpath_broker::core::{Entry, Millis, Restored, RestoredLetter};
 
 #[derive(Debug, Default)]
 pub struct Disk {
@@ -73,12 +73,30 @@ impl Disk {
         let mut last = 0;
         for entry in &self.durable {
             match entry.clone() {
-                Entry::Accepted { id, client, number, service, expires, body } => {
+                Entry::Accepted { id, client, number, service, expires, checksum, letter, body } => {
                     last = last.max(id);
+                    let letter = letter.map(|attempts| RestoredLetter { attempts, moves: 0 });
+                    let outcome = None;
                     requests.insert(
                         id,
-                        Restored { id, client, number, service, expires, overdue_ms: 0, body, outcome: None },
+                        Restored {
+                            id,
+                            client,
+                            number,
+                            service,
+                            expires,
+                            overdue_ms: 0,
+                            checksum,
+                            letter,
+                            body,
+                            outcome,
+                        },
                     );
+                }
+                Entry::Moved { id, moves, attempts, service } => {
+                    if let Some(request) = requests.get_mut(&id) {
+                        (request.service, request.letter) = (service, Some(RestoredLetter { attempts, moves }));
+                    }
                 }
                 Entry::Finished { id, status, body } => {
                     if let Some(request) = requests.get_mut(&id) {

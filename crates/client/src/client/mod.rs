@@ -192,6 +192,13 @@ impl std::fmt::Debug for Client {
     }
 }
 
+/// An id that no other client has.
+fn random_id() -> Result<ClientId, SocketError> {
+    let mut id = [0; 16];
+    rustix::rand::getrandom(&mut id[..], rustix::rand::GetRandomFlags::empty())?;
+    Ok(ClientId(id))
+}
+
 impl Client {
     /// Makes a client with a random id, driven by a task on the current tokio runtime. It connects to the first endpoint,
     /// and to the next one when that fails, for as long as it lives. Requests may be submitted before it is connected.
@@ -203,20 +210,18 @@ impl Client {
     /// # Panics
     /// If the runtime does no I/O.
     pub fn connect(endpoints: &[Endpoint], options: ClientOptions) -> Result<Client, SocketError> {
-        let mut name = [0; 16];
-        rustix::rand::getrandom(&mut name[..], rustix::rand::GetRandomFlags::empty())?;
-        Client::start(ClientId(name), false, endpoints, options)
+        Client::start(random_id()?, false, endpoints, options)
     }
 
     /// Makes a client with a given id, by which brokers know it: to get the outcomes of requests that it submitted before
     /// it was killed.
     ///
-    /// Every client numbers its requests from 1, and a broker matches by id and number alone. To a broker that knows the
-    /// id, the first request is the former first request again, whatever it asks now:
-    /// - if that has an outcome that was never received, that outcome is delivered, and the new request isn't executed;
+    /// Every client numbers its requests from 1, and a broker matches by id and number. To a broker that knows the id, the first request is the
+    /// former first request again:
+    /// - if that has an outcome that was never received, that outcome is delivered, and the request isn't executed again;
     /// - if it is still being executed, its outcome will be delivered;
-    /// - if its outcome was received, the number is over: the request is ignored, and without [`CallOptions::ttl`] it waits
-    ///   for ever.
+    /// - if it asks something else now, or its outcome was received, it is refused with
+    ///   [`Status::CONFLICT`](towpath_requests::numbered::Status::CONFLICT).
     ///
     /// So reuse an id only for the same requests in the same order, of which no outcome was received. Otherwise take a new
     /// one, as [`Client::connect`] does. A broker forgets an id when its connection ends if nothing is left of it;

@@ -164,6 +164,11 @@ impl Session {
         }
     }
 
+    /// Sets the id for the connections to come.
+    pub fn set_client(&mut self, client: ClientId) {
+        self.client = client;
+    }
+
     /// Requests without an outcome.
     pub fn outstanding(&self) -> usize {
         self.table.outstanding()

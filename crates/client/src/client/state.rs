@@ -5,7 +5,7 @@ use super::health::ConnectionHealth;
 use super::inbox::Inbox;
 use super::left::LeftBrokers;
 use super::session::{NewRequest, Session};
-use super::{CallOptions, ClientOptions, SubmitError};
+use super::{CallOptions, ClientOptions, SubmitError, random_id};
 use crate::connection::assembler::{FromBroker, Inbound};
 use crate::connection::dialect_detect::DialectGuess;
 use crate::connection::driver::{Drive, Shared};
@@ -80,6 +80,8 @@ pub(super) struct State {
     pub closing: bool,
     /// A client with the same id may come back for the outcomes.
     pub comes_back: bool,
+    /// The process that it was made in.
+    process: u32,
     /// Why the client has ended.
     pub ended: Option<String>,
     pub health: ConnectionHealth,
@@ -129,6 +131,7 @@ impl State {
             room_wanted: 0,
             closing: false,
             comes_back: false,
+            process: std::process::id(),
             ended: None,
             stays: false,
         }
@@ -268,9 +271,22 @@ impl State {
             PeerProtocol::Numbered => {
                 let now = self.now();
                 hub.detect_stalls(peer);
+                self.take_own_id();
                 self.session.connected(now, &mut self.block);
             }
             PeerProtocol::Stock(_) => self.session.connected_to_stock(),
+        }
+    }
+
+    /// Takes a new id in a process that was forked since the last connection: the other one goes on with the old one.
+    fn take_own_id(&mut self) {
+        let process = std::process::id();
+        if self.process != process
+            && !self.comes_back
+            && let Ok(id) = random_id()
+        {
+            self.session.set_client(id);
+            self.process = process;
         }
     }
 

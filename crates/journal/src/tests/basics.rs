@@ -142,8 +142,16 @@ fn entries_over_the_limits_are_refused() {
     assert!(matches!(journal.append(&accepted(1, &many)), Err(JournalError::TooLarge(_))));
     let body = Body::default();
     let service = vec![b's'; 256];
-    let entry =
-        Entry::Accepted { id: 1, client: [0; 16], number: 1, service: &service, expires_unix_ms: 0, body: &body };
+    let entry = Entry::Accepted {
+        id: 1,
+        client: [0; 16],
+        number: 1,
+        service: &service,
+        expires_unix_ms: 0,
+        checksum: 0,
+        letter: None,
+        body: &body,
+    };
     assert!(matches!(journal.append(&entry), Err(JournalError::TooLarge(_))));
     journal.close().unwrap();
     assert!(open(dir.path()).1.requests.is_empty());
@@ -281,7 +289,7 @@ fn inspect_shows_every_record() {
     assert_eq!(
         seen,
         [
-            InspectedKind::Accepted { client, number: 1001, service, expires_unix_ms: 7, body_bytes: 4 },
+            InspectedKind::Accepted { client, number: 1001, service, expires_unix_ms: 7, letter: None, body_bytes: 4 },
             InspectedKind::Finished { status: 404, body_bytes: 2 },
             InspectedKind::Forgotten,
         ]

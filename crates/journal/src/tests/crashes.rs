@@ -231,3 +231,35 @@ fn recovery_may_be_interrupted_repeatedly() {
         assert_eq!(ids(&recovered), [1]);
     }
 }
+
+/// Wherever the machine crashes while a dead letter is moved, it is in one place afterwards, whole.
+#[test]
+fn a_moved_letter_is_in_one_place_wherever_it_crashes() {
+    let body = Body::from("the letter");
+    let (mut there, mut moved) = (0, 0);
+    for operations in 0..40 {
+        for seed in 1..6_u64 {
+            let disk = Disk::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + operations);
+            let open = || Journal::open_on(disk.clone(), &small(), None, || {});
+            let (mut journal, _) = open().unwrap();
+            let lsn = journal.append(&accepted(4, &body)).unwrap();
+            wait_for(&journal, lsn);
+            disk.world().crash_in = Some(operations);
+            for (moves, service) in [(1, &b"dlq.echo"[..]), (2, b"echo"), (3, b"dlq.echo")] {
+                if let Ok(lsn) = journal.append(&Entry::Moved { id: 4, moves, attempts: 9, service }) {
+                    while journal.durable() <= lsn && !disk.world().crashed {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+            drop(journal);
+            disk.restart();
+            let (_, recovered) = open().unwrap();
+            let [letter] = &recovered.requests[..] else { panic!("{operations}, {seed}: {recovered:?}") };
+            assert_eq!((letter.id, &letter.body), (4, &body));
+            there += usize::from(&letter.service[..] == b"echo");
+            moved += usize::from(&letter.service[..] == b"dlq.echo");
+        }
+    }
+    assert!(there > 10 && moved > 10, "{there} {moved}");
+}

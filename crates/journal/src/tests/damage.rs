@@ -169,10 +169,10 @@ fn missing_segments_and_unknown_versions_are_errors() {
     assert!(error.contains("the segment behind this one is missing"), "{error}");
 
     let mut files = written.files.clone();
-    files.get_mut(&written.last).unwrap()[8] = 2;
+    files.get_mut(&written.last).unwrap()[8] = 1;
     let error = reopened(&files).map(drop).unwrap_err();
-    assert!(matches!(error, JournalError::UnknownVersion { version: 2, .. }));
-    assert!(error.to_string().contains("this build knows format 1"), "{error}");
+    assert!(matches!(error, JournalError::UnknownVersion { version: 1, .. }));
+    assert!(error.to_string().contains("this build knows format 2"), "{error}");
 }
 
 #[test]

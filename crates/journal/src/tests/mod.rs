@@ -21,7 +21,15 @@ fn open(dir: &Path) -> (Journal, Recovered) {
 }
 
 fn accepted(id: u64, body: &Body) -> Entry<'_> {
-    Entry::Accepted { id, client: [id as u8; 16], number: id + 1000, service: b"echo", expires_unix_ms: id * 7, body }
+    let (client, number, letter) = ([id as u8; 16], id + 1000, is_letter(id).then_some(9));
+    // A dead letter never expires.
+    let expires_unix_ms = if letter.is_some() { 0 } else { id * 7 };
+    Entry::Accepted { id, client, number, service: b"echo", expires_unix_ms, checksum: id as u32 * 3, letter, body }
+}
+
+/// Whether the request of this id is a dead letter.
+fn is_letter(id: u64) -> bool {
+    id % 5 == 4
 }
 
 /// Until all that was appended is durable.

@@ -5,12 +5,18 @@ use crate::faulty_disk::Random;
 use crate::spool::Spool;
 use std::collections::BTreeMap;
 
-/// By id: the request's body, and the outcome.
-pub(super) type Model = BTreeMap<u64, (Vec<u8>, Option<(u16, Vec<u8>)>)>;
+/// By id: the request's body, the outcome, and how often it was moved.
+pub(super) type Model = BTreeMap<u64, (Vec<u8>, Option<(u16, Vec<u8>)>, u32)>;
+
+/// The service of a dead letter that was moved so often.
+fn service_of(moves: u32) -> &'static [u8] {
+    if moves % 2 == 0 { b"echo" } else { b"dlq.echo" }
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Accept,
+    Move,
     Finish,
     Forget,
 }
@@ -21,6 +27,7 @@ pub(super) struct Op {
     pub(super) id: u64,
     pub(super) large: bool,
     length: usize,
+    moves: u32,
 }
 
 impl Op {
@@ -45,13 +52,17 @@ pub(super) fn random_op(random: &mut u64, model: &Model, next_id: &mut u64) -> O
     let some = random.below(model.len().max(1) as u64) as usize;
     match model.iter().nth(some) {
         // Few are left to live long.
-        Some((id, (_, outcome))) if !random.chance(3) && id % 16 != 0 => {
-            let kind = if outcome.is_none() && random.chance(2) { Kind::Finish } else { Kind::Forget };
-            Op { kind, id: *id, large, length }
+        Some((id, (_, outcome, moves))) if !random.chance(3) && id % 16 != 0 => {
+            let kind = match outcome {
+                None if is_letter(*id) && !random.chance(4) => Kind::Move,
+                None if random.chance(2) => Kind::Finish,
+                _ => Kind::Forget,
+            };
+            Op { kind, id: *id, large, length, moves: moves + 1 }
         }
         _ => {
             *next_id += 1;
-            Op { kind: Kind::Accept, id: *next_id - 1, large, length }
+            Op { kind: Kind::Accept, id: *next_id - 1, large, length, moves: 0 }
         }
     }
 }
@@ -59,11 +70,12 @@ pub(super) fn random_op(random: &mut u64, model: &Model, next_id: &mut u64) -> O
 pub(super) fn apply(model: &mut Model, op: &Op) {
     match op.kind {
         Kind::Accept => {
-            model.insert(op.id, (op.bytes(), None));
+            model.insert(op.id, (op.bytes(), None, 0));
         }
+        Kind::Move => model.get_mut(&op.id).unwrap().2 = op.moves,
         Kind::Finish => {
             let request = model.get_mut(&op.id).unwrap();
-            *request = (Vec::new(), Some((op.length as u16, op.bytes())));
+            *request = (Vec::new(), Some((op.length as u16, op.bytes())), request.2);
         }
         Kind::Forget => {
             model.remove(&op.id);
@@ -74,6 +86,10 @@ pub(super) fn apply(model: &mut Model, op: &Op) {
 pub(super) fn entry_of<'a>(op: &Op, body: &'a Body) -> Entry<'a> {
     match op.kind {
         Kind::Accept => accepted(op.id, body),
+        Kind::Move => {
+            let (moves, attempts) = (op.moves, op.moves as u16 + 10);
+            Entry::Moved { id: op.id, moves, attempts, service: service_of(moves) }
+        }
         Kind::Finish => Entry::Finished { id: op.id, status: op.length as u16, body },
         Kind::Forget => Entry::Forgotten { id: op.id },
     }
@@ -97,10 +113,14 @@ pub(super) fn model_of(recovered: &Recovered) -> Model {
     let entry = |request: &RecoveredRequest| {
         let id = request.id;
         assert_eq!((request.client, request.number), ([id as u8; 16], id + 1000));
-        assert_eq!((&request.service[..], request.expires_unix_ms), (&b"echo"[..], id * 7));
+        let moves = request.letter.map_or(0, |letter| letter.moves);
+        let attempts = if moves == 0 { 9 } else { moves as u16 + 10 };
+        assert_eq!(request.letter, is_letter(id).then_some(RecoveredLetter { attempts, moves }));
+        assert_eq!((&request.service[..], request.checksum), (service_of(moves), id as u32 * 3));
+        assert_eq!(request.expires_unix_ms, if is_letter(id) { 0 } else { id * 7 });
         assert!(id < recovered.next_id);
         let outcome = request.outcome.as_ref().map(|(status, body)| (*status, bytes_of(body)));
-        (id, (bytes_of(&request.body), outcome))
+        (id, (bytes_of(&request.body), outcome, moves))
     };
     recovered.requests.iter().map(entry).collect()
 }

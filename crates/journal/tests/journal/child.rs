@@ -197,7 +197,16 @@ fn append_for_ever(dir: &Path) {
             Some(Operation::Accept(id)) => {
                 request = Body::from(body(id));
                 let (client, number) = ([1; 16], id);
-                Entry::Accepted { id, client, number, service: b"service", expires_unix_ms: 0, body: &request }
+                Entry::Accepted {
+                    id,
+                    client,
+                    number,
+                    service: b"service",
+                    expires_unix_ms: 0,
+                    checksum: 0,
+                    letter: None,
+                    body: &request,
+                }
             }
             Some(Operation::Finish(id)) => {
                 outcome = Body::from(body(id + 1));
@@ -222,7 +231,16 @@ fn fill(dir: &Path, large: usize, free: impl Fn()) -> (Journal, u64) {
     let why = loop {
         let body = if count < 20 { &small } else { &large };
         let id = count + 1;
-        let entry = Entry::Accepted { id, client: [1; 16], number: id, service: b"s", expires_unix_ms: 0, body };
+        let entry = Entry::Accepted {
+            id,
+            client: [1; 16],
+            number: id,
+            service: b"s",
+            expires_unix_ms: 0,
+            checksum: 0,
+            letter: None,
+            body,
+        };
         match journal.append(&entry) {
             Ok(lsn) => {
                 count += 1;
@@ -237,8 +255,16 @@ fn fill(dir: &Path, large: usize, free: impl Fn()) -> (Journal, u64) {
     settle_well(&journal, Lsn(count - 1));
     say("working");
     count += 1;
-    let entry =
-        Entry::Accepted { id: count, client: [1; 16], number: 1, service: b"s", expires_unix_ms: 0, body: &small };
+    let entry = Entry::Accepted {
+        id: count,
+        client: [1; 16],
+        number: 1,
+        service: b"s",
+        expires_unix_ms: 0,
+        checksum: 0,
+        letter: None,
+        body: &small,
+    };
     let lsn = journal.append(&entry).expect("room");
     settle_well(&journal, lsn);
     (journal, count)

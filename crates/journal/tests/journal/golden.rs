@@ -3,11 +3,11 @@
 use super::{bytes_of, options, state_of};
 use std::path::{Path, PathBuf};
 use towpath_journal::Spool;
-use towpath_journal::{Entry, InspectedKind, Journal, JournalOptions, inspect};
+use towpath_journal::{Entry, InspectedKind, Journal, JournalOptions, RecoveredLetter, inspect};
 use towpath_requests::Body;
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal-1")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal-2")
 }
 
 /// To make them for a new format: `cargo test -p towpath-journal --test journal make_golden -- --ignored`.
@@ -25,13 +25,15 @@ fn make_golden() {
         [Body::from("first"), Body::of_frames(frames), Body::large(large.finish()), Body::from(vec![b'x'; 3600])];
     for (id, body) in (1..).zip(&bodies) {
         let expires_unix_ms = if id == 2 { 1_800_000_000_000 } else { 0 };
-        let (client, number) = ([id as u8; 16], 100 + id);
-        let entry = Entry::Accepted { id, client, number, service: b"golden", expires_unix_ms, body };
+        let (client, number, letter) = ([id as u8; 16], 100 + id, (id == 3).then_some(5));
+        let entry =
+            Entry::Accepted { id, client, number, service: b"golden", expires_unix_ms, checksum: 7, letter, body };
         let lsn = journal.append(&entry).expect("room");
         while journal.durable() <= lsn {
             std::thread::yield_now();
         }
     }
+    journal.append(&Entry::Moved { id: 3, moves: 1, attempts: 6, service: b"dlq.golden" }).expect("room");
     journal.append(&Entry::Finished { id: 1, status: 200, body: &Body::from("reply") }).expect("room");
     journal.append(&Entry::Forgotten { id: 4 }).expect("room");
     journal.close().expect("room");
@@ -61,7 +63,9 @@ fn a_journal_of_an_earlier_build_is_read() {
     assert_eq!(state.len(), 3);
     assert_eq!(state[&1], (Vec::new(), Some((200, b"reply".to_vec()))));
     assert_eq!(state[&3], (vec![b'L'; 1000], None));
-    let two = &recovered.requests[1];
+    let (two, three) = (&recovered.requests[1], &recovered.requests[2]);
+    assert_eq!(three.letter, Some(RecoveredLetter { attempts: 6, moves: 1 }));
+    assert_eq!((&three.service[..], three.number, two.checksum), (&b"dlq.golden"[..], 103, 7));
     assert_eq!((two.id, two.client, two.number, two.expires_unix_ms), (2, [2; 16], 102, 1_800_000_000_000));
     assert_eq!(&two.service[..], b"golden");
     assert_eq!(two.body.frames().map(|frames| frames.len()), Some(3));

@@ -1,6 +1,6 @@
 //! Received bodies on their way from the read buffer to where they are stored.
 
-use super::{Body, COPY_AGAIN_BYTES_MAX, INLINE_BYTES_MAX, own_bytes};
+use super::{Body, COPY_AGAIN_BYTES_MAX, INLINE_BYTES_MAX, RequestChecksum, own_bytes};
 
 /// A received body that is copied at most once.
 #[derive(Debug)]
@@ -27,6 +27,18 @@ impl Arriving<'_> {
         match self {
             Arriving::Bytes(bytes) => body.set(bytes),
             Arriving::Body(new) => *body = new,
+        }
+    }
+
+    /// The checksum of a request with this body.
+    #[inline]
+    pub fn request_checksum(&self, service: &[u8]) -> RequestChecksum {
+        match self {
+            Arriving::Bytes(bytes) => RequestChecksum::of_frames(service, [*bytes].into_iter()),
+            Arriving::Body(body) => match body.frames() {
+                Some(frames) => RequestChecksum::of_frames(service, frames),
+                None => RequestChecksum::of_length(service, body.length()),
+            },
         }
     }
 

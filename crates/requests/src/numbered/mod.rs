@@ -72,6 +72,8 @@ impl Status {
     pub const FORBIDDEN: Status = Status(403);
     /// Expired before a worker took it.
     pub const EXPIRED: Status = Status(408);
+    /// The client has used the number for something else.
+    pub const CONFLICT: Status = Status(409);
     /// The outcome is lost: the worker replied in parts, some of which were lost with the client's connection, or it was dropped while the
     /// client was away.
     pub const LOST: Status = Status(410);
@@ -118,6 +120,7 @@ impl std::fmt::Display for Status {
             Status::FORBIDDEN => "not allowed",
             Status::EXPIRED => "expired before a worker took it",
             Status::IN_PARTS => "the end of what came in parts",
+            Status::CONFLICT => "this client's number was used for something else",
             Status::LOST => "the outcome is lost",
             Status::TOO_LARGE => "too large",
             Status::CANCELLED => "cancelled",

@@ -1,9 +1,7 @@
 //! Dead letters.
 
 use super::*;
-use crate::core::dead_letter::NUMBER;
-use crate::core::{LetterAction, LetterRun, LetterState};
-use std::collections::HashSet;
+use crate::core::{LetterAction, LetterRun, LetterState, RestoredLetter};
 
 fn journalled() -> Core {
     let settings = Settings { bytes_max: 10_000, reply_bytes_expected: 0, ..Settings::default() };
@@ -48,17 +46,17 @@ fn a_dead_letter_is_dispatched_again_until_a_worker_succeeds() {
     assert_eq!((core.counters().dead_letters, core.load().0), (1, 1));
     // One worker fails it, another one goes: each time it is dispatched again, but not at once.
     core.worker_ready(3, 4, Kind::Numbered, b"dlq.echo", 1);
-    let [(4, token, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    let [(4, token, 2)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.worker_reply(4, 4, &token, Status::FAILED, None, Body::from("no"));
     assert_eq!(dispatched(&mut core), []);
     core.tick(2_000);
-    let [(4, _, 2)] = dispatched(&mut core)[..] else { panic!("not given again") };
+    let [(4, _, 3)] = dispatched(&mut core)[..] else { panic!("not given again") };
     core.peer_gone(2_001, 4);
     core.worker_ready(2_002, 5, Kind::Stock, b"dlq.echo", 1);
     assert_eq!(dispatched(&mut core), []);
     core.tick(4_000);
     let given = actions(&mut core);
-    let [Action::Dispatch { peer: 5, token, attempt: 3, ttl_ms: 0, body }] = &given[..] else { panic!("{given:?}") };
+    let [Action::Dispatch { peer: 5, token, attempt: 4, ttl_ms: 0, body }] = &given[..] else { panic!("{given:?}") };
     assert_eq!(body.single(), Some(&b"poison"[..]));
     // Parts of a reply are dropped.
     core.worker_reply(4_001, 5, token, Status::OK, Some(0), Body::from("part"));
@@ -77,12 +75,15 @@ fn a_dead_letter_is_journalled_before_the_outcome_and_restored() {
     let [Entry::Accepted { id: 1, .. }, kept, Entry::Finished { id: 1, .. }] = &entries[..] else {
         panic!("{entries:?}")
     };
-    let Entry::Accepted { id: 2, client, number, service, expires, body } = kept.clone() else { panic!("{kept:?}") };
-    assert_eq!((number, &service[..], expires), (NUMBER, &b"dlq.echo"[..], Millis::MAX));
+    let Entry::Accepted { id: 2, client: CLIENT, number: 1, service, expires: Millis::MAX, letter: Some(1), .. } = kept
+    else {
+        panic!("{kept:?}")
+    };
+    assert_eq!(service[..], *b"dlq.echo");
     let mut core = journalled();
-    core.restore(0, Restored { id: 2, client, number, service, expires, overdue_ms: 0, body, outcome: None });
+    core.restore(0, restored(kept));
     core.worker_ready(1, 3, Kind::Numbered, b"dlq.echo", 1);
-    let [(3, token, 2)] = dispatched(&mut core)[..] else { panic!("not given") };
+    let [(3, token, 3)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.worker_reply(2, 3, &token, Status::FAILED, None, Body::default());
     assert_eq!(core.service(b"dlq.echo").map(|service| service.live), Some(1));
     // Its retention ends like any other.
@@ -94,7 +95,8 @@ fn a_dead_letter_is_journalled_before_the_outcome_and_restored() {
 fn dead_letters_are_limited_and_cannot_be_closed() {
     let mut core = journalled();
     give_up(&mut core, 1, Body::from(vec![0; 2_000]));
-    let Some(Entry::Accepted { client, .. }) = entries(&mut core).into_iter().nth(1) else { panic!("not kept") };
+    let client = core.dead_letter_client(2);
+    assert!(core.sessions.find(client).is_some());
     assert_eq!(core.stored(client), None);
     core.close_stored(1, client, Token::default(), Body::default());
     assert_eq!(core.service(b"dlq.echo").map(|service| service.waiting), Some(1));
@@ -143,11 +145,11 @@ fn a_late_failure_does_not_postpone_a_dead_letter() {
     let mut core = journalled();
     give_up(&mut core, 1, Body::from("poison"));
     core.worker_ready(2, 3, Kind::Numbered, b"dlq.echo", 1);
-    let [(3, first, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    let [(3, first, 2)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.peer_gone(3, 3);
     core.tick(2_000);
     core.worker_ready(2_001, 4, Kind::Numbered, b"dlq.echo", 1);
-    let [(4, second, 2)] = dispatched(&mut core)[..] else { panic!("not given again") };
+    let [(4, second, 3)] = dispatched(&mut core)[..] else { panic!("not given again") };
     core.worker_ready(2_002, 5, Kind::Numbered, b"other", 1);
     core.worker_reply(2_003, 5, &first, Status::FAILED, None, Body::from("no"));
     assert_eq!((actions(&mut core), core.counters().late_replies), (vec![], 1));
@@ -158,13 +160,7 @@ fn a_late_failure_does_not_postpone_a_dead_letter() {
 #[test]
 fn both_names_lead_to_the_same_queue() {
     let mut core = journalled();
-    // From the journal of an older version.
-    let (service, body) = (Bytes::from_static(b"aside.echo"), Body::from("poison"));
-    let client = ClientId([9; 16]);
-    core.restore(
-        0,
-        Restored { id: 1, client, number: NUMBER, service, expires: Millis::MAX, overdue_ms: 0, body, outcome: None },
-    );
+    core.restore(0, restored(&letter(1, "aside.echo", 1)));
     core.stock_request(0, 5, true, None, b"aside.echo", Body::from("asked"));
     assert_eq!(core.services().map(|service| service.name).collect::<Vec<_>>(), ["dlq.echo"]);
     for name in [&b"dlq.echo"[..], b"aside.echo"] {
@@ -180,11 +176,6 @@ fn both_names_lead_to_the_same_queue() {
     assert_eq!((service, core.load()), (Bytes::from_static(b"aside.echo"), (0, 0)));
 }
 
-fn id_of(entry: &Entry) -> u64 {
-    let (Entry::Accepted { id, .. } | Entry::Finished { id, .. } | Entry::Forgotten { id }) = entry;
-    *id
-}
-
 /// Sends all dead letters of `echo` to it again.
 fn requeue(core: &mut Core, now: Millis) -> LetterRun {
     let mut run = core.begin_letters(LetterAction::Requeue);
@@ -195,61 +186,90 @@ fn requeue(core: &mut Core, now: Millis) -> LetterRun {
 }
 
 #[test]
-fn a_dead_letter_stays_until_its_copy_is_on_the_disk() {
+fn a_dead_letter_is_moved_by_one_entry_and_stays_the_same_request() {
     let mut core = journalled();
-    give_up(&mut core, 1, Body::from("poison"));
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+    core.request(0, 1, 1, 0, false, b"echo", Body::from("poison"));
+    let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    let id = core.request_id(&token);
+    core.peer_gone(1, 2);
     core.persisted(3);
     core.confirm(2, 1, 1, 1);
     actions(&mut core);
+    entries(&mut core);
     let states = |core: &Core| -> Vec<LetterState> {
         core.letters_from(b"echo", 0).filter_map(|(_, letter)| Some(letter?.state)).collect()
     };
     assert_eq!((states(&core), core.left()), (vec![LetterState::Waiting], 0));
-    assert_eq!((requeue(&mut core, 3).done, states(&core)), (1, vec![LetterState::Leaving]));
+    assert_eq!((requeue(&mut core, 3).done, states(&core), core.left()), (1, vec![], 1));
     assert_eq!(requeue(&mut core, 3).done, 0);
-    assert_eq!(core.service(b"echo").map(|service| service.waiting), Some(1));
-    let entries_so_far = entries(&mut core);
-    let [.., Entry::Accepted { id: 3, service, number: NUMBER, .. }] = &entries_so_far[..] else {
-        panic!("{entries_so_far:?}")
-    };
-    assert_eq!(service[..], *b"echo");
-    // The disk is full: it stays where it was.
-    core.journal_full(4, &HashSet::from([3]));
-    core.check();
-    assert_eq!((states(&core), core.service(b"echo").is_none()), (vec![LetterState::Failed], true));
-    core.tick(2_000);
-    assert_eq!((requeue(&mut core, 2_001).done, core.letters(b"echo")), (1, 1));
-    // Its second attempt fails, and it comes back.
+    assert_eq!((core.service(b"echo").map(|service| service.waiting), core.load().0), (Some(1), 1));
+    let service = Bytes::from_static(b"echo");
+    assert_eq!(entries(&mut core), [Entry::Moved { id: 2, moves: 1, attempts: 1, service }]);
+    // A worker fails it, and it comes back.
     core.worker_ready(2_002, 2, Kind::Numbered, b"echo", 1);
-    let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
-    core.persisted(core.entries().0);
-    assert!(matches!(entries(&mut core)[..], [.., Entry::Accepted { id: 4, .. }, Entry::Forgotten { id: 2 }]));
-    assert_eq!(core.letters(b"echo"), 0);
+    let [(2, token, 2)] = dispatched(&mut core)[..] else { panic!("not given, or its attempts aren't counted on") };
+    assert_eq!(core.request_id(&token), id);
     core.worker_reply(2_003, 2, &token, Status::FAILED, None, Body::from("no"));
     core.tick(4_000);
-    assert_eq!((core.letters(b"dlq.echo"), core.counters().dead_letters), (1, 2));
-    core.persisted(core.entries().0);
-    core.check();
-    assert!(matches!(entries(&mut core)[..], [Entry::Accepted { id: 5, .. }, Entry::Forgotten { id: 4 }]));
+    assert_eq!((core.letters(b"echo"), core.counters().dead_letters), (1, 2));
+    let service = Bytes::from_static(b"dlq.echo");
+    assert_eq!(entries(&mut core), [Entry::Moved { id: 2, moves: 2, attempts: 2, service }]);
+    // The worker that had it there may have done it after all.
+    core.worker_ready(4_001, 3, Kind::Numbered, b"dlq.echo", 1);
+    let [(3, token, 3)] = dispatched(&mut core)[..] else { panic!("not given") };
+    assert_eq!(core.request_id(&token), id);
+    core.worker_reply(4_002, 3, &token, Status::OK, None, Body::default());
+    assert_eq!(entries(&mut core), [Entry::Forgotten { id: 2 }]);
+    assert_eq!(core.load(), (0, 0));
+}
+
+/// The entry of a dead letter.
+fn letter(id: u64, service: &'static str, number: u64) -> Entry {
+    let (service, body) = (Bytes::from_static(service.as_bytes()), Body::from("poison"));
+    let (expires, checksum) = (Millis::MAX, RequestChecksum::default());
+    Entry::Accepted { id, client: CLIENT, number, service, expires, checksum, letter: Some(1), body }
+}
+
+fn restored(entry: &Entry) -> Restored {
+    let Entry::Accepted { id, client, number, service, expires, checksum, letter, body } = entry.clone() else {
+        panic!("{entry:?}")
+    };
+    let letter = letter.map(|attempts| RestoredLetter { attempts, moves: 0 });
+    Restored { id, client, number, service, expires, overdue_ms: 0, checksum, letter, body, outcome: None }
 }
 
 #[test]
-fn dead_letters_that_the_journal_does_not_take_are_counted() {
+fn a_crash_between_a_dead_letter_and_the_outcome_leaves_one_of_them() {
     let mut core = journalled();
-    for number in 1..=3 {
-        give_up(&mut core, number, Body::from("poison"));
-    }
-    let run = requeue(&mut core, 3);
-    let ids: HashSet<u64> = entries(&mut core).iter().rev().take(2).map(id_of).collect();
-    core.journal_full(4, &ids);
+    give_up(&mut core, 1, Body::from("poison"));
+    let entries = entries(&mut core);
+    let [request @ Entry::Accepted { .. }, kept @ Entry::Accepted { .. }, Entry::Finished { .. }] = &entries[..] else {
+        panic!("{entries:?}")
+    };
+    let mut core = journalled();
+    core.restore(0, restored(request));
+    core.restore(0, restored(kept));
+    core.restored_up_to(2);
+    core.worker_ready(1, 3, Kind::Numbered, b"echo", 1);
+    assert_eq!(dispatched(&mut core), []);
     core.persisted(core.entries().0);
-    assert_eq!((run.done, core.stayed(&run), core.letters(b"echo")), (3, 2, 2));
-    core.tick(2_000);
-    core.storage_failed(true);
-    let later = requeue(&mut core, 2_001);
-    let refused = "the journal can't be written; see the broker's log";
-    assert_eq!((later.done, later.ended, core.stayed(&later)), (0, Some(Err(refused)), 0));
-    core.check();
+    core.request(2, 1, 1, 0, false, b"echo", Body::from("poison"));
+    let told = actions(&mut core);
+    let is_end = |action: &Action| matches!(action, Action::Reply { number: 1, status: Status::ATTEMPTS_USED_UP, .. });
+    assert!(!told.is_empty() && told.iter().all(is_end), "{told:?}");
+    assert_eq!(core.letters(b"echo"), 1);
+    // The same number of the same client later is another request: somebody has removed the broker's journal meanwhile.
+    let mut core = journalled();
+    core.restore(0, restored(&letter(2, "dlq.echo", 1)));
+    let Entry::Accepted { client, number, service, expires, checksum, body, .. } = request.clone() else { return };
+    let outcome = None;
+    core.restore(
+        0,
+        Restored { id: 3, client, number, service, expires, overdue_ms: 0, checksum, letter: None, body, outcome },
+    );
+    core.worker_ready(1, 3, Kind::Numbered, b"echo", 1);
+    assert_eq!(dispatched(&mut core).len(), 1);
 }
 
 #[test]
@@ -297,13 +317,13 @@ fn dead_letters_are_sent_again_as_far_as_the_queue_has_room() {
     }
     core.request(2, 1, 3, 0, true, b"echo", Body::from("waits"));
     let run = requeue(&mut core, 3);
-    assert_eq!((run.done, run.ended, core.letters(b"echo")), (1, Some(Err("the service's queue is full")), 2));
+    assert_eq!((run.done, run.ended, core.letters(b"echo")), (1, Some(Err("the service's queue is full")), 1));
     // Later ones are none of an action that has begun.
     let begun = core.begin_letters(LetterAction::Drop);
     core.worker_ready(4, 2, Kind::Numbered, b"echo", 9);
     core.request(4, 1, 4, 0, false, b"echo", Body::from("later"));
     core.peer_gone(5, 2);
-    assert_eq!(core.letters(b"echo"), 3);
+    assert_eq!(core.letters(b"echo"), 2);
     assert_eq!(core.go_on_with_letters(6, b"echo", begun, 100).done, 1);
     core.check();
 }

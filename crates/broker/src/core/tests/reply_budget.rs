@@ -177,6 +177,8 @@ fn restored_outcomes_of_others_do_not_stop_a_client() {
                 service: Bytes::from_static(b"zeros"),
                 expires: 60_000,
                 overdue_ms: 0,
+                checksum: RequestChecksum::default(),
+                letter: None,
                 body: Body::default(),
                 outcome: Some((Status::OK, Body::from(Bytes::from(vec![0; MIB])))),
             },

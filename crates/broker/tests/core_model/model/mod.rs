@@ -97,6 +97,10 @@ struct Request {
     expected: usize,
     state: State,
     attempt: u16,
+    /// Attempts that don't count against the limit.
+    uncounted: u16,
+    /// The service, the name and the length that its client has asked by.
+    asked: (u8, u64, usize),
     has_parts: bool,
     /// The client's connection to which parts of this attempt's reply were sent.
     parts_on: u32,
@@ -104,6 +108,12 @@ struct Request {
     is_journalled: bool,
     is_durable: bool,
     may_send_outcome: bool,
+}
+
+impl Request {
+    fn attempts(&self) -> u16 {
+        self.attempt - self.uncounted
+    }
 }
 
 #[derive(Debug)]
@@ -200,8 +210,6 @@ pub struct Model {
     last_letter: u64,
     /// Names of dead letters, by what their requests were.
     pub letter_names: BTreeMap<u64, u64>,
-    /// By the name of a dead letter: that of the one that it replaces when it is on the disk.
-    moving: BTreeMap<u64, u64>,
     is_draining: bool,
     leaving: Vec<usize>,
     turns: u64,
@@ -231,7 +239,6 @@ impl Model {
             memory_freed: false,
             last_letter: 0,
             letter_names: BTreeMap::new(),
-            moving: BTreeMap::new(),
             is_draining: false,
             leaving: Vec::new(),
             turns: 0,
@@ -316,7 +323,7 @@ impl Model {
                     if parts_on != 0 && self.sessions.at(session).client.is_none() {
                         self.requests.at(slot).state = State::Ended;
                         cut_short.push(slot);
-                    } else if self.requests.at(slot).attempt >= self.settings.attempts_max {
+                    } else if self.requests.at(slot).attempts() >= self.settings.attempts_max {
                         self.requests.at(slot).state = State::Ended;
                         given_up.push(slot);
                     } else {

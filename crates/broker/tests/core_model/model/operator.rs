@@ -1,10 +1,7 @@
 //! What an operator does: pauses and purges services, sends dead letters again or drops them, drains.
 
-use super::{DEAD_LETTER, DEAD_LETTER_SERVICES, Model, REQUEST_BYTES, Request, Seen, State};
+use super::{Awaiting, DEAD_LETTER, DEAD_LETTER_SERVICES, Model, REQUEST_BYTES, Request, Seen, State};
 use towpath_broker::core::{LetterAction, Millis};
-
-/// A dead letter that was moved has another name each time.
-const MOVED: u64 = DEAD_LETTER << 1;
 
 impl Model {
     /// Pauses a service, or resumes it.
@@ -72,29 +69,28 @@ impl Model {
     }
 
     /// Adds a dead letter.
-    pub(super) fn add_letter(&mut self, now: Millis, service: u8, name: u64, length: usize) {
+    pub(super) fn add_letter(&mut self, now: Millis, service: u8, attempts: u16, name: u64, length: usize) {
         let session = self.add_session(Some(u8::MAX), None);
         self.last_letter += 1;
         self.letter_names.insert(name & (DEAD_LETTER - 1), name);
         (self.sessions.at(session).letter, self.sessions.at(session).absent_since) = (self.last_letter, now);
-        self.accept(now, session, 0, Millis::MAX, true, service, name, length);
+        self.accept(now, session, 0, Millis::MAX, true, attempts, service, name, length);
         self.counters.accepted -= 1;
     }
 
-    /// Moves a dead letter. The one that is there goes when the other is on the disk.
+    /// Moves a dead letter. Its attempts so far don't count there.
     fn move_letter(&mut self, now: Millis, slot: usize, to: u8) {
         self.withdraw(slot);
         let request = self.requests.at(slot);
-        let (name, length) = (request.name, request.bytes - REQUEST_BYTES);
-        self.moving.insert(name + MOVED, name);
-        self.add_letter(now, to, name + MOVED, length);
-    }
-
-    /// The dead letter of this name is on the disk, or gone: the one that it replaces goes.
-    pub(super) fn end_move(&mut self, name: u64) {
-        if let Some(slot) = self.moving.remove(&name).and_then(|replaced| self.find(replaced)) {
-            self.forget(slot);
-        }
+        let (session, former) = (request.session, std::mem::replace(&mut request.service, to));
+        (request.state, request.uncounted, request.parts_on) = (State::Waiting, request.attempt, 0);
+        request.has_parts = false;
+        self.sessions.at(session).absent_since = now;
+        self.awaiting.push_back(Awaiting::Nothing);
+        let tenant = self.sessions.at(session).tenant;
+        self.queues.entry(to).or_default().push_back(tenant, session, slot);
+        self.dispatch(to);
+        self.forget_service(former);
     }
 
     /// Dead letters whose time is over go; those that failed are queued again, for the dead-letter queue.

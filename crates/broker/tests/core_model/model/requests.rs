@@ -20,6 +20,9 @@ impl Model {
     ) {
         let Some(key) = self.client(now, peer) else { return };
         if let Some(slot) = self.numbered(key, number) {
+            if self.requests.at(slot).asked != (service, name, length.max(8)) {
+                return self.refuse(peer, number);
+            }
             self.counters.duplicates += 1;
             let request = self.requests.at(slot);
             let is_durable = request.is_durable;
@@ -32,18 +35,29 @@ impl Model {
             self.counters.duplicates += 1;
             self.seen.push(Seen::Reply { peer, number, status: 410, part: None, what: 0 });
         } else if self.sessions.at(key).confirmed.contains(&number) {
-            self.counters.duplicates += 1;
+            self.refuse(peer, number);
         } else if self.is_draining
             || !self.admits(self.tenant_of_session(key), Some(key), service, memory_bytes(length))
         {
-            self.counters.refused += 1;
-            self.seen.push(Seen::Refused { peer, number });
+            self.refuse(peer, number);
             self.leave_when_done(key);
         } else {
             let ttl = if ttl == 0 { self.settings.ttl_ms } else { ttl };
             let is_journalled = self.settings.journal && !volatile;
-            self.accept(now, key, number, ttl, is_journalled, service, name, length);
+            self.accept(now, key, number, ttl, is_journalled, 0, service, name, length);
         }
+    }
+
+    fn refuse(&mut self, peer: Peer, number: u64) {
+        self.counters.refused += 1;
+        self.seen.push(Seen::Refused { peer, number });
+    }
+
+    /// What a client has asked under a number that isn't forgotten.
+    pub fn asked(&self, peer: Peer, number: u64) -> Option<(u8, u64, usize)> {
+        let Some(Role::Client(key)) = self.roles.get(&peer) else { return None };
+        let slot = self.numbered(*key, number)?;
+        self.requests.all[slot].as_ref().map(|request| request.asked)
     }
 
     fn tenant_of_session(&self, key: usize) -> u8 {
@@ -145,7 +159,7 @@ impl Model {
         }
         let number = self.sessions.at(key).next_number;
         self.sessions.at(key).next_number += 1;
-        self.accept(now, key, number, self.settings.ttl_ms, false, service, name, length);
+        self.accept(now, key, number, self.settings.ttl_ms, false, 0, service, name, length);
         if !self.is_below_limits(key, service, 1, 1) && !self.sessions.at(key).paused {
             self.sessions.at(key).paused = true;
             let tenant = self.sessions.at(key).tenant;
@@ -181,6 +195,7 @@ impl Model {
         number: u64,
         ttl: Millis,
         is_journalled: bool,
+        attempts: u16,
         service: u8,
         name: u64,
         length: usize,
@@ -195,7 +210,9 @@ impl Model {
             bytes: REQUEST_BYTES + memory_bytes(length),
             expected: 0,
             state: State::Waiting,
-            attempt: 0,
+            attempt: attempts,
+            uncounted: attempts,
+            asked: (service, name, length.max(8)),
             has_parts: false,
             parts_on: 0,
             outcome: (0, 0),
@@ -375,7 +392,7 @@ impl Model {
     /// Ends a request that has used up its attempts.
     pub(super) fn give_up(&mut self, now: Millis, slot: usize) {
         let request = self.requests.at(slot);
-        let (session, number, name) = (request.session, request.number, request.name);
+        let (session, number, name, attempts) = (request.session, request.number, request.name, request.attempt);
         let (service, length) = (request.service + DEAD_LETTER_SERVICES, request.bytes - REQUEST_BYTES);
         let is_journalled = request.is_journalled;
         if self.sessions.at(session).letter != 0 {
@@ -389,7 +406,7 @@ impl Model {
         let kept = is_journalled && has_room && self.admits(0, None, service, length);
         if kept {
             self.counters.dead_letters += 1;
-            self.add_letter(now, service, name | DEAD_LETTER, length);
+            self.add_letter(now, service, attempts, name | DEAD_LETTER, length);
         }
         self.seen.push(Seen::GaveUp { number, kept });
         // The length of the reason.
@@ -480,10 +497,8 @@ impl Model {
     }
 
     pub(super) fn forget(&mut self, slot: usize) {
-        let (name, is_journalled) = (self.requests.at(slot).name, self.requests.at(slot).is_journalled);
-        if is_journalled {
+        if self.requests.at(slot).is_journalled {
             self.awaiting.push_back(Awaiting::Nothing);
-            self.end_move(name);
         }
         let service = self.requests.take(slot).service;
         self.forget_service(service);
@@ -502,7 +517,6 @@ impl Model {
                     if let Some(peer) = self.sessions.at(session).peer {
                         self.seen.push(Seen::Accepted { peer, number });
                     }
-                    self.end_move(name);
                 }
                 Some(Awaiting::Finished(name)) => {
                     let Some(slot) = self.find(name) else { continue };

@@ -165,8 +165,10 @@ impl Session {
         entry.known = false;
         if retry_ms == 0 {
             if let Some(entry) = self.finish(number) {
-                // The broker doesn't know the number, and must not wait for it.
-                self.acks.add(number, now);
+                // The broker doesn't know the number, and must not wait for it. Or it is another one's of the same id, to whom the outcome belongs.
+                if status != Status::CONFLICT {
+                    self.acks.add(number, now);
+                }
                 sink(Delivery { number, owner: entry.owner, status, part: None, body: Body::copied(reason) });
             }
             return;

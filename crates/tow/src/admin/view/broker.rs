@@ -224,7 +224,6 @@ fn of_letter(letter: &LetterInfo, now: Millis) -> Value {
             LetterState::Waiting => "waiting",
             LetterState::Worker => "worker",
             LetterState::Failed => "failed",
-            LetterState::Leaving => "leaving",
         },
         "attempts": letter.attempts,
     })
