@@ -27,6 +27,10 @@ impl World {
                 return Err(format!("deleted because the root is empty: {:?}", paths()));
             }
         }
+        let lost = |path: &str| self.source.devices.lost.contains(path) && !self.is_released;
+        if let Some((path, _)) = gone.iter().find(|(path, _)| lost(path)) {
+            return Err(format!("deleted because its file system isn't mounted: {path}"));
+        }
         for (path, entry) in gone {
             // Something may be there by now that isn't published yet.
             let same = |what: &std::fs::Metadata| match entry.content {

@@ -1,5 +1,6 @@
 //! The directory that is served, and what programs do to it.
 
+use super::devices::Devices;
 use crate::client::transfer::tests::server::SimFile;
 use crate::client::transfer::tests::world::{Draw, noise};
 use crate::digest::Digest;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Paths that are used: few, so that the same ones are met again and again.
-const PATHS: [&str; 10] = ["a", "b", "c", "d", "d/a", "d/b", "d/e", "d/e/a", "f/a", "f/b"];
+pub const PATHS: [&str; 10] = ["a", "b", "c", "d", "d/a", "d/b", "d/e", "d/e/a", "f/a", "f/b"];
 /// Sizes of contents: some are copied when they are known under another name, some have several leaves.
 const SIZES: [usize; 5] = [0, 10, 3_000, 70_000, 2_200_000];
 
@@ -77,12 +78,15 @@ pub struct Source {
     by_time: HashMap<i64, SimFile>,
     contents: HashMap<(usize, usize), SimFile>,
     time: i64,
+    pub devices: Devices,
 }
 
 impl Source {
-    pub fn new(dir: PathBuf, elsewhere: PathBuf) -> Source {
+    pub fn new(dir: PathBuf, elsewhere: PathBuf, can_mount: bool) -> Source {
         fs::create_dir(&dir).unwrap();
+        let devices = Devices::new(dir.with_file_name("disk"), can_mount);
         Source {
+            devices,
             dir,
             elsewhere,
             is_replaced: false,
@@ -115,7 +119,7 @@ impl Source {
     }
 
     /// Writes a file, or only a part of it, which goes on later.
-    fn write(&mut self, path: &str, seed: usize, parts: usize) -> String {
+    pub fn write(&mut self, path: &str, seed: usize, parts: usize) -> String {
         self.make_way(path);
         let at = self.dir.join(path);
         if at.is_dir() && !at.is_symlink() {
@@ -184,12 +188,12 @@ impl Source {
         format!("rename {from} to {to}")
     }
 
-    fn remove(&mut self, path: &str) -> String {
+    pub fn remove(&mut self, path: &str) -> String {
         remove(&self.dir.join(path));
         format!("remove {path}")
     }
 
-    fn make_dir(&mut self, path: &str) -> String {
+    pub fn make_dir(&mut self, path: &str) -> String {
         self.make_way(path);
         let at = self.dir.join(path);
         if at.is_symlink() || !at.is_dir() {
@@ -241,6 +245,7 @@ impl Source {
 
     /// Another directory takes its place, or it comes back.
     fn replace(&mut self, draw: &mut Draw) -> String {
+        self.unmount();
         self.is_replaced = !self.is_replaced;
         if !self.is_replaced {
             fs::remove_dir_all(&self.dir).unwrap();
@@ -254,19 +259,26 @@ impl Source {
     }
 
     fn empty(&mut self) -> String {
+        self.unmount();
         fs::read_dir(&self.dir).unwrap().for_each(|entry| remove(&entry.unwrap().path()));
         "empty it".to_owned()
     }
 
-    /// Programs finish what they write.
+    /// Programs finish what they write, and all can be read.
     pub fn quiet(&mut self) {
+        self.finish_all();
+        self.reveal();
+    }
+
+    /// Programs finish what they write.
+    pub fn finish_all(&mut self) {
         while !self.writers.is_empty() {
             self.finish_writing();
         }
     }
 
     /// Removes whatever isn't a directory above a path, and makes the directories.
-    fn make_way(&self, path: &str) {
+    pub fn make_way(&self, path: &str) {
         let mut at = self.dir.clone();
         let Some((parent, _)) = path.rsplit_once('/') else { return };
         for name in parent.split('/') {
@@ -301,7 +313,7 @@ impl Source {
     pub fn rename_large(&mut self, truth: &BTreeMap<String, What>) -> Option<String> {
         let large = |(path, what): (&String, &What)| {
             let is_large = matches!(what, What::File(_)) && fs::metadata(self.dir.join(path)).unwrap().len() >= 70_000;
-            is_large.then(|| path.clone())
+            (is_large && !path.starts_with("m/")).then(|| path.clone())
         };
         let from = truth.iter().find_map(large)?;
         fs::rename(self.dir.join(&from), self.dir.join("renamed")).unwrap();

@@ -8,7 +8,7 @@ use crate::client::transfer::tests::world::{Draw, Faults};
 use crate::digest::SHIFT;
 use crate::protocol::follow::Cursor;
 use crate::server::PAGE_ENTRIES;
-use crate::server::simulated::SimulatedServer;
+use crate::server::simulated::{SimulatedServer, as_plain_user};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -37,6 +37,8 @@ pub struct World {
     pub was_accepted: bool,
     /// A person has released deletions, and nothing was looked at since.
     pub is_released: bool,
+    /// The server has read everything since it was started, and lost no event since.
+    is_sure: bool,
     pub members: Vec<Member>,
     pub digests: Digests,
     /// What each number of each epoch means.
@@ -46,15 +48,22 @@ pub struct World {
     traces: bool,
 }
 
+impl Drop for World {
+    fn drop(&mut self) {
+        // Before the directory goes.
+        self.source.unmount();
+    }
+}
+
 /// Counts of what happened.
 pub type Tally = BTreeMap<&'static str, usize>;
 
 impl World {
-    pub fn new(seed: u64) -> World {
+    pub fn new(seed: u64, can_mount: bool) -> World {
         SHIFT.set(Duration::ZERO);
         let mut draw = Draw::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let temp = tempfile::tempdir().unwrap();
-        let source = Source::new(temp.path().join("source"), temp.path().join("elsewhere"));
+        let source = Source::new(temp.path().join("source"), temp.path().join("elsewhere"), can_mount);
         let max_delete = 3 + draw.below(3) as u64;
         let server = SimulatedServer::start(&source.dir, &temp.path().join("state"), 1, 1, max_delete);
         PAGE_ENTRIES.set([2, 5, 1024][draw.below(3)]);
@@ -76,6 +85,7 @@ impl World {
             known_from: 0,
             was_accepted: true,
             is_released: false,
+            is_sure: false,
             cursors: vec![None; members.len()],
             members,
             digests: Digests::default(),
@@ -108,7 +118,7 @@ impl World {
         let passed = Duration::from_micros(self.draw.below(1000) as u64);
         self.pass(passed);
         let mut count = |what| *tally.entry(what).or_default() += 1;
-        match self.draw.below(200) {
+        match self.draw.below(216) {
             0..16 => {
                 let did = self.source.step(&mut self.draw);
                 self.trace(|| format!("source: {did}"));
@@ -164,6 +174,18 @@ impl World {
                 self.pass(passed);
                 (0..self.members.len()).try_for_each(|index| self.members[index].tick(self.now))?;
             }
+            200..211 => {
+                let (source, live) = (&mut self.source, self.server.live());
+                let did = source.administer(&mut self.draw, |path| live.contains_key(path));
+                self.trace(|| format!("administrator: {did}"));
+                self.served();
+                count("changes by an administrator");
+            }
+            211..216 => {
+                if self.check_by_events()? {
+                    count("checks of what events tell");
+                }
+            }
             _ => {
                 for _ in 0..3 {
                     let index = self.draw.below(self.members.len());
@@ -181,6 +203,8 @@ impl World {
 
     /// What can be fetched is what is there.
     fn served(&mut self) {
+        let Source { dir, devices, .. } = &mut self.source;
+        devices.lost.retain(|path| !dir.join(path).exists());
         let files = self.source.files();
         self.members.iter_mut().for_each(|member| member.files.files.clone_from(&files));
     }
@@ -188,7 +212,7 @@ impl World {
     fn look(&mut self, times: usize) -> Result<(), String> {
         let before = self.server.live();
         self.was_accepted = self.server.is_accepted();
-        let was_everything = self.server.look(times);
+        let was_everything = as_plain_user(|| self.server.look(times));
         self.trace(|| {
             format!("server: look {times} times, everything: {was_everything}, holds: {}", self.server.is_holding())
         });
@@ -197,6 +221,13 @@ impl World {
             self.server.rescan();
         }
         self.check_published(&before)?;
+        if times > 0 {
+            self.source.devices.looked();
+        }
+        if self.is_released && was_everything && times > 0 {
+            self.source.devices.lost.clear();
+        }
+        self.is_sure = if times == 0 { self.is_sure && was_everything } else { self.is_sure || was_everything };
         self.is_released &= !was_everything || times == 0;
         self.tell();
         Ok(())
@@ -204,7 +235,7 @@ impl World {
 
     fn finish(&mut self) -> Result<(), String> {
         let before = self.server.live();
-        self.server.finish();
+        as_plain_user(|| self.server.finish());
         self.trace(|| format!("server: finish, head {}", self.server.head()));
         self.check_published(&before)?;
         self.tell();
@@ -264,7 +295,52 @@ impl World {
         }
         (self.synced.1, self.first_head) = (false, self.server.head());
         self.trace(|| format!("server: starts again, {what}, head {}", self.server.head()));
-        self.is_released = false;
+        (self.is_released, self.is_sure) = (false, false);
+    }
+
+    /// Looks only where events say so, until there are none.
+    fn settle(&mut self) -> Result<(), String> {
+        for _ in 0..6 {
+            self.look(1)?;
+            self.finish()?;
+            while self.server.has_unfinished() {
+                self.finish()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Once programs have finished what they write, what is published is what is there, or is said not to be known: without a look at
+    /// everything, if no event was lost. Whether that could be checked.
+    fn check_by_events(&mut self) -> Result<bool, String> {
+        if !self.is_sure {
+            return Ok(false);
+        }
+        self.source.finish_all();
+        self.served();
+        self.server.check();
+        self.settle()?;
+        let is_still = |world: &mut World| {
+            world.server.is_complete() && !world.server.is_holding() && world.server.is_accepted() && world.is_sure
+        };
+        if !is_still(self) {
+            return Ok(false);
+        }
+        let unread = self.server.unread();
+        if let Some(path) = self.source.hidden().into_iter().find(|path| !unread.contains(path)) {
+            return Err(format!("{path} can't be read, and nobody is told; told of are {unread:?}"));
+        }
+        self.source.reveal();
+        self.settle()?;
+        if !is_still(self) {
+            return Ok(false);
+        }
+        let unread = self.server.unread();
+        if !unread.is_empty() {
+            return Err(format!("these can be read, and followers are told otherwise: {unread:?}"));
+        }
+        self.check_catalogue().map_err(|why| format!("events told of everything: {why}"))?;
+        Ok(true)
     }
 
     fn member_step(&mut self, index: usize) -> Result<bool, String> {

@@ -187,8 +187,10 @@ impl Watcher {
                     continue;
                 }
             };
-            if stat.kind != FileKind::Dir {
-                self.unread.is_no_dir(&path);
+            match stat.kind {
+                FileKind::Dir => {}
+                FileKind::File => self.unread.is_no_dir(&path),
+                FileKind::Link | FileKind::Other => self.unread.remove_below(&path),
             }
             let entry = known.get(name);
             // What was in a directory isn't there if a file or a link has its name.
@@ -336,7 +338,7 @@ impl Watcher {
             // One that isn't published yet is another name all the same.
             let is_name = |entry: &Entry| entry.identity.is_same_inode(stat);
             names.retain(|other| other == path || catalogue.get(other.as_bytes()).is_none_or(is_name));
-            let is_other = |name: &&RelPath| catalogue.get(name.as_bytes()).is_some_and(|entry| !entry.is_file(stat));
+            let is_other = |name: &&RelPath| catalogue.get(name.as_bytes()).is_none_or(|entry| !entry.is_file(stat));
             others.extend(names.iter().filter(|name| *name != path).filter(is_other).map(|name| (name.clone(), *stat)));
         }
         drop(catalogue);
