@@ -230,7 +230,7 @@ fn what_is_moved_away_while_following_comes_again() {
     steps.page(true, vec![("d/3", third)]);
     steps.run();
     assert_eq!(contents(&elsewhere).into_keys().collect::<Vec<_>>(), ["1", "2"]);
-    assert!(steps.follower.cursor().is_none(), "not all is in place");
+    assert!(steps.follower.cursor().is_none(), "not all is in place: {:?}", steps.told);
     steps.following();
     steps.seq = 0;
     let changes = ["d/1", "d/2", "d/3"].map(|path| {
