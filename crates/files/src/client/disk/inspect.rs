@@ -48,10 +48,7 @@ pub(super) fn inspect(
         Some(stat) if stat.kind == FileKind::File && (stat.size, stat.modified) == (listed.size, listed.modified) => {
             if !destination.is_own(stat) {
                 destination.notices.foreign_files.add(|| local.to_string());
-            } else if !check
-                && digest.is_none_or(|digest| has_digest(&dir, name, digest, cancelled))
-                && dir.existing(name).is_ok_and(|now| now.is_some_and(|now| now.same_content(stat)))
-            {
+            } else if !check && digest.is_none_or(|digest| is_still(&dir, name, stat, digest, cancelled)) {
                 destination.placed(local, || Ok(*stat))?;
                 // A name among several of one file is there by itself.
                 if stat.links == 1 {
@@ -128,6 +125,11 @@ fn is_empty_dir(dir: &Dir, name: &[u8]) -> bool {
 /// Whether a file has a digest. What can't be read is fetched again.
 pub(super) fn has_digest(dir: &Dir, name: &[u8], digest: Digest, cancelled: &Cancelled) -> bool {
     digest_of(dir, name, cancelled).is_some_and(|(found, _)| found == digest)
+}
+
+/// Whether a file has a digest, and is as it was.
+fn is_still(dir: &Dir, name: &[u8], there: &FileStat, digest: Digest, cancelled: &Cancelled) -> bool {
+    digest_of(dir, name, cancelled).is_some_and(|(found, stat)| found == digest && stat.same_content(there))
 }
 
 /// The digest of a file, and its metadata before and after. `None` if it can't be read, or changes meanwhile.

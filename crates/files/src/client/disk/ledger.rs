@@ -23,18 +23,20 @@ pub(in crate::client) struct Ledger(Mutex<HashMap<RelPath, Account>>);
 struct Account {
     /// Was there; `None` if nothing was.
     there: Option<FileStat>,
-    /// It must have one of these contents, which is still to be found out; empty if it needn't be.
+    /// It may be replaced as it is. Otherwise its content decides.
+    is_sure: bool,
+    /// Contents that may be replaced.
     digests: Vec<Digest>,
-    /// It has none of them.
+    /// What is there is somebody else's.
     is_foreign: bool,
     /// Is there now, by this transfer.
     put: Option<FileStat>,
 }
 
 impl Ledger {
-    /// Something is going to be put at a path. What is there may be replaced, if it has one of these contents unless there are none.
-    pub(in crate::client) fn plan(&self, path: &RelPath, there: Option<FileStat>, digests: Vec<Digest>) {
-        self.lock().insert(path.clone(), Account { there, digests, ..Account::default() });
+    /// Something is going to be put at a path. What is there may be replaced: as it is, if that is `sure`, and else with one of these contents.
+    pub(in crate::client) fn plan(&self, path: &RelPath, there: Option<FileStat>, is_sure: bool, digests: Vec<Digest>) {
+        self.lock().insert(path.clone(), Account { there, is_sure, digests, ..Account::default() });
     }
 
     /// What was planned with has got another name, which changed its metadata, and nothing else if size and time are as before.
@@ -48,7 +50,7 @@ impl Ledger {
         }
     }
 
-    /// Whether what is there was found to have another content than it might have.
+    /// Whether what is there was found to be somebody else's.
     pub(in crate::client) fn is_foreign(&self, path: &RelPath, there: &FileStat) -> bool {
         self.lock().get(path).is_some_and(|account| account.is_foreign && account.is(there))
     }
@@ -73,7 +75,7 @@ impl Account {
     fn is(&self, there: &FileStat) -> bool {
         self.there.is_some_and(|planned| match planned.kind {
             FileKind::Dir => there.kind == FileKind::Dir,
-            kind => there.kind == kind && planned.same_content(there),
+            kind => there.kind == kind && is_as(&planned, there),
         })
     }
 }
@@ -81,9 +83,10 @@ impl Account {
 impl Destination {
     /// An error if what is there may not be replaced or changed. Directories are replaced only if they are empty, whoever made them.
     pub(super) fn may_replace(&self, local: &RelPath, there: &FileStat) -> Result<(), DiskError> {
-        match self.ledger.lock().get(local) {
-            Some(account) if there.kind != FileKind::Dir && !(account.is(there) && account.digests.is_empty()) => {
-                Err(changed_here())
+        match self.ledger.lock().get_mut(local) {
+            Some(account) if there.kind != FileKind::Dir && !(account.is_sure && account.is(there)) => {
+                (account.there, account.is_foreign) = (Some(*there), true);
+                Err(DiskError { full: false, message: "what is there was changed here meanwhile".to_owned() })
             }
             _ => Ok(()),
         }
@@ -99,19 +102,16 @@ impl Destination {
         cancelled: &Cancelled,
     ) -> Result<(), DiskError> {
         let digests = match self.ledger.lock().get(local) {
-            Some(account) if account.is(there) => account.digests.clone(),
+            Some(account) if !(account.is_sure && account.is(there)) => account.digests.clone(),
             _ => Vec::new(),
         };
-        if !digests.is_empty() {
-            let found = digest_of(dir, name, cancelled).filter(|(_, stat)| stat.same_content(there));
-            // What can't be read, or is being changed, isn't known.
-            let Some((digest, _)) = found else { return Err(changed_here()) };
-            if let Some(account) = self.ledger.lock().get_mut(local) {
-                account.is_foreign = !digests.contains(&digest);
-                if !account.is_foreign {
-                    account.digests.clear();
-                }
-            }
+        if there.kind == FileKind::File
+            && !digests.is_empty()
+            && let Some((digest, stat)) = digest_of(dir, name, cancelled)
+            && digests.contains(&digest)
+            && let Some(account) = self.ledger.lock().get_mut(local)
+        {
+            (account.there, account.is_sure) = (Some(stat), true);
         }
         self.may_replace(local, there)
     }
@@ -127,13 +127,13 @@ impl Destination {
         }
         let stat = stat()?;
         if let Some(account) = self.ledger.lock().get_mut(local) {
-            (account.there, account.put) = (Some(stat), Some(stat));
-            account.digests.clear();
+            (account.there, account.is_sure, account.put) = (Some(stat), true, Some(stat));
         }
         Ok(())
     }
 }
 
-fn changed_here() -> DiskError {
-    DiskError { full: false, message: "what is there was changed here meanwhile".to_owned() }
+/// Whether a file is as it was. Not every file system tells files apart by numbers that last.
+fn is_as(before: &FileStat, now: &FileStat) -> bool {
+    (before.size, before.modified, before.changed) == (now.size, now.modified, now.changed)
 }

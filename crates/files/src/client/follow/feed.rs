@@ -60,10 +60,7 @@ impl Follower<'_> {
             parents: BTreeSet::new(),
             kept: BTreeMap::new(),
         };
-        if !self.place.is_there() {
-            let reason = "it was moved, or another directory has taken its place: begin again".to_owned();
-            return Err(GetError::Destination { path: self.options.destination.clone(), reason });
-        }
+        self.check_destination()?;
         self.look_at_parents(&there, &mut feed)?;
         // What a crash leaves in place is this follower's all the same.
         let intended = there.iter().filter_map(|placed| Some((&placed.local, Known::of(&placed.change)?)));
@@ -89,9 +86,20 @@ impl Follower<'_> {
             entries.extend(placed.entry(now));
             feed.fed.push(placed);
         }
+        // Of what was renamed or copied.
+        self.record.flush().map_err(|error| self.record_failed(&error))?;
         self.feed = Some(feed);
         self.transfer.feed(entries, self.now);
         Ok(())
+    }
+
+    /// An error if the destination isn't at its path any more.
+    fn check_destination(&self) -> Result<(), GetError> {
+        if self.place.is_there() {
+            return Ok(());
+        }
+        let reason = "it was moved, or another directory has taken its place; begin again".to_owned();
+        Err(GetError::Destination { path: self.options.destination.clone(), reason })
     }
 
     /// Looks at the directories of what comes: which are missing, and whether somebody has moved or removed those that were put here, with what was in them.
@@ -174,6 +182,7 @@ impl Follower<'_> {
     /// All that was fed is in place, or has failed.
     pub(super) fn in_place(&mut self) -> Result<(), GetError> {
         let Some(feed) = self.feed.take() else { return Ok(()) };
+        self.check_destination()?;
         let (failures, count) = self.transfer.take_failures();
         let are_unknown = failures.len() as u64 != count;
         let mut reasons: BTreeMap<_, _> =
@@ -250,7 +259,7 @@ impl Follower<'_> {
 
     /// Records what is in place before all that belongs to it is, so that nobody is told yet.
     fn put_untold(&mut self, local: &RelPath, known: Known) -> Result<(), GetError> {
-        if self.record.get(local).is_none() {
+        if !self.record.get(local).is_some_and(|before| before.is_same(&known)) {
             self.untold.entry(local.clone()).or_default();
         }
         self.record.put(local, known).map_err(|error| self.record_failed(&error))

@@ -9,6 +9,7 @@ use super::follower::Follower;
 use super::place::Removal;
 use super::{FollowEnd, FollowEvent};
 use crate::path::RelPath;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// Time before what failed is tried again, at first and at most.
@@ -67,12 +68,20 @@ impl Follower<'_> {
         let is_complete = self.failed.is_empty() && (is_all_known || !self.options.once);
         if is_complete && !self.is_holding {
             (self.retry_at, self.retry_after) = (None, RETRY_MIN);
+            self.said.clear();
             (self.tell)(FollowEvent::UpToDate { seq })?;
         } else if !is_complete {
+            let mut said = HashMap::with_capacity(self.failed.len());
             for Failed { placed, reason, is_out_of_date } in self.failed.values() {
                 let why = if *is_out_of_date { "; the server has not published what it is now" } else { "" };
-                (self.tell)(FollowEvent::Failed { path: placed.remote.clone(), reason: format!("{reason}{why}") })?;
+                let reason = format!("{reason}{why}");
+                // Once, however often it is tried.
+                if self.said.get(&placed.remote) != Some(&reason) {
+                    (self.tell)(FollowEvent::Failed { path: placed.remote.clone(), reason: reason.clone() })?;
+                }
+                said.insert(placed.remote.clone(), reason);
             }
+            self.said = said;
             self.retry_at = Some(self.now + self.retry_after);
             self.retry_after = (self.retry_after * 2).min(RETRY_MAX);
         }

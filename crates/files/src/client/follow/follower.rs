@@ -63,6 +63,8 @@ pub(super) struct Follower<'a> {
     pub(super) is_missing: bool,
     /// What could not be put in place.
     pub(super) failed: BTreeMap<RelPath, Failed>,
+    /// What was said last of paths that fail.
+    pub(super) said: HashMap<RelPath, String>,
     pub(super) retry_at: Option<Instant>,
     pub(super) retry_after: Duration,
     /// Until when the end waits for what the server has not noticed yet.
@@ -138,6 +140,7 @@ impl<'a> Follower<'a> {
             dirs,
             is_missing: false,
             failed: BTreeMap::new(),
+            said: HashMap::new(),
             retry_at: None,
             retry_after: RETRY_MIN,
             patience_until: None,

@@ -17,6 +17,8 @@ mod record;
 mod report;
 #[cfg(test)]
 pub(crate) mod simulated;
+#[cfg(test)]
+mod tests;
 mod trash;
 mod version_list;
 mod versions;

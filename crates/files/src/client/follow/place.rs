@@ -140,55 +140,53 @@ impl Place {
         deletes: bool,
         kept: &mut dyn FnMut(&RelPath),
     ) -> Result<Plan, RootError> {
+        let had = known.and_then(Known::digest);
+        let digests = had.into_iter().chain(Known::of(change).and_then(|wanted| wanted.digest())).collect();
         let Some(stat) = self.stat(path)? else {
-            self.ledger.plan(path, None, Vec::new());
+            self.ledger.plan(path, None, false, digests);
             return Ok(Plan::Get);
         };
         let own = known.map_or(Ok(Own::No), |known| self.own(path, known, &stat))?;
-        // Contents that may be replaced.
-        let replaceable = match (&change.content, stat.kind, own) {
+        // Whether it may be replaced as it is, or if it has one of these contents.
+        let is_sure = match (&change.content, stat.kind, own) {
             (_, FileKind::Other, _) => return Ok(Plan::Refused("a device, pipe or socket is in the way".to_owned())),
             (&ChangeContent::File { size, mtime, mode, digest }, FileKind::File, own) => {
                 let is_same = (stat.modified, stat.mode & MODE_BITS) == (mtime, self.metadata.file_mode(mode));
-                let had = match (own, known) {
+                match (own, known) {
                     (Own::Yes, Some(known)) if is_same && known.digest() == Some(digest) => return Ok(Plan::InPlace),
+                    // Where times don't tell.
                     (Own::Perhaps(had), Some(&Known::File { modified, changed: None, .. }))
                         if is_same && had == digest && modified == stat.modified =>
                     {
                         return Ok(Plan::InPlace);
                     }
-                    (Own::Yes, _) => Some(Vec::new()),
-                    (Own::Perhaps(had), _) => Some(vec![had]),
-                    (Own::No, _) => None,
-                };
-                let same = (stat.size == size).then_some(digest);
-                match had {
-                    Some(had) if had.is_empty() => Some(had),
+                    (Own::Yes, _) => Some(true),
                     _ if self.ledger.is_foreign(path, &stat) => None,
-                    had => Some(had.into_iter().flatten().chain(same).collect()).filter(|all: &Vec<_>| !all.is_empty()),
+                    (Own::Perhaps(_), _) => Some(false),
+                    (Own::No, _) => (stat.size == size).then_some(false),
                 }
             }
             (ChangeContent::Link { target, .. }, FileKind::Link, own) => {
                 if self.root.read_link(path)? == target.as_bytes() {
                     return Ok(Plan::InPlace);
                 }
-                matches!(own, Own::Yes).then(Vec::new)
+                matches!(own, Own::Yes).then_some(true)
             }
-            (ChangeContent::Dir { .. }, FileKind::Dir, _) => Some(Vec::new()),
+            (ChangeContent::Dir { .. }, FileKind::Dir, _) => Some(true),
             // Another type. If what is in a directory is going to be deleted, this is for later; what is left then isn't the follower's.
-            (_, FileKind::Dir, Own::Yes) => (deletes || self.is_empty(path)?).then(Vec::new),
-            (_, _, Own::Yes) => Some(Vec::new()),
+            (_, FileKind::Dir, Own::Yes) => (deletes || self.is_empty(path)?).then_some(true),
+            (_, _, Own::Yes) => Some(true),
             (_, _, Own::Perhaps(digest)) => {
                 let found = self.digest(path)?.filter(|(found, there)| *found == digest && there.same_content(&stat));
-                found.map(|_| Vec::new())
+                found.map(|_| true)
             }
             (_, _, Own::No) => None,
         };
-        if let Some(digests) = replaceable {
-            self.ledger.plan(path, Some(stat), digests);
+        if let Some(is_sure) = is_sure {
+            self.ledger.plan(path, Some(stat), is_sure, digests);
             return Ok(Plan::Get);
         }
-        self.ledger.plan(path, None, Vec::new());
+        self.ledger.plan(path, None, false, digests);
         let (dir, name) = self.parent(path)?;
         let parent = path.parent().unwrap_or_default();
         for number in 0..NAMES_MAX {
@@ -268,10 +266,10 @@ impl Place {
         // A change by somebody else, who was quicker, isn't this follower's.
         let is_same = (now.inode, now.size, now.modified) == (before.inode, before.size, before.modified);
         if is_same && !is_compared {
-            self.ledger.plan(to, Some(now), Vec::new());
+            self.ledger.plan(to, Some(now), true, vec![digest]);
             return Ok(Some(self.as_put(known, &now)));
         }
-        self.ledger.plan(to, Some(now), vec![digest]);
+        self.ledger.plan(to, Some(now), false, vec![digest]);
         Ok(Some(Known::File { size: now.size, modified: now.modified, changed: None, digest }))
     }
 
@@ -322,7 +320,7 @@ impl Place {
                 return Ok(None);
             }
             let stat = FileStat::try_from(&file)?;
-            self.ledger.plan(to, Some(stat), Vec::new());
+            self.ledger.plan(to, Some(stat), true, vec![digest]);
             Ok(Some(Known::File { size, modified: stat.modified, changed: self.changed(&stat), digest }))
         })();
         if !matches!(copied, Ok(Some(_))) {

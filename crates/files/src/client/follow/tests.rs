@@ -1,0 +1,277 @@
+//! A follower step by step: what is recorded between two of them, and what somebody changes there.
+
+use super::simulated::{FOLLOW_ID, SimulatedFollower};
+use super::{FollowEvent, FollowOptions};
+use crate::client::assembler::Inbound;
+use crate::client::transfer::tests::server::{SimFile, SimServer};
+use crate::client::transfer::tests::world::{Draw, Faults, noise};
+use crate::client::{ConnectOptions, Source};
+use crate::protocol::control::{
+    Change, ChangeContent, ChangesReply, FollowState, FollowingReply, LinkTarget, Reply, Request,
+};
+use crate::protocol::follow::{Cursor, Epoch};
+use crate::root::Timestamp;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use tempfile::TempDir;
+
+/// Copied if it is there, and not fetched.
+const LARGE: usize = 70_000;
+
+struct Steps {
+    temp: TempDir,
+    follower: SimulatedFollower,
+    files: SimServer,
+    now: Instant,
+    seq: u64,
+    told: Vec<FollowEvent>,
+}
+
+impl Steps {
+    /// A mirror that is to get the full state.
+    fn begin() -> Steps {
+        let (temp, now) = (tempfile::tempdir().unwrap(), Instant::now());
+        let connect = ConnectOptions::new("tcp://127.0.0.1:1".parse().unwrap());
+        let mut options = FollowOptions::new(connect, Source::Path("".parse().unwrap()), temp.path().join("copy"));
+        (options.mirror, options.max_delete) = (true, Some(100));
+        let mut follower = SimulatedFollower::start(options, now).unwrap();
+        follower.connected().unwrap();
+        let mut files = SimServer::default();
+        files.window_bytes = 8 << 20;
+        let mut steps = Steps { temp, follower, files, now, seq: 0, told: Vec::new() };
+        steps.following();
+        steps
+    }
+
+    fn following(&mut self) {
+        let cursor = Cursor { epoch: Epoch([7; 16]), seq: 0 };
+        let following = FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor, head: 100 };
+        self.say(&Reply::Following(following));
+    }
+
+    fn say(&mut self, reply: &Reply) {
+        let inbound = Inbound::Control { json: reply.encode().into(), attachment: None };
+        self.follower.inbound(inbound, self.now).unwrap();
+    }
+
+    /// A page comes. Nothing of it is done yet.
+    fn page(&mut self, live: bool, changes: Vec<(&str, ChangeContent)>) {
+        let changes = changes.into_iter().map(|(path, content)| {
+            self.seq += 1;
+            Change { seq: self.seq, path: path.as_bytes().to_vec().into(), content }
+        });
+        let changes: Vec<_> = changes.collect();
+        let cursor = Cursor { epoch: Epoch([7; 16]), seq: self.seq };
+        self.say(&Reply::Changes(ChangesReply { id: FOLLOW_ID, cursor, head: 100, live, changes }));
+    }
+
+    /// Everything that can be done is done.
+    fn run(&mut self) {
+        let (mut draw, mut faults) = (Draw::new(1), Faults::default());
+        loop {
+            let mut did = self.follower.has_commands();
+            self.follower.disk_step(self.now).unwrap();
+            while let Some(request) = self.follower.requests.pop_front() {
+                if !matches!(
+                    request,
+                    Request::Hello
+                        | Request::Follow(_)
+                        | Request::More { id: FOLLOW_ID }
+                        | Request::Cancel { id: FOLLOW_ID }
+                ) {
+                    self.files.requests.push_back(request);
+                }
+            }
+            let mut sent = match self.files.requests.pop_front() {
+                Some(request) => {
+                    did = true;
+                    self.files.take(request, &mut draw)
+                }
+                None => Vec::new(),
+            };
+            sent.extend(self.files.send_some(&mut draw, &mut faults));
+            did |= !sent.is_empty();
+            sent.into_iter().for_each(|inbound| self.follower.inbound(inbound, self.now).unwrap());
+            self.told.extend(self.follower.take_events());
+            if !did {
+                return;
+            }
+        }
+    }
+
+    /// A file of the server, and the change that says so.
+    fn file(&mut self, path: &str, content: Vec<u8>, modified: i64) -> ChangeContent {
+        let mut file = SimFile::new(content);
+        file.modified = modified;
+        let (size, digest) = (file.content.len() as u64, file.digest);
+        self.files.files.insert(path.to_owned(), file);
+        ChangeContent::File { size, mtime: Timestamp { seconds: modified, nanoseconds: 1 }, mode: 0o644, digest }
+    }
+
+    fn copy(&self) -> PathBuf {
+        self.temp.path().join("copy")
+    }
+
+    fn names(&self) -> Vec<String> {
+        let names = fs::read_dir(self.copy()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.filter(|name| !name.starts_with(".tow-")).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// An edit that size and time don't tell.
+    fn edit(&self, name: &str) -> Vec<u8> {
+        let path = self.copy().join(name);
+        let before = fs::metadata(&path).unwrap();
+        let content = noise(before.len() as usize, 99);
+        fs::write(&path, &content).unwrap();
+        let file = fs::File::options().append(true).open(path).unwrap();
+        file.set_modified(before.modified().unwrap()).unwrap();
+        content
+    }
+}
+
+fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    files.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(path).unwrap())).collect()
+}
+
+#[test]
+fn directory_made_for_what_is_in_it_is_removed_with_it() {
+    for becomes_a_file in [false, true] {
+        let mut steps = Steps::begin();
+        let file = steps.file("d/e/f", noise(10, 1), 5);
+        steps.page(false, vec![("d/e/f", file)]);
+        steps.run();
+        assert!(steps.copy().join("d/e/f").exists());
+        let mut changes =
+            vec![("d/e/f", ChangeContent::Gone), ("d/e", ChangeContent::Gone), ("d", ChangeContent::Gone)];
+        if becomes_a_file {
+            changes[2].1 = steps.file("d", noise(10, 2), 6);
+        }
+        steps.page(true, changes);
+        steps.run();
+        let expected: &[&str] = if becomes_a_file { &["d"] } else { &[] };
+        assert_eq!(steps.names(), expected);
+        assert_eq!(steps.copy().join("d").is_file(), becomes_a_file);
+    }
+}
+
+/// Its own change comes later, and is told as ever.
+#[test]
+fn directory_made_for_what_is_in_it_is_told_when_it_comes() {
+    let mut steps = Steps::begin();
+    let file = steps.file("d/f", noise(10, 1), 5);
+    steps.page(false, vec![("d/f", file)]);
+    steps.run();
+    steps.page(true, vec![("d", ChangeContent::Dir { mode: 0o755 })]);
+    steps.run();
+    let is_told =
+        |event: &FollowEvent| matches!(event, FollowEvent::Put { path, is_new: true, .. } if path.to_string() == "d");
+    assert_eq!(steps.told.iter().filter(|event| is_told(event)).count(), 1, "{:?}", steps.told);
+}
+
+#[test]
+fn what_was_renamed_ahead_is_known_though_the_rest_failed() {
+    let mut steps = Steps::begin();
+    let old = steps.file("f", noise(LARGE, 1), 5);
+    steps.page(true, vec![("f", old)]);
+    steps.run();
+    let new = steps.file("g", noise(LARGE, 1), 6);
+    steps.files.files.clear();
+    steps.page(true, vec![("f", ChangeContent::Gone), ("g", new)]);
+    steps.run();
+    assert_eq!(steps.names(), ["g"]);
+    steps.page(true, vec![("g", ChangeContent::Gone)]);
+    steps.run();
+    assert_eq!(steps.names(), [""; 0]);
+    // Nobody was told that it was renamed.
+    let gone = |event: &FollowEvent| match event {
+        FollowEvent::Gone { path, kept: false, .. } => Some(path.to_string()),
+        _ => None,
+    };
+    assert_eq!(steps.told.iter().filter_map(gone).collect::<Vec<_>>(), ["g", "f"]);
+}
+
+#[test]
+fn what_is_edited_while_a_new_version_comes_is_kept() {
+    for size in [10, LARGE] {
+        let mut steps = Steps::begin();
+        let first = steps.file("f", noise(size, 1), 5);
+        steps.page(true, vec![("f", first)]);
+        steps.run();
+        let second = steps.file("f", noise(size, 2), 6);
+        steps.page(true, vec![("f", second)]);
+        // It is planned with, and nothing of it has come.
+        let edited = steps.edit("f");
+        steps.run();
+        let there = contents(&steps.copy());
+        assert_eq!(there["f"], noise(size, 2));
+        assert!(
+            there.iter().any(|(name, content)| name.starts_with("f.tow-conflict-") && *content == edited),
+            "{size}"
+        );
+    }
+}
+
+#[test]
+fn what_is_moved_away_while_following_comes_again() {
+    let mut steps = Steps::begin();
+    let changes = ["d/1", "d/2"].map(|path| (path, steps.file(path, noise(10, 1), 5)));
+    steps.page(true, changes.into_iter().collect());
+    steps.run();
+    let (d, elsewhere) = (steps.copy().join("d"), steps.temp.path().join("elsewhere"));
+    fs::rename(&d, &elsewhere).unwrap();
+    // Another one in its place doesn't hide that.
+    fs::create_dir(&d).unwrap();
+    let third = steps.file("d/3", noise(10, 3), 6);
+    steps.page(true, vec![("d/3", third)]);
+    steps.run();
+    assert_eq!(contents(&elsewhere).into_keys().collect::<Vec<_>>(), ["1", "2"]);
+    assert!(steps.follower.cursor().is_none(), "not all is in place: {:?}", steps.told);
+    steps.following();
+    steps.seq = 0;
+    let changes = ["d/1", "d/2", "d/3"].map(|path| {
+        let file = steps.files.files[path].clone();
+        (path, steps.file(path, file.content, file.modified))
+    });
+    steps.page(true, changes.into_iter().collect());
+    steps.run();
+    assert_eq!(contents(&d).into_keys().collect::<Vec<_>>(), ["1", "2", "3"]);
+    assert_eq!(steps.follower.cursor().map(|cursor| cursor.seq), Some(3));
+}
+
+#[test]
+fn a_link_that_somebody_changed_is_kept() {
+    let mut steps = Steps::begin();
+    let link = |target: &str| ChangeContent::Link {
+        target: LinkTarget::from(target.as_bytes().to_vec()),
+        mtime: Timestamp { seconds: 5, nanoseconds: 1 },
+    };
+    steps.page(true, vec![("l", link("a"))]);
+    steps.run();
+    fs::remove_file(steps.copy().join("l")).unwrap();
+    std::os::unix::fs::symlink("mine", steps.copy().join("l")).unwrap();
+    let file = steps.file("l", noise(10, 1), 6);
+    steps.page(true, vec![("l", file)]);
+    steps.run();
+    let kept = steps.copy().join("l.tow-conflict-2");
+    assert_eq!((steps.names().len(), fs::read_link(kept).unwrap()), (2, "mine".into()));
+}
+
+#[test]
+fn a_failure_is_said_once() {
+    let mut steps = Steps::begin();
+    fs::create_dir(steps.copy().join("x")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(steps.copy().join("s")).unwrap();
+    for seed in 1..5 {
+        let (s, f) = (steps.file("s", noise(10, 1), 5), steps.file("f", noise(10, seed), seed as i64));
+        let changes = if seed == 1 { vec![("s", s), ("f", f)] } else { vec![("f", f)] };
+        steps.page(true, changes);
+        steps.run();
+    }
+    let failed = steps.told.iter().filter(|event| matches!(event, FollowEvent::Failed { .. })).count();
+    assert_eq!(failed, 1, "{:?}", steps.told);
+}
