@@ -32,6 +32,8 @@ pub(super) struct Pages {
     pub(super) is_live: bool,
     /// The destination's paths of a full state, until it is complete.
     pub(super) seen: Option<HashSet<RelPath>>,
+    /// Something in it was left out.
+    has_excluded: bool,
 }
 
 /// A change with its paths.
@@ -54,7 +56,17 @@ pub(super) struct CheckedPage {
 
 impl Pages {
     pub(super) fn new(source: Source, exclude: Excludes, at: Option<Cursor>) -> Pages {
-        Pages { source, exclude, at, is_begun: false, is_awaiting: false, last: 0, is_live: false, seen: None }
+        Pages {
+            source,
+            exclude,
+            at,
+            is_begun: false,
+            is_awaiting: false,
+            last: 0,
+            is_live: false,
+            seen: None,
+            has_excluded: false,
+        }
     }
 
     /// The connection is lost, and the follow with it.
@@ -92,6 +104,7 @@ impl Pages {
         self.at = Some(following.cursor);
         self.is_live = false;
         self.seen = is_full.then(HashSet::new);
+        self.has_excluded = false;
         Ok(is_full)
     }
 
@@ -116,7 +129,10 @@ impl Pages {
                 // The followed directory itself.
                 Ok((None, _)) => {}
                 Ok((Some(local), _))
-                    if self.exclude.has(&local, matches!(change.content, ChangeContent::Dir { .. })) => {}
+                    if self.exclude.has(&local, matches!(change.content, ChangeContent::Dir { .. })) =>
+                {
+                    self.has_excluded |= change.content != ChangeContent::Gone;
+                }
                 Ok((Some(local), remote)) => changes.push(Placed { remote, local, change }),
                 Err(reason) => warnings.push(format!("{shown}: refused: {reason}")),
             }
@@ -132,6 +148,9 @@ impl Pages {
             seen.extend(there.map(|placed| placed.local.clone()));
             let gone = changes.iter().filter(|placed| placed.change.content == ChangeContent::Gone);
             gone.for_each(|placed| _ = seen.remove(&placed.local));
+            if page.live && self.has_excluded && seen.is_empty() {
+                warnings.push("all that is there is left out by --exclude".to_owned());
+            }
         }
         Ok(CheckedPage { cursor: page.cursor, live: page.live, changes, warnings })
     }
