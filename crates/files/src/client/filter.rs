@@ -47,12 +47,8 @@ impl Filter {
                 FilterRule::Exclude(pattern) => ("", pattern),
             };
             let wrong = |why: &dyn std::fmt::Display| format!("{pattern}: {why}");
-            if pattern.trim().is_empty() || pattern.len() > PATTERN_BYTES_MAX || pattern.contains(['\n', '\0']) {
-                return Err(wrong(&format_args!("use a pattern of at most {PATTERN_BYTES_MAX} bytes in one line")));
-            }
-            // What has a meaning of its own at the beginning of a line there.
-            let quote = if pattern.starts_with(['!', '#']) { "\\" } else { "" };
-            builder.add_line(None, &format!("{sign}{quote}{pattern}")).map_err(|error| wrong(&error))?;
+            let line = line_of(pattern).map_err(|why| wrong(&why))?;
+            builder.add_line(None, &format!("{sign}{line}")).map_err(|error| wrong(&error))?;
         }
         let takes_others = rules.is_empty() || rules.iter().any(|rule| matches!(rule, FilterRule::Exclude(_)));
         Ok(Self { rules: builder.build().map_err(|error| error.to_string())?, takes_others })
@@ -73,11 +69,85 @@ impl Filter {
     }
 
     fn decision(&self, local: &RelPath, is_dir: bool) -> Match<()> {
-        if self.rules.is_empty() || local.is_root() {
-            return Match::None;
-        }
-        self.rules.matched_path_or_any_parents(Path::new(local.as_os_str()), is_dir).map(|_| ())
+        // The root has no name that a pattern could match.
+        let above = std::iter::successors(Some(local.clone()), RelPath::parent).take_while(|path| !path.is_root());
+        let decisions = above
+            .enumerate()
+            .map(|(height, path)| self.rules.matched(Path::new(path.as_os_str()), is_dir || height > 0).map(|_| ()));
+        { decisions }.find(|decision| !decision.is_none()).unwrap_or(Match::None)
     }
+}
+
+/// A pattern of gitignore(5) as the matcher needs it, whose globs have more: braces, and classes that match a slash.
+fn line_of(pattern: &str) -> Result<String, String> {
+    if pattern.trim().is_empty() || pattern.len() > PATTERN_BYTES_MAX || pattern.contains(['\n', '\0']) {
+        return Err(format!("use a pattern of at most {PATTERN_BYTES_MAX} bytes in one line"));
+    }
+    if pattern.starts_with('!') {
+        return Err("nothing is taken back by !: use an --include before it, or \\! for a name".to_owned());
+    }
+    let path = pattern.strip_prefix('/').unwrap_or(pattern);
+    let path = path.strip_suffix('/').unwrap_or(path);
+    if path.split('/').any(|name| matches!(name, "" | "." | "..")) {
+        return Err("nothing has such a path: begin at the source, as in /a/b".to_owned());
+    }
+    // So nothing has a meaning of its own at the beginning of a line, and a slash in a class doesn't make it a path.
+    let is_path = pattern.starts_with('/') || path.contains('/');
+    let mut line = if is_path { "/" } else { "**/" }.to_owned();
+    let mut rest = path;
+    while let Some(char) = rest.chars().next() {
+        rest = rest.get(char.len_utf8()..).unwrap_or_default();
+        match char {
+            '{' | '}' => push(&mut line, char),
+            '\\' => {
+                let quoted = rest.chars().next().ok_or("nothing follows its last \\")?;
+                rest = rest.get(quoted.len_utf8()..).unwrap_or_default();
+                push(&mut line, quoted);
+            }
+            '[' => {
+                let (class, behind) = class_of(rest)?;
+                (line, rest) = (line + &class, behind);
+            }
+            // At the end of a line they don't count.
+            char if char.is_whitespace() => push(&mut line, char),
+            char => line.push(char),
+        }
+    }
+    if pattern.ends_with('/') {
+        line.push('/');
+    }
+    Ok(line)
+}
+
+/// Adds a character that stands for itself.
+fn push(line: &mut String, char: char) {
+    match char.is_whitespace() {
+        true => line.extend(['[', char, ']']),
+        false => line.extend(['\\', char]),
+    }
+}
+
+/// A class of characters, of which none is a slash, and what is behind it.
+fn class_of(pattern: &str) -> Result<(String, &str), String> {
+    let body = pattern.strip_prefix(['!', '^']).unwrap_or(pattern);
+    // The first character is literal, even `]`.
+    let first = body.chars().next().map_or(0, char::len_utf8);
+    let end = body.get(first..).and_then(|rest| rest.find(']')).ok_or("a [ has no ]")? + first;
+    let (class, behind) = (body.get(..end).unwrap_or_default(), body.get(end + 1..).unwrap_or_default());
+    if class.contains(['\\', '/']) || ["[:", "]-", "--"].iter().any(|odd| class.contains(odd)) {
+        return Err(format!("[{class}] isn't supported: write its characters, without \\, /, [:, ]- and --"));
+    }
+    let chars: Vec<char> = class.chars().collect();
+    let has_slash = |range: &[char]| matches!(range, [from, '-', to] if (*from..=*to).contains(&'/'));
+    if chars.windows(3).any(has_slash) {
+        return Err(format!("[{class}] isn't supported: a range has / in it"));
+    }
+    Ok(match (body.len() < pattern.len(), class.strip_prefix([']', '-'])) {
+        (false, _) => (format!("[{class}]"), behind),
+        (true, None) => (format!("[!/{class}]"), behind),
+        // A hyphen is literal at the beginning, too.
+        (true, Some(rest)) => (format!("[!{}/{rest}]", class.get(..1).unwrap_or_default()), behind),
+    })
 }
 
 #[cfg(test)]
@@ -94,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_matches_decides() {
-        let cases: [(&[&str], &[&str], &[&str]); 9] = [
+        let cases: [(&[&str], &[&str], &[&str]); 18] = [
             (&[], &["a", "d/", "d/a"], &[]),
             (&["-*.tmp"], &["a", "d/a.tmpl"], &["a.tmp", "d/a.tmp", "d/a.tmp/x"]),
             (&["-build/"], &["build", "d/build"], &["build/", "build/x", "d/build/x/y"]),
@@ -103,7 +173,16 @@ mod tests {
             (&["+*.txt"], &["a.txt", "d/e/a.txt"], &["a", "d/", "d/a"]),
             (&["+*.txt", "-*"], &["a.txt", "d/e/a.txt"], &["a", "d/", "d/a"]),
             (&["+keep.tmp", "-*.tmp"], &["keep.tmp", "a"], &["a.tmp"]),
-            (&["-!a", "-#b"], &["a", "b"], &["!a", "#b"]),
+            (&["-\\!a", "-#b"], &["a", "b"], &["!a", "#b"]),
+            (&["-*/"], &["a"], &["d/", "d/a"]),
+            (&["-**/"], &["a"], &["d/", "d/a"]),
+            (&["-{a,b}"], &["a", "b"], &["{a,b}", "d/{a,b}"]),
+            (&["-a[!b]c"], &["abc", "a/c"], &["adc"]),
+            (&["-a ", "-b\\ "], &["a", "b"], &["a ", "b "]),
+            (&["-a[^]b]"], &["a]", "ab"], &["ac"]),
+            (&["-a[!-b]c"], &["abc", "a-c", "a/c"], &["a.c"]),
+            (&["-d/**"], &["d/"], &["d/a", "d/e/a"]),
+            (&["+/d/", "-*/"], &["a", "d/", "d/a"], &["e/", "e/d/", "d/e/"]),
         ];
         for (rules, taken, left) in cases {
             let filter = filter(rules);
@@ -120,7 +199,9 @@ mod tests {
 
     #[test]
     fn patterns_that_are_wrong_are_named() {
-        for pattern in ["", " ", "[z-a]", "a\nb"] {
+        for pattern in
+            ["", " ", "[z-a]", "a\nb", "!keep", "/", "//", "./a", "a/../b", "a\\", "[[:alpha:]]", "[a", "[+-9]"]
+        {
             let error = Filter::new(&[FilterRule::Exclude(pattern.to_owned())]).unwrap_err();
             assert!(error.starts_with(pattern), "{error}");
         }

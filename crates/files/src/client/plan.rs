@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::output::answer_without_effect;
-use super::transfer::{DiskCommand, DiskReport, Found};
+use super::transfer::{DiskCommand, DiskError, DiskReport, Found};
 use crate::path::RelPath;
 use crate::root::{FileKind, FileStat, Links, Root, RootError};
 
@@ -78,6 +78,9 @@ impl Plan {
         match &command {
             DiskCommand::Inspect { file, local, listed, .. } => {
                 let there = self.stat(local);
+                if let Some(error) = self.in_the_way(local, there.as_ref()) {
+                    return Ok(Some(DiskReport::Inspected { file: *file, found: Err(error) }));
+                }
                 let is_same = there.is_some_and(|there| {
                     there.kind == FileKind::File && (there.size, there.modified) == (listed.size, listed.modified)
                 });
@@ -92,6 +95,9 @@ impl Plan {
             DiskCommand::MakeDir { local } => {
                 let there = self.stat(local);
                 if there.is_none_or(|there| there.kind != FileKind::Dir) {
+                    if let Some(error) = self.in_the_way(local, there.as_ref()) {
+                        return Ok(Some(DiskReport::Entry { local: local.clone(), result: Err(error) }));
+                    }
                     self.put(local, there, PlannedKind::Dir)?;
                 }
             }
@@ -99,6 +105,9 @@ impl Plan {
                 let there = self.stat(local);
                 let stored = self.root.as_ref().and_then(|root| root.read_link(local).ok());
                 if stored.as_ref() != Some(target) {
+                    if let Some(error) = self.in_the_way(local, there.as_ref()) {
+                        return Ok(Some(DiskReport::Entry { local: local.clone(), result: Err(error) }));
+                    }
                     self.put(local, there, PlannedKind::Link)?;
                 }
             }
@@ -108,6 +117,20 @@ impl Plan {
             _ => {}
         }
         Ok(answer_without_effect(command))
+    }
+
+    /// Why something can't be put there.
+    fn in_the_way(&self, local: &RelPath, there: Option<&FileStat>) -> Option<DiskError> {
+        let what = match there?.kind {
+            FileKind::Other => "a device, pipe or socket of this name",
+            FileKind::Dir
+                if !self.root.as_ref()?.open_dir(local).ok()?.entries(0).is_ok_and(|names| names.is_empty()) =>
+            {
+                "a directory of this name"
+            }
+            _ => return None,
+        };
+        Some(DiskError { full: false, message: format!("{what} is in the way") })
     }
 
     fn put(&mut self, local: &RelPath, there: Option<FileStat>, kind: PlannedKind) -> io::Result<()> {

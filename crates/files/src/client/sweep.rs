@@ -5,15 +5,19 @@ use super::names::is_reserved;
 use super::transfer::LIST_ENTRIES_MAX;
 use crate::path::RelPath;
 use crate::root::{FileKind, FileStat, Root, RootError};
+use std::collections::HashSet;
 
 /// Deletions that are never held, unless they are of everything.
 const DELETE_FREELY: u64 = 1000;
+
+/// Deletions are few if there is this many times as much.
+pub(super) const FEW_OF: usize = 10;
 
 /// Whether so many deletions, of `known` entries, are more than are made without being allowed.
 pub(super) fn is_too_much(count: u64, known: u64, max_delete: Option<u64>) -> bool {
     match max_delete {
         Some(most) => count > most,
-        None => (count > DELETE_FREELY && count > known / 10) || (count == known && count > 1),
+        None => (count > DELETE_FREELY && count > known / FEW_OF as u64) || (count == known && count > 1),
     }
 }
 
@@ -41,6 +45,8 @@ pub(super) fn find(
     step: &mut dyn FnMut() -> Result<(), RootError>,
 ) -> Result<Doomed, RootError> {
     let mut doomed = Doomed::default();
+    // Directories in which something stays, which can't be deleted.
+    let mut staying: HashSet<RelPath> = HashSet::new();
     let device = root.stat(&RelPath::root())?.device;
     let mut dirs = vec![RelPath::root()];
     while let Some(path) = dirs.pop() {
@@ -52,6 +58,7 @@ pub(super) fn find(
             let local = path.join(&entry.name)?;
             let is_dir = stat.kind == FileKind::Dir;
             if is_reserved(&entry.name) || stat.device != device || filter.excludes(&local, is_dir) {
+                staying.insert(path.clone());
                 continue;
             }
             doomed.found += 1;
@@ -64,13 +71,22 @@ pub(super) fn find(
             if is_dir {
                 dirs.push(local.clone());
             }
-            if !stays {
+            if stays {
+                staying.insert(path.clone());
+            } else {
                 doomed.paths.push((local, is_dir));
             }
         }
     }
     // What is below a path comes after it in their order.
     doomed.paths.sort_unstable_by(|a, b| b.cmp(a));
+    doomed.paths.retain(|(path, is_dir)| {
+        let stays = *is_dir && staying.contains(path);
+        if stays {
+            staying.extend(path.parent());
+        }
+        !stays
+    });
     Ok(doomed)
 }
 
@@ -116,10 +132,10 @@ mod tests {
         let is_wanted = |candidate: Candidate<'_>| wanted.iter().any(|path| *path == candidate.local.to_string());
         let doomed = find(&root, &filter, &is_wanted, &mut || Ok(())).unwrap();
         let paths: Vec<_> = doomed.paths.iter().map(|(path, _)| path.to_string()).collect();
-        assert_eq!(paths, ["link", "kept/old", "half", "gone/below/a", "gone/below", "gone"]);
+        assert_eq!(paths, ["link", "kept/old", "gone/below/a", "gone/below", "gone"]);
         let stays: Vec<_> =
             doomed.paths.iter().filter(|(path, is_dir)| !delete(&root, path, *is_dir).unwrap()).collect();
-        assert_eq!(stays.iter().map(|(path, _)| path.to_string()).collect::<Vec<_>>(), ["half"]);
+        assert!(stays.is_empty(), "{stays:?}");
         for path in ["a", "b.tmp", "kept/a", "skipped/a", part, "socket"] {
             assert!(at(path).exists(), "{path}");
         }

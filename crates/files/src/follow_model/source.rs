@@ -102,7 +102,7 @@ impl Source {
     pub fn step(&mut self, draw: &mut Draw) -> String {
         let path = PATHS[draw.below(PATHS.len())];
         let other = PATHS[draw.below(PATHS.len())];
-        match draw.below(44) {
+        match draw.below(46) {
             0..12 => self.write(path, draw.below(10), 1),
             12..15 => self.write(path, draw.below(10), 2),
             15..18 => self.finish_writing(),
@@ -114,6 +114,7 @@ impl Source {
             38 => self.replace(draw),
             39..41 => self.chmod(path, draw),
             41..43 => self.touch(path),
+            43..45 => self.move_many(),
             _ => self.empty(),
         }
     }
@@ -235,12 +236,26 @@ impl Source {
     }
 
     /// More files than may be deleted at a time, or all of them gone.
-    fn burst(&mut self, draw: &mut Draw) -> String {
+    pub fn burst(&mut self, draw: &mut Draw) -> String {
         if self.dir.join("many").exists() {
             return self.remove("many");
         }
         (0..6).for_each(|index| _ = self.write(&format!("many/{index}"), draw.below(3), 1));
         "write many".to_owned()
+    }
+
+    /// The same, where they are certainly there then.
+    pub fn burst_at_last(&mut self, draw: &mut Draw) {
+        ["many", "moved"].iter().for_each(|path| remove(&self.dir.join(path)));
+        self.burst(draw);
+    }
+
+    /// Moves a directory with more files than may be deleted at a time.
+    pub fn move_many(&mut self) -> String {
+        match self.dir.join("many").exists() {
+            true => self.rename("many", "moved/many"),
+            false => self.rename("moved/many", "many"),
+        }
     }
 
     /// Another directory takes its place, or it comes back.

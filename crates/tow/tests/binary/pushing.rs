@@ -143,6 +143,16 @@ fn several_files_go_into_a_directory_and_sources_are_removed() {
     }
     let outcome = run(tow(["push"]).arg(taking.folder.path()).arg(&url)).expect_code(1);
     assert!(outcome.stderr.contains("only files are pushed"), "{}", outcome.stderr);
+    let pipe = taking.path("in/pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).expect("mkfifo");
+    let outcome = run(tow(["push"]).arg(&source).arg(taking.server().url("in/pipe"))).expect_code(5);
+    assert!(outcome.stderr.contains("a device, pipe or socket is at this path"), "{}", outcome.stderr);
+    // A link isn't what was pushed.
+    let link = source.with_file_name("link");
+    std::os::unix::fs::symlink(&source, &link).expect("symlink");
+    let outcome = run(tow(["push"]).arg(&link).arg(&url).arg("--remove-source")).expect_code(0);
+    assert!(outcome.stderr.contains("it is a link"), "{}", outcome.stderr);
+    assert!(source.exists() && link.exists());
 }
 
 #[test]

@@ -218,3 +218,60 @@ fn listing_has_exact_sizes_and_times_if_asked() {
         assert_eq!(line.matches(':').count(), colons, "{option}: {line}");
     }
 }
+
+#[test]
+fn dry_run_deletes_what_the_real_run_does_and_no_more() {
+    let folder = tempdir().expect("a folder");
+    let (served, copy) = (folder.path().join("served"), folder.path().join("copy"));
+    write(&served.join("a"), b"a");
+    write(&served.join("taken"), b"a file here");
+    let server = Server::start(&served);
+    let url = server.url("");
+    for path in ["olddir/keep.tmp", "olddir/old", "deep/er/keep.tmp", "gone/old", "taken/something"] {
+        write(&copy.join(path), b"");
+    }
+    let with = |options: &[&str]| run(tow(["get", "--delete", "--exclude", "*.tmp", &url]).arg(&copy).args(options));
+    // What the real run can't replace, this one can't either; and then nothing is deleted.
+    let outcome = with(&["-n"]).expect_code(1);
+    assert_eq!(lines(&outcome), ["+ a 1"]);
+    assert!(outcome.stderr.contains("a directory of this name is in the way"), "{}", outcome.stderr);
+    fs::remove_file(served.join("taken")).expect("rm");
+    let planned = ["+ a 1", "- taken/something", "- taken/", "- olddir/old", "- gone/old", "- gone/"];
+    assert_eq!(lines(&with(&["-n"]).expect_code(0)), planned);
+    // Held, none is made.
+    let held = with(&["-n", "--max-delete", "1"]).expect_code(3);
+    assert_eq!(lines(&held), ["+ a 1"]);
+    assert!(held.stderr.contains("5 deletions are held"), "{}", held.stderr);
+    with(&[]).expect_code(0);
+    assert!(copy.join("olddir/keep.tmp").exists() && copy.join("deep/er/keep.tmp").exists());
+    assert!(!copy.join("olddir/old").exists() && !copy.join("gone").exists() && !copy.join("taken").exists());
+}
+
+#[test]
+fn patterns_are_those_of_gitignore_or_refused() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    for path in ["top", "{a,b}", "a", "d/below"] {
+        write(&served.join(path), b"");
+    }
+    let server = Server::start(&served);
+    for (number, (pattern, expected)) in [
+        ("*/", &["a", "top", "{a,b}"][..]),
+        ("**/", &["a", "top", "{a,b}"]),
+        ("{a,b}", &["a", "d", "d/below", "top"]),
+        ("*", &[]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let copy = folder.path().join(number.to_string());
+        let outcome = run(tow(["get", &server.url(""), "--exclude", pattern]).arg(&copy)).expect_code(0);
+        assert_eq!(paths(&copy), set(expected), "{pattern}");
+        assert_eq!(outcome.stderr.contains("left out by --exclude"), expected.is_empty(), "{}", outcome.stderr);
+    }
+    for pattern in ["!keep", "/", "./a", "[[:alpha:]]"] {
+        let copy = folder.path().join("refused");
+        let outcome = run(tow(["get", &server.url(""), "--exclude", pattern]).arg(&copy)).expect_code(2);
+        assert!(outcome.stderr.contains(pattern), "{}", outcome.stderr);
+    }
+}

@@ -38,7 +38,8 @@ fn is_as_expected(
     match (expected, there.map(|there| there.kind)) {
         (Expected::Anything | Expected::Nothing, None) => Ok(true),
         (Expected::Anything, Some(FileKind::File | FileKind::Link)) => Ok(true),
-        (Expected::Anything, Some(_)) => Err(in_the_way("a directory or special file of this name")),
+        (Expected::Anything, Some(FileKind::Dir)) => Err(in_the_way("a directory of this name")),
+        (Expected::Anything, Some(FileKind::Other)) => Err(in_the_way("a device, pipe or socket of this name")),
         (Expected::Digest(digest), Some(FileKind::File)) => Ok(has_digest(dir, name, digest, cancelled)),
         (Expected::Nothing | Expected::Digest(_), _) => Ok(false),
     }

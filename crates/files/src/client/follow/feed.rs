@@ -1,13 +1,14 @@
 //! Puts the changes of a page in place: what is here already is used, the rest is given to the transfer.
 
 use super::super::get::GetError;
-use super::super::transfer::TransferError;
+use super::super::transfer::{FileFailure, TransferError};
+use super::finish::is_full;
 use super::follower::Follower;
 use super::pages::{FOLLOW_ID, Placed};
 use super::place::Plan;
 use super::record::Known;
 use super::{FollowEvent, PutKind};
-use crate::digest::wall_clock;
+use crate::digest::{Digest, wall_clock};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{ChangeContent, Request};
@@ -26,6 +27,8 @@ pub(super) struct Feed {
     cursor: Option<Cursor>,
     live: bool,
     is_retry: bool,
+    /// Files and links that are gone, by what they have: what is renamed isn't fetched.
+    sources: HashMap<Moved, Vec<RelPath>>,
     /// What was known to be where before.
     before: HashMap<RelPath, Known>,
     /// Directories that are to be made for what is below them.
@@ -39,8 +42,23 @@ pub(super) struct Feed {
 pub(super) struct Failed {
     pub(super) placed: Placed,
     pub(super) reason: String,
+    pub(super) why: Why,
+}
+
+impl Failed {
+    pub(super) fn is_out_of_date(&self) -> bool {
+        self.why == Why::OutOfDate
+    }
+}
+
+/// Why something could not be put in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
     /// The server has something else there by now, or nothing, and will say so.
-    pub(super) is_out_of_date: bool,
+    OutOfDate,
+    /// There is no room for it.
+    NoSpace,
+    Other,
 }
 
 impl Follower<'_> {
@@ -56,6 +74,7 @@ impl Follower<'_> {
             cursor,
             live,
             is_retry,
+            sources: self.sources(live),
             before: HashMap::new(),
             parents: BTreeSet::new(),
             kept: BTreeMap::new(),
@@ -66,10 +85,18 @@ impl Follower<'_> {
         let intended = there.iter().filter_map(|placed| Some((&placed.local, Known::of(&placed.change)?)));
         let intended = feed.parents.iter().map(|parent| (parent, Known::Dir)).chain(intended);
         let noted = { intended }.try_for_each(|(local, known)| self.record.intend(local, &known));
-        noted.and_then(|()| self.record.flush()).map_err(|error| self.record_failed(&error))?;
+        // Without room for that nothing is put in place, but what is gone is deleted all the same.
+        let full = match noted.and_then(|()| self.record.flush()) {
+            Err(error) if is_full(&error) => Some(format!("cannot write the record of what was followed: {error}")),
+            noted => noted.map(|()| None).map_err(|error| self.record_failed(&error))?,
+        };
         let mut entries = Vec::new();
         let now = wall_clock();
         for placed in there {
+            if let Some(reason) = full.clone() {
+                self.failed.insert(placed.local.clone(), Failed { placed, reason, why: Why::NoSpace });
+                continue;
+            }
             self.gone.remove(&placed.local);
             let before = self.record.get(&placed.local).filter(|_| !self.untold.contains_key(&placed.local)).copied();
             let refused = match self.plan(&placed, &mut feed) {
@@ -79,7 +106,7 @@ impl Follower<'_> {
                 Err(error) => Some(error.to_string()),
             };
             if let Some(reason) = refused {
-                self.failed.insert(placed.local.clone(), Failed { placed, reason, is_out_of_date: false });
+                self.failed.insert(placed.local.clone(), Failed { placed, reason, why: Why::Other });
                 continue;
             }
             feed.before.extend(before.map(|before| (placed.local.clone(), before)));
@@ -87,7 +114,7 @@ impl Follower<'_> {
             feed.fed.push(placed);
         }
         // Of what was renamed or copied.
-        self.record.flush().map_err(|error| self.record_failed(&error))?;
+        self.record.flush().or_else(|error| self.noted_later(error))?;
         self.feed = Some(feed);
         self.transfer.feed(entries, self.now);
         Ok(())
@@ -125,9 +152,44 @@ impl Follower<'_> {
         Ok(())
     }
 
+    /// What is to be deleted, by what it has, once that is known.
+    fn sources(&self, live: bool) -> HashMap<Moved, Vec<RelPath>> {
+        let mut sources: HashMap<_, Vec<_>> = HashMap::new();
+        if self.options.mirror && live {
+            for path in self.gone.keys() {
+                if let Some(moved) = self.record.get(path).and_then(moved_by) {
+                    sources.entry(moved).or_default().push(path.clone());
+                }
+            }
+        }
+        sources
+    }
+
+    /// Moves a file or a link with this content, which is to be deleted, to where it is wanted: whether there was one.
+    fn moved(&mut self, placed: &Placed, wanted: &Known, feed: &mut Feed, replaces: bool) -> Result<bool, GetError> {
+        let Some(moved) = moved_by(wanted) else { return Ok(false) };
+        let local = &placed.local;
+        while let Some(from) = feed.sources.get_mut(&moved).and_then(Vec::pop) {
+            let Some(known) = self.record.get(&from).copied() else { continue };
+            let renamed =
+                self.place.rename(&from, &known, local, replaces).unwrap_or_else(|error| log_unused(&from, &error));
+            let Some(put) = renamed else { continue };
+            // What is there already is this follower's, whatever comes next.
+            self.put_untold(local, put)?;
+            if let Some((old, _)) = self.gone.remove(&from) {
+                // Of a file that was renamed twice, the first name is told.
+                let old = self.untold.remove(&from).flatten().unwrap_or(old);
+                self.untold.insert(local.clone(), Some(old));
+            }
+            self.record.forget(&from).or_else(|error| self.noted_later(error))?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
     fn plan(&mut self, placed: &Placed, feed: &mut Feed) -> Result<Plan, GetError> {
         let Placed { local, change, remote } = placed;
-        let Follower { place, record, tell, options, gone, .. } = self;
+        let Follower { place, record, tell, options, gone, seed, .. } = self;
         let (mut kept, mut told) = (None, Ok(()));
         // A retry comes after the deletions, unless they are held.
         let deletes = options.mirror && !(feed.is_retry && gone.is_empty());
@@ -146,34 +208,29 @@ impl Follower<'_> {
         {
             feed.kept.insert(local.clone(), kept);
         }
-        let ChangeContent::File { digest, size, .. } = change.content else { return Ok(plan) };
-        let is_small = size < COPY_FROM_BYTES && self.seed.is_none();
-        if plan != Plan::Get || is_small || place.stat(local).map_err(failed)?.is_some() {
+        let Some(wanted) = Known::of(change).filter(|_| plan == Plan::Get) else { return Ok(plan) };
+        let is_new = place.stat(local).map_err(failed)?.is_none();
+        let is_older = || record.get(local).map_or(Ok(false), |known| place.is_older(local, known, &wanted));
+        if !is_new && !is_older().map_err(failed)? {
             return Ok(plan);
         }
-        if let Some(copied) = self.seed.as_ref().and_then(|seed| seed.copy(digest, place, local, change)) {
+        if is_new
+            && let (Some(seed), Some(digest)) = (seed, wanted.digest())
+            && let Some(copied) = seed.copy(digest, place, local, change)
+        {
             self.put_untold(local, copied)?;
             return Ok(plan);
         }
-        let Some((from, known)) = record.with_digest(digest).map(|(from, known)| (from.clone(), *known)) else {
-            return Ok(plan);
-        };
-        // What is there already is this follower's, whatever comes next.
-        if options.mirror
-            && self.gone.contains_key(&from)
-            && let Some(put) = place.rename(&from, &known, local).unwrap_or_else(|error| log_unused(&from, &error))
-        {
-            self.put_untold(local, put)?;
-            if let Some((old, _)) = self.gone.remove(&from) {
-                // Of a file that was renamed twice, the first name is told.
-                let old = self.untold.remove(&from).flatten().unwrap_or(old);
-                self.untold.insert(local.clone(), Some(old));
-            }
-            self.record.forget(&from).map_err(|error| self.record_failed(&error))?;
+        if self.moved(placed, &wanted, feed, !is_new)? || !is_new {
             return Ok(plan);
         }
+        let Known::File { digest, size: COPY_FROM_BYTES.., .. } = wanted else { return Ok(plan) };
+        let Some((from, known)) = self.record.with_digest(digest).map(|(from, known)| (from.clone(), *known)) else {
+            return Ok(plan);
+        };
         // What can't be copied is fetched.
-        if let Some(put) = place.copy(&from, &known, local, change).unwrap_or_else(|error| log_unused(&from, &error)) {
+        let copied = self.place.copy(&from, &known, local, change);
+        if let Some(put) = copied.unwrap_or_else(|error| log_unused(&from, &error)) {
             self.put_untold(local, put)?;
         }
         Ok(plan)
@@ -186,23 +243,21 @@ impl Follower<'_> {
         let (failures, count) = self.transfer.take_failures();
         let are_unknown = failures.len() as u64 != count;
         let mut reasons: BTreeMap<_, _> =
-            failures.into_iter().map(|failure| (failure.path, (failure.reason, failure.code))).collect();
+            failures.into_iter().map(|failure| (failure.path.clone(), (why(&failure), failure.reason))).collect();
         for placed in feed.fed {
             let Placed { remote, local, change } = &placed;
             let reason = reasons.remove(&remote.to_string());
-            let reason = reason.or_else(|| are_unknown.then(|| ("too many failed".to_owned(), None)));
+            let reason = reason.or_else(|| are_unknown.then(|| (Why::Other, "too many failed".to_owned())));
             // As it was when it got there: somebody may have changed it since.
             let put = self.place.ledger.put(local);
             let known = put.zip(Known::of(change)).map(|(put, known)| self.place.as_put(&known, &put));
             let is_there = self.place.stat(local).unwrap_or_default().is_some();
             let reason =
-                reason.or_else(|| (put.is_some() && !is_there).then(|| ("it was removed here".to_owned(), None)));
+                reason.or_else(|| (put.is_some() && !is_there).then(|| (Why::Other, "it was removed here".to_owned())));
             if let Some(put) = put.filter(|put| put.kind == FileKind::Dir) {
                 self.dirs.insert(local.clone(), put.inode);
             }
-            if let Some((reason, code)) = reason {
-                let is_out_of_date =
-                    matches!(code, Some(ErrorCode::Changed | ErrorCode::NotFound | ErrorCode::NotAFile));
+            if let Some((why, reason)) = reason {
                 if let Some(kept) = feed.kept.get(local) {
                     self.place.keep_not(kept).unwrap_or_else(|error| _ = log_unused::<()>(kept, &error));
                 }
@@ -210,7 +265,7 @@ impl Follower<'_> {
                 if let Some(known) = known.filter(|_| is_there) {
                     self.put_untold(local, known)?;
                 }
-                self.failed.insert(local.clone(), Failed { placed, reason, is_out_of_date });
+                self.failed.insert(local.clone(), Failed { placed, reason, why });
                 continue;
             }
             // A link that was left out.
@@ -235,7 +290,7 @@ impl Follower<'_> {
                 // Told twice rather than never, should this be killed here.
                 (self.tell)(event)?;
             }
-            self.record.put(&local, known).map_err(|error| self.record_failed(&error))?;
+            self.record.put(&local, known).or_else(|error| self.noted_later(error))?;
         }
         for parent in feed.parents {
             let found = self.place.stat(&parent).unwrap_or_default().filter(|found| found.kind == FileKind::Dir);
@@ -262,7 +317,7 @@ impl Follower<'_> {
         if !self.record.get(local).is_some_and(|before| before.is_same(&known)) {
             self.untold.entry(local.clone()).or_default();
         }
-        self.record.put(local, known).map_err(|error| self.record_failed(&error))
+        self.record.put(local, known).or_else(|error| self.noted_later(error))
     }
 
     /// Asks for the full state if something that was put here isn't there any more. Returns whether something isn't.
@@ -278,6 +333,26 @@ impl Follower<'_> {
             self.requests.push_back(Request::Cancel { id: FOLLOW_ID });
         }
         Ok(true)
+    }
+}
+
+fn why(failure: &FileFailure) -> Why {
+    match failure.code {
+        _ if failure.no_space => Why::NoSpace,
+        Some(ErrorCode::Changed | ErrorCode::NotFound | ErrorCode::NotAFile) => Why::OutOfDate,
+        _ => Why::Other,
+    }
+}
+
+/// Whether it is a link, and the digest of its target or of the file.
+type Moved = (bool, Digest);
+
+/// What tells something that was moved; `None` for a directory, which is made anew.
+fn moved_by(known: &Known) -> Option<Moved> {
+    match *known {
+        Known::File { digest, .. } => Some((false, digest)),
+        Known::Link(digest) => Some((true, digest)),
+        Known::Dir => None,
     }
 }
 

@@ -34,6 +34,8 @@ pub(super) struct Pages {
     pub(super) is_live: bool,
     /// The destination's paths of a full state, until it is complete.
     pub(super) seen: Option<HashSet<RelPath>>,
+    /// Something in it was left out.
+    has_excluded: bool,
 }
 
 /// A change with its paths.
@@ -69,6 +71,7 @@ impl Pages {
             last: 0,
             is_live: false,
             seen: None,
+            has_excluded: false,
         }
     }
 
@@ -119,6 +122,7 @@ impl Pages {
         self.at = Some(following.cursor);
         self.is_live = false;
         self.seen = is_full.then(HashSet::new);
+        self.has_excluded = false;
         Ok(is_full)
     }
 
@@ -143,7 +147,10 @@ impl Pages {
                 // The followed directory itself.
                 Ok((None, _)) => {}
                 Ok((Some(local), _))
-                    if self.exclude.has(&local, matches!(change.content, ChangeContent::Dir { .. })) => {}
+                    if self.exclude.has(&local, matches!(change.content, ChangeContent::Dir { .. })) =>
+                {
+                    self.has_excluded |= change.content != ChangeContent::Gone;
+                }
                 Ok((Some(local), remote)) => changes.push(Placed { remote, local, change }),
                 Err(reason) => warnings.push(format!("{shown}: refused: {reason}")),
             }
@@ -159,6 +166,9 @@ impl Pages {
             seen.extend(there.map(|placed| placed.local.clone()));
             let gone = changes.iter().filter(|placed| placed.change.content == ChangeContent::Gone);
             gone.for_each(|placed| _ = seen.remove(&placed.local));
+            if page.live && self.has_excluded && seen.is_empty() {
+                warnings.push("all that is there is left out by --exclude".to_owned());
+            }
         }
         let wanted = |unread: &Unread| {
             let remote = unread.path.to_rel_path().ok()?;

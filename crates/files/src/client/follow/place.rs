@@ -10,7 +10,8 @@ use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::control::{Change, ChangeContent};
 use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, Timestamp, set_mode, set_modified};
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub(super) struct Place {
     metadata: Metadata,
     trash: Option<Trash>,
     pub(super) ledger: Arc<Ledger>,
+    /// Directories that tell all spellings of names apart.
+    exact: RefCell<HashSet<RelPath>>,
 }
 
 /// Whether what is there is what was put there.
@@ -77,7 +80,15 @@ impl Place {
         let top = root.open_dir(&RelPath::root())?;
         let fine_device = top.tells_changes_apart().then(|| top.own_stat()).transpose()?.map(|stat| stat.device);
         let (path, ledger) = (directory.to_owned(), Arc::default());
-        Ok(Place { path, root, fine_device, metadata: Metadata::default(), trash: None, ledger })
+        Ok(Place {
+            path,
+            root,
+            fine_device,
+            metadata: Metadata::default(),
+            trash: None,
+            ledger,
+            exact: RefCell::default(),
+        })
     }
 
     /// Whether the path of the destination still leads to it.
@@ -146,6 +157,11 @@ impl Place {
             self.ledger.plan(path, None, false, digests);
             return Ok(Plan::Get);
         };
+        if !self.is_spelled(path)? {
+            let reason =
+                "another path has this name here, as the file system ignores case or the composition of letters";
+            return Ok(Plan::Refused(reason.to_owned()));
+        }
         let own = known.map_or(Ok(Own::No), |known| self.own(path, known, &stat))?;
         // Whether it may be replaced as it is, or if it has one of these contents.
         let is_sure = match (&change.content, stat.kind, own) {
@@ -201,6 +217,26 @@ impl Place {
         Ok(Plan::Refused("what is there was changed here, and no name is free to keep it".to_owned()))
     }
 
+    /// Whether all directories above spell a path so.
+    fn is_spelled(&self, path: &RelPath) -> Result<bool, RootError> {
+        for (parent, name) in std::iter::successors(Some(path.clone()), RelPath::parent).filter_map(|path| {
+            let (parent, name) = path.split()?;
+            Some((parent, name.to_vec()))
+        }) {
+            if self.exact.borrow().contains(&parent) {
+                continue;
+            }
+            let dir = self.root.open_dir(&parent)?;
+            if !dir.is_spelled(&name)? {
+                return Ok(false);
+            }
+            if name.iter().any(u8::is_ascii_alphabetic) && dir.tells_spellings_apart(&name) {
+                self.exact.borrow_mut().insert(parent);
+            }
+        }
+        Ok(true)
+    }
+
     /// Keeps what is to be replaced in the trash, if it was put here and is something else. Returns where.
     pub(super) fn keep(&self, path: &RelPath, change: &Change, known: &Known) -> Result<Option<RelPath>, RootError> {
         let Some(trash) = &self.trash else { return Ok(None) };
@@ -247,15 +283,27 @@ impl Place {
         Ok(is_same.then(|| (Digest(*hasher.finalize().as_bytes()), before)))
     }
 
-    /// Renames a file that is as it was left here, to where nothing is. Returns what is there then, or `None` if it wasn't.
-    pub(super) fn rename(&self, from: &RelPath, known: &Known, to: &RelPath) -> Result<Option<Known>, RootError> {
-        let Known::File { modified, changed, digest, .. } = *known else { return Ok(None) };
-        let Some(before) = self.stat(from)?.filter(|there| there.kind == FileKind::File) else { return Ok(None) };
+    /// Whether a file of another content is there, as it was left here.
+    pub(super) fn is_older(&self, path: &RelPath, known: &Known, wanted: &Known) -> Result<bool, RootError> {
+        let Some(there) = self.stat(path)? else { return Ok(false) };
+        let is_other = known.digest().is_some() && known.digest() != wanted.digest();
+        Ok(is_other && matches!(self.own(path, known, &there)?, Own::Yes))
+    }
+
+    /// Renames a file or link that is as it was left here, to where nothing is, or an older file that it `replaces`. Returns what is there then, or
+    /// `None` if it wasn't.
+    pub(super) fn rename(
+        &self,
+        from: &RelPath,
+        known: &Known,
+        to: &RelPath,
+        replaces: bool,
+    ) -> Result<Option<Known>, RootError> {
+        let Some(before) = self.stat(from)?.filter(|there| there.kind != FileKind::Dir) else { return Ok(None) };
         // Where times don't tell, the disk compares its content under the new name.
-        let is_compared = changed.is_none()
-            && before.modified == modified
+        let is_compared = matches!(known, Known::File { modified, changed: None, .. } if before.modified == *modified)
             && matches!(self.own(from, known, &before)?, Own::Perhaps(_));
-        if self.stat(to)?.is_some() || !(is_compared || self.is_own(from, known, &before)?) {
+        if (!replaces && self.stat(to)?.is_some()) || !(is_compared || self.is_own(from, known, &before)?) {
             return Ok(None);
         }
         let (new_parent, new_name) = to.split().ok_or(RootError::NotAFile)?;
@@ -263,14 +311,17 @@ impl Place {
         let (dir, name) = self.parent(from)?;
         dir.rename(&name, &new_dir, new_name)?;
         let now = new_dir.stat(new_name)?;
+        let digests = known.digest().into_iter().collect();
         // A change by somebody else, who was quicker, isn't this follower's.
         let is_same = (now.inode, now.size, now.modified) == (before.inode, before.size, before.modified);
-        if is_same && !is_compared {
-            self.ledger.plan(to, Some(now), true, vec![digest]);
-            return Ok(Some(self.as_put(known, &now)));
-        }
-        self.ledger.plan(to, Some(now), false, vec![digest]);
-        Ok(Some(Known::File { size: now.size, modified: now.modified, changed: None, digest }))
+        let is_sure = is_same && !is_compared;
+        self.ledger.plan(to, Some(now), is_sure, digests);
+        Ok(Some(match *known {
+            Known::File { digest, .. } if !is_sure => {
+                Known::File { size: now.size, modified: now.modified, changed: None, digest }
+            }
+            known => self.as_put(&known, &now),
+        }))
     }
 
     /// Copies a file to where it is wanted too, if its content has the digest. Returns what is there then, or `None` if it hasn't.

@@ -64,7 +64,15 @@ impl Steps {
         });
         let changes: Vec<_> = changes.collect();
         let cursor = Cursor { epoch: Epoch([7; 16]), seq: self.seq };
-        self.say(&Reply::Changes(ChangesReply { id: FOLLOW_ID, cursor, head: 100, live, changes }));
+        self.say(&Reply::Changes(ChangesReply {
+            id: FOLLOW_ID,
+            cursor,
+            head: 100,
+            live,
+            changes,
+            unread: Vec::new(),
+            unread_more: 0,
+        }));
     }
 
     /// Everything that can be done is done.

@@ -26,8 +26,11 @@ impl Driver {
         let doomed = doomed.map_err(cannot)?;
         let count = doomed.paths.len() as u64;
         let is_held = is_too_much(count, doomed.found, self.max_delete);
+        if is_held {
+            self.held = count;
+        }
         let mut failures = Vec::new();
-        for (local, is_dir) in doomed.paths {
+        for (local, is_dir) in doomed.paths.into_iter().filter(|_| !is_held) {
             if cancel.is_cancelled() {
                 return Ok(());
             }
@@ -38,16 +41,12 @@ impl Driver {
                     plan.tell(&Planned { local, change: PlannedChange::Deleted, kind })?;
                     self.deleted += 1;
                 }
-                _ if is_held => {}
                 Sink::Disk(disk) => match delete(disk.root(), &local, is_dir) {
                     Ok(is_deleted) => self.deleted += u64::from(is_deleted),
                     Err(error) => failures.push((local, format!("cannot delete it: {error}"))),
                 },
                 _ => {}
             }
-        }
-        if is_held {
-            self.held = count;
         }
         self.transfer.swept(failures, Instant::now());
         Ok(())

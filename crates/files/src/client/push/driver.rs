@@ -399,7 +399,11 @@ fn open(path: &Path) -> Result<(File, FileStat), String> {
 /// Removes a file that is as it was when it was pushed.
 fn remove(path: &Path, pushed: &FileStat) -> Result<(), String> {
     let now = rustix::fs::lstat(path).map_err(|errno| std::io::Error::from(errno).to_string())?;
-    if !FileStat::from(now).same_content(pushed) {
+    let now = FileStat::from(now);
+    if now.kind == FileKind::Link {
+        return Err("it is a link, and neither that nor what it leads to is removed".to_owned());
+    }
+    if !now.same_content(pushed) {
         return Err("it was changed meanwhile".to_owned());
     }
     std::fs::remove_file(path).map_err(|error| error.to_string())

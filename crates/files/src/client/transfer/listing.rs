@@ -59,6 +59,8 @@ pub(super) struct Listing {
     filter: Filter,
     /// The entry that was left out last, with all below it.
     left_out: Option<RelPath>,
+    /// Entries that the filter has left out.
+    filtered: u64,
     /// Files that were yielded.
     files: u64,
     /// Entries come by [`Listing::feed`].
@@ -101,6 +103,7 @@ impl Listing {
             hasher: RandomState::new(),
             filter,
             left_out: None,
+            filtered: 0,
             files: 0,
             is_fed: false,
         }
@@ -269,6 +272,10 @@ impl Listing {
                 }
             }
         }
+        if self.complete && self.seen.is_empty() && self.filtered > 0 {
+            warn("all that is there is left out by --exclude and --include".to_owned());
+            self.filtered = 0;
+        }
         None
     }
 
@@ -286,6 +293,7 @@ impl Listing {
         // What was asked for by name is taken in any case.
         let is_below = !matches!(self.placement, Some(Placement::As(_)));
         if is_below && !self.filter.takes(&local, entry.kind == EntryKind::Dir) {
+            self.filtered += 1;
             return Ok(None);
         }
         if !self.seen.insert(self.hasher.hash_one(&remote)) {

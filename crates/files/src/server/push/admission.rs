@@ -92,10 +92,13 @@ impl Receiver {
         }
         match self.root.stat(&local) {
             Err(RootError::Outside) => Err(refused("a directory on the path is a link".to_owned())),
-            Ok(FileStat { kind: FileKind::Dir | FileKind::Other, .. }) => Err(Failure::new(
+            Ok(FileStat { kind: FileKind::Dir, .. }) => Err(Failure::new(
                 ErrorCode::Conflict,
-                "a directory or special file is at this path; with a / at its end, the file goes into it",
+                "a directory is at this path; with a / at its end, the file goes into it",
             )),
+            Ok(FileStat { kind: FileKind::Other, .. }) => {
+                Err(Failure::new(ErrorCode::Conflict, "a device, pipe or socket is at this path, and none is replaced"))
+            }
             _ => Ok(local),
         }
     }

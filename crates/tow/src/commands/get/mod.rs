@@ -403,7 +403,7 @@ fn tell(summary: &Summary) {
     if summary.held > 0 {
         let held = summary.held;
         eprint_line(format_args!(
-            "tow: {held} deletions are held; --max-delete {held} allows them, --dry-run lists them"
+            "tow: {held} deletions are held; --max-delete {held} allows them, and lists them with --dry-run"
         ));
     }
 }
