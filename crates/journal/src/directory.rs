@@ -4,7 +4,7 @@ use super::JournalError;
 use super::file_lock::Lock;
 use super::segments::{NEXT_NAME, SPARE_SUFFIX};
 use super::storage::{BODIES_NAME, Storage};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, mkdirat, openat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, mkdirat, openat};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::fs::File;
@@ -12,11 +12,25 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 const LOCK_NAME: &str = "lock";
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Makes the directory if needed.
+/// Makes the directory if needed. One into which others can write isn't used: they could replace what is kept in it.
 pub(super) fn make_dir(dir: &Path) -> Result<(), JournalError> {
-    if dir.is_dir() {
-        return Ok(());
+    if let Ok(there) = rustix::fs::stat(dir)
+        && FileType::from_raw_mode(there.st_mode) == FileType::Directory
+    {
+        let (owner, mode) = (there.st_uid, there.st_mode & 0o7777);
+        let is_own = owner == 0 || owner == rustix::process::geteuid().as_raw();
+        return match is_own && mode & WRITABLE_BY_OTHERS == 0 {
+            true => Ok(()),
+            false => {
+                let shown = dir.display();
+                let why = format!(
+                    "others can write into it (user {owner}, mode {mode:04o}); give it to this user, and chmod 700 {shown}"
+                );
+                Err(JournalError::io("use", dir)(std::io::Error::other(why)))
+            }
+        };
     }
     let cannot = || JournalError::io("make", dir);
     crate::spool::make_dir(dir).map_err(cannot())?;

@@ -68,6 +68,17 @@ impl Dir {
         Ok(entries)
     }
 
+    /// Whether a name is in its list, with this spelling. Takes longer the more there are.
+    pub fn lists(&self, name: &[u8]) -> Result<bool, RootError> {
+        for entry in rustix::fs::Dir::read_from(&self.0)? {
+            let entry = entry.map_err(|errno| if errno == Errno::BADF { Errno::ACCESS } else { errno })?;
+            if entry.file_name().to_bytes() == name {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Opens a directory in it.
     pub fn open_dir(&self, name: &[u8]) -> Result<Dir, RootError> {
         check_name(name)?;

@@ -103,10 +103,11 @@ impl Changes {
                 return Err(Failure::new(ErrorCode::Unsupported, message));
             }
             let Some(position) = at else {
-                let Some((position, state)) = catalogue.begin(followed.inner_from(from)) else {
+                let Some((position, state)) = followed.begin(from, &catalogue) else {
                     return Ok(ChangesTold { began, page: None, at });
                 };
-                began = Some(FollowingReply { id, state, cursor: followed.cursor(position), head: catalogue.head() });
+                let (cursor, head) = (followed.cursor(position), followed.head(position, &catalogue));
+                began = Some(FollowingReply { id, state, cursor, head });
                 at = Some(position);
                 continue;
             };
@@ -122,7 +123,7 @@ impl Changes {
                         }
                         return Ok(ChangesTold { began, page: None, at });
                     }
-                    let head = catalogue.head();
+                    let head = followed.head(position, &catalogue);
                     drop(catalogue);
                     let body = match self.form {
                         PageForm::Entries(_) => ChangesBody::Entries(changes),

@@ -132,6 +132,7 @@ impl Watcher {
         };
         // In the order of their names, so that numbers don't depend on chance.
         let mut missing: BTreeMap<_, _> = known.iter().map(|(name, entry)| (name.clone(), entry)).collect();
+        let root = self.context.root.last();
         for name in &names {
             let Ok(path) = path.join(name) else { continue };
             if is_reserved(name) {
@@ -146,6 +147,9 @@ impl Watcher {
                     continue;
                 }
             };
+            if root.is_secret(&stat) {
+                continue;
+            }
             let entry = known.get(name);
             // What was in a directory isn't there if a file or a link has its name.
             let was_dir = entry.is_some_and(|entry| matches!(entry.content, Content::Dir { .. }));
