@@ -1,7 +1,7 @@
 //! `tow key`: keys of CURVE.
 
 use crate::cli::certificate::{Certificate, paths_of, write_new};
-use crate::cli::escape::Printable;
+use crate::cli::escape::Line;
 use crate::cli::exit::Failure;
 use crate::cli::output::print_line;
 use serde_json::json;
@@ -52,7 +52,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 let hex = public.to_hex();
                 print_line(json!({"name": name, "key": public.to_string(), "hex": hex, "secret": secret.is_some()}))?;
             } else {
-                print_line(format_args!("name  {}", Printable(&name)))?;
+                print_line(format_args!("name  {}", Line(&name)))?;
                 print_line(format_args!("key   {public}"))?;
                 print_line(format_args!("hex   {}", public.to_hex()))?;
             }

@@ -1,6 +1,7 @@
 //! `tow serve`: a directory or a file for everybody who asks.
 
 use crate::admin::{About, Admin, AdminArgs, FilesView};
+use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
@@ -98,6 +99,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.congestion = arguments.congestion;
     options.hub.max_peers = arguments.listen.max_peers;
     options.hub.max_peers_per_address = arguments.listen.max_peers_per_address();
+    options.secrets = arguments.listen.secret_files().map(Path::to_owned).collect();
+    // Before there is an audit file.
+    options.check_secrets().map_err(Failure::usage)?;
+    options.unserved.extend(config_folder());
+    options.unserved.extend(arguments.admin.token_file().map(Path::to_owned));
     let security = arguments.listen.security()?;
     options.authenticator = security.authenticator();
     options.hub.mechanism = security.mechanism;
