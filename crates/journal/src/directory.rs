@@ -12,25 +12,17 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 const LOCK_NAME: &str = "lock";
-const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Makes the directory if needed. One into which others can write isn't used: they could replace what is kept in it.
+/// Makes the directory if needed. One of another user's isn't used: that user could replace what is kept in it.
 pub(super) fn make_dir(dir: &Path) -> Result<(), JournalError> {
     if let Ok(there) = rustix::fs::stat(dir)
         && FileType::from_raw_mode(there.st_mode) == FileType::Directory
     {
-        let (owner, mode) = (there.st_uid, there.st_mode & 0o7777);
-        let is_own = owner == 0 || owner == rustix::process::geteuid().as_raw();
-        return match is_own && mode & WRITABLE_BY_OTHERS == 0 {
-            true => Ok(()),
-            false => {
-                let shown = dir.display();
-                let why = format!(
-                    "others can write into it (user {owner}, mode {mode:04o}); give it to this user, and chmod 700 {shown}"
-                );
-                Err(JournalError::io("use", dir)(std::io::Error::other(why)))
-            }
-        };
+        if there.st_uid == 0 || there.st_uid == rustix::process::geteuid().as_raw() {
+            return Ok(());
+        }
+        let why = format!("it belongs to another user ({}), who could replace what is in it", there.st_uid);
+        return Err(JournalError::io("use", dir)(std::io::Error::other(why)));
     }
     let cannot = || JournalError::io("make", dir);
     crate::spool::make_dir(dir).map_err(cannot())?;

@@ -5,7 +5,7 @@
 
 use super::resource_errors::Shortage;
 use crate::path::{RelPath, VERSIONS_NAME, is_reserved};
-use crate::protocol::manifest::{TREE, VERSIONS};
+use crate::protocol::manifest::{self, TREE, VERSIONS};
 use crate::root::{Dir, FileKind, FileStat, Root, RootError, Timestamp};
 use std::fs::File;
 use std::sync::Arc;
@@ -68,8 +68,11 @@ impl ClientRoot {
     /// Whether a path has a name that is there for nobody.
     fn is_reserved(&self, path: &[u8]) -> bool {
         let below_versions = path.strip_prefix(VERSIONS_NAME).filter(|_| self.root.has_versions());
-        let rest = below_versions.filter(|rest| rest.is_empty() || rest.starts_with(b"/")).unwrap_or(path);
-        rest.split(|byte| *byte == b'/').any(is_reserved)
+        let below_versions = below_versions.filter(|rest| rest.is_empty() || rest.starts_with(b"/"));
+        let mut names = below_versions.unwrap_or(path).split(|byte| *byte == b'/');
+        // One that isn't whole yet has another name than a label.
+        let is_unfinished = below_versions.and_then(|_| names.clone().nth(1)).is_some_and(|name| !is_label(name));
+        is_unfinished || names.any(is_reserved)
     }
 
     /// Metadata as the client may know it: size and time of a directory tell of all that is in it.
@@ -285,6 +288,10 @@ fn hidden(error: Option<RootError>) -> RootError {
     error.filter(Shortage::is_why).unwrap_or(RootError::NotFound)
 }
 
+fn is_label(name: &[u8]) -> bool {
+    std::str::from_utf8(name).is_ok_and(manifest::is_label)
+}
+
 /// Where what is in a version was when it was published.
 fn original(path: &[u8]) -> Option<&[u8]> {
     let rest = path.strip_prefix(VERSIONS.as_bytes())?.strip_prefix(b"/")?;
@@ -317,7 +324,13 @@ pub(super) mod tests {
     #[test]
     fn what_is_in_a_version_is_judged_by_where_it_was() {
         let temp = tempfile::tempdir().unwrap();
-        for name in ["served/open/a", "versions/v1/manifest", "versions/v1/tree/open/a", "versions/v1/tree/secret/s"] {
+        for name in [
+            "served/open/a",
+            "versions/v1/manifest",
+            "versions/v1/tree/open/a",
+            "versions/v1/tree/secret/s",
+            "versions/.new-v2/tree/open/a",
+        ] {
             let file = temp.path().join(name);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, name).unwrap();
@@ -330,7 +343,8 @@ pub(super) mod tests {
             assert!(root.open_file(&path(readable)).is_ok(), "{readable}");
         }
         // As where it was.
-        for secret in ["secret/s", ".tow-versions/v1/tree/secret/s"] {
+        // Nor what isn't whole yet.
+        for secret in ["secret/s", ".tow-versions/v1/tree/secret/s", ".tow-versions/.new-v2/tree/open/a"] {
             let secret = path(secret);
             assert!(root.open_file(&secret).is_err(), "{secret}");
             assert!(!matches!(root.open_cached_file(&secret), Ok(Some(_))), "{secret}");

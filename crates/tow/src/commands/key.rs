@@ -42,8 +42,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             let key = SecretKey::generate(&system_random()).map_err(Failure::failed)?;
             let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
             write_new(&name, &key, &public, &secret).map_err(Failure::failed)?;
-            print_line(format_args!("public  {}", public.display()))?;
-            print_line(format_args!("secret  {}", secret.display()))?;
+            print_line(format_args!("public  {}", Line(&public.display().to_string())))?;
+            print_line(format_args!("secret  {}", Line(&secret.display().to_string())))?;
             print_line(format_args!("key     {}", key.public_key()))?;
         }
         Command::Show { file, json } => {

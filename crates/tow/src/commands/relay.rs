@@ -2,6 +2,7 @@
 
 use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
+use crate::cli::escape::Line;
 use crate::cli::exit::Failure;
 use crate::cli::key_args::ServerKeyArgs;
 use crate::cli::listen_args::ListenArgs;
@@ -113,9 +114,10 @@ pub fn start(
     server.endpoints = listen.endpoints;
     let server = Server::bind(server).map_err(Failure::failed)?;
     options.relay = server.relay();
-    let shown = options.destination.display();
+    let shown = options.destination.display().to_string();
+    let tell = |endpoint| eprint_line(format_args!("tow: serving {} on {endpoint}", Line(&shown)));
     // Standard output has what happens.
-    server.endpoints().iter().for_each(|endpoint| eprint_line(format_args!("tow: serving {shown} on {endpoint}")));
+    server.endpoints().iter().for_each(tell);
     let handle = server.handle();
     let reload = reload::watch(security.admission, handle.clone())?;
     let thread = std::thread::Builder::new().name("tow-serve".to_owned()).spawn(move || server.run());

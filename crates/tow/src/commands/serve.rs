@@ -3,6 +3,7 @@
 use crate::admin::{About, Admin, AdminArgs, FilesView};
 use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
+use crate::cli::escape::Line;
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
@@ -126,7 +127,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let root = arguments.path.display().to_string();
     let view = FilesView { handle: server.handle(), root, catalogue: server.catalogue() };
     admin.ready(view, server.endpoints());
-    announce(server.endpoints().iter().map(|endpoint| format!("serving {} on {endpoint}", arguments.path.display())));
+    let served = arguments.path.display().to_string();
+    announce(server.endpoints().iter().map(|endpoint| format!("serving {} on {endpoint}", Line(&served))));
     server.run().map_err(Failure::failed)?;
     tracing::info!("ended");
     Ok(ExitCode::SUCCESS)
