@@ -160,6 +160,11 @@ pub const VERSIONS_NAME: &[u8] = b".tow-versions";
 
 /// Whether a name is that of a partial file, of its state, of what a follower keeps, or of versions. No such file is received or published.
 pub fn is_reserved(name: &[u8]) -> bool {
+    if !name.starts_with(b".") {
+        return false;
+    }
+    // Some file systems take other cases for the same name.
+    let name = &*name.to_ascii_lowercase();
     if name == VERSIONS_NAME {
         return true;
     }

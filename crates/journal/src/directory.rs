@@ -4,7 +4,7 @@ use super::JournalError;
 use super::file_lock::Lock;
 use super::segments::{NEXT_NAME, SPARE_SUFFIX};
 use super::storage::{BODIES_NAME, Storage};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, mkdirat, openat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, mkdirat, openat};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::fs::File;
@@ -13,10 +13,16 @@ use std::path::Path;
 
 const LOCK_NAME: &str = "lock";
 
-/// Makes the directory if needed.
+/// Makes the directory if needed. One of another user's isn't used: that user could replace what is kept in it.
 pub(super) fn make_dir(dir: &Path) -> Result<(), JournalError> {
-    if dir.is_dir() {
-        return Ok(());
+    if let Ok(there) = rustix::fs::stat(dir)
+        && FileType::from_raw_mode(there.st_mode) == FileType::Directory
+    {
+        if there.st_uid == 0 || there.st_uid == rustix::process::geteuid().as_raw() {
+            return Ok(());
+        }
+        let why = format!("it belongs to another user ({}), who could replace what is in it", there.st_uid);
+        return Err(JournalError::io("use", dir)(std::io::Error::other(why)));
     }
     let cannot = || JournalError::io("make", dir);
     crate::spool::make_dir(dir).map_err(cannot())?;

@@ -113,7 +113,7 @@ impl DirStorage {
     }
 
     fn open_bodies(&self) -> io::Result<File> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&*self.dir, BODIES_NAME, flags, Mode::empty())?.into())
     }
 

@@ -98,6 +98,14 @@ impl Permissions {
             && !about().any(|rule| rule.is_deny && rule.subjects.iter().any(|pattern| pattern.covers(dir)))
     }
 
+    /// Whether the peer may do this with a directory and all that is below it.
+    pub fn may_all(&self, verb: Verb, dir: &[u8]) -> bool {
+        let Some(rules) = &self.rules else { return true };
+        let mut denied = rules.iter().filter(|rule| rule.is_deny && rule.is_about(verb));
+        self.may(verb, dir)
+            && !denied.any(|rule| rule.subjects.iter().any(|pattern| pattern.reaches_below(dir) || pattern.covers(dir)))
+    }
+
     /// A number for the paths or services that a peer may do this with: another one, in all likelihood, for others, and the same after a
     /// restart. 0: unrestricted.
     pub fn fingerprint(&self, verb: Verb) -> u128 {

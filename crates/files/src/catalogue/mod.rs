@@ -80,6 +80,8 @@ pub struct Position {
     after: u64,
     /// A full state has no need for deletions up to this number; 0 where changes are followed.
     full_until: u64,
+    /// The number of the last change that it was told, or where it has begun.
+    told: u64,
 }
 
 /// What a follower is owed next.
@@ -118,6 +120,17 @@ impl Position {
     /// The cursor to send.
     pub fn cursor(&self) -> Cursor {
         Cursor { epoch: self.epoch, seq: self.after }
+    }
+
+    /// The cursor to send to those who aren't told everything: it doesn't count what they aren't told.
+    pub fn told_cursor(&self) -> Cursor {
+        Cursor { epoch: self.epoch, seq: self.told }
+    }
+
+    /// This position, where the last change that was told has another number.
+    #[must_use]
+    pub fn told(self, told: u64) -> Position {
+        Position { told, ..self }
     }
 }
 
@@ -344,16 +357,27 @@ impl Catalogue {
         match from {
             _ if self.is_awaiting => None,
             FollowFrom::Now if !self.is_complete => None,
-            FollowFrom::Now => Some((Position { epoch, after: head, full_until: 0 }, FollowState::Changes)),
+            FollowFrom::Now => Some((Position { epoch, after: head, full_until: 0, told: head }, FollowState::Changes)),
             FollowFrom::Cursor(Cursor { epoch: of, seq })
                 if of == epoch && seq > 0 && seq >= self.floor && (seq <= head || self.is_relayed) =>
             {
-                Some((Position { epoch, after: seq, full_until: 0 }, FollowState::Changes))
+                Some((Position { epoch, after: seq, full_until: 0, told: seq }, FollowState::Changes))
             }
             FollowFrom::Cursor(_) | FollowFrom::Beginning => {
-                Some((Position { epoch, after: 0, full_until: head }, FollowState::Full))
+                Some((Position { epoch, after: 0, full_until: head, told: 0 }, FollowState::Full))
             }
         }
+    }
+
+    /// The number of the newest entry of certain paths; 0 if none is among so many.
+    pub fn newest(&self, examined: usize, mut wants: impl FnMut(&[u8]) -> bool) -> u64 {
+        let mut newest = self.by_seq.iter().rev().take(examined);
+        newest.find(|(_, path)| wants(path)).map_or(0, |(seq, _)| *seq)
+    }
+
+    /// The path whose newest entry has this number.
+    pub fn path_of(&self, seq: u64) -> Option<&Arc<[u8]>> {
+        self.by_seq.get(&seq)
     }
 
     /// What a follower is owed next of the paths that it wants.
@@ -383,7 +407,8 @@ impl Catalogue {
         if is_end {
             after = self.head.max(at.after);
         }
-        Owed::Changes { changes, position: Position { after, ..at }, live: is_end && self.is_complete }
+        let told = changes.last().map_or(at.told, |(_, entry)| entry.seq);
+        Owed::Changes { changes, position: Position { after, told, ..at }, live: is_end && self.is_complete }
     }
 }
 

@@ -109,6 +109,7 @@ mod tests {
         assert_ne!(partial_names(b"a"), partial_names(b"b"));
         let (part, state) = random_names();
         assert!(is_reserved(&part) && is_reserved(&state) && random_names().0 != part);
+        assert!(is_reserved(&part.to_ascii_uppercase()) && is_reserved(b".Tow-Versions"));
         for name in [&b".tow-notes.part"[..], b".tow-0123456789abcdef.txt", b"tow-0123456789abcdef.part", b""] {
             assert!(!is_reserved(name));
         }

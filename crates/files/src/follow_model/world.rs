@@ -383,11 +383,11 @@ impl World {
     fn quiet(&mut self, tally: &mut Tally) -> Result<(), String> {
         self.server_quiet(tally)?;
         for index in 0..self.members.len() {
-            // A person allows what is held.
-            if self.members[index].max_delete == MAX_DELETE {
-                self.members[index].kill();
-                self.members[index].max_delete = u64::MAX;
-            }
+            // A person allows what is held, and begins again: whatever is missing comes.
+            self.members[index].kill();
+            self.members[index].max_delete = u64::MAX;
+            let Member { personal, dir, .. } = &mut self.members[index];
+            personal.retain(|path| dir.join(path).symlink_metadata().is_ok());
             self.members[index].stalls = 0;
             self.members[index].capacity = self.least_capacity(index);
             self.until_quiet(index)?;
@@ -448,17 +448,7 @@ impl World {
                 return Err(format!("the server never comes to rest: root accepted: {accepted}, complete: {complete}"));
             }
         }
-        self.check_catalogue()?;
-        for index in 0..self.members.len() {
-            // A person allows what is held, and begins again: whatever is missing comes.
-            self.members[index].kill();
-            self.members[index].max_delete = u64::MAX;
-            let Member { personal, dir, .. } = &mut self.members[index];
-            personal.retain(|path| dir.join(path).symlink_metadata().is_ok());
-            self.members[index].stalls = 0;
-            self.until_quiet(index)?;
-        }
-        self.check_quiet()
+        self.check_catalogue()
     }
 
     fn until_quiet(&mut self, index: usize) -> Result<(), String> {

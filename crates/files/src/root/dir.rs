@@ -18,9 +18,6 @@ const PROBES: usize = 5;
 const CHANGES_IN_A_TICK: usize = 4;
 const TICK_MIN: Duration = Duration::from_millis(1);
 
-/// Names of a directory that are looked through for a spelling.
-const SPELLED_MAX: usize = 1 << 20;
-
 /// An open directory below a [`Root`](super::Root).
 ///
 /// Names are single names, checked here. Operations stay in this directory even if it is renamed or replaced by a link meanwhile.
@@ -99,7 +96,7 @@ impl Dir {
 
     /// Whether what has a name has it in this spelling. A file system that ignores case, say, finds it by others too.
     pub fn is_spelled(&self, name: &[u8]) -> Result<bool, RootError> {
-        Ok(self.tells_spellings_apart(name) || self.entries(SPELLED_MAX)?.iter().any(|entry| *entry.name == *name))
+        Ok(self.tells_spellings_apart(name) || self.lists(name)?)
     }
 
     /// Whether it is known that nothing is found by another spelling than its own, as far as this name can tell.
@@ -110,6 +107,17 @@ impl Dir {
             true => name.is_ascii(),
             false => matches!(self.existing(&swapped), Ok(None)),
         }
+    }
+
+    /// Whether a name is in its list, with this spelling. Takes longer the more there are.
+    pub fn lists(&self, name: &[u8]) -> Result<bool, RootError> {
+        for entry in rustix::fs::Dir::read_from(&self.0)? {
+            let entry = entry.map_err(|errno| if errno == Errno::BADF { Errno::ACCESS } else { errno })?;
+            if entry.file_name().to_bytes() == name {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Opens a directory in it.

@@ -8,10 +8,15 @@
 
 mod dir;
 mod local;
+mod own;
 mod resolve;
+mod secrets;
+mod spelling;
 mod stat;
 
 pub use dir::{Dir, DirEntry, set_mode, set_modified};
+pub use own::{check_own_dir, make_private_dir};
+pub use secrets::Secrets;
 pub use stat::{FileKind, FileStat, Timestamp};
 
 use crate::path::{PathError, RelPath, VERSIONS_NAME};
@@ -102,6 +107,8 @@ pub struct Root {
     only: Option<OnlyFile>,
     /// Where versions are.
     versions: Option<Arc<Root>>,
+    /// What isn't to be served.
+    secrets: Arc<Secrets>,
 }
 
 /// The file of a root that is one file: nothing else in its directory can be reached.
@@ -143,13 +150,30 @@ impl Root {
         let resolver = Resolver::at(path, links)?;
         let (FileStat { device, inode, .. }, is_local) = resolver.own_stat()?;
         let place = resolver.own_place();
-        Ok(Root { resolver, device, inode, is_local, place, only, versions: None })
+        let secrets = Arc::default();
+        Ok(Root { resolver, device, inode, is_local, place, only, versions: None, secrets })
     }
 
     /// This root with a directory of versions, which is found as [`VERSIONS_NAME`].
     #[must_use]
     pub fn with_versions(self, versions: Option<Arc<Root>>) -> Root {
         Root { versions, ..self }
+    }
+
+    /// This root, where nothing of this is served: [`Root::is_secret`].
+    #[must_use]
+    pub fn with_secrets(self, secrets: Arc<Secrets>) -> Root {
+        Root { secrets, ..self }
+    }
+
+    /// Whether something isn't to be served, wherever it is found.
+    pub fn is_secret(&self, stat: &FileStat) -> bool {
+        self.secrets.has(stat)
+    }
+
+    /// Whether it has a directory of versions.
+    pub fn has_versions(&self) -> bool {
+        self.versions.is_some()
     }
 
     /// Where a path of a version is.
@@ -169,9 +193,9 @@ impl Root {
 
     /// The same root, through no link: where one is, there is [`RootError::Outside`].
     pub fn without_links(&self) -> Root {
-        let Root { device, inode, is_local, place, ref only, ref resolver, ref versions } = *self;
+        let Root { device, inode, is_local, place, ref only, ref resolver, ref versions, ref secrets } = *self;
         let (resolver, only, versions) = (resolver.without_links(), only.clone(), versions.clone());
-        Root { resolver, device, inode, is_local, place, only, versions }
+        Root { resolver, device, inode, is_local, place, only, versions, secrets: Arc::clone(secrets) }
     }
 
     /// The path through no link to what a path leads to, links followed as this root does. Needs /proc.

@@ -89,6 +89,20 @@ impl Resolver {
         self.open_with_openat2(path.as_bytes(), flags, self.resolve() | ResolveFlags::NO_XDEV)
     }
 
+    /// How it handles links.
+    pub(super) fn links(&self) -> Links {
+        self.links
+    }
+
+    /// Opens a path by the names in the kernel's cache alone. EAGAIN if they aren't there. Doesn't block.
+    pub(super) fn open_in_cache(&self, bytes: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        if !self.has_openat2 {
+            return Err(Errno::AGAIN);
+        }
+        let resolve = self.resolve() | ResolveFlags::CACHED;
+        openat2(&self.dir, bytes, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+    }
+
     /// Metadata of the directory, and whether its file system is local.
     pub(super) fn own_stat(&self) -> Result<(FileStat, bool), RootError> {
         Ok((fstat(&self.dir)?.into(), is_local(&self.dir)))
@@ -112,9 +126,7 @@ impl Resolver {
 
     /// Place of a path if all of its names are in the kernel's cache.
     pub(super) fn cached(&self, bytes: &[u8]) -> Option<Place> {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let resolve = self.resolve() | ResolveFlags::CACHED;
-        Place::known(openat2(&self.dir, bytes, flags, Mode::empty(), resolve).ok()?)
+        Place::known(self.open_in_cache(bytes, OFlags::PATH).ok()?)
     }
 
     /// Place of a trusted path from anywhere, whose links are followed, if all of its names are in the kernel's cache.

@@ -1,12 +1,12 @@
 //! The root as far as one client may see it: every access to files that a client causes goes through here.
 //!
-//! Rules are about paths with links resolved. What a client may not see answers as what isn't there does, so an error tells more only about
-//! what may be seen.
+//! Files of transfers under way, of followers and other secrets aren't there for anybody. Rules are about paths with links resolved. What a
+//! client may not see answers as what isn't there does, so an error tells more only about what may be seen.
 
 use super::resource_errors::Shortage;
-use crate::path::RelPath;
-use crate::protocol::manifest::{TREE, VERSIONS};
-use crate::root::{Dir, FileKind, FileStat, Root, RootError};
+use crate::path::{RelPath, VERSIONS_NAME, is_reserved};
+use crate::protocol::manifest::{self, TREE, VERSIONS};
+use crate::root::{Dir, FileKind, FileStat, Root, RootError, Timestamp};
 use std::fs::File;
 use std::sync::Arc;
 use towpath_rules::{Permissions, Verb};
@@ -61,7 +61,49 @@ impl ClientRoot {
 
     /// Whether a name may be there for this client: of what is seen, or of a directory on the way to it. `path` has no links.
     pub(super) fn may_see(&self, path: &[u8], kind: FileKind) -> bool {
-        self.may(Verb::List, path) || (kind == FileKind::Dir && self.reaches(Verb::List, path))
+        let is_allowed = self.may(Verb::List, path) || (kind == FileKind::Dir && self.reaches(Verb::List, path));
+        is_allowed && !self.is_reserved(path)
+    }
+
+    /// Whether a path has a name that is there for nobody.
+    fn is_reserved(&self, path: &[u8]) -> bool {
+        let below_versions = path.strip_prefix(VERSIONS_NAME).filter(|_| self.root.has_versions());
+        let below_versions = below_versions.filter(|rest| rest.is_empty() || rest.starts_with(b"/"));
+        let mut names = below_versions.unwrap_or(path).split(|byte| *byte == b'/');
+        // One that isn't whole yet has another name than a label.
+        let is_unfinished = below_versions.and_then(|_| names.clone().nth(1)).is_some_and(|name| !is_label(name));
+        is_unfinished || names.any(is_reserved)
+    }
+
+    /// Metadata as the client may know it: size and time of a directory tell of all that is in it.
+    pub(super) fn shown(&self, real: &[u8], stat: FileStat) -> FileStat {
+        let sees_all =
+            stat.kind != FileKind::Dir || self.permissions.may_all(Verb::List, original(real).unwrap_or(real));
+        if sees_all { stat } else { FileStat { size: 0, modified: Timestamp::default(), ..stat } }
+    }
+
+    /// See [`Root::is_secret`].
+    pub(super) fn is_secret(&self, stat: &FileStat) -> bool {
+        self.root.is_secret(stat)
+    }
+
+    /// An error unless a path through no link may be there for clients: under its own names, which rules are about.
+    fn check_place(&self, real: &RelPath) -> Result<(), RootError> {
+        let is_spelled = match &self.linkless {
+            _ if self.is_reserved(real.as_bytes()) => Ok(false),
+            Some(linkless) => linkless.is_spelled(real),
+            None => Ok(true),
+        };
+        match is_spelled {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(RootError::NotFound),
+            Err(error) => Err(hidden(Some(error))),
+        }
+    }
+
+    /// What was found, unless it is secret.
+    fn unless_secret<T>(&self, found: T, stat: &FileStat) -> Result<T, RootError> {
+        if self.is_secret(stat) { Err(RootError::NotFound) } else { Ok(found) }
     }
 
     /// Whether [`ClientRoot::may_see`] would be true for a directory. False for everything that the client may not see.
@@ -76,28 +118,38 @@ impl ClientRoot {
 
     /// The same without a word to the operator if it may not be read.
     pub(super) fn open_file_quietly(&self, path: &RelPath) -> Result<(File, FileStat), RootError> {
-        let Some(linkless) = &self.linkless else {
-            self.check_read(self.subject(path))?;
-            return self.root.open_file(path);
-        };
-        match linkless.open_file(path) {
-            Err(RootError::Outside) => {
+        let opened = match self.linkless.as_ref().map(|linkless| (linkless, linkless.open_file(path))) {
+            None => self.check_read(self.subject(path)).and_then(|()| {
+                self.check_place(path)?;
+                self.root.open_file(path)
+            }),
+            Some((linkless, Err(RootError::Outside))) => {
                 let real = self.resolve(path)?;
                 self.check_read(real.as_bytes())?;
+                self.check_place(&real)?;
                 linkless.open_file(&real)
             }
-            opened => self.checked(path, opened),
-        }
+            Some((_, opened)) => self.checked(path, opened),
+        };
+        let (file, stat) = opened?;
+        self.unless_secret((file, stat), &stat)
     }
 
     /// See [`Root::open_unmounted_file`].
     pub(super) fn open_unmounted_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
-        self.open_directly(path, Root::open_unmounted_file)
+        self.open_directly(path, Root::open_unmounted_file, ClientRoot::check_place)
     }
 
     /// See [`Root::open_cached_file`].
     pub(super) fn open_cached_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
-        self.open_directly(path, Root::open_cached_file)
+        // What may block is left to [`ClientRoot::open_file`].
+        if !self.linkless.as_ref().is_none_or(|linkless| linkless.is_known_to_be_spelled(path)) {
+            return Ok(None);
+        }
+        let check = |root: &ClientRoot, path: &RelPath| {
+            if root.is_reserved(path.as_bytes()) { Err(RootError::NotFound) } else { Ok(()) }
+        };
+        self.open_directly(path, Root::open_cached_file, check)
     }
 
     /// Opens a file if it is at this very path; `None` if there are links, which [`ClientRoot::open_file`] follows, or as `open` says.
@@ -105,14 +157,20 @@ impl ClientRoot {
         &self,
         path: &RelPath,
         open: impl Fn(&Root, &RelPath) -> Result<Option<(File, FileStat)>, RootError>,
+        check_place: impl Fn(&ClientRoot, &RelPath) -> Result<(), RootError>,
     ) -> Result<Option<(File, FileStat)>, RootError> {
-        let opened = match &self.linkless {
+        let opened = match self.linkless.as_ref().map(|linkless| open(linkless, path)) {
             None => self.check_read(self.subject(path)).and_then(|()| open(&self.root, path)),
-            Some(linkless) => match open(linkless, path) {
-                Ok(None) | Err(RootError::Outside) => return Ok(None),
-                opened => self.checked(path, opened),
-            },
+            Some(Ok(None) | Err(RootError::Outside)) => return Ok(None),
+            Some(opened) => self.permitted(path, opened),
         };
+        let opened = opened.and_then(|opened| {
+            check_place(self, path)?;
+            match opened {
+                Some((_, stat)) => self.unless_secret(opened, &stat),
+                None => Ok(None),
+            }
+        });
         self.noted(path, opened)
     }
 
@@ -126,9 +184,6 @@ impl ClientRoot {
 
     /// See [`Root::stat`].
     pub(super) fn stat(&self, path: &RelPath) -> Result<FileStat, RootError> {
-        if self.permissions.is_unrestricted() {
-            return self.root.stat(path);
-        }
         let real = self.place_of(path)?;
         self.seen(&real, self.linkless.as_ref().unwrap_or(&self.root).stat(&real))
     }
@@ -146,22 +201,32 @@ impl ClientRoot {
 
     /// See [`Root::read_link`].
     pub(super) fn read_link(&self, path: &RelPath) -> Result<Vec<u8>, RootError> {
-        if self.permissions.is_unrestricted() {
-            return self.root.read_link(path);
-        }
         let real = self.place_of(path)?;
         let target = self.linkless.as_ref().unwrap_or(&self.root).read_link(&real);
-        if self.may_see(real.as_bytes(), FileKind::Link) { target } else { Err(hidden(target.err())) }
+        if !self.may_see(real.as_bytes(), FileKind::Link) {
+            return Err(hidden(target.err()));
+        }
+        self.check_place(&real)?;
+        target
     }
 
     /// See [`Root::open_dir`].
     pub(super) fn open_dir(&self, path: &RelPath) -> Result<SeenDir, RootError> {
-        let Some(linkless) = &self.linkless else {
-            return Ok(SeenDir { dir: self.root.open_dir(path)?, path: path.clone() });
+        let (real, dir) = match &self.linkless {
+            None => (path.clone(), self.root.open_dir(path)),
+            Some(linkless) => {
+                let real = self.resolve(path)?;
+                let dir = linkless.open_dir(&real);
+                (real, dir)
+            }
         };
-        let real = self.resolve(path)?;
-        let dir = linkless.open_dir(&real);
-        if self.may_reach(real.as_bytes()) { Ok(SeenDir { dir: dir?, path: real }) } else { Err(hidden(dir.err())) }
+        if !self.may_reach(real.as_bytes()) {
+            return Err(hidden(dir.err()));
+        }
+        self.check_place(&real)?;
+        let dir = dir?;
+        let stat = dir.own_stat()?;
+        self.unless_secret(SeenDir { dir, path: real }, &stat)
     }
 
     /// The path as rules know it, if it leads through no link: that of the one file has a name.
@@ -193,6 +258,13 @@ impl ClientRoot {
 
     /// The outcome for a path through no link, as the client may know it.
     fn checked<T>(&self, path: &RelPath, outcome: Result<T, RootError>) -> Result<T, RootError> {
+        let outcome = self.permitted(path, outcome)?;
+        self.check_place(path)?;
+        Ok(outcome)
+    }
+
+    /// The same, whatever the names are.
+    fn permitted<T>(&self, path: &RelPath, outcome: Result<T, RootError>) -> Result<T, RootError> {
         match (self.check_read(self.subject(path)), outcome) {
             (Ok(()), outcome) => outcome,
             (Err(_), Err(error)) if Shortage::is_why(&error) => Err(error),
@@ -203,7 +275,8 @@ impl ClientRoot {
     fn seen(&self, real: &RelPath, stat: Result<FileStat, RootError>) -> Result<FileStat, RootError> {
         let kind = stat.as_ref().map_or(FileKind::Other, |stat| stat.kind);
         if self.may_see(self.subject(real), kind) {
-            return stat;
+            self.check_place(real)?;
+            return stat.and_then(|stat| self.unless_secret(self.shown(real.as_bytes(), stat), &stat));
         }
         self.permissions.note_refusal(Verb::List, self.subject(real));
         Err(hidden(stat.err()))
@@ -213,6 +286,10 @@ impl ClientRoot {
 /// The error for what may not be seen.
 fn hidden(error: Option<RootError>) -> RootError {
     error.filter(Shortage::is_why).unwrap_or(RootError::NotFound)
+}
+
+fn is_label(name: &[u8]) -> bool {
+    std::str::from_utf8(name).is_ok_and(manifest::is_label)
 }
 
 /// Where what is in a version was when it was published.
@@ -247,7 +324,13 @@ pub(super) mod tests {
     #[test]
     fn what_is_in_a_version_is_judged_by_where_it_was() {
         let temp = tempfile::tempdir().unwrap();
-        for name in ["served/open/a", "versions/v1/manifest", "versions/v1/tree/open/a", "versions/v1/tree/secret/s"] {
+        for name in [
+            "served/open/a",
+            "versions/v1/manifest",
+            "versions/v1/tree/open/a",
+            "versions/v1/tree/secret/s",
+            "versions/.new-v2/tree/open/a",
+        ] {
             let file = temp.path().join(name);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, name).unwrap();
@@ -260,7 +343,8 @@ pub(super) mod tests {
             assert!(root.open_file(&path(readable)).is_ok(), "{readable}");
         }
         // As where it was.
-        for secret in ["secret/s", ".tow-versions/v1/tree/secret/s"] {
+        // Nor what isn't whole yet.
+        for secret in ["secret/s", ".tow-versions/v1/tree/secret/s", ".tow-versions/.new-v2/tree/open/a"] {
             let secret = path(secret);
             assert!(root.open_file(&secret).is_err(), "{secret}");
             assert!(!matches!(root.open_cached_file(&secret), Ok(Some(_))), "{secret}");

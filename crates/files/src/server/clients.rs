@@ -354,7 +354,10 @@ impl Clients {
                 Action::Holders(envelope, request) => {
                     let reply = match client.session.is_congested() {
                         true => holding::busy(request.id),
-                        false => holding::answer(&request, pool.context().published.as_deref(), holders),
+                        false => {
+                            let published = pool.context().published.clone();
+                            holding::answer(&request, client.session.permissions(), published.as_deref(), holders)
+                        }
                     };
                     client.session.reply(&envelope, &reply);
                 }

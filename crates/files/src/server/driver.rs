@@ -19,7 +19,7 @@ use crate::limits::{CONTROL_BYTES_MAX, ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
 use crate::protocol::follow::{Epoch, ServerId};
 use crate::protocol::{PROPERTY, PROPERTY_VALUE};
 use crate::relay::Relay;
-use crate::root::{Links, Root, RootError};
+use crate::root::{Links, Root, RootError, Secrets};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -79,6 +79,11 @@ pub struct ServerOptions {
     pub is_relay: bool,
     /// Of a relay: the directory of the versions that it passes on, and nothing else.
     pub relayed_versions: Option<PathBuf>,
+    /// Files and directories with secrets, beside those of this server's own options: keys, passwords, rules. None may be below the root, and
+    /// none is served, even if it gets there later.
+    pub secrets: Vec<PathBuf>,
+    /// Others that aren't served, which may be below the root.
+    pub unserved: Vec<PathBuf>,
     /// Everybody may publish versions, and not only who has logged in, or is this process's user or root of this machine over ipc.
     pub accept_publish: bool,
 }
@@ -104,8 +109,22 @@ impl ServerOptions {
             push: None,
             is_relay: false,
             relayed_versions: None,
+            secrets: Vec::new(),
+            unserved: Vec::new(),
             accept_publish: false,
         }
+    }
+
+    /// Fails if something secret is below the root: [`ServerOptions::secrets`], the file of digests, or the state.
+    pub fn check_secrets(&self) -> Result<(), ServeError> {
+        match Secrets::first_below(self.secret_paths().map(PathBuf::as_path), &self.root) {
+            Some(secret) => Err(ServeError::Secret { secret: secret.to_owned(), path: self.root.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn secret_paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.secrets.iter().chain(&self.digest_file).chain(&self.state_directory)
     }
 
     /// Adds an endpoint to listen on.
@@ -127,6 +146,17 @@ pub enum ServeError {
         path: PathBuf,
         /// Why.
         source: RootError,
+    },
+    /// A file that isn't for others would be served.
+    #[error(
+        "{secret} is below {path}, which is served: those who may read what is there would get it too. Put it elsewhere",
+        secret = secret.display(), path = path.display()
+    )]
+    Secret {
+        /// The file or directory.
+        secret: PathBuf,
+        /// What is served.
+        path: PathBuf,
     },
     /// The file of digests can't be used.
     #[error("cannot remember digests in {path}: {source}")]
@@ -190,8 +220,10 @@ impl Server {
     }
 
     pub(super) fn bind_with(options: ServerOptions, storage: Box<dyn Storage>) -> Result<Server, ServeError> {
+        options.check_secrets()?;
+        let secrets = Secrets::new(options.secret_paths().chain(&options.unserved).cloned().collect());
         let ServerOptions { root: path, endpoints, mut hub, authenticator, .. } = options;
-        let root = RootWatch::open(&path).map_err(|source| ServeError::Root { path: path.clone(), source })?;
+        let root = RootWatch::open(&path, secrets).map_err(|source| ServeError::Root { path: path.clone(), source })?;
         if options.watch.is_some() && root.last().only_file().is_some() {
             return Err(ServeError::Watch {
                 path,

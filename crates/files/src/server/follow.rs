@@ -3,13 +3,16 @@
 use super::Failure;
 use super::glob::Glob;
 use super::stats::FollowStats;
-use crate::catalogue::Position;
+use crate::catalogue::{Catalogue, Position};
 use crate::path::{RelPath, VERSIONS_NAME};
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{ListTarget, WirePath};
+use crate::protocol::control::{FollowState, ListTarget, WirePath};
 use crate::protocol::follow::{Cursor, Epoch, FollowFrom};
 use std::sync::OnceLock;
 use towpath_rules::{Permissions, Verb};
+
+/// Entries among which the newest is looked for that somebody may know.
+const NEWEST_EXAMINED_MAX: usize = 1 << 16;
 
 /// What a follow wants.
 #[derive(Debug)]
@@ -62,13 +65,34 @@ impl Followed {
         self.permissions.may(Verb::Follow, path)
     }
 
+    /// Where to begin, in a catalogue. Numbers that the follower may know nothing of are as if there were none: neither does it begin behind
+    /// them, nor does it find out which there are.
+    pub(super) fn begin(&self, from: FollowFrom, catalogue: &Catalogue) -> Option<(Position, FollowState)> {
+        let from = self.inner_from(from);
+        if self.permissions.is_unrestricted() {
+            return catalogue.begin(from);
+        }
+        let newest = || catalogue.newest(NEWEST_EXAMINED_MAX, |path| self.may_tell(path));
+        match from {
+            FollowFrom::Now => catalogue.begin(from).map(|(position, state)| (position.told(newest()), state)),
+            FollowFrom::Cursor(cursor) if cursor.seq > newest() => catalogue.begin(FollowFrom::Beginning),
+            from => catalogue.begin(from),
+        }
+    }
+
     /// The cursor to send: good only with the same permissions, so that who may follow more later gets all of it.
     pub(super) fn cursor(&self, at: Position) -> Cursor {
-        salted(at.cursor(), self.salt)
+        let cursor = if self.permissions.is_unrestricted() { at.cursor() } else { at.told_cursor() };
+        salted(cursor, self.salt)
+    }
+
+    /// The newest number, as far as the follower may know it.
+    pub(super) fn head(&self, at: Position, catalogue: &Catalogue) -> u64 {
+        if self.permissions.is_unrestricted() { catalogue.head() } else { at.told_cursor().seq }
     }
 
     /// Where to begin, as the catalogue has it.
-    pub(super) fn inner_from(&self, from: FollowFrom) -> FollowFrom {
+    fn inner_from(&self, from: FollowFrom) -> FollowFrom {
         match from {
             FollowFrom::Cursor(cursor) => FollowFrom::Cursor(salted(cursor, self.salt)),
             other => other,
@@ -146,6 +170,35 @@ mod tests {
             assert_ne!(other.inner_from(from), FollowFrom::Cursor(at.cursor()));
         }
         assert!(one.may_tell(b"a/x") && !one.may_tell(b"b"));
+    }
+
+    #[test]
+    fn numbers_of_what_is_hidden_are_not_shown_nor_found_out() {
+        use crate::catalogue::{Content, Identity, Owed, PageLimits};
+        let rules = towpath_rules::Rules::parse("allow anyone to follow a\n").unwrap();
+        let permissions = rules.permissions(None, towpath_rules::Origin::Local);
+        let follow = Followed::new(ListTarget::Path(Vec::new().into()), permissions);
+        let mut catalogue = Catalogue::new(Epoch([7; 16]));
+        for path in ["hidden/1", "a", "hidden/2", "hidden/3"] {
+            catalogue.put(&path.parse().unwrap(), Content::Dir { mode: 0 }, Identity::default()).unwrap();
+        }
+        catalogue.complete();
+        let (at, _) = follow.begin(FollowFrom::Beginning, &catalogue).unwrap();
+        let limits = PageLimits { changes: 10, bytes: 1000, examined: 100 };
+        let Owed::Changes { position, live: true, .. } = catalogue.owed(at, |path| follow.may_tell(path), limits)
+        else {
+            panic!("all of it")
+        };
+        assert_eq!((follow.cursor(position).seq, follow.head(position, &catalogue)), (2, 2));
+        let (now, _) = follow.begin(FollowFrom::Now, &catalogue).unwrap();
+        assert_eq!((follow.cursor(now).seq, now.cursor().seq), (2, 4));
+        // Whatever is asked for beyond, it is as if there were nothing.
+        for (seq, state) in
+            [(2, FollowState::Changes), (3, FollowState::Full), (4, FollowState::Full), (5, FollowState::Full)]
+        {
+            let from = FollowFrom::Cursor(Cursor { seq, ..follow.cursor(position) });
+            assert_eq!(follow.begin(from, &catalogue).unwrap().1, state, "{seq}");
+        }
     }
 
     #[test]

@@ -2,12 +2,15 @@
 
 use super::follow::salted;
 use super::watch::Published;
+use crate::catalogue::{Catalogue, Content};
 use crate::limits::HOLDERS_PAGE_MAX;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{ErrorReply, Holder, HoldersRequest, Reply};
+use crate::protocol::control::{ErrorReply, Holder, HoldersReply, HoldersRequest, HoldersWanted, Reply};
+use crate::protocol::manifest::VERSIONS;
 use crate::relay::{HolderStats, Holders, Speaker};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+use towpath_rules::{Permissions, Verb};
 
 /// Notes what holders have. What nobody can have yet is left out. Returns what the speaker has itself, which is the first.
 pub(super) fn note(
@@ -53,11 +56,38 @@ fn stats(holder: &Holder, user: Option<&Arc<str>>, said_at: Instant) -> HolderSt
     }
 }
 
-/// Who has what was asked for.
-pub(super) fn answer(request: &HoldersRequest, published: Option<&Published>, holders: &Mutex<Holders>) -> Reply {
+/// Who has what was asked for, if the asker may read or follow that: names, and numbers, tell something too.
+pub(super) fn answer(
+    request: &HoldersRequest,
+    asker: &Permissions,
+    published: Option<&Published>,
+    holders: &Mutex<Holders>,
+) -> Reply {
     let epoch = published.map(|published| published.read().epoch());
+    if !published.is_some_and(|published| may_know(request.wanted, asker, &published.read())) {
+        return Reply::Holders(HoldersReply { id: request.id, holding: 0, total: 0, holders: Vec::new() });
+    }
     let holders = holders.lock().unwrap_or_else(PoisonError::into_inner);
-    Reply::Holders(holders.answer(request, epoch, HOLDERS_PAGE_MAX, Instant::now()))
+    let mut reply = holders.answer(request, epoch, HOLDERS_PAGE_MAX, Instant::now());
+    if !asker.is_unrestricted() {
+        for known in &mut reply.holders {
+            let seq = if let HoldersWanted::Seq(seq) = request.wanted { seq } else { 0 };
+            known.holder.cursor.seq = known.holder.cursor.seq.min(seq);
+        }
+    }
+    Reply::Holders(reply)
+}
+
+/// Whether somebody may know who has something: a change of a path, or a version.
+fn may_know(wanted: HoldersWanted, asker: &Permissions, catalogue: &Catalogue) -> bool {
+    let may = |path: &[u8]| [Verb::Read, Verb::Follow, Verb::Publish].into_iter().any(|verb| asker.may(verb, path));
+    match wanted {
+        _ if asker.is_unrestricted() => true,
+        HoldersWanted::Seq(seq) => catalogue.path_of(seq).is_some_and(|path| may(path)),
+        HoldersWanted::Version(version) => catalogue.below(VERSIONS.as_bytes()).any(|(path, entry)| {
+            matches!(entry.content, Content::File { digest, .. } if digest == version) && may(path)
+        }),
+    }
 }
 
 /// The answer to somebody who doesn't read its answers.

@@ -4,7 +4,7 @@
 //! when it begins, and keeps it to its end. The path is trusted, as at the start; each root is confined on its own.
 
 use super::resource_errors::Shortage;
-use crate::root::{Root, RootError};
+use crate::root::{Root, RootError, Secrets};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,6 +14,8 @@ pub(super) struct RootWatch {
     path: PathBuf,
     /// The same for all roots.
     versions: Option<Arc<Root>>,
+    /// What isn't served, whatever the root is.
+    secrets: Arc<Secrets>,
     root: Mutex<Arc<Root>>,
     /// Held while a new root is opened, so that it is opened and logged once.
     reopening: Mutex<()>,
@@ -38,17 +40,24 @@ impl RootSnapshot {
 }
 
 impl RootWatch {
-    pub(super) fn open(path: &Path) -> Result<RootWatch, RootError> {
-        let root = Mutex::new(Arc::new(Root::serve(path)?));
+    pub(super) fn open(path: &Path, secrets: Secrets) -> Result<RootWatch, RootError> {
+        let secrets = Arc::new(secrets);
+        let root = Mutex::new(Arc::new(Root::serve(path)?.with_secrets(Arc::clone(&secrets))));
         let is_gone = AtomicBool::new(false);
-        Ok(RootWatch { path: path.to_owned(), versions: None, root, reopening: Mutex::default(), is_gone })
+        Ok(RootWatch { path: path.to_owned(), versions: None, secrets, root, reopening: Mutex::default(), is_gone })
     }
 
     /// The same with a directory of versions.
     pub(super) fn with_versions(self, versions: Arc<Root>) -> Result<RootWatch, RootError> {
         let versions = Some(versions);
-        let root = Mutex::new(Arc::new(Root::serve(&self.path)?.with_versions(versions.clone())));
-        Ok(RootWatch { versions, root, ..self })
+        let watch = RootWatch { versions, ..self };
+        let root = Mutex::new(Arc::new(watch.serve()?));
+        Ok(RootWatch { root, ..watch })
+    }
+
+    fn serve(&self) -> Result<Root, RootError> {
+        let root = Root::serve(&self.path)?.with_versions(self.versions.clone());
+        Ok(root.with_secrets(Arc::clone(&self.secrets)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<Root>> {
@@ -62,11 +71,12 @@ impl RootWatch {
 
     /// The root last seen, if the kernel's cache shows that the path still leads there. Doesn't block.
     pub(super) fn look_in_memory(&self) -> Option<Arc<Root>> {
-        Some(self.last()).filter(|root| root.is_known_to_be_at(&self.path))
+        Some(self.last()).filter(|root| self.secrets.is_fresh() && root.is_known_to_be_at(&self.path))
     }
 
     /// The root that the path leads to now; if it can't be served, the one before. Blocks.
     pub(super) fn look(&self) -> Arc<Root> {
+        self.secrets.refresh();
         let last = self.last();
         if matches!(last.is_at(&self.path), Ok(true)) {
             self.is_there();
@@ -76,14 +86,14 @@ impl RootWatch {
         let last = self.last();
         let found = match last.is_at(&self.path) {
             Ok(true) => Ok(None),
-            Ok(false) => Root::serve(&self.path).map(Some),
+            Ok(false) => self.serve().map(Some),
             Err(error) => Err(error),
         };
         match found {
             Ok(None) => self.is_there(),
             Ok(Some(root)) => {
                 self.is_gone.store(false, Ordering::Relaxed);
-                let root = Arc::new(root.with_versions(self.versions.clone()));
+                let root = Arc::new(root);
                 *self.lock() = Arc::clone(&root);
                 tracing::info!(path = %self.path.display(), "the served path was replaced: new requests see the new root");
                 return root;

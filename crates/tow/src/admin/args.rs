@@ -57,6 +57,11 @@ pub struct Http {
 }
 
 impl AdminArgs {
+    /// The file of the token, if one was named.
+    pub fn token_file(&self) -> Option<&Path> {
+        self.admin_token_file.as_deref()
+    }
+
     /// Listens on the addresses. `state` is the directory of the server's state, if it has one; `served` what everybody may read.
     pub(super) fn http(&self, state: Option<&Path>, served: Option<&Path>) -> Result<Http, Failure> {
         let mut http = Http::default();

@@ -55,12 +55,14 @@ const BODY_BYTES_MAX: usize = 16 << 10;
 /// Pause after a connection that couldn't be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Headers of every reply. Nothing of it is stored, framed, or named to other sites.
-const HEADERS: [(HeaderName, &str); 4] = [
+/// Headers of every reply. Nothing of it is stored, framed, named to other sites, or of use to them.
+const HEADERS: [(HeaderName, &str); 6] = [
     (header::CACHE_CONTROL, "no-store"),
     (header::CONTENT_SECURITY_POLICY, page::SECURITY_POLICY),
     (header::REFERRER_POLICY, "no-referrer"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
 /// Starts the thread that answers, and one for the service manager if it wants to hear that the event loop runs.

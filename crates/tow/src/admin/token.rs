@@ -1,12 +1,12 @@
 //! The token that `--admin` demands: 32 random bytes in a file.
 
-use crate::cli::auth_args::read_secret;
+use crate::cli::auth_args::{is_of_user, read_secret};
 use crate::cli::exit::Failure;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
@@ -29,7 +29,16 @@ impl Token {
     pub fn read_or_make(path: &Path) -> Result<Token, Failure> {
         match make(path) {
             Ok(()) => tracing::debug!(file = %path.display(), "made a token for --admin"),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let named = |why: &dyn std::fmt::Display| Failure::failed(format!("{}: {why}", path.display()));
+                let there = std::fs::metadata(path).map_err(|error| named(&error))?;
+                if !is_of_user(&there) {
+                    let owner = there.uid();
+                    return Err(named(&format!(
+                        "it is another user's ({owner}), who knows it; remove it, and tow makes one"
+                    )));
+                }
+            }
             Err(error) => return Err(Failure::failed(format!("cannot make the token {}: {error}", path.display()))),
         }
         Token::read(path)

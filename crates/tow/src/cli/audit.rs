@@ -1,11 +1,13 @@
 //! The audit file: who came, what was refused to whom, and what operators did, in a JSON object a line.
 
+use crate::cli::auth_args::is_own;
 use crate::cli::exit::Failure;
 use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -166,9 +168,18 @@ fn tenant_of(principal: &Principal, address: &Address) -> Tenant {
     }
 }
 
-fn open(path: &Path) -> std::io::Result<File> {
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
-    Ok(File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?))
+fn open(path: &Path) -> io::Result<File> {
+    let mut flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
+    // Where others can write into the directory, they may have put there a link to any file of this user's.
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    flags.set(OFlags::NOFOLLOW, !is_own(&std::fs::metadata(above)?));
+    let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
+    let there = file.metadata()?;
+    if there.is_file() && !is_own(&there) {
+        let (owner, mode) = (there.uid(), there.mode() & 0o7777);
+        return Err(io::Error::other(format!("others can write to it (user {owner}, mode {mode:04o}): remove it")));
+    }
+    Ok(file)
 }
 
 /// Writes lines until there can be no more.
@@ -204,6 +215,13 @@ mod tests {
         let path = folder.path().join("audit");
         let audit = Audit::open(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+        assert!(open(&path).unwrap_err().to_string().contains("0666"));
+        // A link that others may have put there.
+        let link = path.with_extension("link");
+        std::os::unix::fs::symlink("elsewhere", &link).unwrap();
+        std::fs::set_permissions(path.parent().unwrap(), PermissionsExt::from_mode(0o1777)).unwrap();
+        assert!(open(&link).is_err() && !path.with_file_name("elsewhere").exists());
         let (ann, bob) = (Principal::User("ann".into()), Principal::User("bob".into()));
         for _ in 0..500 {
             audit.refused(&ann, &Address::Inproc, Verb::Read, b"a\xff\n", None);

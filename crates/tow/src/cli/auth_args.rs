@@ -34,6 +34,16 @@ pub fn is_exposed(file: &Metadata) -> bool {
     file.is_file() && file.permissions().mode() & 0o777 & !allowed != 0
 }
 
+/// Whether nobody but this user and root can write to a file or directory.
+pub fn is_own(file: &Metadata) -> bool {
+    is_of_user(file) && file.permissions().mode() & 0o022 == 0
+}
+
+/// Whether a file is this user's or root's.
+pub fn is_of_user(file: &Metadata) -> bool {
+    file.uid() == 0 || file.uid() == rustix::process::geteuid().as_raw()
+}
+
 /// Mechanism of a client. If there is a user, its password is the first line of a file, or else in the environment.
 pub fn mechanism_as(user: Option<&String>, password_file: Option<&Path>) -> Result<MechanismConfig, Failure> {
     let Some(user) = user else { return Ok(MechanismConfig::Null) };

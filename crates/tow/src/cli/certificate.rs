@@ -3,7 +3,7 @@
 //! A key has two files: `NAME` with the public key, and `NAME_secret` with both.
 
 use crate::cli::auth_args::is_exposed;
-use crate::cli::escape::Printable;
+use crate::cli::escape::Line;
 use crate::cli::secrets;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -91,7 +91,7 @@ impl Certificate {
 pub fn paths_of(name: &Path) -> Result<(PathBuf, PathBuf), String> {
     let is_name = name.file_name().and_then(|last| last.to_str()).filter(|last| is_plain(last)).is_some();
     if !is_name {
-        return Err(format!("{}: not the name of a key", Printable(&name.display().to_string())));
+        return Err(format!("{}: not the name of a key", Line(&name.display().to_string())));
     }
     let public = match name.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => name.to_owned(),

@@ -2,12 +2,12 @@
 
 use crate::cli::auth_args::mechanism_as;
 use crate::cli::endpoint::broker_endpoint;
-use crate::cli::escape::Printable;
+use crate::cli::escape::Line;
 use crate::cli::exit::Failure;
 use crate::cli::key_args::ClientKeyArgs;
 use crate::cli::output::eprint_line;
 use crate::cli::units::duration;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use towpath_client::client::{Dialect, LinkOptions};
 use towpath_files::client::ConnectOptions;
@@ -72,6 +72,16 @@ impl FileServerArgs {
         Ok(options)
     }
 
+    /// The file with this side's secret key.
+    pub fn key_file(&self) -> Option<&Path> {
+        self.connect.keys.file()
+    }
+
+    /// See [`ClientKeyArgs::serve_with_key`].
+    pub fn serve_with_key(&self) {
+        self.connect.keys.serve_with_key();
+    }
+
     /// Advice for a login that was refused.
     pub fn login_hint(&self) -> &'static str {
         self.connect.login_hint()
@@ -81,7 +91,7 @@ impl FileServerArgs {
 /// Says on standard error that there is no connection yet, and why.
 fn tell_wait(endpoint: &Endpoint, reason: &str) {
     let reason = format!("{endpoint}: {reason}");
-    eprint_line(format_args!("tow: no connection yet, still trying: {}", Printable(&reason)));
+    eprint_line(format_args!("tow: no connection yet, still trying: {}", Line(&reason)));
 }
 
 /// Options of commands that connect to brokers.

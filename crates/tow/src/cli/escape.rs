@@ -19,6 +19,15 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
+/// Text on one line, with invisible characters and line feeds escaped.
+pub struct Line<'a>(pub &'a str);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        OneLine(f).write_str(self.0)
+    }
+}
+
 /// JSON text in which invisible characters are escaped that JSON allows as they are. It means the same.
 pub struct Json<T>(pub T);
 
@@ -79,9 +88,7 @@ mod tests {
     fn invisible_characters_are_escaped() {
         let text = "a\u{1b}[31m\u{9b}\r\u{7}\u{202e}\n\t'\"\\ ü";
         assert_eq!(Printable(text).to_string(), "a\\u{1b}[31m\\u{9b}\\r\\u{7}\\u{202e}\n  \t'\"\\ ü");
-        let mut line = String::new();
-        OneLine(&mut line).write_str("one\nline\u{1b}").unwrap();
-        assert_eq!(line, "one\\nline\\u{1b}");
+        assert_eq!(Line("one\nline\u{1b}").to_string(), "one\\nline\\u{1b}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use towpath_sockets::{Endpoint, MechanismConfig, PublicKey, SecretKey, has_aes_i
 pub struct ServerKeyArgs {
     /// File with this side's secret key: all connections are encrypted. Repeatable, to change keys.
     #[arg(long = "key", value_name = "FILE", conflicts_with = "plain_passwords")]
-    keys: Vec<PathBuf>,
+    pub keys: Vec<PathBuf>,
     /// With --key: admit only the keys in this file of NAME KEY lines.
     #[arg(long, value_name = "FILE", conflicts_with = "anyone", requires = "keys")]
     pub authorized_keys: Option<PathBuf>,
@@ -23,6 +23,11 @@ pub struct ServerKeyArgs {
 }
 
 impl ServerKeyArgs {
+    /// The files with secret keys.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.keys.iter()
+    }
+
     /// The secret keys; none without `--key`.
     pub fn secrets(&self) -> Result<Vec<SecretKey>, Failure> {
         let keys = self.keys.iter().map(|path| secret(path)).collect::<Result<Vec<_>, _>>()?;
@@ -43,12 +48,28 @@ pub struct ClientKeyArgs {
     /// File with this side's secret key [default: a new key each time]
     #[arg(long, value_name = "FILE", conflicts_with = "user")]
     key: Option<PathBuf>,
+    /// Reach only servers whose key is known: nothing is sent in the clear.
+    #[arg(long)]
+    require_keys: bool,
+    /// The key is for others that this command serves, too.
+    #[arg(skip)]
+    is_for_serving: Cell<bool>,
     /// The server's key was found among the known ones.
     #[arg(skip)]
     is_known: Cell<bool>,
 }
 
 impl ClientKeyArgs {
+    /// The secret key is for others that this command serves, too: the server may have none.
+    pub fn serve_with_key(&self) {
+        self.is_for_serving.set(true);
+    }
+
+    /// The file with the secret key.
+    pub fn file(&self) -> Option<&Path> {
+        self.key.as_deref()
+    }
+
     /// Advice for a connection that was to be encrypted and was refused; `None`: it was not.
     pub fn hint(&self) -> Option<&'static str> {
         match (self.server_key.is_some(), self.is_known.get(), self.key.is_some()) {
@@ -77,8 +98,17 @@ impl ClientKeyArgs {
         self.is_known.set(self.server_key.is_none() && server.is_some());
         let Some(server) = server else {
             return match &self.key {
-                Some(_) => Err(Failure::usage("--key needs the server's key: --server-key KEY, or `tow trust add`")),
-                None => Ok(None),
+                _ if self.require_keys => {
+                    let unknown: Vec<_> = endpoints.iter().map(ToString::to_string).collect();
+                    Err(Failure::usage(format!(
+                        "--require-keys: no key is known of {}; `tow trust add` it, or use --server-key KEY",
+                        unknown.join(" ")
+                    )))
+                }
+                Some(_) if !self.is_for_serving.get() => {
+                    Err(Failure::usage("--key needs the server's key: --server-key KEY, or `tow trust add`"))
+                }
+                _ => Ok(None),
             };
         };
         if user.is_some() {

@@ -1,7 +1,9 @@
 //! Servers whose keys this user knows: a file with an endpoint, a key and a name on each line (docs/formats/servers.md).
 
+use crate::cli::auth_args::is_own;
 use crate::cli::certificate::{config_folder, is_plain};
 use crate::cli::exit::Failure;
+use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -37,10 +39,20 @@ fn canonical(endpoint: &Endpoint) -> Endpoint {
     match endpoint {
         Endpoint::Tcp { host, port } => {
             let address = host.parse::<IpAddr>().map(|address| address.to_canonical().to_string());
-            Endpoint::Tcp { host: address.unwrap_or_else(|_| host.to_ascii_lowercase()), port: *port }
+            let name = || host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+            Endpoint::Tcp { host: address.unwrap_or_else(|_| name()), port: *port }
         }
         endpoint => endpoint.clone(),
     }
+}
+
+/// The port, if an endpoint in canonical form is on this machine by TCP.
+fn loopback_port(endpoint: &Endpoint) -> Option<u16> {
+    let Endpoint::Tcp { host, port } = endpoint else { return None };
+    let is_name = host == "localhost" || host.ends_with(".localhost") || host == "ip6-localhost";
+    // Linux connects to the unspecified address as to the loopback one.
+    let is_address = |address: IpAddr| address.is_loopback() || address.is_unspecified();
+    (is_name || host.parse().is_ok_and(is_address)).then_some(*port)
 }
 
 impl KnownServers {
@@ -66,10 +78,10 @@ impl KnownServers {
         };
         let metadata = file.metadata().map_err(|error| named(&error))?;
         // Anyone who can write it says which servers are the right ones.
-        if metadata.mode() & 0o022 != 0 {
-            let (mode, path) = (metadata.mode() & 0o7777, path.display());
+        if !is_own(&metadata) {
+            let (owner, mode, path) = (metadata.uid(), metadata.mode() & 0o7777, path.display());
             return Err(named(&format!(
-                "others can write it (mode {mode:04o}); check its keys, then chmod 600 {path}"
+                "others can write it (user {owner}, mode {mode:04o}); check its keys, then chown it to this user, and chmod 600 {path}"
             )));
         }
         let mut text = String::new();
@@ -87,7 +99,13 @@ impl KnownServers {
         let path = folder.join("servers.lock");
         let named = |error: io::Error| Failure::failed(format!("{}: {error}", path.display()));
         make_folder(&folder).map_err(named)?;
-        let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(named)?;
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&path)
+            .map_err(named)?;
         file.lock().map_err(named)?;
         Ok(Some(file))
     }
@@ -97,10 +115,12 @@ impl KnownServers {
         &self.servers
     }
 
-    /// The server at an endpoint.
+    /// The server at an endpoint. All names of this machine's loopback addresses are names of one server, unless several are known.
     pub fn find(&self, endpoint: &Endpoint) -> Option<&KnownServer> {
         let endpoint = canonical(endpoint);
-        self.servers.iter().find(|server| server.endpoint == endpoint)
+        let find = |is_it: &dyn Fn(&Endpoint) -> bool| self.servers.iter().find(|server| is_it(&server.endpoint));
+        let port = loopback_port(&endpoint);
+        find(&|known| *known == endpoint).or_else(|| find(&|known| port.is_some() && loopback_port(known) == port))
     }
 
     /// Adds a server, or names one that is known by this key. Another key is never replaced.
@@ -212,7 +232,13 @@ mod tests {
             ("tcp://files.example:5571", Some(one)),
             ("tcp://files.example:5572", None),
             ("tcp://[::1]:5571", Some(other)),
-            ("tcp://127.0.0.1:5571", None),
+            ("tcp://files.example.:5571", Some(one)),
+            ("tcp://127.0.0.1:5571", Some(other)),
+            ("tcp://LOCALHOST:5571", Some(other)),
+            ("tcp://127.0.0.2:5571", Some(other)),
+            ("tcp://0.0.0.0:5571", Some(other)),
+            ("tcp://localhost:5572", None),
+            ("tcp://192.0.2.1:5571", None),
         ] {
             assert_eq!(found(&servers, text), key, "{text}");
         }

@@ -6,7 +6,7 @@ use crate::cli::exit::Failure;
 use crate::cli::key_args::{ServerKeyArgs, aes};
 use crate::cli::units::{duration, positive};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use towpath_sockets::{Authenticator, Endpoint, MechanismConfig, system_random};
@@ -44,9 +44,41 @@ pub struct ListenArgs {
 }
 
 impl ListenArgs {
+    /// Those of a server that passes on what it follows: to everybody, unless something says who may come.
+    pub fn of_relay(
+        endpoints: Vec<Endpoint>,
+        keys: ServerKeyArgs,
+        plain_passwords: Option<PathBuf>,
+        rules: Option<PathBuf>,
+        audit: Option<PathBuf>,
+    ) -> ListenArgs {
+        ListenArgs {
+            endpoints,
+            plain_passwords,
+            keys,
+            open_to_all: true,
+            rules,
+            audit,
+            heartbeat: Duration::ZERO,
+            max_peers: 0,
+            max_peers_per_address: None,
+        }
+    }
+
+    /// The first endpoint that other machines reach.
+    pub fn open_endpoint(&self) -> Option<&Endpoint> {
+        self.endpoints.iter().find(|endpoint| !is_local(endpoint))
+    }
+
     /// Maximum connections from one address.
     pub fn max_peers_per_address(&self) -> usize {
         self.max_peers_per_address.unwrap_or((self.max_peers / 16).max(64))
+    }
+
+    /// Files that aren't for clients.
+    pub fn secret_files(&self) -> impl Iterator<Item = &Path> {
+        let single = [&self.plain_passwords, &self.keys.authorized_keys, &self.rules, &self.audit];
+        self.keys.files().chain(single.into_iter().flatten()).map(PathBuf::as_path)
     }
 
     /// Mechanism, and who is admitted to do what.
@@ -88,8 +120,7 @@ impl ListenArgs {
 
     /// Refuses to listen for other machines without a decision about who may come.
     fn check_openness(&self) -> Result<(), Failure> {
-        let open = self.endpoints.iter().find(|endpoint| !is_local(endpoint));
-        match open.filter(|_| !self.open_to_all) {
+        match self.open_endpoint().filter(|_| !self.open_to_all) {
             Some(endpoint) => Err(Failure::usage(format!(
                 "--bind {endpoint} is for other machines too, and nothing says who may come; add one of:\n  \
                  --key FILE --authorized-keys FILE  known keys, encrypted (make one with `tow key new`)\n  \

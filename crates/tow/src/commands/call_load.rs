@@ -1,6 +1,6 @@
 //! Load test of `tow call`: many requests in flight, each reply checked.
 
-use crate::cli::escape::Printable;
+use crate::cli::escape::Line;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, print_line};
 use crate::cli::progress::Bar;
@@ -85,7 +85,7 @@ impl Tally {
     fn record_failure(&mut self, reason: impl FnOnce() -> String) {
         self.failed += 1;
         if self.failed <= FAILURES_SHOWN_MAX {
-            eprint_line(format_args!("tow: {}", Printable(&reason())));
+            eprint_line(format_args!("tow: {}", Line(&reason())));
         }
     }
 }

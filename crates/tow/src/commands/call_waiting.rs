@@ -1,6 +1,6 @@
 //! What a call waits for, in words on standard error.
 
-use crate::cli::escape::Printable;
+use crate::cli::escape::Line;
 use crate::cli::output::eprint_line;
 use bytes::Bytes;
 use serde_json::Value;
@@ -30,15 +30,12 @@ pub async fn report(client: &Client, service: Option<(&str, Duration)>) -> Infal
         tokio::time::sleep(SHOWN_AFTER).await;
         let status = client.status();
         if status.connected.is_none() && !std::mem::replace(&mut told_connection, true) {
-            eprint_line(format_args!("tow: no connection to a broker, still trying: {}", Printable(&status.failure)));
+            eprint_line(format_args!("tow: no connection to a broker, still trying: {}", Line(&status.failure)));
         }
         if let Some(refused) = status.refused.filter(|_| !told_refusal) {
             told_refusal = true;
             let refused = refused.to_string();
-            eprint_line(format_args!(
-                "tow: the broker refuses requests for now, still trying: {}",
-                Printable(&refused)
-            ));
+            eprint_line(format_args!("tow: the broker refuses requests for now, still trying: {}", Line(&refused)));
         }
         if let Some((service, limit)) = service
             && status.numbered
@@ -47,7 +44,7 @@ pub async fn report(client: &Client, service: Option<(&str, Duration)>) -> Infal
         {
             told_worker = true;
             let limit = humantime::format_duration(limit);
-            eprint_line(format_args!("tow: no worker for {}; waiting up to {limit}", Printable(service)));
+            eprint_line(format_args!("tow: no worker for {}; waiting up to {limit}", Line(service)));
         }
         if let Some((service, limit)) = service
             && status.numbered
@@ -56,7 +53,7 @@ pub async fn report(client: &Client, service: Option<(&str, Duration)>) -> Infal
         {
             told_paused = true;
             let limit = humantime::format_duration(limit);
-            let service = Printable(service);
+            let service = Line(service);
             eprint_line(format_args!("tow: {service} is paused by the broker's operator; waiting up to {limit}"));
         }
     }

@@ -2,10 +2,9 @@
 
 use super::follow_exec::Exec;
 use super::get::{cancel_on_signal, failure_at, source_of};
-use super::relay;
+use super::relay::{self, RelayArgs};
 use crate::cli::connect_args::FileServerArgs;
-use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
-use crate::cli::escape::{Json, Printable};
+use crate::cli::escape::{Json, Line};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, try_print_line as line};
@@ -22,7 +21,6 @@ use towpath_files::client::follow::{
 use towpath_files::client::{GetError, Source, TransferError};
 use towpath_files::path::{Escaped, RelPath};
 use towpath_files::protocol::control::{Compression, HolderName, LinkTarget, WirePath};
-use towpath_sockets::Endpoint;
 
 /// Paths of held deletions that are printed.
 const HELD_SHOWN_MAX: usize = 20;
@@ -61,9 +59,8 @@ pub struct Arguments {
     /// Name by which the server knows what is here [default: the host's]
     #[arg(long, value_name = "NAME", value_parser = holder_name)]
     name: Option<HolderName>,
-    /// Serve the copy to others that follow it, with the server's numbers. Repeatable.
-    #[arg(long = "serve", value_name = "ENDPOINT", value_delimiter = ' ', value_parser = bind_endpoint::<FILES_PORT>)]
-    serve: Vec<Endpoint>,
+    #[command(flatten)]
+    relay: RelayArgs,
     /// Put each version that is published in place as a whole, and let the link DIR/current lead to the newest.
     #[arg(long, conflicts_with_all = ["mirror", "trash", "exclude"])]
     versions: bool,
@@ -89,6 +86,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         }
         None => own_name(&source),
     };
+    if arguments.relay.is_encrypted() {
+        arguments.server.serve_with_key();
+    }
     let mut options = FollowOptions::new(arguments.server.options(location.endpoint)?, source, destination);
     options.once = arguments.once;
     options.mirror = arguments.mirror;
@@ -98,12 +98,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.durable = arguments.fsync;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
     options.name = arguments.name.unwrap_or(options.name);
-    let relay = relay::start(&arguments.serve, arguments.versions, &mut options)?;
+    let relay = relay::start(arguments.relay, arguments.server.key_file(), arguments.versions, &mut options)?;
     let watchdog = Watchdog::new();
     let cancel = cancel_on_signal(watchdog.heartbeat())?;
     let (as_json, is_mirror) = (arguments.json, arguments.mirror);
-    let names = options.changes_names().map(|name| options.destination.join(name));
-    let exec = arguments.exec.map(|command| Exec::start(command, names)).transpose();
+    let exec = arguments.exec.map(|command| Exec::start(command, options.destination.clone(), options.changes_names()));
+    let exec = exec.transpose();
     let exec = exec.map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
     let (destination, of) = (options.destination.clone(), arguments.location.clone());
     let mut is_looked_at = arguments.versions;
@@ -114,7 +114,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 && has_nothing(&destination)
             {
                 let of = of.display().to_string();
-                eprint_line(format_args!("tow: {}: nothing to follow is there yet", Printable(&of)));
+                eprint_line(format_args!("tow: {}: nothing to follow is there yet", Line(&of)));
             }
             if let Some(exec) = &exec {
                 act(exec, &event)?;
@@ -213,15 +213,15 @@ fn show(event: &FollowEvent, is_mirror: bool) -> io::Result<()> {
             Ok(())
         }
         FollowEvent::Failed { path, reason } => {
-            eprint_line(format_args!("tow: {path}: {}", Printable(reason)));
+            eprint_line(format_args!("tow: {path}: {}", Line(reason)));
             Ok(())
         }
         FollowEvent::Interrupted { reason } => {
-            eprint_line(format_args!("tow: {}", Printable(reason)));
+            eprint_line(format_args!("tow: {}", Line(reason)));
             Ok(())
         }
         FollowEvent::Warning(text) => {
-            eprint_line(format_args!("tow: {}", Printable(text)));
+            eprint_line(format_args!("tow: {}", Line(text)));
             Ok(())
         }
     }

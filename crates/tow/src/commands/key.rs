@@ -1,7 +1,7 @@
 //! `tow key`: keys of CURVE.
 
 use crate::cli::certificate::{Certificate, paths_of, write_new};
-use crate::cli::escape::Printable;
+use crate::cli::escape::Line;
 use crate::cli::exit::Failure;
 use crate::cli::output::print_line;
 use crate::cli::secrets;
@@ -44,8 +44,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             let key = SecretKey::generate(&system_random()).map_err(Failure::failed)?;
             let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
             write_new(&name, &key, &public, &secret).map_err(Failure::failed)?;
-            print_line(format_args!("public  {}", public.display()))?;
-            print_line(format_args!("secret  {}", secret.display()))?;
+            print_line(format_args!("public  {}", Line(&public.display().to_string())))?;
+            print_line(format_args!("secret  {}", Line(&secret.display().to_string())))?;
             print_line(format_args!("key     {}", key.public_key()))?;
         }
         Command::Show { file, json } => {
@@ -54,7 +54,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 let hex = public.to_hex();
                 print_line(json!({"name": name, "key": public.to_string(), "hex": hex, "secret": secret.is_some()}))?;
             } else {
-                print_line(format_args!("name  {}", Printable(&name)))?;
+                print_line(format_args!("name  {}", Line(&name)))?;
                 print_line(format_args!("key   {public}"))?;
                 print_line(format_args!("hex   {}", public.to_hex()))?;
             }

@@ -2,7 +2,7 @@
 
 use super::get::{cancel_on_signal, failure_at, status_of_code};
 use crate::cli::connect_args::FileServerArgs;
-use crate::cli::escape::{Json, Printable};
+use crate::cli::escape::{Json, Line};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, print_line};
@@ -178,11 +178,11 @@ fn show(event: &PushEvent) -> io::Result<()> {
             line(format_args!("{sign} {} {size}{number}", file.remote))
         }
         PushEvent::Failed { file, reason, .. } => {
-            eprint_line(format_args!("tow: {}: {}", Printable(&file.local.display().to_string()), Printable(reason)));
+            eprint_line(format_args!("tow: {}: {}", Line(&file.local.display().to_string()), Line(reason)));
             Ok(())
         }
         PushEvent::Interrupted { reason } | PushEvent::Warning(reason) => {
-            eprint_line(format_args!("tow: {}", Printable(reason)));
+            eprint_line(format_args!("tow: {}", Line(reason)));
             Ok(())
         }
         _ => Ok(()),

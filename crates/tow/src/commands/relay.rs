@@ -1,27 +1,85 @@
 //! `tow follow --serve`: a server that passes on what a follower brings.
 
+use crate::cli::certificate::config_folder;
+use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
+use crate::cli::escape::Line;
 use crate::cli::exit::Failure;
+use crate::cli::key_args::ServerKeyArgs;
+use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::eprint_line;
+use crate::runtime::reload;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use towpath_files::client::Source;
 use towpath_files::client::follow::FollowOptions;
 use towpath_files::protocol::manifest::VERSIONS;
+use towpath_files::root::check_own_dir;
 use towpath_files::server::{Handle, ServeError, Server, ServerOptions};
 use towpath_sockets::{Endpoint, MechanismConfig};
+
+/// Options of a follower that serves.
+#[derive(clap::Args)]
+pub struct RelayArgs {
+    /// Serve the copy to others that follow it, with the server's numbers. Repeatable.
+    #[arg(id = "serve", long = "serve", value_name = "ENDPOINT", value_delimiter = ' ', value_parser = bind_endpoint::<FILES_PORT>)]
+    endpoints: Vec<Endpoint>,
+    /// With --serve and --key: admit only the keys in this file of NAME KEY lines.
+    #[arg(long, value_name = "FILE", conflicts_with = "anyone", requires_all = ["serve", "key"])]
+    authorized_keys: Option<PathBuf>,
+    /// With --serve and --key: admit everybody, encrypted.
+    #[arg(long, requires_all = ["serve", "key"])]
+    anyone: bool,
+    /// With --serve: admit only users in this file of lines by `tow password`; unencrypted.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["authorized_keys", "anyone"], requires = "serve")]
+    plain_passwords: Option<PathBuf>,
+    /// With --serve: allow only what the rules in this file do; with --key, encrypted.
+    #[arg(long, value_name = "FILE", requires = "serve")]
+    rules: Option<PathBuf>,
+    /// With --serve: append who comes, and what is refused, to this file as JSON.
+    #[arg(long, value_name = "FILE", requires = "serve")]
+    audit: Option<PathBuf>,
+}
+
+impl RelayArgs {
+    /// Whether nothing says who may come.
+    fn is_open(&self) -> bool {
+        let files = [&self.authorized_keys, &self.plain_passwords, &self.rules];
+        !self.anyone && files.iter().all(|file| file.is_none())
+    }
+
+    /// Whether the follower's key is for those who follow it, too.
+    pub fn is_encrypted(&self) -> bool {
+        self.plain_passwords.is_none() && (self.authorized_keys.is_some() || self.anyone || self.rules.is_some())
+    }
+
+    /// The same as options of a server, whose secret key is that of the follower.
+    fn listen(self, key: Option<&Path>) -> ListenArgs {
+        let key = key.filter(|_| self.is_encrypted());
+        let keys = ServerKeyArgs {
+            keys: key.map(Path::to_owned).into_iter().collect(),
+            authorized_keys: self.authorized_keys,
+            anyone: self.anyone,
+        };
+        ListenArgs::of_relay(self.endpoints, keys, self.plain_passwords, self.rules, self.audit)
+    }
+}
 
 /// The server, until this is dropped.
 pub struct Serving {
     handle: Handle,
     thread: Option<JoinHandle<Result<(), ServeError>>>,
+    /// Ends the thread that reads rules and keys again.
+    _reload: Option<Box<dyn Fn() + Send>>,
 }
 
-/// Starts it, if there is an endpoint. It may pass on only versions.
+/// Starts it, if there is an endpoint. It may pass on only versions. `key` is the follower's own.
 pub fn start(
-    endpoints: &[Endpoint],
+    arguments: RelayArgs,
+    key: Option<&Path>,
     only_versions: bool,
     options: &mut FollowOptions,
 ) -> Result<Option<Serving>, Failure> {
-    if endpoints.is_empty() {
+    if arguments.endpoints.is_empty() {
         return Ok(None);
     }
     match &options.source {
@@ -30,39 +88,41 @@ pub fn start(
             return Err(Failure::usage("--serve passes on everything that a server has: follow HOST:/ without a path"));
         }
     }
-    let is_open = |endpoint: &&Endpoint| !is_local(endpoint);
-    if let Some(open) = endpoints.iter().find(is_open)
+    let is_open = arguments.is_open();
+    let listen = arguments.listen(key);
+    let mut server = ServerOptions::new(&options.destination);
+    server.secrets = listen.secret_files().chain(key).map(Path::to_owned).collect();
+    server.unserved.extend(config_folder());
+    // Before there is an audit file.
+    server.check_secrets().map_err(Failure::usage)?;
+    let security = listen.security()?;
+    if let Some(open) = listen.open_endpoint().filter(|_| is_open)
         && !matches!(options.connect.mechanism, MechanismConfig::Null)
     {
         return Err(Failure::usage(format!(
-            "--serve {open}: what needs a login isn't passed on to everybody; use a loopback address or ipc://PATH"
+            "--serve {open}: what needs a login isn't passed on to everybody; use --key with --authorized-keys, --rules, a loopback address or ipc://PATH"
         )));
     }
     let versions = options.destination.join(VERSIONS);
     let made = if only_versions { &versions } else { &options.destination };
-    std::fs::create_dir_all(made).map_err(|error| Failure::failed(format!("{}: {error}", made.display())))?;
-    let mut server = ServerOptions::new(&options.destination);
+    let made = std::fs::create_dir_all(made).and_then(|()| if only_versions { check_own_dir(made) } else { Ok(()) });
+    made.map_err(|error| Failure::failed(format!("{}: {error}", options.destination.display())))?;
     server.is_relay = true;
     server.relayed_versions = only_versions.then_some(versions);
-    server.endpoints = endpoints.to_vec();
+    server.authenticator = security.authenticator();
+    server.hub.mechanism = security.mechanism;
+    server.endpoints = listen.endpoints;
     let server = Server::bind(server).map_err(Failure::failed)?;
     options.relay = server.relay();
-    let shown = options.destination.display();
+    let shown = options.destination.display().to_string();
+    let tell = |endpoint| eprint_line(format_args!("tow: serving {} on {endpoint}", Line(&shown)));
     // Standard output has what happens.
-    server.endpoints().iter().for_each(|endpoint| eprint_line(format_args!("tow: serving {shown} on {endpoint}")));
+    server.endpoints().iter().for_each(tell);
     let handle = server.handle();
+    let reload = reload::watch(security.admission, handle.clone())?;
     let thread = std::thread::Builder::new().name("tow-serve".to_owned()).spawn(move || server.run());
-    Ok(Some(Serving { handle, thread: Some(thread.map_err(Failure::failed)?) }))
-}
-
-/// Whether only programs on this machine reach it.
-fn is_local(endpoint: &Endpoint) -> bool {
-    match endpoint {
-        Endpoint::Tcp { host, .. } => {
-            host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
-        }
-        _ => true,
-    }
+    let _reload = reload.map(|reload| Box::new(reload) as Box<dyn Fn() + Send>);
+    Ok(Some(Serving { handle, thread: Some(thread.map_err(Failure::failed)?), _reload }))
 }
 
 impl Drop for Serving {

@@ -1,7 +1,7 @@
 //! `tow rules`: checks files of rules, and asks them.
 
 use crate::cli::admission::read_rules;
-use crate::cli::escape::Printable;
+use crate::cli::escape::Line;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::print_line;
 use serde_json::json;
@@ -61,7 +61,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 (rules.lines(), "rule"),
             ];
             let counts = counts.map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
-            print_line(format_args!("{}: {}", Printable(&file.display().to_string()), counts.join(", ")))?;
+            print_line(format_args!("{}: {}", Line(&file.display().to_string()), counts.join(", ")))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Test { file, name, from, verb, subject, json } => {
@@ -84,7 +84,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 let answer = if decision.is_allowed { "allowed" } else { "refused" };
                 match &decision.line {
                     Some(line) => {
-                        print_line(format_args!("{answer} by line {}: {}", line.number, Printable(&line.text)))?;
+                        print_line(format_args!("{answer} by line {}: {}", line.number, Line(&line.text)))?;
                     }
                     None => print_line(format_args!("{answer}: no line allows it"))?,
                 }

@@ -1,7 +1,9 @@
 //! `tow serve`: a directory or a file for everybody who asks.
 
 use crate::admin::{About, Admin, AdminArgs, FilesView};
+use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
+use crate::cli::escape::Line;
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
@@ -98,6 +100,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.congestion = arguments.congestion;
     options.hub.max_peers = arguments.listen.max_peers;
     options.hub.max_peers_per_address = arguments.listen.max_peers_per_address();
+    options.secrets = arguments.listen.secret_files().map(Path::to_owned).collect();
+    // Before there is an audit file.
+    options.check_secrets().map_err(Failure::usage)?;
+    options.unserved.extend(config_folder());
+    options.unserved.extend(arguments.admin.token_file().map(Path::to_owned));
     let security = arguments.listen.security()?;
     options.authenticator = security.authenticator();
     options.hub.mechanism = security.mechanism;
@@ -120,7 +127,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let root = arguments.path.display().to_string();
     let view = FilesView { handle: server.handle(), root, catalogue: server.catalogue() };
     admin.ready(view, server.endpoints());
-    announce(server.endpoints().iter().map(|endpoint| format!("serving {} on {endpoint}", arguments.path.display())));
+    let served = arguments.path.display().to_string();
+    announce(server.endpoints().iter().map(|endpoint| format!("serving {} on {endpoint}", Line(&served))));
     server.run().map_err(Failure::failed)?;
     tracing::info!("ended");
     Ok(ExitCode::SUCCESS)

@@ -3,7 +3,7 @@
 use super::get::{cancel_on_signal, failure_at};
 use super::ls::date;
 use crate::cli::connect_args::FileServerArgs;
-use crate::cli::escape::{Json, Printable};
+use crate::cli::escape::{Json, Line};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::print_line;
@@ -189,7 +189,7 @@ fn print(wanted: HoldersWanted, holding: &Holding, as_json: bool) -> Result<(), 
 
 fn name(known: &KnownHolder) -> String {
     let of = known.user.as_ref().map(|user| format!(" ({user})")).unwrap_or_default();
-    Printable(&format!("{}{of}", known.holder.name.as_str())).to_string()
+    Line(&format!("{}{of}", known.holder.name.as_str())).to_string()
 }
 
 fn holder_json(known: &KnownHolder) -> Value {

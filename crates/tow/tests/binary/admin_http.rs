@@ -150,6 +150,8 @@ fn only_those_with_the_token_are_answered_and_only_under_the_own_name() {
             "x-content-type-options: nosniff",
             "referrer-policy: no-referrer",
             "cache-control: no-store",
+            "cross-origin-opener-policy: same-origin",
+            "cross-origin-resource-policy: same-origin",
         ] {
             assert!(lower.contains(header), "{header}: {reply}");
         }

@@ -111,7 +111,7 @@ fn keys_are_private_and_never_overwritten() {
     assert_eq!(std::fs::read_to_string(&secret).expect("text"), text);
     std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o604)).expect("chmod");
     let options = ["--key".to_owned(), secret.display().to_string(), "--anyone".to_owned()];
-    let refused = run(tow([OsStr::new("serve"), home.path().as_ref()]).args(options)).expect_code(1);
+    let refused = run(tow(["serve", "/usr/share"]).args(options)).expect_code(1);
     assert!(refused.stderr.contains("chmod 600"), "{}", refused.stderr);
 }
 
@@ -122,8 +122,8 @@ fn options_that_do_not_go_together_are_refused() {
     let secret = secret.as_str();
     let authorized = keys.path("authorized").display().to_string();
     for options in [
-        &["serve", "/tmp", "--key", secret][..],
-        &["serve", "/tmp", "--anyone"],
+        &["serve", "/usr/share", "--key", secret][..],
+        &["serve", "/usr/share", "--anyone"],
         &["broker", "--authorized-keys", &authorized],
         &["broker", "--key", secret, "--anyone", "--authorized-keys", &authorized],
         &["broker", "--key", secret, "--anyone", "--plain-passwords", &authorized],
@@ -135,7 +135,7 @@ fn options_that_do_not_go_together_are_refused() {
         assert!(!refused.stderr.is_empty());
     }
     let public = keys.path("server").display().to_string();
-    let refused = run(&mut tow(["serve", "/tmp", "--key", &public, "--anyone"])).expect_code(1);
+    let refused = run(&mut tow(["serve", "/usr/share", "--key", &public, "--anyone"])).expect_code(1);
     assert!(refused.stderr.contains("server_secret"), "{}", refused.stderr);
 }
 
@@ -402,5 +402,32 @@ fn requests_go_encrypted_through_the_broker() {
     let wire = recorded.lock().expect("no panic");
     for part in [&b"attack at"[..], b"ATTACK AT", b"shout"] {
         assert!(!has(&wire, part), "{} was written", part.escape_ascii());
+    }
+}
+
+/// A name that `tow trust` doesn't have would be reached in the clear.
+#[test]
+fn servers_without_a_known_key_are_refused_where_keys_are_required() {
+    let home = tempdir().expect("a folder");
+    let served = tempdir().expect("a folder");
+    let server = Server::start(served.path());
+    let ls = |endpoint: &str| {
+        let mut command = tow(["ls", endpoint]);
+        command.env("HOME", home.path()).env_remove("XDG_CONFIG_HOME");
+        command
+    };
+    run(&mut ls(&server.url(""))).expect_code(0);
+    for refused in
+        [run(ls(&server.url("")).arg("--require-keys")), run(ls(&server.url("")).env("TOW_REQUIRE_KEYS", "1"))]
+    {
+        assert!(refused.expect_code(2).stderr.contains("tow trust add"));
+    }
+    // All names of this machine are the known one's.
+    let port = server.port();
+    let key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+    let mut trust = tow(["trust", "add", &format!("localhost:{port}"), key]);
+    run(trust.env("HOME", home.path()).env_remove("XDG_CONFIG_HOME")).expect_code(0);
+    for host in ["127.0.0.1", "localhost", "0.0.0.0"] {
+        run(ls(&format!("{host}:{port}/")).args(["--connect-timeout", "5s"])).expect_code(5);
     }
 }

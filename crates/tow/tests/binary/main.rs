@@ -26,6 +26,7 @@ mod handshake_flood;
 mod hanging_disk;
 mod hard_links;
 mod help;
+mod hidden_files;
 mod hostile_publisher;
 mod hostile_server;
 mod journal_lines;

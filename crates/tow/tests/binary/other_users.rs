@@ -234,3 +234,78 @@ fn record_of_a_follower_that_is_another_users_is_not_used() {
     assert_eq!(digest(&shared.join("large")), digest(&served.join("large")));
     assert_eq!(fs::metadata(&record).expect("a record").uid(), 0);
 }
+
+/// Whoever can write into the destination could have them written elsewhere, or tell the command of what never was.
+#[test]
+fn files_of_exec_that_are_another_users_are_not_used() {
+    let Some((folder, served, shared)) = shared() else { return };
+    chmod(&shared, 0o777);
+    let serve =
+        ["serve", served.to_str().expect("UTF-8"), "--watch", "--settle", "100ms", "--bind", "tcp://127.0.0.1:0"];
+    let server = Server::from_command(&mut tow(serve));
+    let precious = folder.path().join("precious");
+    write(&precious, b"precious\n");
+    let name = |suffix: &str| partial_names(&shared, b"/path/").0.with_extension(suffix);
+    let told = folder.path().join("told");
+    let command = format!("cat >> {}", told.display());
+    for what in ["a link", "a hard link", "a file"] {
+        match what {
+            "a link" => symlink("../precious", name("changes")).expect("link"),
+            "a hard link" => fs::hard_link(&precious, name("changes")).expect("link"),
+            _ => drop(plant(&name("changes"), b"forged\n")),
+        }
+        let _planted = plant(&name("acting"), b"forged\n");
+        let mut follow =
+            tow(["follow", &server.url(""), shared.to_str().expect("UTF-8"), "--once", "--exec", &command]);
+        let outcome = run(&mut follow).expect_code(0);
+        assert!(outcome.stderr.contains("isn't this user's alone"), "{what}: {}", outcome.stderr);
+        assert_eq!(fs::read(&precious).expect("read"), b"precious\n", "{what}");
+        let events = fs::read_to_string(&told).unwrap_or_default();
+        assert!(!events.contains("forged") && events.contains("\"small\""), "{what}: {events}");
+        assert!(!name("changes").exists() && !name("acting").exists(), "{what}");
+        fs::remove_file(&told).expect("remove");
+        fs::remove_dir_all(&shared).expect("remove");
+        fs::create_dir(&shared).expect("mkdir");
+        chmod(&shared, 0o777);
+    }
+}
+
+/// A link would have a version written wherever it leads.
+#[test]
+fn place_of_a_version_that_is_another_users_is_not_used() {
+    let Some((folder, served, shared)) = shared() else { return };
+    let state = folder.path().join("state");
+    let serve =
+        ["serve", served.to_str().expect("UTF-8"), "--watch", "--settle", "100ms", "--bind", "tcp://127.0.0.1:0"];
+    let server = Server::from_command(tow(serve).arg("--state").arg(&state).arg("--accept-publish"));
+    wait_until("it is published", || run(&mut tow(["publish", &server.url(""), "v1"])).status.success());
+    let url = server.url("");
+    let follow = |to: &Path| run(tow(["follow", &url, "--versions", "--once"]).arg(to));
+    let first = folder.path().join("first");
+    follow(&first).expect_code(0);
+    let name = fs::read_link(first.join("current")).expect("a link");
+    let elsewhere = folder.path().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("mkdir");
+    for place in [name.clone(), Path::new(&format!(".{}.new", name.display())).to_owned()] {
+        symlink("../elsewhere", shared.join(&place)).expect("link");
+        let outcome = follow(&shared).expect_code(1);
+        assert!(outcome.stderr.contains("no directory of this user's"), "{}", outcome.stderr);
+        assert_eq!(fs::read_dir(&elsewhere).expect("read").count(), 0);
+        fs::remove_file(shared.join(&place)).expect("remove");
+    }
+    follow(&shared).expect_code(0);
+}
+
+/// Its owner knows it.
+#[test]
+fn token_of_another_user_is_refused() {
+    let Some((folder, served, _)) = shared() else { return };
+    let token = folder.path().join("admin.token");
+    fs::write(&token, "0123456789012345678901234567890123456789\n").expect("write");
+    chmod(&token, 0o600);
+    chown(&token, Some(OTHER), Some(OTHER)).expect("chown");
+    let mut serve =
+        tow([std::ffi::OsStr::new("serve"), served.as_ref(), "--admin-token-file".as_ref(), token.as_ref()]);
+    let outcome = run(serve.args(["--admin", "127.0.0.1:0", "--bind", "tcp://127.0.0.1:0"])).expect_code(1);
+    assert!(outcome.stderr.contains("another user's"), "{}", outcome.stderr);
+}

@@ -254,11 +254,12 @@ fn rules_are_checked_and_asked() {
     let wrong = folder.file("wrong", "user ann\nalow ann to read a\nallow ann to raed a\n");
     let outcome = run(&mut tow(["rules", "check", &wrong])).expect_code(1);
     assert!(outcome.stderr.contains("line 2") && outcome.stderr.contains("line 3"), "{}", outcome.stderr);
-    let outcome = run(&mut tow(["serve", "/tmp", "--bind", "tcp://127.0.0.1:0", "--rules", &wrong])).expect_code(1);
+    let outcome =
+        run(&mut tow(["serve", "/usr/share", "--bind", "tcp://127.0.0.1:0", "--rules", &wrong])).expect_code(1);
     assert!(outcome.stderr.contains("read was meant?"), "{}", outcome.stderr);
     let keys = Folder::new();
     let rules = keys.keys(&["alice"], "allow alice to read **\n");
-    run(&mut tow(["serve", "/tmp", "--bind", "tcp://127.0.0.1:0", "--rules", &rules])).expect_code(2);
+    run(&mut tow(["serve", "/usr/share", "--bind", "tcp://127.0.0.1:0", "--rules", &rules])).expect_code(2);
 }
 
 #[test]
@@ -471,4 +472,44 @@ fn files_are_pushed_only_where_the_rules_allow() {
         assert!(outcome.stderr.contains("rules don't allow"), "{}", outcome.stderr);
     }
     assert!(!served.join("inbox/bob/new").exists());
+}
+
+/// What a server serves, a relay passes on by rules of its own.
+#[test]
+fn relay_has_keys_and_rules() {
+    let folder = Folder::new();
+    let rules = folder.keys(&["alice", "relay"], "allow alice to follow open\n");
+    let served = tree(&folder);
+    let origin = serve(&served, &["--watch", "--settle", "100ms"]);
+    let key = folder.path("relay_secret").display().to_string();
+    let copy = folder.path("copy");
+    let url = origin.url("");
+    let words = ["follow", &url, copy.to_str().expect("UTF-8"), "--serve", "tcp://127.0.0.1:0"];
+    // Below the copy everybody could read it.
+    let inside = copy.join("rules");
+    std::fs::create_dir(&copy).expect("mkdir");
+    std::fs::copy(&rules, &inside).expect("copy");
+    let refused = run(tow(words).args(["--rules", inside.to_str().expect("UTF-8")])).expect_code(2);
+    assert!(refused.stderr.contains("which is served"), "{}", refused.stderr);
+    std::fs::remove_file(&inside).expect("remove");
+    let relay = Process::start(tow(words).args(["--key", &key, "--rules", &rules]));
+    let mut port = None;
+    wait_until("it serves", || {
+        let log = relay.log();
+        let endpoint = log.lines().find_map(|line| line.split_once("serving ")?.1.rsplit_once(" on "));
+        port = endpoint.map(|(_, endpoint)| endpoint.trim_start_matches("tcp://").to_owned());
+        port.is_some() && copy.join("open/a").exists()
+    });
+    let url = format!("{}/", port.expect("an endpoint"));
+    let follow = |name: &str, to: &str| {
+        let [key, secret, server, _] = folder.client(name);
+        let to = folder.path(to).display().to_string();
+        let mut command = tow(["follow", &url, &to, "--once", "--timeout", "5s", &key, &secret, &server]);
+        run(command.arg(folder.key("relay")))
+    };
+    follow("alice", "of-alice").expect_code(0);
+    let of_alice = folder.path("of-alice");
+    assert!(of_alice.join("open/a").exists() && !of_alice.join("names").exists() && !of_alice.join("secret").exists());
+    // The key of the origin's server isn't among them.
+    assert_ne!(follow("server", "of-nobody").status.code(), Some(0));
 }

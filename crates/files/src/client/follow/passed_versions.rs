@@ -31,7 +31,12 @@ fn manifest(directory: &Path, digest: Digest) -> Option<FileStat> {
 
 /// Gives a directory, whose tree is whole, its manifest and its name.
 pub(super) fn put(new: &Path, whole: &Path, manifest: &[u8], published: Timestamp, durable: bool) -> io::Result<()> {
-    let mut file = File::create(new.join(MANIFEST))?;
+    let path = new.join(MANIFEST);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = File::create_new(path)?;
     file.write_all(manifest)?;
     set_modified(&file, published).map_err(|error| io::Error::other(error.to_string()))?;
     if durable {

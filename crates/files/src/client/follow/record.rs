@@ -1,7 +1,7 @@
 //! What a follower has put into its destination, and how far it is: `docs/formats/follow.md`.
 
 use super::Excludes;
-use crate::client::names::{follow_name, partial_names, random_names};
+use crate::client::names::{follow_name, partial_names};
 use crate::client::transfer::Source;
 use crate::digest::Digest;
 use crate::fields::take;
@@ -110,16 +110,15 @@ impl Record {
         let shown = || String::from_utf8_lossy(&name).into_owned();
         for _ in 0..3 {
             let file = match dir.create_file(&name, MODE) {
-                Err(RootError::Exists) => {
-                    let (file, stat) = dir.open_writable(&name)?;
-                    if !stat.is_private_to(dir.own_user(&random_names().0)) {
+                Err(RootError::Exists) => match dir.open_private(&name)? {
+                    Some(file) => file,
+                    None => {
                         // Another user who can write to it could say what may be deleted.
                         tracing::warn!(name = %shown(), "the record of what was followed is not this user's alone: all files are compared");
                         dir.remove_file(&name)?;
                         continue;
                     }
-                    file
-                }
+                },
                 created => created?,
             };
             let (mut known, mut intended) = (HashMap::new(), HashMap::new());

@@ -3,9 +3,12 @@
 use crate::client::names::with_suffix;
 use crate::path::RelPath;
 use crate::root::{Dir, FileKind, Links, Root, RootError, set_mode, set_modified};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-const DIR_MODE: u32 = 0o777;
+/// Of directories: what they had had may have kept others out.
+const DIR_MODE: u32 = 0o700;
 const FILE_BITS: u32 = 0o777;
 /// Attempts to find a free name.
 const NAMES_MAX: u64 = 1000;
@@ -16,7 +19,7 @@ pub(super) struct Trash(Root);
 
 impl Trash {
     pub(super) fn open(path: &Path) -> Result<Trash, RootError> {
-        std::fs::create_dir_all(path).map_err(RootError::Io)?;
+        DirBuilder::new().recursive(true).mode(DIR_MODE).create(path).map_err(RootError::Io)?;
         Ok(Trash(Root::directory(path, Links::Never)?))
     }
 

@@ -20,6 +20,7 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::{Change, Have, Holder, Reply, Request, request_id};
 use crate::protocol::manifest::{MANIFEST, TREE, VERSIONS, decode, is_label};
 use crate::relay::Relay;
+use crate::root::check_own_dir;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -242,6 +243,12 @@ fn install(
     let whole = top.join(if is_passed_on { &version.label } else { &name });
     let is_there = if is_passed_on { is_in_place(&whole, version.digest) } else { whole.is_dir() };
     let new = if is_there { whole.clone() } else { top.join(format!(".{name}.new")) };
+    // Others may be able to write into the destination.
+    [&top, &whole, &new]
+        .into_iter()
+        .filter(|path| *path != destination)
+        .try_for_each(|path| check_own_dir(path))
+        .map_err(refused)?;
     let (bytes, entries) = manifest(options, version, cancel)?;
     let before = std::fs::read_link(destination.join(CURRENT)).ok();
     let seed = before.as_ref().and_then(|before| Some((destination.join(before), source_of(before)?)));

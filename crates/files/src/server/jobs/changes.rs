@@ -111,10 +111,11 @@ impl Changes {
                 return Err(Failure::new(ErrorCode::Unsupported, message));
             }
             let Some(position) = at else {
-                let Some((position, state)) = catalogue.begin(followed.inner_from(from)) else {
+                let Some((position, state)) = followed.begin(from, &catalogue) else {
                     return Ok(ChangesTold { began, page: None, at, unread_told: self.unread_told });
                 };
-                began = Some(FollowingReply { id, state, cursor: followed.cursor(position), head: catalogue.head() });
+                let (cursor, head) = (followed.cursor(position), followed.head(position, &catalogue));
+                began = Some(FollowingReply { id, state, cursor, head });
                 at = Some(position);
                 continue;
             };
@@ -132,7 +133,7 @@ impl Changes {
                         }
                         return Ok(ChangesTold { began, page: None, at, unread_told: self.unread_told });
                     }
-                    let head = catalogue.head();
+                    let head = followed.head(position, &catalogue);
                     let is_told = |path: &[u8]| followed.may_tell(path) && filter.wants(path);
                     let (unread, unread_more) = if live { unread(&catalogue, is_told) } else { (Vec::new(), 0) };
                     let unread_told = if live { catalogue.unread_changes() } else { self.unread_told };

@@ -8,7 +8,7 @@ use super::pool::{Pool, Requester};
 use super::{Answer, RequestState};
 use crate::digest::FileHasher;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
-use crate::path::{PATH_BYTES_MAX, RelPath};
+use crate::path::{PATH_BYTES_MAX, RelPath, is_reserved};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, DirStat, EntryKind, FollowLinks, ListEntry, ListRequest, ListTarget, PageWriter};
 use crate::root::{DirEntry, FileKind, FileStat, RootError};
@@ -330,6 +330,9 @@ impl Lister<'_> {
                 listing.levels.pop();
                 continue;
             };
+            if is_reserved(&name) {
+                continue;
+            }
             let glob = &mut listing.glob;
             let Ok(path) = level.path.join(&name) else {
                 if !self.root.may_see(&joined(&level.real, &name), FileKind::Other) {
@@ -359,11 +362,12 @@ impl Lister<'_> {
             let found = look(dir, &name);
             let real = joined(&level.real, &name);
             let kind = found.as_ref().map_or(FileKind::Other, |(stat, _)| stat.kind);
-            if !self.root.may_see(&real, kind) {
+            let is_secret = found.as_ref().is_ok_and(|(stat, _)| self.root.is_secret(stat));
+            if is_secret || !self.root.may_see(&real, kind) {
                 continue;
             }
             let (mut stat, mut target) = match found {
-                Ok(found) => found,
+                Ok((stat, target)) => (self.root.shown(&real, stat), target),
                 Err(RootError::NotFound) => continue,
                 Err(error) => {
                     // Otherwise it can't match, and its error doesn't matter.

@@ -28,7 +28,7 @@ pub(super) use open::Open;
 pub(super) use pool::{Context, Done, Pool, Requester};
 pub(super) use prepare::{Prepare, Prepared};
 pub(super) use publish::Publish;
-pub(super) use push::{PushJob, PushTold, PushWrite};
+pub(super) use push::{PushJob, PushSees, PushTold, PushWrite};
 
 use super::Failure;
 use super::chunks::Layout;

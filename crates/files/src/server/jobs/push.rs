@@ -13,9 +13,18 @@ use towpath_quota::Permit;
 #[derive(Debug)]
 pub(crate) enum PushJob {
     /// Begin it. The permit is for the pieces that aren't written yet.
-    Begin(Box<PushRequest>, Permit),
+    Begin(Box<PushRequest>, PushSees, Permit),
     /// Write a piece.
     Write(PushWrite),
+}
+
+/// What a client may be told of the path that it pushes to, beside of what it has put there itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PushSees {
+    /// Whether something is there.
+    pub(crate) existence: bool,
+    /// What the file has.
+    pub(crate) content: bool,
 }
 
 /// A piece to write.

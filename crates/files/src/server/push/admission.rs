@@ -7,10 +7,10 @@ use crate::digest::LeafSize;
 use crate::limits::{PUSH_NAMES_MAX, PUSHES_OF_ALL_MAX};
 use crate::path::{RelPath, is_reserved};
 use crate::protocol::ErrorCode;
-use crate::protocol::control::PushRequest;
+use crate::protocol::control::{Expected, PushRequest};
 use crate::root::{FileKind, FileStat, Root, RootError};
 use crate::server::Failure;
-use crate::server::jobs::Requester;
+use crate::server::jobs::{PushSees, Requester};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use towpath_quota::Permit;
@@ -20,9 +20,20 @@ const TENANT_SHARE: usize = 3;
 
 impl Receiver {
     /// Lets the disk look at the path of a push, if it may begin.
-    pub(super) fn begin(&mut self, requester: Requester, request: PushRequest, window: Permit) -> Result<(), Failure> {
+    pub(super) fn begin(
+        &mut self,
+        requester: Requester,
+        request: PushRequest,
+        sees: PushSees,
+        window: Permit,
+    ) -> Result<(), Failure> {
         self.follow_root()?;
         let local = self.place(&request)?;
+        let there = self.root.stat(&local).ok();
+        let is_own = there.is_some_and(|there| self.known.has_put(&local, requester.tenant, &there));
+        let sees = PushSees { existence: sees.existence || is_own, content: sees.content || is_own };
+        check_condition(request.expected, sees)?;
+        let sees_partial = sees.content || self.known.has_begun(&local, requester.tenant, request.digest);
         self.take_turn(requester, &request, &local)?;
         let of_tenant = self.pushes.values().filter(|push| push.requester.tenant == requester.tenant).count();
         let free = PUSHES_OF_ALL_MAX.saturating_sub(self.pushes.len());
@@ -45,6 +56,8 @@ impl Receiver {
             left: request.size,
             request,
             local,
+            sees_content: sees.content,
+            sees_partial,
             stage: Stage::Inspecting,
             values: BTreeMap::new(),
             writing: 0,
@@ -90,6 +103,11 @@ impl Receiver {
         if local.names().count() > PUSH_NAMES_MAX {
             return Err(refused(format!("the path has more than {PUSH_NAMES_MAX} names")));
         }
+        // Another name for a file would be another file in rules.
+        if !self.root.is_spelled(&local).map_err(|error| Failure::new(ErrorCode::Io, error.to_string()))? {
+            let message = "the file system takes this name for another one that is there, which is spelled differently";
+            return Err(Failure::new(ErrorCode::Conflict, message));
+        }
         match self.root.stat(&local) {
             Err(RootError::Outside) => Err(refused("a directory on the path is a link".to_owned())),
             Ok(FileStat { kind: FileKind::Dir, .. }) => Err(Failure::new(
@@ -118,6 +136,18 @@ impl Receiver {
         }
         Err(busy("another push to this path is ending; try again a little later"))
     }
+}
+
+/// An error if the outcome of a condition would tell its client more than it may know.
+fn check_condition(expected: Expected, sees: PushSees) -> Result<(), Failure> {
+    let (may, right) = match expected {
+        Expected::Anything => return Ok(()),
+        Expected::Nothing => (sees.existence, "list"),
+        Expected::Digest(_) => (sees.content, "read"),
+    };
+    let message =
+        || format!("the server's rules don't allow this condition to this client, who may not {right} what is there");
+    if may { Ok(()) } else { Err(Failure::new(ErrorCode::Denied, message())) }
 }
 
 /// Names of a path that don't exist yet.

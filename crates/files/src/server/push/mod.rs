@@ -4,6 +4,7 @@
 //! what it may take, whether it is what was announced, and its name at the end.
 
 mod admission;
+mod known;
 mod outcome;
 mod receiver;
 mod space;

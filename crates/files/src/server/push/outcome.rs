@@ -17,6 +17,7 @@ impl Receiver {
         let told = match result {
             Ok(Some(stat)) => {
                 let PushRequest { digest, durable, .. } = push.request;
+                self.known.put(&push.local, push.requester.tenant, stat);
                 let seq = self.publish(&push, &stat);
                 let path = push.request.path.to_rel_path().unwrap_or_default();
                 tracing::info!(target: RECEIPTS, durable, seq, "pushed {path} {digest}");

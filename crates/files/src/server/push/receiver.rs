@@ -1,6 +1,7 @@
 //! The thread that receives: pushes by number, each from the look at its path to the file under its name.
 
 use super::admission::missing_names;
+use super::known::Known;
 use super::outcome::{conflict, failure};
 use super::space::Space;
 use super::{Order, PushOptions};
@@ -37,6 +38,10 @@ pub(super) struct Push {
     pub(super) requester: Requester,
     pub(super) request: PushRequest,
     pub(super) local: RelPath,
+    /// The client may be told what the file at its path has.
+    pub(super) sees_content: bool,
+    /// The same of what has arrived for it before.
+    pub(super) sees_partial: bool,
     pub(super) leaves: LeafSize,
     pub(super) stage: Stage,
     /// Values of complete leaves.
@@ -76,6 +81,7 @@ pub(super) struct Receiver {
     /// Numbers of pushes that aren't over.
     pub(super) by_request: HashMap<(u64, Ticket), u64>,
     pub(super) next: u64,
+    pub(super) known: Known,
     /// When idle pushes were last looked for.
     ticked: Instant,
     pub(super) published: Option<Arc<Published>>,
@@ -104,6 +110,7 @@ impl Receiver {
             pushes,
             by_request,
             next: 0,
+            known: Known::default(),
             ticked: Instant::now(),
             published,
             tell,
@@ -115,8 +122,8 @@ impl Receiver {
         loop {
             self.tick();
             match orders.recv_timeout(TICK) {
-                Ok(Order::Job(requester, PushJob::Begin(request, window))) => {
-                    if let Err(failure) = self.begin(requester, *request, window) {
+                Ok(Order::Job(requester, PushJob::Begin(request, sees, window))) => {
+                    if let Err(failure) = self.begin(requester, *request, sees, window) {
                         (self.tell)(requester, PushTold::Failed(failure));
                     }
                 }
@@ -207,9 +214,13 @@ impl Receiver {
                 push.stage = Stage::Receiving;
                 return self.fail(number, failure(error), true);
             }
-            Ok(Found::SameSize(digest)) if digest == push.request.digest => return self.same(number),
+            Ok(Found::SameSize(digest)) if digest == push.request.digest && push.sees_content => {
+                return self.same(number);
+            }
             Ok(Found::Partial(partial))
-                if partial.digest == Some(push.request.digest) && partial.leaves == push.leaves =>
+                if push.sees_partial
+                    && partial.digest == Some(push.request.digest)
+                    && partial.leaves == push.leaves =>
             {
                 Some(partial)
             }
@@ -258,6 +269,7 @@ impl Receiver {
             return Err(Failure::new(ErrorCode::Full, message));
         }
         self.space.add(0, files);
+        self.known.begin(&push.local, push.requester.tenant, push.request.digest);
         push.last = Instant::now();
         self.disk.command(DiskCommand::Begin(ContentSpec {
             content: ContentKey(number),

@@ -180,7 +180,7 @@ impl PlainFollow {
             let Some((path, entry)) = self.changes.front().cloned() else {
                 self.owes_live = false;
                 self.credit.take(PIECE_COST_MIN);
-                let seq = self.at.map_or(0, |at| at.cursor().seq);
+                let seq = self.at.map_or(0, |at| self.followed.cursor(at).seq);
                 self.send(b"live", b"", seq, [0, 0], Bytes::new(), shared);
                 continue;
             };

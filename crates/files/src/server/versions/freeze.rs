@@ -8,11 +8,12 @@ use crate::path::{RelPath, is_reserved};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Change, PublishRequest, PublishedReply};
 use crate::protocol::manifest::{HEAD, MANIFEST, TREE, line};
-use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, set_mode, set_modified};
+use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, make_private_dir, set_mode, set_modified};
 use crate::server::Failure;
 use crate::server::watch::{Published, open_below};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -164,7 +165,7 @@ impl Freezing {
         let path = self.claim.0.path.join(format!("{NEW_PREFIX}{}", self.label));
         remove_tree(&path);
         let made = || -> Result<Root, RootError> {
-            std::fs::create_dir_all(path.join(TREE)).map_err(RootError::Io)?;
+            make_private_dir(&path.join(TREE)).map_err(RootError::Io)?;
             Root::directory(path.join(TREE), Links::Never)
         };
         match made() {
@@ -249,7 +250,8 @@ impl Freezing {
         let Some(new) = self.new.take() else { return Err(Failure::changed("it is gone")) };
         let versions = &self.claim.0;
         let io = RootError::Io;
-        let mut file = File::create_new(new.path.join(MANIFEST)).map_err(io)?;
+        let create = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(new.path.join(MANIFEST));
+        let mut file = create.map_err(io)?;
         file.write_all(&self.manifest).map_err(io)?;
         // All of it is on the disk before anybody hears of it.
         rustix::fs::syncfs(&file).map_err(|errno| io(errno.into()))?;

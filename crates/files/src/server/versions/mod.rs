@@ -14,7 +14,7 @@ use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::control::ChangeContent;
 use crate::protocol::manifest::{MANIFEST, VERSIONS, decode, is_label};
-use crate::root::{FileStat, Links, Root, RootError};
+use crate::root::{FileStat, Links, Root, RootError, check_own_dir, make_private_dir};
 use std::collections::HashMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ impl Versions {
     /// Opens the directory in that of the state, and removes what wasn't completed.
     pub(in crate::server) fn open(state: &Path) -> Result<Versions, RootError> {
         let path = state.join("versions");
-        std::fs::create_dir_all(&path).map_err(RootError::Io)?;
+        check_own_dir(&path).and_then(|()| make_private_dir(&path)).map_err(RootError::Io)?;
         for entry in std::fs::read_dir(&path).map_err(RootError::Io)?.flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(NEW_PREFIX.as_bytes()) {
                 remove_tree(&entry.path());

@@ -169,6 +169,7 @@ impl Watcher {
         let mut unreadable = None;
         // In the order of their names, so that numbers don't depend on chance.
         let mut missing: BTreeMap<_, _> = known.iter().map(|(name, entry)| (name.clone(), entry)).collect();
+        let root = self.context.root.last();
         for name in &names {
             let Ok(path) = path.join(name) else { continue };
             if is_reserved(name) || dir.is_lost_and_found(name) {
@@ -187,6 +188,9 @@ impl Watcher {
                     continue;
                 }
             };
+            if root.is_secret(&stat) {
+                continue;
+            }
             match stat.kind {
                 FileKind::Dir => {}
                 FileKind::File => self.unread.is_no_dir(&path),

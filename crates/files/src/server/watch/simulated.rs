@@ -7,7 +7,7 @@ use crate::client::assembler::Inbound;
 use crate::path::RelPath;
 use crate::protocol::control::{Holder, Request};
 use crate::protocol::follow::Epoch;
-use crate::root::FileStat;
+use crate::root::{FileStat, Secrets};
 use crate::server::jobs::{Answer, Changes, Context, Job};
 use crate::server::quota::Quotas;
 use crate::server::session::{Action, Part, Session, Ticket};
@@ -45,7 +45,7 @@ impl SimulatedServer {
             State::open_after(state, Epoch([epoch; 16]), Some([boot; 16])).expect("a stored catalogue");
         let waker = Hub::new(HubOptions::new(SocketType::Dealer)).expect("a hub").waker();
         let published = Arc::new(Published::new(catalogue, Some(state), waker.clone()));
-        let root = RootWatch::open(root).expect("a root");
+        let root = RootWatch::open(root, Secrets::default()).expect("a root");
         let context = Context::watching(root, Arc::clone(&published), waker);
         let release = Arc::new(AtomicBool::new(false));
         // Leases tell when a file is finished.

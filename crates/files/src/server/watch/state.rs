@@ -6,7 +6,7 @@ use crate::fields::take;
 use crate::path::{PATH_BYTES_MAX, RelPath};
 use crate::protocol::follow::Epoch;
 use crate::record_log::{LogError, MODE, RecordLog};
-use crate::root::{Dir, Links, Root, RootError, Timestamp};
+use crate::root::{Dir, Links, Root, RootError, Timestamp, make_private_dir};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::Path;
@@ -62,6 +62,8 @@ pub(in crate::server) struct State {
 pub(in crate::server) enum StateError {
     #[error("another server has it")]
     Locked,
+    #[error("it isn't this user's alone: who can write to it says what is published")]
+    NotOwn,
     #[error("{0}; remove it to begin a new epoch: followers then compare everything")]
     Damaged(String),
     #[error(transparent)]
@@ -94,10 +96,10 @@ impl State {
         epoch: Epoch,
         boot: Option<Boot>,
     ) -> Result<(State, Catalogue), StateError> {
-        std::fs::create_dir_all(directory)?;
+        make_private_dir(directory)?;
         let dir = Root::directory(directory, Links::Never)?.open_dir(&RelPath::root())?;
         let file = match dir.create_file(NAME, MODE) {
-            Err(RootError::Exists) => dir.open_writable(NAME)?.0,
+            Err(RootError::Exists) => dir.open_private(NAME)?.ok_or(StateError::NotOwn)?,
             created => created?,
         };
         let mut loaded = Loaded::default();

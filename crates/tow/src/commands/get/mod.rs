@@ -8,7 +8,7 @@ mod report;
 pub use failure::{failure_at, status_of_code};
 
 use crate::cli::connect_args::FileServerArgs;
-use crate::cli::escape::{Json, Printable};
+use crate::cli::escape::{Json, Line, Printable};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, print_line};
@@ -393,11 +393,11 @@ fn tell(summary: &Summary) {
         Some(more) => eprint_line(format_args!("tow: and {more} more")),
     };
     for warning in summary.warnings.iter().take(LINES_SHOWN_MAX) {
-        eprint_line(format_args!("tow: {}", Printable(warning)));
+        eprint_line(format_args!("tow: {}", Line(warning)));
     }
     and_more(summary.warned);
     for failure in summary.failures.iter().take(LINES_SHOWN_MAX) {
-        eprint_line(format_args!("tow: {}: {}", Printable(&failure.path), Printable(&failure.reason)));
+        eprint_line(format_args!("tow: {}: {}", Line(&failure.path), Line(&failure.reason)));
     }
     and_more(summary.failed);
     if summary.held > 0 {

@@ -3,7 +3,7 @@
 use super::{Arguments, encoded, print_list, rows};
 use crate::admin::List;
 use crate::admin::client::{Client, ServerArgs, find_one};
-use crate::cli::escape::Printable;
+use crate::cli::escape::Line;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::print_line;
 use serde_json::json;
@@ -59,7 +59,7 @@ pub fn requeue(arguments: &RequeueArguments) -> Result<ExitCode, Failure> {
     };
     let (verb, done) = if *drop { ("drop", "dropped") } else { ("requeue", "requeued") };
     let reply = client.post(&format!("{}/{verb}", path_of(service)), &json!({ "expect": expect }))?;
-    print_line(Printable(&format!("{done} {} dead letters of {service}", reply[done])))?;
+    print_line(Line(&format!("{done} {} dead letters of {service}", reply[done])))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -13,7 +13,7 @@ pub use top::top;
 
 use crate::admin::List;
 use crate::admin::client::{Client, ServerArgs, find, find_one};
-use crate::cli::escape::{Json, Printable};
+use crate::cli::escape::{Json, Line};
 use crate::cli::exit::Failure;
 use crate::cli::output::{eprint_line, print_bytes, print_line};
 use crate::cli::units::duration;
@@ -96,7 +96,7 @@ pub fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if let [only] = &found[..] {
             return Ok(status::render(&only.status));
         }
-        Ok(found.iter().map(|found| format!("{}\n", Printable(&found.describe()))).collect())
+        Ok(found.iter().map(|found| format!("{}\n", Line(&found.describe()))).collect())
     })
 }
 
@@ -165,10 +165,10 @@ pub fn pause(arguments: &PauseArguments, paused: bool) -> Result<ExitCode, Failu
     let client = find_one(&arguments.server, Some("broker"))?;
     let (verb, said) = if paused { ("pause", "paused") } else { ("resume", "resumed") };
     client.post(&service_path(&arguments.service, verb), &json!({}))?;
-    print_line(Printable(&format!("{said} {}", arguments.service)))?;
+    print_line(Line(&format!("{said} {}", arguments.service)))?;
     // It may come later, or be a slip of the pen.
     if paused && client.list(List::Services.path(), List::Services.name(), Some(&arguments.service))?.is_empty() {
-        let service = Printable(&arguments.service);
+        let service = Line(&arguments.service);
         eprint_line(format_args!("tow: {service} has no worker and no request; tow services lists those that have"));
     }
     Ok(ExitCode::SUCCESS)
@@ -180,7 +180,7 @@ pub fn purge(arguments: &PurgeArguments) -> Result<ExitCode, Failure> {
     if let Some(service) = &arguments.service {
         let body = json!({ "expect_waiting": arguments.expect });
         let reply = client.post(&service_path(service, "purge"), &body)?;
-        print_line(Printable(&format!("purged {} requests of {service}", reply["purged"])))?;
+        print_line(Line(&format!("purged {} requests of {service}", reply["purged"])))?;
     } else {
         let reply = client.post("/api/v1/drop-outcomes", &json!({}))?;
         print_line(format_args!("dropped {} outcomes of clients that are gone", reply["dropped"]))?;

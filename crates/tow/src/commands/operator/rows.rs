@@ -1,7 +1,7 @@
 //! Lists as tables.
 
 use crate::admin::List;
-use crate::cli::escape::Printable;
+use crate::cli::escape::Line;
 use crate::cli::progress::human_bytes;
 use crate::cli::table::Table;
 use serde_json::Value;
@@ -152,7 +152,7 @@ fn failures(entries: &[Value]) -> String {
             Some(count) => format!(" and {} others", count - 1),
         };
         let ago = time(&failure["ago_seconds"]);
-        format!("{}\n", Printable(&format!("{ago} ago  {address}{user}  {kind} {path}{others}: {code}: {reason}")))
+        format!("{}\n", Line(&format!("{ago} ago  {address}{user}  {kind} {path}{others}: {code}: {reason}")))
     };
     entries.iter().map(line).collect()
 }
@@ -233,6 +233,14 @@ pub fn time(value: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_failure_is_one_line_whatever_its_path() {
+        let failure = json!({
+            "address": "127.0.0.1:1", "kind": "fetch", "path": "a\n3s ago  127.0.0.1:2  fetch b", "code": "io", "reason": "x",
+        });
+        assert_eq!(failures(&[failure]).lines().count(), 1);
+    }
 
     #[test]
     fn peers_fit_80_columns_and_say_what_they_do() {

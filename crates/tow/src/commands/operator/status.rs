@@ -1,7 +1,7 @@
 //! The state of a server as text.
 
 use super::rows::{bytes, text, time};
-use crate::cli::escape::Printable;
+use crate::cli::escape::Line;
 use serde_json::{Map, Value};
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ pub fn render(status: &Value) -> String {
     let mut lines = String::new();
     let mut line = |name: &str, value: String| {
         // Writing to a string doesn't fail.
-        let _ = writeln!(lines, "{name:<12}{}", Printable(&value));
+        let _ = writeln!(lines, "{name:<12}{}", Line(&value));
     };
     let [program, version, state] = ["program", "version", "state"].map(|name| text(&status[name]));
     line(
@@ -79,7 +79,7 @@ pub fn render_journal(reply: &Value) -> String {
     let mut lines = String::new();
     let mut line = |name: &str, value: String| {
         // Writing to a string doesn't fail.
-        let _ = writeln!(lines, "{name:<12}{}", Printable(&value));
+        let _ = writeln!(lines, "{name:<12}{}", Line(&value));
     };
     let milliseconds = |value: &Value| format!("{:.1} ms", value.as_f64().unwrap_or(0.0) * 1000.0);
     let journal = &reply["journal"];

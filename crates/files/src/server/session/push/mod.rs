@@ -11,12 +11,12 @@ pub use model::fuzz_body;
 use super::shared::Shared;
 use super::{Action, Envelope, LogEvent, Ticket};
 use crate::limits::{CHUNK_BYTES_MIN, PIECE_COST_MIN, PUSH_CHUNK_BYTES_MAX, PUSHES_MAX};
-use crate::protocol::control::{PushCredit, PushReply, PushRequest, PushedReply, Range, Reply, WirePath};
+use crate::protocol::control::{Expected, PushCredit, PushReply, PushRequest, PushedReply, Range, Reply, WirePath};
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::protocol::envelope::client_of;
 use crate::protocol::{ErrorCode, WireError};
 use crate::server::Failure;
-use crate::server::jobs::{Job, PushJob, PushTold, PushWrite};
+use crate::server::jobs::{Job, PushJob, PushSees, PushTold, PushWrite};
 use crate::server::limits::{PUSH_WINDOW_BYTES_MAX, PUSH_WINDOW_BYTES_MIN};
 use crate::server::stats::{RequestKind, TransferStats, Wait};
 use bytes::Bytes;
@@ -36,6 +36,8 @@ struct Push {
     ticket: Ticket,
     envelope: Envelope,
     path: WirePath,
+    /// The right that its condition takes.
+    wants_to_know: Verb,
     request_size: u64,
     /// Bytes that the server had when it began.
     had: u64,
@@ -86,6 +88,7 @@ impl Pushes {
             ticket,
             envelope,
             path: request.path.clone(),
+            wants_to_know: if let Expected::Digest(_) = request.expected { Verb::Read } else { Verb::List },
             request_size: request.size,
             had: 0,
             missing: VecDeque::new(),
@@ -94,7 +97,12 @@ impl Pushes {
             credit: 0,
             freed: 0,
         });
-        shared.start(ticket, Job::Push(PushJob::Begin(Box::new(request), window)));
+        let path = request.path.as_bytes();
+        let sees = PushSees {
+            existence: shared.permissions.may(Verb::List, path),
+            content: shared.permissions.may(Verb::Read, path),
+        };
+        shared.start(ticket, Job::Push(PushJob::Begin(Box::new(request), sees, window)));
     }
 
     /// Takes a data message. One for a push that is over was on its way when it ended, and is dropped.
@@ -152,13 +160,24 @@ impl Pushes {
                 }
             }
             PushTold::InPlace { digest, durable, seq, same } => {
+                // It counts all changes.
+                let may = |verb| shared.permissions.may(verb, push.path.as_bytes());
+                let seq = seq.filter(|_| may(Verb::Follow) || may(Verb::Publish));
                 let reply = PushedReply { id: push.id, digest, durable, seq, same };
                 shared.reply(&push.envelope, &Reply::Pushed(reply));
                 self.0.swap_remove(at);
                 shared.actions.push_back(Action::Log(LogEvent::Pushed));
                 shared.actions.push_back(Action::Release { ticket, take_back: false });
             }
-            PushTold::Failed(failure) => self.fail(at, failure, shared),
+            PushTold::Failed(failure) => {
+                // They may be probes.
+                match failure.code {
+                    ErrorCode::Denied => shared.permissions.note_refusal(push.wants_to_know, push.path.as_bytes()),
+                    ErrorCode::Conflict => shared.permissions.note_refusal(Verb::List, push.path.as_bytes()),
+                    _ => {}
+                }
+                self.fail(at, failure, shared);
+            }
         }
     }
 

@@ -135,7 +135,7 @@ impl Model {
     fn check(&mut self) {
         while let Some(action) = self.session.next_action() {
             match action {
-                Action::Start(ticket, Job::Push(PushJob::Begin(request, window))) => {
+                Action::Start(ticket, Job::Push(PushJob::Begin(request, _, window))) => {
                     let pushed =
                         Pushed { ticket, size: request.size, window, missing: None, credit: 0, writing: Vec::new() };
                     assert!(self.pushes.insert(request.id, pushed).is_none(), "an id is used once at a time");
