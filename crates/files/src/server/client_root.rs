@@ -5,7 +5,7 @@
 
 use super::resource_errors::Shortage;
 use crate::path::RelPath;
-use crate::protocol::manifest::{TREE, VERSIONS};
+use crate::protocol::manifest::{TREE, VersionName};
 use crate::root::{Dir, FileKind, FileStat, Root, RootError};
 use std::fs::File;
 use std::sync::Arc;
@@ -217,9 +217,8 @@ fn hidden(error: Option<RootError>) -> RootError {
 
 /// Where what is in a version was when it was published.
 fn original(path: &[u8]) -> Option<&[u8]> {
-    let rest = path.strip_prefix(VERSIONS.as_bytes())?.strip_prefix(b"/")?;
-    let label = rest.iter().position(|byte| *byte == b'/')?;
-    let rest = rest.get(label + 1..)?.strip_prefix(TREE.as_bytes())?;
+    let (_, rest) = VersionName::split_known(path)?;
+    let rest = rest.strip_prefix(TREE.as_bytes())?;
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }
 }
 
@@ -247,7 +246,13 @@ pub(super) mod tests {
     #[test]
     fn what_is_in_a_version_is_judged_by_where_it_was() {
         let temp = tempfile::tempdir().unwrap();
-        for name in ["served/open/a", "versions/v1/manifest", "versions/v1/tree/open/a", "versions/v1/tree/secret/s"] {
+        for name in [
+            "served/open/a",
+            "versions/v1/manifest",
+            "versions/v1/tree/open/a",
+            "versions/v1/tree/secret/s",
+            "versions/=secret/v1/tree/secret/s",
+        ] {
             let file = temp.path().join(name);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, name).unwrap();
@@ -260,7 +265,7 @@ pub(super) mod tests {
             assert!(root.open_file(&path(readable)).is_ok(), "{readable}");
         }
         // As where it was.
-        for secret in ["secret/s", ".tow-versions/v1/tree/secret/s"] {
+        for secret in ["secret/s", ".tow-versions/v1/tree/secret/s", ".tow-versions/=secret/v1/tree/secret/s"] {
             let secret = path(secret);
             assert!(root.open_file(&secret).is_err(), "{secret}");
             assert!(!matches!(root.open_cached_file(&secret), Ok(Some(_))), "{secret}");

@@ -245,7 +245,7 @@ impl Clients {
         }
         if let Some(said) = &client.said {
             let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-            holders.left(&said.name, client.tenant_number, peer);
+            holders.left((&said.name, said.copy), client.tenant_number, peer);
         }
         tracing::info!(address = %client.name.address, %reason, "gone");
         client.requests.values().for_each(|request| request.cancel());

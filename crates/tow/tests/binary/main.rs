@@ -52,4 +52,5 @@ mod slow_disk;
 mod special_files;
 mod steering;
 mod versions;
+mod whose_copy;
 mod wrong_peers;

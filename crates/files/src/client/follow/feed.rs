@@ -66,7 +66,9 @@ impl Follower<'_> {
         noted.and_then(|()| self.record.flush()).map_err(|error| self.record_failed(&error))?;
         let mut entries = Vec::new();
         let now = wall_clock();
+        self.others.forget();
         for placed in there {
+            self.take_over(&placed)?;
             self.gone.remove(&placed.local);
             let was_known = self.record.get(&placed.local).is_some();
             let refused = match self.plan(&placed, &mut feed) {

@@ -7,7 +7,7 @@ use super::super::transfer::Source;
 use super::feed::Failed;
 use super::follower::Follower;
 use super::place::Removal;
-use super::{FollowEnd, FollowEvent};
+use super::{FollowEnd, FollowEvent, HeldWhy};
 use crate::path::RelPath;
 use std::time::Duration;
 
@@ -23,6 +23,12 @@ impl Follower<'_> {
     pub(super) fn store(&mut self) -> Result<(), GetError> {
         let is_all = self.failed.is_empty() && self.gone.is_empty() && self.pages.seen.is_none();
         let cursor = if is_all { self.cursor } else { self.record.cursor() };
+        if is_all
+            && std::mem::take(&mut self.is_unknown)
+            && let Some(origin) = &self.origin
+        {
+            self.record.note_origin(origin).map_err(|error| self.record_failed(&error))?;
+        }
         self.record.store(cursor, self.options.durable).map_err(|error| self.record_failed(&error))?;
         match cursor.filter(|_| is_all) {
             Some(cursor) => self.report.in_place(cursor, &self.place),
@@ -111,18 +117,37 @@ impl Follower<'_> {
             return Ok(());
         }
         let (count, known) = (self.gone.len(), self.record.len());
-        if is_too_much(count as u64, known as u64, self.options.max_delete) {
+        let is_too_much = is_too_much(count as u64, known as u64, self.options.max_delete);
+        let why = match self.is_unknown {
+            true => Some(HeldWhy::UnknownServer),
+            false => is_too_much.then_some(HeldWhy::TooMany),
+        };
+        if let Some(why) = why {
             if !std::mem::replace(&mut self.is_holding, true) {
                 let paths = self.gone.values().map(|(path, _)| path.clone()).collect();
-                (self.tell)(FollowEvent::Held { paths })?;
+                (self.tell)(FollowEvent::Held { paths, why })?;
             }
             return Ok(());
         }
         self.is_holding = false;
+        self.others.forget();
+        let top = self.place.top().ok().filter(|_| !self.others.is_empty());
         // What is in a directory before the directory.
         for (local, (path, seq)) in std::mem::take(&mut self.gone).into_iter().rev() {
             let Some(known) = self.record.get(&local).copied() else { continue };
-            let removal = match self.place.remove(&local, &known, seq) {
+            let claim = top
+                .as_ref()
+                .zip(self.origin.as_ref())
+                .and_then(|(top, origin)| self.others.claim(top, origin, &local, self.options.adopt));
+            let is_others = match claim {
+                Some((other, _)) => {
+                    let is_given_up = self.options.adopt && other.give_up(&local).unwrap_or_default();
+                    !is_given_up
+                }
+                None => false,
+            };
+            let removed = if is_others { Ok(Removal::Kept) } else { self.place.remove(&local, &known, seq) };
+            let removal = match removed {
                 Ok(removal) => removal,
                 Err(error) => {
                     (self.tell)(FollowEvent::Failed { path: path.clone(), reason: error.to_string() })?;

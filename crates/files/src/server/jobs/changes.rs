@@ -106,7 +106,13 @@ impl Changes {
                 let Some((position, state)) = catalogue.begin(followed.inner_from(from)) else {
                     return Ok(ChangesTold { began, page: None, at });
                 };
-                began = Some(FollowingReply { id, state, cursor: followed.cursor(position), head: catalogue.head() });
+                began = Some(FollowingReply {
+                    id,
+                    state,
+                    cursor: followed.cursor(position),
+                    head: catalogue.head(),
+                    server: catalogue.server,
+                });
                 at = Some(position);
                 continue;
             };

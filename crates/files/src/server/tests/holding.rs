@@ -6,7 +6,7 @@ use crate::protocol::follow::{Cursor, FollowFrom};
 use crate::server::WatchOptions;
 
 fn holder(name: &str, cursor: Cursor) -> Holder {
-    Holder { name: HolderName::new(name).unwrap(), cursor, durable: false, version: None }
+    Holder { name: HolderName::new(name).unwrap(), copy: None, cursor, durable: false, version: None }
 }
 
 #[test]

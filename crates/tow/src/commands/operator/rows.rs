@@ -130,13 +130,14 @@ fn follows(follower: &Value) -> String {
 }
 
 fn versions(entries: &[Value]) -> String {
-    let mut table = Table::new(["VERSION ", "FILES", "SIZE", "HOLDERS", "MISSING", "LABEL "]);
+    let mut table = Table::new(["VERSION ", "FILES", "SIZE", "HOLDERS", "MISSING", "LABEL ", "PATH "]);
     for version in entries {
         let digest = text(&version["version"]);
         let files = version["files"].as_u64().map_or_else(|| "-".to_owned(), |files| files.to_string());
         let (holders, missing) = (&version["holders"], &version["missing"]);
         let size = bytes(&version["bytes"]);
-        table.push([&digest.get(..12).unwrap_or(&digest), &files, &size, holders, missing, &text(&version["label"])]);
+        let (label, path) = (text(&version["label"]), format!("/{}", text(&version["path"])));
+        table.push([&digest.get(..12).unwrap_or(&digest), &files, &size, holders, missing, &label, &path]);
     }
     table.render()
 }
