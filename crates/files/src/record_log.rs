@@ -39,7 +39,7 @@ pub(crate) struct RecordLog {
 pub(crate) enum LogError {
     #[error("another process has it")]
     Locked,
-    #[error("it is something else")]
+    #[error("it is something else, or of another version of tow")]
     Foreign,
     #[error("it is damaged at byte {0}")]
     Damaged(u64),

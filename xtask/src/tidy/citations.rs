@@ -73,8 +73,10 @@ fn methods(tree: &Tree, file: &File) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (line, comment) in comments {
         for span in comment.split('`').skip(1).step_by(2) {
-            let called = span.split("()").filter_map(|call| call.rsplit_once('.')).map(|(_, name)| name);
-            for name in called.filter(|name| !name.is_empty()) {
+            let calls = span.split("()").filter(|_| span.contains("()"));
+            let called = calls.filter_map(|call| call.rsplit_once('.')).map(|(_, name)| name);
+            let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            for name in called.filter(is_name) {
                 let definition = format!("fn {name}(");
                 if !tree.files.iter().any(|file| file.path.ends_with(".rs") && file.text.contains(&definition)) {
                     let advice = format!("there is no method {name}; name one that is there");

@@ -167,6 +167,10 @@ fn wanted(version: &str, of: &RelPath, known: &Versions, is_now: bool) -> Result
     if let Some(version) = known.versions.iter().find(|known| known.name.of == *of && known.name.label == version) {
         return Ok(HoldersWanted::Version(version.digest));
     }
+    if let Ok(digest) = version.parse::<Digest>() {
+        // Holders may have one that the server has removed.
+        return Ok(HoldersWanted::Version(digest));
+    }
     if let Ok(seq) = version.parse() {
         if is_now && seq > known.head {
             let message = format!("there is no number {seq} yet: the newest one is {}", known.head);
@@ -175,12 +179,8 @@ fn wanted(version: &str, of: &RelPath, known: &Versions, is_now: bool) -> Result
         return Ok(HoldersWanted::Seq(seq));
     }
     let begins = |known: &&Version| version.len() >= 8 && known.digest.to_string().starts_with(version);
-    match (known.versions.iter().find(begins), version.parse::<Digest>()) {
-        (Some(version), _) => Ok(HoldersWanted::Version(version.digest)),
-        // Holders may have one that the server has removed.
-        (None, Ok(digest)) => Ok(HoldersWanted::Version(digest)),
-        (None, Err(_)) => Err(no_version(version)),
-    }
+    let found = known.versions.iter().find(begins);
+    found.map(|version| HoldersWanted::Version(version.digest)).ok_or_else(|| no_version(version))
 }
 
 /// A line for each version, and one for the present number.

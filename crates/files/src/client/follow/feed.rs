@@ -66,7 +66,7 @@ impl Follower<'_> {
         noted.and_then(|()| self.record.flush()).map_err(|error| self.record_failed(&error))?;
         let mut entries = Vec::new();
         let now = wall_clock();
-        self.others.forget();
+        self.others.refresh();
         for placed in there {
             self.take_over(&placed)?;
             self.gone.remove(&placed.local);

@@ -130,7 +130,7 @@ impl Follower<'_> {
             return Ok(());
         }
         self.is_holding = false;
-        self.others.forget();
+        self.others.refresh();
         let top = self.place.top().ok().filter(|_| !self.others.is_empty());
         // What is in a directory before the directory.
         for (local, (path, seq)) in std::mem::take(&mut self.gone).into_iter().rev() {

@@ -8,14 +8,17 @@ use super::record::{Known, Origin, Other, Record};
 use crate::path::RelPath;
 use crate::protocol::follow::{Epoch, ServerId};
 use crate::root::Dir;
-use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// The other records of a destination.
 #[derive(Debug, Default)]
 pub(super) struct Others {
+    destination: PathBuf,
     names: Vec<Vec<u8>>,
-    /// Read when one is needed, for one page.
+    /// Read when one is needed, and again when one has changed.
     records: Option<Vec<Other>>,
 }
 
@@ -80,12 +83,17 @@ impl Others {
         let entries = std::fs::read_dir(destination).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().into_vec());
         self.names = names.filter(|name| is_follow_name(name) && name != own).collect();
+        self.destination = destination.to_owned();
         self.records = None;
     }
 
-    /// Forgets what they say: they go on.
-    pub(super) fn forget(&mut self) {
-        self.records = None;
+    /// Forgets what they say if their followers have gone on.
+    pub(super) fn refresh(&mut self) {
+        let is_same = |other: &Other| {
+            let path = self.destination.join(OsStr::from_bytes(&other.name));
+            path.symlink_metadata().is_ok_and(|now| (now.ino(), now.len()) == other.was)
+        };
+        self.records.take_if(|records| !records.iter().all(is_same));
     }
 
     pub(super) fn is_empty(&self) -> bool {

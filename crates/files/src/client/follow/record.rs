@@ -86,6 +86,9 @@ pub(super) struct Origin {
 /// What another record in the same destination has.
 #[derive(Debug)]
 pub(super) struct Other {
+    pub(super) name: Vec<u8>,
+    /// Inode and size of the file when it was read.
+    pub(super) was: (u64, u64),
     pub(super) origin: Option<Origin>,
     pub(super) known: HashMap<RelPath, Known>,
     /// The file, locked, if something is to be taken over.
@@ -95,8 +98,9 @@ pub(super) struct Other {
 impl Other {
     /// Reads one, unless it is another user's, or unreadable. `locks`: to take something over.
     pub(super) fn read(dir: &Dir, name: &[u8], own_user: u32, locks: bool) -> Option<Other> {
-        let mut other = Other { origin: None, known: HashMap::new(), log: None };
         let (file, stat) = dir.open_writable(name).ok()?;
+        let was = (stat.inode, stat.size);
+        let mut other = Other { name: name.to_vec(), was, origin: None, known: HashMap::new(), log: None };
         if !stat.is_private_to(own_user) {
             return None;
         }
@@ -146,7 +150,7 @@ pub(super) struct Record {
 pub(super) enum RecordError {
     #[error("another follower of the same source is at work in it")]
     Locked,
-    #[error("{name}: {reason}")]
+    #[error("{name}: {reason}; without this file everything is compared")]
     Log { name: String, reason: LogError },
     #[error(transparent)]
     Root(#[from] RootError),
