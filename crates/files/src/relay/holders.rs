@@ -6,13 +6,16 @@ use crate::protocol::control::{Holder, HolderName, HoldersReply, HoldersRequest,
 use crate::protocol::follow::{CopyId, Epoch};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use towpath_quota::{Permit, Quota};
 use towpath_sockets::{Page, PeerId};
 
 /// Names that a tenant may have in any case, and at most.
 const TENANT_NAMES_SURE: u64 = 16;
 const TENANT_NAMES_MAX: u64 = HOLDERS_MAX as u64 / 2;
+
+/// Time after which one that says nothing is forgotten: a copy that isn't there any more isn't missing for ever.
+const SILENT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Names altogether: what each tenant may have in any case comes on top of what they share.
 const NAMES_MAX: usize = 2 * HOLDERS_MAX;
@@ -103,6 +106,11 @@ impl Holders {
     /// Notes what a holder has.
     pub fn note(&mut self, speaker: Speaker<'_>, holder: Holder, now: Instant) {
         let Speaker { tenant, user, peer, via } = speaker;
+        while let Some((_, key)) = self.by_turn.first_key_value()
+            && self.holders.get(key).is_none_or(|said| now.saturating_duration_since(said.at) > SILENT_MAX)
+        {
+            self.forget_oldest();
+        }
         let key = (holder.name.clone(), holder.copy, tenant);
         // What speaks for itself isn't spoken for: a relay may remember it from before.
         if via.is_some() && self.holders.get(&key).is_some_and(|said| said.peer.is_some()) {
@@ -152,6 +160,15 @@ impl Holders {
             if names.by_turn.is_empty() {
                 self.tenants.remove(&key.2);
             }
+        }
+    }
+
+    /// One that speaks for itself has everything up to a number: there was nothing for it behind what it said.
+    pub fn reach(&mut self, (name, copy): (&str, Option<CopyId>), tenant: u64, peer: PeerId, seq: u64) {
+        let key = HolderName::new(name).map(|name| (name, copy, tenant));
+        let said = key.ok().and_then(|key| self.holders.get_mut(&key)).filter(|said| said.peer == Some(peer));
+        if let Some(said) = said.filter(|said| said.holder.version.is_none()) {
+            said.holder.cursor.seq = said.holder.cursor.seq.max(seq);
         }
     }
 
@@ -234,7 +251,6 @@ mod tests {
     use super::*;
     use crate::digest::Digest;
     use crate::protocol::follow::Cursor;
-    use std::time::Duration;
 
     const EPOCH: Epoch = Epoch([1; 16]);
 
@@ -286,6 +302,12 @@ mod tests {
         assert_eq!((reply.holding, reply.total), (1, 2));
         holders.note(by(1), of_copy(2, 160), now);
         assert_eq!(ask(&holders, HoldersWanted::Version(Digest([7; 32])), now).holding, 2);
+        // One of them is silent from now on.
+        let later = now + SILENT_MAX + Duration::from_secs(1);
+        holders.note(by(1), of_copy(2, 160), later - SILENT_MAX / 2);
+        assert_eq!(ask(&holders, HoldersWanted::Seq(0), later).total, 2);
+        holders.note(by(1), of_copy(2, 160), later);
+        assert_eq!(ask(&holders, HoldersWanted::Seq(0), later).total, 1);
     }
 
     #[test]
