@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let server = Server::bind(ServerOptions::new(path).listen(endpoint.parse()?))?;
     println!("serving {path} on {}", server.endpoints()[0]);
-    // `server.shutdown_handle()` ends `run` from another thread.
+    // `server.handle().shutdown()` ends `run` from another thread.
     server.run()?;
     Ok(())
 }

@@ -28,6 +28,7 @@ mod follow_model;
 pub mod limits;
 pub mod path;
 pub mod protocol;
+mod random;
 mod record_log;
 pub mod relay;
 pub mod root;

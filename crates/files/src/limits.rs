@@ -56,8 +56,10 @@ pub const HOLDERS_PAGE_MAX: usize = 256;
 pub const HOLDERS_MAX: usize = 16_384;
 /// Relays in a row ("Relays").
 pub const RELAY_DEPTH_MAX: usize = 8;
-/// Versions of a server ("Versions").
+/// Versions of a path ("Versions").
 pub const VERSIONS_MAX: usize = 1000;
+/// Versions of all paths that a client lists ("Versions").
+pub const VERSIONS_LISTED_MAX: usize = 65_536;
 /// Longest label of a version, in bytes ("publish").
 pub const LABEL_BYTES_MAX: usize = 64;
 /// Largest manifest that a client takes, in bytes ("Versions").

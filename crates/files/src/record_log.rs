@@ -39,7 +39,7 @@ pub(crate) struct RecordLog {
 pub(crate) enum LogError {
     #[error("another process has it")]
     Locked,
-    #[error("it is something else")]
+    #[error("it is something else, or of another version of tow")]
     Foreign,
     #[error("it is damaged at byte {0}")]
     Damaged(u64),
@@ -51,37 +51,39 @@ pub(crate) enum LogError {
 
 impl RecordLog {
     /// Takes a file that was opened for reading and writing, and calls `each` with every record, oldest first.
-    pub(crate) fn open(file: File, magic: &[u8; 8], mut each: impl FnMut(&[u8])) -> Result<RecordLog, LogError> {
+    pub(crate) fn open(file: File, magic: &[u8; 8], each: impl FnMut(&[u8])) -> Result<RecordLog, LogError> {
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
             Errno::AGAIN => LogError::Locked,
             errno => LogError::Io(errno.into()),
         })?;
         let mut log = RecordLog { file, length: 0, buffer: Vec::new() };
-        let end = log.file.metadata()?.len();
-        let mut reader = BufReader::new(&log.file);
+        match RecordLog::read(&log.file, magic, each)? {
+            Some(end) => log.truncate(end)?,
+            None => log.clear(magic)?,
+        }
+        Ok(log)
+    }
+
+    /// Calls `each` with every record of a file that another process may be appending to. Returns where they end; `None`: it is new.
+    pub(crate) fn read(file: &File, magic: &[u8; 8], mut each: impl FnMut(&[u8])) -> Result<Option<u64>, LogError> {
+        let end = file.metadata()?.len();
+        let mut reader = BufReader::new(file);
         let mut found = Vec::new();
         reader.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut found)?;
         if found.len() < MAGIC_BYTES && magic.starts_with(&found) {
-            drop(reader);
-            log.clear(magic)?;
-            return Ok(log);
+            return Ok(None);
         }
         if found != magic {
             return Err(LogError::Foreign);
         }
         let mut at = MAGIC_BYTES as u64;
-        while at < end {
-            match read_record(&mut reader, at, end)? {
-                Some(body) => {
-                    each(&body);
-                    at += (HEAD_BYTES + body.len() + CHECK_BYTES) as u64;
-                }
-                None => break,
-            }
+        while at < end
+            && let Some(body) = read_record(&mut reader, at, end)?
+        {
+            each(&body);
+            at += (HEAD_BYTES + body.len() + CHECK_BYTES) as u64;
         }
-        drop(reader);
-        log.truncate(at)?;
-        Ok(log)
+        Ok(Some(at))
     }
 
     /// Makes a new file with what `fill` appends, and gives it the name of the old one when it is durable.

@@ -238,7 +238,7 @@ const followers = {
   publishes: true,
   about: 'Who follows, and how far behind; then others who have said what they have in place.',
   empty: 'Nobody follows.',
-  key: (row) => (row['peer'] ? `${row['peer']} ${row['id'] ?? ''}` : `${row['name']} ${row['user'] ?? ''} ${row['via'] ?? ''}`),
+  key: (row) => (row['peer'] ? `${row['peer']} ${row['id'] ?? ''}` : `${row['name']} ${row['copy'] ?? ''} ${row['user'] ?? ''} ${row['via'] ?? ''}`),
   name: (row) => (row['name'] ? visible(row['name']) : `Peer ${visible(row['peer'])}`),
   columns: [
     { id: 'name', label: 'Follower', wide: true, text: (row) => visible(row['name'] ?? row['user'] ?? row['address'] ?? row['peer']) },
@@ -247,6 +247,7 @@ const followers = {
     { id: 'state', label: 'State', sort: (row) => lagOf(row)[0], text: (row) => lagOf(row)[0], level: (row) => lagOf(row)[1] },
     number('behind', 'Behind', count),
     number('behind_seconds', 'For', seconds),
+    { id: 'copy', label: 'Copy', priority: 3, text: (row) => (row['copy'] ? visible(row['copy']).slice(0, 8) : NONE) },
     { id: 'version', label: 'Version', priority: 3, text: (row) => shortDigest(row['version']) },
     number('said_seconds', 'Said', ago, { priority: 3 }),
   ],
@@ -280,6 +281,7 @@ const versions = {
   name: (row) => (row['label'] ? visible(row['label']) : `Version ${shortDigest(row['version'])}`),
   columns: [
     text('label', 'Version', { wide: true }),
+    { id: 'path', label: 'Of', priority: 2, text: (row) => `/${visible(row['path'] ?? '')}` },
     { id: 'version', label: 'Digest', priority: 2, text: (row) => shortDigest(row['version']) },
     { id: 'published', label: 'Published', sort: (row) => row['published'], text: (row) => moment(row['published']) },
     number('seq', 'Number', count, { priority: 3 }),

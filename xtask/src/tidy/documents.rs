@@ -49,7 +49,7 @@ fn problems(tree: &Tree, file: &File, exists: impl Fn(&str) -> bool) -> Vec<Prob
 }
 
 /// Lines outside of fenced blocks, counted from 1.
-fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(line, text)| {
         let is_fence = text.trim_start().starts_with("```");

@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: rules of this repository that neither rustfmt nor clippy know, as code.
 
+mod citations;
 mod commits;
 mod documents;
 mod layers;
@@ -50,6 +51,7 @@ pub fn run() -> Result<Outcome, String> {
     problems.extend(words::check(&tree));
     problems.extend(size::check(&tree));
     problems.extend(documents::check(&tree));
+    problems.extend(citations::check(&tree));
     problems.extend(commits::check()?);
     problems.sort();
     problems.dedup();

@@ -14,7 +14,7 @@ pub use content::{Content, Identity};
 use crate::limits::{CATALOGUE_PATHS_MAX, TOMBSTONES_MIN};
 use crate::path::RelPath;
 use crate::protocol::control::FollowState;
-use crate::protocol::follow::{Cursor, Epoch, FollowFrom};
+use crate::protocol::follow::{Cursor, Epoch, FollowFrom, ServerId};
 use crate::root::FileStat;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -24,6 +24,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Catalogue {
     epoch: Epoch,
+    /// The lasting number of the server, if it has one; of a relay, of the server that its files come from in the first place.
+    pub server: Option<ServerId>,
     /// The newest number.
     head: u64,
     /// The highest number of a deletion that was forgotten: older cursors would miss it.
@@ -139,6 +141,7 @@ impl Catalogue {
     pub fn new(epoch: Epoch) -> Catalogue {
         Catalogue {
             epoch,
+            server: None,
             head: 0,
             floor: 0,
             is_complete: false,

@@ -2,7 +2,7 @@
 
 use super::{Catalogue, Content, Entry, TooManyPaths};
 use crate::limits::CATALOGUE_PATHS_MAX;
-use crate::protocol::follow::{Cursor, Epoch};
+use crate::protocol::follow::{Cursor, Epoch, ServerId};
 use std::sync::Arc;
 
 impl Catalogue {
@@ -25,13 +25,19 @@ impl Catalogue {
     ///
     /// # Errors
     /// There are too many paths.
-    pub fn reset(&mut self, cursor: Cursor, entries: Vec<(Arc<[u8]>, Entry)>) -> Result<(), TooManyPaths> {
+    pub fn reset(
+        &mut self,
+        server: Option<ServerId>,
+        cursor: Cursor,
+        entries: Vec<(Arc<[u8]>, Entry)>,
+    ) -> Result<(), TooManyPaths> {
         if entries.len() > CATALOGUE_PATHS_MAX {
             return Err(TooManyPaths);
         }
         // What was deleted before isn't known.
         let new = Catalogue::restored(cursor.epoch, cursor.seq, cursor.seq, entries);
         *self = Catalogue {
+            server,
             is_relayed: true,
             is_complete: true,
             is_of_versions: self.is_of_versions,
@@ -99,9 +105,10 @@ mod tests {
     fn who_comes_from_the_origin_goes_on_here() {
         let mut relay = Catalogue::relayed();
         assert!(relay.begin(FollowFrom::Beginning).is_none() && relay.begin(FollowFrom::Cursor(at(5))).is_none());
-        relay.reset(at(20), vec![dir("a", 3), dir("b", 17)]).unwrap();
+        relay.reset(Some(ServerId([7; 16])), at(20), vec![dir("a", 3), dir("b", 17)]).unwrap();
         assert_eq!(owed(&relay, FollowFrom::Beginning), (FollowState::Full, vec![3, 17], at(20), true));
         assert_eq!(owed(&relay, FollowFrom::Cursor(at(20))), (FollowState::Changes, vec![], at(20), true));
+        assert_eq!(relay.server, Some(ServerId([7; 16])));
         // What was deleted between isn't known here.
         assert_eq!(owed(&relay, FollowFrom::Cursor(at(18))).0, FollowState::Full);
         relay.advance(at(30), vec![gone("a", 25), dir("c", 28)]).unwrap();
@@ -114,7 +121,7 @@ mod tests {
         let Owed::Changes { changes, .. } = relay.owed(position, |_| true, LIMITS) else { panic!("it goes on") };
         assert_eq!(changes.iter().map(|(_, entry)| entry.seq).collect::<Vec<_>>(), [45]);
         // Another epoch begins anew, for those who are in the middle too.
-        relay.reset(Cursor { epoch: Epoch([4; 16]), seq: 2 }, vec![dir("a", 1)]).unwrap();
+        relay.reset(None, Cursor { epoch: Epoch([4; 16]), seq: 2 }, vec![dir("a", 1)]).unwrap();
         assert_eq!(relay.owed(position, |_| true, LIMITS), Owed::Restart);
         assert_eq!(owed(&relay, ahead).0, FollowState::Full);
     }
@@ -122,7 +129,7 @@ mod tests {
     #[test]
     fn numbers_that_were_or_are_beyond_are_left_out() {
         let mut relay = Catalogue::relayed();
-        relay.reset(at(20), vec![dir("a", 3)]).unwrap();
+        relay.reset(None, at(20), vec![dir("a", 3)]).unwrap();
         relay.advance(at(22), vec![dir("old", 20), dir("new", 21), dir("beyond", 23)]).unwrap();
         assert_eq!(owed(&relay, FollowFrom::Beginning).1, [3, 21]);
     }

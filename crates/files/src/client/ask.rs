@@ -64,7 +64,7 @@ impl<'a> Asker<'a> {
             from += u32::try_from(holders.len()).unwrap_or(u32::MAX);
             let is_over = holders.is_empty() || from >= total;
             // Some may come twice when others come or go meanwhile.
-            known.extend(holders.into_iter().map(|of| ((of.holder.name.clone(), of.user.clone()), of)));
+            known.extend(holders.into_iter().map(|of| ((of.holder.name.clone(), of.holder.copy, of.user.clone()), of)));
             if is_over {
                 return Ok(Holding { holding, holders: known.into_values().collect() });
             }

@@ -189,6 +189,14 @@ pub enum GetError {
         /// The reason.
         reason: String,
     },
+    /// The destination has what comes from somewhere else.
+    #[error("{}: {reason}", path.display())]
+    Foreign {
+        /// The path as it was given.
+        path: PathBuf,
+        /// What is whose, and what to do.
+        reason: String,
+    },
     /// Everything that a server has would go into the working directory.
     #[error("name a destination for everything that is there; . is this directory")]
     NoDestination,

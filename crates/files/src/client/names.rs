@@ -9,6 +9,7 @@ use crate::path::{NAME_BYTES_MAX, PATH_BYTES_MAX, RelPath, TRANSFER_HASH_DIGITS,
 
 const PART_SUFFIX: &[u8] = b".part";
 const STATE_SUFFIX: &[u8] = b".state";
+const FOLLOW_SUFFIX: &[u8] = b".follow";
 
 /// The names of the partial file and of its state for a file of this name: `.tow-<16 hex digits of the BLAKE3 of the
 /// name>.part` and `.state`, beside it. A hash, since the name itself may be as long as names can be.
@@ -46,7 +47,12 @@ pub fn source_key(source: &Source) -> Vec<u8> {
 
 /// The name of the record of a follower of this source.
 pub fn follow_name(source: &Source, exclude: &Excludes) -> Vec<u8> {
-    [TRANSFER_PREFIX, &follow_digits(source, exclude), b".follow"].concat()
+    [TRANSFER_PREFIX, &follow_digits(source, exclude), FOLLOW_SUFFIX].concat()
+}
+
+/// Whether a name is that of a record of a follower.
+pub fn is_follow_name(name: &[u8]) -> bool {
+    is_reserved(name) && name.ends_with(FOLLOW_SUFFIX)
 }
 
 /// The names of the files with what a program has still to act on for such a follower, and is acting on.

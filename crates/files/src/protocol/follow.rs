@@ -9,9 +9,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epoch(pub [u8; 16]);
 
-/// A server, by a number that it draws when it starts.
+/// A server: a number that it draws when it starts (`via`), or that it keeps (`server`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ServerId(pub [u8; 16]);
+
+/// A copy that a follower keeps: a number that its record has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CopyId(pub [u8; 16]);
 
 /// How far a follower is. Its text is `EPOCH-SEQ`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,19 +61,31 @@ impl FromStr for Epoch {
     }
 }
 
-impl fmt::Display for ServerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Epoch(self.0).fmt(f)
-    }
+/// A text that isn't the number of a server or of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not 32 lower-case hex digits")]
+pub struct IdError;
+
+macro_rules! as_hex {
+    ($name:ident) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                Epoch(self.0).fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdError;
+
+            fn from_str(text: &str) -> Result<$name, IdError> {
+                text.parse().map(|Epoch(bytes)| $name(bytes)).map_err(|_| IdError)
+            }
+        }
+    };
 }
 
-impl FromStr for ServerId {
-    type Err = FollowFromError;
-
-    fn from_str(text: &str) -> Result<ServerId, FollowFromError> {
-        text.parse().map(|Epoch(bytes)| ServerId(bytes))
-    }
-}
+as_hex!(ServerId);
+as_hex!(CopyId);
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -130,6 +146,7 @@ macro_rules! as_text {
 
 as_text!(Cursor);
 as_text!(ServerId);
+as_text!(CopyId);
 as_text!(FollowFrom);
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::control::{Change, ChangeContent};
 use crate::limits::{CATALOGUE_PATHS_MAX, LABEL_BYTES_MAX};
-use crate::path::is_reserved;
+use crate::path::{PathError, RelPath, is_reserved};
 
 /// The directory of versions, as clients know it.
 pub const VERSIONS: &str = ".tow-versions";
@@ -10,6 +10,8 @@ pub const VERSIONS: &str = ".tow-versions";
 pub const MANIFEST: &str = "manifest";
 /// The files of a version, in its directory.
 pub const TREE: &str = "tree";
+/// Before each name of a path, in the directory of its versions: no label begins with it.
+pub const OF_PREFIX: u8 = b'=';
 /// The first line.
 pub const HEAD: &str = "{\"towpath\":\"manifest\",\"format\":1}\n";
 
@@ -63,6 +65,75 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Change>, ManifestError> {
     Ok(entries)
 }
 
+/// A version: of which path it is, and what it is called there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct VersionName {
+    /// The published path.
+    pub of: RelPath,
+    /// Its label.
+    pub label: String,
+}
+
+impl VersionName {
+    /// Its directory, below that of all versions.
+    ///
+    /// # Errors
+    /// The path is too long.
+    pub fn directory(&self) -> Result<RelPath, PathError> {
+        below_versions(RelPath::root(), &self.of)?.join(self.label.as_bytes())
+    }
+
+    /// Its manifest, as clients know it.
+    ///
+    /// # Errors
+    /// The path is too long.
+    pub fn manifest(&self) -> Result<RelPath, PathError> {
+        versions_of(&self.of)?.join(self.label.as_bytes())?.join(MANIFEST.as_bytes())
+    }
+
+    /// Its files, as clients know them.
+    ///
+    /// # Errors
+    /// The path is too long.
+    pub fn tree(&self) -> Result<RelPath, PathError> {
+        versions_of(&self.of)?.join(self.label.as_bytes())?.join(TREE.as_bytes())
+    }
+
+    /// The version that a path below the directory of all versions is in, and the path there.
+    pub fn split(path: &[u8]) -> Option<(VersionName, &[u8])> {
+        let (mut of, mut rest) = (RelPath::root(), path);
+        loop {
+            let end = rest.iter().position(|byte| *byte == b'/')?;
+            let (name, behind) = (rest.get(..end)?, rest.get(end + 1..)?);
+            rest = behind;
+            match name.strip_prefix(&[OF_PREFIX]) {
+                Some(name) => of = of.join(name).ok()?,
+                None => {
+                    let label = std::str::from_utf8(name).ok().filter(|label| is_label(label))?.to_owned();
+                    return Some((VersionName { of, label }, rest));
+                }
+            }
+        }
+    }
+
+    /// The same for a path as clients know it.
+    pub fn split_known(path: &[u8]) -> Option<(VersionName, &[u8])> {
+        VersionName::split(path.strip_prefix(VERSIONS.as_bytes())?.strip_prefix(b"/")?)
+    }
+}
+
+/// The directory of the versions of a path, as clients know it: `.tow-versions` for the root, and `.tow-versions/=a/=b` for `a/b`.
+///
+/// # Errors
+/// The path is too long.
+pub fn versions_of(path: &RelPath) -> Result<RelPath, PathError> {
+    below_versions(RelPath::new(VERSIONS)?, path)
+}
+
+fn below_versions(top: RelPath, of: &RelPath) -> Result<RelPath, PathError> {
+    of.names().try_fold(top, |at, name| at.join(&[&[OF_PREFIX], name].concat()))
+}
+
 /// Whether a text can be the label of a version.
 pub fn is_label(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -72,6 +143,23 @@ pub fn is_label(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn directories_of_versions_name_their_path() {
+        let name = |of: &str, label: &str| VersionName { of: of.parse().unwrap(), label: label.to_owned() };
+        for (version, directory) in
+            [(name("", "v1"), "v1"), (name("a/b c", "v1"), "=a/=b c/v1"), (name("=a", "x"), "==a/x")]
+        {
+            assert_eq!(version.directory().unwrap().to_string(), directory);
+            assert_eq!(version.tree().unwrap().to_string(), format!(".tow-versions/{directory}/tree"));
+            let manifest = version.manifest().unwrap();
+            assert_eq!(VersionName::split_known(manifest.as_bytes()), Some((version, &b"manifest"[..])));
+        }
+        for other in ["v1", "=a/=b", "=a//v1/manifest", ".new-v1/manifest", "=/v1/manifest", "=../v1/manifest"] {
+            assert_eq!(VersionName::split(other.as_bytes()), None, "{other}");
+        }
+        assert_eq!(VersionName::split_known(b".tow-versionsx/v1/manifest"), None);
+    }
     use crate::digest::Digest;
     use crate::root::Timestamp;
 

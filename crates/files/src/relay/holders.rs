@@ -3,10 +3,10 @@
 use crate::digest::Digest;
 use crate::limits::HOLDERS_MAX;
 use crate::protocol::control::{Holder, HolderName, HoldersReply, HoldersRequest, HoldersWanted, KnownHolder};
-use crate::protocol::follow::Epoch;
+use crate::protocol::follow::{CopyId, Epoch};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use towpath_quota::{Permit, Quota};
 use towpath_sockets::{Page, PeerId};
 
@@ -14,13 +14,16 @@ use towpath_sockets::{Page, PeerId};
 const TENANT_NAMES_SURE: u64 = 16;
 const TENANT_NAMES_MAX: u64 = HOLDERS_MAX as u64 / 2;
 
+/// Time after which one that says nothing is forgotten: a copy that isn't there any more isn't missing for ever.
+const SILENT_MAX: Duration = Duration::from_secs(24 * 3600);
+
 /// Names altogether: what each tenant may have in any case comes on top of what they share.
 const NAMES_MAX: usize = 2 * HOLDERS_MAX;
 
-/// A name belongs to the tenant that says it: nobody speaks for another one.
-type Key = (HolderName, u64);
+/// A name belongs to the tenant that says it: nobody speaks for another one. It may have several copies.
+type Key = (HolderName, Option<CopyId>, u64);
 
-/// What holders have said last, by name. Each tenant has a share of the names; when it is used up, its
+/// What holders have said last, by name and copy. Each tenant has a share of the names; when it is used up, its
 /// oldest name is forgotten; with too many tenants, the oldest of all.
 #[derive(Debug)]
 pub struct Holders {
@@ -39,6 +42,8 @@ pub struct Holders {
 pub struct HolderStats {
     /// Who.
     pub name: String,
+    /// Which copy.
+    pub copy: Option<CopyId>,
     /// The user, or the name of the key, that said so.
     pub user: Option<String>,
     /// The relay that passed it on, by name.
@@ -81,7 +86,7 @@ struct Said {
 #[derive(Debug)]
 struct Names {
     share: Arc<Quota>,
-    by_turn: BTreeMap<u64, HolderName>,
+    by_turn: BTreeMap<u64, (HolderName, Option<CopyId>)>,
 }
 
 impl Default for Holders {
@@ -101,7 +106,12 @@ impl Holders {
     /// Notes what a holder has.
     pub fn note(&mut self, speaker: Speaker<'_>, holder: Holder, now: Instant) {
         let Speaker { tenant, user, peer, via } = speaker;
-        let key = (holder.name.clone(), tenant);
+        while let Some((_, key)) = self.by_turn.first_key_value()
+            && self.holders.get(key).is_none_or(|said| now.saturating_duration_since(said.at) > SILENT_MAX)
+        {
+            self.forget_oldest();
+        }
+        let key = (holder.name.clone(), holder.copy, tenant);
         // What speaks for itself isn't spoken for: a relay may remember it from before.
         if via.is_some() && self.holders.get(&key).is_some_and(|said| said.peer.is_some()) {
             return;
@@ -122,13 +132,13 @@ impl Holders {
             // Its own oldest one makes way.
             let (turn, oldest) = names.by_turn.pop_first()?;
             self.by_turn.remove(&turn);
-            let oldest = (oldest, tenant);
+            let oldest = (oldest.0, oldest.1, tenant);
             self.unsaid.as_mut().map(|unsaid| unsaid.remove(&oldest));
             self.holders.remove(&oldest).map(|said| said._permit)
         });
         let Some(permit) = permit else { return };
         self.turn += 1;
-        names.by_turn.insert(self.turn, holder.name.clone());
+        names.by_turn.insert(self.turn, (holder.name.clone(), holder.copy));
         let (peer, via) = (via.is_none().then_some(peer), via.cloned());
         let said = Said { holder, user: user.cloned(), peer, via, at: now, turn: self.turn, _permit: permit };
         if let Some(unsaid) = &mut self.unsaid {
@@ -145,17 +155,26 @@ impl Holders {
         let Some((turn, key)) = self.by_turn.pop_first() else { return };
         self.holders.remove(&key);
         self.unsaid.as_mut().map(|unsaid| unsaid.remove(&key));
-        if let Some(names) = self.tenants.get_mut(&key.1) {
+        if let Some(names) = self.tenants.get_mut(&key.2) {
             names.by_turn.remove(&turn);
             if names.by_turn.is_empty() {
-                self.tenants.remove(&key.1);
+                self.tenants.remove(&key.2);
             }
         }
     }
 
+    /// One that speaks for itself has everything up to a number: there was nothing for it behind what it said.
+    pub fn reach(&mut self, (name, copy): (&str, Option<CopyId>), tenant: u64, peer: PeerId, seq: u64) {
+        let key = HolderName::new(name).map(|name| (name, copy, tenant));
+        let said = key.ok().and_then(|key| self.holders.get_mut(&key)).filter(|said| said.peer == Some(peer));
+        if let Some(said) = said.filter(|said| said.holder.version.is_none()) {
+            said.holder.cursor.seq = said.holder.cursor.seq.max(seq);
+        }
+    }
+
     /// A connection has ended by which a holder spoke for itself.
-    pub fn left(&mut self, name: &str, tenant: u64, peer: PeerId) {
-        let key = HolderName::new(name).map(|name| (name, tenant));
+    pub fn left(&mut self, (name, copy): (&str, Option<CopyId>), tenant: u64, peer: PeerId) {
+        let key = HolderName::new(name).map(|name| (name, copy, tenant));
         if let Some(said) = key.ok().and_then(|key| self.holders.get_mut(&key)) {
             said.peer.take_if(|of| *of == peer);
         }
@@ -175,6 +194,7 @@ impl Holders {
     pub fn elsewhere(&self, from: u32) -> Page<HolderStats> {
         let stats = |said: &Said| HolderStats {
             name: said.holder.name.as_str().to_owned(),
+            copy: said.holder.copy,
             user: said.user.as_deref().map(str::to_owned),
             via: said.via.as_ref().map(|name| name.as_str().to_owned()),
             seq: said.holder.cursor.seq,
@@ -231,14 +251,13 @@ mod tests {
     use super::*;
     use crate::digest::Digest;
     use crate::protocol::follow::Cursor;
-    use std::time::Duration;
 
     const EPOCH: Epoch = Epoch([1; 16]);
 
     fn holder(name: &str, seq: u64) -> Holder {
         let version = (seq > 100).then_some(Digest([7; 32]));
         let name = HolderName::new(name).unwrap();
-        Holder { name, cursor: Cursor { epoch: EPOCH, seq }, durable: false, version }
+        Holder { name, copy: None, cursor: Cursor { epoch: EPOCH, seq }, durable: false, version }
     }
 
     fn by(tenant: u64) -> Speaker<'static> {
@@ -274,6 +293,24 @@ mod tests {
     }
 
     #[test]
+    fn two_copies_of_one_name_are_two_holders() {
+        let (mut holders, now) = (Holders::default(), Instant::now());
+        let of_copy = |copy, seq| Holder { copy: Some(CopyId([copy; 16])), ..holder("host", seq) };
+        holders.note(by(1), of_copy(1, 150), now);
+        holders.note(by(1), of_copy(2, 5), now);
+        let reply = ask(&holders, HoldersWanted::Version(Digest([7; 32])), now);
+        assert_eq!((reply.holding, reply.total), (1, 2));
+        holders.note(by(1), of_copy(2, 160), now);
+        assert_eq!(ask(&holders, HoldersWanted::Version(Digest([7; 32])), now).holding, 2);
+        // One of them is silent from now on.
+        let later = now + SILENT_MAX + Duration::from_secs(1);
+        holders.note(by(1), of_copy(2, 160), later - SILENT_MAX / 2);
+        assert_eq!(ask(&holders, HoldersWanted::Seq(0), later).total, 2);
+        holders.note(by(1), of_copy(2, 160), later);
+        assert_eq!(ask(&holders, HoldersWanted::Seq(0), later).total, 1);
+    }
+
+    #[test]
     fn who_is_not_connected_is_listed_with_its_relay() {
         let (mut holders, now) = (Holders::default(), Instant::now());
         let relay = HolderName::new("relay").unwrap();
@@ -291,9 +328,9 @@ mod tests {
         assert_eq!((holders.count(), holders.versions().collect::<Vec<_>>()), (3, vec![Digest([7; 32])]));
         // It is connected again before the old connection's end is known.
         holders.note(Speaker { peer: PeerId::new(4, 0), ..by(1) }, holder("relay", 5), now);
-        holders.left("relay", 1, peer);
+        holders.left(("relay", None), 1, peer);
         assert_eq!(listed(&holders, 0).len(), 2);
-        holders.left("relay", 1, PeerId::new(4, 0));
+        holders.left(("relay", None), 1, PeerId::new(4, 0));
         assert_eq!(listed(&holders, 2), [(2, "relay".to_owned(), None)]);
         // One that is connected by now isn't spoken for by the relay that remembers it.
         holders.note(Speaker { peer: PeerId::new(5, 1), ..by(1) }, holder("b", 160), now);
@@ -310,11 +347,11 @@ mod tests {
         }
         assert!(holders.holders.len() <= HOLDERS_MAX + 4 * TENANT_NAMES_SURE as usize);
         assert_eq!(holders.names.used(), holders.holders.len() as u64);
-        assert!(holders.holders.contains_key(&(HolderName::new("honest").unwrap(), 1)));
-        assert!(holders.holders.contains_key(&(HolderName::new(&format!("{:x}", 33_332)).unwrap(), 2)));
+        assert!(holders.holders.contains_key(&(HolderName::new("honest").unwrap(), None, 1)));
+        assert!(holders.holders.contains_key(&(HolderName::new(&format!("{:x}", 33_332)).unwrap(), None, 2)));
         // Others still get in, and the newest of each remain.
         holders.note(by(9), holder("late", 5), now);
-        assert!(holders.holders.contains_key(&(HolderName::new("late").unwrap(), 9)));
+        assert!(holders.holders.contains_key(&(HolderName::new("late").unwrap(), None, 9)));
     }
 
     #[test]
@@ -323,7 +360,7 @@ mod tests {
         holders.pass_on();
         let count = NAMES_MAX as u64 + 100;
         (0..count).for_each(|tenant| holders.note(by(tenant), holder("a", 5), now));
-        let kept = |of: u64| holders.holders.contains_key(&(HolderName::new("a").unwrap(), of));
+        let kept = |of: u64| holders.holders.contains_key(&(HolderName::new("a").unwrap(), None, of));
         assert!(!kept(0) && kept(100) && kept(count - 1));
         let unsaid = holders.unsaid.as_ref().unwrap().len();
         let counts = [holders.holders.len(), holders.tenants.len(), holders.by_turn.len(), unsaid];

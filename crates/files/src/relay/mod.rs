@@ -40,13 +40,13 @@ impl Relay {
         Relay { change: Arc::new(change), via, holders }
     }
 
-    /// All that there is at a cursor: nothing is known of what there was before.
+    /// All that there is at a cursor of this server: nothing is known of what there was before.
     ///
     /// # Errors
     /// It is more than a server may have.
-    pub fn reset(&self, cursor: Cursor, entries: Vec<Passed>) -> Result<(), TooManyPaths> {
+    pub fn reset(&self, server: Option<ServerId>, cursor: Cursor, entries: Vec<Passed>) -> Result<(), TooManyPaths> {
         let (mut entries, mut result) = (Some(entries), Ok(()));
-        (self.change)(&mut |catalogue| result = catalogue.reset(cursor, entries.take().unwrap_or_default()));
+        (self.change)(&mut |catalogue| result = catalogue.reset(server, cursor, entries.take().unwrap_or_default()));
         result
     }
 

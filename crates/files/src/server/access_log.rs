@@ -73,7 +73,7 @@ pub(super) fn plain(
             let path = Escaped(&follow.path).to_string();
             tracing::info!(%address, user = shown(user), name = shown(name), %path, from = %follow.from, "plain follow");
         }
-        Ok(PlainMessage::Fetch(PlainRequest { path, range: None })) => {
+        Ok(PlainMessage::Fetch(PlainRequest { path, range })) if range.is_none_or(|range| range.offset == 0) => {
             let path = Escaped(path.as_deref().unwrap_or_default()).to_string();
             tracing::debug!(%address, %path, "plain fetch");
         }

@@ -3,9 +3,10 @@
 use super::versions::Versions;
 use super::watch::{CatalogueStats, Published};
 use crate::digest::Digest;
+use crate::path::RelPath;
 use crate::relay::{HolderStats, Holders};
 use crate::root::Timestamp;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_sockets::Page;
 
@@ -21,6 +22,8 @@ pub struct CatalogueView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VersionStats {
+    /// The path that it is of.
+    pub of: RelPath,
     /// What it is called.
     pub label: String,
     /// Digest of its manifest.
@@ -68,9 +71,16 @@ impl CatalogueView {
         let mut counts = HashMap::new();
         self.holders().versions().for_each(|version| *counts.entry(version).or_insert(0) += 1);
         let all: usize = counts.values().sum();
+        let holders = |version: &VersionStats| counts.get(&version.digest).copied().unwrap_or(0);
+        // Who has a version of another path lacks none of this one.
+        let mut elsewhere: HashMap<RelPath, usize> = HashMap::new();
+        for of in listed.iter().map(|version| &version.of).collect::<HashSet<_>>() {
+            let others = listed.iter().filter(|version| version.of != *of).map(&holders).sum();
+            elsewhere.insert(of.clone(), others);
+        }
         let with_holders = |version: VersionStats| {
-            let holders = counts.get(&version.digest).copied().unwrap_or(0);
-            VersionStats { holders, missing: all - holders, ..version }
+            let (holders, others) = (holders(&version), elsewhere.get(&version.of).copied().unwrap_or(0));
+            VersionStats { holders, missing: all.saturating_sub(holders + others), ..version }
         };
         listed.into_iter().map(with_holders).collect()
     }

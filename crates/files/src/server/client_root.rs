@@ -5,7 +5,7 @@
 
 use super::resource_errors::Shortage;
 use crate::path::{RelPath, VERSIONS_NAME, is_reserved};
-use crate::protocol::manifest::{self, TREE, VERSIONS};
+use crate::protocol::manifest::{self, OF_PREFIX, TREE, VersionName};
 use crate::root::{Dir, FileKind, FileStat, Root, RootError, Timestamp};
 use std::fs::File;
 use std::sync::Arc;
@@ -71,7 +71,9 @@ impl ClientRoot {
         let below_versions = below_versions.filter(|rest| rest.is_empty() || rest.starts_with(b"/"));
         let mut names = below_versions.unwrap_or(path).split(|byte| *byte == b'/');
         // One that isn't whole yet has another name than a label.
-        let is_unfinished = below_versions.and_then(|_| names.clone().nth(1)).is_some_and(|name| !is_label(name));
+        let is_unfinished = below_versions
+            .and_then(|_| names.clone().nth(1))
+            .is_some_and(|name| !is_label(name) && !name.starts_with(&[OF_PREFIX]));
         is_unfinished || names.any(is_reserved)
     }
 
@@ -294,9 +296,8 @@ fn is_label(name: &[u8]) -> bool {
 
 /// Where what is in a version was when it was published.
 fn original(path: &[u8]) -> Option<&[u8]> {
-    let rest = path.strip_prefix(VERSIONS.as_bytes())?.strip_prefix(b"/")?;
-    let label = rest.iter().position(|byte| *byte == b'/')?;
-    let rest = rest.get(label + 1..)?.strip_prefix(TREE.as_bytes())?;
+    let (_, rest) = VersionName::split_known(path)?;
+    let rest = rest.strip_prefix(TREE.as_bytes())?;
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }
 }
 
@@ -330,6 +331,7 @@ pub(super) mod tests {
             "versions/v1/tree/open/a",
             "versions/v1/tree/secret/s",
             "versions/.new-v2/tree/open/a",
+            "versions/=secret/v1/tree/secret/s",
         ] {
             let file = temp.path().join(name);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -344,7 +346,9 @@ pub(super) mod tests {
         }
         // As where it was.
         // Nor what isn't whole yet.
-        for secret in ["secret/s", ".tow-versions/v1/tree/secret/s", ".tow-versions/.new-v2/tree/open/a"] {
+        let unfinished = ".tow-versions/.new-v2/tree/open/a";
+        let of_secret = ".tow-versions/=secret/v1/tree/secret/s";
+        for secret in ["secret/s", ".tow-versions/v1/tree/secret/s", of_secret, unfinished] {
             let secret = path(secret);
             assert!(root.open_file(&secret).is_err(), "{secret}");
             assert!(!matches!(root.open_cached_file(&secret), Ok(Some(_))), "{secret}");

@@ -245,7 +245,7 @@ impl Clients {
         }
         if let Some(said) = &client.said {
             let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-            holders.left(&said.name, client.tenant_number, peer);
+            holders.left((&said.name, said.copy), client.tenant_number, peer);
         }
         tracing::info!(address = %client.name.address, %reason, "gone");
         client.requests.values().for_each(|request| request.cancel());
@@ -333,8 +333,9 @@ impl Clients {
 
     /// Carries out all actions of a session. `take_back` takes a request's messages back from the socket.
     pub(super) fn act(&mut self, peer: PeerId, mut take_back: impl FnMut(Ticket) -> usize) {
-        let Clients { clients, pool, counters, failures, via, holders, .. } = self;
+        let Clients { clients, pool, counters, failures, via, holders, followers, .. } = self;
         let Some(client) = clients.get_mut(&peer) else { return };
+        let mut asked = Vec::new();
         while let Some(action) = client.session.next_action() {
             match action {
                 Action::Start(ticket, job) => {
@@ -351,16 +352,7 @@ impl Clients {
                 }
                 Action::Hello(envelope) => client.session.hello(&envelope, via.all()),
                 Action::Have(said) => client.have(peer, said, pool, holders),
-                Action::Holders(envelope, request) => {
-                    let reply = match client.session.is_congested() {
-                        true => holding::busy(request.id),
-                        false => {
-                            let published = pool.context().published.clone();
-                            holding::answer(&request, client.session.permissions(), published.as_deref(), holders)
-                        }
-                    };
-                    client.session.reply(&envelope, &reply);
-                }
+                Action::Holders(envelope, request) => asked.push((envelope, request)),
                 Action::Release { ticket, take_back: wants_back } => {
                     if let Some(request) = client.requests.remove(&ticket) {
                         request.cancel();
@@ -373,6 +365,21 @@ impl Clients {
                     }
                 }
             }
+        }
+        if asked.is_empty() {
+            return;
+        }
+        reached(clients, followers, holders);
+        let Some(client) = clients.get_mut(&peer) else { return };
+        for (envelope, request) in asked {
+            let reply = match client.session.is_congested() {
+                true => holding::busy(request.id),
+                false => {
+                    let published = pool.context().published.clone();
+                    holding::answer(&request, client.session.permissions(), published.as_deref(), holders)
+                }
+            };
+            client.session.reply(&envelope, &reply);
         }
     }
 
@@ -470,6 +477,17 @@ impl Clients {
     /// See [`Session::is_congested`].
     pub(super) fn is_congested(&self, peer: PeerId) -> bool {
         self.clients.get(&peer).is_some_and(|client| client.session.is_congested())
+    }
+}
+
+/// Notes of those who follow a part how far they are: nobody tells them of what isn't for them.
+fn reached(clients: &HashMap<PeerId, Client>, followers: &BTreeSet<PeerId>, holders: &Mutex<Holders>) {
+    let mut holders = holders.lock().unwrap_or_else(PoisonError::into_inner);
+    for (peer, client) in followers.iter().filter_map(|peer| Some((*peer, clients.get(peer)?))) {
+        let Some(said) = &client.said else { continue };
+        if let Some(seq) = client.session.follows_sent().map(|sent| has(sent, Some(said))).min() {
+            holders.reach((&said.name, said.copy), client.tenant_number, peer, seq);
+        }
     }
 }
 

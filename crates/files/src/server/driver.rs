@@ -5,6 +5,7 @@ use super::clients::{Clients, Publishers};
 use super::drain::{DRAINING, Drain};
 use super::handle::{Control, Handle};
 use super::jobs::{Done, Pool};
+use super::lasting_id::lasting_id;
 use super::open_file::OpenFile;
 use super::push::{PushOptions, Pushes};
 use super::quota::small_files::SmallFiles;
@@ -18,6 +19,7 @@ use crate::digest::DigestCache;
 use crate::limits::{CONTROL_BYTES_MAX, ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
 use crate::protocol::follow::{Epoch, ServerId};
 use crate::protocol::{PROPERTY, PROPERTY_VALUE};
+use crate::random::random;
 use crate::relay::Relay;
 use crate::root::{Links, Root, RootError, Secrets};
 use std::collections::BTreeSet;
@@ -73,6 +75,8 @@ pub struct ServerOptions {
     pub watch: Option<WatchOptions>,
     /// Directory in which the sequence numbers of what is watched persist. None: each start begins a new epoch.
     pub state_directory: Option<PathBuf>,
+    /// The number by which followers know this server. Without it the directory of the state has one; without that, there is none.
+    pub server_id: Option<ServerId>,
     /// Take files that clients push. None: none.
     pub push: Option<PushOptions>,
     /// A follower brings what there is, with the numbers of another server: [`Server::relay`].
@@ -106,6 +110,7 @@ impl ServerOptions {
             small_files_bytes: SMALL_FILES_BYTES,
             watch: None,
             state_directory: None,
+            server_id: None,
             push: None,
             is_relay: false,
             relayed_versions: None,
@@ -253,11 +258,16 @@ impl Server {
             }
             (None, _) if options.is_relay => Some(Published::new(Catalogue::relayed(), None, waker.clone())),
             (None, _) => None,
-            (Some(_), None) => Some(Published::new(Catalogue::new(Epoch(random())), None, waker.clone())),
+            (Some(_), None) => {
+                let mut catalogue = Catalogue::new(Epoch(random()));
+                catalogue.server = options.server_id;
+                Some(Published::new(catalogue, None, waker.clone()))
+            }
             (Some(_), Some(directory)) => {
                 let failed =
                     |error: StateError| ServeError::State { path: directory.clone(), reason: error.to_string() };
-                let (state, catalogue) = State::open(directory, Epoch(random())).map_err(failed)?;
+                let (state, mut catalogue) = State::open(directory, Epoch(random())).map_err(failed)?;
+                catalogue.server = Some(lasting_id(directory, options.server_id)?);
                 Some(Published::new(catalogue, Some(state), waker.clone()))
             }
         };
@@ -460,17 +470,6 @@ pub(super) fn may(authenticator: Option<&Authenticator>, info: &PeerInfo, is_new
         Some(authenticator) => authenticator.permissions(&info.principal, &info.address, is_new),
         None => Some(Permissions::unrestricted()),
     }
-}
-
-/// Bytes that no other server has drawn.
-fn random() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    // Without the system's randomness, which it always has, the time is as good as unique.
-    if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(bytes.len()) {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        bytes = since.as_nanos().to_be_bytes();
-    }
-    bytes
 }
 
 fn half_of_descriptors() -> usize {

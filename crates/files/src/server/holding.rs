@@ -47,6 +47,7 @@ pub(super) fn note(
 fn stats(holder: &Holder, user: Option<&Arc<str>>, said_at: Instant) -> HolderStats {
     HolderStats {
         name: holder.name.as_str().to_owned(),
+        copy: holder.copy,
         user: user.map(|user| user.to_string()),
         via: None,
         seq: holder.cursor.seq,

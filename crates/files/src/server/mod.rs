@@ -18,6 +18,7 @@ mod glob;
 mod handle;
 mod holding;
 mod jobs;
+mod lasting_id;
 mod open_file;
 mod push;
 mod quota;

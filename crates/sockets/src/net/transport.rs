@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
@@ -53,7 +53,11 @@ impl Listener {
         let failed = |source| SocketError::Bind { endpoint: endpoint.to_string(), source };
         match endpoint {
             Endpoint::Tcp { host, port } => {
-                let host = if host == "*" { "0.0.0.0" } else { host };
+                if host == "*" {
+                    let (bound, host) = bind_all(*port, congestion).map_err(failed)?;
+                    let (fd, port, system) = bound;
+                    return Ok((Listener::Tcp(fd, system), Endpoint::Tcp { host: host.to_owned(), port }));
+                }
                 let (fd, port, system) =
                     resolve(host, *port).and_then(|addresses| bind_first(&addresses, congestion)).map_err(failed)?;
                 Ok((Listener::Tcp(fd, system), Endpoint::Tcp { host: host.to_owned(), port }))
@@ -92,6 +96,8 @@ impl Listener {
                 Ok((peer, address)) => {
                     let address = address.and_then(|address| SocketAddr::try_from(address).ok());
                     let address = address.ok_or_else(|| io::Error::other("a TCP peer without an address"))?;
+                    // A peer is known by its IPv4 address, whatever socket it came to.
+                    let address = SocketAddr::new(address.ip().to_canonical(), address.port());
                     congestion::accepted(&peer, address, system.as_ref());
                     Ok(Some((peer, Address::Tcp(address))))
                 }
@@ -133,16 +139,31 @@ pub(crate) fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
+/// A listening socket, its port, and the congestion control for peers elsewhere.
+type Bound = (OwnedFd, u16, Option<SystemDefault>);
+
+/// Listens on all addresses: of IPv6 and IPv4, or of IPv4 where the machine has no IPv6. With the address.
+fn bind_all(port: u16, congestion: &Congestion) -> io::Result<(Bound, &'static str)> {
+    match bind_tcp((Ipv6Addr::UNSPECIFIED, port).into(), congestion) {
+        Err(error) if is_foreign(&error) => {
+            Ok((bind_tcp((Ipv4Addr::UNSPECIFIED, port).into(), congestion)?, "0.0.0.0"))
+        }
+        bound => Ok((bound?, "::")),
+    }
+}
+
+/// Whether an address doesn't belong to this machine, or to a family that it lacks.
+fn is_foreign(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
+        || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
+}
+
 /// Listens on the first of a name's addresses that belongs to this machine.
-fn bind_first(addresses: &[SocketAddr], congestion: &Congestion) -> io::Result<(OwnedFd, u16, Option<SystemDefault>)> {
+fn bind_first(addresses: &[SocketAddr], congestion: &Congestion) -> io::Result<Bound> {
     let mut outcome = Err(io::ErrorKind::NotFound.into());
     for address in addresses {
         outcome = bind_tcp(*address, congestion);
         // An address in use is an error: a server on another address instead would not be found.
-        let is_foreign = |error: &io::Error| {
-            error.kind() == io::ErrorKind::AddrNotAvailable
-                || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
-        };
         if !outcome.as_ref().is_err_and(is_foreign) {
             break;
         }
@@ -150,9 +171,13 @@ fn bind_first(addresses: &[SocketAddr], congestion: &Congestion) -> io::Result<(
     outcome
 }
 
-fn bind_tcp(address: SocketAddr, congestion: &Congestion) -> io::Result<(OwnedFd, u16, Option<SystemDefault>)> {
+fn bind_tcp(address: SocketAddr, congestion: &Congestion) -> io::Result<Bound> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
+    if address.ip() == Ipv6Addr::UNSPECIFIED {
+        // All addresses are all, whatever net.ipv6.bindv6only says.
+        socket.set_only_v6(false)?;
+    }
     socket.bind(&address.into())?;
     let system = congestion::before_listening(&socket, congestion);
     socket.listen(BACKLOG)?;
@@ -233,6 +258,16 @@ pub(crate) fn tune(fd: &OwnedFd, address: &Address, congestion: &Congestion) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_addresses_are_those_of_ipv4_and_ipv6() {
+        let ((fd, port, _), host) = bind_all(0, &Congestion::System).unwrap();
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        if host == "::" {
+            assert!(std::net::TcpStream::connect(("::1", port)).is_ok());
+        }
+        drop(fd);
+    }
 
     #[test]
     fn listens_on_the_first_address_of_this_machine() {

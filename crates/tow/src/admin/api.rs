@@ -5,7 +5,8 @@ use super::{Running, Shared, State, metrics};
 use crate::cli::escape::Json;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use hyper::{Method, StatusCode, Uri};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -75,7 +76,8 @@ pub fn is_action(method: &Method, path: &str) -> bool {
 }
 
 /// Answers a request.
-pub fn reply(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Reply {
+pub fn reply(shared: &Shared, head: &Parts, body: &[u8]) -> Reply {
+    let Parts { method, uri, .. } = head;
     let query = match Query::parse(uri.query().unwrap_or_default()) {
         Ok(query) => query,
         Err(reason) => return Reply::error(400, reason),
@@ -111,7 +113,10 @@ pub fn reply(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Reply 
         (.., "/api/v1/journal") => running(shared).and_then(|running| Ok(Reply::json(&running.view.journal()?))),
         (.., "/api/v1/status") => status(shared),
         (.., "/api/v1/audit") => Ok(Reply::json(&shared.actions.last())),
-        (.., "/metrics") => running(shared).and_then(|running| Ok(metrics::reply(shared, running, query.per_service)?)),
+        (.., "/metrics") => running(shared).and_then(|running| {
+            let format = metrics::Format::asked_for(&head.headers);
+            Ok(metrics::reply(shared, running, query.per_service, format)?)
+        }),
         (.., "/healthz") if is_alive(shared) => Ok(Reply::text(StatusCode::OK, "ok")),
         (.., "/healthz") => Ok(Reply::text(StatusCode::SERVICE_UNAVAILABLE, NO_ANSWER)),
         (.., "/readyz") => Ok(ready(shared)),

@@ -4,7 +4,7 @@ use super::access::{Access, is_host};
 use super::place;
 use super::token::Token;
 use crate::cli::exit::Failure;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 /// Name of the file with the token, in a directory.
@@ -102,9 +102,21 @@ impl AdminArgs {
 
 fn bind(option: &str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
     let failed = |error| Failure::failed(format_args!("{option} {address}: {error}"));
-    let listener = TcpListener::bind(address).map_err(failed)?;
+    let listener = match TcpListener::bind(address) {
+        // All addresses, on a machine without IPv6.
+        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && is_without_ipv6(&error) => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port()))
+        }
+        bound => bound,
+    };
+    let listener = listener.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
+}
+
+fn is_without_ipv6(error: &std::io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(error);
+    matches!(errno, Some(rustix::io::Errno::AFNOSUPPORT | rustix::io::Errno::ADDRNOTAVAIL))
 }
 
 /// The file beside the server's state, or else beside its socket.
@@ -140,13 +152,15 @@ fn url(address: SocketAddr) -> String {
     }
 }
 
-/// An address with a port.
+/// An address with a port; no address is all of IPv4 and IPv6.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
-    let address = match text.strip_prefix("localhost:") {
-        Some(port) => format!("127.0.0.1:{port}"),
-        None => text.to_owned(),
+    let address = match text.split_once(':') {
+        Some(("localhost", port)) => format!("127.0.0.1:{port}"),
+        Some(("" | "*", port)) => format!("[::]:{port}"),
+        _ => text.to_owned(),
     };
-    address.parse().map_err(|_| "use an IP address and a port, such as 127.0.0.1:5580".to_owned())
+    let wrong = || "use an IP address and a port, such as 127.0.0.1:5580; :PORT is all addresses".to_owned();
+    address.parse().map_err(|_| wrong())
 }
 
 fn host(text: &str) -> Result<String, String> {

@@ -275,7 +275,7 @@ async fn ask(shared: Arc<Shared>, remote: Address, head: Parts, body: Bytes) -> 
     };
     let on_thread = {
         let shared = Arc::clone(&shared);
-        move || api::reply(&shared, &head.method, &head.uri, &body)
+        move || api::reply(&shared, &head, &body)
     };
     let reply = tokio::task::spawn_blocking(on_thread).await.unwrap_or_else(|_| failed());
     if let Some(action) = action {

@@ -81,10 +81,12 @@ impl ClientKeyArgs {
                 "without --key, this side's key is a new one, which only --anyone admits; or the server has another key than --server-key says, or none",
             ),
             (false, true, true) => Some(
-                "either it has another key than `tow trust list` says, or none, or it doesn't admit this one; its log names keys that it refuses",
+                "either it has another key than `tow trust list` says (if it has a new one: `tow trust remove`, then `tow trust add`), or none, \
+                 or it doesn't admit this one; its log names keys that it refuses",
             ),
             (false, true, false) => Some(
-                "without --key, this side's key is a new one, which only --anyone admits; or the server has another key than `tow trust list` says, or none",
+                "without --key, this side's key is a new one, which only --anyone admits; or the server has another key than `tow trust list` says \
+                 (if it has a new one: `tow trust remove`, then `tow trust add`), or none",
             ),
         }
     }

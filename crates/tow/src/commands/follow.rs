@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use towpath_files::client::follow::{
-    Excludes, FollowEnd, FollowEvent, FollowOptions, PutKind, follow, follow_versions,
+    Excludes, FollowEnd, FollowEvent, FollowOptions, HeldWhy, PutKind, follow, follow_versions,
 };
 use towpath_files::client::{GetError, Source, TransferError};
 use towpath_files::path::{Escaped, RelPath};
@@ -47,6 +47,9 @@ pub struct Arguments {
     /// Move what is deleted or replaced into this directory.
     #[arg(long, value_name = "DIR")]
     trash: Option<PathBuf>,
+    /// Go on though the copy here is of another server or path, or nobody knows; everything is compared.
+    #[arg(long)]
+    adopt: bool,
     /// Run this by the shell when up to date after changes, which it gets as JSON lines.
     #[arg(long, value_name = "CMD")]
     exec: Option<OsString>,
@@ -75,8 +78,8 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let location = Location::parse(&arguments.location)?;
     let source = source_of(&location)?;
-    if arguments.versions && !matches!(&source, Source::Path(path) if path.is_root()) {
-        return Err(Failure::usage("--versions follows what is published of the whole server: HOST:/ without a path"));
+    if arguments.versions && !matches!(&source, Source::Path(_)) {
+        return Err(Failure::usage("--versions follows what is published of one path: HOST:/ or HOST:/PATH"));
     }
     let destination = match arguments.destination {
         Some(destination) => destination,
@@ -95,6 +98,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.max_delete = arguments.max_delete;
     options.exclude = Excludes::new(arguments.exclude).map_err(|why| Failure::usage(format!("--exclude: {why}")))?;
     options.trash = arguments.trash;
+    options.adopt = arguments.adopt;
     options.durable = arguments.fsync;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
     options.name = arguments.name.unwrap_or(options.name);
@@ -198,12 +202,17 @@ fn show(event: &FollowEvent, is_mirror: bool) -> io::Result<()> {
             eprint_line(format_args!("tow: {path}: it was changed here; that is kept as {kept_as}"));
             Ok(())
         }
-        FollowEvent::Held { paths } => {
-            eprint_line(format_args!(
-                "tow: {} deletions are held; start again with --max-delete {} to allow them:",
-                paths.len(),
-                paths.len()
-            ));
+        FollowEvent::Held { paths, why } => {
+            let count = paths.len();
+            match why {
+                HeldWhy::TooMany => eprint_line(format_args!(
+                    "tow: {count} deletions are held; start again with --max-delete {count} to allow them:"
+                )),
+                HeldWhy::UnknownServer => eprint_line(format_args!(
+                    "tow: {count} deletions are held: the server has no lasting number (tow serve --state), so it may be \
+                     another one than before; if it is the right one, start again with --adopt to allow them:"
+                )),
+            }
             for path in paths.iter().take(HELD_SHOWN_MAX) {
                 eprint_line(format_args!("tow:   {path}"));
             }
@@ -268,9 +277,13 @@ fn object(event: &FollowEvent) -> Map<String, Value> {
         FollowEvent::Conflict { path, kept_as } => {
             with_path(json!({ "event": "conflict", "kept_as": kept_as.to_string() }), path)
         }
-        FollowEvent::Held { paths } => {
+        FollowEvent::Held { paths, why } => {
             let shown: Vec<_> = paths.iter().take(HELD_SHOWN_MAX).map(ToString::to_string).collect();
-            members(&json!({ "event": "held", "count": paths.len(), "paths": shown }))
+            let why = match why {
+                HeldWhy::TooMany => "too-many",
+                HeldWhy::UnknownServer => "unknown-server",
+            };
+            members(&json!({ "event": "held", "count": paths.len(), "paths": shown, "why": why }))
         }
         FollowEvent::Failed { path, reason } => with_path(json!({ "event": "failed", "reason": reason }), path),
         FollowEvent::Interrupted { reason } => members(&json!({ "event": "interrupted", "reason": reason })),
@@ -278,7 +291,8 @@ fn object(event: &FollowEvent) -> Map<String, Value> {
     }
 }
 
-fn with_path(object: Value, path: &RelPath) -> Map<String, Value> {
+/// An object with the members of a path.
+pub fn with_path(object: Value, path: &RelPath) -> Map<String, Value> {
     let mut object = members(&object);
     object.extend(members(&WirePath::from(path)));
     object

@@ -83,7 +83,7 @@ pub fn start(
         return Ok(None);
     }
     match &options.source {
-        Source::Path(path) if path.is_root() => {}
+        Source::Path(path) if path.is_root() || only_versions => {}
         _ => {
             return Err(Failure::usage("--serve passes on everything that a server has: follow HOST:/ without a path"));
         }

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use towpath_files::path::RelPath;
+use towpath_files::protocol::follow::ServerId;
 use towpath_files::server::{PushOptions, Server, ServerOptions, WatchOptions};
 use towpath_sockets::{Congestion, Heartbeat};
 
@@ -39,9 +40,12 @@ pub struct Arguments {
     /// Watch the directory, so that clients can follow it.
     #[arg(long)]
     watch: bool,
-    /// Keep sequence numbers in this directory, so that a restart begins no new epoch.
+    /// Keep sequence numbers and the server's number here, so that a restart begins no new epoch.
     #[arg(long, value_name = "DIR", requires = "watch")]
     state: Option<PathBuf>,
+    /// Number by which followers know this server, if it lost its --state: 32 hex digits.
+    #[arg(long, value_name = "ID", requires = "watch")]
+    server_id: Option<ServerId>,
     /// Publish a file that may be open for writing when nothing has happened to it for so long.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, requires = "watch")]
     settle: Duration,
@@ -88,6 +92,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         options.watch = Some(watch);
     }
     options.state_directory = arguments.state;
+    options.server_id = arguments.server_id;
     options.push = arguments.accept_push.as_deref().map(push_directory).transpose()?.map(PushOptions::new);
     if let Some(push) = &mut options.push {
         (push.max_bytes, push.max_files) = (arguments.push_max_bytes, arguments.push_max_files);

@@ -1,22 +1,25 @@
 //! `tow versions`: what a server has published, and who holds it.
 
-use super::get::{cancel_on_signal, failure_at};
+use super::follow::with_path;
+use super::get::{cancel_on_signal, failure_at, source_of};
 use super::ls::date;
 use crate::cli::connect_args::FileServerArgs;
 use crate::cli::escape::{Json, Line};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
-use crate::cli::output::print_line;
+use crate::cli::output::{eprint_line, print_line};
 use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use towpath_files::client::follow::{Version, versions};
-use towpath_files::client::{Asker, CancelToken, ConnectOptions, GetError, Holding, TransferError};
+use towpath_files::client::follow::{Version, Versions, versions};
+use towpath_files::client::{Asker, CancelToken, ConnectOptions, GetError, Holding, Source, TransferError};
 use towpath_files::digest::Digest;
+use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
-use towpath_files::protocol::control::{HoldersWanted, KnownHolder};
+use towpath_files::protocol::control::{Holder, HoldersWanted, KnownHolder};
+use towpath_files::protocol::manifest::VersionName;
 
 /// Time between questions.
 const ASK_EVERY: Duration = Duration::from_millis(250);
@@ -24,9 +27,9 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 /// Arguments of `tow versions`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Server: HOST:/, HOST:PORT/ or ipc://SOCKET:/.
+    /// Path of a server, and all below it: HOST:/, HOST:PORT/PATH or ipc://SOCKET:/PATH.
     location: OsString,
-    /// Show who has a version (its label or digest) or, for a number, everything up to it.
+    /// Show who has a version (label or digest), or all up to a number; end with 1 unless all have it.
     #[arg(long, value_name = "VERSION")]
     who: Option<String>,
     /// Wait until enough have it; end with 1 if nobody else gets it for --timeout.
@@ -52,9 +55,9 @@ enum Question {
 /// Asks, and prints the answer.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let location = Location::parse(&arguments.location)?;
-    if !location.path.is_empty() {
-        return Err(Failure::usage("versions are of a whole server: leave out what follows HOST:/"));
-    }
+    let Source::Path(of) = source_of(&location)? else {
+        return Err(Failure::usage(format!("{}: versions are of a path", arguments.location.display())));
+    };
     let connect = arguments.server.options(location.endpoint)?;
     let question = match (arguments.who, arguments.wait) {
         (Some(version), _) => Question::Who(version),
@@ -64,40 +67,63 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let watchdog = Watchdog::new();
     let cancel = cancel_on_signal(watchdog.heartbeat())?;
     let as_json = arguments.json;
-    let outcome = watchdog.run(None, END_TIMEOUT, move || answer(&connect, &question, as_json, &cancel))?;
+    let outcome = watchdog.run(None, END_TIMEOUT, move || answer(&connect, &of, &question, as_json, &cancel))?;
     let outcome = outcome.unwrap_or_else(|_| {
         let interrupted = GetError::Transfer(TransferError::Cancelled);
         exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
     });
+    // The answer is printed, and what it says is no failure to answer.
+    let incomplete = |why: String| {
+        if !as_json {
+            eprint_line(format_args!("tow: {why}"));
+        }
+        Ok(ExitCode::from(Status::Failed as u8))
+    };
     match outcome.map_err(|error| failure_at(&arguments.location, &error, &arguments.server))? {
         Answer::Printed => Ok(ExitCode::SUCCESS),
         Answer::TooFew(count) => {
             Err(Failure::new(Status::Failed, format_args!("only {count} have it, and nobody else gets it")))
         }
+        Answer::Missing(0) => incomplete("nobody has said that it has it".to_owned()),
+        Answer::Missing(count) => incomplete(format!("{count} don't have it")),
     }
 }
 
 enum Answer {
     Printed,
     TooFew(u32),
+    /// So many don't have it; none: nobody has it, nor is known to lack it.
+    Missing(usize),
 }
 
 fn answer(
     connect: &ConnectOptions,
+    of: &RelPath,
     question: &Question,
     as_json: bool,
     cancel: &CancelToken,
 ) -> Result<Answer, GetError> {
     let known = versions(connect, cancel)?;
-    let version = match question {
-        Question::Who(version) | Question::Wait(version, _) => version,
+    let mut asker = Asker::open(connect, cancel)?;
+    let (version, is_now) = match question {
+        Question::Who(version) => (version, true),
+        Question::Wait(version, _) => (version, false),
         Question::All => {
-            print_versions(&known, as_json).map_err(broken)?;
+            let wanted = HoldersWanted::Seq(known.head);
+            let holding = match asker.holding(wanted, true) {
+                // The rules let it know of versions, and not of others.
+                Err(GetError::Transfer(TransferError::Refused { code: ErrorCode::Denied, .. })) => None,
+                holding => Some(holding?),
+            };
+            asker.close();
+            print_versions(&known, of, as_json).map_err(broken)?;
+            if let Some(holding) = holding {
+                print(wanted, &Answered { holding, known }, as_json).map_err(broken)?;
+            }
             return Ok(Answer::Printed);
         }
     };
-    let mut asker = Asker::open(connect, cancel)?;
-    let wanted = wanted(version, &known)?;
+    let wanted = wanted(version, of, &known, is_now)?;
     if let Question::Wait(_, count) = question {
         let (mut most, mut since) = (0, Instant::now());
         loop {
@@ -116,54 +142,94 @@ fn answer(
     }
     let holding = asker.holding(wanted, true)?;
     asker.close();
-    print(wanted, &holding, as_json).map_err(broken)?;
-    Ok(Answer::Printed)
+    let is_known = known.versions.iter().any(|version| HoldersWanted::Version(version.digest) == wanted);
+    if matches!(wanted, HoldersWanted::Version(_)) && !is_known && holding.holding == 0 {
+        return Err(no_version(version));
+    }
+    let answered = Answered { holding, known };
+    print(wanted, &answered, as_json).map_err(broken)?;
+    let missing = answered.missing(wanted).count();
+    let is_everywhere = missing == 0 && answered.holding.holding > 0;
+    Ok(if is_now && !is_everywhere { Answer::Missing(missing) } else { Answer::Printed })
 }
 
 fn broken(failure: Failure) -> std::io::Error {
     std::io::Error::other(failure.to_string())
 }
 
-/// What is asked for: a label, a digest or its first digits, or else the number of a change.
-fn wanted(version: &str, known: &[Version]) -> Result<HoldersWanted, GetError> {
-    if let Some(version) = known.iter().find(|of| of.label == version) {
-        return Ok(HoldersWanted::Version(version.digest));
-    }
-    if let Ok(seq) = version.parse() {
-        return Ok(HoldersWanted::Seq(seq));
-    }
-    let mut same = known.iter().filter(|of| version.len() >= 8 && of.digest.to_string().starts_with(version));
-    match (same.next(), version.parse::<Digest>()) {
-        (Some(version), _) => Ok(HoldersWanted::Version(version.digest)),
-        // Holders may have one that the server has removed.
-        (None, Ok(digest)) => Ok(HoldersWanted::Version(digest)),
-        (None, Err(_)) => {
-            let message = format!("there is no version {version}");
-            Err(TransferError::Unmet { code: ErrorCode::NotFound, message }.into())
-        }
-    }
+fn no_version(version: &str) -> GetError {
+    let message = format!("there is no version {version}");
+    TransferError::Unmet { code: ErrorCode::NotFound, message }.into()
 }
 
-fn print_versions(known: &[Version], as_json: bool) -> Result<(), Failure> {
-    known.iter().try_for_each(|version| {
-        let Version { label, digest, seq, published, .. } = version;
+/// What is asked for: a label, a digest or its first digits, or else the number of a change, which was given out if it is about now.
+fn wanted(version: &str, of: &RelPath, known: &Versions, is_now: bool) -> Result<HoldersWanted, GetError> {
+    if let Some(version) = known.versions.iter().find(|known| known.name.of == *of && known.name.label == version) {
+        return Ok(HoldersWanted::Version(version.digest));
+    }
+    if let Ok(digest) = version.parse::<Digest>() {
+        // Holders may have one that the server has removed.
+        return Ok(HoldersWanted::Version(digest));
+    }
+    if let Ok(seq) = version.parse() {
+        if is_now && seq > known.head {
+            let message = format!("there is no number {seq} yet: the newest one is {}", known.head);
+            return Err(TransferError::Unmet { code: ErrorCode::NotFound, message }.into());
+        }
+        return Ok(HoldersWanted::Seq(seq));
+    }
+    let begins = |known: &&Version| version.len() >= 8 && known.digest.to_string().starts_with(version);
+    let found = known.versions.iter().find(begins);
+    found.map(|version| HoldersWanted::Version(version.digest)).ok_or_else(|| no_version(version))
+}
+
+/// A line for each version, and one for the present number.
+fn print_versions(known: &Versions, of: &RelPath, as_json: bool) -> Result<(), Failure> {
+    let mut below = known.versions.iter().filter(|version| version.name.of.below(of).is_some());
+    below.try_for_each(|version| {
+        let Version { name: VersionName { of, label }, digest, seq, published, .. } = version;
         if as_json {
             let published = [published.seconds, published.nanoseconds.into()];
             let object = json!({ "label": label, "version": digest.to_string(), "seq": seq, "published": published });
-            return print_line(Json(object));
+            return print_line(Json(Value::Object(with_path(object, of))));
         }
-        print_line(format_args!("{}  {digest}  {seq}  {label}", date(published.seconds)))
-    })
+        let of = if of.is_root() { String::new() } else { format!(" of {of}") };
+        print_line(format_args!("{}  {digest}  {seq}  {label}{of}", date(published.seconds)))
+    })?;
+    if as_json { Ok(()) } else { print_line(format_args!("now at {}", known.head)) }
 }
 
-fn print(wanted: HoldersWanted, holding: &Holding, as_json: bool) -> Result<(), Failure> {
-    let (holders, others): (Vec<_>, Vec<_>) = holding.holders.iter().partition(|known| known.holds);
-    // Who follows no versions lacks none.
-    let is_missing = |known: &&&KnownHolder| match wanted {
-        HoldersWanted::Seq(_) => known.holder.version.is_none(),
-        HoldersWanted::Version(_) => known.holder.version.is_some(),
-    };
-    let missing: Vec<_> = others.iter().filter(is_missing).collect();
+/// Who has something, and the versions that there are.
+struct Answered {
+    holding: Holding,
+    known: Versions,
+}
+
+impl Answered {
+    /// The path that a version is of, if the server has it.
+    fn path_of(&self, digest: Digest) -> Option<&RelPath> {
+        let mut versions = self.known.versions.iter();
+        versions.find(|version| version.digest == digest).map(|version| &version.name.of)
+    }
+
+    /// Those who are to have it and don't. Who follows no versions lacks none, nor who follows those of another path.
+    fn missing(&self, wanted: HoldersWanted) -> impl Iterator<Item = &KnownHolder> {
+        let is_asked = move |holder: &Holder| match (wanted, holder.version) {
+            (HoldersWanted::Seq(_), version) => version.is_none(),
+            (HoldersWanted::Version(_), None) => false,
+            (HoldersWanted::Version(wanted), Some(version)) => {
+                let paths = self.path_of(wanted).zip(self.path_of(version));
+                paths.is_none_or(|(wanted, version)| wanted == version)
+            }
+        };
+        self.holding.holders.iter().filter(move |known| !known.holds && is_asked(&known.holder))
+    }
+}
+
+fn print(wanted: HoldersWanted, answered: &Answered, as_json: bool) -> Result<(), Failure> {
+    let holding = &answered.holding;
+    let holders: Vec<_> = holding.holders.iter().filter(|known| known.holds).collect();
+    let missing: Vec<_> = answered.missing(wanted).collect();
     if as_json {
         let holders: Vec<_> = holders.into_iter().map(holder_json).collect();
         let missing: Vec<_> = missing.iter().map(|known| known.holder.name.as_str()).collect();
@@ -175,21 +241,26 @@ fn print(wanted: HoldersWanted, holding: &Holding, as_json: bool) -> Result<(), 
     }
     for known in holders {
         let durable = if known.holder.durable { ", durable" } else { "" };
-        print_line(format_args!("{} verified{durable}, seen {} s ago", name(known), known.age_ms / 1000))?;
+        let name = name(known, holding);
+        print_line(format_args!("{name} verified{durable}, seen {} s ago", known.age_ms / 1000))?;
     }
     missing.into_iter().try_for_each(|known| {
+        let name = name(known, holding);
         print_line(format_args!(
-            "{} missing, is at {}, seen {} s ago",
-            name(known),
+            "{name} missing, is at {}, seen {} s ago",
             known.holder.cursor.seq,
             known.age_ms / 1000
         ))
     })
 }
 
-fn name(known: &KnownHolder) -> String {
+/// A name; with the number of the copy if there are several of that name.
+fn name(known: &KnownHolder, holding: &Holding) -> String {
     let of = known.user.as_ref().map(|user| format!(" ({user})")).unwrap_or_default();
-    Line(&format!("{}{of}", known.holder.name.as_str())).to_string()
+    let same = |other: &&KnownHolder| (&other.holder.name, &other.user) == (&known.holder.name, &known.user);
+    let copy = known.holder.copy.filter(|_| holding.holders.iter().filter(same).count() > 1);
+    let copy = copy.map(|copy| format!(" copy {:.8}", copy.to_string())).unwrap_or_default();
+    Line(&format!("{}{of}{copy}", known.holder.name.as_str())).to_string()
 }
 
 fn holder_json(known: &KnownHolder) -> Value {
@@ -200,8 +271,9 @@ fn holder_json(known: &KnownHolder) -> Value {
         "seen": known.age_ms as f64 / 1e3,
         "seq": known.holder.cursor.seq,
     });
-    if let (Some(user), Some(object)) = (&known.user, object.as_object_mut()) {
-        object.insert("user".to_owned(), user.clone().into());
+    if let Some(object) = object.as_object_mut() {
+        object.extend(known.user.iter().map(|user| ("user".to_owned(), user.as_str().into())));
+        object.extend(known.holder.copy.map(|copy| ("copy".to_owned(), copy.to_string().into())));
     }
     object
 }

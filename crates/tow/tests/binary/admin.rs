@@ -168,14 +168,17 @@ fn metrics_and_health_are_plain_http() {
     }
     let reply = get(&socket, "/metrics");
     let (head, body) = reply.split_once("\r\n\r\n").expect("a head and a body");
-    assert!(head.contains("content-type: application/openmetrics-text"), "{head}");
-    assert!(body.ends_with("# EOF\n"), "{body}");
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
     for line in body.lines().filter(|line| !line.starts_with('#')) {
         let (name, value) = line.rsplit_once(' ').expect(line);
         assert!(name.starts_with("towpath_") && value.parse::<f64>().is_ok(), "{line}");
     }
     assert!(body.contains("\ntowpath_files_total{outcome=\"confirmed\"} 1\n"), "{body}");
-    assert!(body.contains("\n# TYPE towpath_network_bytes counter\n"), "{body}");
+    assert!(body.contains("\n# TYPE towpath_network_bytes_total counter\n"), "{body}");
+    let asked = "GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text, text/plain;q=0.5\r\n\r\n";
+    let open = http(&socket, asked);
+    assert!(open.contains("content-type: application/openmetrics-text; version=1.0.0"), "{open}");
+    assert!(open.contains("\n# TYPE towpath_network_bytes counter\n") && open.ends_with("# EOF\n"), "{open}");
 
     for (request, status) in [
         ("GET /api/v1/nothing HTTP/1.1\r\nHost: a\r\n\r\n", "404"),

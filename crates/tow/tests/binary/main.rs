@@ -55,4 +55,5 @@ mod special_files;
 mod steering;
 mod tampering;
 mod versions;
+mod whose_copy;
 mod wrong_peers;

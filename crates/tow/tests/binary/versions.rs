@@ -34,7 +34,16 @@ impl Publisher {
     }
 
     fn versions(&self, options: &[&str]) -> Outcome {
-        run(tow(["versions", &self.server.url("")]).args(options))
+        self.versions_of("", options)
+    }
+
+    fn versions_of(&self, path: &str, options: &[&str]) -> Outcome {
+        run(tow(["versions", &self.server.url(path)]).args(options))
+    }
+
+    /// The lines of versions.
+    fn listed(&self) -> String {
+        listed(&self.server.url(""))
     }
 }
 
@@ -46,6 +55,13 @@ fn serve(folder: &Path, options: &[&str]) -> Server {
 
 fn text(outcome: &Outcome) -> String {
     String::from_utf8(outcome.stdout.clone()).expect("UTF-8")
+}
+
+fn listed(url: &str) -> String {
+    let printed = text(&run(&mut tow(["versions", url])).expect_code(0));
+    let (versions, now) = printed.rsplit_once("now at ").expect("the present number");
+    assert!(now.split('\n').next().is_some_and(|number| number.parse::<u64>().is_ok()), "{printed}");
+    versions.to_owned()
 }
 
 /// The one JSON object that was printed.
@@ -87,9 +103,9 @@ fn versions_appear_as_a_whole_and_the_server_knows_where() {
     assert!(proxy.passed() - before < 1 << 20, "{} bytes were sent", proxy.passed() - before);
     assert_eq!(who["version"], second["version"]);
     assert_eq!((&who["holders"][0]["name"], &who["holders"][0]["verified"]), (&"gpu-1".into(), &true.into()));
-    let who = object(&publisher.versions(&["--who", "v1", "--json"]).expect_code(0));
+    let who = object(&publisher.versions(&["--who", "v1", "--json"]).expect_code(1));
     assert_eq!((who["holders"].as_array().map(Vec::len), &who["missing"][0]), (Some(0), &"gpu-1".into()));
-    let listed = text(&publisher.versions(&[]).expect_code(0));
+    let listed = publisher.listed();
     assert!(listed.lines().count() == 2 && listed.contains("  v1\n") && listed.ends_with("  v2\n"), "{listed}");
     assert!(follower.output().contains("version v2 "), "{}", follower.output());
     follower.signal(Signal::INT);
@@ -97,6 +113,8 @@ fn versions_appear_as_a_whole_and_the_server_knows_where() {
     // What nobody gets isn't waited for for ever.
     publisher.versions(&["--wait", "v2", "--count", "2", "--timeout", "1s"]).expect_code(1);
     publisher.versions(&["--who", "v9"]).expect_code(4);
+    publisher.versions(&["--who", "999999"]).expect_code(4);
+    publisher.versions(&["--who", &"f".repeat(64)]).expect_code(4);
 
     // An old version can be had as any other files, and survives a restart.
     let Publisher { folder, server } = publisher;
@@ -105,7 +123,7 @@ fn versions_appear_as_a_whole_and_the_server_knows_where() {
     let url = publisher.server.url(".tow-versions/v1/tree/app/config");
     run(tow(["get", &url]).arg(publisher.path("old"))).expect_code(0);
     assert_eq!(fs::read(publisher.path("old")).expect("read"), b"one");
-    assert_eq!(text(&publisher.versions(&[]).expect_code(0)), listed);
+    assert_eq!(publisher.listed(), listed);
     let outcome = run(tow(["follow", &publisher.server.url(""), "--versions", "--once"]).arg(publisher.path("other")));
     outcome.expect_code(0);
     assert_eq!(fs::read(publisher.path("other/current/app/config")).expect("read"), b"two");
@@ -139,13 +157,13 @@ fn versions_never_change_and_old_ones_make_way() {
     assert!(second["version"].as_str().expect("a digest").starts_with(second["label"].as_str().expect("a label")));
     write(&source.join("app/g"), b"three");
     publisher.publish("app", &["v3", "--keep", "2"]).expect_code(0);
-    assert!(!publisher.path("state/versions/v1").exists() && publisher.path("state/versions/v3/tree/app/g").exists());
-    assert!(!publisher.path("state/versions/v3/tree/other").exists());
-    let listed = text(&publisher.versions(&[]).expect_code(0));
+    let kept = publisher.path("state/versions/=app");
+    assert!(!kept.join("v1").exists() && kept.join("v3/tree/app/g").exists() && !kept.join("v3/tree/other").exists());
+    let listed = publisher.listed();
     assert_eq!(listed.lines().count(), 2, "{listed}");
     // What is kept is no other name of what is served.
     write(&source.join("app/g"), b"changed in place");
-    assert_eq!(fs::read(publisher.path("state/versions/v3/tree/app/g")).expect("read"), b"three");
+    assert_eq!(fs::read(kept.join("v3/tree/app/g")).expect("read"), b"three");
     publisher.publish("app", &["../v"]).expect_code(1);
 }
 
@@ -189,8 +207,7 @@ fn versions_come_through_a_relay_and_holders_behind_it_are_known() {
     assert_eq!(fs::read(current.join("app/config")).expect("read"), b"one");
     assert_eq!(fs::read(current.join("app/large")).expect("read"), fs::read(source.join("app/large")).expect("read"));
     assert_eq!(fs::read(publisher.path("first/current/app/config")).expect("read"), b"one");
-    let listed = text(&publisher.versions(&[]).expect_code(0));
-    assert_eq!(text(&run(&mut tow(["versions", &format!("{}:/", at("second.sock"))])).expect_code(0)), listed);
+    assert_eq!(listed(&format!("{}:/", at("second.sock"))), publisher.listed());
     // It isn't taken for a server that has no files.
     let outcome = run(tow(["follow", &format!("{}:/", at("first.sock")), "--once"]).arg(publisher.path("all")));
     assert!(outcome.status.code() == Some(1) && outcome.stderr.contains("versions only"), "{outcome:?}");
@@ -221,4 +238,67 @@ fn versions_come_through_a_relay_and_holders_behind_it_are_known() {
         2,
         "the one before is kept"
     );
+}
+
+/// Who may publish one path rules neither what others follow, nor their labels, nor what is kept of them.
+#[test]
+fn a_version_belongs_to_its_path() {
+    let publisher = Publisher::start(&["--accept-publish"]);
+    let (source, url) = (publisher.path("source"), publisher.server.url(""));
+    write(&source.join("app/config"), b"right");
+    write(&source.join("scratch/x"), b"evil");
+    publisher.publish("", &["v1"]).expect_code(0);
+    publisher.publish("scratch", &["evil"]).expect_code(0);
+    publisher.publish("scratch", &["v1", "--keep", "1"]).expect_code(0);
+    assert!(publisher.path("state/versions/v1").exists() && publisher.path("state/versions/=scratch/v1").exists());
+    assert!(!publisher.path("state/versions/=scratch/evil").exists());
+    let once = |url: &str, copy: &str| run(tow(["follow", url, "--versions", "--once"]).arg(publisher.path(copy)));
+    once(&url, "all").expect_code(0);
+    assert_eq!(fs::read(publisher.path("all/current/app/config")).expect("read"), b"right");
+    once(&publisher.server.url("scratch"), "scratch").expect_code(0);
+    let current = publisher.path("scratch/current");
+    assert_eq!(fs::read(current.join("scratch/x")).expect("read"), b"evil");
+    assert!(!current.join("app").exists());
+    // Both are listed, and each is known by its path.
+    let listed = publisher.listed();
+    assert!(
+        listed.lines().count() == 2 && listed.contains("  v1\n") && listed.contains("  v1 of scratch\n"),
+        "{listed}"
+    );
+    // One destination has one `current`.
+    let outcome = once(&publisher.server.url("scratch"), "all").expect_code(2);
+    assert!(outcome.stderr.contains("--adopt"), "{}", outcome.stderr);
+    assert_eq!(fs::read(publisher.path("all/current/app/config")).expect("read"), b"right");
+    // A follower of one path lacks nothing of another one.
+    let _one = follow(&url, &publisher.path("one"), "one");
+    let _other = follow(&publisher.server.url("scratch"), &publisher.path("other"), "other");
+    publisher.versions(&["--wait", "v1"]).expect_code(0);
+    publisher.versions_of("scratch", &["--wait", "v1"]).expect_code(0);
+    let who = object(&publisher.versions(&["--who", "v1", "--json"]).expect_code(0));
+    assert_eq!((&who["holders"][0]["name"], who["missing"].as_array().map(Vec::len)), (&"one".into(), Some(0)));
+}
+
+/// Two followers on one host have the same name by default.
+#[test]
+fn followers_of_one_name_are_told_apart() {
+    let publisher = Publisher::start(&["--accept-publish"]);
+    let url = publisher.server.url("");
+    write(&publisher.path("source/app/config"), b"one");
+    publisher.publish("", &["v1"]).expect_code(0);
+    // One of versions and two of everything.
+    let _versions = follow(&url, &publisher.path("versions"), "host");
+    let live = |copy: &str| Process::start(tow(["follow", &url, "--name", "host"]).arg(publisher.path(copy)));
+    let (_one, _other) = (live("one"), live("other"));
+    publisher.versions(&["--wait", "v1"]).expect_code(0);
+    let who = object(&publisher.versions(&["--who", "v1", "--json"]).expect_code(0));
+    assert_eq!((who["holders"].as_array().map(Vec::len), &who["missing"]), (Some(1), &Value::Array(Vec::new())));
+    let now = || {
+        let printed = text(&publisher.versions(&["--json"]).expect_code(0));
+        serde_json::from_str::<Value>(printed.lines().last().expect("a line")).expect("JSON")
+    };
+    wait_until("both have everything", || now()["holders"].as_array().map(Vec::len) == Some(3));
+    let seq = now()["version"].to_string();
+    publisher.versions(&["--wait", &seq, "--count", "3"]).expect_code(0);
+    let who = text(&publisher.versions(&["--who", &seq]).expect_code(0));
+    assert_eq!(who.lines().filter(|line| line.starts_with("host copy ")).count(), 3, "{who}");
 }

@@ -92,11 +92,13 @@ impl Follower<'_> {
         };
         let mut entries = Vec::new();
         let now = wall_clock();
+        self.others.refresh();
         for placed in there {
             if let Some(reason) = full.clone() {
                 self.failed.insert(placed.local.clone(), Failed { placed, reason, why: Why::NoSpace });
                 continue;
             }
+            self.take_over(&placed)?;
             self.gone.remove(&placed.local);
             let before = self.record.get(&placed.local).filter(|_| !self.untold.contains_key(&placed.local)).copied();
             let refused = match self.plan(&placed, &mut feed) {

@@ -8,7 +8,7 @@ use super::feed::{Failed, Why};
 use super::follower::Follower;
 use super::place::Removal;
 use super::record::Known;
-use super::{FollowEnd, FollowEvent};
+use super::{FollowEnd, FollowEvent, HeldWhy};
 use crate::path::RelPath;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::ErrorKind;
@@ -27,6 +27,12 @@ impl Follower<'_> {
         let is_owing = !self.failed.is_empty() || !self.gone.is_empty() || !self.waiting.is_empty();
         let is_all = !is_owing && self.pages.seen.is_none();
         let cursor = if is_all { self.cursor } else { self.record.cursor() };
+        if is_all
+            && std::mem::take(&mut self.is_unknown)
+            && let Some(origin) = &self.origin
+        {
+            self.record.note_origin(origin).map_err(|error| self.record_failed(&error))?;
+        }
         self.record.store(cursor, self.options.durable).map_err(|error| self.record_failed(&error))?;
         match cursor.filter(|_| is_all) {
             Some(cursor) => self.report.in_place(cursor, &self.place),
@@ -137,14 +143,20 @@ impl Follower<'_> {
         // Directories don't count. No more has to be known of the others than that these are few.
         let others = self.record.iter().filter(|(_, known)| **known != Known::Dir);
         let known = others.take(counted.len().saturating_mul(FEW_OF) + 1).count();
-        if is_too_much(counted.len() as u64, known as u64, self.options.max_delete) {
+        let why = match is_too_much(counted.len() as u64, known as u64, self.options.max_delete) {
+            _ if self.is_unknown && !counted.is_empty() => Some(HeldWhy::UnknownServer),
+            is_too_much => is_too_much.then_some(HeldWhy::TooMany),
+        };
+        if let Some(why) = why {
             if !std::mem::replace(&mut self.is_holding, true) {
-                (self.tell)(FollowEvent::Held { paths: counted })?;
+                (self.tell)(FollowEvent::Held { paths: counted, why })?;
             }
             return Ok(());
         }
         self.is_holding = false;
         let (mut left, mut above) = (BTreeMap::new(), HashSet::new());
+        self.others.refresh();
+        let top = self.place.top().ok().filter(|_| !self.others.is_empty());
         // What is in a directory before the directory.
         for (local, (path, seq)) in std::mem::take(&mut self.gone).into_iter().rev() {
             let Some(known) = self.record.get(&local).copied() else { continue };
@@ -152,7 +164,19 @@ impl Follower<'_> {
                 left.insert(local, (path, seq));
                 continue;
             }
-            let removal = match self.place.remove(&local, &known, seq) {
+            let claim = top
+                .as_ref()
+                .zip(self.origin.as_ref())
+                .and_then(|(top, origin)| self.others.claim(top, origin, &local, self.options.adopt));
+            let is_others = match claim {
+                Some((other, _)) => {
+                    let is_given_up = self.options.adopt && other.give_up(&local).unwrap_or_default();
+                    !is_given_up
+                }
+                None => false,
+            };
+            let removed = if is_others { Ok(Removal::Kept) } else { self.place.remove(&local, &known, seq) };
+            let removal = match removed {
                 Ok(removal) => removal,
                 Err(error) => {
                     let reason = format!("cannot delete it: {error}");

@@ -8,21 +8,24 @@ use super::super::assembler::Inbound;
 use super::super::disk::Ledger;
 use super::super::filter::Filter;
 use super::super::get::GetError;
+use super::super::names::follow_name;
 use super::super::transfer::{DiskReport, LIST_ENTRIES_MAX, Output, Transfer, TransferError, TransferOptions};
 use super::feed::{self, Failed, Feed};
 use super::finish::RETRY_MIN;
 use super::frozen::{Frozen, Seed};
+use super::others::{Match, Others};
 use super::pages::{FOLLOW_ID, Pages, Placed};
 use super::place::{Place, Survey};
-use super::record::{Known, Record};
+use super::record::{Known, Origin, Record};
 use super::report::Report;
 use super::{FollowEnd, FollowEvent, FollowOptions};
 use crate::limits::CATALOGUE_PATHS_MAX;
 use crate::path::RelPath;
 use crate::protocol::control::{
-    ChangeContent, ChangesReply, ErrorReply, FollowLinks, HelloReply, Reply, Request, request_id,
+    ChangeContent, ChangesReply, ErrorReply, FollowLinks, FollowingReply, HelloReply, Reply, Request, request_id,
 };
 use crate::protocol::follow::Cursor;
+use crate::root::RootError;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -72,6 +75,11 @@ pub(super) struct Follower<'a> {
     /// Until when the end waits for what the server has not noticed yet.
     pub(super) patience_until: Option<Instant>,
     pub(super) is_holding: bool,
+    /// Where everything comes from, as the server has said.
+    pub(super) origin: Option<Origin>,
+    /// It may be another server than before.
+    pub(super) is_unknown: bool,
+    pub(super) others: Others,
     /// The cursor when everything fed is in place.
     pub(super) cursor: Option<Cursor>,
     pub(super) end: Option<FollowEnd>,
@@ -126,7 +134,7 @@ impl<'a> Follower<'a> {
                 options.exclude.clone(),
                 record.cursor().filter(|_| !options.begins_anew()),
             ),
-            report: Report::new(options),
+            report: Report::new(options, record.copy()),
             seed: options.frozen.as_ref().and_then(|frozen| {
                 let (directory, source) = frozen.seed.as_ref()?;
                 Seed::open(directory, source)
@@ -148,6 +156,9 @@ impl<'a> Follower<'a> {
             retry_after: RETRY_MIN,
             patience_until: None,
             is_holding: false,
+            origin: None,
+            is_unknown: false,
+            others: Others::default(),
             end: None,
         })
     }
@@ -238,8 +249,9 @@ impl<'a> Follower<'a> {
         {
             match reply {
                 Reply::Following(following) => {
+                    self.begins(&following)?;
                     let is_full = self.pages.following(&following)?;
-                    self.report.following(is_full);
+                    self.report.following(is_full, following.server);
                     // What is told anew needn't be remembered.
                     self.gone.retain(|_, _| !is_full);
                     self.waiting.retain(|_, _| !is_full);
@@ -254,6 +266,35 @@ impl<'a> Follower<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Looks whose the files are: what another server or path put here isn't touched.
+    fn begins(&mut self, following: &FollowingReply) -> Result<(), GetError> {
+        if self.frozen.is_some() {
+            return Ok(());
+        }
+        let FollowOptions { source, exclude, destination, .. } = self.options;
+        let origin = Origin::new(source, following.server, following.cursor.epoch);
+        self.is_unknown = self.record.check_origin(&origin, self.options)? == Match::Unknown;
+        if !self.is_unknown {
+            self.record.note_origin(&origin).map_err(|error| self.record_failed(&error))?;
+        }
+        self.others.look(destination, &follow_name(source, exclude));
+        self.origin = Some(origin);
+        Ok(())
+    }
+
+    /// Looks whether something may be put at a path: an error if another source has put something there, unless that is taken over.
+    pub(super) fn take_over(&mut self, placed: &Placed) -> Result<(), GetError> {
+        let Follower { others, record, place, origin, options, .. } = self;
+        let Some(origin) = origin.as_ref().filter(|_| !others.is_empty()) else { return Ok(()) };
+        let unusable =
+            |error: RootError| GetError::Destination { path: options.destination.clone(), reason: error.to_string() };
+        if place.stat(&placed.local).map_err(unusable)?.is_none() {
+            return Ok(());
+        }
+        let is_dir = matches!(placed.change.content, ChangeContent::Dir { .. });
+        others.take_over(&place.top().map_err(unusable)?, record, origin, (&placed.local, is_dir), options)
     }
 
     /// What the driver has to do next: send something, carry out a command, or all that was fed is in place

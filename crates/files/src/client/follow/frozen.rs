@@ -44,7 +44,7 @@ impl Frozen {
             self.given = 0;
             self.replies.clear();
             let cursor = self.cursor(0);
-            let begins = FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor, head };
+            let begins = FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor, head, server: None };
             self.replies.push_back(Reply::Following(begins));
         } else if self.given == self.entries.len() {
             // There is nothing more, ever.

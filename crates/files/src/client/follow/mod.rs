@@ -10,6 +10,7 @@ mod feed;
 mod finish;
 mod follower;
 mod frozen;
+mod others;
 mod pages;
 mod passed_versions;
 mod place;
@@ -43,7 +44,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 use towpath_blocking::CancelToken;
-pub use version_list::{Version, versions};
+pub use version_list::{Version, Versions, versions};
 pub use versions::follow_versions;
 
 /// Options of [`follow()`].
@@ -65,6 +66,8 @@ pub struct FollowOptions {
     pub max_delete: Option<u64>,
     /// A directory that gets what is deleted or replaced, made if there is none.
     pub trash: Option<PathBuf>,
+    /// Take over what the destination has of another server or path.
+    pub adopt: bool,
     /// Sync files before they get their names, directories after, and the record.
     pub durable: bool,
     /// By which name the server knows what is in place here.
@@ -93,6 +96,7 @@ impl FollowOptions {
             mirror: false,
             max_delete: None,
             trash: None,
+            adopt: false,
             durable: false,
             name: own_name(),
             relay: None,
@@ -170,6 +174,8 @@ pub enum FollowEvent {
     Held {
         /// Their paths.
         paths: Vec<RelPath>,
+        /// Why.
+        why: HeldWhy,
     },
     /// Something can't be put in place, and is tried again later.
     Failed {
@@ -194,6 +200,15 @@ pub enum FollowEvent {
     },
     /// Something to know.
     Warning(String),
+}
+
+/// Why deletions are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldWhy {
+    /// There are too many at a time.
+    TooMany,
+    /// The server has no lasting number: it may be another one than before.
+    UnknownServer,
 }
 
 /// What was put.

@@ -267,7 +267,8 @@ mod tests {
         let mut pages = Pages::new(Source::Path(source.parse().unwrap()), Excludes::default(), None);
         assert!(matches!(pages.next_request(), Some(Request::Follow(follow)) if follow.from == FollowFrom::Beginning));
         assert!(pages.next_request().is_none(), "one at a time");
-        let following = FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor: cursor(0), head: 9 };
+        let following =
+            FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor: cursor(0), head: 9, server: None };
         assert_eq!(pages.following(&following), Ok(true));
         pages
     }
@@ -296,7 +297,8 @@ mod tests {
         // Changes since another time than was asked for would be a gap.
         let mut pages = Pages::new(Source::Path("m".parse().unwrap()), Excludes::default(), Some(cursor(7)));
         pages.next_request().unwrap();
-        let following = FollowingReply { id: FOLLOW_ID, state: FollowState::Changes, cursor: cursor(8), head: 9 };
+        let following =
+            FollowingReply { id: FOLLOW_ID, state: FollowState::Changes, cursor: cursor(8), head: 9, server: None };
         assert!(pages.following(&following).is_err());
     }
 
@@ -328,7 +330,8 @@ mod tests {
         assert!(!pages.is_live);
         pages.lost();
         assert!(matches!(pages.next_request(), Some(Request::Follow(follow)) if follow.from == FollowFrom::Beginning));
-        let following = FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor: cursor(0), head: 9 };
+        let following =
+            FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor: cursor(0), head: 9, server: None };
         pages.following(&following).unwrap();
         pages.page(page(9, true, vec![dir(5, b"m/a")])).unwrap();
         assert!(pages.is_live);

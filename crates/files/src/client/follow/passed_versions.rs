@@ -6,13 +6,15 @@ use super::FollowOptions;
 use super::version_list::Version;
 use crate::catalogue::{Content, Entry, Identity};
 use crate::digest::Digest;
-use crate::protocol::follow::Cursor;
-use crate::protocol::manifest::{MANIFEST, VERSIONS};
+use crate::path::RelPath;
+use crate::protocol::follow::{Cursor, ServerId};
+use crate::protocol::manifest::{MANIFEST, OF_PREFIX};
 use crate::relay::Passed;
 use crate::root::{FileStat, Timestamp, set_modified};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Whether a version is in its directory. That gets its name only when it is whole.
@@ -55,24 +57,30 @@ pub(super) fn put(new: &Path, whole: &Path, manifest: &[u8], published: Timestam
 }
 
 /// Tells the relay's server which of the known versions are in place.
-pub(super) fn pass_on(options: &FollowOptions, cursor: Cursor, known: Vec<Version>) -> Result<(), GetError> {
+pub(super) fn pass_on(
+    options: &FollowOptions,
+    server: Option<ServerId>,
+    cursor: Cursor,
+    known: Vec<Version>,
+) -> Result<(), GetError> {
     let Some(relay) = &options.relay else { return Ok(()) };
-    let top = options.destination.join(VERSIONS);
     let entry = |version: Version| -> Option<Passed> {
-        let Version { label, digest, seq, published: modified, .. } = version;
-        let stat = manifest(&top.join(&label), digest)?;
+        let Version { name, digest, seq, published: modified, .. } = version;
+        let path: RelPath = name.manifest().ok()?;
+        let stat = manifest(options.destination.join(path.as_os_str()).parent()?, digest)?;
         let content = Content::File { size: stat.size, modified, mode: stat.mode, digest };
-        let path = format!("{VERSIONS}/{label}/{MANIFEST}");
         Some((path.as_bytes().into(), Entry { seq, content, identity: Identity::of(&stat, true) }))
     };
     let entries = known.into_iter().filter_map(entry).collect();
-    relay.reset(cursor, entries).map_err(|error| TransferError::unmet(error.to_string()).into())
+    relay.reset(server, cursor, entries).map_err(|error| TransferError::unmet(error.to_string()).into())
 }
 
 /// Removes all but the versions of these labels.
 pub(super) fn remove_old(top: &Path, kept: &[Option<&str>]) {
     for entry in std::fs::read_dir(top).into_iter().flatten().flatten() {
-        if kept.contains(&entry.file_name().to_str()) {
+        // Those of paths below are others'.
+        let is_below = entry.file_name().as_bytes().starts_with(&[OF_PREFIX]);
+        if is_below || kept.contains(&entry.file_name().to_str()) {
             continue;
         }
         if let Err(error) = std::fs::remove_dir_all(entry.path()) {

@@ -7,7 +7,8 @@ use crate::digest::Digest;
 use crate::fields::take;
 use crate::path::RelPath;
 use crate::protocol::control::{Change, ChangeContent};
-use crate::protocol::follow::Cursor;
+use crate::protocol::follow::{CopyId, Cursor, Epoch, ServerId};
+use crate::random::random;
 use crate::record_log::{LogError, MODE, RecordLog};
 use crate::root::{Dir, RootError, Timestamp};
 use std::collections::HashMap;
@@ -24,7 +25,9 @@ const KIND_FORGOTTEN: u8 = 2;
 const KIND_FILE: u8 = 3;
 const KIND_DIR: u8 = 4;
 const KIND_LINK: u8 = 5;
-/// Added to one of the last three: it is about to be put there.
+const KIND_COPY: u8 = 6;
+const KIND_ORIGIN: u8 = 7;
+/// Added to one of the three before: it is about to be put there.
 const INTENDED: u8 = 0x10;
 
 /// What was put at a path.
@@ -74,6 +77,65 @@ impl Known {
     }
 }
 
+/// Where what was put came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    /// The server, if it has a lasting number.
+    pub(super) server: Option<ServerId>,
+    /// What stands for a server without one.
+    pub(super) epoch: Epoch,
+    /// The directory on the server that is the destination here.
+    pub(super) base: RelPath,
+}
+
+/// What another record in the same destination has.
+#[derive(Debug)]
+pub(super) struct Other {
+    pub(super) name: Vec<u8>,
+    /// Inode and size of the file when it was read.
+    pub(super) was: (u64, u64),
+    pub(super) origin: Option<Origin>,
+    pub(super) known: HashMap<RelPath, Known>,
+    /// The file, locked, if something is to be taken over.
+    log: Option<RecordLog>,
+}
+
+impl Other {
+    /// Reads one, unless it is another user's, or unreadable. `locks`: to take something over.
+    pub(super) fn read(dir: &Dir, name: &[u8], own_user: u32, locks: bool) -> Option<Other> {
+        let (file, stat) = dir.open_writable(name).ok()?;
+        let was = (stat.inode, stat.size);
+        let mut other = Other { name: name.to_vec(), was, origin: None, known: HashMap::new(), log: None };
+        if !stat.is_private_to(own_user) {
+            return None;
+        }
+        let mut take = |body: &[u8]| match decode(body) {
+            Some(Item::Known(path, known)) => _ = other.known.insert(path, known),
+            Some(Item::Forgotten(path)) => _ = other.known.remove(&path),
+            Some(Item::Origin(origin)) => other.origin = Some(origin),
+            _ => {}
+        };
+        let read = match locks {
+            true => file.try_clone().map_err(LogError::from).and_then(|file| RecordLog::open(file, MAGIC, &mut take)),
+            false => Err(LogError::Locked),
+        };
+        match read {
+            Ok(log) => other.log = Some(log),
+            Err(_) => _ = RecordLog::read(&file, MAGIC, &mut take).ok()?,
+        }
+        Some(other)
+    }
+
+    /// It has nothing at a path any more: somebody else has. False: its follower is at work.
+    pub(super) fn give_up(&mut self, path: &RelPath) -> io::Result<bool> {
+        let Some(log) = &mut self.log else { return Ok(false) };
+        self.known.remove(path);
+        log.append(&encode_forgotten(path))?;
+        log.flush()?;
+        Ok(true)
+    }
+}
+
 /// The record of one follower. Locked against others as long as it exists.
 #[derive(Debug)]
 pub(super) struct Record {
@@ -88,6 +150,8 @@ pub(super) struct Record {
     /// A path for each digest.
     by_digest: HashMap<Digest, RelPath>,
     cursor: Option<Cursor>,
+    copy: CopyId,
+    origin: Option<Origin>,
 }
 
 /// Why a destination can't be followed into.
@@ -107,7 +171,8 @@ impl Record {
     /// The record in a destination, made if there is none. A damaged one begins anew: everything is compared then.
     pub(super) fn open(dir: &Dir, source: &Source, exclude: &Excludes) -> Result<Record, RecordError> {
         let name = follow_name(source, exclude);
-        let shown = || String::from_utf8_lossy(&name).into_owned();
+        let shown_name = String::from_utf8_lossy(&name).into_owned();
+        let shown = || shown_name.clone();
         for _ in 0..3 {
             let file = match dir.create_file(&name, MODE) {
                 Err(RootError::Exists) => match dir.open_private(&name)? {
@@ -123,6 +188,7 @@ impl Record {
             };
             let (mut known, mut intended) = (HashMap::new(), HashMap::new());
             let (mut cursor, mut is_strange) = (None, false);
+            let (mut copy, mut origin) = (None, None);
             let opened = RecordLog::open(file, MAGIC, |body| match decode(body) {
                 Some(Item::Cursor(at)) => cursor = at,
                 Some(Item::Known(path, what)) => {
@@ -131,13 +197,22 @@ impl Record {
                 }
                 Some(Item::Intended(path, what)) => _ = intended.insert(path, what),
                 Some(Item::Forgotten(path)) => _ = known.remove(&path),
+                Some(Item::Copy(id)) => copy = Some(id),
+                Some(Item::Origin(of)) => origin = Some(of),
                 None => is_strange = true,
             });
             match opened {
                 Ok(log) if !is_strange => {
+                    let is_new = copy.is_none();
+                    let copy = copy.unwrap_or_else(|| CopyId(random()));
                     let needed_bytes = known.keys().map(record_bytes).sum();
                     let (dir, by_digest) = (dir.try_clone()?, HashMap::new());
-                    let mut record = Record { dir, name, log, needed_bytes, known, intended, by_digest, cursor };
+                    let mut record =
+                        Record { dir, name, log, needed_bytes, known, intended, by_digest, cursor, copy, origin };
+                    if is_new {
+                        let noted = record.log.append(&encode_copy(copy)).and_then(|()| record.log.flush());
+                        noted.map_err(|error| RecordError::Log { name: shown(), reason: error.into() })?;
+                    }
                     let digests = record.known.iter().filter_map(|(path, known)| Some((known.digest()?, path.clone())));
                     record.by_digest = digests.collect();
                     record.rewrite_if_worthwhile();
@@ -160,6 +235,26 @@ impl Record {
     /// How far the destination is; `None` if it needs the full state.
     pub(super) fn cursor(&self) -> Option<Cursor> {
         self.cursor
+    }
+
+    /// The number of this copy.
+    pub(super) fn copy(&self) -> CopyId {
+        self.copy
+    }
+
+    /// Where what was put came from, if it is known.
+    pub(super) fn origin(&self) -> Option<&Origin> {
+        self.origin.as_ref()
+    }
+
+    /// Notes where what is put comes from.
+    pub(super) fn note_origin(&mut self, origin: &Origin) -> io::Result<()> {
+        if self.origin.as_ref() == Some(origin) {
+            return Ok(());
+        }
+        self.origin = Some(origin.clone());
+        self.log.append(&encode_origin(origin))?;
+        self.log.flush()
     }
 
     /// What was put at a path.
@@ -253,6 +348,8 @@ impl Record {
             return;
         }
         let log = RecordLog::replace(&self.dir, &self.name, &partial_names(&self.name).1, MAGIC, |log| {
+            log.append(&encode_copy(self.copy))?;
+            self.origin.iter().try_for_each(|origin| log.append(&encode_origin(origin)))?;
             self.known.iter().try_for_each(|(path, known)| log.append(&encode_known(path, known)))?;
             self.intended.iter().try_for_each(|(path, known)| log.append(&encode_intended(path, known)))?;
             log.append(&encode_cursor(self.cursor))
@@ -274,6 +371,8 @@ enum Item {
     Known(RelPath, Known),
     Intended(RelPath, Known),
     Forgotten(RelPath),
+    Copy(CopyId),
+    Origin(Origin),
 }
 
 fn encode_cursor(cursor: Option<Cursor>) -> Vec<u8> {
@@ -283,6 +382,15 @@ fn encode_cursor(cursor: Option<Cursor>) -> Vec<u8> {
 
 fn encode_forgotten(path: &RelPath) -> Vec<u8> {
     [&[KIND_FORGOTTEN], path.as_bytes()].concat()
+}
+
+fn encode_copy(CopyId(id): CopyId) -> Vec<u8> {
+    [&[KIND_COPY], &id[..]].concat()
+}
+
+fn encode_origin(Origin { server, epoch, base }: &Origin) -> Vec<u8> {
+    let server = server.map_or([0; 17].to_vec(), |ServerId(id)| [&[1], &id[..]].concat());
+    [&[KIND_ORIGIN], &server[..], &epoch.0, base.as_bytes()].concat()
 }
 
 fn encode_known(path: &RelPath, known: &Known) -> Vec<u8> {
@@ -322,6 +430,12 @@ fn decode(body: &[u8]) -> Option<Item> {
         KIND_CURSOR if rest.is_empty() => Some(Item::Cursor(None)),
         KIND_CURSOR => Some(Item::Cursor(Some(std::str::from_utf8(rest).ok()?.parse().ok()?))),
         KIND_FORGOTTEN => Some(Item::Forgotten(RelPath::new(rest).ok()?)),
+        KIND_COPY => Some(Item::Copy(CopyId(rest.try_into().ok()?))),
+        KIND_ORIGIN => {
+            let ([has_server], id) = (take(&mut rest)?, ServerId(take(&mut rest)?));
+            let (epoch, base) = (Epoch(take(&mut rest)?), RelPath::new(rest).ok()?);
+            Some(Item::Origin(Origin { server: (has_server == 1).then_some(id), epoch, base }))
+        }
         _ if kind & !INTENDED == KIND_FILE => {
             let size = u64::from_be_bytes(take(&mut rest)?);
             let (modified, changed) = (take_time(&mut rest)?, take_time(&mut rest)?);
@@ -352,6 +466,8 @@ pub fn fuzz_body(body: &[u8]) {
         Item::Known(path, known) => encode_known(path, known),
         Item::Intended(path, known) => encode_intended(path, known),
         Item::Forgotten(path) => encode_forgotten(path),
+        Item::Copy(copy) => encode_copy(*copy),
+        Item::Origin(origin) => encode_origin(origin),
     };
     assert_eq!(decode(&again), Some(item));
 }
@@ -391,10 +507,14 @@ mod tests {
         record.put(&path("d"), file).unwrap();
         record.put(&path("d"), Known::Dir).unwrap();
         record.store(cursor, false).unwrap();
+        let origin = Origin { server: Some(ServerId([8; 16])), epoch: Epoch([1; 16]), base: path("a") };
+        record.note_origin(&origin).unwrap();
+        let copy = record.copy();
         drop(record);
         let mut record = Record::open(&dir(), &source, &none).unwrap();
         assert_eq!(record.take_intended(), HashMap::from([(path("new"), file)]), "and nothing that is in place");
         assert_eq!((record.cursor(), record.len()), (cursor, 3));
+        assert_eq!((record.copy(), record.origin()), (copy, Some(&origin)));
         assert_eq!((record.get(&path("f")), record.get(&path("d"))), (Some(&file), Some(&Known::Dir)));
         drop(record);
         let name = temp.path().join(String::from_utf8(follow_name(&source, &none)).unwrap());

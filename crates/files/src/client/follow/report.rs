@@ -9,7 +9,7 @@ use crate::catalogue::{Content, Entry, Identity};
 use crate::limits::HAVE_HOLDERS_MAX;
 use crate::path::RelPath;
 use crate::protocol::control::{ChangeContent, Have, HelloReply, Holder, HolderName, Request};
-use crate::protocol::follow::Cursor;
+use crate::protocol::follow::{CopyId, Cursor, ServerId};
 use crate::relay::{Passed, Relay};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -25,6 +25,7 @@ pub(super) const VIA_EVERY: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Report {
     name: HolderName,
+    copy: CopyId,
     durable: bool,
     /// Everything up to it is in place.
     at: Option<Cursor>,
@@ -40,12 +41,15 @@ pub(super) struct Report {
     /// What came since the last cursor of which everything was in place, for the relay: the last change of each path.
     passed: HashMap<RelPath, Placed>,
     is_full: bool,
+    /// Where a full state comes from in the first place.
+    server: Option<ServerId>,
 }
 
 impl Report {
-    pub(super) fn new(options: &FollowOptions) -> Report {
+    pub(super) fn new(options: &FollowOptions, copy: CopyId) -> Report {
         Report {
             name: options.name.clone(),
+            copy,
             durable: options.durable,
             at: None,
             said: None,
@@ -56,6 +60,7 @@ impl Report {
             relay: options.relay.clone(),
             passed: HashMap::new(),
             is_full: false,
+            server: None,
         }
     }
 
@@ -79,9 +84,9 @@ impl Report {
     }
 
     /// The follow begins, or begins again.
-    pub(super) fn following(&mut self, is_full: bool) {
+    pub(super) fn following(&mut self, is_full: bool, server: Option<ServerId>) {
         if is_full {
-            self.is_full = true;
+            (self.is_full, self.server) = (true, server);
             self.passed.clear();
         }
     }
@@ -113,7 +118,7 @@ impl Report {
             std::mem::take(&mut self.passed).into_values().map(|placed| passed(placed, place)).collect();
         entries.sort_unstable_by_key(|(_, entry)| entry.seq);
         let passed = match std::mem::take(&mut self.is_full) {
-            true => relay.reset(cursor, entries),
+            true => relay.reset(self.server, cursor, entries),
             false => relay.advance(cursor, entries),
         };
         passed.map_err(|error| TransferError::unmet(error.to_string()).into())
@@ -146,7 +151,8 @@ impl Report {
             return None;
         }
         (self.said, self.said_at) = (self.at, Some(now));
-        let own = Holder { name: self.name.clone(), cursor, durable: self.durable, version: None };
+        let (name, copy) = (self.name.clone(), Some(self.copy));
+        let own = Holder { name, copy, cursor, durable: self.durable, version: None };
         let behind = self.relay.as_ref().map(|relay| relay.take_said(HAVE_HOLDERS_MAX - 1)).unwrap_or_default();
         Some(Request::Have(Have { holders: [own].into_iter().chain(behind).collect() }))
     }

@@ -47,7 +47,7 @@ impl Steps {
 
     fn following(&mut self) {
         let cursor = Cursor { epoch: Epoch([7; 16]), seq: 0 };
-        let following = FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor, head: 100 };
+        let following = FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor, head: 100, server: None };
         self.say(&Reply::Following(following));
     }
 

@@ -7,11 +7,11 @@ use super::super::transfer::{Source, TransferError};
 use super::exclude::Excludes;
 use super::pages::{FOLLOW_ID, Pages};
 use crate::digest::Digest;
-use crate::limits::VERSIONS_MAX;
+use crate::limits::{VERSIONS_LISTED_MAX, VERSIONS_MAX};
 use crate::path::RelPath;
-use crate::protocol::control::{ChangeContent, ErrorReply, Reply, Request, request_id};
+use crate::protocol::control::{ChangeContent, ErrorReply, FollowingReply, Reply, Request, request_id};
 use crate::protocol::follow::Cursor;
-use crate::protocol::manifest::{MANIFEST, VERSIONS, is_label};
+use crate::protocol::manifest::{MANIFEST, VersionName, versions_of};
 use crate::root::Timestamp;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ use towpath_blocking::CancelToken;
 /// A version as its server tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// What it is called.
-    pub label: String,
+    /// The path that it is of, and what it is called.
+    pub name: VersionName,
     /// Digest of its manifest.
     pub digest: Digest,
     /// Its number.
@@ -32,19 +32,42 @@ pub struct Version {
     pub manifest_bytes: u64,
 }
 
+/// The versions of all paths of a server, and its present number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// Oldest first.
+    pub versions: Vec<Version>,
+    /// The newest number of any change.
+    pub head: u64,
+}
+
 /// What is known of the versions.
 #[derive(Debug)]
 pub(super) struct VersionList {
+    /// The path that they are of.
+    of: RelPath,
+    /// Those of paths below it count too.
+    with_below: bool,
     pages: Pages,
     known: BTreeMap<RelPath, Version>,
     pub(super) cursor: Option<Cursor>,
+    /// The last word of the server on where it begins, until it is taken.
+    pub(super) begun: Option<FollowingReply>,
+    head: u64,
 }
 
 impl VersionList {
-    pub(super) fn new() -> Result<VersionList, TransferError> {
-        let source = RelPath::new(VERSIONS).map_err(|error| TransferError::unmet(error.to_string()))?;
+    pub(super) fn new(of: &RelPath, with_below: bool) -> Result<VersionList, TransferError> {
+        let source = versions_of(of).map_err(|error| TransferError::unmet(error.to_string()))?;
         let pages = Pages::new(Source::Path(source), Excludes::default(), None);
-        Ok(VersionList { pages, known: BTreeMap::new(), cursor: None })
+        let (of, known) = (of.clone(), BTreeMap::new());
+        Ok(VersionList { of, with_below, pages, known, cursor: None, begun: None, head: 0 })
+    }
+
+    /// The version whose manifest this is.
+    fn name(&self, remote: &RelPath) -> Option<VersionName> {
+        let (name, rest) = VersionName::split_known(remote.as_bytes())?;
+        (rest == MANIFEST.as_bytes() && (self.with_below || name.of == self.of)).then_some(name)
     }
 
     /// The connection is lost.
@@ -64,21 +87,24 @@ impl VersionList {
                 if self.pages.following(&following)? {
                     self.known.clear();
                 }
+                self.head = following.head;
+                self.begun = Some(following);
                 Ok(false)
             }
             Reply::Changes(page) => {
+                self.head = page.head;
                 let page = self.pages.page(page)?;
                 for placed in page.changes {
-                    match label(&placed.local).zip(Some(placed.change.content)) {
-                        Some((label, ChangeContent::File { size, mtime, digest, .. })) => {
+                    match self.name(&placed.remote).zip(Some(placed.change.content)) {
+                        Some((name, ChangeContent::File { size, mtime, digest, .. })) => {
                             let seq = placed.change.seq;
-                            let version = Version { label, digest, seq, published: mtime, manifest_bytes: size };
+                            let version = Version { name, digest, seq, published: mtime, manifest_bytes: size };
                             self.known.insert(placed.local, version);
                         }
                         Some(_) => _ = self.known.remove(&placed.local),
                         None => {}
                     }
-                    if self.known.len() > VERSIONS_MAX {
+                    if self.known.len() > (if self.with_below { VERSIONS_LISTED_MAX } else { VERSIONS_MAX }) {
                         return TransferError::protocol("more versions than a server may have");
                     }
                 }
@@ -105,20 +131,13 @@ impl VersionList {
     }
 }
 
-/// The label of the version whose manifest this is.
-fn label(path: &RelPath) -> Option<String> {
-    let (above, name) = path.split()?;
-    let label = std::str::from_utf8(above.as_bytes()).ok()?;
-    (name == MANIFEST.as_bytes() && is_label(label)).then(|| label.to_owned())
-}
-
-/// The versions of a server, oldest first.
+/// The versions of all paths of a server, and its present number.
 ///
 /// # Errors
 /// There is no connection, the server refuses or has nothing to follow, or nothing happens for too long.
-pub fn versions(connect: &ConnectOptions, cancel: &CancelToken) -> Result<Vec<Version>, GetError> {
+pub fn versions(connect: &ConnectOptions, cancel: &CancelToken) -> Result<Versions, GetError> {
     let mut connection = Connection::open(connect, cancel)?;
-    let mut list = VersionList::new()?;
+    let mut list = VersionList::new(&RelPath::root(), true)?;
     let unreachable = |reason: String| GetError::Connect { endpoint: connect.endpoint.to_string(), reason };
     let (mut since, mut limit, mut last_reason) = (Instant::now(), connect.connect_timeout, "no answer".to_owned());
     loop {
@@ -143,7 +162,7 @@ pub fn versions(connect: &ConnectOptions, cancel: &CancelToken) -> Result<Vec<Ve
                     since = Instant::now();
                     if list.reply(&json)? {
                         connection.close();
-                        return Ok(list.versions());
+                        return Ok(Versions { versions: list.versions(), head: list.head });
                     }
                     if !matches!(Reply::decode(&json), Ok(Reply::Following(_))) {
                         list.next_request().iter().for_each(|request| connection.send(request));
@@ -161,10 +180,18 @@ mod tests {
 
     #[test]
     fn only_manifests_of_labels_are_versions() {
-        let label = |path: &str| label(&path.parse().unwrap());
-        assert_eq!(label("v1/manifest").as_deref(), Some("v1"));
+        let label = |of: &str, with_below, path: &str| {
+            let list = VersionList::new(&of.parse().unwrap(), with_below).unwrap();
+            list.name(&path.parse().unwrap()).map(|name| name.label)
+        };
+        assert_eq!(label("", false, ".tow-versions/v1/manifest").as_deref(), Some("v1"));
+        assert_eq!(label("a", false, ".tow-versions/=a/v1/manifest").as_deref(), Some("v1"));
+        assert_eq!(label("", true, ".tow-versions/=a/v1/manifest").as_deref(), Some("v1"));
+        // Those of another path aren't.
+        assert_eq!(label("", false, ".tow-versions/=a/v1/manifest"), None);
+        assert_eq!(label("a", false, ".tow-versions/=a/=b/v1/manifest"), None);
         for other in ["v1", "v1/tree", "manifest", "a/b/manifest", ".new-v1/manifest", "v 1/manifest"] {
-            assert_eq!(label(other), None, "{other}");
+            assert_eq!(label("", true, &format!(".tow-versions/{other}")), None, "{other}");
         }
     }
 }

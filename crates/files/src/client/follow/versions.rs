@@ -7,8 +7,10 @@ use super::super::transfer::{Source, TransferError};
 use super::driver::Driver;
 use super::exclude::Excludes;
 use super::frozen::Frozen;
+use super::others::Others;
 use super::pages::FOLLOW_ID;
 use super::passed_versions::{self, is_in_place};
+use super::record::{Known, Origin, Record};
 use super::report::{SAID_AGAIN, SAID_EVERY, VIA_EVERY};
 use super::version_list::{Version, VersionList};
 use super::{FollowEnd, FollowEvent, FollowOptions, PAUSE};
@@ -17,10 +19,10 @@ use crate::digest::Digest;
 use crate::limits::{HAVE_HOLDERS_MAX, MANIFEST_BYTES_MAX};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{Change, Have, Holder, Reply, Request, request_id};
-use crate::protocol::manifest::{MANIFEST, TREE, VERSIONS, decode, is_label};
+use crate::protocol::control::{Change, FollowingReply, Have, Holder, Reply, Request, request_id};
+use crate::protocol::manifest::{TREE, VERSIONS, VersionName, decode, is_label, versions_of};
 use crate::relay::Relay;
-use crate::root::check_own_dir;
+use crate::root::{Dir, Links, Root, check_own_dir};
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -47,10 +49,24 @@ pub fn follow_versions(
     let refused =
         |error: io::Error| GetError::Destination { path: options.destination.clone(), reason: error.to_string() };
     std::fs::create_dir_all(&options.destination).map_err(refused)?;
+    let Source::Path(of) = &options.source else {
+        return Err(TransferError::unmet("versions are of a path".to_owned()).into());
+    };
+    let of = of.clone();
+    let unusable = |error: String| refused(io::Error::other(error));
+    let source = Source::Path(versions_of(&of).map_err(|error| unusable(error.to_string()))?);
+    let top = Root::directory(&options.destination, Links::Never).and_then(|root| root.open_dir(&RelPath::root()));
+    let top = top.map_err(|error| unusable(error.to_string()))?;
+    let record = Record::open(&top, &source, &Excludes::default()).map_err(|error| unusable(error.to_string()))?;
     let mut follower = Versions {
         options,
         connection: Connection::open(&options.connect, cancel)?,
-        list: VersionList::new()?,
+        list: VersionList::new(&of, false)?,
+        of,
+        source,
+        top,
+        record,
+        origin: None,
         is_connected: false,
         is_wanted: false,
         installed: None,
@@ -66,6 +82,15 @@ pub fn follow_versions(
 struct Versions<'a> {
     options: &'a FollowOptions,
     connection: Connection,
+    /// The path that the versions are of.
+    of: RelPath,
+    /// What is followed to learn of them.
+    source: Source,
+    /// The destination.
+    top: Dir,
+    /// Whose versions are in the destination, and that `current` is this follower's.
+    record: Record,
+    origin: Option<Origin>,
     list: VersionList,
     is_connected: bool,
     /// All versions are known, and the newest isn't in place.
@@ -113,6 +138,9 @@ impl Versions<'_> {
                     ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
                     ConnectionEvent::Inbound(Inbound::Control { json, .. }) if request_id(&json) == Some(FOLLOW_ID) => {
                         self.is_wanted = self.list.reply(&json)?;
+                        if let Some(following) = self.list.begun.take() {
+                            self.begins(&following)?;
+                        }
                         if !matches!(Reply::decode(&json), Ok(Reply::Following(_))) {
                             self.ask();
                         }
@@ -132,6 +160,23 @@ impl Versions<'_> {
             self.say();
             self.ask_via();
         }
+    }
+
+    /// Looks whose versions are in the destination: those of another server or path aren't touched.
+    fn begins(&mut self, following: &FollowingReply) -> Result<(), GetError> {
+        let origin = Origin::new(&self.source, following.server, following.cursor.epoch);
+        self.record.check_origin(&origin, self.options)?;
+        let current = RelPath::new(CURRENT).map_err(|error| TransferError::unmet(error.to_string()))?;
+        let mut others = Others::default();
+        others.look(&self.options.destination, &follow_name(&self.source, &Excludes::default()));
+        others.take_over(&self.top, &mut self.record, &origin, (&current, false), self.options)?;
+        self.record.note_origin(&origin).map_err(|error| self.refused(&error))?;
+        self.origin = Some(origin);
+        Ok(())
+    }
+
+    fn refused(&self, error: &io::Error) -> GetError {
+        GetError::Destination { path: self.options.destination.clone(), reason: error.to_string() }
     }
 
     /// A relay asks which servers the versions come through.
@@ -156,8 +201,9 @@ impl Versions<'_> {
     fn pass_on(&self, kept: Option<&Labels<'_>>) -> Result<(), GetError> {
         let Some(cursor) = self.list.cursor else { return Ok(()) };
         let mut versions = self.list.versions();
-        versions.retain(|version| kept.is_none_or(|kept| kept.contains(&Some(&version.label))));
-        passed_versions::pass_on(self.options, cursor, versions)
+        versions.retain(|version| kept.is_none_or(|kept| kept.contains(&Some(&version.name.label))));
+        let server = self.origin.as_ref().and_then(|origin| origin.server);
+        passed_versions::pass_on(self.options, server, cursor, versions)
     }
 
     fn ask(&mut self) {
@@ -180,14 +226,19 @@ impl Versions<'_> {
             self.pass_on(None)?;
             return Ok(None);
         };
-        if self.installed.as_ref().is_some_and(|(label, digest)| (label, digest) == (&version.label, &version.digest)) {
+        if self
+            .installed
+            .as_ref()
+            .is_some_and(|(label, digest)| (label, digest) == (&version.name.label, &version.digest))
+        {
             self.pass_on(None)?;
             return Ok(None);
         }
-        match install(self.options, &version, &|kept| self.pass_on(kept), tell, cancel) {
+        match install(self.options, &self.of, &version, &|kept| self.pass_on(kept), tell, cancel) {
             Ok(FollowEnd::UpToDate) => {
-                (self.installed, self.said_at) = (Some((version.label.clone(), version.digest)), None);
-                let Version { label, digest, seq, .. } = version;
+                let Version { name: VersionName { label, .. }, digest, seq, .. } = version;
+                (self.installed, self.said_at) = (Some((label.clone(), digest)), None);
+                self.claim_current().map_err(|error| self.refused(&error))?;
                 tell(FollowEvent::Version { label, version: digest, seq })?;
                 self.say();
                 Ok(self.options.once.then_some(FollowEnd::UpToDate))
@@ -199,12 +250,20 @@ impl Versions<'_> {
             outcome => {
                 let reason = outcome
                     .map_or_else(|error| error.to_string(), |_| "something could not be put in place".to_owned());
-                let reason = format!("version {}: {reason}; trying again in {} s", version.label, PAUSE.as_secs());
+                let reason = format!("version {}: {reason}; trying again in {} s", version.name.label, PAUSE.as_secs());
                 tell(FollowEvent::Interrupted { reason })?;
                 self.retry_at = Some(Instant::now() + PAUSE);
                 Ok(None)
             }
         }
+    }
+
+    /// Notes that `current` is of this follower.
+    fn claim_current(&mut self) -> io::Result<()> {
+        let target = std::fs::read_link(self.options.destination.join(CURRENT))?;
+        let current = RelPath::new(CURRENT).map_err(|error| io::Error::other(error.to_string()))?;
+        self.record.put(&current, Known::Link(Digest::of(target.as_os_str().as_bytes())))?;
+        self.record.flush()
     }
 
     /// Says which version is in place.
@@ -215,7 +274,8 @@ impl Versions<'_> {
         if !self.is_connected || self.said_at.is_some_and(|said| said.elapsed() < pause) {
             return;
         }
-        let holder = Holder { name: name.clone(), cursor, durable: *durable, version: Some(*version) };
+        let (name, copy) = (name.clone(), Some(self.record.copy()));
+        let holder = Holder { name, copy, cursor, durable: *durable, version: Some(*version) };
         let behind = relay.as_ref().map(|relay| relay.take_said(HAVE_HOLDERS_MAX - 1)).unwrap_or_default();
         self.connection.send(&Request::Have(Have { holders: [holder].into_iter().chain(behind).collect() }));
         self.said_at = Some(Instant::now());
@@ -228,6 +288,7 @@ type Labels<'a> = [Option<&'a str>; 2];
 /// Puts a version in place, and switches the link to it.
 fn install(
     options: &FollowOptions,
+    of: &RelPath,
     version: &Version,
     pass_on: &dyn Fn(Option<&Labels<'_>>) -> Result<(), GetError>,
     tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
@@ -236,11 +297,15 @@ fn install(
     let destination = &options.destination;
     let refused = |error: io::Error| GetError::Destination { path: destination.clone(), reason: error.to_string() };
     let digits: String = version.digest.to_string().chars().take(DIGITS).collect();
-    let name = format!("{}.{digits}", version.label);
+    let label = &*version.name.label;
+    let name = format!("{label}.{digits}");
     // What is passed on is kept as its server has it.
     let is_passed_on = options.relay.is_some();
-    let top = if is_passed_on { destination.join(VERSIONS) } else { destination.clone() };
-    let whole = top.join(if is_passed_on { &version.label } else { &name });
+    let unusable = |error: crate::path::PathError| refused(io::Error::other(error));
+    let versions = versions_of(of).map_err(unusable)?;
+    let tree = version.name.tree().map_err(unusable)?;
+    let top = if is_passed_on { destination.join(versions.as_os_str()) } else { destination.clone() };
+    let whole = top.join(if is_passed_on { label } else { &name });
     let is_there = if is_passed_on { is_in_place(&whole, version.digest) } else { whole.is_dir() };
     let new = if is_there { whole.clone() } else { top.join(format!(".{name}.new")) };
     // Others may be able to write into the destination.
@@ -251,9 +316,9 @@ fn install(
         .map_err(refused)?;
     let (bytes, entries) = manifest(options, version, cancel)?;
     let before = std::fs::read_link(destination.join(CURRENT)).ok();
-    let seed = before.as_ref().and_then(|before| Some((destination.join(before), source_of(before)?)));
+    let seed = before.as_ref().and_then(|before| Some((destination.join(before), source_of(of, before)?)));
     let mut inner = options.clone();
-    inner.source = Source::Path(tree(&version.label)?);
+    inner.source = Source::Path(tree.clone());
     inner.destination = if is_passed_on { new.join(TREE) } else { new.clone() };
     (inner.once, inner.mirror, inner.max_delete) = (true, true, Some(u64::MAX));
     (inner.relay, inner.trash, inner.exclude) = (None, None, Excludes::default());
@@ -271,7 +336,7 @@ fn install(
     } else if !is_there {
         std::fs::rename(&new, &whole).map_err(refused)?;
     }
-    let target = if is_passed_on { Path::new(VERSIONS).join(&version.label).join(TREE) } else { PathBuf::from(&name) };
+    let target = PathBuf::from(if is_passed_on { tree.as_os_str() } else { OsStr::new(&name) });
     let is_switched = before.as_deref() != Some(&target);
     if is_switched {
         let link = destination.join(format!(".{CURRENT}.new"));
@@ -286,33 +351,30 @@ fn install(
         std::fs::File::open(destination).and_then(|dir| dir.sync_all()).map_err(refused)?;
     }
     if is_passed_on {
-        let kept = [Some(&*version.label), before.as_deref().and_then(label_of)];
+        let kept = [Some(label), before.as_deref().and_then(label_of)];
         // Where it was in place already, the one before isn't known: it stays.
         let kept = (!is_there).then_some(&kept);
         // What is removed isn't told of any more.
         pass_on(kept)?;
         kept.iter().for_each(|kept| passed_versions::remove_old(&top, *kept));
     } else if is_switched {
-        remove_old(destination, &[Some(Path::new(&name)), before.as_deref()]);
+        remove_old(destination, of, &[Some(Path::new(&name)), before.as_deref()]);
     }
     Ok(end)
 }
 
-/// Where the files of a version are on the server.
-fn tree(label: &str) -> Result<RelPath, TransferError> {
-    RelPath::new(format!("{VERSIONS}/{label}/{TREE}")).map_err(|error| TransferError::unmet(error.to_string()))
-}
-
-/// What was followed to get the version in a directory of this name.
-fn source_of(name: &Path) -> Option<Source> {
-    tree(label_of(name)?).ok().map(Source::Path)
+/// What was followed to get the version of a path in a directory of this name.
+fn source_of(of: &RelPath, name: &Path) -> Option<Source> {
+    let name = VersionName { of: of.clone(), label: label_of(name)?.to_owned() };
+    name.tree().ok().map(Source::Path)
 }
 
 /// The label of the version in a directory of this name.
 fn label_of(name: &Path) -> Option<&str> {
     let name = name.to_str()?;
     if let Some(rest) = name.strip_prefix(VERSIONS) {
-        return rest.strip_prefix('/')?.strip_suffix(TREE)?.strip_suffix('/').filter(|label| is_label(label));
+        let rest = rest.strip_suffix(TREE)?.strip_suffix('/')?;
+        return rest.rsplit('/').next().filter(|label| is_label(label));
     }
     let (label, digits) = name.strip_suffix(".new").unwrap_or(name).rsplit_once('.')?;
     let is_hex = digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -337,13 +399,13 @@ fn manifest(
             Ok(())
         }
     }
-    let wrong = |why: String| GetError::Transfer(TransferError::Protocol(format!("version {}: {why}", version.label)));
+    let wrong =
+        |why: String| GetError::Transfer(TransferError::Protocol(format!("version {}: {why}", version.name.label)));
     if version.manifest_bytes > MANIFEST_BYTES_MAX {
         return Err(wrong(format!("a manifest of more than {MANIFEST_BYTES_MAX} bytes")));
     }
     let buffer = Buffer::default();
-    let path = RelPath::new(format!("{VERSIONS}/{}/{MANIFEST}", version.label));
-    let path = path.map_err(|error| wrong(error.to_string()))?;
+    let path = version.name.manifest().map_err(|error| wrong(error.to_string()))?;
     let mut fetch = GetOptions::new(options.connect.endpoint.clone(), Source::Path(path));
     fetch.connect = options.connect.clone();
     fetch.destination = Destination::Writer(Box::new(buffer.clone()));
@@ -353,7 +415,7 @@ fn manifest(
     if Digest::of(&bytes) != version.digest {
         return Err(wrong("its manifest has another digest".to_owned()));
     }
-    let base = tree(&version.label)?;
+    let base = version.name.tree().map_err(|error| wrong(error.to_string()))?;
     let mut entries = decode(&bytes).map_err(|error| wrong(error.to_string()))?;
     for entry in &mut entries {
         let path = [base.as_bytes(), b"/", entry.path.as_bytes()].concat();
@@ -364,10 +426,10 @@ fn manifest(
 }
 
 /// Removes versions that were put in place before, as far as their records show that they were.
-fn remove_old(destination: &Path, kept: &[Option<&Path>]) {
+fn remove_old(destination: &Path, of: &RelPath, kept: &[Option<&Path>]) {
     for entry in std::fs::read_dir(destination).into_iter().flatten().flatten() {
         let name = PathBuf::from(entry.file_name());
-        let Some(source) = source_of(&name).filter(|_| !kept.contains(&Some(&*name))) else { continue };
+        let Some(source) = source_of(of, &name).filter(|_| !kept.contains(&Some(&*name))) else { continue };
         let path = entry.path();
         if !path.join(OsStr::from_bytes(&follow_name(&source, &Excludes::default()))).is_file() {
             continue;
@@ -384,7 +446,7 @@ mod tests {
 
     #[test]
     fn only_names_of_versions_are_taken_for_such() {
-        let label = |name: &str| match source_of(Path::new(name)) {
+        let label = |name: &str| match source_of(&RelPath::root(), Path::new(name)) {
             Some(Source::Path(path)) => Some(path.to_string()),
             _ => None,
         };

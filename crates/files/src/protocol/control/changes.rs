@@ -7,7 +7,7 @@ use super::fields::{LinkTarget, WirePath, check_stat};
 use super::request::ListTarget;
 use crate::digest::Digest;
 use crate::limits::{CHANGES_PAGE_ENTRIES_MAX, CHANGES_PAGE_UNREAD_MAX};
-use crate::protocol::follow::{Cursor, FollowFrom};
+use crate::protocol::follow::{Cursor, FollowFrom, ServerId};
 use crate::root::Timestamp;
 
 /// "follow".
@@ -33,6 +33,9 @@ pub struct FollowingReply {
     pub cursor: Cursor,
     /// The newest number.
     pub head: u64,
+    /// The server that the files come from in the first place, if it has a lasting number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ServerId>,
 }
 
 /// What comes at the beginning of a follow.
@@ -233,9 +236,12 @@ mod tests {
         let unread = vec![unread("u", true), unread("v", false)];
         let page = ChangesReply { id: 7, cursor, head: 12, live: true, changes, unread, unread_more: 3 };
         round_trip(&json, Reply::Changes(page));
-        let following = FollowingReply { id: 7, state: FollowState::Full, cursor, head: 12 };
+        let following = FollowingReply { id: 7, state: FollowState::Full, cursor, head: 12, server: None };
         let json = format!(r#"{{"re":"following","id":7,"state":"full","cursor":"{epoch}-9","head":12}}"#);
         round_trip(&json, Reply::Following(following));
+        let lasting = FollowingReply { server: Some(ServerId([0xab; 16])), ..following };
+        let json = json.replace("}", &format!(r#","server":"{epoch}"}}"#));
+        round_trip(&json, Reply::Following(lasting));
         let json = format!(r#"{{"op":"follow","id":7,"path":"models","from":"{epoch}-9"}}"#);
         let target = ListTarget::Path(b"models".to_vec().into());
         let request = Request::Follow(FollowRequest { id: 7, target, from: FollowFrom::Cursor(cursor) });

@@ -6,7 +6,7 @@ use super::bounded::at_most;
 use crate::digest::Digest;
 use crate::limits::{HAVE_HOLDERS_MAX, HOLDER_NAME_BYTES_MAX, HOLDERS_PAGE_MAX};
 use crate::protocol::WireError;
-use crate::protocol::follow::Cursor;
+use crate::protocol::follow::{CopyId, Cursor};
 
 /// "have".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +21,9 @@ pub struct Have {
 pub struct Holder {
     /// Who.
     pub name: HolderName,
+    /// Which copy: there may be several of a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<CopyId>,
     /// Everything up to it is in place.
     pub cursor: Cursor,
     /// Synced to the disk.
@@ -153,9 +156,15 @@ mod tests {
     fn messages_are_as_documented() {
         let (epoch, digest) = ("ab".repeat(16), Digest::of(b"v"));
         let cursor = Cursor { epoch: Epoch([0xab; 16]), seq: 9 };
-        let holder = Holder { name: HolderName::new("gpu-17").unwrap(), cursor, durable: true, version: Some(digest) };
+        let holder = Holder {
+            name: HolderName::new("gpu-17").unwrap(),
+            copy: Some(CopyId([0xab; 16])),
+            cursor,
+            durable: true,
+            version: Some(digest),
+        };
         let json = format!(
-            r#"{{"op":"have","holders":[{{"name":"gpu-17","cursor":"{epoch}-9","durable":true,"version":"{digest}"}}]}}"#
+            r#"{{"op":"have","holders":[{{"name":"gpu-17","copy":"{epoch}","cursor":"{epoch}-9","durable":true,"version":"{digest}"}}]}}"#
         );
         let have = Request::Have(Have { holders: vec![holder.clone()] });
         assert_eq!(Request::decode(json.as_bytes()), Ok(have.clone()));

@@ -115,7 +115,7 @@ impl Changes {
                     return Ok(ChangesTold { began, page: None, at, unread_told: self.unread_told });
                 };
                 let (cursor, head) = (followed.cursor(position), followed.head(position, &catalogue));
-                began = Some(FollowingReply { id, state, cursor, head });
+                began = Some(FollowingReply { id, state, cursor, head, server: catalogue.server });
                 at = Some(position);
                 continue;
             };

@@ -371,7 +371,7 @@ impl<F: Clone> Session<F> {
 
     /// The connection is lost: events of what ends with it.
     pub(super) fn lost(&self) -> impl Iterator<Item = LogEvent> {
-        self.fetches.iter().map(|fetch| fetch.ended(Ending::Lost))
+        self.fetches.iter().map(|fetch| fetch.ended(Ending::Lost)).chain(self.plain.lost())
     }
 
     /// Frames that name the client of an open request; None for the plain dialect.

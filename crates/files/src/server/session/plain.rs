@@ -26,6 +26,8 @@ pub(super) struct Plain<F> {
     sending: Option<Sending<F>>,
     /// Files kept open for requests that read on, least recently used first.
     open: Vec<(KeptName, KeptFile<F>)>,
+    /// What was refused last: those who ask for pieces ahead are refused once.
+    refused: Option<(KeptName, String)>,
     pipeline: Pipeline<PlainPiece<F>>,
 }
 
@@ -42,6 +44,10 @@ type KeptName = (Vec<Bytes>, Option<Bytes>);
 struct KeptFile<F> {
     file: F,
     size: u64,
+    /// Bytes of pieces that were asked for.
+    read: u64,
+    /// What was read is to be told of, in one line for all pieces.
+    is_untold: bool,
 }
 
 #[derive(Debug)]
@@ -78,6 +84,7 @@ impl<F: Clone> Plain<F> {
             is_opening: false,
             sending: None,
             open: Vec::new(),
+            refused: None,
             pipeline: Pipeline::default(),
         }
     }
@@ -107,20 +114,28 @@ impl<F: Clone> Plain<F> {
         let name = (client_of(envelope).to_vec(), request.path.clone());
         match result {
             Ok((file, size)) => {
-                self.open.retain(|(of, _)| *of != name);
+                self.refused.take_if(|(of, _)| *of == name);
+                let is_whole = request.range.is_none();
+                self.forget(&name, shared);
                 if self.open.len() >= PLAIN_OPEN_MAX {
-                    self.open.remove(0);
+                    let (oldest, _) = &self.open[0];
+                    self.forget(&oldest.clone(), shared);
                 }
-                let open = KeptFile { file, size };
+                let Some(Waiting { request: Ok(request), .. }) = self.waiting.front() else { return };
+                let open = KeptFile { file, size, read: 0, is_untold: !is_whole };
                 self.sending = Some(Sending::new(open.clone(), request));
                 self.open.push((name, open));
             }
             Err(failure) => {
-                self.open.retain(|(of, _)| *of != name);
                 let path = path_of(request);
-                let told = failure.clone();
-                let what = RequestKind::Fetch;
-                shared.actions.push_back(Action::Log(LogEvent::Refused { what, count: 1, path, failure: told }));
+                let reads_on = request.range.is_some_and(|range| range.offset > 0);
+                self.forget(&name, shared);
+                let refused = Some((name, failure.message.clone()));
+                if !(reads_on && self.refused == refused) {
+                    let (what, failure) = (RequestKind::Fetch, failure.clone());
+                    shared.actions.push_back(Action::Log(LogEvent::Refused { what, count: 1, path, failure }));
+                    self.refused = refused;
+                }
                 self.fail(failure.message, shared);
             }
         }
@@ -198,6 +213,18 @@ impl<F: Clone> Plain<F> {
             let slot = shared.slot();
             let length = sending.frame_bytes.min(sending.end - sending.offset);
             let (request, envelope) = (self.request, front.envelope.clone());
+            let is_at_end = sending.offset + length == sending.open.size;
+            if let Ok(request) = &front.request
+                && request.range.is_some()
+            {
+                let (ticket, name) = (self.ticket, (client_of(&front.envelope), &request.path));
+                let kept = self.open.iter_mut().find(|((client, path), _)| (&client[..], path) == name);
+                if let Some((_, kept)) = kept {
+                    kept.read += length;
+                    let ended = is_at_end.then(|| kept.ended(ticket, path_of(request), Ending::Done)).flatten();
+                    shared.actions.extend(ended.map(Action::Log));
+                }
+            }
             if length == 0 {
                 if let Ok(request) = &front.request
                     && request.range.is_none()
@@ -224,6 +251,24 @@ impl<F: Clone> Plain<F> {
                 self.next_request();
             }
         }
+    }
+
+    /// Closes a file that was kept open.
+    fn forget(&mut self, name: &KeptName, shared: &mut Shared<F>) {
+        if let Some(at) = self.open.iter().position(|(of, _)| of == name) {
+            let ((_, path), mut kept) = self.open.remove(at);
+            let ended = kept.ended(self.ticket, wire_path(path.as_deref()), Ending::Done);
+            shared.actions.extend(ended.map(Action::Log));
+        }
+    }
+
+    /// The connection is lost: what the log has to say of files that were read in pieces.
+    pub(super) fn lost(&self) -> impl Iterator<Item = LogEvent> {
+        let is_waiting = !self.waiting.is_empty();
+        self.open.iter().filter_map(move |((_, path), kept)| {
+            let ending = if is_waiting { Ending::Lost } else { Ending::Done };
+            kept.clone().ended(self.ticket, wire_path(path.as_deref()), ending)
+        })
     }
 
     /// Finds the file of the first request, or has it opened.
@@ -272,7 +317,19 @@ impl<F: Clone> Plain<F> {
 }
 
 fn path_of(request: &PlainRequest) -> WirePath {
-    request.path.as_deref().unwrap_or_default().to_vec().into()
+    wire_path(request.path.as_deref())
+}
+
+fn wire_path(path: Option<&[u8]>) -> WirePath {
+    path.unwrap_or_default().to_vec().into()
+}
+
+impl<F> KeptFile<F> {
+    /// The event of a file that was read in pieces, once.
+    fn ended(&mut self, ticket: Ticket, path: WirePath, ending: Ending) -> Option<LogEvent> {
+        let bytes = self.read;
+        std::mem::take(&mut self.is_untold).then_some(LogEvent::Ended { ticket, path, files: 1, bytes, ending })
+    }
 }
 
 impl<F> Sending<F> {

@@ -6,7 +6,7 @@ use crate::protocol::follow::{Cursor, FollowFrom};
 use crate::server::WatchOptions;
 
 fn holder(name: &str, cursor: Cursor) -> Holder {
-    Holder { name: HolderName::new(name).unwrap(), cursor, durable: false, version: None }
+    Holder { name: HolderName::new(name).unwrap(), copy: None, cursor, durable: false, version: None }
 }
 
 #[test]
@@ -46,4 +46,42 @@ fn what_nobody_can_have_is_left_out() {
     assert_eq!(reply.holders[0].holder.name.as_str(), "a");
     let reply = ask(&mut client, 0);
     assert_eq!((reply.total, reply.holders.len()), (1, 0));
+}
+
+#[test]
+fn who_follows_a_part_has_what_is_not_for_it() {
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::create_dir(temp.path().join("d")).unwrap();
+    let mut options = ServerOptions::new(temp.path());
+    options.watch = Some(WatchOptions::default());
+    let server = TestServer::start_as(options, Box::new(PageCache));
+    let live = |client: &mut TestClient, path: &str, above: u64| {
+        let target = ListTarget::Path(path.as_bytes().to_vec().into());
+        client.request(&Request::Follow(FollowRequest { id: 1, target, from: FollowFrom::Beginning }));
+        loop {
+            match client.reply() {
+                Reply::Changes(page) if page.live && page.cursor.seq > above => return page.cursor,
+                Reply::Changes(_) => client.request(&Request::More { id: 1 }),
+                _ => {}
+            }
+        }
+    };
+    let (mut part, mut all) = (server.client(), server.client());
+    let cursor = live(&mut part, "d", 0);
+    part.request(&Request::Have(Have { holders: vec![holder("part", cursor)] }));
+    part.request(&Request::More { id: 1 });
+    // Its answer shows that both have come.
+    part.request(&Request::Hello);
+    assert!(matches!(part.reply(), Reply::Hello(_)));
+    std::fs::create_dir(temp.path().join("elsewhere")).unwrap();
+    let now = live(&mut all, "", cursor.seq);
+    for asked in 0.. {
+        let wanted = HoldersWanted::Seq(now.seq);
+        all.request(&Request::Holders(HoldersRequest { id: 2, wanted, from: 0, count: 1 }));
+        let Reply::Holders(reply) = all.reply() else { panic!("not the answer to holders") };
+        if reply.holding == 1 {
+            break;
+        }
+        assert!(asked < 10_000, "it isn't known to have everything: {reply:?}");
+    }
 }

@@ -7,7 +7,7 @@ use crate::limits::{MANIFEST_BYTES_MAX, VERSIONS_MAX};
 use crate::path::{RelPath, is_reserved};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Change, PublishRequest, PublishedReply};
-use crate::protocol::manifest::{HEAD, MANIFEST, TREE, line};
+use crate::protocol::manifest::{HEAD, MANIFEST, TREE, VersionName, line};
 use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, make_private_dir, set_mode, set_modified};
 use crate::server::Failure;
 use crate::server::watch::{Published, open_below};
@@ -28,12 +28,12 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// A version that is being made.
 pub(in crate::server) struct Freezing {
     request: PublishRequest,
-    base: RelPath,
+    /// The path, and the label there.
+    name: VersionName,
     /// By path.
     entries: Vec<(Arc<[u8]>, Entry)>,
     manifest: Vec<u8>,
     digest: Digest,
-    label: String,
     checked: usize,
     copied: usize,
     /// The tree, once it is begun.
@@ -93,7 +93,8 @@ pub(in crate::server) fn begin(
     }
     let digest = Digest::of(&manifest);
     let label = request.label.clone().unwrap_or_else(|| digest.to_string().chars().take(16).collect());
-    Ok(Freezing { request, base, entries, manifest, digest, label, checked: 0, copied: 0, new: None, claim })
+    let name = VersionName { of: base, label };
+    Ok(Freezing { request, name, entries, manifest, digest, checked: 0, copied: 0, new: None, claim })
 }
 
 impl Freezing {
@@ -107,8 +108,8 @@ impl Freezing {
             if let Some(there) = self.is_there(published)? {
                 return Ok(Some(there));
             }
-            if self.base.is_root() {
-                self.check_names(root, published, &self.base)?;
+            if self.name.of.is_root() {
+                self.check_names(root, published, &self.name.of)?;
             }
             self.new = Some(self.begin_tree()?);
         }
@@ -136,13 +137,15 @@ impl Freezing {
 
     /// The answer if there is such a version; an error if the label is another one's, or there are too many.
     fn is_there(&self, published: &Published) -> Result<Option<PublishedReply>, Failure> {
-        let versions = list(&published.read());
+        // A label belongs to the path, and so do the others that count.
+        let mut versions = list(&published.read());
+        versions.retain(|(name, _)| name.of == self.name.of);
         let is_this = |entry: &Entry| matches!(entry.content, Content::File { digest, .. } if digest == self.digest);
-        if let Some((_, entry)) = versions.iter().find(|(label, _)| *label == self.label) {
+        if let Some((_, entry)) = versions.iter().find(|(name, _)| *name == self.name) {
             if is_this(entry) {
                 return Ok(Some(self.reply(entry.seq, true)));
             }
-            let message = format!("there is another version {}; a version never changes", self.label);
+            let message = format!("there is another version {}; a version never changes", self.name.label);
             return Err(Failure::new(ErrorCode::BadRequest, message));
         }
         if versions.len() >= VERSIONS_MAX && self.request.keep.is_none_or(|keep| keep as usize > VERSIONS_MAX) {
@@ -158,11 +161,12 @@ impl Freezing {
             _ => None,
         });
         let (files, bytes) = sizes.fold((0, 0), |(files, bytes), size| (files + 1, bytes + size));
-        PublishedReply { id: self.request.id, version: self.digest, label: self.label.clone(), seq, files, bytes, same }
+        let (id, label) = (self.request.id, self.name.label.clone());
+        PublishedReply { id, version: self.digest, label, seq, files, bytes, same }
     }
 
     fn begin_tree(&self) -> Result<New, Failure> {
-        let path = self.claim.0.path.join(format!("{NEW_PREFIX}{}", self.label));
+        let path = self.claim.0.path.join(format!("{NEW_PREFIX}{}", self.name.label));
         remove_tree(&path);
         let made = || -> Result<Root, RootError> {
             make_private_dir(&path.join(TREE)).map_err(RootError::Io)?;
@@ -180,7 +184,7 @@ impl Freezing {
         let path = RelPath::new(path.to_vec()).map_err(RootError::from)?;
         let is_same = match &entry.content {
             Content::Dir { .. } => {
-                if path.below(&self.base).is_some() {
+                if path.below(&self.name.of).is_some() {
                     self.check_names(root, published, &path)?;
                 }
                 true
@@ -255,13 +259,18 @@ impl Freezing {
         file.write_all(&self.manifest).map_err(io)?;
         // All of it is on the disk before anybody hears of it.
         rustix::fs::syncfs(&file).map_err(|errno| io(errno.into()))?;
-        std::fs::rename(&new.path, versions.path.join(&self.label)).map_err(io)?;
-        versions.root.open_dir(&RelPath::root())?.sync()?;
+        let directory = self.name.directory().map_err(RootError::from)?;
+        let whole = versions.path.join(directory.as_os_str());
+        if let Some(above) = whole.parent() {
+            make_private_dir(above).map_err(io)?;
+        }
+        std::fs::rename(&new.path, whole).map_err(io)?;
+        versions.root.sync_above(&directory)?;
         let stat = FileStat::try_from(&file)?;
-        let seq = published.change(|catalogue| note(catalogue, &self.label, self.digest, &stat));
+        let seq = published.change(|catalogue| note(catalogue, &self.name, self.digest, &stat));
         let seq = seq.ok_or_else(|| Failure::new(ErrorCode::Io, crate::catalogue::TooManyPaths.to_string()))?;
         if let Some(keep) = self.request.keep {
-            versions.keep(published, keep as usize);
+            versions.keep(published, &self.name.of, keep as usize);
         }
         let reply = self.reply(seq, false);
         versions.sizes().insert(self.digest, Some((reply.files, reply.bytes)));

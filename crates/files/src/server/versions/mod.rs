@@ -13,10 +13,11 @@ use crate::catalogue::{Catalogue, Content, Entry, Identity};
 use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::control::ChangeContent;
-use crate::protocol::manifest::{MANIFEST, VERSIONS, decode, is_label};
+use crate::protocol::manifest::{MANIFEST, OF_PREFIX, VERSIONS, VersionName, decode, is_label};
 use crate::root::{FileStat, Links, Root, RootError, check_own_dir, make_private_dir};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,30 +60,42 @@ impl Versions {
 
     /// Puts into the catalogue what is in the directory, and takes out what isn't.
     pub(in crate::server) fn publish_stored(&self, published: &Published) {
-        let mut stored: Vec<_> = std::fs::read_dir(&self.path)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|entry| entry.file_name().into_string().ok().filter(|label| is_label(label)))
-            .filter_map(|label| self.manifest(&label).ok().map(|(digest, stat)| (label, digest, stat)))
-            .collect();
+        let names = self.stored().into_iter();
+        let mut stored: Vec<_> =
+            names.filter_map(|name| self.manifest(&name).ok().map(|(digest, stat)| (name, digest, stat))).collect();
         // The order in which they were published, if their numbers are lost.
         stored.sort_by_key(|(_, _, stat)| stat.modified);
         published.change(|catalogue| {
-            let is_stored = |label: &str| stored.iter().any(|(of, ..)| of == label);
-            let gone: Vec<_> = list(catalogue).into_iter().filter(|(label, _)| !is_stored(label)).collect();
-            for (label, _) in gone {
-                catalogue.remove(entry_path(&label).as_bytes());
-            }
-            for (label, digest, stat) in &stored {
-                note(catalogue, label, *digest, stat);
+            let there: HashSet<_> = stored.iter().map(|(name, ..)| name).collect();
+            list(catalogue)
+                .iter()
+                .filter(|(name, _)| !there.contains(name))
+                .for_each(|(name, _)| forget(catalogue, name));
+            for (name, digest, stat) in &stored {
+                note(catalogue, name, *digest, stat);
             }
         });
     }
 
+    /// The versions in the directory.
+    fn stored(&self) -> Vec<VersionName> {
+        let (mut stored, mut directories) = (Vec::new(), vec![(self.path.clone(), RelPath::root())]);
+        while let Some((directory, of)) = directories.pop() {
+            for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+                let name = entry.file_name();
+                if let Some(name) = name.as_bytes().strip_prefix(&[OF_PREFIX]) {
+                    directories.extend(of.join(name).ok().map(|of| (entry.path(), of)));
+                } else if let Some(label) = name.to_str().filter(|label| is_label(label)) {
+                    stored.push(VersionName { of: of.clone(), label: label.to_owned() });
+                }
+            }
+        }
+        stored
+    }
+
     /// Digest and metadata of a version's manifest.
-    fn manifest(&self, label: &str) -> Result<(Digest, FileStat), RootError> {
-        let path = RelPath::new(format!("{label}/{MANIFEST}"))?;
+    fn manifest(&self, name: &VersionName) -> Result<(Digest, FileStat), RootError> {
+        let path = name.directory()?.join(MANIFEST.as_bytes())?;
         let (file, stat) = self.root.open_file(&path)?;
         let mut hasher = blake3::Hasher::new();
         hasher.update_reader(file).map_err(RootError::Io)?;
@@ -92,15 +105,16 @@ impl Versions {
     /// The versions of a catalogue, the oldest first. Reads manifests that were never counted.
     pub(in crate::server) fn listed(&self, published: &Published) -> Vec<VersionStats> {
         let versions = list(&published.read());
-        let listed = versions.into_iter().filter_map(|(label, entry)| {
+        let listed = versions.into_iter().filter_map(|(name, entry)| {
             let Content::File { digest, modified, size: bytes, .. } = entry.content else { return None };
             let known = self.sizes().get(&digest).copied();
             let size = known.unwrap_or_else(|| {
-                let counted = if bytes <= COUNTED_BYTES_MAX { self.count(&label).ok() } else { None };
+                let counted = if bytes <= COUNTED_BYTES_MAX { self.count(&name).ok() } else { None };
                 self.sizes().insert(digest, counted);
                 counted
             });
-            Some(VersionStats { label, digest, seq: entry.seq, published: modified, size, holders: 0, missing: 0 })
+            let VersionName { of, label } = name;
+            Some(VersionStats { of, label, digest, seq: entry.seq, published: modified, size, holders: 0, missing: 0 })
         });
         let listed: Vec<_> = listed.collect();
         self.sizes().retain(|digest, _| listed.iter().any(|version| version.digest == *digest));
@@ -112,8 +126,8 @@ impl Versions {
     }
 
     /// Files and bytes of a version, by its manifest.
-    fn count(&self, label: &str) -> Result<(u64, u64), RootError> {
-        let path = RelPath::new(format!("{label}/{MANIFEST}"))?;
+    fn count(&self, name: &VersionName) -> Result<(u64, u64), RootError> {
+        let path = name.directory()?.join(MANIFEST.as_bytes())?;
         let (file, _) = self.root.open_file(&path)?;
         let (mut files, mut bytes) = (0, 0_u64);
         let mut manifest = Vec::new();
@@ -131,17 +145,19 @@ impl Versions {
         (!self.is_busy.swap(true, Ordering::Acquire)).then(|| Claim(Arc::clone(self)))
     }
 
-    /// Removes all but the newest versions.
-    fn keep(&self, published: &Published, count: usize) {
+    /// Removes all but the newest versions of a path. Those of others aren't its publisher's.
+    fn keep(&self, published: &Published, of: &RelPath, count: usize) {
         let gone = published.change(|catalogue| {
-            let versions = list(catalogue);
-            let gone: Vec<_> = versions.into_iter().rev().skip(count).map(|(label, _)| label).collect();
-            gone.iter().for_each(|label| catalogue.remove(entry_path(label).as_bytes()));
+            let versions = list(catalogue).into_iter().map(|(name, _)| name).filter(|name| name.of == *of);
+            let gone: Vec<_> = versions.rev().skip(count).collect();
+            gone.iter().for_each(|name| forget(catalogue, name));
             gone
         });
-        for label in gone {
-            tracing::info!(%label, "an old version is removed");
-            remove_tree(&self.path.join(label));
+        for name in gone {
+            tracing::info!(path = %name.of, label = %name.label, "an old version is removed");
+            if let Ok(directory) = name.directory() {
+                remove_tree(&self.path.join(directory.as_os_str()));
+            }
         }
     }
 }
@@ -157,28 +173,29 @@ impl Drop for Claim {
 }
 
 /// The versions in a catalogue, oldest first.
-fn list(catalogue: &Catalogue) -> Vec<(String, Entry)> {
-    let label = |path: &[u8]| {
-        let rest = path.strip_prefix(VERSIONS.as_bytes())?.strip_prefix(b"/")?;
-        let label = rest.strip_suffix(MANIFEST.as_bytes())?.strip_suffix(b"/")?;
-        String::from_utf8(label.to_vec()).ok()
+fn list(catalogue: &Catalogue) -> Vec<(VersionName, Entry)> {
+    let name = |path: &[u8]| {
+        let (name, rest) = VersionName::split_known(path)?;
+        (rest == MANIFEST.as_bytes()).then_some(name)
     };
     let versions = catalogue.below(VERSIONS.as_bytes());
-    let mut versions: Vec<_> = versions.filter_map(|(path, entry)| Some((label(path)?, entry.clone()))).collect();
+    let mut versions: Vec<_> = versions.filter_map(|(path, entry)| Some((name(path)?, entry.clone()))).collect();
     versions.sort_by_key(|(_, entry)| entry.seq);
     versions
 }
 
 /// Notes a version: its number, if it is new.
-fn note(catalogue: &mut Catalogue, label: &str, digest: Digest, stat: &FileStat) -> Option<u64> {
-    let path = RelPath::new(entry_path(label)).ok()?;
+fn note(catalogue: &mut Catalogue, name: &VersionName, digest: Digest, stat: &FileStat) -> Option<u64> {
+    let path = name.manifest().ok()?;
     let FileStat { size, modified, mode, .. } = *stat;
     let content = Content::File { size, modified, mode, digest };
     catalogue.put(&path, content, Identity::of(stat, true)).ok().flatten()
 }
 
-fn entry_path(label: &str) -> String {
-    format!("{VERSIONS}/{label}/{MANIFEST}")
+fn forget(catalogue: &mut Catalogue, name: &VersionName) {
+    if let Ok(path) = name.manifest() {
+        catalogue.remove(path.as_bytes());
+    }
 }
 
 fn remove_tree(path: &Path) {

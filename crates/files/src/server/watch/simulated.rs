@@ -6,7 +6,7 @@ use crate::catalogue::{Catalogue, Content, Entry};
 use crate::client::assembler::Inbound;
 use crate::path::RelPath;
 use crate::protocol::control::{Holder, Request};
-use crate::protocol::follow::Epoch;
+use crate::protocol::follow::{Epoch, ServerId};
 use crate::root::{FileStat, Secrets};
 use crate::server::jobs::{Answer, Changes, Context, Job};
 use crate::server::quota::Quotas;
@@ -41,8 +41,9 @@ pub(crate) struct SimulatedSession {
 impl SimulatedServer {
     /// `epoch` is for a new catalogue, `boot` another one if the machine was started since.
     pub(crate) fn start(root: &Path, state: &Path, epoch: u8, boot: u8, max_delete: u64) -> SimulatedServer {
-        let (state, catalogue) =
+        let (state, mut catalogue) =
             State::open_after(state, Epoch([epoch; 16]), Some([boot; 16])).expect("a stored catalogue");
+        catalogue.server = Some(ServerId([9; 16]));
         let waker = Hub::new(HubOptions::new(SocketType::Dealer)).expect("a hub").waker();
         let published = Arc::new(Published::new(catalogue, Some(state), waker.clone()));
         let root = RootWatch::open(root, Secrets::default()).expect("a root");

@@ -142,9 +142,9 @@ mod tests {
     #[test]
     fn numbers_that_begin_again_are_as_old_as_that() {
         let (mut catalogue, epoch) = (Catalogue::relayed(), |one| Epoch([one; 16]));
-        catalogue.reset(Cursor { epoch: epoch(1), seq: 100 }, Vec::new()).unwrap();
+        catalogue.reset(None, Cursor { epoch: epoch(1), seq: 100 }, Vec::new()).unwrap();
         let (mut stats, start) = (CatalogueStats::of(&catalogue), Instant::now());
-        catalogue.reset(Cursor { epoch: epoch(2), seq: 100 }, Vec::new()).unwrap();
+        catalogue.reset(None, Cursor { epoch: epoch(2), seq: 100 }, Vec::new()).unwrap();
         stats.note(&catalogue, start + Duration::from_secs(60));
         assert_eq!(stats.behind(98, start + Duration::from_secs(61)), (2, Duration::from_secs(1)));
     }

@@ -38,7 +38,7 @@ pub fn status_of(error: &GetError) -> Status {
     match error {
         GetError::Connect { .. } | GetError::Refused { refusal: Refusal::Peer, .. } => Status::NoServer,
         GetError::Refused { refusal: Refusal::Login, .. } => Status::Refused,
-        GetError::NoDestination => Status::Usage,
+        GetError::NoDestination | GetError::Foreign { .. } => Status::Usage,
         GetError::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Status::ReaderGone,
         GetError::Transfer(TransferError::Stalled { connected: false, .. }) => Status::NoServer,
         GetError::Transfer(TransferError::Cancelled) => Status::Interrupted,

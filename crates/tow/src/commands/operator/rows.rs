@@ -130,13 +130,14 @@ fn follows(follower: &Value) -> String {
 }
 
 fn versions(entries: &[Value]) -> String {
-    let mut table = Table::new(["VERSION ", "FILES", "SIZE", "HOLDERS", "MISSING", "LABEL "]);
+    let mut table = Table::new(["VERSION ", "FILES", "SIZE", "HOLDERS", "MISSING", "LABEL ", "PATH "]);
     for version in entries {
         let digest = text(&version["version"]);
         let files = version["files"].as_u64().map_or_else(|| "-".to_owned(), |files| files.to_string());
         let (holders, missing) = (&version["holders"], &version["missing"]);
         let size = bytes(&version["bytes"]);
-        table.push([&digest.get(..12).unwrap_or(&digest), &files, &size, holders, missing, &text(&version["label"])]);
+        let (label, path) = (text(&version["label"]), format!("/{}", text(&version["path"])));
+        table.push([&digest.get(..12).unwrap_or(&digest), &files, &size, holders, missing, &label, &path]);
     }
     table.render()
 }
@@ -183,7 +184,7 @@ fn workers(entries: &[Value]) -> String {
     for worker in entries {
         if let Some(reason) = worker["gave_back"].as_str() {
             let (peer, service) = (text(&worker["peer"]), text(&worker["service"]));
-            shown.push_str(&format!("{}\n", Printable(&format!("{peer} gives requests for {service} back: {reason}"))));
+            shown.push_str(&format!("{}\n", Line(&format!("{peer} gives requests for {service} back: {reason}"))));
         }
     }
     shown

@@ -354,3 +354,45 @@ fn a_refused_message_costs_other_clients_of_its_proxy_nothing() {
     session.request(vec![Bytes::from(vec![b'x'; 2 * CREDIT_NAMES_BYTES_MAX])], Err(WireError::bad("too large")));
     assert_eq!(session.shared.credits.available(), 5);
 }
+
+/// As most clients of the plain dialect do: pieces in order, ten requests ahead.
+#[test]
+fn a_file_in_plain_pieces_is_one_line_of_the_log() {
+    for size in [Some(0), Some(10), Some(40), Some(45), None] {
+        let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
+        for _ in 0..2 {
+            for n in 0..10 {
+                let (path, range) = (Some(Bytes::from_static(b"a")), Some(PlainRange { offset: n * 10, size: 10 }));
+                session.plain_request(Vec::new(), Ok(PlainRequest { path, range }));
+            }
+            let mut events = Vec::new();
+            loop {
+                while let Some(action) = session.next_action() {
+                    match action {
+                        Action::Start(ticket, Job::Open(_)) => {
+                            let opened = size.map(|size| (FakeFile { kind: Kind::Large, size }, size));
+                            let missing = || Failure::new(ErrorCode::NotFound, "no such file");
+                            session.finish(ticket, Answer::Open(opened.ok_or_else(missing)));
+                        }
+                        Action::Start(ticket, Job::Load(Load { slot, .. })) => {
+                            session.finish(ticket, Answer::Load(slot, Ok(Loaded::InPlace)));
+                        }
+                        Action::Log(event) => events.push(event),
+                        _ => {}
+                    }
+                }
+                if session.next_message().is_none() && !session.has_actions() {
+                    break;
+                }
+            }
+            match (&events[..], size) {
+                ([LogEvent::Ended { files: 1, bytes, ending: Ending::Done, .. }], Some(size)) => {
+                    assert_eq!(*bytes, size)
+                }
+                ([LogEvent::Refused { count: 1, .. }], None) => {}
+                _ => panic!("{size:?}: {events:?}"),
+            }
+            assert_eq!(session.lost().count(), 0);
+        }
+    }
+}

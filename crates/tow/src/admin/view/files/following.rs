@@ -125,6 +125,7 @@ fn of_holder(holder: &HolderStats, sums: &CatalogueStats, now: Instant) -> Value
 fn of_said(said: &HolderStats, now: Instant) -> Value {
     let mut value = nobody();
     value["name"] = said.name.as_str().into();
+    value["copy"] = said.copy.map(|copy| copy.to_string()).into();
     value["user"] = said.user.as_deref().into();
     value["via"] = said.via.as_deref().into();
     value["in_place_seq"] = said.seq.into();
@@ -138,7 +139,7 @@ fn of_said(said: &HolderStats, now: Instant) -> Value {
 fn nobody() -> Value {
     json!({
         "peer": null, "address": null, "user": null, "key": null, "connected_seconds": null,
-        "name": null, "via": null, "in_place_seq": null, "durable": null, "version": null, "said_seconds": null,
+        "name": null, "copy": null, "via": null, "in_place_seq": null, "durable": null, "version": null, "said_seconds": null,
         "id": null, "path": null, "glob": null, "live": null, "seq": null, "behind": null, "behind_seconds": null,
     })
 }
@@ -151,7 +152,7 @@ pub fn versions(view: &FilesView, from: u32) -> Page<Value> {
 }
 
 fn of_version(version: &VersionStats) -> Value {
-    json!({
+    let mut value = json!({
         "label": version.label,
         "version": version.digest.to_string(),
         "seq": version.seq,
@@ -160,5 +161,7 @@ fn of_version(version: &VersionStats) -> Value {
         "bytes": version.size.map(|(_, bytes)| bytes),
         "holders": version.holders,
         "missing": version.missing,
-    })
+    });
+    add_name(&mut value, "path", version.of.as_bytes());
+    value
 }

@@ -1,0 +1,157 @@
+//! What other records of the same destination say was put there: another source is followed into it too, or was.
+
+use super::super::get::GetError;
+use super::super::names::{glob_base, is_follow_name, random_names};
+use super::super::transfer::Source;
+use super::FollowOptions;
+use super::record::{Known, Origin, Other, Record};
+use crate::path::RelPath;
+use crate::protocol::follow::{Epoch, ServerId};
+use crate::root::Dir;
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The other records of a destination.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    destination: PathBuf,
+    names: Vec<Vec<u8>>,
+    /// Read when one is needed, and again when one has changed.
+    records: Option<Vec<Other>>,
+}
+
+/// Whether a copy is of the server that is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Match {
+    Same,
+    /// A server without a lasting number: it can't be known.
+    Unknown,
+    Another,
+}
+
+impl Origin {
+    pub(super) fn new(source: &Source, server: Option<ServerId>, epoch: Epoch) -> Origin {
+        let base = match source {
+            Source::Path(path) => path.clone(),
+            Source::Glob(glob) => glob_base(glob),
+        };
+        Origin { server, epoch, base }
+    }
+
+    /// Compares it with that of the follow that goes on now.
+    pub(super) fn matches(&self, now: &Origin) -> Match {
+        match (self.server, now.server) {
+            _ if self.base != now.base => Match::Another,
+            (Some(one), Some(other)) if one == other => Match::Same,
+            (Some(_), _) => Match::Another,
+            (None, None) if self.epoch == now.epoch => Match::Same,
+            (None, _) => Match::Unknown,
+        }
+    }
+}
+
+impl Record {
+    /// Whether what was put here is of the server that answers now. An error if it is of another one.
+    pub(super) fn check_origin(&self, now: &Origin, options: &FollowOptions) -> Result<Match, GetError> {
+        let Some(before) = self.origin() else {
+            return Ok(if self.len() == 0 { Match::Same } else { Match::Unknown });
+        };
+        match before.matches(now) {
+            _ if self.len() == 0 || options.adopt => Ok(Match::Same),
+            Match::Another => {
+                let shown =
+                    |of: &Origin| of.server.map_or_else(|| "one without a number".to_owned(), |id| id.to_string());
+                let reason = format!(
+                    "this copy is of another server, {}, and the one that answers is {}; follow it into another directory, \
+                     or go on with it by --adopt, which compares everything (if it is the same one and lost its --state, \
+                     give it its number by tow serve --server-id)",
+                    shown(before),
+                    shown(now)
+                );
+                Err(GetError::Foreign { path: options.destination.clone(), reason })
+            }
+            matched => Ok(matched),
+        }
+    }
+}
+
+impl Others {
+    /// Looks which there are beside this one.
+    pub(super) fn look(&mut self, destination: &Path, own: &[u8]) {
+        let entries = std::fs::read_dir(destination).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().into_vec());
+        self.names = names.filter(|name| is_follow_name(name) && name != own).collect();
+        self.destination = destination.to_owned();
+        self.records = None;
+    }
+
+    /// Forgets what they say if their followers have gone on.
+    pub(super) fn refresh(&mut self) {
+        let is_same = |other: &Other| {
+            let path = self.destination.join(OsStr::from_bytes(&other.name));
+            path.symlink_metadata().is_ok_and(|now| (now.ino(), now.len()) == other.was)
+        };
+        self.records.take_if(|records| !records.iter().all(is_same));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Looks whether something may be put at a path: an error if another source has put something there, unless that is taken over.
+    pub(super) fn take_over(
+        &mut self,
+        top: &Dir,
+        record: &mut Record,
+        origin: &Origin,
+        (local, is_dir): (&RelPath, bool),
+        options: &FollowOptions,
+    ) -> Result<(), GetError> {
+        if self.names.is_empty() || record.get(local).is_some() {
+            return Ok(());
+        }
+        let Some((other, known)) = self.claim(top, origin, local, options.adopt) else { return Ok(()) };
+        if is_dir && known == Known::Dir {
+            return Ok(());
+        }
+        let path = options.destination.join(local.as_os_str());
+        let unwritable =
+            |error: std::io::Error| GetError::Destination { path: path.clone(), reason: error.to_string() };
+        if options.adopt && other.give_up(local).map_err(unwritable)? {
+            return record.put(local, known).map_err(unwritable);
+        }
+        let of = other.origin.as_ref().map(|of| format!(" (of /{})", of.base)).unwrap_or_default();
+        let what_to_do = match options.adopt {
+            true => "its follower is at work: end it first",
+            false => "follow into another directory, or take over what was put here by --adopt",
+        };
+        let reason = format!("another follow{of} has put it there; {what_to_do}");
+        Err(GetError::Foreign { path, reason })
+    }
+
+    /// What another source put at a path, by its record.
+    pub(super) fn claim(
+        &mut self,
+        top: &Dir,
+        now: &Origin,
+        path: &RelPath,
+        adopts: bool,
+    ) -> Option<(&mut Other, Known)> {
+        if self.names.is_empty() {
+            return None;
+        }
+        let read = || {
+            let own_user = top.own_user(&random_names().0);
+            self.names.iter().filter_map(|name| Other::read(top, name, own_user, adopts)).collect()
+        };
+        let records = self.records.get_or_insert_with(read);
+        // Those of this source with another filter mean the same files.
+        let foreign = |other: &&mut Other| {
+            let matched = other.origin.as_ref().map(|origin| origin.matches(now));
+            matched.is_none_or(|matched| matched == Match::Another)
+        };
+        records.iter_mut().filter(foreign).find_map(|other| other.known.get(path).copied().map(|known| (other, known)))
+    }
+}
