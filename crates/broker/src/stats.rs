@@ -19,6 +19,10 @@ pub struct Stats {
     pub bytes_max: usize,
     /// Sums of all connections.
     pub hub: HubStats,
+    /// Outcomes that nobody has confirmed, and their bytes of memory.
+    pub outcomes: (usize, usize),
+    /// New requests are refused, whoever sends them, as there is no room.
+    pub is_full: bool,
     /// Counters since the start.
     pub counters: Counters,
     /// The spool for large bodies.

@@ -4,7 +4,7 @@ use super::JournalError;
 use super::compaction::{Compaction, CompactionError};
 use super::index::Index;
 use super::queue::{Batch, Shared};
-use super::record::Record;
+use super::record::{self, Record};
 use super::recover::segment_name;
 use super::segments::Segments;
 use super::storage::Storage;
@@ -99,12 +99,19 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         loop {
             // Failures after a close has begun aren't retried.
             let last = self.shared.is_closing();
-            if batch.is_empty() {
-                // All of it was given up.
-                return Ok(());
+            let is_given_up = batch.is_empty();
+            if is_given_up {
+                if last {
+                    return Ok(());
+                }
+                // Nobody may send anything for long: whether there is room again shows when this is written.
+                record::encode_probe(batch);
             }
             let written = self.keep_bodies(batch).and_then(|()| self.segments.write(batch, self.next_id));
             let Err(error) = written else { return Ok(()) };
+            if is_given_up {
+                batch.reset();
+            }
             if last {
                 return Err(error);
             }

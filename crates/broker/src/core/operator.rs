@@ -84,13 +84,15 @@ impl Core {
         for &slot in &slots {
             self.withdraw(now, slot);
             debug_assert_eq!(self.requests.at(slot).state, State::Detached);
+            self.counters.purged += 1;
             if self.is_dead_letter(slot) {
-                self.counters.failed += 1;
                 self.forget(slot);
                 continue;
             }
             let reason = if self.requests.at(slot).attempt == 0 { PURGED } else { PURGED_LATER };
+            let failed = self.counters.failed;
             self.settle(slot, Status::CANCELLED, Body::from(reason).into());
+            self.counters.failed = failed;
         }
         slots.len()
     }
@@ -131,7 +133,7 @@ impl Core {
                 }
                 LetterAction::Drop => {
                     self.withdraw(now, slot);
-                    self.counters.failed += 1;
+                    self.counters.purged += 1;
                     self.forget(slot);
                 }
             }

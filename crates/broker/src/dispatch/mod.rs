@@ -163,6 +163,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         let mut stats = Stats {
             requests,
             bytes,
+            outcomes: core.outcomes(),
+            is_full: core.is_full(),
             bytes_max: core.settings().bytes_max,
             counters: core.counters(),
             spool: self.store.spool_usage(),
@@ -204,6 +206,13 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         let ended = self.core.purge(self.now(), service, purge, most);
         self.act();
         ended
+    }
+
+    /// A part of dropping outcomes of absent clients: [`Core::drop_absent_outcomes`].
+    pub fn drop_absent_outcomes(&mut self) -> usize {
+        let dropped = self.core.drop_absent_outcomes();
+        self.act();
+        dropped
     }
 
     /// A part of an action on dead letters: [`Core::go_on_with_letters`].

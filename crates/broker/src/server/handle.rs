@@ -29,11 +29,16 @@ pub enum OperatorAction {
     Purge {
         /// Its name.
         service: Bytes,
-        /// Requests that are expected to wait, or the purge that has begun.
-        from: Result<Purge, usize>,
+        /// Requests that are expected to wait, if any number is, or the purge that has begun.
+        from: Result<Purge, Option<usize>>,
         /// Receives the purge and how many requests it has ended, or how many wait.
         done: SyncSender<Result<(Purge, usize), usize>>,
     },
+    /// Drop outcomes of absent clients, some at a time.
+    DropOutcomes(
+        /// Receives how many; 0 when there are no more.
+        SyncSender<usize>,
+    ),
     /// Begin something with the dead letters of a service if there are so many, or go on with it.
     Letters {
         /// Name of the service.
@@ -115,10 +120,15 @@ impl Control {
                 let waiting = || dispatch.core.service(&service).map_or(0, |service| service.waiting);
                 let purge = match from {
                     Ok(purge) => Ok(purge),
-                    Err(expected) if expected == waiting() => Ok(dispatch.core.begin_purge(&service)),
+                    Err(expected) if expected.is_none_or(|expected| expected == waiting()) => {
+                        Ok(dispatch.core.begin_purge(&service))
+                    }
                     Err(_) => Err(waiting()),
                 };
                 let _ = done.send(purge.map(|purge| (purge, dispatch.purge(&service, purge, PURGED_PER_TURN))));
+            }
+            Command::Action(OperatorAction::DropOutcomes(done)) => {
+                let _ = done.send(dispatch.drop_absent_outcomes());
             }
             Command::Action(OperatorAction::Letters { service, from, done }) => {
                 let there = dispatch.core.letters(&service);

@@ -93,18 +93,31 @@ impl Operator {
         self.handle.act(|done| OperatorAction::Pause { service, paused, done }).ok_or(OperatorError::NoAnswer)
     }
 
-    /// Ends the requests that wait for a worker of a service, if there are as many as expected, and says how many it were: others may have
-    /// been given to workers meanwhile.
-    pub fn purge(&self, service: &[u8], expected: usize) -> Result<usize, OperatorError> {
+    /// Ends the requests that wait for a worker of a service, if there are as many as expected, if any number is, and says how many it were:
+    /// others may have been given to workers meanwhile.
+    pub fn purge(&self, service: &[u8], expected: Option<usize>) -> Result<usize, OperatorError> {
         let service = Bytes::copy_from_slice(service);
         let mut from = Err(expected);
         let mut ended = 0;
         loop {
             let purge = self.handle.act(|done| OperatorAction::Purge { service: service.clone(), from, done });
             match purge.ok_or(OperatorError::NoAnswer)? {
-                Err(waiting) => return Err(OperatorError::Unexpected { waiting, expected }),
+                Err(waiting) => {
+                    return Err(OperatorError::Unexpected { waiting, expected: expected.unwrap_or_default() });
+                }
                 Ok((_, 0)) => return Ok(ended),
                 Ok((purge, more)) => (from, ended) = (Ok(purge), ended + more),
+            }
+        }
+    }
+
+    /// Drops the outcomes of clients that are absent, and says how many. Stored requests keep theirs.
+    pub fn drop_outcomes(&self) -> Result<usize, OperatorError> {
+        let mut dropped = 0;
+        loop {
+            match self.handle.act(OperatorAction::DropOutcomes).ok_or(OperatorError::NoAnswer)? {
+                0 => return Ok(dropped),
+                more => dropped += more,
             }
         }
     }

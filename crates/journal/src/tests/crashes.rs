@@ -145,6 +145,36 @@ fn given_up_requests_are_not_found_though_their_block_was_written() {
     wait_for(&journal, next);
 }
 
+#[test]
+fn a_full_disk_is_failing_until_something_could_be_written_though_nobody_appends() {
+    let disk = Disk::new(7);
+    let options = JournalOptions { gives_up: true, ..small() };
+    let (mut journal, _) = Journal::open_on(disk.clone(), &options, None, || {}).unwrap();
+    disk.world().failing = Some(Failing::EndOfWrite);
+    journal.append(&accepted(1, &Body::from("body"))).unwrap();
+    let start = Instant::now();
+    let mut given_up = None;
+    while given_up.is_none() || journal.figures().errors < 6 {
+        given_up = given_up.or(journal.take_given_up());
+        assert!(given_up.is_none() || journal.status() != Status::Working, "nothing was written");
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", journal.figures());
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    assert!(journal.append(&accepted(2, &Body::from("body"))).is_err());
+    disk.world().failing = None;
+    while journal.status() != Status::Working {
+        journal.take_given_up();
+        assert!(start.elapsed() < Duration::from_secs(40), "{:?}", journal.status());
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    journal.take_given_up();
+    let next = journal.append(&accepted(3, &Body::from("body"))).unwrap();
+    wait_for(&journal, next);
+    journal.close().unwrap();
+    let (_, recovered) = Journal::open_on(disk, &options, None, || {}).unwrap();
+    assert_eq!(ids(&recovered), [3]);
+}
+
 /// An outcome is written, but not synced, when the process is killed; the machine crashes while the next one starts. The request's body
 /// has to be there still if the outcome isn't.
 #[test]

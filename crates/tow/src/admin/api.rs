@@ -192,13 +192,16 @@ enum Action<'a> {
     Purge(&'a str),
     Letters { service: &'a str, action: LetterAction },
     Drain,
+    DropOutcomes,
 }
 
 impl Action<'_> {
     fn of(path: &str) -> Option<Action<'_>> {
         let path = path.strip_prefix("/api/v1/")?;
-        if path == "drain" {
-            return Some(Action::Drain);
+        match path {
+            "drain" => return Some(Action::Drain),
+            "drop-outcomes" => return Some(Action::DropOutcomes),
+            _ => {}
         }
         let (kind, rest) = path.split_once('/')?;
         let (object, verb) = rest.split_once('/')?;
@@ -223,7 +226,8 @@ struct Disconnect {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Purge {
-    expect_waiting: usize,
+    #[serde(default)]
+    expect_waiting: Option<usize>,
 }
 
 #[derive(Deserialize)]
@@ -255,6 +259,11 @@ fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply>
             let name = String::from_utf8_lossy(&name);
             tracing::warn!(service = %name, purged, "purged by the operator");
             Ok(Reply::json(&json!({ "service": name, "purged": purged })))
+        }
+        Action::DropOutcomes => {
+            let dropped = view.drop_outcomes()?;
+            tracing::warn!(dropped, "outcomes of clients that are gone were dropped by the operator");
+            Ok(Reply::json(&json!({ "dropped": dropped })))
         }
         Action::Letters { service, action } => {
             let name = service_name(service)?;

@@ -22,7 +22,7 @@ impl Model {
         for &slot in &waiting {
             self.withdraw(slot);
             if self.is_dead_letter(slot) {
-                self.counters.failed += 1;
+                self.counters.purged += 1;
                 self.forget(slot);
             } else {
                 self.settle(slot, 499, 0, 0);
@@ -62,7 +62,7 @@ impl Model {
                 LetterAction::Requeue => break,
                 LetterAction::Drop => {
                     self.withdraw(slot);
-                    self.counters.failed += 1;
+                    self.counters.purged += 1;
                     self.forget(slot);
                 }
             }

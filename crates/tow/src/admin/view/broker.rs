@@ -54,6 +54,9 @@ impl View for BrokerView {
         let own = json!({
             "requests": stats.requests,
             "memory_bytes": stats.bytes,
+            "outcomes": stats.outcomes.0,
+            "outcome_bytes": stats.outcomes.1,
+            "full": stats.is_full,
             "memory_bytes_max": stats.bytes_max,
             "services": stats.service_count,
             "workers": stats.worker_count,
@@ -74,11 +77,12 @@ impl View for BrokerView {
 
     fn trouble(&self) -> Result<Option<&'static str>, Refusal> {
         let stats = self.stats(Wanted::Sums)?;
-        Ok(match (stats.has_storage_failed, stats.is_draining) {
-            (true, _) => Some("the journal can't be written"),
-            (false, true) => Some("draining"),
-            (false, false) => None,
-        })
+        let troubles = [
+            (stats.has_storage_failed, "the journal can't be written"),
+            (stats.is_draining, "draining"),
+            (stats.is_full, "new requests are refused: the broker has all that it can hold"),
+        ];
+        Ok(troubles.into_iter().find(|(is_so, _)| *is_so).map(|(_, trouble)| trouble))
     }
 
     fn page(&self, list: List, from: u32) -> Result<Page<Value>, Refusal> {
@@ -103,10 +107,11 @@ impl View for BrokerView {
         let services = self.services()?;
         metrics::of_hub(registry, &stats.hub);
         let Counters { accepted, duplicates, refused, dispatched, requeued, replied, failed, .. } = stats.counters;
-        let Counters { late_replies, lost_parts, given_up, dead_letters, .. } = stats.counters;
+        let Counters { late_replies, lost_parts, given_up, dead_letters, purged, outcomes_dropped, .. } =
+            stats.counters;
         let outcomes = [("accepted", accepted), ("duplicate", duplicates), ("refused", refused)];
         metrics::counters(registry, "requests", "Requests of clients", "outcome", outcomes);
-        let outcomes = [("replied", replied), ("failed", failed), ("given_up", given_up)];
+        let outcomes = [("replied", replied), ("failed", failed), ("given_up", given_up), ("purged", purged)];
         metrics::counters(registry, "requests_ended", "Requests that ended", "outcome", outcomes);
         for (name, help, value) in [
             ("requests_dispatched", "Attempts: requests given to workers", dispatched),
@@ -114,6 +119,7 @@ impl View for BrokerView {
             ("replies_late", "Replies to requests that had ended", late_replies),
             ("reply_parts_lost", "Parts of replies whose client was absent", lost_parts),
             ("dead_letters", "Requests kept as dead letters", dead_letters),
+            ("outcomes_dropped", "Outcomes dropped, as their client was absent", outcomes_dropped),
         ] {
             metrics::counter(registry, name, help, value);
         }
@@ -122,6 +128,9 @@ impl View for BrokerView {
             ("requests_held", "Requests without a confirmed outcome", stats.requests as u64),
             ("requests_waiting", "Requests that wait for a worker", waiting as u64),
             ("memory_bytes", "Memory of requests and replies", stats.bytes as u64),
+            ("outcomes_held", "Outcomes that nobody has confirmed", stats.outcomes.0 as u64),
+            ("outcomes_bytes", "Memory of these", stats.outcomes.1 as u64),
+            ("full", "1 while requests of all are refused for want of room", u64::from(stats.is_full)),
             ("memory_limit_bytes", "Limit of this memory", stats.bytes_max as u64),
             ("spool_bytes", "Large bodies on the disk", stats.spool.bytes),
             ("spool_limit_bytes", "Limit of these", stats.spool.bytes_max),
@@ -160,8 +169,12 @@ impl View for BrokerView {
         self.operator.pause(service, paused).map_err(refusal)
     }
 
-    fn purge(&self, service: &[u8], expected: usize) -> Result<usize, Refusal> {
+    fn purge(&self, service: &[u8], expected: Option<usize>) -> Result<usize, Refusal> {
         self.operator.purge(service, expected).map_err(refusal)
+    }
+
+    fn drop_outcomes(&self) -> Result<usize, Refusal> {
+        self.operator.drop_outcomes().map_err(refusal)
     }
 
     fn letters(&self, service: &[u8], from: u32) -> Result<Page<Value>, Refusal> {
@@ -302,7 +315,7 @@ fn of_worker(worker: &WorkerStats) -> Value {
 
 fn counters_json(counters: &Counters) -> Value {
     let Counters { accepted, duplicates, refused, dispatched, requeued, replied, failed, .. } = *counters;
-    let Counters { late_replies, lost_parts, given_up, dead_letters, .. } = *counters;
+    let Counters { late_replies, lost_parts, given_up, dead_letters, purged, outcomes_dropped, .. } = *counters;
     json!({
         "accepted": accepted,
         "duplicates": duplicates,
@@ -314,6 +327,8 @@ fn counters_json(counters: &Counters) -> Value {
         "late_replies": late_replies,
         "lost_parts": lost_parts,
         "given_up": given_up,
+        "purged": purged,
+        "outcomes_dropped": outcomes_dropped,
         "dead_letters": dead_letters,
     })
 }

@@ -99,8 +99,13 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
-    /// Ends the requests that wait for a service, if there are so many, and says how many it were.
-    fn purge(&self, _service: &[u8], _expected: usize) -> Result<usize, Refusal> {
+    /// Ends the requests that wait for a service, if there are as many as expected, and says how many it were.
+    fn purge(&self, _service: &[u8], _expected: Option<usize>) -> Result<usize, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// Drops outcomes of absent clients, and says how many.
+    fn drop_outcomes(&self) -> Result<usize, Refusal> {
         Err(Refusal::NoList)
     }
 

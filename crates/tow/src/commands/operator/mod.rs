@@ -74,10 +74,14 @@ pub struct PauseArguments {
 #[derive(clap::Args)]
 pub struct PurgeArguments {
     /// The service.
-    service: String,
+    #[arg(required_unless_present = "outcomes")]
+    service: Option<String>,
     /// How many requests wait, from `tow services`. If it is another number by now, nothing is purged.
     #[arg(long, value_name = "N")]
-    expect: usize,
+    expect: Option<usize>,
+    /// Drop the outcomes of clients that are gone, rather than requests.
+    #[arg(long, conflicts_with_all = ["service", "expect"])]
+    outcomes: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -170,12 +174,17 @@ pub fn pause(arguments: &PauseArguments, paused: bool) -> Result<ExitCode, Failu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends the requests that wait for a service.
+/// Ends the requests that wait for a service, or drops outcomes of clients that are gone.
 pub fn purge(arguments: &PurgeArguments) -> Result<ExitCode, Failure> {
     let client = find_one(&arguments.server, Some("broker"))?;
-    let body = json!({ "expect_waiting": arguments.expect });
-    let reply = client.post(&service_path(&arguments.service, "purge"), &body)?;
-    print_line(Printable(&format!("purged {} requests of {}", reply["purged"], arguments.service)))?;
+    if let Some(service) = &arguments.service {
+        let body = json!({ "expect_waiting": arguments.expect });
+        let reply = client.post(&service_path(service, "purge"), &body)?;
+        print_line(Printable(&format!("purged {} requests of {service}", reply["purged"])))?;
+    } else {
+        let reply = client.post("/api/v1/drop-outcomes", &json!({}))?;
+        print_line(format_args!("dropped {} outcomes of clients that are gone", reply["dropped"]))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
