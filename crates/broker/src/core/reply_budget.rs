@@ -183,6 +183,8 @@ pub(super) struct ReplyBudget {
     kept: Outcomes,
     /// Those of clients, not of stored requests: others' requests are taken beside them.
     of_clients: Outcomes,
+    /// Bytes of those of clients that are absent.
+    pub absent_bytes: usize,
     expected: usize,
     /// Services whose requests wait for memory, in the order of their turns.
     waiting: VecDeque<ServiceKey>,
@@ -201,6 +203,7 @@ impl ReplyBudget {
         ReplyBudget {
             kept: Outcomes::default(),
             of_clients: Outcomes::default(),
+            absent_bytes: 0,
             expected: 0,
             waiting: VecDeque::new(),
             bytes_max: settings.bytes_max,
@@ -441,6 +444,8 @@ impl Core {
         }
         assert_eq!(of_services.values().sum::<usize>(), self.replies.expected);
         assert_eq!((kept, of_clients), (self.replies.kept, self.replies.of_clients));
+        let absent = self.sessions.iter().filter(|(_, session)| session.peer.is_none() && !session.is_stored);
+        assert_eq!(absent.map(|(_, session)| session.replies.kept.bytes).sum::<usize>(), self.replies.absent_bytes);
         for (key, service) in self.services.iter() {
             assert_eq!(of_services.get(&key).unwrap_or(&0), &service.replies.expected);
             assert!(!service.replies.waits_for_memory || self.replies.waiting.contains(&key));

@@ -146,6 +146,9 @@ impl Core {
             self.tenants.at_mut(session.tenant).outcomes.add(size);
             // It is no longer among the requests.
             self.paused.memory_freed = true;
+            if session.peer.is_none() {
+                self.replies.absent_bytes += size.bytes;
+            }
         }
         self.replies.add_unconfirmed(&mut session.replies, size, session.is_stored);
     }
@@ -155,6 +158,9 @@ impl Core {
         let session = &mut self.sessions[key];
         if !session.is_stored {
             self.tenants.at_mut(session.tenant).outcomes.remove(size);
+            if session.peer.is_none() {
+                self.replies.absent_bytes -= size.bytes;
+            }
         }
         self.replies.remove_unconfirmed(&mut session.replies, size, session.is_stored);
     }

@@ -461,7 +461,7 @@ fn an_outcome_is_dropped_when_the_grace_is_over_and_its_number_stays_over() {
     core.tick(5_999);
     assert_eq!(core.outcomes().0, 3);
     core.tick(7_000);
-    assert_eq!((core.outcomes(), core.load().0, core.counters().outcomes_dropped), ((0, 0), 0, 3));
+    assert_eq!((core.outcomes(), core.load(), core.counters().outcomes_dropped), ((0, 0), (0, 0), 3));
     // It comes back, and asks again.
     core.client_hello(8_000, 1, CLIENT, 2);
     core.request(8_000, 1, 2, 0, false, b"echo", Body::default());
@@ -551,6 +551,38 @@ fn the_grace_of_an_outcome_goes_on_across_a_restart_and_no_request_has_more_time
     });
     assert_eq!(ttls.collect::<Vec<_>>(), [54_000]);
     assert_eq!([64_999, 66_000].map(|now| left(&mut core, now)), [3, 1]);
+}
+
+#[test]
+fn a_clock_that_was_set_makes_no_false_words_and_no_request_without_a_time() {
+    let settings = Settings { journal: true, ttl_max_ms: Millis::MAX / 2, ..Settings::default() };
+    let mut core = Core::new(settings);
+    let (service, body) = (Bytes::from_static(b"echo"), Body::default());
+    for (number, expires, overdue_ms) in [(1, 0, 7_200_000), (2, 20 * 365 * 24 * 3_600_000, 0)] {
+        let (service, body) = (service.clone(), body.clone());
+        core.restore(
+            0,
+            Restored { id: number, client: CLIENT, number, service, expires, overdue_ms, body, outcome: None },
+        );
+    }
+    core.restored_up_to(2);
+    core.tick(20);
+    core.take_entries(&mut Vec::new());
+    core.persisted(1);
+    core.worker_ready(20, 2, Kind::Numbered, b"echo", 2);
+    let ttls = actions(&mut core).into_iter().filter_map(|action| match action {
+        Action::Dispatch { ttl_ms, .. } => Some(ttl_ms),
+        _ => None,
+    });
+    assert_eq!(ttls.collect::<Vec<_>>(), [u32::MAX], "0 is none");
+    core.client_hello(30, 1, CLIENT, 1);
+    core.request(30, 1, 1, 0, false, b"echo", Body::default());
+    let Some(Action::Reply { number: 1, status: Status::TIMED_OUT, body, .. }) = actions(&mut core).pop() else {
+        panic!("it hasn't expired")
+    };
+    let told = String::from_utf8_lossy(body.single().unwrap()).into_owned();
+    let told = Status::TIMED_OUT.describe(&told);
+    assert_eq!(told, "504 expired, and a worker may have had it: before the broker was restarted");
 }
 
 #[test]

@@ -51,5 +51,6 @@ mod serving;
 mod slow_disk;
 mod special_files;
 mod steering;
+mod vanished;
 mod versions;
 mod wrong_peers;

@@ -135,7 +135,7 @@ impl Session {
     fn gap_bytes(&self) -> usize {
         let begins = |number: &&u64| number.checked_sub(1).is_some_and(|before| !self.confirmed.contains(&before));
         let dropped = self.dropped.iter().filter(|number| !self.dropped.contains(&(*number - 1))).count();
-        (self.confirmed.iter().filter(begins).count() + dropped) * GAP_BYTES
+        (self.confirmed.iter().filter(begins).count() + dropped.saturating_sub(1)) * GAP_BYTES
     }
 }
 
@@ -471,7 +471,8 @@ impl Model {
             let silent: Vec<Peer> = silent.map(|(_, worker)| worker.peer).collect();
             silent.into_iter().for_each(|peer| self.disconnect(now, peer));
         }
-        if now >= self.next_absence {
+        let absent = self.absent().into_iter().map(|(_, key, _)| self.unconfirmed(key)).sum::<usize>();
+        if now >= self.next_absence || absent > self.settings.bytes_max / 8 * 4 {
             self.next_absence = now + 1_000;
             let is_empty = |key: usize| self.of_session(key).next().is_none();
             let absent = self.sessions.iter().filter(|(key, s)| s.peer.is_none() && (s.letter == 0 || is_empty(*key)));
@@ -559,6 +560,15 @@ impl Model {
             self.sessions.at(key).dropped.insert(number);
             self.forget(slot);
         }
+        if !self.sessions.at(key).dropped.is_empty() && self.of_session(key).next().is_none() {
+            // Whatever lies between is over as well.
+            let session = self.sessions.at(key);
+            let below = (0..).find(|number| !session.confirmed.contains(number)).expect("there is one");
+            let gaps = session.confirmed.split_off(&below);
+            let all: BTreeSet<u64> = session.dropped.union(&gaps).copied().collect();
+            let (first, last) = (all.first().expect("one"), all.last().expect("one"));
+            session.dropped = (*first..=*last).collect();
+        }
     }
 
     /// Drops all outcomes of some absent clients, while these are over half of what outcomes may have.
@@ -568,7 +578,11 @@ impl Model {
             let its = left.iter().filter(|(.., of)| tenant.is_none_or(|tenant| *of == tenant));
             its.map(|(_, key, _)| model.unconfirmed(*key)).sum()
         };
-        while of(self, None, &left) > self.settings.bytes_max / 2 {
+        let eighth = self.settings.bytes_max / 8;
+        if of(self, None, &left) <= 4 * eighth {
+            return;
+        }
+        while of(self, None, &left) > 3 * eighth {
             let tenants = left.iter().map(|(.., tenant)| *tenant);
             let hog = tenants.max_by_key(|&tenant| (of(self, Some(tenant), &left), tenant)).expect("one is absent");
             let at = left.iter().position(|(.., tenant)| *tenant == hog).expect("one is absent");
