@@ -585,6 +585,42 @@ fn a_clock_that_was_set_makes_no_false_words_and_no_request_without_a_time() {
     assert_eq!(told, "504 expired, and a worker may have had it: before the broker was restarted");
 }
 
+/// A body of so many bytes that isn't in memory.
+#[derive(Debug)]
+struct Elsewhere(u64);
+
+impl towpath_requests::body::LargeBody for Elsewhere {
+    fn length(&self) -> u64 {
+        self.0
+    }
+}
+
+#[test]
+fn large_outcomes_of_absent_clients_give_way_beyond_half_of_the_bytes_or_of_the_files() {
+    for (bytes_max, files_max, left) in [(8_000, 100, 3), (1 << 40, 8, 3), (1 << 40, 100, 5)] {
+        let mut core = core();
+        core.set_large_max(bytes_max, files_max);
+        core.worker_ready(0, 9, Kind::Numbered, b"echo", 10);
+        for client in 1..=5 {
+            core.client_hello(0, client, ClientId([client as u8; 16]), 1);
+            core.request(0, client, 1, 0, false, b"echo", Body::default());
+            for (peer, token, _) in dispatched(&mut core) {
+                core.worker_reply(
+                    0,
+                    peer,
+                    &token,
+                    Status::OK,
+                    None,
+                    Body::large(std::sync::Arc::new(Elsewhere(1_000))),
+                );
+            }
+        }
+        (1..=5).for_each(|client| core.peer_gone(1, client));
+        core.tick(2);
+        assert_eq!(core.outcomes().0, left, "{bytes_max} {files_max}");
+    }
+}
+
 #[test]
 fn a_tenant_that_has_its_share_of_outcomes_is_refused_and_others_are_not() {
     let mut core = Core::new(Settings { bytes_max: 40_000, reply_bytes_expected: 0, ..Settings::default() });
