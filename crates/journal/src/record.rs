@@ -2,7 +2,6 @@
 //!
 //! Length, kind and id come first, so that compaction can move a record without decoding it.
 
-use super::queue::Batch;
 use super::{Entry, JournalError};
 use bytes::Bytes;
 use towpath_requests::body::Body;
@@ -253,12 +252,6 @@ pub(super) fn encode(entry: &Entry, bytes: usize, out: &mut Vec<u8>) {
             out.extend_from_slice(&id.to_le_bytes());
         }
     }
-}
-
-/// Appends a record that means nothing.
-pub(super) fn encode_probe(batch: &mut Batch) {
-    encode(&Entry::Forgotten { id: 0 }, PREFIX_BYTES, &mut batch.bytes);
-    batch.records += 1;
 }
 
 fn encode_body(body: &Body, out: &mut Vec<u8>) {

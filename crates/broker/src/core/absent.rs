@@ -4,7 +4,7 @@
 //! executed twice. Outcomes give way when they come to too much, and go in any case some time after their request would have expired. Their
 //! numbers are remembered as over.
 
-use super::reply_budget::Outcomes;
+use super::outcomes::Outcomes;
 use super::requests::State;
 use super::settings::{Millis, NEVER};
 use super::{Core, SessionKey, TenantKey};

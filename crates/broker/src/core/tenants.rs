@@ -2,7 +2,7 @@
 //!
 //! Clients of one tenant have one turn in a service's queue, and one share of everything that is limited.
 
-use super::reply_budget::{OutcomeSize, Outcomes};
+use super::outcomes::{OutcomeSize, Outcomes};
 use super::requests::State;
 use super::{Core, Peer, SessionKey, TenantKey};
 use foldhash::fast::FixedState;

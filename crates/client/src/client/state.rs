@@ -9,7 +9,6 @@ use super::{CallOptions, ClientOptions, SubmitError};
 use crate::connection::assembler::{FromBroker, Inbound};
 use crate::connection::dialect_detect::DialectGuess;
 use crate::connection::driver::{Drive, Shared};
-use crate::connection::encoder::UnsendableBody;
 use crate::connection::{LinkOptions, PeerProtocol, encoder};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -93,15 +92,6 @@ pub(super) struct Notices {
     pub arrived: Notify,
     pub room: Notify,
     pub accepted: Notify,
-}
-
-impl From<UnsendableBody> for SubmitError {
-    fn from(unfit: UnsendableBody) -> SubmitError {
-        match unfit {
-            UnsendableBody::Kind => SubmitError::BadBody,
-            UnsendableBody::TooLarge { frames, bytes } => SubmitError::TooLarge { frames, bytes },
-        }
-    }
 }
 
 impl State {
