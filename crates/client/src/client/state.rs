@@ -388,9 +388,7 @@ impl State {
             return;
         }
         let at = self.session.journal().is_some().then(|| self.failover.current());
-        if let Some(at) = at {
-            self.left.returned(at, self.session.epoch());
-        }
+        at.into_iter().for_each(|at| self.left.returned(at, self.session.epoch()));
         let State { left, session, link, endpoints, closing, .. } = self;
         let tell = |until, block: &mut Block| session.put_ended(until, block);
         left.turn(now, *closing, at, session.lowest(), link, endpoints, &hub.waker(), tell);
