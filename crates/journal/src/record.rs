@@ -304,12 +304,6 @@ pub(super) fn encode(entry: &Entry, bytes: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a record that means nothing.
-pub(super) fn encode_probe(batch: &mut Batch) {
-    encode(&Entry::Forgotten { id: 0 }, PREFIX_BYTES, &mut batch.bytes);
-    batch.records += 1;
-}
-
 fn encode_body(body: &Body, out: &mut Vec<u8>) {
     if let Some(bytes) = body.single() {
         out.push(ONE_FRAME);

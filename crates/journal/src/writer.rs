@@ -1,6 +1,5 @@
 //! The journal's thread: makes queued records durable, publishes that, and removes segments that aren't needed.
 
-use super::JournalError;
 use super::compaction::{Compaction, CompactionError};
 use super::index::Index;
 use super::queue::{Batch, Shared};
@@ -8,6 +7,7 @@ use super::record::{self, Record};
 use super::recover::segment_name;
 use super::segments::Segments;
 use super::storage::Storage;
+use super::{Entry, JournalError};
 use crate::spool::SpooledBody;
 use std::any::Any;
 use std::sync::Arc;
@@ -105,7 +105,8 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
                     return Ok(());
                 }
                 // Nobody may send anything for long: whether there is room again shows when this is written.
-                record::encode_probe(batch);
+                record::encode(&Entry::Forgotten { id: 0 }, record::PREFIX_BYTES, &mut batch.bytes);
+                batch.records += 1;
             }
             let written = self.keep_bodies(batch).and_then(|()| self.segments.write(batch, self.next_id));
             let Err(error) = written else { return Ok(()) };

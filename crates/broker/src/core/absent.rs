@@ -4,7 +4,7 @@
 //! executed twice. Outcomes give way when they come to too much, and go in any case some time after their request would have expired. Their
 //! numbers are remembered as over.
 
-use super::reply_budget::Outcomes;
+use super::outcomes::Outcomes;
 use super::requests::State;
 use super::settings::{Millis, NEVER};
 use super::{Core, SessionKey, TenantKey};
@@ -133,6 +133,12 @@ impl Core {
         self.drop_surplus_outcomes(now, &mut others, &mut forgotten) && self.forget_surplus(now, &others, forgotten)
     }
 
+    /// Whether outcomes of absent clients take so much memory that some of them have to go now.
+    #[inline]
+    pub(super) fn has_surplus_outcomes(&self) -> bool {
+        self.replies.absent_bytes > self.settings.bytes_max / 8 * 4
+    }
+
     /// Drops outcomes of absent clients beyond what these may have together: half of the memory of outcomes, and of what requests have of
     /// the spool; those that are away for longer, a quarter.
     fn drop_surplus_outcomes(&mut self, now: Millis, absent: &mut [Absent], forgotten: &mut usize) -> bool {
@@ -142,11 +148,13 @@ impl Core {
             (large(self.settings.large_bytes_max), |client| large(client.outcomes.large_bytes)),
             (large(self.settings.large_files_max), |client| large(client.outcomes.files)),
         ];
-        for (away_ms, part) in [(0, 2), (AWAY_MS, 4)] {
+        for (away_ms, eighths, left) in [(0, 4, 3), (AWAY_MS, 2, 2)] {
             for (most, measure) in measures {
                 let is_away = |client: &&Absent| client.since.saturating_add(away_ms) <= now;
                 let sum = absent.iter().filter(is_away).map(measure).fold(0, usize::saturating_add);
-                let hogs = giving_way(absent.iter().filter(is_away), sum.saturating_sub(most / part), measure);
+                // Somewhat more than the surplus, so that not each further one makes others go.
+                let surplus = if sum > most / 8 * eighths { sum - most / 8 * left } else { 0 };
+                let hogs = giving_way(absent.iter().filter(is_away), surplus, measure);
                 for key in &hogs {
                     if *forgotten >= FORGOTTEN_AT_ONCE {
                         return false;
@@ -205,7 +213,11 @@ impl Core {
             self.forget(slot);
         }
         self.counters.outcomes_dropped += dropped.len() as u64;
-        self.sessions[key].next_drop = next;
+        let session = &mut self.sessions[key];
+        session.next_drop = next;
+        if session.requests.is_empty() {
+            session.forget_gaps();
+        }
         self.update_gap_bytes(key, gaps);
         dropped.len()
     }

@@ -57,6 +57,9 @@ impl Core {
         session.blocked = false;
         session.one_reply = false;
         session.is_leaving = false;
+        if former.is_none() && !session.is_stored {
+            self.replies.absent_bytes -= session.replies.unconfirmed();
+        }
         if let Some(former) = former {
             self.roles.set(former, Role::None);
             self.forget_pending_outcomes(key);
@@ -372,6 +375,9 @@ impl Core {
         session.peer = None;
         session.absent_since = now;
         session.next_drop = 0;
+        if !session.is_stored {
+            self.replies.absent_bytes += session.replies.unconfirmed();
+        }
         session.blocked = false;
         // If nothing journalled is left, it is kept as long as any other.
         session.is_journalled =

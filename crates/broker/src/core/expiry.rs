@@ -78,7 +78,7 @@ impl Core {
         if now >= self.retries.next() {
             self.end_pauses(now);
         }
-        if now >= self.deadlines.absence_check {
+        if now >= self.deadlines.absence_check || self.has_surplus_outcomes() {
             if !self.forget_absent(now) {
                 self.deadlines.absence_check = now + FORGET_GRAIN;
                 return;
@@ -139,6 +139,9 @@ impl Core {
                 State::Held(..) => (Status::TIMED_OUT, "a worker had it"),
                 State::Detached => (Status::TIMED_OUT, "its answer was waiting for the disk"),
                 _ if request.attempt == 0 => (Status::EXPIRED, "it was waiting for a worker"),
+                _ if request.attempt == 1 && self.durability.is_restored(request.journal_id) => {
+                    (Status::TIMED_OUT, "before the broker was restarted")
+                }
                 _ => (Status::TIMED_OUT, "queued again; a worker may have had it"),
             };
             self.withdraw(now, slot);

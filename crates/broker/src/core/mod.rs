@@ -66,6 +66,7 @@ mod expiry;
 mod in_flight;
 mod operator;
 mod outcome;
+mod outcomes;
 mod reply_budget;
 mod requests;
 mod requeue;

@@ -9,6 +9,7 @@
 //! 3. A reply that doesn't fit all the same is discarded, and its request ends with a status that says so. A quarter of the memory is
 //!    reserved for clients that confirm.
 
+use super::outcomes::{OutcomeSize, Outcomes};
 use super::requests::State;
 use super::settings::{Millis, Settings};
 use super::{Action, Core, ServiceKey, SessionKey};
@@ -76,57 +77,6 @@ impl ServiceReplies {
     }
 }
 
-/// What an outcome takes until it is confirmed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct OutcomeSize {
-    /// Bytes of memory, with what its request costs.
-    pub bytes: usize,
-    /// Bytes that aren't in memory.
-    pub large_bytes: u64,
-}
-
-/// Outcomes that are kept, and what they take.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Outcomes {
-    pub count: usize,
-    pub bytes: usize,
-    /// Of those that aren't in memory: their number, and their bytes.
-    pub files: u64,
-    pub large_bytes: u64,
-}
-
-impl Outcomes {
-    #[inline]
-    pub fn add(&mut self, size: OutcomeSize) {
-        self.count += 1;
-        self.bytes += size.bytes;
-        self.files += u64::from(size.large_bytes > 0);
-        self.large_bytes += size.large_bytes;
-    }
-
-    pub fn join(&mut self, others: Outcomes) {
-        self.count += others.count;
-        self.bytes += others.bytes;
-        self.files += others.files;
-        self.large_bytes += others.large_bytes;
-    }
-
-    pub fn take(&mut self, others: Outcomes) {
-        self.count -= others.count;
-        self.bytes -= others.bytes;
-        self.files -= others.files;
-        self.large_bytes -= others.large_bytes;
-    }
-
-    #[inline]
-    pub fn remove(&mut self, size: OutcomeSize) {
-        self.count -= 1;
-        self.bytes -= size.bytes;
-        self.files -= u64::from(size.large_bytes > 0);
-        self.large_bytes -= size.large_bytes;
-    }
-}
-
 /// Replies to one client.
 #[derive(Debug, Default)]
 pub(super) struct ClientReplies {
@@ -183,6 +133,8 @@ pub(super) struct ReplyBudget {
     kept: Outcomes,
     /// Those of clients, not of stored requests: others' requests are taken beside them.
     of_clients: Outcomes,
+    /// Bytes of those of clients that are absent.
+    pub absent_bytes: usize,
     expected: usize,
     /// Services whose requests wait for memory, in the order of their turns.
     waiting: VecDeque<ServiceKey>,
@@ -201,6 +153,7 @@ impl ReplyBudget {
         ReplyBudget {
             kept: Outcomes::default(),
             of_clients: Outcomes::default(),
+            absent_bytes: 0,
             expected: 0,
             waiting: VecDeque::new(),
             bytes_max: settings.bytes_max,
@@ -441,6 +394,8 @@ impl Core {
         }
         assert_eq!(of_services.values().sum::<usize>(), self.replies.expected);
         assert_eq!((kept, of_clients), (self.replies.kept, self.replies.of_clients));
+        let absent = self.sessions.iter().filter(|(_, session)| session.peer.is_none() && !session.is_stored);
+        assert_eq!(absent.map(|(_, session)| session.replies.kept.bytes).sum::<usize>(), self.replies.absent_bytes);
         for (key, service) in self.services.iter() {
             assert_eq!(of_services.get(&key).unwrap_or(&0), &service.replies.expected);
             assert!(!service.replies.waits_for_memory || self.replies.waiting.contains(&key));

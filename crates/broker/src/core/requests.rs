@@ -1,7 +1,8 @@
 //! The table of requests, and the lists that link them.
 
 use super::StockEnvelope;
-use super::reply_budget::{ExpectedBytes, OutcomeSize};
+use super::outcomes::OutcomeSize;
+use super::reply_budget::ExpectedBytes;
 use super::settings::Millis;
 use super::{ServiceKey, SessionKey, WorkerKey};
 use bytes::Bytes;

@@ -112,7 +112,16 @@ impl Session {
 
     /// Gaps between its numbers, each of which costs memory.
     pub fn gaps(&self) -> usize {
-        self.confirmed.gaps() + self.dropped.gaps()
+        self.confirmed.gaps() + self.dropped.gaps().saturating_sub(1)
+    }
+
+    /// Remembers all numbers between those that are over as dropped ones, so that nothing that costs memory is left of a client that may
+    /// never come back.
+    pub fn forget_gaps(&mut self) {
+        let ranges = self.dropped.ranges.iter().chain(&self.confirmed.ranges);
+        let all = ranges.fold((u64::MAX, 0), |(first, last), (&from, &to)| (first.min(from), last.max(to)));
+        self.confirmed.ranges.clear();
+        self.dropped.insert(all.0, all.1);
     }
 
     /// Whether it is connected, by this one of its connections.

@@ -2,7 +2,7 @@
 //!
 //! Clients of one tenant have one turn in a service's queue, and one share of everything that is limited.
 
-use super::reply_budget::{OutcomeSize, Outcomes};
+use super::outcomes::{OutcomeSize, Outcomes};
 use super::requests::State;
 use super::{Core, Peer, SessionKey, TenantKey};
 use foldhash::fast::FixedState;
@@ -146,6 +146,9 @@ impl Core {
             self.tenants.at_mut(session.tenant).outcomes.add(size);
             // It is no longer among the requests.
             self.paused.memory_freed = true;
+            if session.peer.is_none() {
+                self.replies.absent_bytes += size.bytes;
+            }
         }
         self.replies.add_unconfirmed(&mut session.replies, size, session.is_stored);
     }
@@ -155,6 +158,9 @@ impl Core {
         let session = &mut self.sessions[key];
         if !session.is_stored {
             self.tenants.at_mut(session.tenant).outcomes.remove(size);
+            if session.peer.is_none() {
+                self.replies.absent_bytes -= size.bytes;
+            }
         }
         self.replies.remove_unconfirmed(&mut session.replies, size, session.is_stored);
     }

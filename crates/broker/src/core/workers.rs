@@ -4,7 +4,7 @@ use super::in_flight::InFlightWindow;
 use super::reply_budget::ExpectedBytes;
 use super::requests::{List, State};
 use super::service::Place;
-use super::settings::Millis;
+use super::settings::{Millis, NEVER};
 use super::tenants::NOBODY;
 use super::token::Ticket;
 use super::worker::{Rest, Worker};
@@ -362,8 +362,10 @@ impl Core {
         request.attempt = request.attempt.saturating_add(1);
         request.since = now;
         request.parts_on = 0;
-        let left = request.expires.saturating_sub(now).max(1);
-        let ttl_ms = u32::try_from(left).unwrap_or(0);
+        let ttl_ms = match request.expires {
+            NEVER => 0,
+            at => u32::try_from(at.saturating_sub(now).max(1)).unwrap_or(u32::MAX),
+        };
         let attempt = request.attempt;
         let token = self.tokens.seal(Ticket { slot, generation: request.generation, attempt });
         self.counters.dispatched += 1;

@@ -13,7 +13,10 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// Longest delay between attempts.
 const RETRY_MOST: Duration = Duration::from_secs(5);
 
-/// Time for an attempt of a client that is being closed.
+/// Longest time for an attempt.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The same of a client that is being closed.
 const LAST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A broker that was left.
@@ -98,18 +101,19 @@ impl LeftBrokers {
         self.take_ends(now);
         for left in &mut self.0 {
             let is_due = if closing {
-                !std::mem::replace(&mut left.is_last, left.attempt.is_none())
+                !left.is_last
             } else {
                 at.is_some() && left.next <= now && (!left.is_told || lowest >= left.until)
             };
             let Some(endpoint) = endpoints.get(left.index).filter(|_| is_due && left.attempt.is_none()) else {
                 continue;
             };
+            left.is_last = closing;
             let mut block = Block::default();
             tell(left.until, &mut block);
             let messages: Vec<_> = block.drain().map(|message| encoder::numbered(CLIENT_HEADER, message)).collect();
             let (link, endpoint, waker) = (link.clone(), endpoint.clone(), waker.clone());
-            let timeout = if closing { LAST_TIMEOUT.min(link.connect_timeout) } else { link.connect_timeout };
+            let timeout = if closing { LAST_TIMEOUT } else { TIMEOUT }.min(link.connect_timeout);
             let (done, end) = sync_channel(1);
             let started = std::thread::Builder::new().name("confirm".to_owned()).spawn(move || {
                 let reached = tell_broker(&link, &endpoint, messages, timeout);

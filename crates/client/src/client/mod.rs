@@ -38,6 +38,7 @@ pub use call::{Call, CallError, Reply, Stream, StreamItem};
 pub use session::{Counters, Refused};
 
 use crate::connection::driver::Shared;
+use crate::connection::encoder::UnsendableBody;
 use inbox::{Inbox, RECEIVER};
 use state::{Notices, State};
 use std::sync::Arc;
@@ -165,6 +166,15 @@ pub enum SubmitError {
     /// The client is closed.
     #[error("the client is closed: {0}")]
     Closed(String),
+}
+
+impl From<UnsendableBody> for SubmitError {
+    fn from(unfit: UnsendableBody) -> SubmitError {
+        match unfit {
+            UnsendableBody::Kind => SubmitError::BadBody,
+            UnsendableBody::TooLarge { frames, bytes } => SubmitError::TooLarge { frames, bytes },
+        }
+    }
 }
 
 /// A client of one broker, or of several of which it uses one at a time. Cheap to clone; all clones are the same client.

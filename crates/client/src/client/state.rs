@@ -9,7 +9,6 @@ use super::{CallOptions, ClientOptions, SubmitError, random_id};
 use crate::connection::assembler::{FromBroker, Inbound};
 use crate::connection::dialect_detect::DialectGuess;
 use crate::connection::driver::{Drive, Shared};
-use crate::connection::encoder::UnsendableBody;
 use crate::connection::{LinkOptions, PeerProtocol, encoder};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -95,15 +94,6 @@ pub(super) struct Notices {
     pub arrived: Notify,
     pub room: Notify,
     pub accepted: Notify,
-}
-
-impl From<UnsendableBody> for SubmitError {
-    fn from(unfit: UnsendableBody) -> SubmitError {
-        match unfit {
-            UnsendableBody::Kind => SubmitError::BadBody,
-            UnsendableBody::TooLarge { frames, bytes } => SubmitError::TooLarge { frames, bytes },
-        }
-    }
 }
 
 impl State {
@@ -421,9 +411,7 @@ impl State {
             return;
         }
         let at = self.session.journal().is_some().then(|| self.failover.current());
-        if let Some(at) = at {
-            self.left.returned(at, self.session.epoch());
-        }
+        at.into_iter().for_each(|at| self.left.returned(at, self.session.epoch()));
         let State { left, session, link, endpoints, closing, .. } = self;
         let tell = |until, block: &mut Block| session.put_ended(until, block);
         left.turn(now, *closing, at, session.lowest(), link, endpoints, &hub.waker(), tell);

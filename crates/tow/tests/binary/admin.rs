@@ -320,7 +320,10 @@ fn a_paused_service_takes_requests_and_gives_none_also_after_a_restart() {
         let outcome = call.finish();
         assert!(!outcome.status.success() && outcome.stderr.contains("purged by the operator"), "{outcome:?}");
     }
-    assert_eq!((waiting(), place.json(&["status"])[0]["counters"]["failed"].as_u64()), (0, Some(2)));
+    let counters = &place.json(&["status"])[0]["counters"];
+    assert_eq!((waiting(), &counters["failed"], &counters["purged"]), (0, &0.into(), &2.into()));
+    let purged = place.tow(&["purge", "echo"]).expect_code(0);
+    assert_eq!(purged.stdout, b"purged 0 requests of echo\n");
     drop(worker);
     broker.signal(Signal::TERM);
     broker.finish().expect_code(0);

@@ -54,6 +54,7 @@ mod slow_disk;
 mod special_files;
 mod steering;
 mod tampering;
+mod vanished;
 mod versions;
 mod whose_copy;
 mod wrong_peers;

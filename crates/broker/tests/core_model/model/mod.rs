@@ -1,5 +1,6 @@
 //! The model: vectors instead of lists and sums.
 
+mod absent;
 mod operator;
 mod queue;
 mod requests;
@@ -145,7 +146,7 @@ impl Session {
     fn gap_bytes(&self) -> usize {
         let begins = |number: &&u64| number.checked_sub(1).is_some_and(|before| !self.confirmed.contains(&before));
         let dropped = self.dropped.iter().filter(|number| !self.dropped.contains(&(*number - 1))).count();
-        (self.confirmed.iter().filter(begins).count() + dropped) * GAP_BYTES
+        (self.confirmed.iter().filter(begins).count() + dropped.saturating_sub(1)) * GAP_BYTES
     }
 }
 
@@ -478,7 +479,8 @@ impl Model {
             let silent: Vec<Peer> = silent.map(|(_, worker)| worker.peer).collect();
             silent.into_iter().for_each(|peer| self.disconnect(now, peer));
         }
-        if now >= self.next_absence {
+        let absent = self.absent().into_iter().map(|(_, key, _)| self.unconfirmed(key)).sum::<usize>();
+        if now >= self.next_absence || absent > self.settings.bytes_max / 8 * 4 {
             self.next_absence = now + 1_000;
             let is_empty = |key: usize| self.of_session(key).next().is_none();
             let absent = self.sessions.iter().filter(|(key, s)| s.peer.is_none() && (s.letter == 0 || is_empty(*key)));
@@ -542,45 +544,6 @@ impl Model {
             if self.is_empty(key) {
                 self.remove_session(key);
             }
-        }
-    }
-
-    /// Absent clients, those longest away first.
-    fn absent(&self) -> Vec<(Millis, usize, u8)> {
-        let is_absent = |session: &Session| session.peer.is_none() && session.letter == 0;
-        let absent = self.sessions.iter().filter(|(_, session)| is_absent(session));
-        let mut absent: Vec<(Millis, usize, u8)> = absent.map(|(key, s)| (s.absent_since, key, s.tenant)).collect();
-        absent.sort_unstable();
-        absent
-    }
-
-    /// Drops outcomes of an absent client whose requests would have expired by then, and the grace is over.
-    fn drop_outcomes(&mut self, key: usize, due: Millis) {
-        let grace = self.settings.outcome_grace_ms;
-        let is_due = |r: &Request| r.state == State::Settled && r.expires.saturating_add(grace) <= due;
-        let all = self.requests.iter().filter(|(_, r)| r.session == key && is_due(r));
-        let mut all: Vec<(u64, usize)> = all.map(|(slot, request)| (request.number, slot)).collect();
-        all.sort_unstable();
-        for (number, slot) in all {
-            self.counters.outcomes_dropped += 1;
-            self.sessions.at(key).dropped.insert(number);
-            self.forget(slot);
-        }
-    }
-
-    /// Drops all outcomes of some absent clients, while these are over half of what outcomes may have.
-    fn drop_surplus(&mut self) {
-        let mut left = self.absent();
-        let of = |model: &Model, tenant: Option<u8>, left: &[(Millis, usize, u8)]| -> usize {
-            let its = left.iter().filter(|(.., of)| tenant.is_none_or(|tenant| *of == tenant));
-            its.map(|(_, key, _)| model.unconfirmed(*key)).sum()
-        };
-        while of(self, None, &left) > self.settings.bytes_max / 2 {
-            let tenants = left.iter().map(|(.., tenant)| *tenant);
-            let hog = tenants.max_by_key(|&tenant| (of(self, Some(tenant), &left), tenant)).expect("one is absent");
-            let at = left.iter().position(|(.., tenant)| *tenant == hog).expect("one is absent");
-            let (_, key, _) = left.remove(at);
-            self.drop_outcomes(key, Millis::MAX - 1);
         }
     }
 

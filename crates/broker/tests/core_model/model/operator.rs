@@ -18,11 +18,12 @@ impl Model {
         let waiting: Vec<usize> = self.queues.get(&service).into_iter().flat_map(|queue| queue.requests()).collect();
         for &slot in &waiting {
             self.withdraw(slot);
+            self.counters.purged += 1;
             if self.is_dead_letter(slot) {
-                self.counters.purged += 1;
                 self.forget(slot);
             } else {
                 self.settle(slot, 499, 0, 0);
+                self.counters.failed -= 1;
             }
         }
         waiting.len()

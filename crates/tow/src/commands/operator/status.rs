@@ -55,6 +55,9 @@ pub fn render(status: &Value) -> String {
         if !paused.is_empty() {
             line("PAUSED", format!("{}; tow resume SERVICE", paused.join(", ")));
         }
+        if status["full"] == true {
+            line("FULL", "new requests are refused; tow services says what waits".to_owned());
+        }
         line("journal", status["journal"].as_str().unwrap_or("none").to_owned());
         if status["dead_letters"].as_u64().is_some_and(|count| count > 0) {
             line("DEAD", format!("{} dead letters; tow dead-letters", status["dead_letters"]));
