@@ -122,14 +122,15 @@ impl RecordLog {
         if self.buffer.len() >= BUFFER_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Writes what was appended.
+    /// Writes what was appended. What can't be written is kept for the next attempt.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        let buffer = std::mem::take(&mut self.buffer);
-        let begin = self.length - buffer.len() as u64;
-        self.file.write_all(&buffer).inspect_err(|_| {
+        let begin = self.length - self.buffer.len() as u64;
+        self.file.write_all(&self.buffer).inspect_err(|_| {
             // A part of a record would hide all that comes behind it.
-            let _ = self.truncate(begin);
-        })
+            let _ = self.file.set_len(begin).and_then(|()| self.file.seek(SeekFrom::Start(begin)));
+        })?;
+        self.buffer.clear();
+        Ok(())
     }
 
     /// Makes what was written durable.

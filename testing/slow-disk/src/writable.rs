@@ -1,4 +1,5 @@
-//! Disk in memory that can be written, and hangs, fails to sync or refuses metadata on command. It may take several names for one.
+//! Disk in memory that can be written, and hangs, fails to sync, is full or refuses metadata on command. It may take several names for one,
+//! and give each of these an inode number of its own.
 //!
 //! A hanging disk reads no more requests from the kernel, like a network disk whose server is gone. A killed process can give up a request
 //! that the disk hasn't read; after that the kernel lets it wait for the answer.
@@ -53,10 +54,23 @@ impl WritableDisk {
     ///
     /// As [`WritableDisk::mount`].
     pub fn mount_folding(folder: &Path, fold: fn(&OsStr) -> OsString) -> io::Result<WritableDisk> {
+        Self::mount_nodes(folder, Nodes::new(fold))
+    }
+
+    /// The same with an inode number for each spelling, as by sshfs.
+    ///
+    /// # Errors
+    ///
+    /// As [`WritableDisk::mount`].
+    pub fn mount_unstable(folder: &Path, fold: fn(&OsStr) -> OsString) -> io::Result<WritableDisk> {
+        Self::mount_nodes(folder, Nodes::unstable(fold))
+    }
+
+    fn mount_nodes(folder: &Path, nodes: Nodes) -> io::Result<WritableDisk> {
         let shared = Arc::new(Shared::default());
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("writable-disk".to_owned())];
-        let files = Files { nodes: Mutex::new(Nodes::new(fold)), shared: Arc::clone(&shared) };
+        let files = Files { nodes: Mutex::new(nodes), shared: Arc::clone(&shared) };
         let mount = fuser::spawn_mount(files, folder, &config)?;
         let disk = WritableDisk { mount: Some(mount), folder: folder.to_owned(), shared, lookups: Mutex::default() };
         // At the first close of a file the kernel asks whether the disk supports flush. On a hanging disk that request would keep a killed
@@ -91,6 +105,11 @@ impl WritableDisk {
     /// Makes syncs fail, or succeed again. Written bytes are kept, as by a real disk.
     pub fn fail_syncing(&self, fails: bool) {
         self.shared.lock().sync_fails = fails;
+    }
+
+    /// Has room for this many bytes from now on.
+    pub fn limit(&self, bytes: u64) {
+        self.shared.lock().bytes_max = Some(bytes);
     }
 
     /// Makes setting modes and times fail, as on FAT or a network share.
@@ -135,6 +154,8 @@ struct State {
     written_max: Option<u64>,
     hangs: bool,
     sync_fails: bool,
+    /// Bytes that all files may have.
+    bytes_max: Option<u64>,
     refuses_metadata: bool,
     failed_syncs: u64,
     synced_folders: BTreeSet<u64>,
@@ -210,7 +231,7 @@ impl Files {
 impl Filesystem for Files {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let mut nodes = self.nodes();
-        let found = nodes.find(parent, name).and_then(|inode| Ok(nodes.node(inode)?.attributes));
+        let found = nodes.look_up(parent, name);
         drop(nodes);
         self.entry(reply, found);
     }
@@ -336,15 +357,24 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = self.nodes().node(inode).map(|node| {
-            let end = offset + data.len() as u64;
+        let end = offset + data.len() as u64;
+        let most = self.shared.lock().bytes_max;
+        let mut nodes = self.nodes();
+        let used = nodes.bytes();
+        let written = nodes.node(inode).and_then(|node| {
+            let grows = end.saturating_sub(node.attributes.size);
+            if grows > 0 && most.is_some_and(|most| used + grows > most) {
+                return Err(Errno::ENOSPC);
+            }
             if end > node.attributes.size {
                 node.resize(end);
             }
             if let Some(place) = node.content.get_mut(offset as usize..end as usize) {
                 place.copy_from_slice(data);
             }
+            Ok(())
         });
+        drop(nodes);
         let mut state = self.shared.lock();
         state.written_max = state.written_max.map(|most| most.saturating_sub(data.len() as u64));
         drop(state);
@@ -380,7 +410,9 @@ impl Filesystem for Files {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        reply.statfs(BLOCKS, BLOCKS, BLOCKS, 1 << 20, 1 << 20, BLOCK_BYTES, 255, BLOCK_BYTES);
+        let (most, used) = (self.shared.lock().bytes_max, self.nodes().bytes());
+        let free = most.map_or(BLOCKS, |most| most.saturating_sub(used) / u64::from(BLOCK_BYTES));
+        reply.statfs(BLOCKS, free, free, 1 << 20, 1 << 20, BLOCK_BYTES, 255, BLOCK_BYTES);
         self.shared.answered();
     }
 }

@@ -139,7 +139,7 @@ impl World {
 }
 
 /// Whether something is a person's, or has something of a person in it.
-fn is_of_person(member: &Member, there: &BTreeMap<String, What>, path: &str) -> bool {
+pub fn is_of_person(member: &Member, there: &BTreeMap<String, What>, path: &str) -> bool {
     let is_own =
         |path: &String| path.contains("mine-") || path.contains(".tow-conflict-") || member.personal.contains(path);
     let is_below =

@@ -1,5 +1,6 @@
 //! A follower, its connection and its destination.
 
+use super::checks::is_of_person;
 use super::source::{Digests, What};
 use crate::client::assembler::Inbound;
 use crate::client::follow::simulated::{FOLLOW_ID, SimulatedFollower};
@@ -12,7 +13,8 @@ use crate::protocol::control::{FollowState, Reply, Request};
 use crate::protocol::follow::{Cursor, FollowFrom};
 use crate::server::simulated::{SimulatedServer, SimulatedSession};
 use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::path::PathBuf;
+use std::fs::Metadata;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Deletions at a time, unless a person allows more.
@@ -27,6 +29,8 @@ pub struct Member {
     /// It was followed with another filter before, so that not all that is there is this follower's.
     pub is_mixed: bool,
     pub max_delete: u64,
+    /// Bytes that its disk has room for.
+    pub capacity: u64,
     pub follower: Option<SimulatedFollower>,
     pub session: Option<SimulatedSession>,
     /// What serves content.
@@ -54,6 +58,7 @@ impl Member {
             excludes: false,
             is_mixed: false,
             max_delete: MAX_DELETE,
+            capacity: u64::MAX,
             follower: None,
             session: None,
             files,
@@ -117,13 +122,14 @@ impl Member {
         act: impl FnOnce(&mut SimulatedFollower) -> Result<(), GetError>,
     ) -> Result<(), String> {
         let Some(follower) = &mut self.follower else { return Ok(()) };
+        let dirs = dirs_below(&self.dir);
         let outcome = act(follower);
         let events = follower.take_events();
-        self.told(events)?;
+        self.told(events, &dirs)?;
         match outcome {
             Ok(()) => {}
-            Err(GetError::Transfer(TransferError::Stalled { .. })) => {
-                self.stalls += 1;
+            Err(GetError::Transfer(error @ (TransferError::Stalled { .. } | TransferError::DiskFull(_)))) => {
+                self.stalls += usize::from(matches!(error, TransferError::Stalled { .. }));
                 self.kill();
                 return self.start(now);
             }
@@ -133,8 +139,15 @@ impl Member {
         Ok(())
     }
 
-    fn told(&mut self, events: Vec<FollowEvent>) -> Result<(), String> {
-        let deleted = events.iter().filter(|event| matches!(event, FollowEvent::Gone { kept: false, .. })).count();
+    /// `dirs`: those that were there before.
+    fn told(&mut self, events: Vec<FollowEvent>, dirs: &HashSet<String>) -> Result<(), String> {
+        let is_deleted = |event: &&FollowEvent| match event {
+            FollowEvent::Gone { path, kept: false, .. } => {
+                self.local(&path.to_string()).is_none_or(|local| !dirs.contains(&local))
+            }
+            _ => false,
+        };
+        let deleted = events.iter().filter(is_deleted).count();
         if deleted > 0 && (!self.mirrors || deleted as u64 > self.max_delete) {
             return Err(format!("the follower of {:?} deletes {deleted}: {events:?}", self.below));
         }
@@ -146,6 +159,14 @@ impl Member {
                 FollowEvent::Put { path, .. } | FollowEvent::Renamed { to: path, .. } => path.to_string(),
                 FollowEvent::UpToDate { seq } => {
                     self.up_to_date = Some(seq);
+                    continue;
+                }
+                // What a person had there makes it a person's, for good.
+                FollowEvent::Gone { path, kept: true, .. } if self.mirrors => {
+                    let local = self.local(&path.to_string()).unwrap_or_default();
+                    if is_of_person(self, &everything_below(&self.dir), &local) {
+                        self.personal.insert(local);
+                    }
                     continue;
                 }
                 _ => continue,
@@ -224,7 +245,11 @@ impl Member {
                 return Ok(does);
             }
             3 => {
-                if self.follower.as_ref().is_some_and(SimulatedFollower::has_commands) {
+                if let Some(follower) = self.follower.as_mut().filter(|follower| follower.has_commands()) {
+                    follower.room = match self.capacity {
+                        u64::MAX => u64::MAX,
+                        capacity => capacity.saturating_sub(bytes_below(&self.dir)),
+                    };
                     self.run(now, |follower| follower.disk_step(now))?;
                     return Ok(true);
                 }
@@ -315,5 +340,42 @@ impl Member {
     pub fn expected(&self, truth: &BTreeMap<String, What>) -> BTreeMap<String, What> {
         let expected = truth.iter().filter(|(path, what)| *path != self.below || **what != What::Dir);
         expected.filter_map(|(path, what)| Some((self.local(path)?, what.clone()))).collect()
+    }
+}
+
+/// The directories below a directory.
+fn dirs_below(top: &Path) -> HashSet<String> {
+    let mut found = HashSet::new();
+    walk(top, &mut |path, stat| {
+        if stat.is_dir() {
+            found.insert(path.strip_prefix(top).unwrap().to_str().unwrap().to_owned());
+        }
+    });
+    found
+}
+
+/// Whatever is below a directory.
+fn everything_below(top: &Path) -> BTreeMap<String, What> {
+    let mut found = BTreeMap::new();
+    walk(top, &mut |path, _| {
+        found.insert(path.strip_prefix(top).unwrap().to_str().unwrap().to_owned(), What::Dir);
+    });
+    found
+}
+
+/// Bytes of the files below a directory, those that transfers use included.
+pub fn bytes_below(top: &Path) -> u64 {
+    let mut bytes = 0;
+    walk(top, &mut |_, stat| bytes += if stat.is_file() { stat.len() } else { 0 });
+    bytes
+}
+
+fn walk(dir: &Path, each: &mut dyn FnMut(&Path, &Metadata)) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let (path, Ok(stat)) = (entry.path(), entry.metadata()) else { continue };
+        each(&path, &stat);
+        if stat.is_dir() {
+            walk(&path, each);
+        }
     }
 }

@@ -98,7 +98,7 @@ impl Source {
     pub fn step(&mut self, draw: &mut Draw) -> String {
         let path = PATHS[draw.below(PATHS.len())];
         let other = PATHS[draw.below(PATHS.len())];
-        match draw.below(40) {
+        match draw.below(42) {
             0..12 => self.write(path, draw.below(10), 1),
             12..15 => self.write(path, draw.below(10), 2),
             15..18 => self.finish_writing(),
@@ -108,7 +108,8 @@ impl Source {
             34..36 => self.link(path),
             36..38 => self.burst(draw),
             38 => self.replace(draw),
-            _ => self.empty(),
+            39 => self.empty(),
+            _ => self.move_many(),
         }
     }
 
@@ -205,12 +206,26 @@ impl Source {
     }
 
     /// More files than may be deleted at a time, or all of them gone.
-    fn burst(&mut self, draw: &mut Draw) -> String {
+    pub fn burst(&mut self, draw: &mut Draw) -> String {
         if self.dir.join("many").exists() {
             return self.remove("many");
         }
         (0..6).for_each(|index| _ = self.write(&format!("many/{index}"), draw.below(3), 1));
         "write many".to_owned()
+    }
+
+    /// The same, where they are certainly there then.
+    pub fn burst_at_last(&mut self, draw: &mut Draw) {
+        ["many", "moved"].iter().for_each(|path| remove(&self.dir.join(path)));
+        self.burst(draw);
+    }
+
+    /// Moves a directory with more files than may be deleted at a time.
+    pub fn move_many(&mut self) -> String {
+        match self.dir.join("many").exists() {
+            true => self.rename("many", "moved/many"),
+            false => self.rename("moved/many", "many"),
+        }
     }
 
     /// Another directory takes its place, or it comes back.

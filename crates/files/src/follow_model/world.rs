@@ -1,6 +1,7 @@
 //! What happens, and in which order.
 
-use super::member::{MAX_DELETE, Member};
+use super::checks::is_of_person;
+use super::member::{MAX_DELETE, Member, bytes_below};
 use super::source::{Digests, Source};
 use crate::catalogue::Content;
 use crate::client::follow::simulated::SimulatedFollower;
@@ -9,7 +10,7 @@ use crate::digest::SHIFT;
 use crate::protocol::follow::Cursor;
 use crate::server::simulated::SimulatedServer;
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -17,6 +18,8 @@ use tempfile::TempDir;
 const STEPS: usize = 500;
 /// Far more than it takes until all is quiet.
 const QUIET_STEPS_MAX: usize = 20_000;
+/// The largest file, with what transfers use.
+const LARGEST_BYTES: u64 = 2_300_000;
 
 pub struct World {
     draw: Draw,
@@ -161,6 +164,16 @@ impl World {
                 self.pass(passed);
                 (0..self.members.len()).try_for_each(|index| self.members[index].tick(self.now))?;
             }
+            68 => {
+                count("full disks");
+                let room = [0, 5_000, 100_000][self.draw.below(3)];
+                let member = self.draw.below(self.members.len());
+                let member = &mut self.members[member];
+                member.capacity = match member.capacity {
+                    u64::MAX => bytes_below(&member.dir) + room,
+                    _ => u64::MAX,
+                };
+            }
             _ => {
                 for _ in 0..3 {
                     let index = self.draw.below(self.members.len());
@@ -289,6 +302,45 @@ impl World {
 
     /// Programs end what they write, persons release what is held, and the network works: soon all have the same.
     fn quiet(&mut self, tally: &mut Tally) -> Result<(), String> {
+        self.server_quiet(tally)?;
+        for index in 0..self.members.len() {
+            // A person allows what is held.
+            if self.members[index].max_delete == MAX_DELETE {
+                self.members[index].kill();
+                self.members[index].max_delete = u64::MAX;
+            }
+            self.members[index].stalls = 0;
+            self.members[index].capacity = self.least_capacity(index);
+            self.until_quiet(index)?;
+        }
+        self.check_quiet()
+    }
+
+    /// Room for what is to be there, beside what isn't going to be deleted: enough only if what is gone is deleted.
+    fn least_capacity(&mut self, index: usize) -> u64 {
+        let truth = self.digests.scan(&self.source.dir);
+        let member = &self.members[index];
+        if !member.mirrors || member.is_mixed {
+            return u64::MAX;
+        }
+        let size = |dir: &Path, path: &str| dir.join(path).symlink_metadata().map_or(0, |stat| stat.len());
+        let mut bytes = LARGEST_BYTES;
+        for remote in truth.keys() {
+            if let Some(local) = member.local(remote) {
+                bytes += size(&self.source.dir, remote).max(size(&member.dir, &local));
+            }
+        }
+        // What a person has there stays.
+        let there = self.digests.scan(&member.dir);
+        bytes += there
+            .keys()
+            .filter(|path| is_of_person(member, &there, path))
+            .map(|path| size(&member.dir, path))
+            .sum::<u64>();
+        bytes
+    }
+
+    fn server_quiet(&mut self, tally: &mut Tally) -> Result<(), String> {
         self.source.quiet();
         self.served();
         self.trace(|| "quiet".to_owned());
@@ -317,17 +369,7 @@ impl World {
                 return Err(format!("the server never comes to rest: root accepted: {accepted}, complete: {complete}"));
             }
         }
-        self.check_catalogue()?;
-        for index in 0..self.members.len() {
-            // A person allows what is held.
-            if self.members[index].max_delete == MAX_DELETE {
-                self.members[index].kill();
-                self.members[index].max_delete = u64::MAX;
-            }
-            self.members[index].stalls = 0;
-            self.until_quiet(index)?;
-        }
-        self.check_quiet()
+        self.check_catalogue()
     }
 
     fn until_quiet(&mut self, index: usize) -> Result<(), String> {
@@ -372,6 +414,29 @@ impl World {
         self.quiet(&mut Tally::new())?;
         if is_as_it_was && self.members[0].files.sent != sent {
             return Err(format!("{from} was renamed, and content was sent"));
+        }
+        self.move_at_last()
+    }
+
+    /// What is only moved isn't sent, and no deletion: nobody has to allow it.
+    fn move_at_last(&mut self) -> Result<(), String> {
+        self.source.burst_at_last(&mut self.draw);
+        self.served();
+        self.quiet(&mut Tally::new())?;
+        let is_as_it_was =
+            !self.members[0].personal.iter().any(|path| path.starts_with("many")) && !self.members[0].is_mixed;
+        let sent = self.members[0].files.sent;
+        self.source.move_many();
+        self.served();
+        self.server_quiet(&mut Tally::new())?;
+        for member in &mut self.members {
+            member.kill();
+            member.max_delete = MAX_DELETE;
+        }
+        (0..self.members.len()).try_for_each(|index| self.until_quiet(index))?;
+        self.check_quiet()?;
+        if is_as_it_was && self.members[0].files.sent != sent {
+            return Err("a directory was moved, and content was sent".to_owned());
         }
         Ok(())
     }

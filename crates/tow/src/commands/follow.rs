@@ -101,7 +101,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let relay = relay::start(&arguments.serve, arguments.versions, &mut options)?;
     let watchdog = Watchdog::new();
     let cancel = cancel_on_signal(watchdog.heartbeat())?;
-    let as_json = arguments.json;
+    let (as_json, is_mirror) = (arguments.json, arguments.mirror);
     let names = options.changes_names().map(|name| options.destination.join(name));
     let exec = arguments.exec.map(|command| Exec::start(command, names)).transpose();
     let exec = exec.map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
@@ -119,7 +119,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             if let Some(exec) = &exec {
                 act(exec, &event)?;
             }
-            if as_json { show_json(&event) } else { show(&event) }
+            if as_json { show_json(&event) } else { show(&event, is_mirror) }
         };
         let follow = if arguments.versions { follow_versions } else { follow };
         let outcome = follow(&options, &mut tell, &cancel);
@@ -177,7 +177,7 @@ fn own_name(source: &Source) -> PathBuf {
 }
 
 /// A line for each change.
-fn show(event: &FollowEvent) -> io::Result<()> {
+fn show(event: &FollowEvent, is_mirror: bool) -> io::Result<()> {
     match event {
         FollowEvent::Put { path, is_new, kind, .. } => {
             let sign = if *is_new { '+' } else { '~' };
@@ -186,6 +186,9 @@ fn show(event: &FollowEvent) -> io::Result<()> {
                 PutKind::Dir => line(format_args!("{sign} {path}/")),
                 PutKind::Link { target } => line(format_args!("{sign} {path} -> {}", Escaped(target))),
             }
+        }
+        FollowEvent::Gone { path, kept: true, .. } if is_mirror => {
+            line(format_args!("- {path} (stays: it was changed here, or has something else in it)"))
         }
         FollowEvent::Gone { path, .. } => line(format_args!("- {path}")),
         FollowEvent::Renamed { from, to, .. } => line(format_args!("> {from} {to}")),

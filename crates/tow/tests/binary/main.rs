@@ -20,6 +20,7 @@ mod features;
 mod file_fairness;
 mod following;
 mod following_faults;
+mod following_moves;
 mod following_options;
 mod handshake_flood;
 mod hanging_disk;

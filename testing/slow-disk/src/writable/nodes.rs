@@ -49,16 +49,46 @@ pub(super) struct Nodes {
     nodes: BTreeMap<u64, Node>,
     /// Names that this makes equal are one.
     fold: fn(&OsStr) -> OsString,
+    /// Inode numbers that other spellings of names have, if they have their own.
+    others: Option<BTreeMap<u64, u64>>,
 }
+
+/// From here on numbers are those of other spellings.
+const OTHERS_FROM: u64 = 1 << 32;
 
 impl Nodes {
     pub(super) fn new(fold: fn(&OsStr) -> OsString) -> Nodes {
         let root = Node::new(INodeNo::ROOT.0, FileType::Directory, 0o777);
-        Nodes { nodes: BTreeMap::from([(INodeNo::ROOT.0, root)]), fold }
+        Nodes { nodes: BTreeMap::from([(INodeNo::ROOT.0, root)]), fold, others: None }
+    }
+
+    pub(super) fn unstable(fold: fn(&OsStr) -> OsString) -> Nodes {
+        Nodes { others: Some(BTreeMap::new()), ..Nodes::new(fold) }
     }
 
     pub(super) fn node(&mut self, inode: INodeNo) -> Result<&mut Node, Errno> {
-        self.nodes.get_mut(&inode.0).ok_or(Errno::ENOENT)
+        let real = self.others.as_ref().and_then(|others| others.get(&inode.0)).copied().unwrap_or(inode.0);
+        self.nodes.get_mut(&real).ok_or(Errno::ENOENT)
+    }
+
+    /// Attributes of what has a name, with the number of this spelling.
+    pub(super) fn look_up(&mut self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
+        let (inode, stored) = (self.find(parent, name)?, self.stored(parent, name)?);
+        let attributes = self.node(inode)?.attributes;
+        match &mut self.others {
+            Some(others) if stored != name => {
+                let other = OTHERS_FROM + others.len() as u64;
+                others.insert(other, inode.0);
+                Ok(FileAttr { ino: INodeNo(other), ..attributes })
+            }
+            _ => Ok(attributes),
+        }
+    }
+
+    /// Bytes of all files that have a name.
+    pub(super) fn bytes(&self) -> u64 {
+        let named = self.nodes.values().filter(|node| node.attributes.nlink > 0);
+        named.map(|node| node.attributes.size).sum()
     }
 
     pub(super) fn find(&mut self, parent: INodeNo, name: &OsStr) -> Result<INodeNo, Errno> {

@@ -95,7 +95,7 @@ fn has_state(listed: &Version) -> bool {
 
 /// Removes the leftovers of an earlier transfer, unless another one is writing them: nothing else would if the file
 /// arrives in one piece. A state alone is looked for only if such a file may have one, as most haven't.
-fn clear_away(destination: &Destination, dir: &Dir, listed: &Version, name: &[u8]) {
+pub(super) fn clear_away(destination: &Destination, dir: &Dir, listed: &Version, name: &[u8]) {
     let (part_name, state_name) = partial_names(name);
     let part = claim(destination, dir, &part_name);
     if part.is_ok() || (has_state(listed) && matches!(part, Err(Unclaimed::Closed(RootError::NotFound)))) {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::cancel::Cancelled;
 use super::destination::Destination;
-use super::inspect::rehash;
+use super::inspect::{clear_away, rehash};
 use super::lock::{self, Unclaimed, claim, open_own};
 use super::state::{self, Header, State};
 use crate::client::names::partial_names;
@@ -101,8 +101,16 @@ impl PartialFile {
     /// Removes the file; nobody can open it any more.
     pub(super) fn abandon(&self) {
         let opened = std::mem::replace(&mut *self.lock(), Opened::Abandoned);
-        if let Opened::Open(open) = opened {
-            open.remove_names();
+        match opened {
+            Opened::Open(open) => open.remove_names(),
+            // What there was room for.
+            Opened::Failed(DiskError { full: true, .. }) => {
+                let Some((parent, name)) = self.spec.local.split() else { return };
+                if let Ok(Some(dir)) = self.destination.existing_dir(&parent) {
+                    clear_away(&self.destination, &dir, &self.spec.version, name);
+                }
+            }
+            Opened::NotYet | Opened::Failed(_) | Opened::Abandoned => {}
         }
     }
 

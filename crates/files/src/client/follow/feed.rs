@@ -1,19 +1,20 @@
 //! Puts the changes of a page in place: what is here already is used, the rest is given to the transfer.
 
 use super::super::get::GetError;
-use super::super::transfer::TransferError;
+use super::super::transfer::{FileFailure, TransferError};
+use super::finish::is_full;
 use super::follower::Follower;
 use super::pages::Placed;
 use super::place::Plan;
 use super::record::Known;
 use super::{FollowEvent, PutKind};
-use crate::digest::wall_clock;
+use crate::digest::{Digest, wall_clock};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::ChangeContent;
 use crate::protocol::follow::Cursor;
-use crate::root::RootError;
-use std::collections::{BTreeMap, HashSet};
+use crate::root::{FileStat, RootError};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Smallest file that is copied from another one of the same content.
 const COPY_FROM_BYTES: u64 = 64 << 10;
@@ -26,6 +27,8 @@ pub(super) struct Feed {
     cursor: Option<Cursor>,
     live: bool,
     is_retry: bool,
+    /// Files and links that are gone, by what they have: what is renamed isn't fetched.
+    sources: HashMap<Moved, Vec<RelPath>>,
     /// Old paths of what was renamed.
     renamed: BTreeMap<RelPath, RelPath>,
     /// Where something was known to be before.
@@ -39,8 +42,23 @@ pub(super) struct Feed {
 pub(super) struct Failed {
     pub(super) placed: Placed,
     pub(super) reason: String,
+    pub(super) why: Why,
+}
+
+impl Failed {
+    pub(super) fn is_out_of_date(&self) -> bool {
+        self.why == Why::OutOfDate
+    }
+}
+
+/// Why something could not be put in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
     /// The server has something else there by now, or nothing, and will say so.
-    pub(super) is_out_of_date: bool,
+    OutOfDate,
+    /// There is no room for it.
+    NoSpace,
+    Other,
 }
 
 impl Follower<'_> {
@@ -56,6 +74,7 @@ impl Follower<'_> {
             cursor,
             live,
             is_retry,
+            sources: self.sources(live),
             renamed: BTreeMap::new(),
             known: HashSet::new(),
             kept: BTreeMap::new(),
@@ -63,11 +82,18 @@ impl Follower<'_> {
         // What a crash leaves in place is this follower's all the same.
         let intended = there.iter().filter_map(|placed| Some((&placed.local, Known::of(&placed.change)?)));
         let noted = { intended }.try_for_each(|(local, known)| self.record.intend(local, &known));
-        noted.and_then(|()| self.record.flush()).map_err(|error| self.record_failed(&error))?;
+        // Without room for that nothing is put in place, but what is gone is deleted all the same.
+        let full = match noted.and_then(|()| self.record.flush()) {
+            Err(error) if is_full(&error) => Some(format!("cannot write the record of what was followed: {error}")),
+            noted => noted.map(|()| None).map_err(|error| self.record_failed(&error))?,
+        };
         let mut entries = Vec::new();
         let now = wall_clock();
         for placed in there {
-            self.gone.remove(&placed.local);
+            if let Some(reason) = full.clone() {
+                self.failed.insert(placed.local.clone(), Failed { placed, reason, why: Why::NoSpace });
+                continue;
+            }
             let was_known = self.record.get(&placed.local).is_some();
             let refused = match self.plan(&placed, &mut feed) {
                 Ok(Plan::InPlace) if was_known => continue,
@@ -76,7 +102,7 @@ impl Follower<'_> {
                 Err(error) => Some(error.to_string()),
             };
             if let Some(reason) = refused {
-                self.failed.insert(placed.local.clone(), Failed { placed, reason, is_out_of_date: false });
+                self.failed.insert(placed.local.clone(), Failed { placed, reason, why: Why::Other });
                 continue;
             }
             if was_known {
@@ -90,9 +116,46 @@ impl Follower<'_> {
         Ok(())
     }
 
+    /// What is to be deleted, by what it has, once that is known.
+    fn sources(&self, live: bool) -> HashMap<Moved, Vec<RelPath>> {
+        let mut sources: HashMap<_, Vec<_>> = HashMap::new();
+        if self.options.mirror && live {
+            for path in self.gone.keys() {
+                if let Some(moved) = self.record.get(path).and_then(moved_by) {
+                    sources.entry(moved).or_default().push(path.clone());
+                }
+            }
+        }
+        sources
+    }
+
+    /// Moves a file or a link with this content, which is to be deleted, to where it is wanted: whether there was one.
+    fn moved(&mut self, placed: &Placed, wanted: &Known, feed: &mut Feed) -> Result<bool, GetError> {
+        let Some(moved) = moved_by(wanted) else { return Ok(false) };
+        while let Some(from) = feed.sources.get_mut(&moved).and_then(Vec::pop) {
+            let Some(known) = self.record.get(&from).copied() else { continue };
+            if self.place.known(&from, &known).ok().flatten() != Some(known)
+                || !self.place.rename(&from, &known, &placed.local).unwrap_or_else(|error| log_unused(&from, &error))
+            {
+                continue;
+            }
+            let moved = self.place.known(&placed.local, &known).ok().flatten();
+            let noted = self.record.forget(&from);
+            let noted = noted.and_then(|()| moved.map_or(Ok(()), |known| self.record.put(&placed.local, known)));
+            // It gets its time and mode by the transfer.
+            let noted = noted.and_then(|()| self.record.intend(&placed.local, wanted));
+            noted.or_else(|error| self.noted_later(error))?;
+            if let Some((old, _)) = self.gone.remove(&from) {
+                feed.renamed.insert(placed.local.clone(), old);
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
     fn plan(&mut self, placed: &Placed, feed: &mut Feed) -> Result<Plan, GetError> {
         let Placed { local, change, remote } = placed;
-        let Follower { place, record, tell, options, gone, .. } = self;
+        let Follower { place, record, tell, options, gone, seed, .. } = self;
         let (mut kept, mut told) = (None, Ok(()));
         // A retry comes after the deletions, unless they are held.
         let deletes = options.mirror && !(feed.is_retry && gone.is_empty());
@@ -111,28 +174,27 @@ impl Follower<'_> {
         {
             feed.kept.insert(local.clone(), kept);
         }
-        let ChangeContent::File { digest, size, .. } = change.content else { return Ok(plan) };
-        let is_small = size < COPY_FROM_BYTES && self.seed.is_none();
-        if plan != Plan::Get || is_small || place.stat(local).map_err(failed)?.is_some() {
+        let Some(wanted) = Known::of(change).filter(|_| plan == Plan::Get) else { return Ok(plan) };
+        let there = place.stat(local).map_err(failed)?;
+        let is_older = |there: &FileStat| record.get(local).is_some_and(|known| known.is_older_file(there, &wanted));
+        if there.as_ref().is_some_and(|there| !is_older(there)) {
             return Ok(plan);
         }
-        if self.seed.as_ref().is_some_and(|seed| seed.copy(digest, place, local, change)) {
-            return Ok(plan);
-        }
-        let Some((from, known)) = record.with_digest(digest).map(|(from, known)| (from.clone(), *known)) else {
-            return Ok(plan);
-        };
-        if options.mirror
-            && self.gone.contains_key(&from)
-            && place.rename(&from, &known, local).unwrap_or_else(|error| log_unused(&from, &error))
+        let is_new = there.is_none();
+        if is_new
+            && let (Some(seed), Some(digest)) = (seed, wanted.digest())
+            && seed.copy(digest, place, local, change)
         {
-            if let Some((old, _)) = self.gone.remove(&from) {
-                feed.renamed.insert(local.clone(), old);
-            }
-            let _ = record.forget(&from);
-        } else {
+            return Ok(plan);
+        }
+        if !self.moved(placed, &wanted, feed)?
+            && is_new
+            && let Known::File { size, digest, .. } = wanted
+            && size >= COPY_FROM_BYTES
+            && let Some((from, known)) = self.record.with_digest(digest)
+        {
             // What can't be copied is fetched.
-            place.copy(&from, &known, local, change).unwrap_or_else(|error| log_unused(&from, &error));
+            self.place.copy(from, known, local, change).unwrap_or_else(|error| log_unused(from, &error));
         }
         Ok(plan)
     }
@@ -143,16 +205,16 @@ impl Follower<'_> {
         let (failures, count) = self.transfer.take_failures();
         let are_unknown = failures.len() as u64 != count;
         let mut reasons: BTreeMap<_, _> =
-            failures.into_iter().map(|failure| (failure.path, (failure.reason, failure.code))).collect();
+            failures.into_iter().map(|failure| (failure.path.clone(), (why(&failure), failure.reason))).collect();
         for placed in feed.fed {
             let reason = reasons.remove(&placed.remote.to_string());
-            if let Some((reason, code)) = reason.or_else(|| are_unknown.then(|| ("too many failed".to_owned(), None))) {
-                let is_out_of_date =
-                    matches!(code, Some(ErrorCode::Changed | ErrorCode::NotFound | ErrorCode::NotAFile));
+            if let Some((why, reason)) =
+                reason.or_else(|| are_unknown.then(|| (Why::Other, "too many failed".to_owned())))
+            {
                 if let Some(kept) = feed.kept.get(&placed.local) {
                     self.place.keep_not(kept).unwrap_or_else(|error| _ = log_unused(kept, &error));
                 }
-                self.failed.insert(placed.local.clone(), Failed { placed, reason, is_out_of_date });
+                self.failed.insert(placed.local.clone(), Failed { placed, reason, why });
                 continue;
             }
             let Placed { remote, local, change } = placed;
@@ -177,7 +239,7 @@ impl Follower<'_> {
             };
             // Told twice rather than never, should this be killed here.
             (self.tell)(event)?;
-            self.record.put(&local, known).map_err(|error| self.record_failed(&error))?;
+            self.record.put(&local, known).or_else(|error| self.noted_later(error))?;
         }
         self.cursor = feed.cursor.or(self.cursor);
         if feed.live || feed.is_retry {
@@ -188,6 +250,26 @@ impl Follower<'_> {
         self.take_told()?;
         self.ask();
         Ok(())
+    }
+}
+
+fn why(failure: &FileFailure) -> Why {
+    match failure.code {
+        _ if failure.no_space => Why::NoSpace,
+        Some(ErrorCode::Changed | ErrorCode::NotFound | ErrorCode::NotAFile) => Why::OutOfDate,
+        _ => Why::Other,
+    }
+}
+
+/// Whether it is a link, and the digest of its target or of the file.
+type Moved = (bool, Digest);
+
+/// What tells something that was moved; `None` for a directory, which is made anew.
+fn moved_by(known: &Known) -> Option<Moved> {
+    match *known {
+        Known::File { digest, .. } => Some((false, digest)),
+        Known::Link(digest) => Some((true, digest)),
+        Known::Dir => None,
     }
 }
 

@@ -2,13 +2,16 @@
 
 use super::super::get::GetError;
 use super::super::names::glob_base;
-use super::super::sweep::is_too_much;
-use super::super::transfer::Source;
-use super::feed::Failed;
+use super::super::sweep::{FEW_OF, is_too_much};
+use super::super::transfer::{Source, TransferError};
+use super::feed::{Failed, Why};
 use super::follower::Follower;
 use super::place::Removal;
+use super::record::Known;
 use super::{FollowEnd, FollowEvent};
 use crate::path::RelPath;
+use std::collections::{BTreeMap, HashSet};
+use std::io::ErrorKind;
 use std::time::Duration;
 
 /// Time before what failed is tried again, at first and at most.
@@ -21,7 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl Follower<'_> {
     /// Stores the cursor, if everything up to it is in place.
     pub(super) fn store(&mut self) -> Result<(), GetError> {
-        let is_all = self.failed.is_empty() && self.gone.is_empty() && self.pages.seen.is_none();
+        let is_owing = !self.failed.is_empty() || !self.gone.is_empty() || !self.waiting.is_empty();
+        let is_all = !is_owing && self.pages.seen.is_none();
         let cursor = if is_all { self.cursor } else { self.record.cursor() };
         self.record.store(cursor, self.options.durable).map_err(|error| self.record_failed(&error))?;
         match cursor.filter(|_| is_all) {
@@ -30,30 +34,37 @@ impl Follower<'_> {
         }
     }
 
+    /// What there is no room for now is written by [`Follower::store`].
+    pub(super) fn noted_later(&self, error: std::io::Error) -> Result<(), GetError> {
+        if is_full(&error) { Ok(()) } else { Err(self.record_failed(&error)) }
+    }
+
     pub(super) fn record_failed(&self, error: &std::io::Error) -> GetError {
         let reason = format!("cannot write the record of what was followed: {error}");
+        if is_full(error) {
+            return TransferError::DiskFull(reason).into();
+        }
         GetError::Destination { path: self.options.destination.clone(), reason }
+    }
+
+    /// A full state is complete: what it hasn't is gone.
+    pub(super) fn unseen_are_gone(&mut self, seq: u64) {
+        let Some(seen) = self.pages.seen.take().filter(|_| self.options.mirror) else { return };
+        let base = self.base();
+        let unseen = self.record.iter().map(|(path, _)| path).filter(|path| !seen.contains(*path));
+        self.gone.extend(unseen.map(|path| (path.clone(), (join(&base, path), seq))));
     }
 
     /// The server knows nothing more: deletes what is gone, and says that it is all there.
     pub(super) fn up_to_date(&mut self, is_retry: bool) -> Result<(), GetError> {
         let seq = self.cursor.map_or(0, |cursor| cursor.seq);
-        if let Some(seen) = self.pages.seen.take() {
-            // A full state without it.
-            let unseen = self.record.iter().map(|(path, _)| path).filter(|path| !seen.contains(*path));
-            let base = self.base();
-            let gone: Vec<_> = unseen.map(|path| (path.clone(), (join(&base, path), seq))).collect();
-            if self.options.mirror {
-                self.gone.extend(gone);
-            }
-        }
         self.delete()?;
         if !self.failed.is_empty() && !is_retry {
             // What was deleted may have been in the way.
             return self.retry();
         }
         self.store()?;
-        if self.options.once && !self.is_holding && self.failed.values().any(|failed| failed.is_out_of_date) {
+        if self.options.once && !self.is_holding && self.failed.values().any(Failed::is_out_of_date) {
             let now = self.now;
             let until = *self.patience_until.get_or_insert(now + PATIENCE);
             if now < until {
@@ -63,8 +74,9 @@ impl Follower<'_> {
             }
         }
         // With `once` nobody waits for what isn't there any more: the next run is told what became of it.
-        let is_out_of_date = self.failed.values().all(|failed| failed.is_out_of_date);
-        let is_complete = self.failed.is_empty() || (self.options.once && is_out_of_date);
+        let is_out_of_date = self.failed.values().all(Failed::is_out_of_date);
+        let is_deleted = self.gone.is_empty() || self.is_holding;
+        let is_complete = is_deleted && (self.failed.is_empty() || (self.options.once && is_out_of_date));
         if self.options.once && is_complete {
             for Failed { placed, reason, .. } in self.failed.values() {
                 let text = format!("{}: {reason}; the server has not published what it is now", placed.remote);
@@ -75,8 +87,17 @@ impl Follower<'_> {
             (self.retry_at, self.retry_after) = (None, RETRY_MIN);
             (self.tell)(FollowEvent::UpToDate { seq })?;
         } else if !is_complete {
-            for Failed { placed, reason, .. } in self.failed.values() {
-                (self.tell)(FollowEvent::Failed { path: placed.remote.clone(), reason: reason.clone() })?;
+            let held = if self.is_holding { self.counted().len() } else { 0 };
+            for Failed { placed, reason, why } in self.failed.values() {
+                let reason = match why {
+                    Why::NoSpace if held > 0 => {
+                        format!(
+                            "{reason}; {held} deletions are held, start again with --max-delete {held} to make room"
+                        )
+                    }
+                    _ => reason.clone(),
+                };
+                (self.tell)(FollowEvent::Failed { path: placed.remote.clone(), reason })?;
             }
             self.retry_at = Some(self.now + self.retry_after);
             self.retry_after = (self.retry_after * 2).min(RETRY_MAX);
@@ -110,30 +131,48 @@ impl Follower<'_> {
             }
             return Ok(());
         }
-        let (count, known) = (self.gone.len(), self.record.len());
-        if is_too_much(count as u64, known as u64, self.options.max_delete) {
+        let counted = self.counted();
+        // Directories don't count. No more has to be known of the others than that these are few.
+        let others = self.record.iter().filter(|(_, known)| **known != Known::Dir);
+        let known = others.take(counted.len().saturating_mul(FEW_OF) + 1).count();
+        if is_too_much(counted.len() as u64, known as u64, self.options.max_delete) {
             if !std::mem::replace(&mut self.is_holding, true) {
-                let paths = self.gone.values().map(|(path, _)| path.clone()).collect();
-                (self.tell)(FollowEvent::Held { paths })?;
+                (self.tell)(FollowEvent::Held { paths: counted })?;
             }
             return Ok(());
         }
         self.is_holding = false;
+        let (mut left, mut above) = (BTreeMap::new(), HashSet::new());
         // What is in a directory before the directory.
         for (local, (path, seq)) in std::mem::take(&mut self.gone).into_iter().rev() {
             let Some(known) = self.record.get(&local).copied() else { continue };
+            if above.contains(&local) {
+                left.insert(local, (path, seq));
+                continue;
+            }
             let removal = match self.place.remove(&local, &known, seq) {
                 Ok(removal) => removal,
                 Err(error) => {
-                    (self.tell)(FollowEvent::Failed { path: path.clone(), reason: error.to_string() })?;
-                    Removal::Kept
+                    let reason = format!("cannot delete it: {error}");
+                    (self.tell)(FollowEvent::Failed { path: path.clone(), reason })?;
+                    above.extend(std::iter::successors(local.parent(), RelPath::parent));
+                    left.insert(local, (path, seq));
+                    continue;
                 }
             };
             // Told twice rather than never, should this be killed here.
             (self.tell)(FollowEvent::Gone { path, seq, kept: removal == Removal::Kept })?;
-            self.record.forget(&local).map_err(|error| self.record_failed(&error))?;
+            self.record.forget(&local).or_else(|error| self.noted_later(error))?;
         }
+        // What could not be deleted is tried again.
+        self.gone = left;
         Ok(())
+    }
+
+    /// What counts as deleted. A directory is removed when nothing is left in it, so with it nothing is lost.
+    fn counted(&self) -> Vec<RelPath> {
+        let is_counted = |local: &RelPath| self.record.get(local).is_some_and(|known| *known != Known::Dir);
+        self.gone.iter().filter(|(local, _)| is_counted(local)).map(|(_, (path, _))| path.clone()).collect()
     }
 
     fn base(&self) -> RelPath {
@@ -142,6 +181,11 @@ impl Follower<'_> {
             Source::Glob(glob) => glob_base(glob),
         }
     }
+}
+
+/// Whether there was no room for something.
+pub(super) fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 fn join(base: &RelPath, path: &RelPath) -> RelPath {

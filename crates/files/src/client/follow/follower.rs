@@ -13,7 +13,7 @@ use super::finish::RETRY_MIN;
 use super::frozen::{Frozen, Seed};
 use super::pages::{FOLLOW_ID, Pages, Placed};
 use super::place::Place;
-use super::record::Record;
+use super::record::{Known, Record};
 use super::report::Report;
 use super::{FollowEnd, FollowEvent, FollowOptions};
 use crate::limits::CATALOGUE_PATHS_MAX;
@@ -50,6 +50,8 @@ pub(super) struct Follower<'a> {
     told: VecDeque<Reply>,
     /// What is gone at the server and was put here, by path on the destination.
     pub(super) gone: BTreeMap<RelPath, (RelPath, u64)>,
+    /// Files whose content is here under another name, until it is known whether that name is to go.
+    pub(super) waiting: BTreeMap<RelPath, Placed>,
     /// What could not be put in place.
     pub(super) failed: BTreeMap<RelPath, Failed>,
     pub(super) retry_at: Option<Instant>,
@@ -116,6 +118,7 @@ impl<'a> Follower<'a> {
             feed: None,
             told: VecDeque::new(),
             gone: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             failed: BTreeMap::new(),
             retry_at: None,
             retry_after: RETRY_MIN,
@@ -215,6 +218,7 @@ impl<'a> Follower<'a> {
                     self.report.following(is_full);
                     // What is told anew needn't be remembered.
                     self.gone.retain(|_, _| !is_full);
+                    self.waiting.retain(|_, _| !is_full);
                     self.failed.retain(|_, _| !is_full);
                 }
                 Reply::Changes(page) => self.page(page)?,
@@ -272,23 +276,45 @@ impl<'a> Follower<'a> {
         // What the page tells anew isn't tried again, the followed path itself included.
         let told: HashSet<_> = page.changes.iter().map(|change| change.path.as_bytes()).collect();
         self.failed.retain(|_, failed| !told.contains(failed.placed.remote.as_bytes()));
+        self.waiting.retain(|_, placed| !told.contains(placed.remote.as_bytes()));
         let page = self.pages.page(page)?;
-        if self.record.len() + self.failed.len() + self.pages.seen.as_ref().map_or(0, HashSet::len) > PATHS_MAX {
+        let owed = self.failed.len() + self.waiting.len();
+        if self.record.len() + owed + self.pages.seen.as_ref().map_or(0, HashSet::len) > PATHS_MAX {
             return Err(TransferError::Limit(format!("more than {CATALOGUE_PATHS_MAX} paths")).into());
         }
         for warning in page.warnings {
             (self.tell)(FollowEvent::Warning(warning))?;
         }
         self.report.page(&page.changes);
-        // What is gone first: content of it may be wanted.
-        let (gone, there): (Vec<_>, Vec<_>) =
+        let (gone, mut there): (Vec<_>, Vec<_>) =
             page.changes.into_iter().partition(|placed| placed.change.content == ChangeContent::Gone);
         for Placed { remote, local, change } in gone {
             if self.record.get(&local).is_some() {
                 self.gone.insert(local, (remote, change.seq));
             }
         }
+        there.iter().for_each(|placed| _ = self.gone.remove(&placed.local));
+        if page.live {
+            self.unseen_are_gone(page.cursor.seq);
+            there.splice(..0, std::mem::take(&mut self.waiting).into_values());
+        } else {
+            let waiting: Vec<_> = there.extract_if(.., |placed| self.may_be_moved(placed)).collect();
+            self.waiting.extend(waiting.into_iter().map(|placed| (placed.local.clone(), placed)));
+        }
         self.start(there, Some(page.cursor), page.live, false)
+    }
+
+    /// Whether the content of a file is here under another name, which may turn out to be gone. A link may always be.
+    fn may_be_moved(&self, placed: &Placed) -> bool {
+        let known = self.record.get(&placed.local);
+        let is_moved = match Known::of(&placed.change) {
+            Some(Known::File { digest, .. }) => {
+                known.and_then(Known::digest) != Some(digest) && self.record.with_digest(digest).is_some()
+            }
+            wanted @ Some(Known::Link(_)) => known != wanted.as_ref(),
+            _ => false,
+        };
+        self.options.mirror && is_moved
     }
 }
 

@@ -58,7 +58,8 @@ impl Place {
 
     /// A directory that is only read.
     pub(super) fn of(directory: &Path) -> Result<Place, RootError> {
-        Ok(Place { root: Root::directory(directory, Links::Never)?, metadata: Metadata::default(), trash: None })
+        let root = Root::directory(directory, Links::Never)?;
+        Ok(Place { root, metadata: Metadata::default(), trash: None })
     }
 
     pub(super) fn top(&self) -> Result<Dir, RootError> {
@@ -169,9 +170,10 @@ impl Place {
         Ok(is_same.then(|| Digest(*hasher.finalize().as_bytes())))
     }
 
-    /// Renames a file that is as it was left here, to where nothing is. Returns whether it was.
+    /// Renames a file that is as it was left here. What is at the new path may be replaced, as [`Place::plan`] has found. Returns whether
+    /// it was.
     pub(super) fn rename(&self, from: &RelPath, known: &Known, to: &RelPath) -> Result<bool, RootError> {
-        if !self.stat(from)?.is_some_and(|stat| known.is(&stat)) || self.stat(to)?.is_some() {
+        if !self.stat(from)?.is_some_and(|stat| known.is(&stat)) {
             return Ok(false);
         }
         let (new_parent, new_name) = to.split().ok_or(RootError::NotAFile)?;
@@ -262,11 +264,15 @@ impl Place {
     /// Notes what the follower before put in place just before it was killed. The contents of files are compared.
     pub(super) fn adopt(&self, record: &mut Record) -> std::io::Result<()> {
         for (path, intended) in record.take_intended() {
-            let known = self.known(&path, &intended).ok().flatten();
-            let digest = known.as_ref().and_then(Known::digest);
-            if let Some(known) = known
-                && (digest.is_none() || self.digest(&path).is_ok_and(|found| found == digest))
-            {
+            let known = match intended {
+                // One that was moved there may not have its time yet.
+                Known::File { size, digest, .. } => self.stat(&path).ok().flatten().and_then(|stat| {
+                    let is_it = stat.size == size && self.digest(&path).is_ok_and(|found| found == Some(digest));
+                    is_it.then_some(Known::File { size, modified: stat.modified, digest })
+                }),
+                intended => self.known(&path, &intended).ok().flatten(),
+            };
+            if let Some(known) = known {
                 record.put(&path, known)?;
             }
         }

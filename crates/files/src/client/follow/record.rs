@@ -57,6 +57,11 @@ impl Known {
         }
     }
 
+    /// Whether what is there is a file of another content, as it was left here.
+    pub(super) fn is_older_file(&self, there: &FileStat, wanted: &Known) -> bool {
+        self.digest().is_some() && self.digest() != wanted.digest() && self.is(there)
+    }
+
     /// Whether a file is as it was left here.
     pub(super) fn is(&self, stat: &FileStat) -> bool {
         match *self {

@@ -5,7 +5,7 @@ use super::{FollowEvent, FollowOptions};
 use crate::client::assembler::Inbound;
 use crate::client::disk::{Disk, DiskOptions};
 use crate::client::get::GetError;
-use crate::client::transfer::{DiskCommand, Output};
+use crate::client::transfer::{DiskCommand, DiskError, DiskReport, Output};
 use crate::protocol::control::Request;
 use crate::protocol::follow::Cursor;
 use std::cell::RefCell;
@@ -24,6 +24,8 @@ pub(crate) struct SimulatedFollower {
     commands: VecDeque<DiskCommand>,
     pub(crate) requests: VecDeque<Request>,
     pub(crate) is_connected: bool,
+    /// Bytes that are free at the disk.
+    pub(crate) room: u64,
     events: Rc<RefCell<Vec<FollowEvent>>>,
 }
 
@@ -42,7 +44,7 @@ impl SimulatedFollower {
         let disk_options = DiskOptions { workers: 1, ..super::driver::disk_options(options) };
         let disk = Disk::start(&options.destination, disk_options, || {}).expect("a disk");
         let (commands, requests) = (VecDeque::new(), VecDeque::new());
-        Ok(SimulatedFollower { follower, disk, commands, requests, is_connected: false, events })
+        Ok(SimulatedFollower { follower, disk, commands, requests, is_connected: false, room: u64::MAX, events })
     }
 
     pub(crate) fn connected(&mut self) -> Result<(), GetError> {
@@ -79,6 +81,10 @@ impl SimulatedFollower {
                 | DiskCommand::Abandon { .. }
                 | DiskCommand::Leave { .. }
         );
+        if let Some(report) = no_room(&command, self.room) {
+            self.follower.disk(report, now);
+            return self.outputs();
+        }
         let shown = format!("{command:?}");
         self.disk.command(command);
         self.disk.flush();
@@ -123,7 +129,8 @@ impl SimulatedFollower {
 
     /// Whether something failed, or is held.
     pub(crate) fn is_owing(&self) -> bool {
-        !self.follower.failed.is_empty() || !self.follower.gone.is_empty() || self.follower.pages.seen.is_some()
+        let Follower { failed, gone, waiting, pages, .. } = &self.follower;
+        !failed.is_empty() || !gone.is_empty() || !waiting.is_empty() || pages.seen.is_some()
     }
 
     pub(crate) fn take_events(&mut self) -> Vec<FollowEvent> {
@@ -133,5 +140,20 @@ impl SimulatedFollower {
     /// When something is to be done.
     pub(crate) fn wait(&self, now: Instant) -> Option<Duration> {
         self.follower.wait(now)
+    }
+}
+
+/// The report of a disk with little room, if it makes a difference.
+fn no_room(command: &DiskCommand, room: u64) -> Option<DiskReport> {
+    let full = || DiskError { full: true, message: "the disk is full".to_owned() };
+    match command {
+        DiskCommand::CheckSpace { .. } => Some(DiskReport::Space { free: Some(room) }),
+        DiskCommand::Small(small) if small.bytes() > room => {
+            Some(DiskReport::Small { file: small.file, credit: small.credit, result: Err(full()) })
+        }
+        DiskCommand::Write { content, part, data } if data.len() as u64 > room => {
+            Some(part.written(*content, Err(full())))
+        }
+        _ => None,
     }
 }

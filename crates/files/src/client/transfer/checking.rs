@@ -20,8 +20,8 @@ impl Transfer {
             DiskReport::Entry { local, result } => {
                 let is_ok = result.is_ok();
                 if let Err(error) = result {
-                    let error = full(error)?;
-                    self.totals.fail(self.listing.remote_path(&local), error.to_string(), None);
+                    let error = self.failure_of(error)?;
+                    self.totals.fail_by(self.listing.remote_path(&local), &error);
                 }
                 self.tree.done(&local, is_ok);
                 Ok(())
@@ -31,7 +31,10 @@ impl Transfer {
                 match result {
                     Ok(SmallOutcome::Installed) => self.installed(file),
                     Ok(SmallOutcome::Mismatch) => return self.mismatch(file),
-                    Err(error) => return self.file_failed(file, full(error)?),
+                    Err(error) => {
+                        let error = self.failure_of(error)?;
+                        return self.file_failed(file, error);
+                    }
                 }
                 Ok(())
             }
@@ -47,7 +50,7 @@ impl Transfer {
                 Ok(())
             }
             DiskReport::Installed { file, result: Err(error) } => {
-                let error = full(error)?;
+                let error = self.failure_of(error)?;
                 if self.link_failed(file, &error) { Ok(()) } else { self.file_failed(file, error) }
             }
         }
@@ -58,10 +61,41 @@ impl Transfer {
             space.known = true;
             if let Some(free) = free.filter(|free| *free < space.needed) {
                 let needed = space.needed;
+                if self.is_fed {
+                    return self.leave_out_what_does_not_fit(free);
+                }
                 return Err(TransferError::DiskFull(format!("{needed} bytes are needed, {free} are free")));
             }
         }
         Ok(())
+    }
+
+    /// Fails the largest files, so that the others fit.
+    fn leave_out_what_does_not_fit(&mut self, free: u64) -> Result<(), TransferError> {
+        let waiting = self.files.keys().into_iter().filter_map(|key| Some((self.files.get(key)?.space_needed(), key)));
+        let mut by_size: Vec<_> = waiting.collect();
+        by_size.sort_unstable_by_key(|(needed, _)| *needed);
+        let mut left = free;
+        for (needed, key) in by_size {
+            match left.checked_sub(needed) {
+                Some(rest) => left = rest,
+                None => {
+                    let message = format!("{needed} bytes are needed, {free} are free");
+                    self.file_failed(key, TransferError::DiskFull(message))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The failure of a file, directory or link. A full disk ends a transfer, as no other file would fare better; but where entries are fed,
+    /// smaller ones may fit, and what makes room comes next.
+    pub(super) fn failure_of(&self, error: DiskError) -> Result<TransferError, TransferError> {
+        match (error.full, self.is_fed) {
+            (true, true) => Ok(TransferError::DiskFull(error.message)),
+            (true, false) => Err(TransferError::DiskFull(error.message)),
+            (false, _) => Ok(TransferError::unmet(error.message)),
+        }
     }
 
     fn inspected(&mut self, key: FileKey, found: Result<Found, DiskError>) -> Result<(), TransferError> {
@@ -71,7 +105,10 @@ impl Transfer {
         };
         self.tree.inspected();
         match found {
-            Err(error) => return self.file_failed(key, full(error)?),
+            Err(error) => {
+                let error = self.failure_of(error)?;
+                return self.file_failed(key, error);
+            }
             Ok(Found::Nothing) => self.fetch_again(key),
             Ok(Found::Same { touch: true }) => self.touch(key),
             Ok(Found::Same { touch: false }) => {
@@ -115,7 +152,7 @@ impl Transfer {
     ) -> Result<Option<(FileKey, WrittenLeaves)>, TransferError> {
         let result = match result {
             Ok(leaves) => Ok(leaves),
-            Err(error) => Err(full(error)?),
+            Err(error) => Err(self.failure_of(error)?),
         };
         let Some(key) = self.files.of_content(content) else { return Ok(None) };
         match result {
@@ -348,9 +385,4 @@ impl Transfer {
             self.confirmations.finished(id, Some(file));
         }
     }
-}
-
-/// The failure of a file. A full disk ends the transfer, as no other file would fare better.
-pub(super) fn full(error: DiskError) -> Result<TransferError, TransferError> {
-    if error.full { Err(TransferError::DiskFull(error.message)) } else { Ok(TransferError::unmet(error.message)) }
 }

@@ -149,12 +149,17 @@ impl Transfer {
             self.confirmations.finished(task.last_request.0, None);
             if let Some(content) = task.content {
                 self.totals.unfinished_bytes -= content.written.total();
-                if content.begun {
-                    self.command(DiskCommand::Leave { content: content.key });
+                // Room that a part of it takes may be enough for others.
+                let is_full = matches!(error, TransferError::DiskFull(_));
+                let (content, begun) = (content.key, content.begun);
+                match begun {
+                    true if is_full => self.command(DiskCommand::Abandon { content }),
+                    true => self.command(DiskCommand::Leave { content }),
+                    false => {}
                 }
             }
             self.first_name_failed(key, task.hard_link);
-            self.totals.fail(task.remote.to_string(), error.to_string(), error.code());
+            self.totals.fail_by(task.remote.to_string(), &error);
         }
         Ok(())
     }

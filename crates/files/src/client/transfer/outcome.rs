@@ -100,6 +100,8 @@ pub struct FileFailure {
     pub reason: String,
     /// The server's code, or the one that it would have sent; `None` if the failure is of this side.
     pub code: Option<ErrorCode>,
+    /// This side's disk has no room for it.
+    pub no_space: bool,
 }
 
 /// Counts of a transfer.
@@ -182,9 +184,18 @@ pub struct Progress {
 
 impl Totals {
     pub(super) fn fail(&mut self, path: String, reason: String, code: Option<ErrorCode>) {
+        self.keep(FileFailure { path, reason, code, no_space: false });
+    }
+
+    pub(super) fn fail_by(&mut self, path: String, error: &TransferError) {
+        let no_space = matches!(error, TransferError::DiskFull(_));
+        self.keep(FileFailure { path, reason: error.to_string(), code: error.code(), no_space });
+    }
+
+    fn keep(&mut self, failure: FileFailure) {
         self.failed += 1;
         if self.failures.len() < FAILURES_KEPT_MAX {
-            self.failures.push(FileFailure { path, reason, code });
+            self.failures.push(failure);
         }
     }
 

@@ -19,6 +19,9 @@ const EXAMINED_MAX: usize = 4096;
 /// What a page has beside its changes, in bytes.
 const PAGE_EXTRA_BYTES: usize = 256;
 
+/// Changes of a page: few in tests, so that a state has several pages.
+const PAGE_ENTRIES: usize = if cfg!(test) { 5 } else { CHANGES_PAGE_ENTRIES_MAX };
+
 /// Makes the next page of a follow, if there is anything to tell.
 #[derive(Debug)]
 pub(crate) struct Changes {
@@ -90,7 +93,7 @@ impl Changes {
         let followed = &self.followed;
         let filter = followed.filter()?;
         let (id, changes) = match self.form {
-            PageForm::Json(id) => (id, CHANGES_PAGE_ENTRIES_MAX),
+            PageForm::Json(id) => (id, PAGE_ENTRIES),
             PageForm::Entries(count) => (0, count),
         };
         let limits = PageLimits { changes, bytes: CHANGES_PAGE_BYTES_MAX - PAGE_EXTRA_BYTES, examined: EXAMINED_MAX };
