@@ -11,6 +11,9 @@ use rustix::fs::{
 use rustix::io::{Errno, pread};
 use std::fs::File;
 
+/// Names of a directory that are looked through for a spelling.
+const SPELLED_MAX: usize = 1 << 20;
+
 /// An open directory below a [`Root`](super::Root).
 ///
 /// Names are single names, checked here. Operations stay in this directory even if it is renamed or replaced by a link meanwhile.
@@ -66,6 +69,21 @@ impl Dir {
         }
         entries.sort_unstable();
         Ok(entries)
+    }
+
+    /// Whether what has a name has it in this spelling. A file system that ignores case, say, finds it by others too.
+    pub fn is_spelled(&self, name: &[u8]) -> Result<bool, RootError> {
+        Ok(self.tells_spellings_apart(name) || self.entries(SPELLED_MAX)?.iter().any(|entry| *entry.name == *name))
+    }
+
+    /// Whether it is known that nothing is found by another spelling than its own, as far as this name can tell.
+    pub fn tells_spellings_apart(&self, name: &[u8]) -> bool {
+        let swapped: Vec<u8> =
+            name.iter().map(|byte| byte ^ if byte.is_ascii_alphabetic() { 0x20 } else { 0 }).collect();
+        match swapped == name {
+            true => name.is_ascii(),
+            false => matches!(self.existing(&swapped), Ok(None)),
+        }
     }
 
     /// Opens a directory in it.

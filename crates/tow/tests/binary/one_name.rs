@@ -7,7 +7,7 @@ use std::path::Path;
 use tempfile::tempdir;
 use towpath_slow_disk::WritableDisk;
 
-use crate::support::process::{Server, get, get_command, run};
+use crate::support::process::{Server, get, get_command, run, tow};
 use crate::support::tree::{random_file, write};
 
 /// Ignores case, and how an é is composed.
@@ -106,4 +106,47 @@ fn names_of_their_own_are_no_collision() {
     for name in ["A", "a", "caf\u{e9}", "cafe\u{301}", "one", "two", "three"] {
         assert_eq!(fs::read(copy.join(name)).expect("read"), name.as_bytes());
     }
+}
+
+#[test]
+fn second_name_fails_where_each_spelling_has_an_inode_of_its_own() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    for name in ["README", "readme", "Dir/x", "dir/x", "other"] {
+        write(&served.join(name), name.as_bytes());
+    }
+    for name in ["Large", "large"] {
+        random_file(&served.join(name), 2 << 20, name.len() as u64);
+    }
+    let mut command =
+        tow([OsStr::new("serve"), served.as_ref(), "--watch".as_ref(), "--settle".as_ref(), "200ms".as_ref()]);
+    let server = Server::from_command(command.args(["--bind", "tcp://127.0.0.1:0"]));
+    let mount = folder.path().join("mount");
+    fs::create_dir(&mount).expect("mkdir");
+    let disk = match WritableDisk::mount_unstable(&mount, fold) {
+        Ok(disk) => disk,
+        Err(error) => return println!("skipped: no FUSE file system can be mounted here: {error}"),
+    };
+    let is_whole = |path: &Path| {
+        let name = path.strip_prefix(&mount).expect("below").iter().skip(1).collect::<std::path::PathBuf>();
+        fs::read(path).expect("read") == fs::read(served.join(name)).expect("read")
+    };
+    // The second time, and in the second half of a follow, what is there was put there before.
+    for round in 0..2 {
+        let outcome = get(&server.url(""), &mount.join("copy")).expect_code(1);
+        assert_eq!(outcome.number("failed"), 4, "round {round}: {}", outcome.summary());
+        let names = fs::read_dir(mount.join("copy")).expect("read").map(|entry| entry.expect("one").path());
+        let files: Vec<_> = names.filter(|path| path.is_file() && !path.to_string_lossy().contains(".tow-")).collect();
+        assert!(files.len() == 3 && files.iter().all(|path| is_whole(path)), "round {round}: {files:?}");
+    }
+    for _ in 0..2 {
+        let (url, place) = (server.url(""), mount.join("followed"));
+        let words = [OsStr::new("follow"), url.as_ref(), place.as_ref(), "--once".as_ref()];
+        let outcome = run(&mut tow(words)).expect_code(1);
+        assert!(outcome.stderr.contains("ignores case"), "{}", outcome.stderr);
+        let names = fs::read_dir(mount.join("followed")).expect("read").map(|entry| entry.expect("one").path());
+        let files: Vec<_> = names.filter(|path| path.is_file() && !path.to_string_lossy().contains(".tow-")).collect();
+        assert!(files.len() == 3 && files.iter().all(|path| is_whole(path)), "{files:?}");
+    }
+    drop(disk);
 }

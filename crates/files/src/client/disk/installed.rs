@@ -2,16 +2,18 @@
 //! case, or how letters with marks are composed.
 //!
 //! Such a file system finds under the second name what was installed under the first. So the identity of all that is
-//! installed, or kept, is recorded with a hash of its path: 16 bytes an entry.
+//! installed, or kept, is recorded with a hash of its path: 16 bytes an entry. Where each spelling has an inode of its own, as by sshfs, the
+//! directories tell: a name that they don't have in this spelling is another's.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::destination::Destination;
+use super::partial::root_error;
 use crate::client::transfer::DiskError;
 use crate::path::RelPath;
-use crate::root::{Dir, FileKind, FileStat};
+use crate::root::{Dir, FileKind, FileStat, RootError};
 
 /// Entries of a directory that are looked through for the spelling of a name.
 const ENTRIES_MAX: usize = 1 << 20;
@@ -22,6 +24,16 @@ pub(super) struct Installed {
     hasher: RandomState,
     /// Hashes of paths, by hashes of device and inode.
     paths: Mutex<HashMap<u64, u64>>,
+    spellings: Mutex<Spellings>,
+}
+
+/// What is known of how directories spell names.
+#[derive(Debug, Default)]
+struct Spellings {
+    /// Hashes of directories that tell all spellings apart.
+    exact: HashSet<u64>,
+    /// Hashes of paths that others spell so.
+    seen: HashSet<u64>,
 }
 
 impl Installed {
@@ -52,6 +64,37 @@ impl Installed {
 
     pub(super) fn clear(&self) {
         self.lock().clear();
+        *self.spellings() = Spellings::default();
+    }
+
+    fn spellings(&self) -> MutexGuard<'_, Spellings> {
+        self.spellings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a directory has what is there under this name in this spelling, or under another one with the same inode.
+    fn is_spelled(&self, dir: &Dir, parent: &RelPath, name: &[u8]) -> Result<bool, RootError> {
+        let key = self.hasher.hash_one(parent);
+        let of = |name: &[u8]| self.hasher.hash_one((key, name));
+        let known = |spellings: &Spellings| spellings.exact.contains(&key) || spellings.seen.contains(&of(name));
+        if known(&self.spellings()) {
+            return Ok(true);
+        }
+        if dir.tells_spellings_apart(name) {
+            // A name without letters says nothing of others.
+            if name.iter().any(u8::is_ascii_alphabetic) {
+                self.spellings().exact.insert(key);
+            }
+            return Ok(true);
+        }
+        let (entries, own) = (dir.entries(ENTRIES_MAX)?, dir.stat(name)?);
+        self.spellings().seen.extend(entries.iter().map(|entry| of(&entry.name)));
+        // One with the same inode is noticed by that.
+        let is_own =
+            |other: &[u8]| dir.stat(other).is_ok_and(|other| (other.device, other.inode) == (own.device, own.inode));
+        if !known(&self.spellings()) && entries.iter().any(|entry| is_own(&entry.name)) {
+            self.spellings().seen.insert(of(name));
+        }
+        Ok(known(&self.spellings()))
     }
 
     fn key(&self, stat: &FileStat) -> u64 {
@@ -67,10 +110,32 @@ impl Destination {
     /// Claims what has a name in a directory, to keep or to replace it: an error if it is there under another path of
     /// this transfer.
     pub(super) fn claim(&self, dir: &Dir, name: &[u8], there: &FileStat, local: &RelPath) -> Result<(), DiskError> {
+        if !self.is_spelled(dir, name, local).map_err(|error| root_error("cannot read its directory", &error))? {
+            return Err(self.one_name(local));
+        }
         if self.installed.claim(there, local) || is_another_link(dir, name, there) {
             return Ok(());
         }
         Err(self.one_name(local))
+    }
+
+    /// The same of all names of a path.
+    fn is_spelled(&self, dir: &Dir, name: &[u8], local: &RelPath) -> Result<bool, RootError> {
+        let parent = local.parent().unwrap_or_default();
+        if !self.installed.is_spelled(dir, &parent, name)? {
+            return Ok(false);
+        }
+        for (parent, name) in std::iter::successors(Some(parent), RelPath::parent).filter_map(|path| {
+            let (parent, name) = path.split()?;
+            Some((parent, name.to_vec()))
+        }) {
+            if let Some(dir) = self.existing_dir(&parent)?
+                && !self.installed.is_spelled(&dir, &parent, &name)?
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The error that a path is the same as another one here.
@@ -94,8 +159,13 @@ impl Destination {
             let is_own = |other: &[u8]| {
                 dir.stat(other).is_ok_and(|other| (other.device, other.inode) == (own.device, own.inode))
             };
+            let folded = |name: &[u8]| String::from_utf8_lossy(name).to_lowercase();
             let exact = entries.iter().find(|entry| *entry.name == *name);
-            let spelled = exact.or_else(|| entries.iter().find(|entry| is_own(&entry.name)))?;
+            let spelled = exact.or_else(|| {
+                // Where spellings have inodes of their own, the name has to do.
+                let is_alike = |other: &[u8]| is_own(other) || folded(other) == folded(name);
+                entries.iter().find(|entry| is_alike(&entry.name))
+            })?;
             stored = stored.join(&spelled.name).ok()?;
         }
         Some(stored)

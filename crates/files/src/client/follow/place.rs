@@ -10,6 +10,8 @@ use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::control::{Change, ChangeContent};
 use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, set_mode, set_modified};
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::path::Path;
 
 const DIR_MODE: u32 = 0o777;
@@ -23,6 +25,8 @@ pub(super) struct Place {
     root: Root,
     metadata: Metadata,
     trash: Option<Trash>,
+    /// Directories that tell all spellings of names apart.
+    exact: RefCell<HashSet<RelPath>>,
 }
 
 /// What is to be done with something new or changed.
@@ -53,13 +57,13 @@ impl Place {
         let destination = &options.destination;
         let root = Root::directory(destination, Links::Never).map_err(refused(destination))?;
         let trash = options.trash.as_deref().map(|path| Trash::open(path).map_err(refused(path))).transpose()?;
-        Ok(Place { root, metadata: Metadata::default(), trash })
+        Ok(Place { root, metadata: Metadata::default(), trash, exact: RefCell::default() })
     }
 
     /// A directory that is only read.
     pub(super) fn of(directory: &Path) -> Result<Place, RootError> {
         let root = Root::directory(directory, Links::Never)?;
-        Ok(Place { root, metadata: Metadata::default(), trash: None })
+        Ok(Place { root, metadata: Metadata::default(), trash: None, exact: RefCell::default() })
     }
 
     pub(super) fn top(&self) -> Result<Dir, RootError> {
@@ -86,6 +90,11 @@ impl Place {
         kept: &mut dyn FnMut(&RelPath),
     ) -> Result<Plan, RootError> {
         let Some(stat) = self.stat(path)? else { return Ok(Plan::Get) };
+        if !self.is_spelled(path)? {
+            let reason =
+                "another path has this name here, as the file system ignores case or the composition of letters";
+            return Ok(Plan::Refused(reason.to_owned()));
+        }
         let is_own = known.is_some_and(|known| known.is(&stat));
         match (&change.content, stat.kind) {
             (_, FileKind::Other) => return Ok(Plan::Refused("a device, pipe or socket is in the way".to_owned())),
@@ -127,6 +136,26 @@ impl Place {
             }
         }
         Ok(Plan::Refused("what is there was changed here, and no name is free to keep it".to_owned()))
+    }
+
+    /// Whether all directories above spell a path so.
+    fn is_spelled(&self, path: &RelPath) -> Result<bool, RootError> {
+        for (parent, name) in std::iter::successors(Some(path.clone()), RelPath::parent).filter_map(|path| {
+            let (parent, name) = path.split()?;
+            Some((parent, name.to_vec()))
+        }) {
+            if self.exact.borrow().contains(&parent) {
+                continue;
+            }
+            let dir = self.root.open_dir(&parent)?;
+            if !dir.is_spelled(&name)? {
+                return Ok(false);
+            }
+            if name.iter().any(u8::is_ascii_alphabetic) && dir.tells_spellings_apart(&name) {
+                self.exact.borrow_mut().insert(parent);
+            }
+        }
+        Ok(true)
     }
 
     /// Keeps what is to be replaced in the trash, if it was put here and is something else. Returns where.
