@@ -128,7 +128,7 @@ fn push(line: &mut String, char: char) {
 }
 
 /// A class of characters, of which none is a slash, and what is behind it.
-fn class_of(pattern: &str) -> Result<(String, &str), String> {
+pub(crate) fn class_of(pattern: &str) -> Result<(String, &str), String> {
     let body = pattern.strip_prefix(['!', '^']).unwrap_or(pattern);
     // The first character is literal, even `]`.
     let first = body.chars().next().map_or(0, char::len_utf8);

@@ -8,7 +8,7 @@ pub mod assembler;
 mod connection;
 mod destination;
 mod disk;
-mod filter;
+pub(crate) mod filter;
 pub mod follow;
 mod get;
 mod idle_timer;

@@ -440,6 +440,16 @@ pub fn bytes_below(top: &Path) -> u64 {
     bytes
 }
 
+/// Bytes of the files that transfers use below a directory.
+pub fn transfer_bytes_below(top: &Path) -> u64 {
+    let mut bytes = 0;
+    walk(top, &mut |path, stat| {
+        let is_reserved = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".tow-"));
+        bytes += if is_reserved && stat.is_file() { stat.len() } else { 0 };
+    });
+    bytes
+}
+
 fn walk(dir: &Path, each: &mut dyn FnMut(&Path, &Metadata)) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let (path, Ok(stat)) = (entry.path(), entry.metadata()) else { continue };

@@ -1,7 +1,7 @@
 //! What happens, and in which order.
 
 use super::checks::is_of_person;
-use super::member::{MAX_DELETE, Member, bytes_below};
+use super::member::{MAX_DELETE, Member, bytes_below, transfer_bytes_below};
 use super::source::{Digests, Source};
 use crate::catalogue::Content;
 use crate::client::follow::simulated::SimulatedFollower;
@@ -19,8 +19,8 @@ use tempfile::TempDir;
 const STEPS: usize = 500;
 /// Far more than it takes until all is quiet.
 const QUIET_STEPS_MAX: usize = 20_000;
-/// The largest file, with what transfers use.
-const LARGEST_BYTES: u64 = 2_300_000;
+/// More than the state of a file takes.
+const SPARE_BYTES: u64 = 10_000;
 
 pub struct World {
     draw: Draw,
@@ -403,14 +403,18 @@ impl World {
             return u64::MAX;
         }
         let size = |dir: &Path, path: &str| dir.join(path).symlink_metadata().map_or(0, |stat| stat.len());
-        let mut bytes = LARGEST_BYTES;
-        for remote in truth.keys() {
+        let there = self.digests.scan(&member.dir);
+        // A file is whole before it replaces another one, and its state takes a little.
+        let (mut bytes, mut largest) = (SPARE_BYTES + transfer_bytes_below(&member.dir), 0);
+        for (remote, what) in &truth {
             if let Some(local) = member.local(remote) {
-                bytes += size(&self.source.dir, remote).max(size(&member.dir, &local));
+                let new = size(&self.source.dir, remote);
+                bytes += new.max(size(&member.dir, &local));
+                largest = largest.max(if there.get(&local) == Some(what) { 0 } else { new });
             }
         }
+        bytes += largest;
         // What a person has there stays.
-        let there = self.digests.scan(&member.dir);
         bytes += there
             .keys()
             .filter(|path| is_of_person(member, &there, path))

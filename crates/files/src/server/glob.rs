@@ -1,6 +1,7 @@
 //! Globs: which paths match, and below which directories some may.
 
 use super::Failure;
+use crate::client::filter::class_of;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use globset::{GlobBuilder, GlobMatcher};
@@ -39,7 +40,8 @@ impl Glob {
         if braces_depth(glob) > GLOB_BRACES_MAX {
             return Err(refused(&format_args!("more than {GLOB_BRACES_MAX} braces in one another")));
         }
-        let built = GlobBuilder::new(glob).literal_separator(true).empty_alternates(true).build();
+        let glob = without_slashes(glob).map_err(|why| refused(&why))?;
+        let built = GlobBuilder::new(&glob).literal_separator(true).empty_alternates(true).build();
         let built = built.map_err(|error| refused(&error))?;
         let prefixes = Prefixes::new(built.regex()).map_err(|error| refused(&error))?;
         Ok(Glob { matcher: built.compile_matcher(), prefixes })
@@ -92,6 +94,29 @@ impl Prefixes {
         }
         true
     }
+}
+
+/// The same glob with classes that match no slash.
+fn without_slashes(glob: &str) -> Result<String, String> {
+    let (mut whole, mut rest) = (String::with_capacity(glob.len()), glob);
+    while let Some(at) = rest.find(['[', '\\']) {
+        let (before, behind) = rest.split_at(at);
+        whole.push_str(before);
+        match behind.strip_prefix('[') {
+            Some(class) => {
+                let (class, behind) = class_of(class)?;
+                whole.push_str(&class);
+                rest = behind;
+            }
+            None => {
+                let quoted = behind.chars().take(2).map(char::len_utf8).sum();
+                let (quoted, behind) = behind.split_at(quoted);
+                whole.push_str(quoted);
+                rest = behind;
+            }
+        }
+    }
+    Ok(whole + rest)
 }
 
 /// Nesting depth of a pattern's braces.
@@ -164,6 +189,20 @@ mod tests {
     fn an_empty_alternative_is_one() {
         let pattern = Glob::new("f{,.gz}").unwrap();
         assert!(pattern.matches(b"f") && pattern.matches(b"f.gz") && !pattern.matches(b"f."));
+    }
+
+    #[test]
+    fn no_class_matches_a_slash() {
+        for (glob, matched, other) in [
+            ("a[!b]c", "axc", "a/c"),
+            (r"\[a[^b]", "[ac", "[a/"),
+            ("{a[!]b]c,d}", "axc", "a/c"),
+            (r"a\\[!-]b", r"a\xb", r"a\/b"),
+        ] {
+            let pattern = Glob::new(glob).unwrap();
+            assert!(pattern.matches(matched.as_bytes()) && !pattern.matches(other.as_bytes()), "{glob}");
+        }
+        assert!(Glob::new("[+-9]").is_err(), "a range with a slash in it");
     }
 
     proptest! {
