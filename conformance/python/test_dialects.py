@@ -32,7 +32,20 @@ def test_client_asks_once_and_suggests_a_dialect(silent, dialect):
     assert silent.recv_multipart()[1:] == REQUESTS[dialect]
     output, why = asking.communicate(timeout=DEADLINE_SECONDS)
     assert (asking.returncode, output) == (8, b"") and b"--dialect" in why, why
-    assert not silent.poll(0)
+    while silent.poll(0):
+        # A worker that nobody asks for, to see whether it gets heartbeats.
+        assert dialect == "auto" and silent.recv_multipart()[1:3] == [b"", b"MDPW02"]
+
+
+def test_client_says_that_the_broker_speaks_majortomo(silent):
+    words = [TOW, "call", "echo", "x", "--connect", silent.last_endpoint]
+    asking = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert silent.recv_multipart()[1:] == REQUESTS["auto"]
+    worker, *ready = silent.recv_multipart()
+    assert ready[:3] == [b"", b"MDPW02", b"\x01"]
+    silent.send_multipart([worker, b"", b"MDPW02", b"\x05"])
+    output, why = asking.communicate(timeout=DEADLINE_SECONDS)
+    assert (asking.returncode, output) == (6, b"") and b"--dialect majortomo" in why, why
 
 
 def test_worker_alternates_between_mdp_and_majortomo(silent):

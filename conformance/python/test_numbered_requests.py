@@ -9,7 +9,7 @@ import zmq
 
 import mdp
 from conftest import DEADLINE_SECONDS, TOW, WORKSPACE, wait_until
-from numbered import ATTACHED, MANY, Accepted, Cancel, Client, Leave, Reply, Worker
+from numbered import ATTACHED, MANY, Accepted, Cancel, Client, Leave, Refused, Reply, Worker
 from numbered import cancel, confirm, credit, reply, request, sized
 
 EXAMPLES = WORKSPACE / "examples"
@@ -146,6 +146,8 @@ def test_number_is_executed_once(broker, client, worker):
     # A confirmed number is forgotten, and still not run again.
     second.send(confirm(1, 3), request(2, b"echo", b"two"), request(4, b"echo", b"four"))
     workers.serve(1)
+    refused = second.reply()
+    assert (type(refused), refused.number, refused.status) == (Refused, 2, 409)
     assert second.reply() == Reply(4, 200, None, b"four")
 
 

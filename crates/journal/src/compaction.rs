@@ -55,9 +55,12 @@ impl<F: super::storage::StorageFile> Compaction<F> {
             if rest.is_empty() {
                 self.done = 0;
                 match self.reader.next().map_err(CompactionError::Io)? {
-                    Next::Block { bytes, .. } => {
+                    Next::Block { bytes, records, .. } => {
                         self.block.clear();
-                        self.block.extend_from_slice(bytes);
+                        // What is in a gap can't be read.
+                        if records > 0 {
+                            self.block.extend_from_slice(bytes);
+                        }
                         // Cost of an empty block: its header.
                         looked_at += 32;
                     }

@@ -37,8 +37,8 @@ pub enum JournalError {
     },
     /// Durable records can't be read. Nothing was changed.
     #[error(
-        "{path}: damaged at byte {offset}: {what}. Nothing was changed. Put the file back from a copy; or, to go on without \
-         what the journal holds, move its directory away",
+        "{path}: damaged at byte {offset}: {what}. Nothing was changed. Put the file back from a copy; or start once with \
+         --repair-journal, which gives up what was there; or, to go on without what the journal holds, move its directory away",
         path = path.display()
     )]
     Damaged {

@@ -79,7 +79,7 @@ pub fn inspect(
     let opened = super::directory::open(dir)?;
     let _lock = super::directory::lock_to_read(dir, &opened)?;
     let mut index = Index::default();
-    let found = recover::read_all(&DirStorage::new(dir, opened, false), |record, segment| {
+    let found = recover::read_all(&DirStorage::new(dir, opened, false), false, |record, segment| {
         index.apply(record, segment, |_| {});
         let kind = match record.what {
             What::Accepted { client, number, service, expires_unix_ms, letter, body, .. } => InspectedKind::Accepted {

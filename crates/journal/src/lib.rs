@@ -35,12 +35,13 @@ pub use spool::{Spool, SpoolWriter, SpooledBody, default_spool_folder};
 pub use types::{Entry, JournalFigures, JournalOptions, Lsn, Recovered, RecoveredLetter, RecoveredRequest, Status};
 
 use queue::{Batch, PendingBody, Shared};
+use replay::Finished;
 use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use storage::{DirStorage, Storage, StorageFile};
 use towpath_requests::limits::{JOURNAL_PENDING_BYTES_MAX, JOURNAL_RECORD_BYTES_MAX};
 
@@ -93,12 +94,13 @@ impl Journal {
         let segment_bytes =
             options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_multiple_of(block::ALIGNMENT);
         let mut loading = replay::Loading::default();
-        let mut found = recover::read_all(&storage, |record, segment| loading.apply(record, segment))?;
+        let mut found = recover::read_all(&storage, options.repairs, |record, segment| loading.apply(record, segment))?;
         if let Some(cut) = &found.cut {
             let (file, CutTail { offset, bytes, what, .. }) = (cut.path.display(), cut);
             tracing::warn!(%file, offset, bytes, what, "{}", CutTail::MEANING);
         }
-        let (requests, files) = loading.replay.finish(&storage, found.cut.as_mut())?;
+        let Finished { requests, files, given_up } =
+            loading.replay.finish(&storage, found.cut.as_mut(), found.has_gaps)?;
         directory::remove_spares(&storage)?;
         // The last segment's name may only be in the page cache if the previous process was killed. A machine crash must
         // not lose it and keep the next one.
@@ -110,14 +112,25 @@ impl Journal {
         let mut batch = None;
         let mut end = found.segments.last().map_or(block::SEGMENT_HEADER_BYTES as u64, |segment| segment.end);
         if let Some(last) = found.last_block.take() {
-            let mut again = Batch { records: last.records, ..Batch::default() };
-            again.bytes.extend_from_slice(&last.bytes);
+            let mut again = Batch::default();
+            // A gap is left where it is.
+            if last.records > 0 {
+                again.records = last.records;
+                again.bytes.extend_from_slice(&last.bytes);
+            }
             end = last.start;
             found.sequence -= 1;
             batch = Some(again);
         }
         if let Some(last) = found.segments.last_mut() {
             last.end = end;
+        }
+        if !given_up.is_empty() {
+            let batch = batch.get_or_insert_default();
+            for id in given_up {
+                record::encode(&Entry::Forgotten { id }, record::PREFIX_BYTES, &mut batch.bytes);
+                batch.records += 1;
+            }
         }
         let mut segments = segments::Segments::new(storage, segment_bytes, &found.segments, found.sequence);
         segments.begin(batch.as_mut(), found.next_id, end)?;
@@ -138,6 +151,7 @@ impl Journal {
         writer.gives_up = options.gives_up;
         if let Some(batch) = &batch {
             writer.take_in(batch);
+            writer.unmarked_since = (batch.records > 0).then(Instant::now);
         }
         writer.remove_unneeded();
         writer.tell_figures();

@@ -100,21 +100,47 @@ impl<F: StorageFile> Reader<F> {
         }
     }
 
-    /// Offset of a later block behind the bad place, which proves that the place was durable.
-    pub(super) fn later_block(&mut self) -> io::Result<Option<u64>> {
+    /// Makes one block without records of the damaged bytes from here to `until`, where the block with this sequence number begins or the segment
+    /// ends, so that they can be skipped from now on. False: there is no room for that.
+    pub(super) fn mark_gap(&mut self, until: u64, sequence: u64) -> io::Result<bool> {
+        let lost = sequence.saturating_sub(self.sequence);
+        let header = BLOCK_HEADER_BYTES as u64;
+        if lost == 0 || (until - self.offset) / header < lost {
+            return Ok(false);
+        }
+        for _ in 1..lost {
+            self.write_empty_block(0)?;
+        }
+        self.write_empty_block(until - self.offset - header)?;
+        self.file.sync()?;
+        self.window = PageBuffer::default();
+        Ok(true)
+    }
+
+    fn write_empty_block(&mut self, bytes: u64) -> io::Result<()> {
+        let mut block = vec![0; BLOCK_HEADER_BYTES + usize::try_from(bytes).unwrap_or(usize::MAX - BLOCK_HEADER_BYTES)];
+        self.file.read_full_at(&mut block[BLOCK_HEADER_BYTES..], self.offset + BLOCK_HEADER_BYTES as u64)?;
+        BlockHeader::seal(&mut block, self.salt, self.sequence, 0);
+        self.file.write_all_at(&block[..BLOCK_HEADER_BYTES], self.offset)?;
+        self.offset += block.len() as u64;
+        self.sequence += 1;
+        Ok(())
+    }
+
+    /// Offset and sequence number of a later block behind the bad place, which proves that the place was durable.
+    pub(super) fn later_block(&mut self) -> io::Result<Option<(u64, u64)>> {
         let (salt, sequence) = (self.salt, self.sequence);
         let mut offset = self.offset + ALIGNMENT;
         loop {
             let bytes = self.bytes(offset, WINDOW_BYTES)?;
-            let found = bytes.chunks_exact(ALIGNMENT as usize).enumerate().position(|(index, chunk)| {
-                chunk.starts_with(&salt.to_le_bytes())
-                    && bytes
-                        .get(index * ALIGNMENT as usize..)
-                        .and_then(|bytes| BlockHeader::decode(bytes, salt))
-                        .is_some_and(|header| header.sequence > sequence)
+            let found = bytes.chunks_exact(ALIGNMENT as usize).enumerate().find_map(|(index, chunk)| {
+                let rest =
+                    chunk.starts_with(&salt.to_le_bytes()).then(|| bytes.get(index * ALIGNMENT as usize..))??;
+                let header = BlockHeader::decode(rest, salt).filter(|header| header.sequence > sequence)?;
+                Some((offset + index as u64 * ALIGNMENT, header.sequence))
             });
-            if let Some(index) = found {
-                return Ok(Some(offset + index as u64 * ALIGNMENT));
+            if found.is_some() {
+                return Ok(found);
             }
             if bytes.len() <= BLOCK_HEADER_BYTES {
                 return Ok(None);

@@ -51,6 +51,8 @@ pub(super) struct Found {
     pub(super) sequence: u64,
     pub(super) next_id: u64,
     pub(super) cut: Option<CutTail>,
+    /// Damaged bytes were marked as a gap, now or before.
+    pub(super) has_gaps: bool,
 }
 
 #[derive(Debug)]
@@ -71,8 +73,12 @@ fn segment_number(name: &str) -> Option<u32> {
     (segment_name(number) == name).then_some(number)
 }
 
-/// Reads all segments and calls `each` with each record and its segment's number.
-pub(super) fn read_all<S: Storage>(storage: &S, mut each: impl FnMut(&Record, u32)) -> Result<Found, JournalError> {
+/// Reads all segments and calls `each` with each record and its segment's number. `repairs`: marks what is damaged as a gap.
+pub(super) fn read_all<S: Storage>(
+    storage: &S,
+    repairs: bool,
+    mut each: impl FnMut(&Record, u32),
+) -> Result<Found, JournalError> {
     let names = storage.names().map_err(JournalError::io("list the journal", storage.path("")))?;
     let mut numbers: Vec<u32> = names.iter().filter_map(|name| segment_number(name)).collect();
     numbers.sort_unstable();
@@ -97,9 +103,10 @@ pub(super) fn read_all<S: Storage>(storage: &S, mut each: impl FnMut(&Record, u3
         found.last_block = None;
         let mut reader = Reader::new(file, header, end);
         let bad = loop {
-            match reader.next().map_err(JournalError::io("read", &path))? {
+            let ended = match reader.next().map_err(JournalError::io("read", &path))? {
                 Next::Block { start, records, bytes } => {
-                    let mut rest = bytes;
+                    found.has_gaps |= records == 0 && !bytes.is_empty();
+                    let mut rest = if records == 0 { &[][..] } else { bytes };
                     let mut count = 0;
                     while !rest.is_empty() {
                         // Its checksum is right, so the disk isn't to blame.
@@ -117,10 +124,23 @@ pub(super) fn read_all<S: Storage>(storage: &S, mut each: impl FnMut(&Record, u3
                         last.bytes.clear();
                         last.bytes.extend_from_slice(bytes);
                     }
+                    continue;
                 }
-                Next::End => break None,
-                Next::Bad(what) => break Some(what),
+                Next::End => None,
+                Next::Bad(what) => Some(what),
+            };
+            if !repairs || (next.is_some() && ended.is_none() && reader.offset() == end) {
+                break ended;
             }
+            let from = reader.offset();
+            let later = reader.later_block().map_err(JournalError::io("read", &path))?;
+            let Some((until, sequence)) = later.or(next.map(|next| (end, next.sequence))) else { break ended };
+            if !reader.mark_gap(until, sequence).map_err(JournalError::io("repair", &path))? {
+                break ended;
+            }
+            found.has_gaps = true;
+            let (file, bytes, what) = (path.display(), until - from, ended.unwrap_or("blocks are missing"));
+            tracing::warn!(%file, from, bytes, what, "what was written there is lost");
         };
         let ended = reader.offset();
         found.sequence = reader.sequence();

@@ -88,30 +88,41 @@ impl Replay {
         }
     }
 
-    /// The requests by id, and the names of the files that they need. A missing part is an error, unless the end was cut
-    /// and may have held it: then the request is given up.
+    /// The requests by id, and the names of the files that they need. A missing part is an error, unless the end was cut, or there is a gap, which
+    /// may have held it: then the request is given up.
     pub(super) fn finish<S: Storage>(
         self,
         storage: &S,
         mut cut: Option<&mut CutTail>,
-    ) -> Result<(Vec<RecoveredRequest>, HashSet<String>), JournalError> {
+        has_gaps: bool,
+    ) -> Result<Finished, JournalError> {
         let mut requests = Vec::with_capacity(self.requests.len());
-        let mut files = HashSet::new();
+        let (mut files, mut given_up) = (HashSet::new(), Vec::new());
         for (id, parts) in self.requests {
             match complete(storage, id, parts, &mut files) {
                 Ok(request) => requests.push(request),
-                Err(error) => match &mut cut {
-                    Some(cut) => {
+                Err(error) if cut.is_none() && !has_gaps => return Err(error),
+                Err(error) => {
+                    if let Some(cut) = &mut cut {
                         cut.lost_requests += 1;
-                        tracing::warn!(id, %error, "a request is given up, since the journal's end is damaged");
                     }
-                    None => return Err(error),
-                },
+                    given_up.push(id);
+                    tracing::warn!(id, %error, "a request is given up, since a part of the journal is damaged");
+                }
             }
         }
         requests.sort_unstable_by_key(|request| request.id);
-        Ok((requests, files))
+        Ok(Finished { requests, files, given_up })
     }
+}
+
+/// What a journal holds.
+pub(super) struct Finished {
+    pub(super) requests: Vec<RecoveredRequest>,
+    /// Names of the files that they need.
+    pub(super) files: HashSet<String>,
+    /// Requests of which a part is missing.
+    pub(super) given_up: Vec<u64>,
 }
 
 fn complete<S: Storage>(

@@ -13,6 +13,9 @@ pub struct JournalOptions {
     /// Queued bytes above which [`Journal::append`](super::Journal::append) refuses more. At most 128 MiB. A single entry
     /// is taken whatever its size.
     pub pending_bytes: usize,
+    /// Start although durable records are damaged: what is damaged is marked as a gap in its file, and the requests of which a part was in it are
+    /// given up.
+    pub repairs: bool,
     /// Give up requests that the disk has no room for ([`Journal::take_given_up`](super::Journal::take_given_up)) instead
     /// of waiting for space.
     pub gives_up: bool,
@@ -20,7 +23,12 @@ pub struct JournalOptions {
 
 impl Default for JournalOptions {
     fn default() -> JournalOptions {
-        JournalOptions { segment_bytes: 64 * 1024 * 1024, pending_bytes: 64 * 1024 * 1024, gives_up: false }
+        JournalOptions {
+            segment_bytes: 64 * 1024 * 1024,
+            pending_bytes: 64 * 1024 * 1024,
+            repairs: false,
+            gives_up: false,
+        }
     }
 }
 

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 /// Shortest pause between attempts. Tests have thousands of faults to get through.
 pub(super) const RETRY_MIN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(2);
+/// The end of a journal is marked when nothing was written for so long.
+pub(super) const IDLE: Duration = Duration::from_millis(if cfg!(test) { 5 } else { 1000 });
 /// Bytes of an old segment that are processed with a batch: at least, and per byte of the batch, so that compaction keeps
 /// ahead of new records.
 const COMPACT_BYTES_MIN: usize = 64 * 1024;
@@ -42,6 +44,8 @@ pub(super) struct Writer<S: Storage, W> {
     pause: Duration,
     /// Give up requests that the disk has no room for.
     pub(super) gives_up: bool,
+    /// When the last block was written, if no end mark is behind it.
+    pub(super) unmarked_since: Option<Instant>,
     /// Time of the last give-up, and the pause after it.
     pub(super) gave_up: Option<(Instant, Duration)>,
 }
@@ -69,6 +73,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
             paused_until,
             pause,
             gives_up,
+            unmarked_since: None,
             gave_up,
         }
     }
@@ -76,7 +81,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
     /// Runs until the journal is closed. The error is of entries that could not be made durable.
     pub(super) fn run(mut self) -> Result<(), JournalError> {
         let mut empty = Batch::default();
-        while let Some(mut batch) = self.shared.take(empty, self.next_compaction()) {
+        while let Some(mut batch) = self.shared.take(empty, self.next_work()) {
             if self.is_compaction_due() {
                 self.compact(&mut batch);
             }
@@ -85,13 +90,28 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
                 self.shared.publish(batch.upto);
                 (self.wake)();
                 self.take_in(&batch);
+                self.unmarked_since = Some(Instant::now());
+            } else if self.unmarked_since.is_some_and(|since| since.elapsed() >= IDLE) {
+                self.mark_end();
             }
             self.remove_unneeded();
             self.tell_figures();
             batch.reset();
             empty = batch;
         }
+        if self.unmarked_since.is_some() {
+            self.mark_end();
+        }
         Ok(())
+    }
+
+    /// Writes a block without records behind the last one, which then isn't the last any more: whatever is wrong with it later is damage, and
+    /// not taken for a block that was being written. Of no use where it fails, so the next one tries again.
+    fn mark_end(&mut self) {
+        self.unmarked_since = None;
+        if let Err(error) = self.segments.write(&mut Batch::default(), self.next_id) {
+            tracing::debug!(%error, "the end of the journal isn't marked");
+        }
     }
 
     fn make_durable(&mut self, batch: &mut Batch) -> Result<(), JournalError> {
@@ -170,9 +190,10 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         }
     }
 
-    /// Time of the next compaction step if nothing is queued.
-    fn next_compaction(&self) -> Option<Instant> {
-        self.paused_until.or_else(|| self.is_compaction_due().then(Instant::now))
+    /// Time of the next compaction step or end mark if nothing is queued.
+    fn next_work(&self) -> Option<Instant> {
+        let compaction = self.paused_until.or_else(|| self.is_compaction_due().then(Instant::now));
+        compaction.into_iter().chain(self.unmarked_since.map(|since| since + IDLE)).min()
     }
 
     fn is_paused(&self) -> bool {

@@ -99,7 +99,7 @@ impl Broker {
             ..options.settings
         };
         let (journal, spool) = (options.journal.as_deref(), options.spool.as_deref());
-        let store = JournalStore::open(journal, spool, options.max_spool_bytes, hub.waker())?;
+        let store = JournalStore::open(journal, options.repair_journal, spool, options.max_spool_bytes, hub.waker())?;
         let mut dispatch = Dispatch::new(Sockets { hub, started }, store, settings, options.authenticator);
         let paused = journal.map(PausedFile::new);
         if let Some(file) = &paused {

@@ -5,6 +5,8 @@ use crate::core::{LetterAction, LetterInfo, Millis, PAUSED_SERVICES_MAX, canonic
 use crate::store::PausedFile;
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
+use towpath_requests::is_built_in;
+use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_sockets::{Page, Wanted};
 
 /// Acts on services of a broker.
@@ -52,6 +54,9 @@ pub enum OperatorError {
         /// Dead letters.
         done: usize,
     },
+    /// There can't be such a service.
+    #[error("{0}")]
+    NoService(&'static str),
     /// Too many services are paused.
     #[error("{PAUSED_SERVICES_MAX} services are paused already")]
     TooMany,
@@ -68,6 +73,17 @@ impl Operator {
     /// Pauses a service, or resumes it. With a journal it is remembered first.
     pub fn pause(&self, service: &[u8], paused: bool) -> Result<(), OperatorError> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        match service {
+            b"" => return Err(OperatorError::NoService("a service has a name")),
+            name if name.len() > SERVICE_BYTES_MAX => {
+                return Err(OperatorError::NoService("a service's name has at most 255 bytes"));
+            }
+            // Without a journal stock workers may serve titanic.*.
+            name if paused && is_built_in(name) && (file.is_some() || name.starts_with(b"mmi.")) => {
+                return Err(OperatorError::NoService("the broker answers for this service itself: it can't be paused"));
+            }
+            _ => {}
+        }
         let service = Bytes::copy_from_slice(&canonical_name(service));
         let mut all = self.handle.snapshot(Wanted::Sums).ok_or(OperatorError::NoAnswer)?.paused;
         all.retain(|other| *other != service);

@@ -34,6 +34,8 @@ pub struct BrokerOptions {
     pub endpoints: Vec<Endpoint>,
     /// Where its journal is, if it has one.
     pub journal: Option<PathBuf>,
+    /// Whether it starts although a part of the journal is damaged, without the requests that were in it.
+    pub repair_journal: bool,
     /// Where large bodies are while they are here; `None`: in the journal's directory, or else where the system has temporary
     /// files.
     pub spool: Option<PathBuf>,
@@ -64,6 +66,7 @@ impl BrokerOptions {
         BrokerOptions {
             endpoints,
             journal: None,
+            repair_journal: false,
             spool: None,
             max_spool_bytes: None,
             settings: Settings::default(),

@@ -79,15 +79,16 @@ pub(crate) enum OpenError {
 }
 
 impl JournalStore {
-    /// Opens the journal in `journal`, and the spool in `spool` (default: below the journal, or the system's folder for temporary files),
+    /// Opens the journal in `journal`, damaged or not if it `repairs`, and the spool in `spool` (default: below the journal, or the system's folder for temporary files),
     /// of which bodies may have `spool_bytes_max` (default: half of what the disk has room for).
     pub(crate) fn open(
         journal: Option<&Path>,
+        repairs: bool,
         spool: Option<&Path>,
         spool_bytes_max: Option<u64>,
         waker: Waker,
     ) -> Result<JournalStore, OpenError> {
-        let options = JournalOptions { gives_up: true, ..JournalOptions::default() };
+        let options = JournalOptions { repairs, gives_up: true, ..JournalOptions::default() };
         let opened = journal.map(|directory| {
             let waker = waker.clone();
             let opened = Journal::open(directory, options, move || waker.wake())?;

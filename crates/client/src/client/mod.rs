@@ -209,6 +209,12 @@ fn random_id() -> Result<ClientId, SocketError> {
     Ok(ClientId(id))
 }
 
+/// A new id in a process that was forked from the one in which the client had its id: that one goes on with it.
+fn id_after_fork(process: &mut u32) -> Option<ClientId> {
+    let former = std::mem::replace(process, std::process::id());
+    (former != *process).then(random_id)?.ok()
+}
+
 impl Client {
     /// Makes a client with a random id, driven by a task on the current tokio runtime. It connects to the first endpoint,
     /// and to the next one when that fails, for as long as it lives. Requests may be submitted before it is connected.

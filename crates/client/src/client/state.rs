@@ -5,7 +5,7 @@ use super::health::ConnectionHealth;
 use super::inbox::Inbox;
 use super::left::LeftBrokers;
 use super::session::{NewRequest, Session};
-use super::{CallOptions, ClientOptions, SubmitError, random_id};
+use super::{CallOptions, ClientOptions, SubmitError, id_after_fork};
 use crate::connection::assembler::{FromBroker, Inbound};
 use crate::connection::dialect_detect::DialectGuess;
 use crate::connection::driver::{Drive, Shared};
@@ -261,22 +261,14 @@ impl State {
             PeerProtocol::Numbered => {
                 let now = self.now();
                 hub.detect_stalls(peer);
-                self.take_own_id();
+                if !self.comes_back
+                    && let Some(id) = id_after_fork(&mut self.process)
+                {
+                    self.session.set_client(id);
+                }
                 self.session.connected(now, &mut self.block);
             }
             PeerProtocol::Stock(_) => self.session.connected_to_stock(),
-        }
-    }
-
-    /// Takes a new id in a process that was forked since the last connection: the other one goes on with the old one.
-    fn take_own_id(&mut self) {
-        let process = std::process::id();
-        if self.process != process
-            && !self.comes_back
-            && let Ok(id) = random_id()
-        {
-            self.session.set_client(id);
-            self.process = process;
         }
     }
 

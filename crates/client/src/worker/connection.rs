@@ -47,6 +47,8 @@ pub(super) struct BrokerConnection {
     inbox: Arc<Inbox>,
     /// Notified when there is room for parts.
     pub room: Arc<Notify>,
+    /// A message was understood.
+    has_heard: bool,
     /// The failure to connect was logged.
     failure_logged: bool,
     /// Why there is no connection, or why the last one was lost.
@@ -82,6 +84,7 @@ impl BrokerConnection {
             cancellations: HashMap::new(),
             inbox,
             room: Arc::new(Notify::new()),
+            has_heard: false,
             failure_logged: false,
             failure: NOT_TRIED.to_owned(),
             leaving: None,
@@ -94,6 +97,10 @@ impl BrokerConnection {
     /// The endpoint, and why it isn't connected.
     pub fn health(&self) -> (&Endpoint, Result<(), &str>) {
         (&self.endpoint, self.peer.map(|_| ()).ok_or(&self.failure))
+    }
+
+    pub fn has_heard(&self) -> bool {
+        self.has_heard
     }
 
     pub fn session(&self) -> &Session {
@@ -188,6 +195,7 @@ impl BrokerConnection {
         match protocol {
             PeerProtocol::Numbered => {
                 let (block, attached) = block_of(message, WORKER_HEADER)?;
+                self.has_heard = true;
                 let outcome = self.session.on_block(&block, attached, &mut self.block, handler, &mut sink);
                 // Replies to one message go back together, separate from later ones.
                 self.block.close_if_long(Extent::among(0));
@@ -196,6 +204,7 @@ impl BrokerConnection {
             PeerProtocol::Stock(dialect) => {
                 match dialect.decode_for_worker(message) {
                     Ok(heard) => {
+                        self.has_heard = true;
                         self.guess.heard(dialect);
                         self.session.on_stock(heard, handler, &mut sink);
                     }

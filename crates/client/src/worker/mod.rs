@@ -85,6 +85,8 @@ pub struct WorkerStatus {
     pub connected: Vec<Endpoint>,
     /// Endpoints without a connection, and why. For people.
     pub failures: Vec<(Endpoint, String)>,
+    /// Something that was understood has come from a broker.
+    pub has_heard: bool,
     /// Counters over all connections.
     pub counters: WorkerCounters,
 }
@@ -315,9 +317,10 @@ impl Worker {
     /// Current state.
     pub fn status(&self) -> WorkerStatus {
         let counters = WorkerCounters::default();
-        let mut status = WorkerStatus { connected: Vec::new(), failures: Vec::new(), counters };
+        let mut status = WorkerStatus { connected: Vec::new(), failures: Vec::new(), has_heard: false, counters };
         for link in &self.links {
             let state = link.lock();
+            status.has_heard |= state.has_heard();
             let WorkerCounters { requests, cancelled, orphaned } = state.session().counters();
             status.counters.requests += requests;
             status.counters.cancelled += cancelled;

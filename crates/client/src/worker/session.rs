@@ -3,6 +3,8 @@
 //! A request stays held when its connection is lost, and its reply is sent on the next one: its token remains valid at the
 //! broker. Stock brokers have no tokens; their requests end with the connection.
 
+mod give_back;
+
 use super::request::unfit;
 use crate::connection::encoder::{self, UnsendableBody};
 use bytes::Bytes;
@@ -413,23 +415,6 @@ impl Session {
             self.released(&held, out);
         }
         true
-    }
-
-    /// Gives a request back that wasn't begun. Returns whether it is still wanted. A stock broker can't be given one back: it is sent the
-    /// reason as a reply. One whose connection was lost has gone to another worker already.
-    pub fn give_back(&mut self, token: Token, reason: &str, out: &mut Block) -> bool {
-        let Some(held) = self.held.get(&token) else { return false };
-        if !held.address.is_empty() || held.has_parts {
-            return self.reply(token, Status::FAILED, None, &Body::from(reason), out);
-        }
-        let is_orphan = held.orphan;
-        if self.link == Link::Numbered && !is_orphan {
-            FromWorker::give_back(out, token, reason);
-        }
-        if let Some(held) = self.held.remove(&token) {
-            self.released(&held, out);
-        }
-        !is_orphan
     }
 
     fn reply_to_stock(&mut self, dialect: Dialect, token: Token, part: Option<u32>, body: &Body) {

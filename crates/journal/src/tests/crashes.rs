@@ -14,7 +14,12 @@ fn live(seed: u64, faults: bool, crashes: u64) {
     let mut random = seed | 1;
     let disk = Disk::new(seed ^ 0x5555);
     // With faults some disks are full at times, and some owners want requests given up then.
-    let options = JournalOptions { segment_bytes: 4096, pending_bytes: 1 << 20, gives_up: faults && random.chance(2) };
+    let options = JournalOptions {
+        segment_bytes: 4096,
+        pending_bytes: 1 << 20,
+        repairs: false,
+        gives_up: faults && random.chance(2),
+    };
     // Acceptable states: a model for each prefix that may have become durable.
     let mut possible = vec![Model::new()];
     let mut next_id = 1;

@@ -13,7 +13,7 @@ use towpath_requests::body::Body;
 
 /// Small segments, so that there are many.
 fn small() -> JournalOptions {
-    JournalOptions { segment_bytes: 16 * 1024, pending_bytes: 1 << 20, gives_up: false }
+    JournalOptions { segment_bytes: 16 * 1024, pending_bytes: 1 << 20, repairs: false, gives_up: false }
 }
 
 fn open(dir: &Path) -> (Journal, Recovered) {

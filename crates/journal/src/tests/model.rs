@@ -10,7 +10,7 @@ pub(super) type Model = BTreeMap<u64, (Vec<u8>, Option<(u16, Vec<u8>)>, u32)>;
 
 /// The service of a dead letter that was moved so often.
 fn service_of(moves: u32) -> &'static [u8] {
-    if moves % 2 == 0 { b"echo" } else { b"dlq.echo" }
+    if moves.is_multiple_of(2) { b"echo" } else { b"dlq.echo" }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -16,7 +16,7 @@ use towpath_requests::Body;
 type State = BTreeMap<u64, (Vec<u8>, Option<(u16, Vec<u8>)>)>;
 
 fn options() -> JournalOptions {
-    JournalOptions { segment_bytes: 64 * 1024, pending_bytes: 1 << 20, gives_up: false }
+    JournalOptions { segment_bytes: 64 * 1024, pending_bytes: 1 << 20, repairs: false, gives_up: false }
 }
 
 fn bytes_of(body: &Body) -> Vec<u8> {

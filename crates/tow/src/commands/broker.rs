@@ -31,6 +31,9 @@ pub struct Arguments {
     /// Directory for requests and outcomes, which survive crashes there.
     #[arg(long, value_name = "DIR")]
     journal: Option<PathBuf>,
+    /// Start although a part of the journal is damaged, without the requests that were in it.
+    #[arg(long, requires = "journal")]
+    repair_journal: bool,
     /// Directory for bodies over 1 MiB [default: in the journal, or else in the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
@@ -97,6 +100,7 @@ impl Arguments {
         options.authenticator = security.authenticator();
         options.mechanism = security.mechanism;
         options.journal = self.journal;
+        options.repair_journal = self.repair_journal;
         options.spool = self.spool;
         options.max_spool_bytes = self.max_spool;
         options.grace = self.grace;

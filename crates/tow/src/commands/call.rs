@@ -7,6 +7,7 @@ use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, stdout_failure};
 use crate::cli::units::{body_size, clients, duration, positive, rate, size};
 use crate::commands::call_body::request_body;
+use crate::commands::call_dialect;
 use crate::commands::call_load::Load;
 use crate::commands::call_waiting;
 use crate::runtime::rlimits::own_usage;
@@ -20,6 +21,7 @@ use towpath_client::client::{CallError, CallOptions, Client, ClientOptions, Stre
 use towpath_requests::Body;
 use towpath_requests::is_built_in;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
+use towpath_requests::numbered::Status as Outcome;
 use towpath_sockets::Refusal;
 
 /// How long a request may take unless `--timeout` says.
@@ -161,6 +163,9 @@ async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
         } => outcome,
         () = interrupted.notified() => Err(Failure::interrupted()),
         () = call_waiting::refused(&client) => Err(refused(&client)),
+        () = call_dialect::is_majortomo(&client, &arguments.brokers) => {
+            Err(Failure::new(Status::NoServer, "the broker speaks majortomo's dialect; use --dialect majortomo"))
+        }
         never = call_waiting::report(&client, Some((&arguments.service, ttl))) => match never {},
     };
     let outcome = match outcome {
@@ -183,7 +188,9 @@ async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(failure) if failure.status == Status::Usage => Err(failure),
         Err(failure) if status.is_not_majordomo => Err(failure.with(format_args!(" ({})", status.failure))),
-        Err(failure) if status.is_silent => Err(failure.with(format_args!(" ({})", arguments.brokers.dialect_hint()))),
+        Err(failure) if status.is_silent && failure.status != Status::NoServer => {
+            Err(failure.with(format_args!(" ({})", arguments.brokers.dialect_hint())))
+        }
         Err(failure) if status.connected.is_none() => {
             let is_login = status.refusal == Some(Refusal::Login);
             let hint = if is_login { format!("; {}", arguments.brokers.login_hint()) } else { String::new() };
@@ -208,15 +215,21 @@ fn may_be_missing(failure: &Failure) -> bool {
 
 /// Exit status of a request that ended without a reply.
 fn status_of(client: &Client, error: &CallError) -> Status {
-    use towpath_requests::numbered::Status as Outcome;
-    let Some(outcome) = error.status() else { return Status::Usage };
+    match error.status() {
+        None => Status::Usage,
+        Some(Outcome::EXPIRED) if client.status().connected.is_none() => Status::NoServer,
+        Some(outcome) => status_of_outcome(outcome),
+    }
+}
+
+/// Exit status of an outcome, the same in all dialects.
+fn status_of_outcome(outcome: Outcome) -> Status {
     match outcome {
-        Outcome::EXPIRED if client.status().connected.is_none() => Status::NoServer,
         Outcome::EXPIRED => Status::Expired,
         Outcome::TIMED_OUT | Outcome::LOST | Outcome::ATTEMPTS_USED_UP => Status::Lost,
         Outcome::FAILED => Status::WorkerFailed,
         Outcome::NOT_IMPLEMENTED => Status::NotFound,
-        Outcome::TOO_LARGE | Outcome::FORBIDDEN => Status::Refused,
+        Outcome::TOO_LARGE | Outcome::FORBIDDEN | Outcome::CONFLICT => Status::Refused,
         _ => Status::Failed,
     }
 }
@@ -287,9 +300,9 @@ fn escaped(body: Body) -> Body {
 fn failure_of_stock(body: &Body) -> Option<Failure> {
     let mut frames = body.frames()?;
     let (Some(status), Some(reason), None) = (frames.next(), frames.next(), frames.next()) else { return None };
-    let is_failure = matches!(status, [b'4' | b'5', b'0'..=b'9', b'0'..=b'9']);
-    is_failure
-        .then(|| Failure::failed(format!("{}: {}", String::from_utf8_lossy(status), String::from_utf8_lossy(reason))))
+    let outcome = std::str::from_utf8(status).ok().filter(|status| status.len() == 3)?.parse().ok()?;
+    let why = || format!("{outcome}: {}", String::from_utf8_lossy(reason));
+    (400..600).contains(&outcome).then(|| Failure::new(status_of_outcome(Outcome(outcome)), why()))
 }
 
 /// Makes one request and writes its reply to standard output as it arrives; returns its length.

@@ -26,6 +26,7 @@ pub async fn refused(client: &Client) {
 /// no worker serves the service if one is given, with the limit of the wait. Never returns.
 pub async fn report(client: &Client, service: Option<(&str, Duration)>) -> Infallible {
     let (mut told_connection, mut told_refusal, mut told_worker, mut told_paused) = (false, false, false, false);
+    let mut told_queue = None;
     loop {
         tokio::time::sleep(SHOWN_AFTER).await;
         let status = client.status();
@@ -48,10 +49,21 @@ pub async fn report(client: &Client, service: Option<(&str, Duration)>) -> Infal
         }
         if let Some((service, limit)) = service
             && status.numbered
-            && !told_paused
-            && is_paused(client, service).await
+            && (!told_paused || tracing::enabled!(tracing::Level::INFO))
+            && let Some(queue) = queue(client, service).await
         {
-            told_paused = true;
+            let (waiting, workers) = (queue["waiting"].as_u64(), queue["workers"].as_u64());
+            if workers > Some(0) && waiting > Some(0) && told_queue.replace(waiting) != Some(waiting) {
+                tracing::info!(
+                    waiting,
+                    workers,
+                    service,
+                    "the workers are busy; so many requests wait for one, and this may be one of them"
+                );
+            }
+            if queue["paused"] != true || std::mem::replace(&mut told_paused, true) {
+                continue;
+            }
             let limit = humantime::format_duration(limit);
             let service = Line(service);
             eprint_line(format_args!("tow: {service} is paused by the broker's operator; waiting up to {limit}"));
@@ -59,11 +71,11 @@ pub async fn report(client: &Client, service: Option<(&str, Duration)>) -> Infal
     }
 }
 
-/// Whether the broker says that a service is paused.
-async fn is_paused(client: &Client, service: &str) -> bool {
-    let Some(frames) = ask(client, "mmi.queue", service).await else { return false };
-    let queue: Option<Value> = frames.get(1).and_then(|queue| serde_json::from_slice(queue).ok());
-    queue.is_some_and(|queue| queue[0]["paused"] == true)
+/// The broker's answer about the queue of a service.
+async fn queue(client: &Client, service: &str) -> Option<Value> {
+    let frames = ask(client, "mmi.queue", service).await?;
+    let mut queues: Vec<Value> = serde_json::from_slice(frames.get(1)?).ok()?;
+    queues.pop()
 }
 
 /// Whether the broker knows no worker of a service. If it doesn't say, there may be one.

@@ -3,6 +3,7 @@
 pub mod broker;
 pub mod call;
 mod call_body;
+mod call_dialect;
 mod call_load;
 mod call_waiting;
 pub mod completions;

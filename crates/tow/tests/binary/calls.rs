@@ -10,7 +10,7 @@ use tempfile::tempdir;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::Place;
-use crate::support::broker::{Broker, await_progress, call, work};
+use crate::support::broker::{Broker, await_progress, call, work, workers_of};
 use crate::support::process::{Process, Server, is_running, run, tow};
 use crate::support::tree::{digest, random_file};
 use crate::support::wait_until;
@@ -48,6 +48,25 @@ fn failures_state_their_reason() {
     assert!(outcome.stderr.contains("connecting failed"), "{}", outcome.stderr);
     run(&mut tow(["call", "echo", "--ahead", "3"])).expect_code(2);
     run(&mut tow(["work", "echo"])).expect_code(2);
+}
+
+#[test]
+fn a_failed_worker_is_the_same_exit_status_in_every_dialect() {
+    let broker = Broker::start();
+    let _bad = work(&[&broker], &["bad", "--", "sh", "-c", "exit 3"]);
+    for dialect in ["auto", "mdp01", "mdp02", "majortomo"] {
+        run(&mut call(&[&broker], &["bad", "x", "--dialect", dialect])).expect_code(9);
+    }
+}
+
+#[test]
+fn a_call_behind_busy_workers_says_so() {
+    let broker = Broker::start();
+    let _slow = work(&[&broker], &["slow", "--", "sleep", "1000"]);
+    let _first = Process::start(&mut call(&[&broker], &["slow", "x"]));
+    wait_until("the worker has it", || workers_of(&broker, "slow").first().is_some_and(|worker| worker["held"] == 1));
+    let second = Process::start(&mut call(&[&broker], &["slow", "x", "-v"]));
+    wait_until("it is said", || second.log().contains("the workers are busy") && second.log().contains("waiting=1"));
 }
 
 #[test]

@@ -218,3 +218,14 @@ fn a_drained_file_server_finishes_transfers_and_takes_no_new_connections() {
     place.tow(&["drain", "--cancel"]).expect_code(0);
     run(&mut tow(["ls", &server.url("")])).expect_code(0);
 }
+
+#[test]
+fn a_service_that_cannot_be_is_not_paused() {
+    let place = Place::new();
+    let _broker = place.broker(&[]);
+    for (service, why) in [("", "a service has a name"), ("mmi.service", "answers for this service itself")] {
+        let outcome = place.tow(&["pause", service]);
+        assert!(!outcome.status.success() && outcome.stderr.contains(why), "{outcome:?}");
+    }
+    place.tow(&["pause", "anything"]).expect_code(0);
+}

@@ -75,3 +75,28 @@ fn id_of_a_request_is_the_same_for_all_attempts_and_at_all_brokers() {
     let [same_one, same_two, other] = ids([5, 6], 3);
     assert!((same_one, same_two) == (one, two) && other != stock, "a stock client has no name at other brokers");
 }
+
+#[test]
+fn another_request_under_the_same_number_is_refused() {
+    let mut core = core();
+    core.client_hello(0, 1, CLIENT, 1);
+    core.request(0, 1, 1, 0, false, b"echo", Body::from("first"));
+    core.client_hello(1, 2, CLIENT, 1);
+    actions(&mut core);
+    let conflict = |core: &mut Core, service: &[u8], body: &'static str| {
+        core.request(1, 2, 1, 0, false, service, Body::from(body));
+        let told = actions(core);
+        matches!(told[..], [Action::Refused { number: 1, status: Status::CONFLICT, retry_ms: 0, .. }])
+    };
+    assert!(conflict(&mut core, b"echo", "second") && conflict(&mut core, b"other", "first"));
+    assert!(!conflict(&mut core, b"echo", "first"), "it is the same");
+    assert_eq!((core.counters().refused, core.counters().duplicates), (2, 1));
+    // With its outcome too, and after that was confirmed.
+    core.worker_ready(2, 3, Kind::Numbered, b"echo", 1);
+    let [(3, token, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_reply(3, 3, &token, Status::OK, None, Body::from("reply"));
+    actions(&mut core);
+    assert!(conflict(&mut core, b"echo", "second"));
+    core.confirm(4, 2, 1, 1);
+    assert!(conflict(&mut core, b"echo", "first"));
+}

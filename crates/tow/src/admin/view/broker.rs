@@ -1,9 +1,10 @@
 //! A broker as its operator sees it.
 
-use super::{List, Refusal, View, extend, gone_json, hub_json, peer_json};
+use super::{List, Refusal, View, add_name, extend, gone_json, hub_json, peer_json};
 use crate::admin::metrics::{self, label};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use towpath_broker::core::{Counters, Kind, LetterAction, LetterInfo, LetterState, Millis, ServiceInfo};
 use towpath_broker::server::{Handle, Operator, OperatorError};
@@ -91,7 +92,7 @@ impl View for BrokerView {
             List::Gone => Ok(self.stats(Wanted::Gone(from))?.gone.flat_map(|gone| [gone_json(&gone)])),
             List::Services => {
                 let Stats { services, now, .. } = self.stats(Wanted::Services(from))?;
-                Ok(services.flat_map(|service| is_listed(&service).then(|| queue_json(&service, now))))
+                Ok(services.flat_map(|service| is_listed(&service).then(|| of_service(&service, now))))
             }
             List::DeadLetters => {
                 let Stats { services, now, .. } = self.stats(Wanted::Services(from))?;
@@ -204,15 +205,27 @@ impl View for BrokerView {
     }
 }
 
+fn of_service(service: &ServiceInfo, now: Millis) -> Value {
+    let mut listed = queue_json(service, now);
+    add_name(&mut listed, "service", &service.name);
+    listed
+}
+
+/// A service's name as a label: names that aren't UTF-8 are escaped, so that they differ.
+fn label_of(name: &[u8]) -> Cow<'_, str> {
+    std::str::from_utf8(name).map_or_else(|_| name.escape_ascii().to_string().into(), Cow::Borrowed)
+}
+
 /// The dead letters of a service, if it is a dead-letter queue that has some.
 fn of_letters(queue: &ServiceInfo, now: Millis) -> Option<Value> {
     let service = queue.name.strip_prefix(b"dlq.").filter(|_| queue.letters > 0)?;
-    Some(json!({
-        "service": String::from_utf8_lossy(service),
+    let mut listed = json!({
         "letters": queue.letters,
         "workers": queue.workers,
         "oldest_seconds": queue.letters_since.map(|since| seconds(since, now)),
-    }))
+    });
+    add_name(&mut listed, "service", service);
+    Some(listed)
 }
 
 fn of_letter(letter: &LetterInfo, now: Millis) -> Value {
@@ -286,9 +299,7 @@ fn register_services(registry: &mut Registry, mut services: Vec<ServiceInfo>) {
         ("service_workers", "Workers", |service| service.workers),
     ];
     for (name, help, value) in values {
-        let own = services
-            .iter()
-            .map(|service| (label("service", String::from_utf8_lossy(&service.name)), value(service) as i64));
+        let own = services.iter().map(|service| (label("service", label_of(&service.name)), value(service) as i64));
         let sum = others.iter().map(value).sum::<usize>() as i64;
         let others = (!others.is_empty()).then(|| (label("service", OTHER_SERVICES), sum));
         metrics::gauges(registry, name, help, own.chain(others));
@@ -312,7 +323,9 @@ fn of_peer(PeerStats { info, activity, .. }: &PeerStats) -> Value {
 fn of_worker(worker: &WorkerStats, now: Millis) -> Value {
     let protocol = if worker.worker.kind == Kind::Numbered { "numbered" } else { "stock" };
     let peer = worker.id.map(|id| id.to_string());
-    extend(worker_json(worker, now), json!({ "peer": peer, "protocol": protocol }))
+    let mut listed = extend(worker_json(worker, now), json!({ "peer": peer, "protocol": protocol }));
+    add_name(&mut listed, "service", &worker.worker.service);
+    listed
 }
 
 fn counters_json(counters: &Counters) -> Value {
@@ -333,4 +346,17 @@ fn counters_json(counters: &Counters) -> Value {
         "outcomes_dropped": outcomes_dropped,
         "dead_letters": dead_letters,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_not_utf8_have_labels_of_their_own() {
+        assert_eq!(
+            (&*label_of(b"echo"), &*label_of(b"\xff\xfe"), &*label_of(b"\xfe\xff")),
+            ("echo", "\\xff\\xfe", "\\xfe\\xff")
+        );
+    }
 }
