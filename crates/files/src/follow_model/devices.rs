@@ -107,7 +107,7 @@ impl Source {
         if !self.devices.can_hide || at.symlink_metadata().is_ok_and(|stat| stat.is_symlink()) || !at.exists() {
             return "nothing to hide".to_owned();
         }
-        fs::set_permissions(at, Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(at, Permissions::from_mode(0o000)).unwrap();
         format!("{path} can't be read")
     }
 

@@ -339,8 +339,12 @@ impl World {
         if !is_still(self) {
             return Ok(false);
         }
-        let unread = self.server.unread();
-        if let Some(path) = self.source.hidden().into_iter().find(|path| !unread.contains(path)) {
+        let (unread, live) = (self.server.unread(), self.server.live());
+        // The content of a file that was only renamed is known.
+        let is_known =
+            |path: &String| live.get(path).is_some_and(|entry| matches!(entry.content, Content::File { .. }));
+        let mut hidden = self.source.hidden().into_iter().filter(|path| !is_known(path));
+        if let Some(path) = hidden.find(|path| !unread.contains(path)) {
             return Err(format!("{path} can't be read, and nobody is told; told of are {unread:?}"));
         }
         self.source.reveal();

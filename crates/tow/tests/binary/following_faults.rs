@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::tempdir;
 
 use crate::following::{Pair, contents, first_file};
-use crate::support::process::{Server, run, tow, unprivileged_tow};
+use crate::support::process::{Process, Server, run, tow, unprivileged_tow};
 use crate::support::random::Random;
 use crate::support::tree::write;
 use crate::support::{skip, wait_until};
@@ -175,7 +176,80 @@ fn another_root_is_the_served_one_when_nothing_is_missing_in_it() {
     pair.wait_same();
 }
 
-/// Such as `lost+found` of a disk that was mounted there.
+#[test]
+fn without_an_instance_of_inotify_everything_is_looked_at() {
+    let folder = tempdir().expect("a folder");
+    let (source, copy) = (folder.path().join("source"), folder.path().join("copy"));
+    write(&source.join("a/b"), b"x");
+    // A user of a new kind, who may have none.
+    let script = "echo 0 > /proc/sys/user/max_inotify_instances && exec \"$@\"";
+    let limited = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "sh", "-c", script, "sh"]).args(words).stdin(Stdio::null());
+        command
+    };
+    if !limited(&["true"]).output().is_ok_and(|output| output.status.success()) {
+        return skip("unshare(1) may not make a user here");
+    }
+    let source_text = source.to_str().expect("UTF-8");
+    let words = [env!("CARGO_BIN_EXE_tow"), "serve", source_text, "--watch", "--settle", "100ms", "--rescan", "1s"];
+    let server = Server::from_command(limited(&words).args(["--bind", "tcp://127.0.0.1:0"]));
+    let _follower = Process::start(tow(["follow", &server.url(""), "--mirror"]).arg(&copy));
+    wait_until("it is there", || contents(&source) == contents(&copy));
+    assert!(server.log().contains("fs.inotify.max_user_instances"), "{}", server.log());
+    write(&source.join("a/c"), b"y");
+    fs::remove_file(source.join("a/b")).expect("rm");
+    wait_until("it is the same", || contents(&source) == contents(&copy));
+}
+
+#[test]
+fn directories_that_are_made_anew_at_once_are_published() {
+    let mut pair = Pair::start();
+    let source = pair.source();
+    write(&source.join("dist/f"), b"0");
+    write(&source.join("other"), b"stays");
+    pair.serve();
+    let _follower = pair.follow(&[]);
+    pair.wait_same();
+    for round in 1..20_u8 {
+        fs::remove_dir_all(source.join("dist")).expect("rm -r");
+        for names in [&["dist/f", "dist/g/h"][..], &["dist/g/later"]] {
+            names.iter().for_each(|name| write(&source.join(name), &[round]));
+            let is_there = |name: &&str| fs::read(pair.copy().join(name)).is_ok_and(|content| content == [round]);
+            wait_until("all of it is there", || names.iter().all(is_there));
+        }
+    }
+}
+
+#[test]
+fn a_follow_that_ends_does_not_end_well_without_what_the_server_can_not_read() {
+    let folder = tempdir().expect("a folder");
+    let chmod = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+    chmod(folder.path(), 0o755);
+    let source = folder.path().join("source");
+    write(&source.join("f"), b"f");
+    write(&source.join("secret/deep/x"), b"x");
+    chmod(&source.join("secret"), 0o000);
+    let words = ["serve", source.to_str().expect("UTF-8"), "--watch", "--settle", "100ms"];
+    let mut command = unprivileged_tow(folder.path(), words);
+    let server = Server::from_command(command.args(["--bind", "tcp://127.0.0.1:0"]));
+    let follow = |copy: &str, options: &[&str]| {
+        run(tow(["follow", &server.url(""), "--once"]).args(options).arg(folder.path().join(copy)))
+    };
+    let outcome = follow("copy", &[]).expect_code(1);
+    let told = &outcome.stderr;
+    assert!(told.contains("secret: the server can't read it") && folder.path().join("copy/f").exists(), "{told}");
+    assert!(String::from_utf8(outcome.stdout).is_ok_and(|text| !text.contains("up to date")));
+    // From where it was, too.
+    follow("copy", &[]).expect_code(1);
+    follow("other", &["--exclude", "secret"]).expect_code(0);
+    let _follower = Process::start(tow(["follow", &server.url("")]).arg(folder.path().join("copy")));
+    chmod(&source.join("secret"), 0o755);
+    wait_until("it is there", || folder.path().join("copy/secret/deep/x").exists());
+    follow("other", &[]).expect_code(0);
+}
+
+/// Such as the leavings of a disk that was mounted there.
 #[test]
 fn a_directory_that_can_not_be_read_does_not_keep_another_root_out() {
     let folder = tempdir().expect("a folder");
@@ -196,7 +270,7 @@ fn a_directory_that_can_not_be_read_does_not_keep_another_root_out() {
     chmod(&closed, 0);
     write(&source.join("a"), b"x");
     wait_until("it is taken", || server.log().contains("is the served one from now on"));
-    assert!(server.log().contains("directories can't be read"), "{}", server.log());
+    assert!(server.log().contains("a directory can't be read"), "{}", server.log());
     chmod(&closed, 0o755);
 }
 

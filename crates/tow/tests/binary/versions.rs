@@ -137,6 +137,24 @@ fn versions_appear_as_a_whole_and_the_server_knows_where() {
 }
 
 #[test]
+fn other_names_of_files_keep_no_version_from_being_published() {
+    let publisher = Publisher::start(&["--accept-publish"]);
+    let (file, elsewhere) = (publisher.path("source/app/f"), publisher.path("elsewhere"));
+    write(&file, b"one");
+    publisher.publish("app", &["v1"]).expect_code(0);
+    // As a backup does it; no event comes of it.
+    fs::hard_link(&file, &elsewhere).expect("ln");
+    publisher.publish("app", &["v2"]).expect_code(0);
+    // Nor of what is written there. It is noticed now.
+    write(&elsewhere, b"another");
+    publisher.publish("app", &["v3"]).expect_code(0);
+    let listed = text(&publisher.versions(&[]));
+    assert!(listed.contains("v1") && listed.contains("v3"), "{listed}");
+    let frozen = |label: &str| fs::read(publisher.path(&format!("state/versions/{label}/tree/app/f")));
+    assert_eq!((frozen("v1").expect("v1"), frozen("v3").expect("v3")), (b"one".to_vec(), b"another".to_vec()));
+}
+
+#[test]
 fn versions_never_change_and_old_ones_make_way() {
     let publisher = Publisher::start(&["--accept-publish"]);
     let source = publisher.path("source");

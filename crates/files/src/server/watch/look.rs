@@ -15,8 +15,6 @@ use std::time::Instant;
 
 /// Names of one directory.
 const NAMES_MAX: usize = 1 << 20;
-/// Paths of files with several names that are remembered.
-const LINKED_MAX: usize = 1 << 20;
 /// Paths of held deletions that are logged.
 const HELD_SHOWN_MAX: usize = 5;
 
@@ -201,9 +199,7 @@ impl Watcher {
             let was_dir = entry.is_some_and(|entry| matches!(entry.content, Content::Dir { .. }));
             match stat.kind {
                 FileKind::File => {
-                    if stat.links > 1 && self.linked.len() < LINKED_MAX {
-                        self.linked.entry((stat.device, stat.inode)).or_default().insert(path.clone());
-                    }
+                    self.note_name(&path, &stat);
                     if !was_dir {
                         missing.remove(name);
                     }
@@ -331,45 +327,6 @@ impl Watcher {
             self.unfinished.tree_was_read();
         }
         is_held
-    }
-
-    /// What happened to a file has happened to it under its other names, too.
-    fn add_other_names(&mut self, files: &mut Vec<(RelPath, FileStat)>) {
-        let catalogue = self.published.read();
-        let mut others = Vec::new();
-        for (path, stat) in files.iter().filter(|(_, stat)| stat.links > 1) {
-            let Some(names) = self.linked.get_mut(&(stat.device, stat.inode)) else { continue };
-            // One that isn't published yet is another name all the same.
-            let is_name = |entry: &Entry| entry.identity.is_same_inode(stat);
-            names.retain(|other| other == path || catalogue.get(other.as_bytes()).is_none_or(is_name));
-            let is_other = |name: &&RelPath| catalogue.get(name.as_bytes()).is_none_or(|entry| !entry.is_file(stat));
-            others.extend(names.iter().filter(|name| *name != path).filter(is_other).map(|name| (name.clone(), *stat)));
-        }
-        drop(catalogue);
-        files.extend(others);
-    }
-
-    /// What is gone is no other name of anything.
-    fn forget_names(&mut self, gone: &[RelPath]) {
-        if self.linked.is_empty() {
-            return;
-        }
-        let catalogue = self.published.read();
-        let itself = |path: &RelPath| catalogue.get(path.as_bytes()).map(|entry| (path.as_bytes().into(), entry));
-        for path in gone {
-            let below = catalogue.below(path.as_bytes()).map(|(path, entry)| (Arc::clone(path), entry));
-            for (path, entry) in itself(path).into_iter().chain(below) {
-                let key = (entry.identity.device, entry.identity.inode);
-                if let Some(names) = self.linked.get_mut(&key)
-                    && let Ok(path) = RelPath::new(path.to_vec())
-                {
-                    names.remove(&path);
-                    if names.is_empty() {
-                        self.linked.remove(&key);
-                    }
-                }
-            }
-        }
     }
 
     /// Whether deletions are held, for this reason or because of their number.

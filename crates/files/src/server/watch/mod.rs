@@ -9,6 +9,7 @@ mod finish;
 mod limit;
 mod look;
 mod mounts;
+mod names;
 mod published;
 #[cfg(test)]
 pub(crate) mod simulated;

@@ -1,0 +1,58 @@
+//! Files with several names (hard links): an event tells only of the one under which something happened.
+
+use super::Watcher;
+use crate::catalogue::Entry;
+use crate::path::RelPath;
+use crate::root::FileStat;
+use std::sync::Arc;
+
+/// Files with several names that are remembered.
+const LINKED_MAX: usize = 1 << 20;
+
+impl Watcher {
+    /// Notes a name of a file, if it has others.
+    pub(super) fn note_name(&mut self, path: &RelPath, stat: &FileStat) {
+        if stat.links > 1 && self.linked.len() < LINKED_MAX {
+            self.linked.entry((stat.device, stat.inode)).or_default().insert(path.clone());
+        }
+    }
+
+    /// What happened to a file has happened to it under its other names, too.
+    pub(super) fn add_other_names(&mut self, files: &mut Vec<(RelPath, FileStat)>) {
+        let catalogue = self.published.read();
+        let mut others = Vec::new();
+        for (path, stat) in files.iter().filter(|(_, stat)| stat.links > 1) {
+            let Some(names) = self.linked.get_mut(&(stat.device, stat.inode)) else { continue };
+            // One that isn't published yet is another name all the same.
+            let is_name = |entry: &Entry| entry.identity.is_same_inode(stat);
+            names.retain(|other| other == path || catalogue.get(other.as_bytes()).is_none_or(is_name));
+            let is_other = |name: &&RelPath| catalogue.get(name.as_bytes()).is_none_or(|entry| !entry.is_file(stat));
+            others.extend(names.iter().filter(|name| *name != path).filter(is_other).map(|name| (name.clone(), *stat)));
+        }
+        drop(catalogue);
+        files.extend(others);
+    }
+
+    /// What is gone is no other name of anything.
+    pub(super) fn forget_names(&mut self, gone: &[RelPath]) {
+        if self.linked.is_empty() {
+            return;
+        }
+        let catalogue = self.published.read();
+        let itself = |path: &RelPath| catalogue.get(path.as_bytes()).map(|entry| (path.as_bytes().into(), entry));
+        for path in gone {
+            let below = catalogue.below(path.as_bytes()).map(|(path, entry)| (Arc::clone(path), entry));
+            for (path, entry) in itself(path).into_iter().chain(below) {
+                let key = (entry.identity.device, entry.identity.inode);
+                if let Some(names) = self.linked.get_mut(&key)
+                    && let Ok(path) = RelPath::new(path.to_vec())
+                {
+                    names.remove(&path);
+                    if names.is_empty() {
+                        self.linked.remove(&key);
+                    }
+                }
+            }
+        }
+    }
+}
