@@ -9,7 +9,7 @@ use super::follower::Follower;
 use super::place::Removal;
 use super::{FollowEnd, FollowEvent};
 use crate::path::RelPath;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// Time before what failed is tried again, at first and at most.
@@ -40,8 +40,11 @@ impl Follower<'_> {
     pub(super) fn up_to_date(&mut self, is_retry: bool) -> Result<(), GetError> {
         let seq = self.cursor.map_or(0, |cursor| cursor.seq);
         if let Some(seen) = self.pages.seen.take() {
-            // A full state without it.
-            let unseen = self.record.iter().map(|(path, _)| path).filter(|path| !seen.contains(*path));
+            // A full state without it. What matches a glob comes without the directories above it.
+            let parents = |path: &RelPath| std::iter::successors(path.parent(), RelPath::parent);
+            let above: HashSet<RelPath> = seen.iter().flat_map(parents).collect();
+            let is_seen = |path: &RelPath| seen.contains(path) || above.contains(path);
+            let unseen = self.record.iter().map(|(path, _)| path).filter(|path| !is_seen(path));
             let base = self.base();
             let gone: Vec<_> = unseen.map(|path| (path.clone(), (join(&base, path), seq))).collect();
             if self.options.mirror {

@@ -243,6 +243,27 @@ fn what_is_moved_away_while_following_comes_again() {
     assert_eq!(steps.follower.cursor().map(|cursor| cursor.seq), Some(3));
 }
 
+/// What matches a glob comes without the directories above it.
+#[test]
+fn directory_that_is_not_told_stays_with_what_is_in_it() {
+    let mut steps = Steps::begin();
+    let file = steps.file("d/e/f", noise(10, 1), 5);
+    steps.page(true, vec![("d/e/f", file)]);
+    steps.run();
+    steps.files.cut();
+    steps.follower.lost().unwrap();
+    steps.follower.connected().unwrap();
+    steps.following();
+    let file = steps.file("d/f", noise(10, 1), 6);
+    steps.seq = 0;
+    steps.page(true, vec![("d/f", file)]);
+    steps.run();
+    assert_eq!(steps.names(), ["d"]);
+    assert_eq!(fs::read_dir(steps.copy().join("d")).unwrap().count(), 1);
+    let is_kept = |event: &FollowEvent| matches!(event, FollowEvent::Gone { kept: true, .. });
+    assert!(!steps.told.iter().any(is_kept), "{:?}", steps.told);
+}
+
 #[test]
 fn a_link_that_somebody_changed_is_kept() {
     let mut steps = Steps::begin();
