@@ -305,7 +305,14 @@ impl Member {
     }
 
     /// A person changes, deletes, moves or makes something where it is followed to, at any time.
-    pub fn person(&mut self, draw: &mut Draw, digests: &mut Digests) -> String {
+    /// The directory that was moved, if one was.
+    pub fn person(&mut self, draw: &mut Draw, digests: &mut Digests) -> (String, Option<String>) {
+        let mut moved = None;
+        let did = self.person_acts(draw, digests, &mut moved);
+        (did, moved)
+    }
+
+    fn person_acts(&mut self, draw: &mut Draw, digests: &mut Digests, moved: &mut Option<String>) -> String {
         let mut there = digests.scan(&self.dir);
         there.retain(|path, _| !path.contains("mine-dir-"));
         let file = |(path, what): (&String, &What)| match what {
@@ -320,6 +327,7 @@ impl Member {
         match draw.below(12) {
             0..3 if !dirs.is_empty() => {
                 let path = dirs[draw.below(dirs.len())].clone();
+                *moved = Some(path.clone());
                 self.person_moves(&path, draw, digests, &there)
             }
             0..6 => {

@@ -106,14 +106,17 @@ impl Source {
             0..12 => self.write(path, draw.below(10), 1),
             12..15 => self.write(path, draw.below(10), 2),
             15..18 => self.finish_writing(),
-            18..25 => self.rename(path, other),
+            18..25 => {
+                let did = self.rename(path, other);
+                if draw.one_in(3) { format!("{did}, {}", self.touch(other)) } else { did }
+            }
             25..31 => self.remove(path),
             31..34 => self.make_dir(path),
             34..36 => self.link(path),
             36..38 => self.burst(draw),
             38 => self.replace(draw),
-            39..41 => self.chmod(path, draw),
-            41..43 => self.touch(path),
+            39..42 => self.chmod(["d", "d/e", "f", path][draw.below(4)], draw),
+            42 => self.touch(path),
             43..45 => self.move_many(),
             _ => self.empty(),
         }
@@ -209,6 +212,14 @@ impl Source {
         remove(&self.dir.join(path));
         std::os::unix::fs::symlink("b", self.dir.join(path)).unwrap();
         format!("link {path}")
+    }
+
+    /// Writes a small file into a directory, if there is one.
+    pub fn write_into(&mut self, dir: &str, draw: &mut Draw) -> Option<String> {
+        let below = PATHS.iter().filter(|path| path.rsplit_once('/').is_some_and(|(above, _)| above == dir));
+        let below: Vec<_> = below.collect();
+        let path = below.get(draw.below(below.len()))?;
+        self.dir.join(dir).is_dir().then(|| self.write(path, draw.below(3), 1))
     }
 
     fn chmod(&mut self, path: &str, draw: &mut Draw) -> String {

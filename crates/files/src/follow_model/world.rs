@@ -169,8 +169,15 @@ impl World {
             63..67 => {
                 let index = self.draw.below(self.members.len());
                 count("changes by a person");
-                let did = self.members[index].person(&mut self.draw, &mut self.digests);
+                let (did, moved) = self.members[index].person(&mut self.draw, &mut self.digests);
                 self.trace(|| format!("follower {index}: {did}"));
+                // What comes next for it is for its path.
+                let below = self.members[index].below;
+                let moved = moved.map(|moved| if below.is_empty() { moved } else { format!("{below}/{moved}") });
+                if let Some(did) = moved.and_then(|moved| self.source.write_into(&moved, &mut self.draw)) {
+                    self.trace(|| format!("source: {did}"));
+                    self.served();
+                }
             }
             67 => {
                 let passed = Duration::from_millis(self.draw.below(3000) as u64);

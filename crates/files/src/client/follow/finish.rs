@@ -57,7 +57,11 @@ impl Follower<'_> {
     pub(super) fn unseen_are_gone(&mut self, seq: u64) {
         let Some(seen) = self.pages.seen.take().filter(|_| self.options.mirror) else { return };
         let base = self.base();
-        let unseen = self.record.iter().map(|(path, _)| path).filter(|path| !seen.contains(*path));
+        // What matches a glob comes without the directories above it.
+        let parents = |path: &RelPath| std::iter::successors(path.parent(), RelPath::parent);
+        let above: HashSet<RelPath> = seen.iter().flat_map(parents).collect();
+        let is_seen = |path: &RelPath| seen.contains(path) || above.contains(path);
+        let unseen = self.record.iter().map(|(path, _)| path).filter(|path| !is_seen(path));
         self.gone.extend(unseen.map(|path| (path.clone(), (join(&base, path), seq))));
     }
 

@@ -5,7 +5,7 @@ use super::{FollowEvent, FollowOptions};
 use crate::client::assembler::Inbound;
 use crate::client::transfer::tests::server::{SimFile, SimServer};
 use crate::client::transfer::tests::world::{Draw, Faults, noise};
-use crate::client::{ConnectOptions, Source};
+use crate::client::{ConnectOptions, GetError, Source};
 use crate::protocol::control::{
     Change, ChangeContent, ChangesReply, FollowState, FollowingReply, LinkTarget, Reply, Request,
 };
@@ -48,16 +48,20 @@ impl Steps {
     fn following(&mut self) {
         let cursor = Cursor { epoch: Epoch([7; 16]), seq: 0 };
         let following = FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor, head: 100, server: None };
-        self.say(&Reply::Following(following));
+        self.say(&Reply::Following(following)).unwrap();
     }
 
-    fn say(&mut self, reply: &Reply) {
+    fn say(&mut self, reply: &Reply) -> Result<(), GetError> {
         let inbound = Inbound::Control { json: reply.encode().into(), attachment: None };
-        self.follower.inbound(inbound, self.now).unwrap();
+        self.follower.inbound(inbound, self.now)
     }
 
     /// A page comes. Nothing of it is done yet.
     fn page(&mut self, live: bool, changes: Vec<(&str, ChangeContent)>) {
+        self.try_page(live, changes).unwrap();
+    }
+
+    fn try_page(&mut self, live: bool, changes: Vec<(&str, ChangeContent)>) -> Result<(), GetError> {
         let changes = changes.into_iter().map(|(path, content)| {
             self.seq += 1;
             Change { seq: self.seq, path: path.as_bytes().to_vec().into(), content }
@@ -72,7 +76,7 @@ impl Steps {
             changes,
             unread: Vec::new(),
             unread_more: 0,
-        }));
+        }))
     }
 
     /// Everything that can be done is done.
@@ -249,6 +253,43 @@ fn what_is_moved_away_while_following_comes_again() {
     steps.run();
     assert_eq!(contents(&d).into_keys().collect::<Vec<_>>(), ["1", "2", "3"]);
     assert_eq!(steps.follower.cursor().map(|cursor| cursor.seq), Some(3));
+}
+
+/// What matches a glob comes without the directories above it.
+#[test]
+fn directory_that_is_not_told_stays_with_what_is_in_it() {
+    let mut steps = Steps::begin();
+    let file = steps.file("d/e/f", noise(10, 1), 5);
+    steps.page(true, vec![("d/e/f", file)]);
+    steps.run();
+    steps.files.cut();
+    steps.follower.lost().unwrap();
+    steps.follower.connected().unwrap();
+    steps.following();
+    let file = steps.file("d/f", noise(10, 1), 6);
+    steps.seq = 0;
+    steps.page(true, vec![("d/f", file)]);
+    steps.run();
+    assert_eq!(steps.names(), ["d"]);
+    assert_eq!(fs::read_dir(steps.copy().join("d")).unwrap().count(), 1);
+    let is_kept = |event: &FollowEvent| matches!(event, FollowEvent::Gone { kept: true, .. });
+    assert!(!steps.told.iter().any(is_kept), "{:?}", steps.told);
+}
+
+#[test]
+fn a_destination_that_was_moved_ends_the_follow() {
+    for replaced in [false, true] {
+        let mut steps = Steps::begin();
+        let (copy, elsewhere) = (steps.copy(), steps.temp.path().join("elsewhere"));
+        fs::rename(&copy, &elsewhere).unwrap();
+        if replaced {
+            fs::create_dir(&copy).unwrap();
+        }
+        let file = steps.file("f", noise(10, 1), 5);
+        let error = steps.try_page(true, vec![("f", file)]).unwrap_err().to_string();
+        assert!(error.contains("it was moved, or another directory has taken its place"), "{error}");
+        assert!(!elsewhere.join("f").exists());
+    }
 }
 
 #[test]
