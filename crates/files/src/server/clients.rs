@@ -4,6 +4,7 @@ use super::access_log::{self, ClientName, shown};
 use super::failures::{Failures, LOST};
 use super::jobs::{Done, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
+use super::publishers::Publishers;
 use super::quota::Quotas;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
 use super::stats::has;
@@ -24,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use towpath_quota::FairQueue;
 use towpath_rules::{Permissions, Verb};
-use towpath_sockets::{Address, Page, PeerId, PeerInfo, Principal, Tenant};
+use towpath_sockets::{Page, PeerId, PeerInfo, Principal, Tenant};
 
 /// A connected client.
 struct Client {
@@ -42,28 +43,6 @@ struct Client {
     quotas: Quotas,
     /// What it has said that it has.
     said: Option<HolderStats>,
-}
-
-/// Who may publish versions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Publishers {
-    /// There are no versions.
-    Nobody,
-    /// Who has logged in, and over ipc this process's user and root.
-    Known,
-    /// Everybody.
-    All,
-}
-
-impl Publishers {
-    fn has(self, info: &PeerInfo) -> bool {
-        match (self, &info.principal, &info.address) {
-            (Publishers::Nobody, ..) => false,
-            (Publishers::All, ..) | (_, Principal::User(_) | Principal::Key { .. }, _) => true,
-            (_, _, Address::Ipc { uid, .. }) => *uid == Some(0) || *uid == Some(rustix::process::geteuid().as_raw()),
-            _ => false,
-        }
-    }
 }
 
 /// Clients by peer.

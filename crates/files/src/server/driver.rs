@@ -1,12 +1,13 @@
 //! The event loop, which owns the sockets.
 
 use super::catalogue_view::CatalogueView;
-use super::clients::{Clients, Publishers};
+use super::clients::Clients;
 use super::drain::{DRAINING, Drain};
 use super::handle::{Control, Handle};
 use super::jobs::{Done, Pool};
 use super::lasting_id::lasting_id;
 use super::open_file::OpenFile;
+use super::publishers::Publishers;
 use super::push::{PushOptions, Pushes};
 use super::quota::small_files::SmallFiles;
 use super::session::{IfShort, Outgoing, Part, Ticket};

@@ -20,6 +20,7 @@ mod holding;
 mod jobs;
 mod lasting_id;
 mod open_file;
+mod publishers;
 mod push;
 mod quota;
 mod resource_errors;
