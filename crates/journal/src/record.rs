@@ -2,7 +2,6 @@
 //!
 //! Length, kind and id come first, so that compaction can move a record without decoding it.
 
-use super::queue::Batch;
 use super::{Entry, JournalError};
 use bytes::Bytes;
 use towpath_requests::body::Body;
