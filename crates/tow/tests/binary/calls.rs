@@ -160,7 +160,7 @@ fn stock_client_fails_on_an_error_reply_of_our_broker() {
     let _bad = work(&[&broker], &["bad", "--", "sh", "-c", "echo oops >&2; exit 3"]);
     let _number = work(&[&broker], &["number", "--", "echo", "404"]);
     for dialect in ["mdp01", "mdp02", "majortomo"] {
-        let outcome = run(&mut call(&[&broker], &["bad", "x", "--dialect", dialect])).expect_code(1);
+        let outcome = run(&mut call(&[&broker], &["bad", "x", "--dialect", dialect])).expect_code(9);
         assert_eq!(String::from_utf8_lossy(&outcome.stdout), "");
         assert!(outcome.stderr.starts_with("tow: 500"), "{}", outcome.stderr);
         assert!(outcome.stderr.contains("exit status: 3: oops"), "{}", outcome.stderr);

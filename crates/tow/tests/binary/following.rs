@@ -441,7 +441,7 @@ fn the_end_waits_for_what_the_server_will_notice_but_not_for_ever() {
         // What is published isn't there any more, and what is there isn't finished.
         let mut file = fs::File::options().append(true).open(source.join("written")).expect("open");
         file.write_all(b" and new").expect("write");
-        let outcome = pair.once(&[]).expect_code(0);
+        let outcome = pair.once(&[]).expect_code(if is_noticed { 0 } else { 1 });
         match is_noticed {
             true => assert_eq!(fs::read(copy.join("written")).expect("read"), b"old and new"),
             false => assert!(outcome.stderr.contains("written: "), "{}", outcome.stderr),

@@ -116,12 +116,14 @@ fn wrong_numbers_end_the_follow() {
 fn deletions_of_everything_are_held() {
     let folder = tempdir().expect("a folder");
     let server = publisher(|follow, id| {
-        let there: Vec<_> = (1..=5).map(|seq| dir(seq, &format!("dir-{seq}"))).collect();
+        let link =
+            |seq| json!({"seq": seq, "path": format!("link-{seq}"), "type": "link", "target": "x", "mtime": [7, 8]});
+        let there: Vec<_> = (1..=5).map(link).collect();
         vec![match follow {
             0 => page(id, 9, true, &there),
             // All at once, and by a full state that lacks them.
             1 => {
-                let gone = (1..=5).map(|seq| json!({"seq": seq, "path": format!("dir-{seq}"), "type": "gone"}));
+                let gone = (1..=5).map(|seq| json!({"seq": seq, "path": format!("link-{seq}"), "type": "gone"}));
                 page(id, 9, true, &gone.collect::<Vec<_>>())
             }
             _ => page(id, 9, true, &[]),

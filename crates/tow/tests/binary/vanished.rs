@@ -53,7 +53,7 @@ fn outcome(wire: &mut Wire) -> u16 {
 /// A client asks once, is answered, and vanishes.
 fn vanish(broker: &Broker, client: u32) -> u16 {
     let mut wire = Wire::dealer(broker.port());
-    wire.send(&[b"TWPC01".to_vec(), [hello(client), request(1)].concat()]).expect("send");
+    wire.send(&[b"TWPC02".to_vec(), [hello(client), request(1)].concat()]).expect("send");
     outcome(&mut wire)
 }
 

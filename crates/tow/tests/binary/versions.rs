@@ -150,7 +150,7 @@ fn other_names_of_files_keep_no_version_from_being_published() {
     publisher.publish("app", &["v3"]).expect_code(0);
     let listed = text(&publisher.versions(&[]));
     assert!(listed.contains("v1") && listed.contains("v3"), "{listed}");
-    let frozen = |label: &str| fs::read(publisher.path(&format!("state/versions/{label}/tree/app/f")));
+    let frozen = |label: &str| fs::read(publisher.path(&format!("state/versions/=app/{label}/tree/app/f")));
     assert_eq!((frozen("v1").expect("v1"), frozen("v3").expect("v3")), (b"one".to_vec(), b"another".to_vec()));
 }
 
