@@ -269,24 +269,26 @@ impl Watcher {
         let Findings { mut now, mut files, mut gone, .. } = found;
         self.add_other_names(&mut files);
         let published = Arc::clone(&self.published);
-        let (is_held, moved) = {
+        let (held, moved) = {
             let catalogue = published.read();
-            let count = missing(&catalogue, &gone, &now, &files);
             let nothing_found = now.is_empty() && files.is_empty();
             let is_found = |top: &RelPath| {
                 let paths = now.iter().map(|(path, ..)| path).chain(files.iter().map(|(path, _)| path));
                 paths.filter_map(|path| path.below(top)).any(|below| !below.is_root())
             };
-            let reason = held(&catalogue, &gone, is_accepted, nothing_found)
-                .or_else(|| self.mounts.held(&catalogue, &gone, is_found));
-            let is_held = self.hold(reason, count, &gone, catalogue.len() as u64, is_everything);
-            (is_held, moved(&catalogue, &gone))
+            let reason = held(&catalogue, &gone, is_accepted, nothing_found);
+            let hidden = self.mounts.out_of_sight(&catalogue, &gone, is_found);
+            let count = |gone: &[RelPath]| missing(&catalogue, gone, &now, &files);
+            let held = self.hold(reason, hidden, &gone, count, catalogue.len() as u64, is_everything);
+            (held, moved(&catalogue, &gone))
         };
+        let is_held = !held.is_empty();
         if is_held {
             // What has its place comes when it goes.
-            let gone: HashSet<_> = gone.drain(..).collect();
-            now.retain(|(path, ..)| !gone.contains(path));
-            files.retain(|(path, _)| !gone.contains(path));
+            let held: HashSet<_> = held.into_iter().collect();
+            gone.retain(|path| !held.contains(path));
+            now.retain(|(path, ..)| !held.contains(path));
+            files.retain(|(path, _)| !held.contains(path));
         }
         self.forget_names(&gone);
         for path in &gone {
@@ -329,53 +331,62 @@ impl Watcher {
         is_held
     }
 
-    /// Whether deletions are held, for this reason or because of their number.
+    /// Which deletions are held: all, for this reason or because of their number, or those that may only be out of sight.
     fn hold(
         &mut self,
         reason: Option<&'static str>,
-        count: u64,
+        hidden: Option<(&'static str, Vec<RelPath>)>,
         gone: &[RelPath],
+        count: impl Fn(&[RelPath]) -> u64,
         there: u64,
         is_everything: bool,
-    ) -> bool {
-        if is_everything && self.limit.is_released(count) {
-            tracing::warn!(paths = count, "deletions are released");
+    ) -> Vec<RelPath> {
+        let all = count(gone);
+        if is_everything && self.limit.is_released(all) {
+            tracing::warn!(paths = all, "deletions are released");
             self.holding = None;
-            return false;
+            return Vec::new();
         }
-        let reason = match reason {
-            Some(reason) if is_everything => reason,
-            Some(_) => {
-                // How many they are is for a look at everything, which is on its way if they are held already.
-                if self.holding.is_none() {
-                    self.events.everything();
-                }
-                return true;
-            }
-            None => match self.limit.judge(count, there, is_everything, Instant::now()) {
-                Verdict::Publish => {
-                    if is_everything {
-                        self.holding = None;
-                        self.limit.hold(0);
+        let (reason, held) = match reason {
+            Some(reason) => (reason, gone.to_vec()),
+            None => {
+                let (why, hidden) = hidden.unwrap_or_default();
+                let set: HashSet<_> = hidden.iter().collect();
+                let others: Vec<_> = gone.iter().filter(|path| !set.contains(path)).cloned().collect();
+                match self.limit.judge(count(&others), there, is_everything, Instant::now()) {
+                    Verdict::Publish if hidden.is_empty() => {
+                        if is_everything {
+                            self.holding = None;
+                            self.limit.hold(0);
+                        }
+                        return hidden;
                     }
-                    return false;
+                    Verdict::Publish => (why, hidden),
+                    Verdict::Hold if is_everything => ("too many deletions at a time (--max-delete)", gone.to_vec()),
+                    Verdict::Hold => return gone.to_vec(),
+                    Verdict::LookAgain => {
+                        self.events.everything();
+                        return gone.to_vec();
+                    }
                 }
-                Verdict::LookAgain => {
-                    self.events.everything();
-                    return true;
-                }
-                Verdict::Hold if is_everything => "too many deletions at a time (--max-delete)",
-                Verdict::Hold => return true,
-            },
+            }
         };
-        // At least 1: if all were only renamed in another root, none counts as missing, yet a person must be able to release them.
-        let is_more = self.limit.hold(count.max(1));
-        if self.holding.replace(reason).is_none() || is_more {
-            let first: Vec<_> = gone.iter().take(HELD_SHOWN_MAX).map(ToString::to_string).collect();
-            let first = first.join(", ");
-            tracing::warn!(paths = count, %first, "{reason}: what is missing stays published; SIGUSR1 lets it go");
+        if !is_everything {
+            // How many they are is for a look at everything, which is on its way if they are held already.
+            if self.holding.is_none() {
+                self.events.everything();
+            }
+            return held;
         }
-        true
+        // At least 1: if all were only renamed in another root, none counts as missing, yet a person must be able to release them.
+        let paths = count(&held);
+        let is_more = self.limit.hold(paths.max(1));
+        if self.holding.replace(reason).is_none() || is_more {
+            let first: Vec<_> = held.iter().take(HELD_SHOWN_MAX).map(ToString::to_string).collect();
+            let first = first.join(", ");
+            tracing::warn!(paths, %first, "{reason}: what is missing stays published; SIGUSR1 lets it go");
+        }
+        held
     }
 
     /// Logs that there are too many paths, once.

@@ -75,28 +75,33 @@ impl Mounts {
         }
     }
 
-    /// Why what is gone may only be out of sight. `is_found` tells whether something was found below a path.
-    pub(super) fn held(
+    /// What of what is gone may only be out of sight, and why. `is_found` tells whether something was found below a path.
+    pub(super) fn out_of_sight(
         &self,
         catalogue: &Catalogue,
         gone: &[RelPath],
         is_found: impl Fn(&RelPath) -> bool,
-    ) -> Option<&'static str> {
+    ) -> Option<(&'static str, Vec<RelPath>)> {
         let mounted = self.mounted.as_ref().filter(|_| !self.known.is_empty() && !gone.is_empty())?;
         let set: HashSet<_> = gone.iter().map(RelPath::as_bytes).collect();
-        let concerns =
-            |known: &RelPath| gone.iter().any(|path| path.below(known).is_some() || known.below(path).is_some());
         let has_all_gone = |known: &RelPath| {
             let children = catalogue.children(known.as_bytes());
             !children.is_empty() && children.iter().all(|(path, _)| set.contains(&**path)) && !is_found(known)
         };
-        self.known.iter().find_map(|known| {
-            if !mounted.contains_key(known) {
-                concerns(known).then_some("a file system that was mounted below the served directory is gone")
-            } else {
-                has_all_gone(known).then_some("a file system mounted below the served directory is empty")
-            }
-        })
+        let (mut reason, mut hidden) = (None, Vec::new());
+        for known in &self.known {
+            let why = match mounted.contains_key(known) {
+                false => "a file system that was mounted below the served directory is gone",
+                true if has_all_gone(known) => "a file system mounted below the served directory is empty",
+                true => continue,
+            };
+            let before = hidden.len();
+            // With the directories that lead to it.
+            let concerns = |path: &&RelPath| path.below(known).is_some() || known.below(path).is_some();
+            hidden.extend(gone.iter().filter(concerns).cloned());
+            reason = reason.or((hidden.len() > before).then_some(why));
+        }
+        reason.map(|reason| (reason, hidden))
     }
 }
 
@@ -179,16 +184,17 @@ mod tests {
         let mut mounts = Mounts::known_before(BTreeSet::from([path("disk")]));
         let held = |mounts: &Mounts, gone: &[&str], is_found: bool| {
             let gone: Vec<_> = gone.iter().map(|name| path(name)).collect();
-            mounts.held(&catalogue, &gone, |_| is_found)
+            mounts.out_of_sight(&catalogue, &gone, |_| is_found)
         };
         assert!(held(&mounts, &["disk/a"], true).is_none(), "the kernel doesn't tell");
         mounts.mounted = Some(BTreeMap::new());
         for gone in ["disk", "disk/a", "disk/a/b"] {
-            assert!(held(&mounts, &["other", gone], true).unwrap().contains("gone"), "{gone}");
+            let (why, hidden) = held(&mounts, &["other", gone], true).unwrap();
+            assert!(why.contains("gone") && hidden == [path(gone)], "{gone}");
         }
         assert!(held(&mounts, &["other", "disks"], false).is_none());
         mounts.mounted = Some(BTreeMap::from([(path("disk"), 7)]));
-        assert!(held(&mounts, &["disk/a", "disk/b"], false).unwrap().contains("empty"));
+        assert!(held(&mounts, &["disk/a", "disk/b"], false).unwrap().0.contains("empty"));
         assert!(held(&mounts, &["disk/a"], false).is_none() && held(&mounts, &["disk/a", "disk/b"], true).is_none());
         mounts.mounted = Some(BTreeMap::new());
         mounts.forget_gone();

@@ -187,6 +187,7 @@ fn a_file_system_that_is_gone_or_empty_deletes_nothing_also_after_a_restart() {
         let disk = temp.path().join("source/data/disk");
         let fill = || ["x", "y", "deep/z"].iter().for_each(|name| write(&disk.join(name), name));
         write(&temp.path().join("source/other"), "other");
+        write(&temp.path().join("source/later"), "later");
         fs::create_dir_all(&disk).unwrap();
         mount_empty(&disk);
         fill();
@@ -204,9 +205,10 @@ fn a_file_system_that_is_gone_or_empty_deletes_nothing_also_after_a_restart() {
         assert!(!watched.has("other", "other") && has_all(&watched));
         let state = watched.temp.path().join("nothing");
         watched.server = SimulatedServer::start(&watched.at(""), &state, 9, 1, 1000);
+        fs::remove_file(watched.at("later")).unwrap();
         watched.server = start(watched.temp.path());
         watched.server.settle();
-        assert!(has_all(&watched) && watched.server.is_holding());
+        assert!(!watched.has("later", "later") && has_all(&watched) && watched.server.is_holding());
         // Nor does the mount point itself go, nor what is above it.
         fs::remove_dir_all(watched.at("data")).unwrap();
         watched.server.settle();
