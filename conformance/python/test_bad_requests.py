@@ -138,7 +138,7 @@ def test_unknown_record_kinds_are_refused(peers):
 
 def test_unknown_flags_and_number_zero(peers):
     flagged = bytearray(request(1, b"none", b"body"))
-    flagged[1] |= 16
+    flagged[1] |= 128
     for record, why in ((bytes(flagged), "unknown flags"), (request(0, b"none", b"body"), "number 0")):
         assert ends(peers, message(CLIENT, hello(ME) + record))
         assert why in peers.server.log()
@@ -151,12 +151,14 @@ def test_extreme_numbers(peers, connected):
     for first, count in [(1 << 63, 0xFFFF_FFFF), (top, 0xFFFF_FFFF), (top, 1), (0, 0), (top - 3, 2), (1 << 62, 1)]:
         client.send(confirm(first, count), cancel(first))
         peers.work()
-    # Confirmed numbers are forgotten.
+    # Confirmed numbers are over.
     client.send(request(1 << 63, b"good", b"never"), request(5, b"good", b"x"))
+    assert client.reply()[:2] == (1 << 63, 409)
     peers.stock_worker.serve(1)
     assert client.reply() == Reply(5, 200, None, b"x")
     client = Client(connected(peers.server), first=top)
     client.send(request(top - 1, b"good", b"never"), request(top, b"good", b"the last"))
+    assert client.reply()[:2] == (top - 1, 409)
     peers.stock_worker.serve(1)
     assert client.reply() == Reply(top, 200, None, b"the last")
     client.send(confirm(top, 1))
