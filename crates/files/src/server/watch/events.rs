@@ -139,6 +139,12 @@ impl Events {
         self.changed.notify_all();
     }
 
+    /// Asks for a look at all that is in a directory, whether or not it is watched.
+    pub(super) fn look_into(&self, dir: &RelPath) {
+        self.lock().dirty.dir(dir);
+        self.changed.notify_all();
+    }
+
     /// Waits until something happens, or until `due`.
     pub(super) fn wait(&self, due: Option<Instant>) -> Woken {
         let mut state = self.lock();

@@ -111,8 +111,12 @@ impl Watcher {
         if !mounted.is_empty() || !gone.is_empty() {
             self.published.note_mounts(self.mounts.known());
         }
-        for (parent, name) in mounted.iter().chain(&gone).filter_map(RelPath::split) {
-            self.events.look_at(&parent, name);
+        for path in mounted.iter().chain(&gone) {
+            // What has happened in it out of sight had no events.
+            self.events.look_into(path);
+            if let Some((parent, name)) = path.split() {
+                self.events.look_at(&parent, name);
+            }
         }
     }
 
