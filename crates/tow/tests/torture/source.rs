@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -34,10 +34,10 @@ impl Contents {
     }
 }
 
-/// A file that its writer hasn't closed yet.
+/// A file that its writer hasn't closed yet, and how far that is.
 struct Writer {
     file: File,
-    content: Vec<u8>,
+    at: usize,
 }
 
 /// The tree, and where what isn't served is.
@@ -299,8 +299,8 @@ impl Source {
             return None;
         }
         let path = self.place();
-        let file = OpenOptions::new().write(true).create_new(true).open(path).ok()?;
-        self.writers.push(Writer { file, content: Vec::new() });
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).ok()?;
+        self.writers.push(Writer { file, at: 0 });
         Some(())
     }
 
@@ -312,9 +312,15 @@ impl Source {
         }
         let index = self.random.below(self.writers.len() as u64) as usize;
         let writer = &mut self.writers[index];
-        writer.content.extend_from_slice(&piece);
-        self.contents.add(&writer.content);
+        // Others may have written there meanwhile.
+        let mut content = vec![0; writer.file.metadata().ok()?.len() as usize];
+        writer.file.read_exact_at(&mut content, 0).ok()?;
+        let (from, to) = (writer.at, writer.at + piece.len());
+        content.resize(content.len().max(to), 0);
+        content[from..to].copy_from_slice(&piece);
+        self.contents.add(&content);
         writer.file.write_all(&piece).ok()?;
+        writer.at = to;
         if self.random.below(3) == 0 {
             self.writers.swap_remove(index);
         }
