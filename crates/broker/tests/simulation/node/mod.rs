@@ -194,7 +194,7 @@ impl Node {
         let Some(core) = self.core() else { return };
         let (letters, counters) = (core.letter_bodies(), core.counters());
         history.letters.extend(letters.iter().filter_map(key_of));
-        let ends = counters.replied + counters.failed;
+        let ends = counters.replied + counters.failed + counters.purged;
         let mut gone: Vec<Body> = self.letters.iter().filter(|letter| !letters.contains(letter)).cloned().collect();
         if ends > self.ends {
             self.ended_letters.append(&mut gone);
