@@ -208,10 +208,13 @@ impl Core {
         }
         dropped.sort_unstable();
         let gaps = self.sessions[key].gaps();
-        for &(number, slot) in &dropped {
-            self.sessions[key].dropped.insert(number, number.saturating_add(1));
-            self.forget(slot);
+        let session = &mut self.sessions[key];
+        dropped.iter().for_each(|&(number, _)| session.dropped.insert(number, number.saturating_add(1)));
+        // Before their requests are forgotten there.
+        if dropped.iter().any(|&(_, slot)| self.requests.at(slot).journal_id != 0) {
+            self.journal_dropped(key);
         }
+        dropped.iter().for_each(|&(_, slot)| self.forget(slot));
         self.counters.outcomes_dropped += dropped.len() as u64;
         let session = &mut self.sessions[key];
         session.next_drop = next;

@@ -75,6 +75,7 @@ impl Core {
         session.dropped.remove(0, first);
         session.highest = session.highest.max(first.saturating_sub(1));
         self.update_gap_bytes(key, gaps);
+        self.dropped_confirmed(key);
         self.unpark(now, key);
     }
 
@@ -324,6 +325,7 @@ impl Core {
         session.dropped.remove(first, end);
         session.highest = session.highest.max(end.saturating_sub(1));
         self.update_gap_bytes(key, gaps);
+        self.dropped_confirmed(key);
         // Confirming what it asked for frees memory.
         if self.bytes > before && self.bytes_left_beyond_requests() == 0 {
             return self.disconnect(now, peer, "no memory for more confirmed numbers that were never requested");
@@ -380,8 +382,8 @@ impl Core {
         }
         session.blocked = false;
         // If nothing journalled is left, it is kept as long as any other.
-        session.is_journalled =
-            session.is_journalled && session.requests.slots().any(|slot| self.requests.at(slot).journal_id != 0);
+        session.is_journalled = session.is_journalled
+            && (session.dropped_id != 0 || session.requests.slots().any(|slot| self.requests.at(slot).journal_id != 0));
         let is_over = session.client.is_none() || session.is_empty();
         self.forget_pending_outcomes(key);
         if is_over {
@@ -407,6 +409,7 @@ impl Core {
             self.forget(slot);
         }
         let session = self.sessions.remove(key);
+        self.forget_dropped(session.dropped_id);
         if session.paused {
             self.paused.remove(key);
         }

@@ -22,7 +22,7 @@ const ENTRY_TOO_LARGE: &str = "larger than the journal takes";
 /// An entry to append to the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
-    /// A request was taken.
+    /// A request was taken. For the service without a name: numbers of a client whose outcomes were dropped.
     Accepted {
         /// Its id in the journal, never reused.
         id: u64,
@@ -163,9 +163,14 @@ impl Durability {
         (1..=self.restored_id).contains(&id)
     }
 
-    fn take_id(&mut self) -> u64 {
+    pub fn take_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
+    }
+
+    /// Adds an entry that nothing waits for.
+    pub fn push_unawaited(&mut self, entry: Entry) {
+        self.push(entry, Awaiting::Nothing);
     }
 
     fn push(&mut self, entry: Entry, awaiting: Awaiting) {
@@ -227,7 +232,7 @@ impl Core {
 
     /// A dead letter of this id was moved. If the disk is full, that waits for room.
     pub(super) fn journal_moved(&mut self, id: u64, moves: u32, attempts: u16, service: Bytes) {
-        self.durability.push(Entry::Moved { id, moves, attempts, service }, Awaiting::Nothing);
+        self.durability.push_unawaited(Entry::Moved { id, moves, attempts, service });
     }
 
     pub(super) fn journal_finished(&mut self, slot: u32) {
@@ -240,7 +245,7 @@ impl Core {
     pub(super) fn journal_forgotten(&mut self, slot: u32) {
         let id = self.requests.at(slot).journal_id;
         self.stored.cancel_answer(id);
-        self.durability.push(Entry::Forgotten { id }, Awaiting::Nothing);
+        self.durability.push_unawaited(Entry::Forgotten { id });
     }
 
     /// The first `entries` entries, counted from the start, are on the disk. Acknowledges requests and sends outcomes that waited for it.
@@ -318,6 +323,7 @@ impl Core {
                 _ => {}
             }
         }
+        self.journal_dropped_again(ids);
     }
 
     /// Refuses a request that was taken but not acknowledged, and that no worker had.
@@ -381,6 +387,9 @@ impl Core {
         let latest = now.saturating_add(self.settings.ttl_max_ms);
         let expires = if expires == NEVER { NEVER } else { expires.min(latest) };
         self.durability.last_id = self.durability.last_id.max(id);
+        if service.is_empty() {
+            return self.restore_dropped(now, id, client, &body);
+        }
         let origin = (client, number);
         let (client, number) = match letter {
             Some(_) => (self.dead_letter_client(id), dead_letter::NUMBER),

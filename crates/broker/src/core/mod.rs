@@ -61,6 +61,7 @@ mod admission;
 mod clients;
 mod dead_letter;
 mod drain;
+mod dropped;
 mod durability;
 mod expiry;
 mod in_flight;

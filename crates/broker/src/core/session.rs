@@ -18,6 +18,9 @@ use towpath_requests::numbered::ClientId;
 /// Bytes of memory that a gap between confirmed numbers counts.
 pub(super) const GAP_BYTES: usize = 64;
 
+/// Ranges of numbers in one record of the journal.
+const RECORD_RANGES_MAX: usize = 64;
+
 /// A numbered client, across its connections; or a stock client, as long as its connection lasts.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -39,6 +42,8 @@ pub(super) struct Session {
     pub confirmed: NumberSet,
     /// Numbers whose outcomes were dropped while it was away: they are over all the same.
     pub dropped: NumberSet,
+    /// The journal's record of these. 0: it has none.
+    pub dropped_id: u64,
     /// No outcome of its is dropped before, as long as it is away. May be too early.
     pub next_drop: Millis,
     /// The number of a stock client's next request.
@@ -82,6 +87,7 @@ impl Session {
             highest: 0,
             confirmed: NumberSet::default(),
             dropped: NumberSet::default(),
+            dropped_id: 0,
             next_drop: 0,
             next_number: 1,
             bytes: 0,
@@ -255,6 +261,24 @@ impl NumberSet {
         }
     }
 
+    /// The ranges as they are in the journal. All beyond the limit are one: what lies between them is over, too, as a rule.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let last = self.ranges.values().next_back().copied().unwrap_or_default();
+        let ranges = self.ranges.iter().take(RECORD_RANGES_MAX).enumerate();
+        let ends = ranges.map(|(index, (&from, &to))| [from, if index + 1 < RECORD_RANGES_MAX { to } else { last }]);
+        ends.flatten().flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// Adds ranges from the journal. Returns the end of the last one.
+    pub fn insert_bytes(&mut self, bytes: &[u8]) -> u64 {
+        let (words, _) = bytes.as_chunks();
+        let ends = words.chunks_exact(2).map(|ends| (u64::from_le_bytes(ends[0]), u64::from_le_bytes(ends[1])));
+        ends.take(RECORD_RANGES_MAX).fold(0, |_, (from, to)| {
+            self.insert(from.max(1), to);
+            to
+        })
+    }
+
     pub fn is_empty(&self) -> bool {
         self.below == 0 && self.ranges.is_empty()
     }
@@ -275,6 +299,24 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn numbers_of_a_record_are_bounded_and_damaged_ones_are_ignored() {
+        let mut numbers = NumberSet::default();
+        let many = 3 * RECORD_RANGES_MAX as u64;
+        (1..=many).for_each(|number| numbers.insert(3 * number, 3 * number + 1));
+        let bytes = numbers.to_bytes();
+        assert_eq!(bytes.len(), 16 * RECORD_RANGES_MAX);
+        let mut again = NumberSet::default();
+        assert_eq!(again.insert_bytes(&bytes), 3 * many + 1);
+        assert!((1..=3 * many + 1).all(|number| !numbers.contains(number) || again.contains(number)));
+        assert!(again.contains(3 * many) && !again.contains(2) && !again.contains(3 * many + 1));
+        for wrong in [&b""[..], &[1; 15], &[7; 16]] {
+            let mut none = NumberSet::default();
+            none.insert_bytes(wrong);
+            assert!(none.is_empty());
+        }
+    }
 
     proptest! {
         #[test]

@@ -246,4 +246,33 @@ mod tests {
         assert!(!actions.iter().any(|action| matches!(action, Action::Reply { .. })), "{actions:?}");
         assert_eq!(second.load().0, 1);
     }
+
+    #[test]
+    fn dropped_numbers_are_over_in_the_next_process_too() {
+        let open = on_faulty_disk(0);
+        for is_next in [false, true] {
+            let (mut queue, mut store, mut core) = (EntryQueue::default(), JournalStore::with_journal(open()), core());
+            let recovered = store.recover(0);
+            recovered.requests.into_iter().for_each(|request| core.restore(0, request));
+            core.restored_up_to(recovered.last_id);
+            core.worker_ready(0, 2, Kind::Numbered, b"echo", 9);
+            core.client_hello(0, 1, CLIENT, 1);
+            core.request(0, 1, 1, 0, false, b"echo", Body::from("once"));
+            let mut actions = settle(&mut queue, &mut store, &mut core);
+            core.take_actions(&mut actions);
+            let lost = actions.iter().any(|action| matches!(action, Action::Reply { status: Status::LOST, .. }));
+            let given = actions.iter().find_map(|action| match action {
+                Action::Dispatch { token, .. } => Some(*token),
+                _ => None,
+            });
+            assert_eq!((given.is_some(), lost), (!is_next, is_next));
+            if let Some(token) = given {
+                core.worker_reply(0, 2, &token, Status::OK, None, Body::from("done"));
+            }
+            core.peer_gone(0, 1);
+            core.drop_absent_outcomes();
+            settle(&mut queue, &mut store, &mut core);
+            store.close().unwrap();
+        }
+    }
 }

@@ -82,7 +82,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         core.set_large_max(spool.request_bytes_max, spool.request_files_max);
         let now = millis(transport.now());
         let Recovered { requests, last_id } = store.recover(now);
-        let (all, settled) = (requests.len(), requests.iter().filter(|request| request.outcome.is_some()).count());
+        // Not the numbers of dropped outcomes.
+        let all = requests.iter().filter(|request| !request.service.is_empty()).count();
+        let settled = requests.iter().filter(|request| request.outcome.is_some()).count();
         requests.into_iter().for_each(|request| core.restore(now, request));
         core.restored_up_to(last_id);
         if has_journal {

@@ -202,15 +202,15 @@ mod tests {
         }
         broker.dispatch.core.client_hello(0, 0, ClientId([1; 16]), 1);
         let mut ask = |broker: &mut Broker, number| {
-            let name = Body::from(ClientId([9; 16]).to_string());
+            let name = || Body::from(ClientId([9; 16]).to_string());
             broker.dispatch.core.flushed(0);
-            broker.dispatch.core.request(0, 0, number, 0, false, b"titanic.reply", name);
+            broker.dispatch.core.request(0, 0, number, 0, false, b"titanic.reply", name());
             loop {
                 assert!(start.elapsed() < Duration::from_secs(60), "it isn't answered");
                 broker.dispatch.act();
                 broker.turn().unwrap();
                 // Asks again for the outcome.
-                broker.dispatch.core.request(0, 0, number, 0, false, b"titanic.reply", Body::default());
+                broker.dispatch.core.request(0, 0, number, 0, false, b"titanic.reply", name());
                 actions.clear();
                 broker.dispatch.core.take_actions(&mut actions);
                 if let Some(Action::Reply { status, body, .. }) = actions.pop() {

@@ -201,8 +201,10 @@ impl End for Client {
     fn restart(&mut self, io: &mut Io) {
         for (&number, asked) in &mut self.asked {
             let ghost = Body::of_frames([Bytes::from(format!("ghost {} {number}", self.index))]);
-            let body = std::mem::replace(&mut asked.body, ghost);
-            asked.before.get_or_insert(body);
+            // Unless it says that already, as it did after an earlier restart.
+            if asked.body != ghost {
+                asked.before = Some(std::mem::replace(&mut asked.body, ghost));
+            }
             io.history.add(io.now, Event::Forgot { key: (self.index, number), ghost: asked.body.clone() });
         }
     }

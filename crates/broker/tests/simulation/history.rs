@@ -96,6 +96,8 @@ struct Known {
     /// Who had acknowledged it when its client forgot it.
     must_know: Vec<usize>,
     told: BTreeMap<(usize, u64), (Status, Body)>,
+    /// Who has said that its outcome was dropped.
+    dropped: BTreeSet<usize>,
 }
 
 impl History {
@@ -145,6 +147,14 @@ impl History {
                             return wrong("(4) what was acknowledged had been lost");
                         }
                     }
+                    // A dropped one.
+                    if *status == Status::LOST && body.single().is_some_and(|why| why.starts_with(b"it has ended")) {
+                        known.dropped.insert(*node);
+                        continue;
+                    }
+                    if self.journal && !known.volatile && known.dropped.contains(node) {
+                        return wrong("(3) a reply after its outcome was dropped");
+                    }
                     // With the journal it must be the same one after a death, too.
                     let life = if self.journal && !known.volatile { 0 } else { *life };
                     let first = known.told.entry((*node, life)).or_insert_with(|| (*status, body.clone()));
@@ -161,7 +171,8 @@ impl History {
                         Status::IN_PARTS if status.is_ok() => told.1 == *body,
                         _ => *told == (*status, body.clone()),
                     };
-                    if !own && !known.told.values().any(is_of) {
+                    let is_dropped = *status == Status::LOST && !known.dropped.is_empty();
+                    if !own && !is_dropped && !known.told.values().any(is_of) {
                         return wrong("an outcome that nobody told");
                     }
                     if *status == Status::EXPIRED && self.believed.contains(&key.0) && given.contains(key) {

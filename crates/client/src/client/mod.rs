@@ -20,6 +20,7 @@
 mod acks;
 mod batch;
 mod call;
+mod connection_state;
 mod deadlines;
 mod failover;
 mod health;

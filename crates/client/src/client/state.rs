@@ -1,5 +1,6 @@
 //! State shared by a client's callers and its task: the session, its connection, and queues on both sides.
 
+use super::connection_state::Connection;
 use super::failover::Failover;
 use super::health::ConnectionHealth;
 use super::inbox::Inbox;
@@ -18,9 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use towpath_requests::body::Body;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
-use towpath_requests::majordomo;
-use towpath_requests::message::has_whole_body;
-use towpath_requests::numbered::{Block, CLIENT_HEADER, ClientId, Extent, ToClient};
+use towpath_requests::numbered::{Block, CLIENT_HEADER, ClientId, Extent};
 use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, Refusal, SendError, SocketError};
 
 /// Longest pause between attempts to connect, so that times don't overflow.
@@ -31,27 +30,6 @@ const REFUSED_RETRY: Duration = Duration::from_secs(60);
 
 /// Bytes encoded before asking the hub for room again.
 const PUMP_BYTES: usize = 60 * 1024;
-
-/// State of the connection.
-enum Connection {
-    /// No attempt before this time.
-    Resting(Instant),
-    Connecting,
-    Ready(PeerId, PeerProtocol),
-}
-
-impl Connection {
-    /// Whether the next frame is the whole body of a reply.
-    fn has_whole_reply(&self, head: &[Bytes]) -> bool {
-        match self {
-            Connection::Ready(_, PeerProtocol::Numbered) => {
-                has_whole_body(head, CLIENT_HEADER, |block| ToClient::announces_list(block))
-            }
-            Connection::Ready(_, PeerProtocol::Stock(_)) => head.len() == majordomo::Dialect::CLIENT_HEAD_FRAMES,
-            Connection::Resting(_) | Connection::Connecting => false,
-        }
-    }
-}
 
 /// Everything behind the lock.
 pub(super) struct State {

@@ -7,7 +7,7 @@ use towpath_journal::{Entry, InspectedKind, Journal, JournalOptions, RecoveredLe
 use towpath_requests::Body;
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal-2")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal-3")
 }
 
 /// To make them for a new format: `cargo test -p towpath-journal --test journal make_golden -- --ignored`.

@@ -46,7 +46,9 @@ fn an_outcome_is_dropped_when_the_grace_is_over_and_its_number_stays_over() {
     assert!(actions(&mut core).last().is_some_and(is_lost));
     core.confirm(8_000, 1, 2, 2);
     core.request(8_000, 1, 3, 0, false, b"echo", Body::default());
-    assert_eq!((actions(&mut core), core.load().0), (vec![], 0));
+    let is_conflict = |action: &Action| matches!(action, Action::Refused { number: 3, status: Status::CONFLICT, .. });
+    assert!(actions(&mut core).last().is_some_and(is_conflict));
+    assert_eq!(core.load().0, 0);
     core.peer_gone(8_000, 1);
     assert_eq!((core.load(), core.counters().dispatched), ((0, 0), 3));
 }
@@ -141,6 +143,8 @@ fn a_clock_that_was_set_makes_no_false_words_and_no_request_without_a_time() {
     let (service, body) = (Bytes::from_static(b"echo"), Body::default());
     for (number, expires, overdue_ms) in [(1, 0, 7_200_000), (2, 20 * 365 * 24 * 3_600_000, 0)] {
         let (service, body) = (service.clone(), body.clone());
+        let checksum = Arriving::from(body.clone()).request_checksum(&service);
+        let (letter, outcome) = (None, None);
         core.restore(
             0,
             Restored {
@@ -150,10 +154,10 @@ fn a_clock_that_was_set_makes_no_false_words_and_no_request_without_a_time() {
                 service,
                 expires,
                 overdue_ms,
-                checksum: RequestChecksum::default(),
-                letter: None,
+                checksum,
+                letter,
                 body,
-                outcome: None,
+                outcome,
             },
         );
     }
@@ -175,6 +179,134 @@ fn a_clock_that_was_set_makes_no_false_words_and_no_request_without_a_time() {
     let told = String::from_utf8_lossy(body.single().unwrap()).into_owned();
     let told = Status::TIMED_OUT.describe(&told);
     assert_eq!(told, "504 expired, and a worker may have had it: before the broker was restarted");
+}
+
+/// What a journal with these entries restores.
+fn restored(entries: &[Entry]) -> Vec<Restored> {
+    let mut requests = std::collections::BTreeMap::new();
+    for entry in entries.iter().cloned() {
+        match entry {
+            Entry::Accepted { id, client, number, service, expires, checksum, letter, body } => {
+                assert_eq!(letter, None);
+                let (overdue_ms, letter, outcome) = (0, None, None);
+                let request =
+                    Restored { id, client, number, service, expires, overdue_ms, checksum, letter, body, outcome };
+                requests.insert(id, request);
+            }
+            Entry::Finished { id, status, body } => requests.get_mut(&id).unwrap().outcome = Some((status, body)),
+            Entry::Forgotten { id } => _ = requests.remove(&id),
+            Entry::Moved { .. } => unreachable!("no dead letters"),
+        }
+    }
+    requests.into_values().collect()
+}
+
+/// A core with a journal that has these entries. All that it writes from now on is at once on the disk.
+fn restarted(settings: &Settings, entries: &[Entry]) -> Core {
+    let mut core = Core::new(settings.clone());
+    restored(entries).into_iter().for_each(|request| core.restore(0, request));
+    core.restored_up_to(1_000);
+    core.worker_ready(0, 9, Kind::Numbered, b"echo", 10);
+    core.check();
+    core
+}
+
+/// Moves what a core writes to its journal.
+fn write(core: &mut Core, journal: &mut Vec<Entry>) {
+    let before = journal.len();
+    core.take_entries(journal);
+    core.persisted((core.durability.durable() as usize + journal.len() - before) as u64);
+}
+
+#[test]
+fn dropped_numbers_stay_over_across_restarts_until_they_are_confirmed() {
+    let settings = Settings { journal: true, outcome_grace_ms: 5_000, ..Settings::default() };
+    let mut core = Core::new(settings.clone());
+    let mut journal = Vec::new();
+    core.worker_ready(0, 9, Kind::Numbered, b"echo", 10);
+    core.client_hello(0, 1, CLIENT, 1);
+    for (number, ttl_ms) in [(1, 1_000), (2, 1_000), (3, 600_000), (4, 10_000), (5, 1_000)] {
+        core.request(0, 1, number, ttl_ms, false, b"echo", Body::from("x"));
+    }
+    write(&mut core, &mut journal);
+    for (peer, token, _) in dispatched(&mut core) {
+        core.worker_reply(1, peer, &token, Status::OK, None, Body::from("y"));
+    }
+    write(&mut core, &mut journal);
+    core.confirm(1, 1, 5, 1);
+    core.peer_gone(1, 1);
+    write(&mut core, &mut journal);
+    let kept = journal.len();
+    for (now, left) in [(7_000, 2), (16_000, 1)] {
+        core.tick(now);
+        write(&mut core, &mut journal);
+        assert_eq!(core.outcomes().0, left);
+    }
+    // Killed at any time in between.
+    for end in kept..=journal.len() {
+        let mut core = restarted(&settings, &journal[..end]);
+        core.client_hello(0, 1, CLIENT, 1);
+        actions(&mut core);
+        for number in 1..=4 {
+            core.request(0, 1, number, 0, false, b"echo", Body::from("x"));
+            let Some(Action::Reply { status, .. }) = actions(&mut core).pop() else { panic!("{end} {number}") };
+            assert!(status == Status::OK || end > kept && number != 3 && status == Status::LOST, "{end} {number}");
+        }
+        assert_eq!(core.counters().dispatched, 0);
+    }
+    let records = |journal: &[Entry]| restored(journal).iter().filter(|one| one.service.is_empty()).count();
+    assert_eq!((restored(&journal).len(), records(&journal)), (2, 1));
+
+    let mut core = restarted(&settings, &journal);
+    core.client_hello(0, 1, CLIENT, 2);
+    core.request(0, 1, 2, 0, false, b"echo", Body::from("x"));
+    let is_lost = |action: &Action| matches!(action, Action::Reply { number: 2, status: Status::LOST, .. });
+    assert!(actions(&mut core).last().is_some_and(is_lost));
+    core.confirm(0, 1, 2, 1);
+    write(&mut core, &mut journal);
+    assert_eq!(records(&journal), 1);
+    core.confirm(0, 1, 3, 2);
+    write(&mut core, &mut journal);
+    assert_eq!(restored(&journal).len(), 0);
+}
+
+#[test]
+fn dropped_numbers_are_forgotten_with_their_client() {
+    let settings = Settings { journal: true, journal_retention_ms: 1_000, ..Settings::default() };
+    let mut journal = Vec::new();
+    let mut core = with_outcomes(settings.clone(), 2, 0);
+    write(&mut core, &mut journal);
+    assert_eq!(core.drop_absent_outcomes(), 2);
+    write(&mut core, &mut journal);
+    assert_eq!(restored(&journal).len(), 1);
+    let mut core = restarted(&settings, &journal);
+    core.tick(900);
+    write(&mut core, &mut journal);
+    assert_eq!(restored(&journal).len(), 1);
+    core.tick(3_000);
+    write(&mut core, &mut journal);
+    assert_eq!(restored(&journal).len(), 0);
+}
+
+#[test]
+fn dropped_numbers_wait_for_room_on_a_full_disk() {
+    let settings = Settings { journal: true, ..Settings::default() };
+    let mut core = with_outcomes(settings.clone(), 2, 0);
+    let mut journal = Vec::new();
+    write(&mut core, &mut journal);
+    core.drop_absent_outcomes();
+    let mut lost = Vec::new();
+    core.take_entries(&mut lost);
+    let Some(Entry::Accepted { id, .. }) = lost.first() else { panic!("{lost:?}") };
+    core.journal_full(2, &std::collections::HashSet::from([*id]));
+    journal.extend(lost.iter().filter(|entry| entry.id() != *id).cloned());
+    core.take_entries(&mut journal);
+    journal.retain(|entry| entry.id() != *id);
+    let mut core = restarted(&settings, &journal);
+    core.client_hello(3, 1, CLIENT, 1);
+    core.request(3, 1, 2, 0, false, b"echo", Body::from(vec![0; 0]));
+    let is_lost = |action: &Action| matches!(action, Action::Reply { number: 2, status: Status::LOST, .. });
+    assert!(actions(&mut core).last().is_some_and(is_lost));
 }
 
 /// A body of so many bytes that isn't in memory.

@@ -163,12 +163,13 @@ impl Node {
         self.apply(world);
     }
 
-    /// The operator ends what waits for a service.
+    /// The operator ends what waits for a service, and drops the outcomes of clients that are away.
     pub fn purge(&mut self, world: &mut World, service: &str) {
         let broker = self.broker();
         let purge = broker.core.begin_purge(service.as_bytes());
         while broker.purge(service.as_bytes(), purge, 3) > 0 {}
         assert_eq!(broker.core.service(service.as_bytes()).map_or(0, |service| service.waiting), 0);
+        while broker.core.drop_absent_outcomes() > 0 {}
         self.apply(world);
     }
 
@@ -194,7 +195,7 @@ impl Node {
         let Some(core) = self.core() else { return };
         let (letters, counters) = (core.letter_bodies(), core.counters());
         history.letters.extend(letters.iter().filter_map(key_of));
-        let ends = counters.replied + counters.failed;
+        let ends = counters.replied + counters.failed + counters.purged;
         let mut gone: Vec<Body> = self.letters.iter().filter(|letter| !letters.contains(letter)).cloned().collect();
         if ends > self.ends {
             self.ended_letters.append(&mut gone);
