@@ -4,7 +4,6 @@ use super::{List, Refusal, View, add_name, extend, gone_json, hub_json, peer_jso
 use crate::admin::metrics::{self, label};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use std::borrow::Cow;
 use std::cmp::Reverse;
 use towpath_broker::core::{Counters, Kind, LetterAction, LetterInfo, LetterState, Millis, ServiceInfo};
 use towpath_broker::server::{Handle, Operator, OperatorError};
@@ -12,6 +11,7 @@ use towpath_broker::{
     LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json, seconds, spool_json, worker_json,
 };
 use towpath_journal::JournalFigures;
+use towpath_requests::shown;
 use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
 
 /// Services with a label of their own in the metrics, those with the longest queues; the others are one.
@@ -207,11 +207,6 @@ impl View for BrokerView {
     }
 }
 
-/// A service's name as a label: names that aren't UTF-8 are escaped, so that they differ.
-fn label_of(name: &[u8]) -> Cow<'_, str> {
-    std::str::from_utf8(name).map_or_else(|_| name.escape_ascii().to_string().into(), Cow::Borrowed)
-}
-
 /// The dead letters of a service, if it is a dead-letter queue that has some.
 fn of_letters(queue: &ServiceInfo, now: Millis) -> Option<Value> {
     let service = queue.name.strip_prefix(b"dlq.").filter(|_| queue.letters > 0)?;
@@ -295,7 +290,7 @@ fn register_services(registry: &mut Registry, mut services: Vec<ServiceInfo>) {
         ("service_workers", "Workers", |service| service.workers),
     ];
     for (name, help, value) in values {
-        let own = services.iter().map(|service| (label("service", label_of(&service.name)), value(service) as i64));
+        let own = services.iter().map(|service| (label("service", shown(&service.name)), value(service) as i64));
         let sum = others.iter().map(value).sum::<usize>() as i64;
         let others = (!others.is_empty()).then(|| (label("service", OTHER_SERVICES), sum));
         metrics::gauges(registry, name, help, own.chain(others));
@@ -338,17 +333,4 @@ fn counters_json(counters: &Counters) -> Value {
         "outcomes_dropped": outcomes_dropped,
         "dead_letters": dead_letters,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_that_are_not_utf8_have_labels_of_their_own() {
-        assert_eq!(
-            (&*label_of(b"echo"), &*label_of(b"\xff\xfe"), &*label_of(b"\xfe\xff")),
-            ("echo", "\\xff\\xfe", "\\xfe\\xff")
-        );
-    }
 }
