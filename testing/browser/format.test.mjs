@@ -16,6 +16,15 @@ test('what is invisible, or moves other text, is escaped', () => {
   for (const plain of ['resize image', 'größe', '画像', '🚀', 'שלום', '<b>"\'\\&']) assert.equal(format.visible(plain), plain);
 });
 
+test('names that differ look different, also if they are not UTF-8', () => {
+  const shown = (text, bytes) => format.named({ service: text, ...(bytes && { service_b64: Buffer.from(bytes, 'latin1').toString('base64') }) }, 'service');
+  assert.equal(shown('größe\u202e'), 'größe\\u{202e}');
+  assert.equal(shown('\ufffd\ufffd', '\xff\xfe'), '\\xff\\xfe');
+  assert.equal(shown('\ufffd\ufffd', '\xfe\xff'), '\\xfe\\xff');
+  assert.equal(shown('a\ufffd\n', 'a\\\x80\n'), 'a\\\\\\x80\\n');
+  assert.equal(shown('\\xff\\xfe'), '\\\\xff\\\\xfe');
+});
+
 test('numbers have units and few digits', () => {
   const cases = [
     ['bytes', [[0, '0 B'], [999, '999 B'], [1000, '0.98 KiB'], [8 << 20, '8.00 MiB'], [123 << 20, '123 MiB'], [null, '–'], [2 ** 60, '1,024 PiB'.replace(',', '')]]],

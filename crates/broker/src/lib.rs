@@ -14,7 +14,10 @@ pub mod store;
 mod transport;
 
 pub use access::asked_of_rules;
-pub use stats::{Activity, LISTED_MAX, PeerStats, Stats, WorkerStats, queue_json, seconds, spool_json, worker_json};
+pub use stats::{
+    Activity, LISTED_MAX, PeerStats, Stats, WorkerStats, add_name, listed_name, queue_json, seconds, spool_json,
+    worker_json,
+};
 pub use transport::Transport;
 
 /// Used by the options of brokers.

@@ -2,6 +2,8 @@
 
 use crate::core::{Counters, Kind, Millis, ServiceInfo, WorkerInfo};
 use crate::store::SpoolUsage;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use towpath_journal::JournalFigures;
@@ -98,8 +100,7 @@ pub struct WorkerStats {
 
 /// A service and its queue, as `mmi.queue` tells it.
 pub fn queue_json(service: &ServiceInfo, now: Millis) -> Value {
-    json!({
-        "service": String::from_utf8_lossy(&service.name),
+    let mut queue = json!({
         "waiting": service.waiting,
         "waiting_bytes": service.waiting_bytes,
         "waiting_spooled_bytes": service.waiting_large_bytes,
@@ -107,20 +108,44 @@ pub fn queue_json(service: &ServiceInfo, now: Millis) -> Value {
         "workers": service.workers,
         "paused": service.is_paused,
         "oldest_seconds": service.oldest_since.map(|since| seconds(since, now)),
-    })
+    });
+    add_name(&mut queue, "service", &service.name);
+    queue
 }
 
 /// A worker, as `mmi.workers` tells it.
 pub fn worker_json(WorkerStats { worker, address, .. }: &WorkerStats, now: Millis) -> Value {
-    json!({
-        "service": String::from_utf8_lossy(&worker.service),
+    let mut listed = json!({
         "address": address.as_ref().map(|address| address.to_string()),
         "credit": worker.credit,
         "held": worker.held,
         "numbered": worker.kind == Kind::Numbered,
         "rests_seconds": worker.rests_until.map(|until| seconds(now, until)),
         "gave_back": worker.gave_back.as_ref().map(|reason| String::from_utf8_lossy(reason)),
-    })
+    });
+    add_name(&mut listed, "service", &worker.service);
+    listed
+}
+
+/// Adds a name to an object, and in base64 too if it isn't UTF-8: names that differ look alike without.
+pub fn add_name(to: &mut Value, member: &str, name: &[u8]) {
+    let Value::Object(to) = to else { return };
+    to.insert(member.to_owned(), String::from_utf8_lossy(name).into());
+    if std::str::from_utf8(name).is_err() {
+        to.insert(format!("{member}_b64"), STANDARD.encode(name).into());
+    }
+}
+
+/// The name of a service in a list of names: text, or an object as [`add_name`] makes it if it isn't UTF-8.
+pub fn listed_name(name: &[u8]) -> Value {
+    match std::str::from_utf8(name) {
+        Ok(name) => name.into(),
+        Err(_) => {
+            let mut listed = json!({});
+            add_name(&mut listed, "service", name);
+            listed
+        }
+    }
 }
 
 /// Seconds from one moment to another.

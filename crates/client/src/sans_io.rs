@@ -52,12 +52,12 @@ impl Client {
     pub fn submit(
         &mut self,
         now: Millis,
-        service: &str,
+        service: impl AsRef<[u8]>,
         body: Body,
         ttl: Option<Millis>,
         volatile: bool,
     ) -> Option<u64> {
-        let (service, ttl) = (service.as_bytes(), ttl.map(Duration::from_millis));
+        let (service, ttl) = (service.as_ref(), ttl.map(Duration::from_millis));
         let room = self.0.has_room(&body, 0);
         room.then(|| self.0.submit(NewRequest { service, body, ttl, volatile, owner: 0 }, Duration::from_millis(now)))
     }
@@ -138,8 +138,8 @@ impl std::fmt::Debug for Worker {
 
 impl Worker {
     /// A worker without a connection.
-    pub fn new(service: &str, credit: u32) -> Worker {
-        Worker(WorkerSession::new(service, credit))
+    pub fn new(service: impl AsRef<[u8]>, credit: u32) -> Worker {
+        Worker(WorkerSession::new(service.as_ref(), credit))
     }
 
     /// A connection is ready. Appends the greeting.

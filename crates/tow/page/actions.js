@@ -3,7 +3,7 @@
 import { encoded, post } from './api.js';
 import { ask } from './dialog.js';
 import { h } from './dom.js';
-import { count, visible } from './format.js';
+import { count, named, visible } from './format.js';
 
 /** @typedef {import('./api.js').Row} Row */
 /** @typedef {import('./list.js').Action} Action */
@@ -11,9 +11,9 @@ import { count, visible } from './format.js';
 /** Bytes of the reason that a peer is told. */
 const REASON_BYTES_MAX = 200;
 
-/** @param {string} name */
-function named(name) {
-  return h('b', { class: 'wire' }, visible(name));
+/** @param {string} name as it is shown */
+function bold(name) {
+  return h('b', { class: 'wire' }, name);
 }
 
 /**
@@ -32,7 +32,7 @@ export function ofPeer(peer) {
   const who = [peer['user'], peer['address']].filter(Boolean).map(visible).join(', ');
   const run = () => ask({
     title: `Disconnect peer ${visible(peer['id'])}?`,
-    text: [h('p', {}, named(who)), h('p', {}, 'Most clients connect again, as another peer.')],
+    text: [h('p', {}, bold(who)), h('p', {}, 'Most clients connect again, as another peer.')],
     confirm: 'Disconnect',
     danger: true,
     input: { label: 'Reason, which the peer is told', maxBytes: REASON_BYTES_MAX },
@@ -49,38 +49,38 @@ export function ofPeer(peer) {
  * @returns {Action[]}
  */
 export function ofService(service) {
-  const name = String(service['service']);
+  const name = named(service, 'service');
   const waiting = Number(service['waiting']);
-  const path = `services/${encoded(name)}`;
+  const path = `services/${encoded(service)}`;
   const pause = () => ask({
-    title: `Pause ${visible(name)}?`,
-    text: [h('p', {}, 'Requests of ', named(name), ' are taken and given to no worker until it is resumed. Workers finish what they have.')],
+    title: `Pause ${name}?`,
+    text: [h('p', {}, 'Requests of ', bold(name), ' are taken and given to no worker until it is resumed. Workers finish what they have.')],
     confirm: 'Pause',
     act: async () => {
       await post(`${path}/pause`);
-      return `Paused ${visible(name)}.`;
+      return `Paused ${name}.`;
     },
   });
   const resume = () => ask({
-    title: `Resume ${visible(name)}?`,
-    text: [h('p', {}, `${some(waiting, 'request')} of `, named(name), ` ${waiting === 1 ? 'waits' : 'wait'} for workers.`)],
+    title: `Resume ${name}?`,
+    text: [h('p', {}, `${some(waiting, 'request')} of `, bold(name), ` ${waiting === 1 ? 'waits' : 'wait'} for workers.`)],
     confirm: 'Resume',
     act: async () => {
       await post(`${path}/resume`);
-      return `Resumed ${visible(name)}.`;
+      return `Resumed ${name}.`;
     },
   });
   const purge = () => ask({
-    title: `Purge ${visible(name)}?`,
+    title: `Purge ${name}?`,
     text: [
-      h('p', {}, h('b', {}, some(waiting, 'request')), ' of ', named(name), ` that ${waiting === 1 ? 'waits' : 'wait'} for a worker will ${name.startsWith('dlq.') ? 'be removed for good' : 'end with status 499'}.`),
-      h('p', {}, 'What workers have isn’t touched. If another number waits by then, nothing is done.'),
+      h('p', {}, h('b', {}, some(waiting, 'request')), ' of ', bold(name), ` ${waiting === 1 ? 'waits' : 'wait'} for a worker. All that wait when you confirm, be they more or fewer by then, ${name.startsWith('dlq.') ? 'are removed for good' : 'end with status 499'}.`),
+      h('p', {}, 'What workers have isn’t touched.'),
     ],
-    confirm: `Purge ${some(waiting, 'request')}`,
+    confirm: 'Purge',
     danger: true,
     act: async () => {
-      const done = await post(`${path}/purge`, { expect_waiting: waiting });
-      return `Purged ${some(done['purged'], 'request')} of ${visible(name)}.`;
+      const done = await post(`${path}/purge`);
+      return `Purged ${some(done['purged'], 'request')} of ${name}.`;
     },
   });
   return [
@@ -94,27 +94,27 @@ export function ofService(service) {
  * @returns {Action[]}
  */
 export function ofDeadLetters(dead) {
-  const name = String(dead['service']);
+  const name = named(dead, 'service');
   const letters = Number(dead['letters']);
-  const path = `dead-letters/${encoded(name)}`;
+  const path = `dead-letters/${encoded(dead)}`;
   const unless = h('p', {}, 'Those that a worker has stay. If there is another number of them by then, nothing is done.');
   const requeue = () => ask({
-    title: `Requeue dead letters of ${visible(name)}?`,
-    text: [h('p', {}, h('b', {}, some(letters, 'request')), ` will be sent to `, named(name), ' again. Nobody waits for the replies.'), unless],
+    title: `Requeue dead letters of ${name}?`,
+    text: [h('p', {}, h('b', {}, some(letters, 'request')), ` will be sent to `, bold(name), ' again. Nobody waits for the replies.'), unless],
     confirm: `Requeue ${some(letters, 'request')}`,
     act: async () => {
       const done = await post(`${path}/requeue`, { expect: letters });
-      return `Requeued ${some(done['requeued'], 'request')} of ${visible(name)}.`;
+      return `Requeued ${some(done['requeued'], 'request')} of ${name}.`;
     },
   });
   const drop = () => ask({
-    title: `Drop dead letters of ${visible(name)}?`,
-    text: [h('p', {}, h('b', {}, some(letters, 'request')), ' of ', named(name), ' will be removed for good.'), unless],
+    title: `Drop dead letters of ${name}?`,
+    text: [h('p', {}, h('b', {}, some(letters, 'request')), ' of ', bold(name), ' will be removed for good.'), unless],
     confirm: `Drop ${some(letters, 'request')}`,
     danger: true,
     act: async () => {
       const done = await post(`${path}/drop`, { expect: letters });
-      return `Dropped ${some(done['dropped'], 'request')} of ${visible(name)}.`;
+      return `Dropped ${some(done['dropped'], 'request')} of ${name}.`;
     },
   });
   return [{ label: 'Requeue…', run: requeue }, { label: 'Drop…', danger: true, run: drop }];

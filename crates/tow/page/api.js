@@ -96,10 +96,11 @@ export function post(path, body = {}) {
 }
 
 /**
- * A name as paths have it: base64 for URLs, without padding.
- * @param {string} name
+ * The name of a service as paths have it: base64 for URLs, without padding.
+ * @param {Row} row
  */
-export function encoded(name) {
-  const binary = Array.from(new TextEncoder().encode(name), (byte) => String.fromCharCode(byte)).join('');
-  return btoa(binary).replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
+export function encoded(row) {
+  const bytes = new TextEncoder().encode(row['service']);
+  const base64 = row['service_b64'] ?? btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(''));
+  return base64.replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
 }

@@ -22,6 +22,19 @@ export function visible(text) {
   return String(text).replace(INVISIBLE, escaped);
 }
 
+/**
+ * A name, which need not be UTF-8: the member `NAME_b64` has its bytes then. Bytes beyond ASCII are escaped as Rust writes them, and
+ * backslashes in all names, so that those that differ look different.
+ * @param {Readonly<Record<string, any>>} row
+ * @param {string} member
+ */
+export function named(row, member) {
+  const encoded = row[`${member}_b64`];
+  if (typeof encoded !== 'string') return visible(String(row[member]).replaceAll('\\', '\\\\'));
+  const escaped = (/** @type {string} */ byte) => `\\x${byte.charCodeAt(0).toString(16)}`;
+  return visible(atob(encoded).replaceAll('\\', '\\\\').replace(/[\x80-\xff]/g, escaped));
+}
+
 /** @param {unknown} value */
 function number(value) {
   return typeof value === 'number' && Number.isFinite(value) ? value : null;

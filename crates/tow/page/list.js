@@ -2,7 +2,7 @@
 
 import { ApiError, get } from './api.js';
 import { facts, h, Keyed, setText } from './dom.js';
-import { count, label, member, visible } from './format.js';
+import { count, label, member, named, visible } from './format.js';
 import { Table } from './table.js';
 
 /** @typedef {import('./api.js').Row} Row */
@@ -248,7 +248,7 @@ class Details {
     const shown = Object.keys(row).filter((name) => row[name] !== null && !name.endsWith('_b64') && name !== KEY);
     shown.sort((a, b) => place(a) - place(b));
     const labels = shown.map((name) => (shown.some((other) => other !== name && label(other) === label(name)) ? label(`${name}.`) : label(name)));
-    this.facts.set(shown.map((name, index) => ({ name: labels[index]?.replace('.', '') ?? name, value: member(name, row[name]) })));
+    this.facts.set(shown.map((name, index) => ({ name: labels[index]?.replace('.', '') ?? name, value: `${name}_b64` in row ? named(row, name) : member(name, row[name]) })));
   }
 
   /** @param {Action} action */

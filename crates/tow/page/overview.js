@@ -2,7 +2,7 @@
 
 import { Chart } from './charts.js';
 import { facts, h, Keyed, setAttribute, setText } from './dom.js';
-import { byteRate, bytes, count, label, member, moment, perSecond, seconds, short, visible } from './format.js';
+import { byteRate, bytes, count, label, member, moment, named, perSecond, seconds, short, visible } from './format.js';
 
 /** @typedef {import('./api.js').Row} Row */
 /** @typedef {import('./charts.js').History} History */
@@ -34,11 +34,12 @@ export function checksOf(status) {
 }
 
 /**
- * The first few of these.
- * @param {unknown[] | undefined} all
+ * The first few of these services: text, or objects for those that aren't UTF-8.
+ * @param {(string | Row)[] | undefined} all
  */
 function names(all = []) {
-  return all.length > 3 ? `${all.slice(0, 3).map(visible).join(', ')} and ${count(all.length - 3)} more` : all.map(visible).join(', ');
+  const first = all.slice(0, 3).map((one) => named(typeof one === 'string' ? { service: one } : one, 'service')).join(', ');
+  return all.length > 3 ? `${first} and ${count(all.length - 3)} more` : first;
 }
 
 /**

@@ -3,7 +3,7 @@
 import { encoded, get } from './api.js';
 import { ofDeadLetters, ofPeer, ofService } from './actions.js';
 import { h } from './dom.js';
-import { ago, byteRate, bytes, count, moment, NONE, seconds, visible } from './format.js';
+import { ago, byteRate, bytes, count, moment, named, NONE, seconds, visible } from './format.js';
 
 /** @typedef {import('./api.js').Row} Row */
 /** @typedef {import('./table.js').Column} Column */
@@ -19,6 +19,25 @@ import { ago, byteRate, bytes, count, moment, NONE, seconds, visible } from './f
 function text(id, label, more = {}) {
   return { id, label, text: (row) => (row[id] === null || row[id] === undefined || row[id] === '' ? NONE : visible(row[id])), sort: (row) => row[id], ...more };
 }
+
+/**
+ * A column of names, which need not be UTF-8.
+ * @param {string} id
+ * @param {string} label
+ * @returns {Column}
+ */
+function name(id, label) {
+  return text(id, label, { wide: true, text: (row) => nameOf(row, id) });
+}
+
+/**
+ * @param {Row} row
+ * @param {string} id
+ */
+const nameOf = (row, id) => (row[id] === null || row[id] === undefined || row[id] === '' ? NONE : named(row, id));
+
+/** A service, as a key. @param {Row} row */
+const serviceOf = (row) => `${row['service']} ${row['service_b64'] ?? ''}`;
 
 /**
  * A column of numbers.
@@ -52,7 +71,7 @@ const peers = {
     text('id', 'Peer'),
     text('address', 'Address', { wide: true }),
     text('user', 'User', { priority: 3 }),
-    { id: 'role', label: 'Role', priority: 2, text: (row) => [row['role'], row['service']].filter(Boolean).map(visible).join(' of ') || NONE },
+    { id: 'role', label: 'Role', priority: 2, text: (row) => [row['role'] && visible(row['role']), row['service'] && named(row, 'service')].filter(Boolean).join(' of ') || NONE },
     text('protocol', 'Protocol', { priority: 3 }),
     number('connected_seconds', 'Connected', seconds, { priority: 2 }),
     number('heard_seconds', 'Silent for', ago, { priority: 3 }),
@@ -124,10 +143,10 @@ const transfers = {
   about: 'What clients fetch and push now, and the one thing that each waits for.',
   empty: 'Nothing is being transferred.',
   key: (row) => `${row['peer']} ${row['kind'] ?? ''} ${row['id'] ?? ''}`,
-  name: (row) => visible(row['path']),
+  name: (row) => nameOf(row, 'path'),
   rates: ['sent_bytes', 'received_bytes'],
   columns: [
-    text('path', 'Path', { wide: true }),
+    name('path', 'Path'),
     {
       id: 'progress', label: 'Progress', numeric: true, sort: shareOf, share: shareOf,
       text: (row) => {
@@ -152,12 +171,12 @@ const services = {
   member: 'services',
   about: 'Queues of requests, and how many workers take from them.',
   empty: 'There are no services: no worker has come, and no request.',
-  key: (row) => row['service'],
-  name: (row) => visible(row['service']),
+  key: serviceOf,
+  name: (row) => named(row, 'service'),
   byService: true,
   actions: ofService,
   columns: [
-    text('service', 'Service', { wide: true }),
+    name('service', 'Service'),
     { id: 'state', label: 'State', sort: (row) => stateOf(row)[0], text: (row) => stateOf(row)[0], level: (row) => stateOf(row)[1] },
     number('waiting', 'Waiting', count),
     number('oldest_seconds', 'Oldest', seconds, { priority: 2 }),
@@ -186,13 +205,13 @@ const workers = {
   member: 'workers',
   about: 'Who works, and how much each has and takes at a time.',
   empty: 'There are no workers.',
-  key: (row) => `${row['peer']} ${row['service']}`,
-  name: (row) => `Worker of ${visible(row['service'])}`,
+  key: (row) => `${row['peer']} ${serviceOf(row)}`,
+  name: (row) => `Worker of ${named(row, 'service')}`,
   byService: true,
   actions: (row) => (row['peer'] ? ofPeer({ ...row, id: row['peer'] }) : []),
   columns: [
     text('peer', 'Peer'),
-    text('service', 'Service', { wide: true }),
+    name('service', 'Service'),
     text('address', 'Address', { priority: 2 }),
     text('protocol', 'Protocol', { priority: 3 }),
     { id: 'held', label: 'Has', numeric: true, sort: (row) => row['held'], text: (row) => `${count(row['held'])} of ${count(row['credit'])}`, share: (row) => (row['credit'] > 0 ? row['held'] / row['credit'] : null) },
@@ -207,17 +226,17 @@ const deadLetters = {
   member: 'dead_letters',
   about: 'Requests that were given up after all attempts, kept by service until somebody takes them out.',
   empty: 'There are no dead letters.',
-  key: (row) => row['service'],
-  name: (row) => `Dead letters of ${visible(row['service'])}`,
+  key: serviceOf,
+  name: (row) => `Dead letters of ${named(row, 'service')}`,
   actions: ofDeadLetters,
   columns: [
-    text('service', 'Service', { wide: true }),
+    name('service', 'Service'),
     number('letters', 'Letters', count, { level: () => 'bad' }),
     number('oldest_seconds', 'Oldest', seconds),
     number('workers', 'Workers', count),
   ],
   more: async (row) => {
-    const reply = await get(`dead-letters/${encoded(row['service'])}`, { limit: 50 });
+    const reply = await get(`dead-letters/${encoded(row)}`, { limit: 50 });
     const letters = /** @type {Row[]} */ (reply['letters'] ?? []);
     const lines = letters.map((letter) => h('tr', {},
       h('th', { scope: 'row' }, visible(letter['id'])), h('td', { class: 'number' }, bytes(letter['bytes'])),
@@ -243,7 +262,7 @@ const followers = {
   columns: [
     { id: 'name', label: 'Follower', wide: true, text: (row) => visible(row['name'] ?? row['user'] ?? row['address'] ?? row['peer']) },
     { id: 'from', label: 'From', priority: 2, text: (row) => (row['via'] ? `via ${visible(row['via'])}` : row['peer'] ? visible(row['address']) : 'not connected') },
-    { id: 'path', label: 'Follows', priority: 2, text: (row) => visible(row['path'] ?? row['glob'] ?? NONE) },
+    { id: 'path', label: 'Follows', priority: 2, text: (row) => nameOf(row, row['path'] == null ? 'glob' : 'path') },
     { id: 'state', label: 'State', sort: (row) => lagOf(row)[0], text: (row) => lagOf(row)[0], level: (row) => lagOf(row)[1] },
     number('behind', 'Behind', count),
     number('behind_seconds', 'For', seconds),
@@ -281,7 +300,7 @@ const versions = {
   name: (row) => (row['label'] ? visible(row['label']) : `Version ${shortDigest(row['version'])}`),
   columns: [
     text('label', 'Version', { wide: true }),
-    { id: 'path', label: 'Of', priority: 2, text: (row) => `/${visible(row['path'] ?? '')}` },
+    { id: 'path', label: 'Of', priority: 2, text: (row) => `/${row['path'] ? named(row, 'path') : ''}` },
     { id: 'version', label: 'Digest', priority: 2, text: (row) => shortDigest(row['version']) },
     { id: 'published', label: 'Published', sort: (row) => row['published'], text: (row) => moment(row['published']) },
     number('seq', 'Number', count, { priority: 3 }),
@@ -300,12 +319,12 @@ const failures = {
   member: 'failures',
   about: 'The last requests that were refused or failed, and why. The latest first.',
   empty: 'Nothing has failed.',
-  key: (row) => `${row['peer']} ${row['kind']} ${row['code']} ${row['path']}`,
-  name: (row) => `${visible(row['kind'])} of ${visible(row['path'] ?? NONE)}`,
+  key: (row) => `${row['peer']} ${row['kind']} ${row['code']} ${row['path']} ${row['path_b64'] ?? ''}`,
+  name: (row) => `${visible(row['kind'])} of ${nameOf(row, 'path')}`,
   columns: [
     number('ago_seconds', 'Ago', ago),
     text('kind', 'Request'),
-    text('path', 'Path', { wide: true }),
+    name('path', 'Path'),
     number('count', 'Files', count, { priority: 3 }),
     { id: 'who', label: 'Who', priority: 2, text: whoOf },
     text('code', 'Code', { level: () => 'warn' }),
@@ -321,12 +340,12 @@ const audit = {
   member: 'audit',
   about: 'The last 200 actions of operators, the latest first. A restart forgets them; the file of --audit doesn’t.',
   empty: 'Nothing was done.',
-  key: (row) => `${row['time']} ${row['address']} ${row['action']} ${row['object']}`,
-  name: (row) => `${visible(row['action'])} ${visible(row['object'] ?? '')}`,
+  key: (row) => `${row['time']} ${row['address']} ${row['action']} ${row['object']} ${row['object_b64'] ?? ''}`,
+  name: (row) => `${visible(row['action'])} ${row['object'] ? named(row, 'object') : ''}`,
   columns: [
     { id: 'time', label: 'Time', text: (row) => moment(Date.parse(row['time']) / 1000), sort: (row) => row['time'] },
     text('action', 'Action'),
-    text('object', 'Of', { wide: true }),
+    name('object', 'Of'),
     { id: 'parameters', label: 'Parameters', priority: 3, text: (row) => (row['parameters'] ? visible(JSON.stringify(row['parameters'])) : NONE) },
     { id: 'by', label: 'By', priority: 2, text: (row) => [row['by'], row['address']].filter(Boolean).map(visible).join(' · ') },
     text('outcome', 'Outcome', { wide: true, level: (row) => (row['outcome'] === 'done' ? null : 'warn') }),

@@ -15,6 +15,7 @@ use std::hash::Hasher;
 use towpath_requests::body::Body;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_requests::numbered::{ClientId, Status};
+use towpath_requests::shown;
 
 /// How the name of a dead-letter queue begins.
 const PREFIX: &[u8] = b"dlq.";
@@ -149,8 +150,7 @@ impl Core {
         }
         let kept_for = self.keep_dead_letter(now, slot);
         let attempts = self.settings.attempts_max;
-        let kept =
-            kept_for.as_ref().map_or(String::new(), |queue| format!("; kept for {}", String::from_utf8_lossy(queue)));
+        let kept = kept_for.as_ref().map_or(String::new(), |queue| format!("; kept for {}", shown(queue)));
         let reason =
             format!("given up after {attempts} attempts: workers went while they had it, or couldn't do it{kept}");
         let request = self.requests.at(slot);

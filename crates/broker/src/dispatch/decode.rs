@@ -17,6 +17,7 @@ use towpath_requests::majordomo::{self, FromPeer, MdpError, WorkerCommand};
 use towpath_requests::numbered::{
     CLIENT_HEADER, FromClient, FromWorker, IDS_PROPERTY, Status, Token, WORKER_HEADER, WireError,
 };
+use towpath_requests::shown;
 use towpath_sockets::{Event, PeerId};
 
 /// Records of a block after which the core's actions are carried out: as many as the processor's cache holds.
@@ -384,7 +385,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         connection.wants_ids = self.transport.has_property(id, IDS_PROPERTY);
         if self.core.is_worker(peer) {
             let address = self.transport.address(id).map(|address| address.to_string()).unwrap_or_default();
-            tracing::info!(peer = %id, service = %String::from_utf8_lossy(service), address, credit, "a worker is there");
+            tracing::info!(peer = %id, service = %shown(service), address, credit, "a worker is there");
         }
     }
 

@@ -13,6 +13,7 @@ use towpath_requests::assembler::BodySink;
 use towpath_requests::body::Body;
 use towpath_requests::majordomo;
 use towpath_requests::numbered::{CLIENT_HEADER, Status, ToClient, ToWorker, Token, WORKER_HEADER};
+use towpath_requests::shown;
 use towpath_sockets::{Frame, Message};
 
 /// Bytes of answers that may wait for a client that sends all its requests before it reads: of some ten thousand blocks.
@@ -175,8 +176,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 }
             }
             Action::GaveUp { client, number, service, attempts, kept_for } => {
-                let (service, client) = (String::from_utf8_lossy(&service), client.map(tracing::field::display));
-                match kept_for.as_deref().map(String::from_utf8_lossy) {
+                let (service, client) = (shown(&service), client.map(tracing::field::display));
+                match kept_for.as_deref().map(shown) {
                     Some(queue) => {
                         let what =
                             "a request is given up, and kept in a dead-letter queue: all workers that had it went";
@@ -188,7 +189,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 }
             }
             Action::ReplyLost { client, number, service, bytes } => {
-                let (service, client) = (String::from_utf8_lossy(&service), client.map(tracing::field::display));
+                let (service, client) = (shown(&service), client.map(tracing::field::display));
                 let what = "there is no room for a reply: clients have too many that they haven't confirmed";
                 tracing::warn!(%service, client, number, bytes, "{what}");
             }

@@ -2,7 +2,7 @@
 
 use super::{Broker, coded};
 use crate::core::WorkerInfo;
-use crate::stats::{LISTED_MAX, WorkerStats, queue_json, spool_json, worker_json};
+use crate::stats::{LISTED_MAX, WorkerStats, listed_name, queue_json, spool_json, worker_json};
 use crate::store::Store;
 use crate::transport::Transport;
 use bytes::Bytes;
@@ -108,7 +108,7 @@ impl Lists {
                 _ => {
                     let services = broker.core.services().filter(|service| service.workers > 0);
                     let services = services.filter(|service| broker.access.may_see(&service.name)).take(LISTED_MAX);
-                    services.map(|service| String::from_utf8_lossy(&service.name).into_owned()).collect()
+                    services.map(|service| listed_name(&service.name)).collect()
                 }
             };
             coded("200", [listed.to_string().into()])
@@ -156,9 +156,9 @@ mod tests {
     use towpath_requests::numbered::ClientId;
 
     /// Asks for one of the broker's own services, on the connection 0.
-    fn ask(broker: &mut Broker, number: u64, service: &str, argument: &str) -> serde_json::Value {
+    fn ask(broker: &mut Broker, number: u64, service: &str, argument: &[u8]) -> serde_json::Value {
         let mut actions = Vec::new();
-        broker.dispatch.core.request(0, 0, number, 0, false, service.as_bytes(), Body::from(argument));
+        broker.dispatch.core.request(0, 0, number, 0, false, service.as_bytes(), Body::copied(argument));
         broker.dispatch.core.take_actions(&mut actions);
         let Some(Action::BuiltIn { token, service, body }) = actions.pop() else { panic!("{actions:?}") };
         let Dispatch { services, core, store, transport, .. } = &mut broker.dispatch;
@@ -185,14 +185,34 @@ mod tests {
         broker.dispatch.core.take_actions(&mut Vec::new());
         let last = format!("service {}", LISTED_MAX + 9);
         for (number, service) in (1..).step_by(2).zip(["mmi.services", "mmi.queue", "mmi.workers"]) {
-            let all = ask(&mut broker, number, service, "");
+            let all = ask(&mut broker, number, service, b"");
             let all = all.as_array().unwrap();
             assert_eq!(all.len(), LISTED_MAX, "{service}");
             assert!(!all.iter().any(|listed| listed == &last || listed["service"] == last), "{service}");
             if service != "mmi.services" {
-                let one = ask(&mut broker, number + 1, service, &last);
+                let one = ask(&mut broker, number + 1, service, last.as_bytes());
                 assert_eq!((one.as_array().unwrap().len(), &one[0]["service"]), (1, &json!(last)));
             }
+        }
+    }
+
+    #[test]
+    fn names_that_are_not_utf8_are_told_apart() {
+        let mut broker = Broker::bind(BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()])).unwrap();
+        broker.dispatch.core.client_hello(0, 0, ClientId([1; 16]), 1);
+        let names: [&[u8]; 3] = [b"\xff\xfe", b"\xfe\xff", b"echo"];
+        for (worker, name) in (1..).zip(names) {
+            broker.dispatch.core.worker_ready(0, worker, Kind::Numbered, name, 1);
+        }
+        broker.dispatch.core.take_actions(&mut Vec::new());
+        let services = ask(&mut broker, 1, "mmi.services", b"");
+        let encoded = |encoded: &str| json!({ "service": "\u{fffd}\u{fffd}", "service_b64": encoded });
+        for expected in [encoded("//4="), encoded("/v8="), json!("echo")] {
+            assert!(services.as_array().unwrap().contains(&expected), "{services}");
+        }
+        for (number, service) in [(2, "mmi.queue"), (3, "mmi.workers")] {
+            let one = ask(&mut broker, number, service, b"\xfe\xff");
+            assert_eq!((one.as_array().unwrap().len(), &one[0]["service_b64"]), (1, &json!("/v8=")));
         }
     }
 }

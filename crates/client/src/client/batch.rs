@@ -20,9 +20,14 @@ impl<'a> Batch<'a> {
 
     /// Submits a request like [`Client::try_send`].
     #[inline]
-    pub fn try_send(&mut self, service: &str, body: impl Into<Body>, options: CallOptions) -> Result<u64, SubmitError> {
+    pub fn try_send(
+        &mut self,
+        service: impl AsRef<[u8]>,
+        body: impl Into<Body>,
+        options: CallOptions,
+    ) -> Result<u64, SubmitError> {
         match &mut self.state {
-            Some(state) => state.submit(service, body.into(), options, |_| RECEIVER),
+            Some(state) => state.submit(service.as_ref(), body.into(), options, |_| RECEIVER),
             None => Err(SubmitError::Full(body.into())),
         }
     }

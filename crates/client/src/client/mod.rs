@@ -273,18 +273,18 @@ impl Client {
 
     /// Submits a request and waits for its outcome. Dropping the future cancels the request. A reply in parts needs
     /// [`Client::stream`]: here it ends with [`Status::LOST`](towpath_requests::numbered::Status::LOST).
-    pub async fn call(&self, service: &str, body: impl Into<Body>) -> Result<Reply, CallError> {
+    pub async fn call(&self, service: impl AsRef<[u8]>, body: impl Into<Body>) -> Result<Reply, CallError> {
         self.call_with(service, body, CallOptions::default()).await
     }
 
     /// Like [`Client::call`], with options.
     pub async fn call_with(
         &self,
-        service: &str,
+        service: impl AsRef<[u8]>,
         body: impl Into<Body>,
         options: CallOptions,
     ) -> Result<Reply, CallError> {
-        let (number, place) = self.submit_call(service, body.into(), options, false).await?;
+        let (number, place) = self.submit_call(service.as_ref(), body.into(), options, false).await?;
         Call::new(self.clone(), number, place).await
     }
 
@@ -293,17 +293,17 @@ impl Client {
     /// client, and a broker that can't send ends the connection. Use a client of its own for a slow reader.
     pub async fn stream(
         &self,
-        service: &str,
+        service: impl AsRef<[u8]>,
         body: impl Into<Body>,
         options: CallOptions,
     ) -> Result<Stream, SubmitError> {
-        let (number, place) = self.submit_call(service, body.into(), options, true).await?;
+        let (number, place) = self.submit_call(service.as_ref(), body.into(), options, true).await?;
         Ok(Stream::new(self.clone(), number, place))
     }
 
     async fn submit_call(
         &self,
-        service: &str,
+        service: &[u8],
         body: Body,
         options: CallOptions,
         streams: bool,
@@ -320,7 +320,7 @@ impl Client {
 
     async fn submit(
         &self,
-        service: &str,
+        service: &[u8],
         body: Body,
         options: CallOptions,
         mut owner: impl FnMut(&mut State) -> u32,
@@ -343,7 +343,7 @@ impl Client {
     #[inline]
     fn submit_now(
         &self,
-        service: &str,
+        service: &[u8],
         body: Body,
         options: CallOptions,
         owner: impl FnOnce(&mut State) -> u32,
@@ -356,14 +356,24 @@ impl Client {
 
     /// Submits a request whose outcome is delivered by [`Client::receive`], and returns its number. Waits while too much is
     /// outstanding, so outcomes must be received. The number serves to cancel, and for [`Client::accepted`].
-    pub async fn send(&self, service: &str, body: impl Into<Body>, options: CallOptions) -> Result<u64, SubmitError> {
-        self.submit(service, body.into(), options, |_| RECEIVER).await
+    pub async fn send(
+        &self,
+        service: impl AsRef<[u8]>,
+        body: impl Into<Body>,
+        options: CallOptions,
+    ) -> Result<u64, SubmitError> {
+        self.submit(service.as_ref(), body.into(), options, |_| RECEIVER).await
     }
 
     /// Like [`Client::send`] without waiting: [`SubmitError::Full`] returns the body.
     #[inline]
-    pub fn try_send(&self, service: &str, body: impl Into<Body>, options: CallOptions) -> Result<u64, SubmitError> {
-        self.submit_now(service, body.into(), options, |_| RECEIVER)
+    pub fn try_send(
+        &self,
+        service: impl AsRef<[u8]>,
+        body: impl Into<Body>,
+        options: CallOptions,
+    ) -> Result<u64, SubmitError> {
+        self.submit_now(service.as_ref(), body.into(), options, |_| RECEIVER)
     }
 
     /// Submits many requests like [`Client::try_send`] at less cost each.

@@ -120,12 +120,11 @@ impl State {
     #[inline]
     pub fn submit(
         &mut self,
-        service: &str,
+        service: &[u8],
         body: Body,
         options: CallOptions,
         owner: impl FnOnce(&mut State) -> u32,
     ) -> Result<u64, SubmitError> {
-        let service = service.as_bytes();
         if service.is_empty() || service.len() > SERVICE_BYTES_MAX {
             return Err(SubmitError::BadService(service.len()));
         }

@@ -397,7 +397,7 @@ mod tests {
         let waiting = Mutex::new(Waiting { requests: VecDeque::new(), links: 1 });
         let inbox = Arc::new(Inbox { waiting, arrived: Notify::new() });
         let endpoint = "tcp://127.0.0.1:1".parse().unwrap();
-        let mut link = BrokerConnection::new(endpoint, Session::new("work", 1), LinkOptions::default(), None, inbox);
+        let mut link = BrokerConnection::new(endpoint, Session::new(b"work", 1), LinkOptions::default(), None, inbox);
         let (mut tokens, request) =
             (Vec::new(), WorkerMessage::Request { address: "addr".into(), body: Ok("x".into()) });
         link.session.connected_to_stock(dialect, Duration::ZERO);

@@ -163,8 +163,12 @@ impl Worker {
     ///
     /// # Panics
     /// If the runtime does no I/O.
-    pub fn connect(endpoints: &[Endpoint], service: &str, options: WorkerOptions) -> Result<Worker, WorkerError> {
-        Worker::start(endpoints, service, options, None)
+    pub fn connect(
+        endpoints: &[Endpoint],
+        service: impl AsRef<[u8]>,
+        options: WorkerOptions,
+    ) -> Result<Worker, WorkerError> {
+        Worker::start(endpoints, service.as_ref(), options, None)
     }
 
     /// Makes a worker whose replies are computed in the tasks that drive the connections: for work that is cheaper than
@@ -176,7 +180,7 @@ impl Worker {
     /// computations, waiting, or bodies in files.
     pub fn at_once(
         endpoints: &[Endpoint],
-        service: &str,
+        service: impl AsRef<[u8]>,
         options: WorkerOptions,
         reply: impl Fn(Body) -> Body + Send + Sync + 'static,
     ) -> Result<Worker, WorkerError> {
@@ -184,20 +188,20 @@ impl Worker {
             // A panic ends one request, not the connection.
             catch_unwind(AssertUnwindSafe(|| reply(body))).map_err(|_| PANICKED.to_owned())
         };
-        Worker::start(endpoints, service, options, Some(Arc::new(reply)))
+        Worker::start(endpoints, service.as_ref(), options, Some(Arc::new(reply)))
     }
 
     fn start(
         endpoints: &[Endpoint],
-        service: &str,
+        service: &[u8],
         options: WorkerOptions,
         handler: Option<Handler>,
     ) -> Result<Worker, WorkerError> {
         if service.is_empty() || service.len() > SERVICE_BYTES_MAX {
             return Err(WorkerError::BadService(service.len()));
         }
-        if is_built_in(service.as_bytes()) {
-            return Err(WorkerError::BuiltIn(service.to_owned()));
+        if is_built_in(service) {
+            return Err(WorkerError::BuiltIn(service.escape_ascii().to_string()));
         }
         if endpoints.is_empty() {
             return Err(SocketError::NoEndpoint.into());

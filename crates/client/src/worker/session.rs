@@ -164,9 +164,9 @@ pub(crate) struct Session {
 
 impl Session {
     /// A worker for a service that takes `credit` requests at a time.
-    pub fn new(service: &str, credit: u32) -> Session {
+    pub fn new(service: &[u8], credit: u32) -> Session {
         Session {
-            service: Arc::from(service.as_bytes()),
+            service: Arc::from(service),
             credit: credit.max(1),
             link: Link::Down,
             held: HashMap::new(),

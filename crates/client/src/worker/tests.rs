@@ -73,7 +73,7 @@ struct World {
 impl World {
     fn new() -> World {
         World {
-            session: Session::new("echo", CREDIT),
+            session: Session::new(b"echo", CREDIT),
             block: Block::default(),
             connected: false,
             to_broker: VecDeque::new(),
@@ -249,7 +249,7 @@ proptest! {
 
 #[test]
 fn a_stock_worker_sends_heartbeats_and_detects_silence() {
-    let mut session = Session::new("echo", 1);
+    let mut session = Session::new(b"echo", 1);
     let at = Duration::from_millis;
     session.connected_to_stock(Dialect::Mdp01, at(0));
     assert!(session.pump_stock().is_some(), "READY");
@@ -269,7 +269,7 @@ fn a_stock_worker_sends_heartbeats_and_detects_silence() {
 
 #[test]
 fn stock_requests_end_with_their_connection() {
-    let mut session = Session::new("echo", 1);
+    let mut session = Session::new(b"echo", 1);
     session.connected_to_stock(Dialect::Mdp01, Duration::ZERO);
     session.pump_stock();
     let mut arrived = Vec::new();
@@ -300,7 +300,7 @@ fn stock_requests_end_with_their_connection() {
 
 #[test]
 fn a_reply_in_parts_ends_with_its_connection() {
-    let (mut session, mut block) = (Session::new("echo", 2), Block::default());
+    let (mut session, mut block) = (Session::new(b"echo", 2), Block::default());
     session.connected(&mut block);
     let mut requests = Block::default();
     for number in 1..=2 {
@@ -322,7 +322,7 @@ fn a_reply_in_parts_ends_with_its_connection() {
 
 #[test]
 fn orphaned_requests_return_their_credit_at_the_deadline() {
-    let (mut session, mut block) = (Session::new("echo", 2), Block::default());
+    let (mut session, mut block) = (Session::new(b"echo", 2), Block::default());
     let at = Duration::from_millis;
     session.connected(&mut block);
     session.heard(at(100));
@@ -351,7 +351,7 @@ fn orphaned_requests_return_their_credit_at_the_deadline() {
 
 #[test]
 fn a_leaving_worker_reconnects_without_credit() {
-    let (mut session, mut block) = (Session::new("echo", 2), Block::default());
+    let (mut session, mut block) = (Session::new(b"echo", 2), Block::default());
     session.connected(&mut block);
     session.leave(&mut block);
     session.disconnected(&mut |_| ());
@@ -372,7 +372,7 @@ fn a_broker_that_exceeds_the_credit_is_disconnected() {
         let mut messages = requests.drain();
         messages.try_for_each(|message| session.on_block(&message.block, None, &mut out, None, &mut |_| ()))
     };
-    let (mut session, mut block) = (Session::new("echo", 3), Block::default());
+    let (mut session, mut block) = (Session::new(b"echo", 3), Block::default());
     session.connected(&mut block);
     give(&mut session, 1..=3).unwrap();
     assert_eq!(give(&mut session, 4..=4), Err(WireError::OverCredit));
@@ -385,7 +385,7 @@ fn a_broker_that_exceeds_the_credit_is_disconnected() {
     assert!(session.reply(token(8), Status::OK, None, &"done".into(), &mut block));
     assert_eq!(give(&mut session, 6..=6), Err(WireError::OverCredit));
 
-    let mut stock = Session::new("echo", 1);
+    let mut stock = Session::new(b"echo", 1);
     stock.connected_to_stock(Dialect::Mdp01, Duration::ZERO);
     for is_over in [false, true] {
         let request = WorkerMessage::Request { address: Bytes::from_static(b"someone"), body: Ok("work".into()) };
@@ -396,7 +396,7 @@ fn a_broker_that_exceeds_the_credit_is_disconnected() {
 
 #[test]
 fn an_attached_body_belongs_to_the_last_record() {
-    let (mut session, mut block) = (Session::new("echo", 2), Block::default());
+    let (mut session, mut block) = (Session::new(b"echo", 2), Block::default());
     session.connected(&mut block);
     let (mut requests, mut arrived) = (Block::default(), Vec::new());
     let bodies = [Body::from("small"), Body::from(vec![1; 5000])];
@@ -415,7 +415,7 @@ fn an_attached_body_belongs_to_the_last_record() {
 #[test]
 fn a_request_is_given_back_only_where_the_broker_takes_it() {
     let body = Body::from("x");
-    let (mut session, mut out) = (Session::new("echo", 3), Block::default());
+    let (mut session, mut out) = (Session::new(b"echo", 3), Block::default());
     let given = |session: &mut Session, numbers: &[u64]| {
         let (mut said, mut out) = (Block::default(), Block::default());
         numbers.iter().for_each(|number| ToWorker::request(&mut said, token(*number), 1, 0, &body));

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
+use towpath_broker::add_name;
 use towpath_sockets::Address;
 
 /// Actions that are remembered.
@@ -91,25 +92,29 @@ fn describe(address: &Address, path: &str, body: &[u8]) -> Value {
     };
     let path = path.strip_prefix("/api/v1/").unwrap_or(path);
     let (action, object) = match path.split('/').collect::<Vec<_>>()[..] {
-        ["peers", id, action] => (action, Some(id.to_owned())),
+        ["peers", id, action] => (action, Some(id.as_bytes().to_vec())),
         [_, name, action] => (action, Some(decoded(name))),
         _ => (path, None),
     };
     let parameters = Some(body).filter(|body| body.len() <= PARAMETERS_BYTES_MAX);
     let parameters = parameters.and_then(|body| serde_json::from_slice::<Value>(body).ok());
-    json!({
+    let mut action = json!({
         "time": now(),
         "by": by,
         "address": address.to_string(),
         "action": action,
-        "object": object,
+        "object": null,
         "parameters": parameters,
-    })
+    });
+    if let Some(object) = object {
+        add_name(&mut action, "object", &object);
+    }
+    action
 }
 
 /// A name as paths have it, in base64.
-fn decoded(name: &str) -> String {
-    URL_SAFE_NO_PAD.decode(name).map_or_else(|_| name.to_owned(), |name| String::from_utf8_lossy(&name).into_owned())
+fn decoded(name: &str) -> Vec<u8> {
+    URL_SAFE_NO_PAD.decode(name).unwrap_or_else(|_| name.as_bytes().to_vec())
 }
 
 /// A line of the audit file, with the members that all its lines have.

@@ -4,7 +4,7 @@ use super::view::{List, Refusal, View};
 use super::{Running, Shared, State, metrics};
 use crate::cli::escape::Json;
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use serde::Deserialize;
@@ -12,7 +12,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
 use std::time::UNIX_EPOCH;
+use towpath_broker::add_name;
 use towpath_broker::core::LetterAction;
+use towpath_files::path::Escaped;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_sockets::{PAGE_MAX, Page, PeerId};
 
@@ -170,8 +172,9 @@ fn listed(name: &str, next_page: impl Fn(u32) -> Result<Page<Value>, Refusal>, q
     for _ in 0..PAGES_MAX {
         let Some(from) = next.filter(|_| entries.len() < query.limit) else { break };
         let page = next_page(from)?;
-        let is_wanted =
-            |(_, entry): &(u32, Value)| query.service.as_ref().is_none_or(|service| entry["service"] == **service);
+        let is_wanted = |(_, entry): &(u32, Value)| {
+            query.service.as_ref().is_none_or(|name| ["service", "service_b64"].iter().all(|of| entry[of] == name[of]))
+        };
         next = page.next;
         for (number, entry) in page.entries.into_iter().filter(is_wanted) {
             // Those of one number stay together.
@@ -253,17 +256,15 @@ fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply>
         Action::Pause { service, paused } => {
             let name = service_name(service)?;
             view.pause(&name, paused)?;
-            let name = String::from_utf8_lossy(&name);
-            tracing::warn!(service = %name, paused, "paused or resumed by the operator");
-            Ok(Reply::json(&json!({ "service": name, "paused": paused })))
+            tracing::warn!(service = %Escaped(&name), paused, "paused or resumed by the operator");
+            Ok(done(&name, "paused", paused))
         }
         Action::Purge(service) => {
             let name = service_name(service)?;
             let Purge { expect_waiting } = parsed(body)?;
             let purged = view.purge(&name, expect_waiting)?;
-            let name = String::from_utf8_lossy(&name);
-            tracing::warn!(service = %name, purged, "purged by the operator");
-            Ok(Reply::json(&json!({ "service": name, "purged": purged })))
+            tracing::warn!(service = %Escaped(&name), purged, "purged by the operator");
+            Ok(done(&name, "purged", purged))
         }
         Action::DropOutcomes => {
             let dropped = view.drop_outcomes()?;
@@ -274,10 +275,9 @@ fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply>
             let name = service_name(service)?;
             let Letters { expect } = parsed(body)?;
             let count = view.act_on_letters(&name, action, expect)?;
-            let name = String::from_utf8_lossy(&name);
-            let done = if action == LetterAction::Requeue { "requeued" } else { "dropped" };
-            tracing::warn!(service = %name, count, "dead letters were {done} by the operator");
-            Ok(Reply::json(&json!({ "service": name, done: count })))
+            let verb = if action == LetterAction::Requeue { "requeued" } else { "dropped" };
+            tracing::warn!(service = %Escaped(&name), count, "dead letters were {verb} by the operator");
+            Ok(done(&name, verb, count))
         }
         Action::Drain => {
             let Drain { on } = parsed(body)?;
@@ -287,6 +287,13 @@ fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply>
             Ok(Reply::json(&json!({ "draining": status["draining"], "left": status["left"] })))
         }
     }
+}
+
+/// The reply of an action on a service.
+fn done(service: &[u8], member: &str, value: impl Into<Value>) -> Reply {
+    let mut reply = json!({ member: value.into() });
+    add_name(&mut reply, "service", service);
+    Reply::json(&reply)
 }
 
 /// The body of an action.
@@ -324,7 +331,8 @@ fn disconnect(view: &dyn View, id: &str, body: &[u8]) -> Result<Reply, Reply> {
 struct Query {
     limit: usize,
     after: u32,
-    service: Option<String>,
+    /// As the entries have it.
+    service: Option<Value>,
     per_service: bool,
 }
 
@@ -340,13 +348,24 @@ impl Query {
                 ("after", _) => {
                     parsed.after = value.parse().map_err(|_| "after: use `next` of the previous reply".to_owned())?;
                 }
-                ("service", _) => parsed.service = Some(value.into_owned()),
+                ("service", _) => parsed.service = Some(named(value.as_bytes())),
+                ("service_b64", _) => {
+                    let name =
+                        STANDARD.decode(&*value).map_err(|_| "service_b64: use base64 with padding".to_owned())?;
+                    parsed.service = Some(named(&name));
+                }
                 ("per", "service") => parsed.per_service = true,
                 _ => return Err(format!("there is no parameter {name}={value}")),
             }
         }
         Ok(parsed)
     }
+}
+
+fn named(service: &[u8]) -> Value {
+    let mut entry = json!({});
+    add_name(&mut entry, "service", service);
+    entry
 }
 
 #[cfg(test)]
@@ -410,6 +429,6 @@ mod tests {
             assert!(Query::parse(wrong).is_err(), "{wrong}");
         }
         let parsed = Query::parse("service=a%20b&per=service&limit=7&after=9").unwrap();
-        assert_eq!(parsed, Query { limit: 7, after: 9, service: Some("a b".to_owned()), per_service: true });
+        assert_eq!(parsed, Query { limit: 7, after: 9, service: Some(named(b"a b")), per_service: true });
     }
 }

@@ -7,6 +7,7 @@ use super::token::Token;
 use crate::cli::escape::Printable;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::eprint_line;
+use crate::cli::service_name::ServiceName;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
@@ -191,7 +192,7 @@ pub fn find_one(server: &ServerArgs, program: Option<&str>) -> Result<Client, Fa
 
 impl Client {
     /// The entries of a list, all pages of it.
-    pub fn list(&self, path: &str, name: &str, service: Option<&str>) -> Result<Vec<Value>, Failure> {
+    pub fn list(&self, path: &str, name: &str, service: Option<&ServiceName>) -> Result<Vec<Value>, Failure> {
         let mut entries = Vec::new();
         let mut after = Some(0);
         for _ in 0..PAGES_MAX {
@@ -199,7 +200,7 @@ impl Client {
             let mut query = form_urlencoded::Serializer::new(String::new());
             query.append_pair("limit", &LIMIT.to_string()).append_pair("after", &u64::to_string(&from));
             if let Some(service) = service {
-                query.append_pair("service", service);
+                query.append_pair("service_b64", &service.base64());
             }
             let mut reply = self.get(&format!("{path}?{}", query.finish()))?;
             after = reply["next"].as_u64();

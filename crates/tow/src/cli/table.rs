@@ -13,6 +13,27 @@ const GAP: &str = "  ";
 /// Longest cell of a column other than the last.
 const CELL_MAX: usize = 24;
 
+/// Content of a cell. It may have any characters: what is shown is escaped.
+pub trait Cell {
+    /// What is shown.
+    fn shown(&self) -> String;
+}
+
+impl<T: Display> Cell for T {
+    fn shown(&self) -> String {
+        Escaped(self.to_string().as_bytes()).to_string()
+    }
+}
+
+/// A name, which need not be UTF-8, in a cell.
+pub struct Name(pub Vec<u8>);
+
+impl Cell for Name {
+    fn shown(&self) -> String {
+        Escaped(&self.0).to_string()
+    }
+}
+
 /// A table with a line of titles.
 pub struct Table<const N: usize> {
     titles: [&'static str; N],
@@ -25,9 +46,9 @@ impl<const N: usize> Table<N> {
         Table { titles, rows: Vec::new() }
     }
 
-    /// Adds a row. Text in it may have any characters.
-    pub fn push(&mut self, cells: [&dyn Display; N]) {
-        self.rows.push(cells.map(|cell| Escaped(cell.to_string().as_bytes()).to_string()));
+    /// Adds a row.
+    pub fn push(&mut self, cells: [&dyn Cell; N]) {
+        self.rows.push(cells.map(|cell| cell.shown()));
     }
 
     /// The table as text, in lines of the terminal's width.

@@ -5,6 +5,7 @@ use crate::cli::connect_args::BrokerArgs;
 use crate::cli::escape::Json;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, stdout_failure};
+use crate::cli::service_name::{NameArgs, ServiceName};
 use crate::cli::units::{body_size, clients, duration, positive, rate, size};
 use crate::commands::call_body::request_body;
 use crate::commands::call_dialect;
@@ -31,7 +32,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Service to call.
-    service: String,
+    service: OsString,
+    #[command(flatten)]
+    name: NameArgs,
     /// Request, words joined by spaces; @FILE: what is in a file; @-: standard input, which is the default
     body: Vec<OsString>,
     /// Send each word as a frame of its own, as titanic.request needs them.
@@ -98,16 +101,18 @@ pub fn notify_on_signal() -> Result<Arc<Notify>, Failure> {
 
 /// Makes one request or runs a load test.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let service = arguments.name.name(&arguments.service)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     if let Some(count) = arguments.load.count {
         if !arguments.body.is_empty() {
             return Err(Failure::usage("--count makes its own bodies; leave the request out"));
         }
-        if !(1..=SERVICE_BYTES_MAX).contains(&arguments.service.len()) {
-            return Err(Failure::usage(SubmitError::BadService(arguments.service.len())));
+        let length = service.as_ref().len();
+        if !(1..=SERVICE_BYTES_MAX).contains(&length) {
+            return Err(Failure::usage(SubmitError::BadService(length)));
         }
         let load = Load {
-            service: arguments.service,
+            service,
             endpoints: arguments.brokers.endpoints.clone(),
             link: arguments.brokers.link()?,
             options: CallOptions { ttl: arguments.timeout, volatile: arguments.volatile },
@@ -120,14 +125,14 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         load.check()?;
         return runtime.block_on(load.run(arguments.json, arguments.quiet));
     }
-    let outcome = runtime.block_on(one(arguments));
+    let outcome = runtime.block_on(one(arguments, &service));
     // Don't wait for standard input or output, which may block for ever.
     runtime.shutdown_background();
     outcome
 }
 
 /// Makes one request.
-async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
+async fn one(arguments: Arguments, service: &ServiceName) -> Result<ExitCode, Failure> {
     let interrupted = notify_on_signal()?;
     let mut link = arguments.brokers.link()?;
     link.max_body_bytes = arguments.max_reply;
@@ -156,25 +161,25 @@ async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     let outcome = tokio::select! {
         outcome = async {
-            if arguments.no_wait && call_waiting::has_no_worker(&client, &arguments.service).await {
+            if arguments.no_wait && call_waiting::has_no_worker(&client, service).await {
                 return Err(Failure::new(Status::NotFound, "not sent"));
             }
-            call(&client, &arguments.service, body, options, arguments.max_reply).await
+            call(&client, service, body, options, arguments.max_reply).await
         } => outcome,
         () = interrupted.notified() => Err(Failure::interrupted()),
         () = call_waiting::refused(&client) => Err(refused(&client)),
         () = call_dialect::is_majortomo(&client, &arguments.brokers) => {
             Err(Failure::new(Status::NoServer, "the broker speaks majortomo's dialect; use --dialect majortomo"))
         }
-        never = call_waiting::report(&client, Some((&arguments.service, ttl))) => match never {},
+        never = call_waiting::report(&client, Some((service, ttl))) => match never {},
     };
     let outcome = match outcome {
         Err(failure)
             if may_be_missing(&failure)
                 && client.status().numbered
-                && call_waiting::has_no_worker(&client, &arguments.service).await =>
+                && call_waiting::has_no_worker(&client, service).await =>
         {
-            Err(failure.with(format_args!(" (no worker for {})", arguments.service)))
+            Err(failure.with(format_args!(" (no worker for {service})")))
         }
         outcome => outcome,
     };
@@ -259,7 +264,7 @@ async fn to_output(body: Body) -> Result<(), Failure> {
 }
 
 /// Body behind the status of a reply of a built-in service; `None` if nothing follows status 200.
-fn without_code(service: &str, body: &Body) -> Result<Option<Body>, Failure> {
+fn without_code(service: &[u8], body: &Body) -> Result<Option<Body>, Failure> {
     let frames = body.to_frames().unwrap_or_default();
     match frames.split_first() {
         Some((code, [])) if code == "200" => Ok(None),
@@ -278,11 +283,11 @@ fn without_code(service: &str, body: &Body) -> Result<Option<Body>, Failure> {
 }
 
 /// What a code without a reason means.
-fn meaning(service: &str, code: &str) -> Option<&'static str> {
+fn meaning(service: &[u8], code: &str) -> Option<&'static str> {
     match (service, code) {
-        ("mmi.service", "404") => Some("no worker serves it"),
-        ("titanic.reply", "300") => Some("not done yet; ask again"),
-        ("titanic.reply", "400") => Some("no request has this name"),
+        (b"mmi.service", "404") => Some("no worker serves it"),
+        (b"titanic.reply", "300") => Some("not done yet; ask again"),
+        (b"titanic.reply", "400") => Some("no request has this name"),
         (_, "400") => Some("not understood; titanic.request takes a service and a body as frames (--frames)"),
         (_, "404") => Some("not found"),
         (_, "501") => Some("the broker doesn't have this service"),
@@ -308,12 +313,13 @@ fn failure_of_stock(body: &Body) -> Option<Failure> {
 /// Makes one request and writes its reply to standard output as it arrives; returns its length.
 async fn call(
     client: &Client,
-    service: &str,
+    service: &ServiceName,
     body: Body,
     options: CallOptions,
     bytes_max: u64,
 ) -> Result<u64, Failure> {
     let mut stream = client.stream(service, body, options).await.map_err(Failure::usage)?;
+    let service = service.as_ref();
     let (mut parts, mut bytes) = (0, 0);
     while let Some(item) = stream.next().await {
         let item = item.map_err(|error| Failure::new(status_of(client, &error), error))?;
@@ -335,14 +341,14 @@ async fn call(
                 parts += 1;
                 to_output(body).await?;
             }
-            StreamItem::Final(reply) if is_built_in(service.as_bytes()) => {
+            StreamItem::Final(reply) if is_built_in(service) => {
                 if let Some(body) = without_code(service, &reply.body)? {
-                    to_output(if service.starts_with("mmi.") { escaped(body) } else { body }).await?;
-                } else if service == "mmi.service" {
+                    to_output(if service.starts_with(b"mmi.") { escaped(body) } else { body }).await?;
+                } else if service == b"mmi.service" {
                     eprint_line("tow: it has a worker");
                 }
                 // A reply of MMI is a line of text, one of Titanic is a worker's reply.
-                if service.starts_with("mmi.") && reply.body.frames().is_some_and(|frames| frames.len() > 1) {
+                if service.starts_with(b"mmi.") && reply.body.frames().is_some_and(|frames| frames.len() > 1) {
                     to_output(Body::copied(b"\n")).await?;
                 }
             }

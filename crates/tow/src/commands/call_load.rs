@@ -4,6 +4,7 @@ use crate::cli::escape::Line;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, print_line};
 use crate::cli::progress::Bar;
+use crate::cli::service_name::ServiceName;
 use crate::commands::call::notify_on_signal;
 use crate::commands::call_waiting;
 use crate::runtime::rlimits::own_usage;
@@ -44,7 +45,7 @@ const LATENCY_MAX_US: u64 = 3_600_000_000;
 /// Parameters of a load test.
 pub struct Load {
     /// Service that echoes.
-    pub service: String,
+    pub service: ServiceName,
     /// Brokers.
     pub endpoints: Vec<Endpoint>,
     /// Options of each connection.
@@ -384,7 +385,7 @@ mod tests {
     #[test]
     fn bodies_too_short_to_number_requests_in_flight_are_refused() {
         let check = |ahead, clients, size| {
-            let (service, endpoints, link) = (String::new(), Vec::new(), LinkOptions::default());
+            let (service, endpoints, link) = (ServiceName::default(), Vec::new(), LinkOptions::default());
             let load = Load {
                 service,
                 endpoints,

@@ -2,6 +2,7 @@
 
 use crate::cli::escape::Line;
 use crate::cli::output::eprint_line;
+use crate::cli::service_name::ServiceName;
 use bytes::Bytes;
 use serde_json::Value;
 use std::convert::Infallible;
@@ -24,7 +25,7 @@ pub async fn refused(client: &Client) {
 
 /// Says on standard error, after a moment and once each, that there is no connection, that the broker refuses requests for now, and that
 /// no worker serves the service if one is given, with the limit of the wait. Never returns.
-pub async fn report(client: &Client, service: Option<(&str, Duration)>) -> Infallible {
+pub async fn report(client: &Client, service: Option<(&ServiceName, Duration)>) -> Infallible {
     let (mut told_connection, mut told_refusal, mut told_worker, mut told_paused) = (false, false, false, false);
     let mut told_queue = None;
     loop {
@@ -45,7 +46,7 @@ pub async fn report(client: &Client, service: Option<(&str, Duration)>) -> Infal
         {
             told_worker = true;
             let limit = humantime::format_duration(limit);
-            eprint_line(format_args!("tow: no worker for {}; waiting up to {limit}", Line(service)));
+            eprint_line(format_args!("tow: no worker for {service}; waiting up to {limit}"));
         }
         if let Some((service, limit)) = service
             && status.numbered
@@ -57,7 +58,7 @@ pub async fn report(client: &Client, service: Option<(&str, Duration)>) -> Infal
                 tracing::info!(
                     waiting,
                     workers,
-                    service,
+                    %service,
                     "the workers are busy; so many requests wait for one, and this may be one of them"
                 );
             }
@@ -65,33 +66,32 @@ pub async fn report(client: &Client, service: Option<(&str, Duration)>) -> Infal
                 continue;
             }
             let limit = humantime::format_duration(limit);
-            let service = Line(service);
             eprint_line(format_args!("tow: {service} is paused by the broker's operator; waiting up to {limit}"));
         }
     }
 }
 
 /// The broker's answer about the queue of a service.
-async fn queue(client: &Client, service: &str) -> Option<Value> {
+async fn queue(client: &Client, service: &ServiceName) -> Option<Value> {
     let frames = ask(client, "mmi.queue", service).await?;
     let mut queues: Vec<Value> = serde_json::from_slice(frames.get(1)?).ok()?;
     queues.pop()
 }
 
 /// Whether the broker knows no worker of a service. If it doesn't say, there may be one.
-pub async fn has_no_worker(client: &Client, service: &str) -> bool {
+pub async fn has_no_worker(client: &Client, service: &ServiceName) -> bool {
     let Some(frames) = ask(client, "mmi.service", service).await else { return false };
     frames.first().is_some_and(|code| code == "404")
 }
 
 /// The broker's answer about a service that isn't built in.
-async fn ask(client: &Client, question: &str, service: &str) -> Option<Vec<Bytes>> {
-    if is_built_in(service.as_bytes()) {
+async fn ask(client: &Client, question: &str, service: &ServiceName) -> Option<Vec<Bytes>> {
+    if is_built_in(service.as_ref()) {
         return None;
     }
     let options = CallOptions { ttl: Some(SHOWN_AFTER), volatile: true };
     client
-        .call_with(question, Body::copied(service.as_bytes()), options)
+        .call_with(question, Body::copied(service.as_ref()), options)
         .await
         .ok()?
         .body

@@ -157,6 +157,39 @@ fn a_broker_shows_services_workers_and_requests_that_wait() {
 }
 
 #[test]
+fn services_whose_names_are_not_utf8_are_told_apart_and_each_is_steered() {
+    let said = |outcome: Outcome| String::from_utf8(outcome.expect_code(0).stdout).expect("UTF-8");
+    let place = Place::new();
+    let broker = place.broker(&[]);
+    let at = ["--connect", broker.endpoint()];
+    let [done, purged] = ["//4=", "/v8="].map(|b64| Process::start(tow(["call", "--b64", b64, "hello"]).args(at)));
+    let service = |b64: &str| place.json(&["services", "--b64", b64]);
+    let waits = |b64: &str| service(b64).first().is_some_and(|found| found["waiting"] == 1);
+    wait_until("the requests wait", || waits("//4=") && waits("/v8="));
+    let table = said(place.tow(&["services"]));
+    assert!(table.contains(" \\xff\\xfe\n") && table.contains(" \\xfe\\xff\n"), "{table}");
+
+    assert_eq!(said(place.tow(&["pause", "--b64", "/v8="])), "paused \\xfe\\xff\n");
+    assert_eq!([&service("/v8=")[0]["paused"], &service("//4=")[0]["paused"]], [true, false]);
+    let expected = serde_json::json!([{ "service": "\u{fffd}\u{fffd}", "service_b64": "/v8=" }]);
+    assert_eq!(place.json(&["status"])[0]["paused"], expected);
+    let status = said(place.tow(&["status"]));
+    assert!(status.contains(" \\xfe\\xff; tow resume"), "{status}");
+
+    let _worker = work(&[&broker], &["--b64", "//4=", "--", "sh", "-c", "printf %s \"$TOW_SERVICE\""]);
+    assert_eq!(done.finish().expect_code(0).stdout, b"\xff\xfe");
+    for list in ["peers", "workers"] {
+        let has = |entry: &Value| entry["service_b64"] == "//4=";
+        assert_eq!(place.json(&[list]).iter().filter(|entry| has(entry)).count(), 1, "{list}");
+    }
+    assert_eq!(said(place.tow(&["purge", "--b64", "/v8="])), "purged 1 requests of \\xfe\\xff\n");
+    purged.finish().expect_code(1);
+    let audit = get(&place.socket(), "/api/v1/audit");
+    assert!(audit.contains("\"object_b64\":\"/v8=\""), "{audit}");
+    place.tow(&["pause", "--b64", "no base64"]).expect_code(2);
+}
+
+#[test]
 fn metrics_and_health_are_plain_http() {
     let (place, folder) = (Place::new(), tempdir().expect("a folder"));
     write(&folder.path().join("a"), b"a");

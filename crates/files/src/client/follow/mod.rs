@@ -15,6 +15,7 @@ mod pages;
 mod passed_versions;
 mod place;
 mod record;
+mod record_items;
 mod report;
 #[cfg(test)]
 pub(crate) mod simulated;
@@ -26,7 +27,7 @@ mod versions;
 
 pub use exclude::Excludes;
 #[cfg(fuzzing)]
-pub use record::fuzz_body as fuzz_follow_record;
+pub use record_items::fuzz_body as fuzz_follow_record;
 
 use super::connection::ConnectOptions;
 use super::get::{GetError, WINDOW_BYTES_DEFAULT};

@@ -4,12 +4,14 @@ use super::{List, Refusal, View, add_name, extend, gone_json, hub_json, peer_jso
 use crate::admin::metrics::{self, label};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use std::borrow::Cow;
 use std::cmp::Reverse;
 use towpath_broker::core::{Counters, Kind, LetterAction, LetterInfo, LetterState, Millis, ServiceInfo};
 use towpath_broker::server::{Handle, Operator, OperatorError};
-use towpath_broker::{LISTED_MAX, PeerStats, Stats, WorkerStats, queue_json, seconds, spool_json, worker_json};
+use towpath_broker::{
+    LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json, seconds, spool_json, worker_json,
+};
 use towpath_journal::JournalFigures;
+use towpath_requests::shown;
 use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
 
 /// Services with a label of their own in the metrics, those with the longest queues; the others are one.
@@ -69,7 +71,7 @@ impl View for BrokerView {
             "draining": stats.is_draining,
             "left": stats.left,
             "dead_letters": stats.dead_letters,
-            "paused": stats.paused.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>(),
+            "paused": stats.paused.iter().map(|name| listed_name(name)).collect::<Vec<_>>(),
             "counters": counters_json(&stats.counters),
             "spool": spool_json(&stats.spool),
         });
@@ -92,7 +94,7 @@ impl View for BrokerView {
             List::Gone => Ok(self.stats(Wanted::Gone(from))?.gone.flat_map(|gone| [gone_json(&gone)])),
             List::Services => {
                 let Stats { services, now, .. } = self.stats(Wanted::Services(from))?;
-                Ok(services.flat_map(|service| is_listed(&service).then(|| of_service(&service, now))))
+                Ok(services.flat_map(|service| is_listed(&service).then(|| queue_json(&service, now))))
             }
             List::DeadLetters => {
                 let Stats { services, now, .. } = self.stats(Wanted::Services(from))?;
@@ -205,17 +207,6 @@ impl View for BrokerView {
     }
 }
 
-fn of_service(service: &ServiceInfo, now: Millis) -> Value {
-    let mut listed = queue_json(service, now);
-    add_name(&mut listed, "service", &service.name);
-    listed
-}
-
-/// A service's name as a label: names that aren't UTF-8 are escaped, so that they differ.
-fn label_of(name: &[u8]) -> Cow<'_, str> {
-    std::str::from_utf8(name).map_or_else(|_| name.escape_ascii().to_string().into(), Cow::Borrowed)
-}
-
 /// The dead letters of a service, if it is a dead-letter queue that has some.
 fn of_letters(queue: &ServiceInfo, now: Millis) -> Option<Value> {
     let service = queue.name.strip_prefix(b"dlq.").filter(|_| queue.letters > 0)?;
@@ -299,7 +290,7 @@ fn register_services(registry: &mut Registry, mut services: Vec<ServiceInfo>) {
         ("service_workers", "Workers", |service| service.workers),
     ];
     for (name, help, value) in values {
-        let own = services.iter().map(|service| (label("service", label_of(&service.name)), value(service) as i64));
+        let own = services.iter().map(|service| (label("service", shown(&service.name)), value(service) as i64));
         let sum = others.iter().map(value).sum::<usize>() as i64;
         let others = (!others.is_empty()).then(|| (label("service", OTHER_SERVICES), sum));
         metrics::gauges(registry, name, help, own.chain(others));
@@ -308,24 +299,20 @@ fn register_services(registry: &mut Registry, mut services: Vec<ServiceInfo>) {
 
 fn of_peer(PeerStats { info, activity, .. }: &PeerStats) -> Value {
     let role = activity.has_role.then_some(if activity.worker.is_some() { "worker" } else { "client" });
-    let peer = peer_json(info, activity.protocol.as_deref(), role);
-    let own = match &activity.worker {
-        Some(worker) => json!({
-            "requests": worker.held,
-            "service": String::from_utf8_lossy(&worker.service),
-            "credit": worker.credit,
-        }),
-        None => json!({ "requests": activity.requests }),
-    };
-    extend(peer, own)
+    let mut peer = peer_json(info, activity.protocol.as_deref(), role);
+    peer["requests"] = activity.requests.into();
+    if let Some(worker) = &activity.worker {
+        peer["requests"] = worker.held.into();
+        peer["credit"] = worker.credit.into();
+        add_name(&mut peer, "service", &worker.service);
+    }
+    peer
 }
 
 fn of_worker(worker: &WorkerStats, now: Millis) -> Value {
     let protocol = if worker.worker.kind == Kind::Numbered { "numbered" } else { "stock" };
     let peer = worker.id.map(|id| id.to_string());
-    let mut listed = extend(worker_json(worker, now), json!({ "peer": peer, "protocol": protocol }));
-    add_name(&mut listed, "service", &worker.worker.service);
-    listed
+    extend(worker_json(worker, now), json!({ "peer": peer, "protocol": protocol }))
 }
 
 fn counters_json(counters: &Counters) -> Value {
@@ -346,17 +333,4 @@ fn counters_json(counters: &Counters) -> Value {
         "outcomes_dropped": outcomes_dropped,
         "dead_letters": dead_letters,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_that_are_not_utf8_have_labels_of_their_own() {
-        assert_eq!(
-            (&*label_of(b"echo"), &*label_of(b"\xff\xfe"), &*label_of(b"\xfe\xff")),
-            ("echo", "\\xff\\xfe", "\\xfe\\xff")
-        );
-    }
 }

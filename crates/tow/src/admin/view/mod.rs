@@ -6,11 +6,10 @@ mod files;
 pub use broker::BrokerView;
 pub use files::FilesView;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use prometheus_client::registry::Registry;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::time::Duration;
+use towpath_broker::add_name;
 use towpath_broker::core::LetterAction;
 use towpath_sockets::{Ends, GonePeer, HubStats, Page, PeerId, PeerInfo, Principal, Traffic};
 
@@ -212,19 +211,6 @@ fn extend(mut to: Value, members: Value) -> Value {
         to.extend(members);
     }
     to
-}
-
-/// Adds a name that need not be UTF-8.
-fn add_name(to: &mut Value, member: &str, name: &[u8]) {
-    let Value::Object(to) = to else { return };
-    add_name_to(to, member, name);
-}
-
-fn add_name_to(to: &mut Map<String, Value>, member: &str, name: &[u8]) {
-    to.insert(member.to_owned(), text(name).into());
-    if std::str::from_utf8(name).is_err() {
-        to.insert(format!("{member}_b64"), STANDARD.encode(name).into());
-    }
 }
 
 fn text(bytes: &[u8]) -> String {

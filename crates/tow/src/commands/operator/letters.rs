@@ -1,19 +1,22 @@
 //! `tow dead-letters` and `tow requeue`.
 
-use super::{Arguments, encoded, print_list, rows};
+use super::{Arguments, print_list, rows};
 use crate::admin::List;
 use crate::admin::client::{Client, ServerArgs, find_one};
-use crate::cli::escape::Line;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::print_line;
+use crate::cli::service_name::{NameArgs, ServiceName};
 use serde_json::json;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Arguments of `tow dead-letters`.
 #[derive(clap::Args)]
 pub struct LettersArguments {
     /// List those of this service, one by one.
-    service: Option<String>,
+    service: Option<OsString>,
+    #[command(flatten)]
+    name: NameArgs,
     #[command(flatten)]
     list: Arguments,
 }
@@ -22,7 +25,9 @@ pub struct LettersArguments {
 #[derive(clap::Args)]
 pub struct RequeueArguments {
     /// The service, without `dlq.`.
-    service: String,
+    service: OsString,
+    #[command(flatten)]
+    name: NameArgs,
     /// How many dead letters it has, from `tow dead-letters`. If it is another number by now, nothing is done.
     #[arg(long, value_name = "N")]
     expect: Option<usize>,
@@ -35,14 +40,15 @@ pub struct RequeueArguments {
 
 /// Lists services with dead letters, or the dead letters of one.
 pub fn list(arguments: &LettersArguments) -> Result<ExitCode, Failure> {
+    let service = arguments.service.as_deref().map(|service| arguments.name.name(service)).transpose()?;
     let client = find_one(&arguments.list.server, Some("broker"))?;
     print_list(
         &arguments.list,
-        |entries| match arguments.service {
+        |entries| match service {
             Some(_) => rows::letters(entries),
             None => rows::render(List::DeadLetters, entries),
         },
-        || match &arguments.service {
+        || match &service {
             Some(service) => client.list(&path_of(service), "letters", None),
             None => client.list(List::DeadLetters.path(), List::DeadLetters.name(), None),
         },
@@ -51,7 +57,8 @@ pub fn list(arguments: &LettersArguments) -> Result<ExitCode, Failure> {
 
 /// Sends the dead letters of a service to it again, or removes them.
 pub fn requeue(arguments: &RequeueArguments) -> Result<ExitCode, Failure> {
-    let RequeueArguments { service, expect, drop, server } = arguments;
+    let RequeueArguments { service, name, expect, drop, server } = arguments;
+    let service = &name.name(service)?;
     let client = find_one(server, Some("broker"))?;
     let expect = match expect {
         Some(expect) => *expect,
@@ -59,12 +66,12 @@ pub fn requeue(arguments: &RequeueArguments) -> Result<ExitCode, Failure> {
     };
     let (verb, done) = if *drop { ("drop", "dropped") } else { ("requeue", "requeued") };
     let reply = client.post(&format!("{}/{verb}", path_of(service)), &json!({ "expect": expect }))?;
-    print_line(Line(&format!("{done} {} dead letters of {service}", reply[done])))?;
+    print_line(format_args!("{done} {} dead letters of {service}", reply[done]))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// How many dead letters a service has.
-fn count(client: &Client, service: &str) -> Result<usize, Failure> {
+fn count(client: &Client, service: &ServiceName) -> Result<usize, Failure> {
     let services = client.list(List::DeadLetters.path(), List::DeadLetters.name(), Some(service))?;
     let count = services.first().and_then(|service| usize::try_from(service["letters"].as_u64()?).ok());
     count
@@ -72,6 +79,6 @@ fn count(client: &Client, service: &str) -> Result<usize, Failure> {
         .ok_or_else(|| Failure::new(Status::NotFound, format!("{service} has no dead letters; see tow dead-letters")))
 }
 
-fn path_of(service: &str) -> String {
-    format!("{}/{}", List::DeadLetters.path(), encoded(service))
+fn path_of(service: &ServiceName) -> String {
+    format!("{}/{}", List::DeadLetters.path(), service.in_path())
 }

@@ -16,10 +16,10 @@ use crate::admin::client::{Client, ServerArgs, find, find_one};
 use crate::cli::escape::{Json, Line};
 use crate::cli::exit::Failure;
 use crate::cli::output::{eprint_line, print_bytes, print_line};
+use crate::cli::service_name::{NameArgs, ServiceName};
 use crate::cli::units::duration;
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -44,7 +44,9 @@ pub struct Arguments {
 #[derive(clap::Args)]
 pub struct ServiceArguments {
     /// Only this one.
-    service: Option<String>,
+    service: Option<OsString>,
+    #[command(flatten)]
+    name: NameArgs,
     #[command(flatten)]
     list: Arguments,
 }
@@ -65,7 +67,9 @@ pub struct KickArguments {
 #[derive(clap::Args)]
 pub struct PauseArguments {
     /// The service.
-    service: String,
+    service: OsString,
+    #[command(flatten)]
+    name: NameArgs,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -75,7 +79,9 @@ pub struct PauseArguments {
 pub struct PurgeArguments {
     /// The service.
     #[arg(required_unless_present = "outcomes")]
-    service: Option<String>,
+    service: Option<OsString>,
+    #[command(flatten)]
+    name: NameArgs,
     /// How many requests wait, from `tow services`. If it is another number by now, nothing is purged.
     #[arg(long, value_name = "N")]
     expect: Option<usize>,
@@ -107,10 +113,12 @@ pub fn list(list: List, arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// Prints a list of a broker.
 pub fn list_by_service(list: List, arguments: &ServiceArguments) -> Result<ExitCode, Failure> {
-    list_of(list, arguments.service.as_deref(), &arguments.list)
+    let ServiceArguments { service, name, list: arguments } = arguments;
+    let service = service.as_deref().map(|service| name.name(service)).transpose()?;
+    list_of(list, service.as_ref(), arguments)
 }
 
-fn list_of(list: List, service: Option<&str>, arguments: &Arguments) -> Result<ExitCode, Failure> {
+fn list_of(list: List, service: Option<&ServiceName>, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let program = match list {
         List::Transfers | List::Followers | List::Versions | List::Failures => Some("serve"),
         List::Services | List::Workers | List::DeadLetters => Some("broker"),
@@ -162,13 +170,13 @@ pub fn kick(arguments: &KickArguments) -> Result<ExitCode, Failure> {
 
 /// Pauses a service, or resumes it.
 pub fn pause(arguments: &PauseArguments, paused: bool) -> Result<ExitCode, Failure> {
+    let service = arguments.name.name(&arguments.service)?;
     let client = find_one(&arguments.server, Some("broker"))?;
     let (verb, said) = if paused { ("pause", "paused") } else { ("resume", "resumed") };
-    client.post(&service_path(&arguments.service, verb), &json!({}))?;
-    print_line(Line(&format!("{said} {}", arguments.service)))?;
+    client.post(&service_path(&service, verb), &json!({}))?;
+    print_line(format_args!("{said} {service}"))?;
     // It may come later, or be a slip of the pen.
-    if paused && client.list(List::Services.path(), List::Services.name(), Some(&arguments.service))?.is_empty() {
-        let service = Line(&arguments.service);
+    if paused && client.list(List::Services.path(), List::Services.name(), Some(&service))?.is_empty() {
         eprint_line(format_args!("tow: {service} has no worker and no request; tow services lists those that have"));
     }
     Ok(ExitCode::SUCCESS)
@@ -176,11 +184,12 @@ pub fn pause(arguments: &PauseArguments, paused: bool) -> Result<ExitCode, Failu
 
 /// Ends the requests that wait for a service, or drops outcomes of clients that are gone.
 pub fn purge(arguments: &PurgeArguments) -> Result<ExitCode, Failure> {
+    let service = arguments.service.as_deref().map(|service| arguments.name.name(service)).transpose()?;
     let client = find_one(&arguments.server, Some("broker"))?;
-    if let Some(service) = &arguments.service {
+    if let Some(service) = &service {
         let body = json!({ "expect_waiting": arguments.expect });
         let reply = client.post(&service_path(service, "purge"), &body)?;
-        print_line(Line(&format!("purged {} requests of {service}", reply["purged"])))?;
+        print_line(format_args!("purged {} requests of {service}", reply["purged"]))?;
     } else {
         let reply = client.post("/api/v1/drop-outcomes", &json!({}))?;
         print_line(format_args!("dropped {} outcomes of clients that are gone", reply["dropped"]))?;
@@ -188,13 +197,8 @@ pub fn purge(arguments: &PurgeArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn service_path(service: &str, verb: &str) -> String {
-    format!("/api/v1/services/{}/{verb}", encoded(service))
-}
-
-/// The name of a service in a path.
-fn encoded(service: &str) -> String {
-    URL_SAFE_NO_PAD.encode(service)
+fn service_path(service: &ServiceName, verb: &str) -> String {
+    format!("/api/v1/services/{}/{verb}", service.in_path())
 }
 
 fn disconnect(client: &Client, id: &str, reason: &str) -> Result<Value, Failure> {

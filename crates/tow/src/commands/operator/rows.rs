@@ -3,8 +3,11 @@
 use crate::admin::List;
 use crate::cli::escape::Line;
 use crate::cli::progress::human_bytes;
-use crate::cli::table::Table;
+use crate::cli::table::{Name, Table};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
+use towpath_files::path::Escaped;
 
 /// The entries of a list as a table.
 pub fn render(list: List, entries: &[Value]) -> String {
@@ -32,11 +35,13 @@ fn peers(entries: &[Value]) -> String {
 }
 
 /// What a peer does, with its name if it has one.
-pub fn does(peer: &Value) -> String {
+pub fn does(peer: &Value) -> Name {
     let count = |name: &str| peer[name].as_u64().unwrap_or(0);
+    let by = peer["user"].as_str().map(|user| format!(" ({user})")).unwrap_or_default();
     let work = match (peer["role"].as_str(), peer["protocol"].as_str()) {
         (Some("worker"), _) => {
-            format!("{}: {} of {}", text(&peer["service"]), count("requests"), count("credit"))
+            let has = format!(": {} of {}", count("requests"), count("credit"));
+            return Name([&name(peer, "service").0, has.as_bytes(), by.as_bytes()].concat());
         }
         (_, Some("files")) => match (count("transfers"), count("queries")) {
             (0, 0) => "idle".to_owned(),
@@ -47,10 +52,7 @@ pub fn does(peer: &Value) -> String {
         (Some(_), _) => format!("{} requests", count("requests")),
         (None, _) => "nothing yet".to_owned(),
     };
-    match peer["user"].as_str() {
-        Some(user) => format!("{work} ({user})"),
-        None => work,
-    }
+    Name((work + &by).into_bytes())
 }
 
 fn gone(entries: &[Value]) -> String {
@@ -68,7 +70,8 @@ fn transfers(entries: &[Value]) -> String {
     }
     let mut table = Table::new(["PEER ", "ADDRESS ", "KIND ", "FILES", "MOVED", "FILE", "SIZE", "WAITS ", "PATH "]);
     for transfer in entries {
-        let [peer, address, kind, path] = ["peer", "address", "kind", "path"].map(|name| text(&transfer[name]));
+        let [peer, address, kind] = ["peer", "address", "kind"].map(|name| text(&transfer[name]));
+        let path = name(transfer, "path");
         let [files, moved, part, waits] = progress(transfer);
         table.push([&peer, &address, &kind, &files, &moved, &part, &bytes(&transfer["total_bytes"]), &waits, &path]);
     }
@@ -78,7 +81,7 @@ fn transfers(entries: &[Value]) -> String {
 fn transfers_with_rates(entries: &[Value]) -> String {
     let mut table = Table::new(["PEER ", "KIND ", "FILES", "MOVED", "RATE", "FILE", "LEFT", "WAITS ", "PATH "]);
     for transfer in entries {
-        let [peer, kind, path] = ["peer", "kind", "path"].map(|name| text(&transfer[name]));
+        let ([peer, kind], path) = (["peer", "kind"].map(|name| text(&transfer[name])), name(transfer, "path"));
         let [files, moved, part, waits] = progress(transfer);
         let (rate, left) = (&transfer["bytes_per_second"], &transfer["seconds_left"]);
         let rate = if rate.is_null() { "-".to_owned() } else { format!("{}/s", bytes(rate)) };
@@ -145,8 +148,9 @@ fn versions(entries: &[Value]) -> String {
 /// A line for each: the reason is what matters, and has no room in a table.
 fn failures(entries: &[Value]) -> String {
     let line = |failure: &Value| {
-        let [address, kind, path, code, reason] =
-            ["address", "kind", "path", "code", "reason"].map(|name| text(&failure[name]));
+        let [address, kind, code, reason] = ["address", "kind", "code", "reason"].map(|name| text(&failure[name]));
+        let path = name(failure, "path");
+        let path = Escaped(&path.0);
         let user = failure["user"].as_str().map(|user| format!(" ({user})")).unwrap_or_default();
         let others = match failure["count"].as_u64() {
             None | Some(0 | 1) => String::new(),
@@ -166,7 +170,7 @@ fn services(entries: &[Value]) -> String {
         let state = if service["paused"] == true { "PAUSED" } else { "-" };
         let oldest =
             if service["oldest_seconds"].is_null() { "-".to_owned() } else { time(&service["oldest_seconds"]) };
-        table.push([waiting, &oldest, &memory, &disk, unconfirmed, workers, &state, &text(&service["service"])]);
+        table.push([waiting, &oldest, &memory, &disk, unconfirmed, workers, &state, &name(service, "service")]);
     }
     table.render()
 }
@@ -174,8 +178,8 @@ fn services(entries: &[Value]) -> String {
 fn workers(entries: &[Value]) -> String {
     let mut table = Table::new(["PEER ", "ADDRESS ", "HELD", "CREDIT", "PROTOCOL ", "RESTS", "SERVICE "]);
     for worker in entries {
-        let [peer, address, protocol, service] =
-            ["peer", "address", "protocol", "service"].map(|name| text(&worker[name]));
+        let [peer, address, protocol] = ["peer", "address", "protocol"].map(|name| text(&worker[name]));
+        let service = name(worker, "service");
         let rests = if worker["rests_seconds"].is_null() { "-".to_owned() } else { time(&worker["rests_seconds"]) };
         table.push([&peer, &address, &worker["held"], &worker["credit"], &protocol, &rests, &service]);
     }
@@ -183,7 +187,8 @@ fn workers(entries: &[Value]) -> String {
     // A line for each: the reason has no room in a table.
     for worker in entries {
         if let Some(reason) = worker["gave_back"].as_str() {
-            let (peer, service) = (text(&worker["peer"]), text(&worker["service"]));
+            let (peer, service) = (text(&worker["peer"]), name(worker, "service"));
+            let service = Escaped(&service.0);
             shown.push_str(&format!("{}\n", Line(&format!("{peer} gives requests for {service} back: {reason}"))));
         }
     }
@@ -194,7 +199,7 @@ fn dead_letters(entries: &[Value]) -> String {
     let mut table = Table::new(["LETTERS", "OLDEST", "WORKERS", "SERVICE "]);
     for service in entries {
         let oldest = time(&service["oldest_seconds"]);
-        table.push([&service["letters"], &oldest, &service["workers"], &text(&service["service"])]);
+        table.push([&service["letters"], &oldest, &service["workers"], &name(service, "service")]);
     }
     table.render()
 }
@@ -207,6 +212,13 @@ pub fn letters(entries: &[Value]) -> String {
         table.push([&letter["id"], &kept, &size, &letter["attempts"], &text(&letter["state"])]);
     }
     table.render()
+}
+
+/// A name as its bytes, which the member in base64 has if it isn't UTF-8; or a dash.
+pub fn name(entry: &Value, member: &str) -> Name {
+    let encoded = entry[format!("{member}_b64")].as_str();
+    let decoded = encoded.and_then(|encoded| STANDARD.decode(encoded).ok());
+    Name(decoded.unwrap_or_else(|| text(&entry[member]).into_bytes()))
 }
 
 /// A text, or a dash.
@@ -244,6 +256,17 @@ mod tests {
     }
 
     #[test]
+    fn names_that_are_not_utf8_look_different() {
+        let named = |b64: &str| json!({ "role": "worker", "service": "\u{fffd}\u{fffd}", "service_b64": b64, "gave_back": "x" });
+        let entries = [named("//4="), named("/v8="), json!({ "role": "worker", "service": "\\xff\\xfe" })];
+        for list in [List::Peers, List::Services, List::Workers, List::DeadLetters] {
+            let shown = render(list, &entries);
+            let has = |name: &str| shown.lines().any(|line| line.contains(&format!(" {name}")));
+            assert!(has("\\xff\\xfe") && has("\\xfe\\xff") && has("\\\\xff\\\\xfe"), "{shown}");
+        }
+    }
+
+    #[test]
     fn peers_fit_80_columns_and_say_what_they_do() {
         let peer = json!({
             "id": "16383.12", "address": "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535", "user": "ann\u{202e}",
@@ -253,8 +276,8 @@ mod tests {
         let text = peers(&[peer]);
         assert!(text.lines().count() == 2 && text.lines().all(|line| line.chars().count() <= 80), "{text}");
         let files = json!({ "protocol": "files", "role": "client", "transfers": 2, "queries": 1 });
-        assert_eq!(does(&files), "2 transfers, 1 listings");
-        assert_eq!(does(&json!({ "protocol": "MDP/0.1", "role": "client", "requests": 3 })), "3 requests");
+        assert_eq!(does(&files).0, b"2 transfers, 1 listings");
+        assert_eq!(does(&json!({ "protocol": "MDP/0.1", "role": "client", "requests": 3 })).0, b"3 requests");
         assert_eq!([59.4, 60.0, 7200.0, 172_800.0].map(|seconds| time(&json!(seconds))), ["59s", "1min", "2h", "2d"]);
     }
 }

@@ -1,9 +1,10 @@
 //! The state of a server as text.
 
-use super::rows::{bytes, text, time};
+use super::rows::{bytes, name, text, time};
 use crate::cli::escape::Line;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::fmt::Write;
+use towpath_files::path::Escaped;
 
 /// The state of a server, a line for each kind of thing.
 pub fn render(status: &Value) -> String {
@@ -51,7 +52,7 @@ pub fn render(status: &Value) -> String {
         );
         let spool = &status["spool"];
         line("spool", format!("{} of {}", bytes(&spool["bytes"]), bytes(&spool["most"])));
-        let paused: Vec<_> = status["paused"].as_array().into_iter().flatten().map(text).collect();
+        let paused: Vec<_> = status["paused"].as_array().into_iter().flatten().map(service).collect();
         if !paused.is_empty() {
             line("PAUSED", format!("{}; tow resume SERVICE", paused.join(", ")));
         }
@@ -75,6 +76,12 @@ pub fn render(status: &Value) -> String {
         }
     }
     lines
+}
+
+/// A service of a list of names: text, or an object if it isn't UTF-8.
+fn service(listed: &Value) -> String {
+    let named = if listed.is_object() { listed.clone() } else { json!({ "service": listed }) };
+    Escaped(&name(&named, "service").0).to_string()
 }
 
 /// The state of a journal and the spool.

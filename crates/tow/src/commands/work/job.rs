@@ -3,10 +3,12 @@
 use super::guard::{Guard, Watched};
 use crate::cli::auth_args::PASSWORD;
 use crate::cli::body_io::{BodyBuilder, PIECE_BYTES, ReadBodyError, SpoolError, open_large};
+use crate::cli::service_name::ServiceName;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -60,7 +62,7 @@ fn unix_seconds(at: Instant) -> u64 {
 /// Command to run for each request.
 pub struct Job {
     command: Vec<OsString>,
-    service: String,
+    service: ServiceName,
     spool: Option<PathBuf>,
     guard: Arc<Guard>,
     /// Commands that may run, including those of cancelled requests that haven't ended yet.
@@ -72,7 +74,7 @@ impl Job {
     /// At most `most` commands run at a time.
     pub fn new(
         command: Vec<OsString>,
-        service: String,
+        service: ServiceName,
         spool: Option<PathBuf>,
         guard: Arc<Guard>,
         most: usize,
@@ -92,7 +94,7 @@ impl Job {
         Command::new(program)
             .args(rest)
             .env_remove(PASSWORD)
-            .env("TOW_SERVICE", &self.service)
+            .env("TOW_SERVICE", OsStr::from_bytes(self.service.as_ref()))
             .env("TOW_ATTEMPT", request.attempt().to_string())
             .envs(request.id().map(|id| ("TOW_REQUEST", id.to_string())))
             .envs(request.expires().map(|expires| ("TOW_DEADLINE", unix_seconds(expires).to_string())))

@@ -6,6 +6,7 @@ mod job;
 use crate::cli::connect_args::BrokerArgs;
 use crate::cli::exit::Failure;
 use crate::cli::output::announce;
+use crate::cli::service_name::NameArgs;
 use crate::cli::units::{milliseconds, positive};
 use crate::runtime::which::check_executable;
 use guard::Guard;
@@ -24,7 +25,9 @@ const ECHO_JOBS: u32 = 4096;
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Service to work for.
-    service: String,
+    service: OsString,
+    #[command(flatten)]
+    name: NameArgs,
     /// Command to run for each request, from standard input to standard output.
     #[arg(last = true, required_unless_present = "echo", conflicts_with = "echo")]
     command: Vec<OsString>,
@@ -43,6 +46,12 @@ pub struct Arguments {
 
 /// Works until a signal ends it.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let service = arguments.name.name(&arguments.service)?;
+    if !arguments.echo && service.as_ref().contains(&0) {
+        return Err(Failure::usage(format!(
+            "{service}: a command can't be told a name with a zero byte (TOW_SERVICE)"
+        )));
+    }
     let jobs = arguments.jobs.unwrap_or(if arguments.echo { ECHO_JOBS } else { 1 });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     // A missing command would take request after request and fail each.
@@ -51,12 +60,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         let link = arguments.brokers.link()?;
         let spool = link.spool_folder.clone();
         let options = WorkerOptions { credit: jobs, link };
-        let (endpoints, service) = (&arguments.brokers.endpoints, &arguments.service);
+        let endpoints = &arguments.brokers.endpoints;
         let at_once = arguments.echo && arguments.work_ms.is_none();
         let worker = if at_once {
-            Worker::at_once(endpoints, service, options, std::convert::identity)
+            Worker::at_once(endpoints, &service, options, std::convert::identity)
         } else {
-            Worker::connect(endpoints, service, options)
+            Worker::connect(endpoints, &service, options)
         };
         let worker = Arc::new(worker.map_err(Failure::usage)?);
         drain_on_signal(&worker)?;
