@@ -273,7 +273,7 @@ impl Watcher {
         let Findings { mut now, mut files, mut gone, .. } = found;
         self.add_other_names(&mut files);
         let published = Arc::clone(&self.published);
-        let (held, moved) = {
+        let held = {
             let catalogue = published.read();
             let nothing_found = now.is_empty() && files.is_empty();
             let is_found = |top: &RelPath| {
@@ -283,8 +283,7 @@ impl Watcher {
             let reason = held(&catalogue, &gone, is_accepted, nothing_found);
             let hidden = self.mounts.out_of_sight(&catalogue, &gone, is_found);
             let count = |gone: &[RelPath]| missing(&catalogue, gone, &now, &files);
-            let held = self.hold(reason, hidden, &gone, count, catalogue.len() as u64, is_everything);
-            (held, moved(&catalogue, &gone))
+            self.hold(reason, hidden, &gone, count, catalogue.len() as u64, is_everything)
         };
         let is_held = !held.is_empty();
         if is_held {
@@ -294,6 +293,7 @@ impl Watcher {
             now.retain(|(path, ..)| !held.contains(path));
             files.retain(|(path, _)| !held.contains(path));
         }
+        let moved = moved(&published.read(), &gone);
         self.forget_names(&gone);
         for path in &gone {
             self.events.unwatch(path);
@@ -304,7 +304,7 @@ impl Watcher {
         let (renamed, files): (Vec<_>, Vec<_>) = files
             .into_iter()
             .map(|(path, stat)| {
-                let content = moved.get(&(stat.device, stat.inode, stat.size, stat.modified)).filter(|_| !is_held);
+                let content = moved.get(&(stat.device, stat.inode, stat.size, stat.modified));
                 (path, stat, content.cloned())
             })
             .partition(|(_, _, content)| content.is_some());
