@@ -47,6 +47,10 @@ impl Watcher {
         if is_everything || are_mounts {
             self.read_mounts(&root);
         }
+        if are_mounts && !is_everything {
+            // One that was replaced between two looks may have all the numbers of the one before.
+            self.mounts.mounted().for_each(|path| self.events.look_into(path));
+        }
         let mut found = Findings::default();
         if is_everything {
             self.was_blind = std::mem::replace(&mut self.is_blind, !root.has_events());

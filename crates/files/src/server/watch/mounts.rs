@@ -45,6 +45,11 @@ impl Mounts {
         &self.known
     }
 
+    /// Where file systems are mounted.
+    pub(super) fn mounted(&self) -> impl Iterator<Item = &RelPath> {
+        self.mounted.iter().flat_map(BTreeMap::keys)
+    }
+
     /// Whether a file system is mounted there.
     pub(super) fn is_mounted(&self, path: &RelPath) -> bool {
         self.mounted.as_ref().is_some_and(|mounted| mounted.contains_key(path))
