@@ -33,6 +33,10 @@ const ROUND: Duration = Duration::from_secs(5);
 /// Set in a mount namespace of our own.
 const IN_NAMESPACE: &str = "TOWPATH_TORTURE_IN_NAMESPACE";
 const EXCLUDED: &str = "*.skip";
+/// What is removed at random is meant to be.
+const NO_LIMIT: &str = "1000000000";
+/// Paths of the source beyond which some are removed before the next round.
+const PATHS: usize = 3000;
 
 /// A program that is killed and started again.
 struct Member {
@@ -113,6 +117,9 @@ fn follow(location: String, destination: &Path, options: &[&str]) -> impl Fn() -
     move || {
         let mut command = tow(["follow", &location]);
         command.arg(&destination).args(["--json", "--connect-timeout", "7days"]).args(&options);
+        if options.iter().any(|option| option == "--mirror") {
+            command.args(["--max-delete", NO_LIMIT]);
+        }
         command
     }
 }
@@ -125,7 +132,7 @@ impl Torture {
         let (root, state) = (source.root.clone(), at("state"));
         let server = Member::start("server", move || {
             let mut command = tow(["serve", "--bind", "tcp://127.0.0.1:0", "--settle", "300ms", "--accept-push", "in"]);
-            command.args(["--accept-publish", "--watch", "--state"]).arg(&state).arg(&root);
+            command.args(["--max-delete", NO_LIMIT, "--accept-publish", "--watch", "--state"]).arg(&state).arg(&root);
             command
         });
         let port = port_of(&server);
@@ -189,6 +196,13 @@ impl Torture {
 
     /// Operations and faults until `end`.
     fn act(&mut self, end: Instant) {
+        let top = self.source.root.join("tree");
+        for directory in fs::read_dir(&top).into_iter().flatten().flatten() {
+            if tree(&top).len() > PATHS {
+                // Fails for a file.
+                let _ = fs::remove_dir_all(directory.path());
+            }
+        }
         while Instant::now() < end {
             for _ in 0..self.random.below(30) {
                 self.source.step();
