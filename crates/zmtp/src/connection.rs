@@ -383,7 +383,7 @@ impl<F> Connection<F> {
         self.inbox.dedicated_space()
     }
 
-    /// Memory of frames held until their message is complete, besides the driver's own buffer. [`InboxLimits`] bounds it for one message;
+    /// Memory of frames held until their message is complete, besides the driver's own buffer. [`InboxLimits`](crate::InboxLimits) bounds it for one message;
     /// the driver bounds it for all connections.
     pub fn reassembly_bytes(&self) -> usize {
         self.inbox.held_bytes()
