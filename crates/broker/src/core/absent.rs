@@ -105,8 +105,8 @@ impl Core {
             if session.next_drop <= now && session.replies.kept.count > 0 {
                 late.push(key);
             }
-            let outcomes = if session.is_stored { Outcomes::default() } else { session.replies.kept };
-            others.push(Absent { since, key, tenant: session.tenant, untried: session.untried, outcomes });
+            let (tenant, untried) = (session.tenant, session.untried);
+            others.push(Absent { since, key, tenant, untried, outcomes: Outcomes::default() });
         }
         over.sort_unstable();
         // What waits in the journal was acknowledged: only its retention ends it.
@@ -130,6 +130,7 @@ impl Core {
             }
             forgotten += self.drop_outcomes(key, Some(now));
         }
+        self.measure_outcomes(&mut others);
         self.drop_surplus_outcomes(now, &mut others, &mut forgotten) && self.forget_surplus(now, &others, forgotten)
     }
 
@@ -162,12 +163,19 @@ impl Core {
                     *forgotten += self.drop_outcomes(*key, None);
                 }
                 if !hogs.is_empty() {
-                    let others = absent.iter_mut().filter(|client| !self.sessions[client.key].is_stored);
-                    others.for_each(|client| client.outcomes = self.sessions[client.key].replies.kept);
+                    self.measure_outcomes(absent);
                 }
             }
         }
         true
+    }
+
+    /// Counts again what absent clients have, after some was dropped.
+    fn measure_outcomes(&self, absent: &mut [Absent]) {
+        for client in absent {
+            let session = &self.sessions[client.key];
+            client.outcomes = if session.is_stored { Outcomes::default() } else { session.replies.kept };
+        }
     }
 
     /// Forgets requests of absent clients that have to give way.

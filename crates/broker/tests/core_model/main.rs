@@ -5,7 +5,7 @@ mod model;
 
 use model::{Model, Seen};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use towpath_broker::core::{Action, Core, Entry, Kind, LetterAction, Peer, Settings};
 use towpath_requests::numbered::{ClientId, Status, Token};
 use towpath_requests::{Arriving, Body};
@@ -144,7 +144,10 @@ struct Real {
     given: Vec<(Peer, Token, (u64, u16))>,
     names: HashMap<Token, (u64, u16)>,
     entries: Vec<Entry>,
-    taken: usize,
+    /// Of those that aren't persisted, whether the model knows them too.
+    taken: VecDeque<bool>,
+    /// Records of numbers that were dropped, of which the model knows nothing.
+    dropped: HashSet<u64>,
     persisted: usize,
 }
 
@@ -155,7 +158,13 @@ impl Real {
         let mut actions = Vec::new();
         self.core.take_actions(&mut actions);
         self.core.take_entries(&mut self.entries);
-        self.taken += self.entries.drain(..).count();
+        for entry in self.entries.drain(..) {
+            self.taken.push_back(match entry {
+                Entry::Accepted { id, service, .. } if service.is_empty() => !self.dropped.insert(id),
+                Entry::Forgotten { id } => !self.dropped.contains(&id),
+                _ => true,
+            });
+        }
         let mut seen = Vec::new();
         for action in actions {
             let said = |status: Status, body: &Body| if matches!(status.0, 200 | 206 | 500) { what(body) } else { 0 };
@@ -227,7 +236,8 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize, attempts_ma
         given: Vec::new(),
         names: HashMap::new(),
         entries: Vec::new(),
-        taken: 0,
+        taken: VecDeque::new(),
+        dropped: HashSet::new(),
         persisted: 0,
     };
     // Tenants are known by these connections, so that none is forgotten.
@@ -327,10 +337,10 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize, attempts_ma
                 model.drain(on);
             }
             Step::Persisted(count) => {
-                let count = count.min(real.taken - real.persisted);
+                let count = count.min(real.taken.len());
                 real.persisted += count;
                 core.persisted(real.persisted as u64);
-                model.persisted(count);
+                model.persisted(real.taken.drain(..count).filter(|is_known| *is_known).count());
             }
             Step::Time(passed) => {
                 now += passed;
