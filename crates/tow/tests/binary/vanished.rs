@@ -91,7 +91,9 @@ fn leave_nothing(arguments: &[&str]) {
         assert_eq!(status(&place)["outcomes"], 1);
         assert_eq!(run(&mut call(&[&broker], &["echo", "hello"])).expect_code(0).stdout, b"hello");
         // Not three seconds from the restart on.
-        wait_until("nothing is left in the journal either", || place.json(&["journal"])[0]["journal"]["requests"] == 0);
+        wait_until("nothing is left in the journal either", || status(&place)["outcomes"] == 0);
+        // What was dropped isn't executed again.
+        assert_eq!((vanish(&broker, 0), vanish(&broker, 2_000)), (410, 410));
     } else {
         let dropped = place.tow(&["purge", "--outcomes"]).expect_code(0);
         assert_eq!(dropped.stdout, b"dropped 1 outcomes of clients that are gone\n");
