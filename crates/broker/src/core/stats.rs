@@ -206,7 +206,7 @@ impl Core {
         (self.replies.kept().count, self.replies.kept().bytes)
     }
 
-    /// Whether requests are refused, whoever sends them, since there is no room.
+    /// Whether all new requests are refused for lack of room.
     pub fn is_full(&self) -> bool {
         let (requests, bytes) = self.used();
         let has_room = requests < self.settings.requests_max && bytes < self.settings.bytes_max;

@@ -49,7 +49,7 @@ impl Dir {
         Ok(fstat(&self.0)?.into())
     }
 
-    /// Whether the kernel tells of all changes in it.
+    /// Whether the kernel reports all changes in it.
     pub fn has_events(&self) -> bool {
         local::is_local(&self.0)
     }

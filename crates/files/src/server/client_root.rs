@@ -77,7 +77,7 @@ impl ClientRoot {
         is_unfinished || names.any(is_reserved)
     }
 
-    /// Metadata as the client may know it: size and time of a directory tell of all that is in it.
+    /// Metadata as the client may know it: size and time of a directory depend on all that is in it.
     pub(super) fn shown(&self, real: &[u8], stat: FileStat) -> FileStat {
         let sees_all =
             stat.kind != FileKind::Dir || self.permissions.may_all(Verb::List, original(real).unwrap_or(real));

@@ -238,7 +238,7 @@ fn conditions_and_answers_of_pushes_take_the_right_to_know() {
     assert_eq!(wire.ask(&push(7, "in/own", b"secret", None))["re"], "push");
 }
 
-/// Size and time of a directory tell of all that is in it.
+/// Size and time of a directory depend on all that is in it.
 #[test]
 fn directories_with_something_hidden_have_no_time() {
     let folder = tempdir().expect("a folder");

@@ -235,7 +235,7 @@ fn record_of_a_follower_that_is_another_users_is_not_used() {
     assert_eq!(fs::metadata(&record).expect("a record").uid(), 0);
 }
 
-/// Whoever can write into the destination could have them written elsewhere, or tell the command of what never was.
+/// A user who can write into the destination could redirect them, or invent changes for the command.
 #[test]
 fn files_of_exec_that_are_another_users_are_not_used() {
     let Some((folder, served, shared)) = shared() else { return };

@@ -81,7 +81,7 @@ impl Account {
 }
 
 impl Destination {
-    /// An error if what is there may not be replaced or changed. Directories are replaced only if they are empty, whoever made them.
+    /// An error if what is there may not be replaced or changed. Directories are replaced only if they are empty.
     pub(super) fn may_replace(&self, local: &RelPath, there: &FileStat) -> Result<(), DiskError> {
         match self.ledger.lock().get_mut(local) {
             Some(account) if there.kind != FileKind::Dir && !(account.is_sure && account.is(there)) => {

@@ -93,7 +93,7 @@ impl Unfinished {
     /// Something happened to a file, or it isn't what is published.
     pub(super) fn found(&mut self, path: RelPath, stat: FileStat) {
         self.first.remove(&path);
-        // Whoever finds it meanwhile finds what is being hashed, and a later change would show in its times.
+        // A reader that finds it meanwhile finds what is being hashed, and a later change would show in its times.
         let is_this = |hashing: &Hashing| {
             hashing.path == path && hashing.stat.same_content(&stat) && may_be_remembered(&stat, hashing.began)
         };

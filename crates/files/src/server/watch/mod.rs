@@ -77,7 +77,7 @@ const END_MAX: Duration = Duration::from_secs(1);
 const COALESCE: Duration = Duration::from_millis(2);
 /// Time between looks at whether the root is where it was.
 const ROOT_CHECK: Duration = Duration::from_secs(2);
-/// Time between looks at the whole tree where the kernel doesn't tell of changes, and while deletions are held; and between looks at what
+/// Time between looks at the whole tree where the kernel doesn't report changes, and while deletions are held; and between looks at what
 /// can't be read.
 const RESCAN_BLIND: Duration = Duration::from_secs(30);
 /// Unreadable paths that the operator is told.
@@ -140,7 +140,7 @@ struct Watcher {
     limit: DeleteLimit,
     mounts: Mounts,
     unread: Unread,
-    /// Paths of files with several names below the root, by device and inode: no event tells of all of them.
+    /// Paths of files with several names below the root, by device and inode: no event names all of them.
     linked: HashMap<(u64, u64), BTreeSet<RelPath>>,
     /// The first of what can't be read, and how much it is.
     unread_shown: (Vec<String>, usize),
