@@ -118,10 +118,12 @@ impl Other {
         Some(other)
     }
 
-    /// It has nothing at a path any more: somebody else has. False: its follower is at work.
+    /// It has nothing at a path any more: somebody else has. So it isn't up to date, and is told the full state again. False: its follower is at work.
     pub(super) fn give_up(&mut self, path: &RelPath) -> io::Result<bool> {
         let Some(log) = &mut self.log else { return Ok(false) };
         self.known.remove(path);
+        // In this order: what is forgotten is told again.
+        log.append(&encode_cursor(None))?;
         log.append(&encode_forgotten(path))?;
         log.flush()?;
         Ok(true)
