@@ -125,6 +125,27 @@ fn deletions_wait_where_the_server_may_be_another_one() {
 }
 
 #[test]
+fn what_a_run_without_mirror_left_is_deleted_by_the_next_one_with_it() {
+    let folder = tempdir().expect("a folder");
+    let source = source(&folder, "source", 10, "one");
+    let copy = folder.path().join("copy");
+    let server = serve(&source, Some(&folder.path().join("state")), &[]);
+    follow(&server.url(""), &copy, &["--mirror"]).expect_code(0);
+    (0..3).for_each(|n| fs::remove_file(source.join(format!("sub/f{n}"))).expect("remove"));
+    wait_until("the deletions are held", || {
+        follow(&server.url(""), &copy, &["--mirror", "--max-delete", "1"]).status.code() == Some(3)
+    });
+    let outcome = follow(&server.url(""), &copy, &[]).expect_code(0);
+    assert!(outcome.stdout.contains("- sub/f0") && count(&copy) == 10, "{}", outcome.stdout);
+    // Also one that was told the full state.
+    let outcome = follow(&server.url(""), &copy, &["--mirror", "--max-delete", "1"]).expect_code(3);
+    assert!(outcome.stderr.contains("3 deletions are held") && count(&copy) == 10, "{}", outcome.stderr);
+    follow(&server.url(""), &copy, &[]).expect_code(0);
+    follow(&server.url(""), &copy, &["--mirror"]).expect_code(0);
+    assert_eq!(count(&copy), 7);
+}
+
+#[test]
 fn relays_pass_the_number_of_the_first_server_on() {
     let folder = tempdir().expect("a folder");
     let (one, other) = (source(&folder, "one", 4, "one"), source(&folder, "other", 2, "other"));

@@ -97,6 +97,7 @@ impl<'a> Follower<'a> {
         let top = place.top().map_err(|error| refused(error.to_string()))?;
         let record = Record::open(&top, &options.source, &options.exclude);
         let mut record = record.map_err(|error| refused(error.to_string()))?;
+        record.begin(options.mirror).map_err(|error| refused(error.to_string()))?;
         place.adopt(&mut record).map_err(|error| refused(error.to_string()))?;
         let Survey { missing, dirs } = place.survey(&record);
         if let Some(first) = missing.first() {
