@@ -194,6 +194,7 @@ fn show(event: &FollowEvent, is_mirror: bool) -> io::Result<()> {
         FollowEvent::Gone { path, kept: true, .. } if is_mirror => {
             line(format_args!("- {path} (stays: it was changed here, or has something else in it)"))
         }
+        FollowEvent::Gone { path, kept: true, .. } => line(format_args!("- {path} (stays without --mirror)")),
         FollowEvent::Gone { path, .. } => line(format_args!("- {path}")),
         FollowEvent::Renamed { from, to, .. } => line(format_args!("> {from} {to}")),
         FollowEvent::UpToDate { seq } => line(format_args!("up to date at {seq}")),

@@ -204,8 +204,19 @@ impl Record {
                     let copy = copy.unwrap_or_else(|| CopyId(random()));
                     let needed_bytes = known.keys().map(record_bytes).sum();
                     let (dir, by_digest) = (dir.try_clone()?, HashMap::new());
-                    let mut record =
-                        Record { dir, name, log, needed_bytes, known, intended, by_digest, cursor, deletes, copy, origin };
+                    let mut record = Record {
+                        dir,
+                        name,
+                        log,
+                        needed_bytes,
+                        known,
+                        intended,
+                        by_digest,
+                        cursor,
+                        deletes,
+                        copy,
+                        origin,
+                    };
                     if is_new {
                         let noted = record.log.append(&encode_copy(copy)).and_then(|()| record.log.flush());
                         noted.map_err(|error| RecordError::Log { name: shown(), reason: error.into() })?;
