@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use towpath_files::client::follow::{
-    Excludes, FollowEnd, FollowEvent, FollowOptions, HeldWhy, PutKind, follow, follow_versions,
+    ALL_EXCLUDED, Excludes, FollowEnd, FollowEvent, FollowOptions, HeldWhy, PutKind, follow, follow_versions,
 };
 use towpath_files::client::{GetError, Source, TransferError};
 use towpath_files::path::{Escaped, RelPath};
@@ -113,6 +113,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let mut is_looked_at = arguments.versions;
     let outcome = watchdog.run(None, END_TIMEOUT, move || {
         let mut tell = |event: FollowEvent| {
+            is_looked_at |= matches!(&event, FollowEvent::Warning(why) if why == ALL_EXCLUDED);
             if matches!(event, FollowEvent::UpToDate { .. })
                 && !std::mem::replace(&mut is_looked_at, true)
                 && has_nothing(&destination)

@@ -133,7 +133,8 @@ impl<'a> Follower<'a> {
             pages: Pages::new(
                 options.source.clone(),
                 options.exclude.clone(),
-                record.cursor().filter(|_| !options.begins_anew()),
+                // With nothing here it is to be said why, and costs nothing.
+                record.cursor().filter(|_| !options.begins_anew() && record.len() > 0),
             ),
             report: Report::new(options, record.copy()),
             seed: options.frozen.as_ref().and_then(|frozen| {
