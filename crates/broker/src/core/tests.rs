@@ -416,7 +416,7 @@ fn a_request_of_a_slow_worker_expires_at_its_deadline() {
     assert!(core.next_deadline() <= 1_100);
     core.tick(1_100);
     let done = actions(&mut core);
-    let body = Body::from("queued again; a worker may have had it");
+    let body = Body::from("it was queued again");
     let told = |number| Action::Reply { peer: 1, number, status: Status::TIMED_OUT, part: None, body: body.clone() };
     assert_eq!(done, [told(1), told(2)]);
 }
