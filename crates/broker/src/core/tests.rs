@@ -114,7 +114,7 @@ fn requests_of_a_lost_worker_are_requeued_in_order_until_given_up() {
         number: 1,
         status: Status::ATTEMPTS_USED_UP,
         part: None,
-        body: Body::from("given up after 2 attempts: workers went while they had it, or couldn't do it"),
+        body: Body::from("given up at attempt 2: workers went while they had it, or couldn't do it"),
     };
     assert_eq!(actions(&mut core), [told, failed]);
     // The first worker reconnects, with a reply to its first attempt.

@@ -19,6 +19,7 @@ use towpath_files::client::follow::{
     ALL_EXCLUDED, Excludes, FollowEnd, FollowEvent, FollowOptions, HeldWhy, PutKind, follow, follow_versions,
 };
 use towpath_files::client::{GetError, Source, TransferError};
+use towpath_files::counted_are;
 use towpath_files::path::{Escaped, RelPath};
 use towpath_files::protocol::control::{Compression, HolderName, LinkTarget, WirePath};
 
@@ -206,13 +207,14 @@ fn show(event: &FollowEvent, is_mirror: bool) -> io::Result<()> {
         }
         FollowEvent::Held { paths, why } => {
             let count = paths.len();
+            let held = counted_are(count as u64, "deletion");
             match why {
-                HeldWhy::TooMany => eprint_line(format_args!(
-                    "tow: {count} deletions are held; start again with --max-delete {count} to allow them:"
-                )),
+                HeldWhy::TooMany => {
+                    eprint_line(format_args!("tow: {held} held; start again with --max-delete {count} to allow that:"))
+                }
                 HeldWhy::UnknownServer => eprint_line(format_args!(
-                    "tow: {count} deletions are held: the server has no lasting number (tow serve --state), so it may be \
-                     another one than before; if it is the right one, start again with --adopt to allow them:"
+                    "tow: {held} held: the server has no lasting number (tow serve --state), so it may be \
+                     another one than before; if it is the right one, start again with --adopt to allow that:"
                 )),
             }
             for path in paths.iter().take(HELD_SHOWN_MAX) {

@@ -8,6 +8,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use towpath_broker::asked_of_rules;
+use towpath_files::counted;
 use towpath_rules::{Origin, Verb};
 
 /// Arguments of `tow rules`.
@@ -60,7 +61,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 (rules.groups(), "group"),
                 (rules.lines(), "rule"),
             ];
-            let counts = counts.map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
+            let counts = counts.map(|(count, what)| counted(count as u64, what));
             print_line(format_args!("{}: {}", Line(&file.display().to_string()), counts.join(", ")))?;
             Ok(ExitCode::SUCCESS)
         }

@@ -84,9 +84,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     match outcome.map_err(|error| failure_at(&arguments.location, &error, &arguments.server))? {
         Answer::Printed => Ok(ExitCode::SUCCESS),
         Answer::TooFew(count) => {
-            Err(Failure::new(Status::Failed, format_args!("only {count} have it, and nobody else gets it")))
+            let have = if count == 1 { "has" } else { "have" };
+            Err(Failure::new(Status::Failed, format_args!("only {count} {have} it, and nobody else gets it")))
         }
         Answer::Missing(0) => incomplete("nobody has said that it has it".to_owned()),
+        Answer::Missing(1) => incomplete("one doesn't have it".to_owned()),
         Answer::Missing(count) => incomplete(format!("{count} don't have it")),
     }
 }

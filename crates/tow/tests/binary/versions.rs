@@ -303,7 +303,11 @@ fn versions_of_nothing_are_not_found() {
     publisher.publish("app", &["v1"]).expect_code(0);
     publisher.versions_of("app", &[]).expect_code(0);
     let outcome = publisher.versions_of("apq", &[]).expect_code(4);
-    assert!(outcome.stdout.is_empty() && outcome.stderr.contains("apq: the server says: not found"), "{}", outcome.stderr);
+    assert!(
+        outcome.stdout.is_empty() && outcome.stderr.contains("apq: the server says: not found"),
+        "{}",
+        outcome.stderr
+    );
     let outcome = publisher.versions(&["--who", "app/v1"]).expect_code(4);
     assert!(outcome.stderr.contains("tow versions HOST:/ lists all"), "{}", outcome.stderr);
 }

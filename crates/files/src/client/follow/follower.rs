@@ -19,6 +19,7 @@ use super::place::{Place, Survey};
 use super::record::{Known, Origin, Record};
 use super::report::Report;
 use super::{FollowEnd, FollowEvent, FollowOptions};
+use crate::counted;
 use crate::limits::CATALOGUE_PATHS_MAX;
 use crate::path::RelPath;
 use crate::protocol::control::{
@@ -398,7 +399,7 @@ impl Follower<'_> {
             (self.tell)(FollowEvent::Failed { path: path.clone(), reason })?;
         }
         if more > self.unread.1 {
-            (self.tell)(FollowEvent::Warning(format!("the server can't read {more} more paths")))?;
+            (self.tell)(FollowEvent::Warning(format!("the server can't read {} besides", counted(more, "path"))))?;
         }
         self.report.unread(&unread, more);
         self.unread = (unread, more);
