@@ -300,6 +300,14 @@ impl<'a> Follower<'a> {
         others.take_over(&place.top().map_err(unusable)?, record, origin, (&placed.local, is_dir), options)
     }
 
+    /// What this source put at a path under another filter, if it is as it was put.
+    pub(super) fn put_before(&mut self, local: &RelPath) -> Option<Known> {
+        let Follower { others, place, origin, options, .. } = self;
+        let origin = origin.as_ref().filter(|_| !others.is_empty())?;
+        let known = others.same(&place.top().ok()?, origin, local, options.adopt)?;
+        place.is_as_put(local, &known).then_some(known)
+    }
+
     /// What the driver has to do next: send something, carry out a command, or all that was fed is in place
     /// ([`Output::InPlace`]).
     pub(super) fn next_output(&mut self) -> Result<Option<Output>, GetError> {
