@@ -140,7 +140,7 @@ fn check_not_served(token_file: &Path, served: Option<&Path>) -> Result<(), Fail
     }
     let (file, served) = (token_file.display(), served.display());
     Err(Failure::usage(format!(
-        "{file}: the token of --admin is below {served}, which is served; use --admin-token-file"
+        "{file}: the token of --admin is below {served}, which is served; name a file elsewhere by --admin-token-file"
     )))
 }
 

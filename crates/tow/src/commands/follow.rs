@@ -16,9 +16,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use towpath_files::client::follow::{
-    Excludes, FollowEnd, FollowEvent, FollowOptions, HeldWhy, PutKind, follow, follow_versions,
+    ALL_EXCLUDED, Excludes, FollowEnd, FollowEvent, FollowOptions, HeldWhy, PutKind, follow, follow_versions,
 };
 use towpath_files::client::{GetError, Source, TransferError};
+use towpath_files::counted_are;
 use towpath_files::path::{Escaped, RelPath};
 use towpath_files::protocol::control::{Compression, HolderName, LinkTarget, WirePath};
 
@@ -113,6 +114,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let mut is_looked_at = arguments.versions;
     let outcome = watchdog.run(None, END_TIMEOUT, move || {
         let mut tell = |event: FollowEvent| {
+            is_looked_at |= matches!(&event, FollowEvent::Warning(why) if why == ALL_EXCLUDED);
             if matches!(event, FollowEvent::UpToDate { .. })
                 && !std::mem::replace(&mut is_looked_at, true)
                 && has_nothing(&destination)
@@ -194,6 +196,7 @@ fn show(event: &FollowEvent, is_mirror: bool) -> io::Result<()> {
         FollowEvent::Gone { path, kept: true, .. } if is_mirror => {
             line(format_args!("- {path} (stays: it was changed here, or has something else in it)"))
         }
+        FollowEvent::Gone { path, kept: true, .. } => line(format_args!("- {path} (stays without --mirror)")),
         FollowEvent::Gone { path, .. } => line(format_args!("- {path}")),
         FollowEvent::Renamed { from, to, .. } => line(format_args!("> {from} {to}")),
         FollowEvent::UpToDate { seq } => line(format_args!("up to date at {seq}")),
@@ -204,13 +207,14 @@ fn show(event: &FollowEvent, is_mirror: bool) -> io::Result<()> {
         }
         FollowEvent::Held { paths, why } => {
             let count = paths.len();
+            let held = counted_are(count as u64, "deletion");
             match why {
-                HeldWhy::TooMany => eprint_line(format_args!(
-                    "tow: {count} deletions are held; start again with --max-delete {count} to allow them:"
-                )),
+                HeldWhy::TooMany => {
+                    eprint_line(format_args!("tow: {held} held; start again with --max-delete {count} to allow that:"))
+                }
                 HeldWhy::UnknownServer => eprint_line(format_args!(
-                    "tow: {count} deletions are held: the server has no lasting number (tow serve --state), so it may be \
-                     another one than before; if it is the right one, start again with --adopt to allow them:"
+                    "tow: {held} held: the server has no lasting number (tow serve --state), so it may be \
+                     another one than before; if it is the right one, start again with --adopt to allow that:"
                 )),
             }
             for path in paths.iter().take(HELD_SHOWN_MAX) {

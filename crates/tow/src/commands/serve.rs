@@ -4,7 +4,7 @@ use crate::admin::{About, Admin, AdminArgs, FilesView};
 use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
 use crate::cli::escape::Line;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, Status};
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
 use crate::cli::units::{duration, size};
@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::follow::ServerId;
-use towpath_files::server::{PushOptions, Server, ServerOptions, WatchOptions};
+use towpath_files::root::RootError;
+use towpath_files::server::{PushOptions, ServeError, Server, ServerOptions, WatchOptions};
 use towpath_sockets::{Congestion, Heartbeat};
 
 /// Heartbeat intervals without a word after which a client is disconnected. Generous, since libzmq doesn't read while its application
@@ -121,7 +122,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         audit: security.admission.as_ref().and_then(|admission| admission.audit()),
     };
     let admin = Admin::start(arguments.admin, &about)?;
-    let server = Server::bind(options).map_err(Failure::failed)?;
+    let server = Server::bind(options).map_err(|error| match error {
+        ServeError::Root { source: RootError::NotFound, .. } => Failure::new(Status::NotFound, error),
+        error => Failure::failed(error),
+    })?;
     let (handle, stopping) = (server.handle(), admin.stopping());
     let reload = reload::watch(security.admission, handle.clone())?;
     let stop = move || {

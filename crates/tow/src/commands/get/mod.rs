@@ -29,6 +29,7 @@ use towpath_files::client::{
     BYTES_PER_SECOND_MIN, CancelToken, Destination, GetError, GetOptions, Modes, Progress, Source, Summary,
     TransferError, get,
 };
+use towpath_files::counted_are;
 use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::control::{Compression, FollowLinks};
@@ -403,7 +404,8 @@ fn tell(summary: &Summary) {
     if summary.held > 0 {
         let held = summary.held;
         eprint_line(format_args!(
-            "tow: {held} deletions are held; --max-delete {held} allows them, and lists them with --dry-run"
+            "tow: {} held; --max-delete {held} allows that, and with --dry-run it lists what would be deleted",
+            counted_are(held, "deletion")
         ));
     }
 }
