@@ -33,42 +33,42 @@ pub struct Arguments {
     location: OsString,
     /// Directory to keep up to date [default: the path's name; of a glob .]
     destination: Option<PathBuf>,
-    /// End when it is up to date.
+    /// Exit once up to date.
     #[arg(long)]
     once: bool,
-    /// Delete what is gone at the server; never what was changed here.
+    /// Delete what the server has deleted, but nothing that was changed locally.
     #[arg(long)]
     mirror: bool,
-    /// Hold all deletions if more are due at a time [default: 1000 if over a tenth, or everything]
+    /// Hold deletions back if more than N would be deleted at once [default: 1000 if over a tenth, or everything]
     #[arg(long, value_name = "N", requires = "mirror")]
     max_delete: Option<u64>,
-    /// Leave out what matches a pattern as in .gitignore. May be repeated.
+    /// Skip what matches a pattern, as in .gitignore. Repeatable.
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
-    /// Move what is deleted or replaced into this directory.
+    /// Move deleted and replaced files into this directory.
     #[arg(long, value_name = "DIR")]
     trash: Option<PathBuf>,
-    /// Go on though the copy here is of another server or path, or nobody knows; everything is compared.
+    /// Continue although the copy is of another or an unknown server or path; compares everything.
     #[arg(long)]
     adopt: bool,
-    /// Run this by the shell when up to date after changes, which it gets as JSON lines.
+    /// Run this shell command once up to date after changes; it reads them as JSON lines.
     #[arg(long, value_name = "CMD")]
     exec: Option<OsString>,
     /// Print one JSON object for each event.
     #[arg(long)]
     pub json: bool,
-    /// Sync each file before it gets its name, its directory after, and how far this is.
+    /// Sync each file before it is renamed into place, its directory afterwards, and the progress record.
     #[arg(long)]
     fsync: bool,
-    /// Name by which the server knows what is here [default: the host's]
+    /// Name of this copy in the server's list of followers [default: the host's]
     #[arg(long, value_name = "NAME", value_parser = holder_name)]
     name: Option<HolderName>,
     #[command(flatten)]
     relay: RelayArgs,
-    /// Put each version that is published in place as a whole, and let the link DIR/current lead to the newest.
+    /// Fetch published versions, each as a whole, and point the link DIR/current to the newest.
     #[arg(long, conflicts_with_all = ["mirror", "trash", "exclude"])]
     versions: bool,
-    /// Let the server compress what shrinks, for slow links.
+    /// Compress data that shrinks, for slow links.
     #[arg(long)]
     zstd: bool,
     #[command(flatten)]

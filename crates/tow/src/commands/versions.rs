@@ -31,13 +31,13 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 pub struct Arguments {
     /// Path of a server, and all below it: HOST:/, HOST:PORT/PATH or ipc://SOCKET:/PATH.
     location: OsString,
-    /// Show who has a version (label or digest), or all up to a number; end with 1 unless all have it.
+    /// Show which followers have a version (label or digest), or everything up to a number; exit with 1 unless all have it.
     #[arg(long, value_name = "VERSION")]
     who: Option<String>,
-    /// Wait until enough have it; end with 1 if nobody else gets it for --timeout.
+    /// Wait until enough followers have it; exit with 1 if no other gets it within --timeout.
     #[arg(long, value_name = "VERSION", conflicts_with = "who")]
     wait: Option<String>,
-    /// How many are enough.
+    /// Number of followers that are enough.
     #[arg(long, value_name = "M", default_value_t = 1, requires = "wait")]
     count: u32,
     /// Print JSON.

@@ -34,7 +34,7 @@ pub struct Arguments {
     /// Print one JSON object per entry.
     #[arg(long)]
     json: bool,
-    /// Print it again and again, so often.
+    /// Refresh at this interval.
     #[arg(long, value_name = "TIME", value_parser = duration, num_args = 0..=1, require_equals = true, default_missing_value = "2")]
     watch: Option<Duration>,
     #[command(flatten)]
