@@ -100,6 +100,11 @@ impl Source {
         self.disk.as_deref()
     }
 
+    /// Whether there is a disk, and it isn't mounted below the root.
+    pub fn is_unmounted(&self) -> bool {
+        self.disk.is_some() && !self.is_mounted
+    }
+
     fn make_disk(&mut self, folder: &Path) {
         let disk = folder.join("disk");
         fs::create_dir(&disk).expect("mkdir");

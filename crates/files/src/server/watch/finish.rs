@@ -2,7 +2,7 @@
 
 use super::Watcher;
 use super::look::open;
-use crate::catalogue::{Content, Identity};
+use crate::catalogue::{Catalogue, Content, Identity};
 use crate::digest::{Digest, FileHasher, HashError, LEAF_BYTES_MIN, may_be_remembered, wall_clock};
 use crate::path::RelPath;
 use crate::root::{FileStat, Root, RootError, Timestamp};
@@ -233,6 +233,9 @@ impl Watcher {
         let is_full = self.published.change(|catalogue| {
             let mut is_full = false;
             for (path, stat, (digest, is_settled)) in &done {
+                if !has_place(catalogue, path) {
+                    continue;
+                }
                 let FileStat { size, modified, mode, .. } = *stat;
                 let content = Content::File { size, modified, mode, digest: *digest };
                 is_full |= catalogue.put(path, content, Identity::of(stat, *is_settled)).is_err();
@@ -295,9 +298,9 @@ impl Watcher {
 
     fn not_opened(&mut self, path: &RelPath, error: &RootError) {
         match error {
-            // The event that says so is on its way.
+            // Perhaps only for a moment, while another file system was mounted above it: no event tells when it is there again.
             RootError::NotFound | RootError::NotAFile | RootError::NotADirectory | RootError::Outside => {
-                self.unfinished.remove(path);
+                self.changed(path);
                 self.unread.remove(path);
             }
             error => self.unreadable(path, error),
@@ -312,13 +315,22 @@ impl Watcher {
         self.unfinished.remove(path);
     }
 
-    /// A file changed while it was hashed: it is looked at again.
+    /// A file isn't what it was: it is looked at again.
     fn changed(&mut self, path: &RelPath) {
         self.unfinished.remove(path);
         if let Some((parent, name)) = path.split() {
             self.events.look_at(&parent, name);
         }
     }
+}
+
+/// Whether a file may be published at a path. While a batch is hashed, a file and what is below it may follow each other on the disk.
+/// The event that says so is on its way: the look that it causes finds the file again, and decides what is gone.
+fn has_place(catalogue: &Catalogue, path: &RelPath) -> bool {
+    let is_dir = |path: &RelPath| {
+        catalogue.get(path.as_bytes()).is_some_and(|entry| matches!(entry.content, Content::Dir { .. }))
+    };
+    !is_dir(path) && path.parent().is_none_or(|parent| parent.is_root() || is_dir(&parent))
 }
 
 /// Whether it is known that nobody has a file open for writing.
