@@ -303,6 +303,7 @@ pub static BROKER: &[Figure<towpath_broker::Stats>] = &[
     zero("Full", gauge("full", Flag, "1 while requests of all are refused for want of room", "full", |s| s.is_full.into())),
     gauge("spool_bytes", Bytes, "Large bodies on the disk", "", |s| s.spool.bytes.into()),
     gauge("spool_limit_bytes", Bytes, "Limit of large bodies on the disk", "", |s| s.spool.bytes_max.into()),
+    gauge("spool_files", Count, "Files of large bodies on the disk", "", |s| s.spool.files.into()),
     gauge("services", Count, "Services with workers or requests", "services", |s| s.service_count.into()),
     gauge("workers", Count, "Workers", "workers", |s| s.worker_count.into()),
     zero("Paused services", gauge("services_paused", Count, "Services that an operator has paused", "", |s| s.paused.len().into())),
