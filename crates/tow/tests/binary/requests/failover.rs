@@ -3,8 +3,8 @@
 use rustix::process::Signal;
 use tempfile::{TempDir, tempdir};
 
-use crate::admin::Place;
-use crate::steering::service;
+use crate::operator::letters_and_drains::service;
+use crate::operator::status::Place;
 use crate::support::broker::{Broker, await_progress, call, work, workers_of};
 use crate::support::process::{Process, run};
 use crate::support::wait_until;

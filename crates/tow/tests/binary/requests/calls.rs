@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use tempfile::tempdir;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::admin::Place;
+use crate::operator::status::Place;
 use crate::support::broker::{Broker, await_progress, call, work, workers_of};
 use crate::support::process::{Process, Server, is_running, run, tow};
 use crate::support::tree::{digest, random_file};

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::tempdir;
 
-use crate::admin::{Place, get};
+use crate::operator::status::{Place, get};
 use crate::support::broker::{Broker, call, work};
 use crate::support::process::{Process, run, tow};
 use crate::support::tree::write;
