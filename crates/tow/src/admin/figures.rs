@@ -66,87 +66,58 @@ struct Zero {
     about: &'static str,
 }
 
+type Text = &'static str;
+
+/// How a value is read.
+type Read<S> = fn(&S) -> Number;
+
+/// Values of a label, each with its member in JSON, and how it is read.
+type By<S> = &'static [(Text, Text, Read<S>)];
+
 /// A figure that is read from an `S`.
-pub struct Figure<S: ?Sized + 'static> {
+pub struct Figure<S: 'static> {
     about: About,
     values: Values<S>,
 }
 
-enum Values<S: ?Sized + 'static> {
+enum Values<S: 'static> {
     /// Its member in JSON, empty if it has none, and how it is read.
-    One(&'static str, fn(&S) -> Number),
+    One(Text, Read<S>),
     /// The same for each value of its label.
     By(By<S>),
 }
 
-impl<S: ?Sized> Figure<S> {
-    const fn new(kind: Kind, name: &'static str, unit: Unit, help: &'static str, values: Values<S>) -> Self {
-        Figure { about: About { name, kind, unit, help, label: "", zero: None }, values }
-    }
-
-    const fn by(mut self, label: &'static str) -> Self {
-        self.about.label = label;
-        self
+impl<S> Figure<S> {
+    const fn new(kind: Kind, name: Text, unit: Unit, help: Text, label: Text, values: Values<S>) -> Figure<S> {
+        Figure { about: About { name, kind, unit, help, label, zero: None }, values }
     }
 }
 
 /// A figure that should be zero; the page calls it so.
-const fn zero<S: ?Sized>(title: &'static str, figure: Figure<S>) -> Figure<S> {
+const fn zero<S>(title: Text, figure: Figure<S>) -> Figure<S> {
     zero_of("", title, figure.about.help, figure)
 }
 
 /// A figure of which the one of this label's value should be zero.
-const fn zero_of<S: ?Sized>(
-    of: &'static str,
-    title: &'static str,
-    about: &'static str,
-    mut figure: Figure<S>,
-) -> Figure<S> {
+const fn zero_of<S>(of: Text, title: Text, about: Text, mut figure: Figure<S>) -> Figure<S> {
     figure.about.zero = Some(Zero { of, title, about });
     figure
 }
 
-const fn counter<S: ?Sized>(
-    name: &'static str,
-    unit: Unit,
-    help: &'static str,
-    member: &'static str,
-    read: fn(&S) -> Number,
-) -> Figure<S> {
-    Figure::new(Kind::Counter, name, unit, help, Values::One(member, read))
+const fn counter<S>(name: Text, unit: Unit, help: Text, member: Text, read: Read<S>) -> Figure<S> {
+    Figure::new(Kind::Counter, name, unit, help, "", Values::One(member, read))
 }
 
-const fn gauge<S: ?Sized>(
-    name: &'static str,
-    unit: Unit,
-    help: &'static str,
-    member: &'static str,
-    read: fn(&S) -> Number,
-) -> Figure<S> {
-    Figure::new(Kind::Gauge, name, unit, help, Values::One(member, read))
+const fn gauge<S>(name: Text, unit: Unit, help: Text, member: Text, read: Read<S>) -> Figure<S> {
+    Figure::new(Kind::Gauge, name, unit, help, "", Values::One(member, read))
 }
 
-/// Values of a label, each with its member in JSON, and how it is read.
-type By<S> = &'static [(&'static str, &'static str, fn(&S) -> Number)];
-
-const fn counters<S: ?Sized>(
-    name: &'static str,
-    unit: Unit,
-    help: &'static str,
-    label: &'static str,
-    values: By<S>,
-) -> Figure<S> {
-    Figure::new(Kind::Counter, name, unit, help, Values::By(values)).by(label)
+const fn counters<S>(name: Text, unit: Unit, help: Text, label: Text, values: By<S>) -> Figure<S> {
+    Figure::new(Kind::Counter, name, unit, help, label, Values::By(values))
 }
 
-const fn gauges<S: ?Sized>(
-    name: &'static str,
-    unit: Unit,
-    help: &'static str,
-    label: &'static str,
-    values: By<S>,
-) -> Figure<S> {
-    Figure::new(Kind::Gauge, name, unit, help, Values::By(values)).by(label)
+const fn gauges<S>(name: Text, unit: Unit, help: Text, label: Text, values: By<S>) -> Figure<S> {
+    Figure::new(Kind::Gauge, name, unit, help, label, Values::By(values))
 }
 
 /// A server, whatever it does.

@@ -34,12 +34,12 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Adds the figures of a table.
-    pub fn add<S: ?Sized>(&mut self, table: &'static [Figure<S>], of: &S) {
+    pub fn add<S>(&mut self, table: &'static [Figure<S>], of: &S) {
         self.add_labelled(table, &[], of);
     }
 
     /// Adds the figures of a table for one of several things.
-    pub fn add_labelled<S: ?Sized>(&mut self, table: &'static [Figure<S>], labels: &[(&'static str, &str)], of: &S) {
+    pub fn add_labelled<S>(&mut self, table: &'static [Figure<S>], labels: &[(&'static str, &str)], of: &S) {
         let labels: Labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         for Figure { about, values } in table {
             let mut push = |own: Option<&str>, member, read: fn(&S) -> Number| {
@@ -92,7 +92,7 @@ impl Snapshot {
 }
 
 /// The members that a table has, of one thing.
-pub fn json<S: ?Sized>(table: &'static [Figure<S>], of: &S) -> Value {
+pub fn json<S>(table: &'static [Figure<S>], of: &S) -> Value {
     let mut snapshot = Snapshot::default();
     snapshot.add(table, of);
     snapshot.json()
@@ -120,34 +120,22 @@ impl Number {
     }
 }
 
-impl From<u64> for Number {
-    fn from(value: u64) -> Number {
-        Number::Whole(value)
-    }
+macro_rules! numbers {
+    ($($from:ty: $value:ident => $number:expr;)*) => {
+        $(impl From<$from> for Number {
+            fn from($value: $from) -> Number {
+                $number
+            }
+        })*
+    };
 }
 
-impl From<usize> for Number {
-    fn from(value: usize) -> Number {
-        Number::Whole(value as u64)
-    }
-}
-
-impl From<f64> for Number {
-    fn from(value: f64) -> Number {
-        Number::Fraction(value)
-    }
-}
-
-impl From<bool> for Number {
-    fn from(value: bool) -> Number {
-        Number::Flag(value)
-    }
-}
-
-impl From<Duration> for Number {
-    fn from(value: Duration) -> Number {
-        Number::Fraction(value.as_secs_f64())
-    }
+numbers! {
+    u64: value => Number::Whole(value);
+    usize: value => Number::Whole(value as u64);
+    f64: value => Number::Fraction(value);
+    bool: value => Number::Flag(value);
+    Duration: value => Number::Fraction(value.as_secs_f64());
 }
 
 impl<T: Into<Number>> From<Option<T>> for Number {

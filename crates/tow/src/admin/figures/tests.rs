@@ -5,7 +5,7 @@ use std::path::Path;
 type Row = [String; 5];
 
 /// The rows of a table, whose things have this label of their own.
-fn rows<S: ?Sized>(table: &'static [Figure<S>], own_label: &str, of: &str) -> Vec<Row> {
+fn rows<S>(table: &'static [Figure<S>], own_label: &str, of: &str) -> Vec<Row> {
     let row = |Figure { about, values }: &Figure<S>| {
         let name = format!("`{}{}`", about.name, if about.kind == Kind::Counter { "_total" } else { "" });
         let mut labels: Vec<_> = (!own_label.is_empty()).then(|| format!("`{own_label}`")).into_iter().collect();
@@ -42,7 +42,7 @@ fn line(row: &Row) -> String {
     "|".to_owned() + &row.each_ref().map(cell).concat()
 }
 
-fn members<S: ?Sized>(table: &'static [Figure<S>]) -> impl Iterator<Item = &'static str> {
+fn members<S>(table: &'static [Figure<S>]) -> impl Iterator<Item = &'static str> {
     table.iter().flat_map(|Figure { values, .. }| match values {
         Values::One(member, _) => vec![*member],
         Values::By(values) => values.iter().map(|(_, member, _)| *member).collect(),
@@ -50,7 +50,7 @@ fn members<S: ?Sized>(table: &'static [Figure<S>]) -> impl Iterator<Item = &'sta
 }
 
 /// Metrics that should be zero, with the label's value if it is about one.
-fn zeros<S: ?Sized>(table: &'static [Figure<S>]) -> impl Iterator<Item = String> {
+fn zeros<S>(table: &'static [Figure<S>]) -> impl Iterator<Item = String> {
     table.iter().filter_map(|Figure { about, .. }| {
         let total = if about.kind == Kind::Counter { "_total" } else { "" };
         about.zero.as_ref().map(|Zero { of, .. }| match of {
