@@ -56,7 +56,10 @@ class Raw:
         return data
 
     def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
+        """Sends all of it. The deadline is for each piece, as a peer may be held back for as long as others take."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self.socket.send(rest) :]
 
     def is_closed(self) -> bool:
         """Reads and discards until the peer closes; fails if it doesn't."""

@@ -13,6 +13,10 @@ from conftest import DEADLINE_SECONDS, TOW, monitor_of, wait_until
 from mdp import MDP01, Client, Worker
 from test_plain_dialect import whole_at_once
 
+# libzmq closes a connection at a greeting with another mechanism. On a busy machine that is before it has sent its own, and nobody
+# can tell why.
+pytestmark = pytest.mark.alone
+
 
 class Key:
     """A key pair with its files: made by `tow key`, or by pyzmq."""

@@ -258,8 +258,7 @@ def test_nothing_is_deleted_in_the_middle_of_a_full_state(context, tmp_path):
     with open(tmp_path / "log", "wb") as log:
         client = subprocess.Popen([TOW, "follow", server.endpoint, copy, "--mirror"], stdout=log, stderr=log)
     try:
-        while server.follow is None:
-            server.serve(0.1)
+        wait_until(lambda: server.serve(0.1) is not None and server.follow is not None, "it follows")
         server.begin()
         server.page(True, (1, "one", folder), (2, "two", folder), (3, "three", folder), (4, "file", file))
         # The file fails, and will be tried again.

@@ -2,13 +2,13 @@
 
 import json
 import os
-import time
+import subprocess
 
 import pytest
 
 import mdp
 import numbered
-from conftest import wait_until
+from conftest import TOW, wait_until
 from numbered import ATTACHED, Refused, Reply, confirm, reply, request
 from raw import MORE, Raw, frame, header
 
@@ -31,6 +31,13 @@ def spooled(connected):
         return in_spool
 
     return of
+
+
+def received(server) -> list[int]:
+    """Bytes that each connection has sent."""
+    words = [TOW, "peers", "--json", "--admin", str(server.process.pid)]
+    peers = subprocess.run(words, capture_output=True, check=True).stdout.splitlines()
+    return [json.loads(peer)["received_bytes"] for peer in peers]
 
 
 def large(client, number, body=BODY, service=b"slow") -> None:
@@ -131,16 +138,18 @@ def test_stock_clients_wait_for_the_quota_in_order(broker, connected, spooled):
     clients = [mdp.Client(connected(server)) for _ in range(4)]
     for number, client in enumerate(clients):
         client.send(b"slow", b"%d" % number + BODY)
-        wait_until(lambda: "no room" in server.log(), "the log says so")
-        time.sleep(0.1)
+        # The others have sent a handshake and small requests.
+        wait_until(lambda: sum(count > 10_000 for count in received(server)) == number + 2, "it has begun to arrive")
+    wait_until(lambda: "no room" in server.log(), "the log says so")
     # A body that can never fit is refused, and small requests pass.
     assert clients[0].socket.poll(100) == 0
     never = mdp.Client(connected(server))
     assert never.ask(b"slow", bytes(3 * MIB + 1))[0] == b"413"
     assert in_spool() == len(BODY)
     # A client leaves, which the next PING shows, and the next one gets its place.
+    before = len(received(server))
     clients.pop(1).socket.close(linger=0)
-    time.sleep(1)
+    wait_until(lambda: len(received(server)) == before - 1, "it is gone")
     worker = numbered.Worker(connected(server), b"slow")
     bodies = []
     for _ in range(4):
@@ -164,8 +173,8 @@ def test_clients_waiting_for_the_quota_hold_up_no_one(broker, connected, spooled
     begun = b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"slow")) + header(2_000_000)
     for raw in raws:
         raw.send(begun + bytes(100_000))
+    wait_until(lambda: sum(count > 100 for count in received(server)) >= 52, "all have begun")
     wait_until(lambda: "no room" in server.log(), "they wait")
-    time.sleep(0.5)
     assert in_spool() == 6 * MIB
     worker.send(reply(token, flags=ATTACHED), attached=[bytes(2 * MIB)])
     assert client.reply() == Reply(1, 200, None, bytes(2 * MIB))
@@ -195,11 +204,21 @@ def test_announced_bodies_take_no_quota(broker, connected, spooled):
     server = broker("--max-spool", 4)
     in_spool = spooled(server)
     raw = Raw(server).handshake()
-    raw.send(b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"slow")) + header(2_500_000) + b"x")
+    before = max(received(server))
+    announced = b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"slow")) + header(2_500_000) + b"x"
+    raw.send(announced)
     client = numbered.Client(connected(server))
-    time.sleep(0.5)
+    wait_until(lambda: max(received(server)) >= before + len(announced), "it is announced")
     large(client, 1)
-    wait_until(lambda: in_spool() >= len(BODY), "it is taken")
+
+    def is_taken() -> bool:
+        """Sends it again as long as the body that was announced may be on its way."""
+        while client.has_more(10):
+            if isinstance(client.next(), Refused):
+                large(client, 1)
+        return in_spool() >= len(BODY)
+
+    wait_until(is_taken, "it is taken")
     # The body arrives, and doesn't fit: it is refused in order.
     raw.send(bytes(2_499_999))
     assert b"\0\1\6MDPC01\1\4slow\1\003503" in raw.receive(40)

@@ -22,8 +22,7 @@ pub fn run() -> Result<Outcome, String> {
     // Not below CARGO_TARGET_DIR: tsconfig.json has this path.
     let folder = workspace().join("target/browser");
     if let Err(why) = ready(&folder, &chromium) {
-        println!("skipped: {why}");
-        return Ok(Outcome::Skipped);
+        return Ok(Outcome::Skipped(why));
     }
     check(Command::new(folder.join("node_modules/.bin/tsc")).args(["--project", SOURCES]).current_dir(workspace()))?;
     check(cargo().args(["build", "--workspace", "--bin", "tow", "--example", "echo"]).args(locked()))?;

@@ -39,6 +39,9 @@ pub enum Step {
 /// Few cases, for a step that runs before each commit.
 const QUICK: &[(&str, &str)] = &[("PROPTEST_CASES", "32")];
 
+/// Tests of real processes mostly wait, so more of them run than there are processors.
+const WAITING: &[(&str, &str)] = &[("RUST_TEST_THREADS", "4")];
+
 /// Ten times as many cases and seeds as by default.
 const LONG: &[(&str, &str)] =
     &[("PROPTEST_CASES", "2560"), ("TOWPATH_MODEL_CASES", "30000"), ("TOWPATH_SEEDS", "3000")];
@@ -134,7 +137,13 @@ impl Step {
             Self::Tidy => return tidy::run(),
             Self::Deny => return deny(),
             Self::Python => {
-                return python::pytest(&["conformance/python", "--ignore=conformance/python/test_other_stacks.py"]);
+                // They mostly wait, so two at a time.
+                let beside = ["-n", "2", "-m", "not alone"];
+                let ours = ["conformance/python", "--ignore=conformance/python/test_other_stacks.py"];
+                return match python::pytest(&[&ours[..], &beside].concat())? {
+                    Outcome::Passed => python::pytest(&[&ours[..], &["-m", "alone"]].concat()),
+                    skipped => Ok(skipped),
+                };
             }
             Self::Browser => return browser::run(),
             Self::Stacks => return python::pytest(&["conformance/python/test_other_stacks.py"]),
@@ -151,7 +160,7 @@ impl Step {
                 tests::run(Selection::Unit, options.jobs, long)?;
                 check(cargo().args(["test", "--workspace", "--doc"]).args(locked()))
             }
-            Self::Integration => tests::run(Selection::Integration, options.jobs, long),
+            Self::Integration => tests::run(Selection::Integration, options.jobs, &[long, WAITING].concat()),
             Self::Dist => {
                 check(cargo().args(["build", "--workspace", "--bin", "tow"]).args(locked()))?;
                 let binary = Some(target().join("debug/tow"));
@@ -166,20 +175,18 @@ impl Step {
 fn deny() -> Result<Outcome, String> {
     let installed = cargo().args(["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     if !installed.is_ok_and(|status| status.success()) {
-        println!("skipped: cargo-deny is not installed (cargo install cargo-deny --locked)");
-        return Ok(Outcome::Skipped);
+        return Ok(Outcome::Skipped("cargo-deny is not installed (cargo install cargo-deny --locked)".to_owned()));
     }
     check(cargo().args(["deny", "--offline", "check", "bans", "licenses", "sources"]))?;
     Ok(Outcome::Passed)
 }
 
 /// How a step ended that did not fail.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// All of it ran and passed.
     Passed,
-    /// What it needs isn't here; it has said what.
-    Skipped,
+    /// What it needs isn't here: this.
+    Skipped(String),
 }
 
 /// In CI the lock file decides, as it was committed.
@@ -232,12 +239,12 @@ pub fn run(steps: &[Step], options: &Options) -> bool {
 fn summarize(steps: &[Step], results: &[(Step, Duration, Result<Outcome, String>)]) -> bool {
     println!("\n==== summary");
     for (step, took, result) in results {
-        let word = match result {
-            Ok(Outcome::Passed) => "passed",
-            Ok(Outcome::Skipped) => "skipped",
-            Err(_) => "FAILED",
+        let how = match result {
+            Ok(Outcome::Passed) => format!("passed in {:.0} s", took.as_secs_f64()),
+            Ok(Outcome::Skipped(why)) => format!("skipped: {why}"),
+            Err(_) => format!("FAILED in {:.0} s", took.as_secs_f64()),
         };
-        println!("{:<12} {word} in {:.0} s", step.name(), took.as_secs_f64());
+        println!("{:<12} {how}", step.name());
     }
     for step in steps.iter().skip(results.len()) {
         println!("{:<12} not run", step.name());

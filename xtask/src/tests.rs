@@ -40,17 +40,9 @@ impl Binary {
     fn title(&self) -> String {
         format!("{}: {}", self.package, self.name)
     }
-
-    /// Where its output goes.
-    fn log(&self) -> PathBuf {
-        target().join("xtask").join(self.title().replace([':', ' '], "_") + ".log")
-    }
 }
 
 /// Builds and runs the selected tests, `jobs` binaries at a time. Goes on after a failure, and names all that failed.
-///
-/// Tests of real processes wait for moments that a loaded machine can miss: those that failed beside others get a second try
-/// alone, and the output says so. Other tests decide by themselves, or search at random as the torture does: there a failure is one.
 pub fn run(selection: Selection, jobs: usize, environment: &[(&str, &str)]) -> Result<(), String> {
     let mut binaries = build(selection)?;
     binaries
@@ -59,8 +51,8 @@ pub fn run(selection: Selection, jobs: usize, environment: &[(&str, &str)]) -> R
     let failed = Mutex::new(Vec::new());
     let worker = || {
         while let Some(binary) = lock(&queue).pop_front() {
-            if let Err(why) = run_binary(&binary, &[], environment) {
-                lock(&failed).push((binary, why));
+            if let Err(why) = run_binary(&binary, environment) {
+                lock(&failed).push(why);
             }
         }
     };
@@ -70,15 +62,6 @@ pub fn run(selection: Selection, jobs: usize, environment: &[(&str, &str)]) -> R
         }
     });
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let alone = |(binary, why): (Binary, String)| {
-        if !binary.integration || binary.name.ends_with("torture") {
-            return Some(why);
-        }
-        let names = failed_tests(&binary);
-        println!("second try, alone: {}: {}: {}", binary.package, binary.name, names.join(" "));
-        run_binary(&binary, &names, environment).err()
-    };
-    let failed: Vec<String> = failed.into_iter().filter_map(alone).collect();
     if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
 }
 
@@ -116,19 +99,12 @@ fn binary(message: &Value) -> Option<Binary> {
     })
 }
 
-/// The tests that failed in the last run of a binary; none if it didn't get so far as to say.
-fn failed_tests(binary: &Binary) -> Vec<String> {
-    let written = String::from_utf8_lossy(&std::fs::read(binary.log()).unwrap_or_default()).into_owned();
-    let failed = written.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
-    failed.map(str::to_owned).collect()
-}
-
-/// Runs these tests of a binary; all of them if none is named. Shows its last line if it passed, else all it wrote.
-fn run_binary(binary: &Binary, names: &[String], environment: &[(&str, &str)]) -> Result<(), String> {
-    let (title, log) = (binary.title(), binary.log());
+/// Runs the tests of a binary. Shows its last line if it passed, else all it wrote.
+fn run_binary(binary: &Binary, environment: &[(&str, &str)]) -> Result<(), String> {
+    let title = binary.title();
+    let log = target().join("xtask").join(title.replace([':', ' '], "_") + ".log");
     let start = Instant::now();
-    let status =
-        write_log(binary, names, environment, &log).map_err(|error| format!("{title}: cannot be run: {error}"))?;
+    let status = write_log(binary, environment, &log).map_err(|error| format!("{title}: cannot be run: {error}"))?;
     let written = String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()).into_owned();
     let took = start.elapsed().as_secs_f64();
     if status.is_some_and(|status| status.success()) {
@@ -142,18 +118,10 @@ fn run_binary(binary: &Binary, names: &[String], environment: &[(&str, &str)]) -
 }
 
 /// Runs a binary with its output in a file; `None` if it had to be ended.
-fn write_log(
-    binary: &Binary,
-    names: &[String],
-    environment: &[(&str, &str)],
-    log: &Path,
-) -> std::io::Result<Option<ExitStatus>> {
+fn write_log(binary: &Binary, environment: &[(&str, &str)], log: &Path) -> std::io::Result<Option<ExitStatus>> {
     std::fs::create_dir_all(log.parent().unwrap_or(log))?;
     let file = File::create(log)?;
     let mut command = Command::new(&binary.executable);
-    if !names.is_empty() {
-        command.arg("--exact").args(names);
-    }
     command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder).envs(environment.iter().copied());
     let mut child = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn()?;
     let start = Instant::now();

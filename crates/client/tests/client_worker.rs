@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tokio::sync::Notify;
 use towpath_broker::server::{Broker, BrokerError, BrokerOptions, Handle};
 use towpath_client::client::{
     Accepted, CallError, CallOptions, Client, ClientOptions, Completed, Dialect, LinkOptions, StreamItem, SubmitError,
@@ -386,14 +387,16 @@ fn stock_dialects_one_at_a_time() {
             let endpoint = std::slice::from_ref(&broker.endpoint);
             let worker = Arc::new(Worker::connect(endpoint, "work", options(1, dialect)).unwrap());
             let works = Arc::clone(&worker);
-            let seen = Arc::new(AtomicU32::new(0));
+            let (go_on, seen) = (Arc::new(Notify::new()), AtomicU32::new(0));
+            let wait = Arc::clone(&go_on);
             let working = tokio::spawn(async move {
                 works
                     .run(move |request| {
-                        let slow = seen.fetch_add(1, Ordering::Relaxed) == 0;
+                        let is_first = seen.fetch_add(1, Ordering::Relaxed) == 0;
+                        let wait = is_first.then(|| Arc::clone(&wait));
                         async move {
-                            if slow {
-                                tokio::time::sleep(Duration::from_millis(500)).await;
+                            if let Some(wait) = wait {
+                                wait.notified().await;
                             }
                             Ok(request.body().clone())
                         }
@@ -402,9 +405,10 @@ fn stock_dialects_one_at_a_time() {
             });
             let client = client(&[&broker.endpoint], dialect);
             // The first one's reply comes when nobody waits for it any more, and must not be taken for the second one's.
-            let short = CallOptions { ttl: Some(Duration::from_millis(200)), ..CallOptions::default() };
+            let short = CallOptions { ttl: Some(Duration::from_secs(1)), ..CallOptions::default() };
             let error = client.call_with("work", "too slow", short).await.unwrap_err();
             assert_eq!(error.status(), Some(Status::TIMED_OUT), "{error}");
+            go_on.notify_one();
             for n in 0..5 {
                 let two = Body::of_frames(["frame".into(), format!("{n}").into()]);
                 assert_eq!(client.call("work", two.clone()).await.unwrap().body, two);
@@ -427,7 +431,7 @@ fn a_leaving_worker_finishes_its_requests() {
         let request = worker.next().await.unwrap();
         worker.leave();
         let second = client.send("slow", "second", CallOptions::default()).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        holds(&broker, 2).await;
         request.reply("finished").unwrap();
         let completed = client.receive().await.unwrap();
         assert_eq!((completed.number, completed.body), (first, Body::from("finished")));

@@ -11,26 +11,30 @@ import { byteRate, bytes, count, label, member, moment, named, perSecond, second
 /**
  * Something that should be zero.
  * @typedef {object} Check
- * @property {string} id
- * @property {string} label
+ * @property {string} name of the metric
+ * @property {string} title
  * @property {string} about
  * @property {number} value
- * @property {boolean} [now] it is so at the moment; else a sum since the start
+ * @property {boolean} now it is so at the moment; else a sum since the start
  * @property {string} [view] that shows more
  */
+
+/** Views that show more of a figure. @type {Record<string, string>} */
+const VIEWS = {
+  peers_gone: 'gone', requests_requeued: 'gone', pushes: 'failures', services_paused: 'services', dead_letters: 'dead-letters',
+  journal_failed: 'journal', journal_errors: 'journal',
+};
 
 /**
  * @param {Row} status
  * @returns {Check[]}
  */
 export function checksOf(status) {
-  const counters = status['counters'] ?? {};
-  const own = status['program'] === 'broker' ? checksOfBroker(status, counters) : checksOfFiles(status, counters);
-  const protocol = {
-    id: 'protocol', label: 'Protocol errors', about: 'connections that were ended because the peer broke the protocol',
-    value: status['gone']?.['protocol'], view: 'gone',
-  };
-  return [...own, protocol].filter((check) => typeof check.value === 'number');
+  const checks = /** @type {Check[]} */ (status['should_be_zero'] ?? []);
+  return checks.map((check) => {
+    const about = check.name === 'services_paused' && check.value > 0 ? `${check.about}: ${names(status['paused'])}` : check.about;
+    return { ...check, about, view: VIEWS[check.name] };
+  });
 }
 
 /**
@@ -40,40 +44,6 @@ export function checksOf(status) {
 function names(all = []) {
   const first = all.slice(0, 3).map((one) => named(typeof one === 'string' ? { service: one } : one, 'service')).join(', ');
   return all.length > 3 ? `${first} and ${count(all.length - 3)} more` : first;
-}
-
-/**
- * @param {Row} status
- * @param {Row} counters
- * @returns {Check[]}
- */
-function checksOfBroker(status, counters) {
-  return [
-    { id: 'journal', label: 'Journal failed', about: 'it can’t be written: nothing is acknowledged', value: Number(status['journal'] === 'failed'), now: true, view: 'journal' },
-    { id: 'paused', label: 'Paused services', about: `${names(status['paused'])}: requests are given to no worker`, value: status['paused']?.length, now: true, view: 'services' },
-    { id: 'dead_letters', label: 'Dead letters', about: 'requests that were given up after all attempts, and kept', value: counters['dead_letters'], view: 'dead-letters' },
-    { id: 'requeued', label: 'Requeued', about: 'requests whose workers went, or returned them', value: counters['requeued'], view: 'gone' },
-    { id: 'late_replies', label: 'Late replies', about: 'replies to requests that had ended', value: counters['late_replies'] },
-    { id: 'lost_parts', label: 'Lost parts', about: 'parts of replies whose client was absent', value: counters['lost_parts'] },
-  ];
-}
-
-/**
- * @param {Row} status
- * @param {Row} counters
- * @returns {Check[]}
- */
-function checksOfFiles(status, counters) {
-  const pools = /** @type {Row[]} */ (status['pools'] ?? []);
-  const watch = status['catalogue']?.['watch'];
-  return [
-    { id: 'hung', label: 'Hung threads', about: 'threads that the system doesn’t return to: a disk hangs', value: pools.reduce((sum, pool) => sum + (pool['hung'] ?? 0), 0), now: true },
-    { id: 'held', label: 'Held deletions', about: 'deletions that a person has to release by SIGUSR1', value: watch?.['held_deletions'], now: true },
-    { id: 'full', label: 'Catalogue full', about: 'there are too many paths, and the others aren’t published', value: watch && Number(watch['full']), now: true },
-    { id: 'void', label: 'Void files', about: 'files that changed while they were sent', value: counters['files_void'] },
-    { id: 'pushes_failed', label: 'Failed pushes', about: 'pushes that were refused, or failed', value: counters['pushes_failed'], view: 'failures' },
-    { id: 'malformed', label: 'Malformed', about: 'requests that can’t be understood', value: counters['malformed'] },
-  ];
 }
 
 /**
@@ -104,7 +74,7 @@ export function sampleOf(status, before, elapsed, list) {
     peers: status['peers'] ?? null,
     handshakes: status['handshakes'] ?? null,
     workers: status['workers'] ?? null,
-    ...Object.fromEntries(checksOf(status).map((check) => [`check ${check.id}`, check.value])),
+    ...Object.fromEntries(checksOf(status).map((check) => [`check ${check.name}`, check.value])),
   };
 }
 
@@ -131,7 +101,7 @@ export class Overview {
       }),
     ];
     this.verdict = h('p', { class: 'verdict' });
-    const key = (/** @type {Tile} */ tile) => tile.id;
+    const key = (/** @type {Tile} */ tile) => tile.name;
     const [loud, quiet] = [h('ul', { class: 'loud' }), h('ul', { class: 'quiet' })];
     this.loud = new Keyed(loud, key, makeTile, updateTile);
     this.quiet = new Keyed(quiet, key, makeZero, () => {});
@@ -164,7 +134,7 @@ export class Overview {
   set(status, history) {
     const now = history.times.at(-1) ?? 0;
     for (const chart of this.charts) chart.set(history, now);
-    const tiles = checksOf(status).map((check) => ({ ...check, ...history.growth(`check ${check.id}`) }));
+    const tiles = checksOf(status).map((check) => ({ ...check, ...history.growth(`check ${check.name}`) }));
     this.loud.set(tiles.filter((tile) => tile.value > 0));
     this.quiet.set(tiles.filter((tile) => tile.value === 0));
     const loud = tiles.filter((tile) => tile.value > 0).length;
@@ -193,13 +163,13 @@ function levelOf(tile) {
 
 /** @param {Tile} tile */
 function makeZero(tile) {
-  return h('li', {}, h('span', { class: 'sign', 'aria-hidden': 'true' }, '✓'), ` ${tile.label} `, h('b', {}, '0'));
+  return h('li', {}, h('span', { class: 'sign', 'aria-hidden': 'true' }, '✓'), ` ${tile.title} `, h('b', {}, '0'));
 }
 
 /** @param {Tile} tile */
 function makeTile(tile) {
-  const link = tile.view ? h('a', { href: `./#${tile.view}`, 'aria-label': `Show: ${tile.label}` }, 'Show') : null;
-  return h('li', {}, h('b', {}), h('span', { class: 'name' }, tile.label), h('span', { class: 'about' }), link);
+  const link = tile.view ? h('a', { href: `./#${tile.view}`, 'aria-label': `Show: ${tile.title}` }, 'Show') : null;
+  return h('li', {}, h('b', {}), h('span', { class: 'name' }, tile.title), h('span', { class: 'about' }), link);
 }
 
 /**

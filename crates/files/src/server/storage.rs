@@ -9,7 +9,7 @@ pub(super) trait Storage: Send + Sync + 'static {
     /// Whether a piece is cached. Called on the event thread: must not block.
     fn probe(&self, source: &OpenFile, offset: u64, length: u64) -> Residency;
     /// Reads a piece into the cache. Called in the pool.
-    fn warm(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure>;
+    fn prefetch(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure>;
 }
 
 /// The page cache of the kernel.
@@ -21,7 +21,7 @@ impl Storage for PageCache {
         page_cache::probe(&*source.file, offset, length)
     }
 
-    fn warm(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure> {
+    fn prefetch(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure> {
         page_cache::prefetch(&*source.file, offset, length).map_err(|error| Failure::io(&error))
     }
 }

@@ -1,7 +1,7 @@
 //! From a request to its reply: docs/protocol/admin.md.
 
-use super::view::{List, Refusal, View};
-use super::{Running, Shared, State, metrics};
+use super::view::{List, Refusal, View, extend};
+use super::{Running, Shared, State, figures, metrics};
 use crate::cli::escape::Json;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -11,7 +11,6 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
-use std::time::UNIX_EPOCH;
 use towpath_broker::add_name;
 use towpath_broker::core::LetterAction;
 use towpath_files::path::Escaped;
@@ -143,24 +142,21 @@ fn ready(shared: &Shared) -> Reply {
 }
 
 fn status(shared: &Shared) -> Result<Reply, Reply> {
-    let mut status = json!({
+    let own = json!({
         "program": shared.program,
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "state": shared.state().name(),
-        "started": shared.started_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         "uptime_seconds": shared.started.elapsed().as_secs(),
         "endpoints": [],
         "page": shared.http.page,
         "token_file": shared.http.token_file,
         "metrics": shared.http.metrics,
     });
+    let mut status = extend(figures::json(figures::SERVER, &shared.figures()), own);
     if let Some(Running { view, endpoints }) = shared.running.get() {
-        let sums = view.sums()?;
+        status = extend(status, view.sums()?);
         status["endpoints"] = json!(endpoints);
-        if let (Value::Object(status), Value::Object(sums)) = (&mut status, sums) {
-            status.extend(sums);
-        }
     }
     Ok(Reply::json(&status))
 }
@@ -371,6 +367,7 @@ fn named(service: &[u8]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::figures::Snapshot;
     use std::cell::Cell;
 
     /// A list of as many entries as there are numbers below 600, two of each.
@@ -393,7 +390,7 @@ mod tests {
             Ok(Page { entries: numbers.flat_map(entry).collect(), next })
         }
 
-        fn register(&self, _: &mut prometheus_client::registry::Registry, _: bool) -> Result<(), Refusal> {
+        fn figures(&self, _: &mut Snapshot, _: bool) -> Result<(), Refusal> {
             Err(Refusal::NoAnswer)
         }
 

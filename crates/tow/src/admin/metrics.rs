@@ -3,20 +3,18 @@
 //! Nothing has a label for a peer.
 
 use super::api::Reply;
+use super::figures::{self, About, Kind, Number, Sample, Snapshot, Unit};
 use super::view::Refusal;
-use super::{Running, Shared, State};
+use super::{Running, Shared};
 use hyper::header::ACCEPT;
 use hyper::{HeaderMap, StatusCode};
-use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, prometheus_text, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::Registry;
-use std::fmt::Debug;
-use std::hash::Hash;
-use std::time::UNIX_EPOCH;
-use towpath_sockets::{Ends, HubStats, SLOW_ROUNDS, Traffic};
+use prometheus_client::registry::{self, Registry};
+use std::fmt;
 
 /// A format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,143 +45,89 @@ impl Format {
 
     fn content_type(self) -> &'static str {
         match self {
-            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Format::Text => prometheus_text::CONTENT_TYPE,
             Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         }
     }
-}
 
-/// The same metrics in the text format of Prometheus, which names a counter with its `_total`, and has no units, infos and end.
-fn as_text(open: &str) -> String {
-    let mut text = String::with_capacity(open.len() + open.len() / 8);
-    let mut help = None;
-    for line in open.lines() {
-        if let Some(rest) = line.strip_prefix("# HELP ") {
-            // Its name depends on the type, which follows.
-            help = rest.split_once(' ');
-        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
-            let (suffix, kind) = match kind {
-                "counter" => ("_total", kind),
-                "info" => ("_info", "gauge"),
-                _ => ("", kind),
-            };
-            if let Some((_, help)) = help.take() {
-                let help = help.replace("\\\"", "\"");
-                text.extend(["# HELP ", name, suffix, " ", &help, "\n"]);
-            }
-            text.extend(["# TYPE ", name, suffix, " ", kind, "\n"]);
-        } else if !line.starts_with('#') {
-            text.extend([line, "\n"]);
-        }
+    fn encode(self, registry: &Registry) -> String {
+        let mut body = String::new();
+        // Writing to a string doesn't fail.
+        let _ = match self {
+            Format::Text => prometheus_text::encode(&mut body, registry),
+            Format::OpenMetrics => text::encode(&mut body, registry),
+        };
+        body
     }
-    text
 }
-
-/// Labels of a value.
-pub type Labels = Vec<(&'static str, String)>;
 
 /// Answers a scrape.
 pub fn reply(shared: &Shared, running: &Running, per_service: bool, format: Format) -> Result<Reply, Refusal> {
-    let mut registry = Registry::with_prefix("towpath");
+    let mut snapshot = Snapshot::default();
+    snapshot.add(figures::SERVER, &shared.figures());
+    running.view.figures(&mut snapshot, per_service)?;
     let build = vec![("version", env!("CARGO_PKG_VERSION")), ("program", shared.program)];
+    Ok(Reply {
+        status: StatusCode::OK,
+        content_type: format.content_type(),
+        body: format.encode(&registry(build, snapshot)),
+    })
+}
+
+fn registry(build: Vec<(&'static str, &'static str)>, snapshot: Snapshot) -> Registry {
+    let mut registry = Registry::with_prefix("towpath");
     registry.register("build", "The program", Info::new(build));
-    let started = shared.started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    gauge(&mut registry, "start_time_seconds", "When it was started, since 1970", started.as_secs());
-    gauge(
-        &mut registry,
-        "ready",
-        "1 from its start until it stops, also while it is drained",
-        u64::from(shared.state() == State::Ready),
-    );
-    running.view.register(&mut registry, per_service)?;
-    let mut body = String::new();
-    // Writing to a string doesn't fail.
-    let _ = prometheus_client::encoding::text::encode(&mut body, &registry);
-    if format == Format::Text {
-        body = as_text(&body);
+    registry.register_collector(Box::new(snapshot));
+    registry
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        // The samples of a figure are together in the text.
+        let mut families: Vec<(&About, Vec<&Sample>)> = Vec::new();
+        for sample in self.samples.iter().filter(|sample| sample.value != Number::Unknown) {
+            match families.iter_mut().find(|(about, _)| std::ptr::eq(*about, sample.about)) {
+                Some((_, samples)) => samples.push(sample),
+                None => families.push((sample.about, vec![sample])),
+            }
+        }
+        for (About { name, kind, unit, help, .. }, samples) in families {
+            let metric_type = if *kind == Kind::Counter { MetricType::Counter } else { MetricType::Gauge };
+            let known = match unit {
+                Unit::Bytes => Some((registry::Unit::Bytes, "_bytes")),
+                Unit::Seconds => Some((registry::Unit::Seconds, "_seconds")),
+                Unit::Count | Unit::Flag => None,
+            };
+            // The encoder adds the unit to the name.
+            let (name, unit) = known
+                .and_then(|(unit, suffix)| Some((name.strip_suffix(suffix)?, Some(unit))))
+                .unwrap_or((*name, None));
+            let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), metric_type)?;
+            for sample in samples {
+                match sample.labels.as_slice() {
+                    [] => write(*kind, sample.value, &mut metric)?,
+                    labels => write(*kind, sample.value, &mut metric.encode_family(&labels)?)?,
+                }
+            }
+        }
+        Ok(())
     }
-    Ok(Reply { status: StatusCode::OK, content_type: format.content_type(), body })
 }
 
-/// Metrics that both kinds of servers have.
-pub fn of_hub(registry: &mut Registry, hub: &HubStats) {
-    let HubStats { peers, handshakes, queued_bytes, traffic, ends, slow_rounds, .. } = *hub;
-    let Traffic { bytes_in, bytes_out, sendfile_bytes, messages_in, messages_out, .. } = traffic;
-    let Ends { closed, protocol, other, handshake, .. } = ends;
-    let states = [("ready", peers), ("handshake", handshakes)];
-    gauges(registry, "peers", "Connections", states.map(|(state, count)| (label("state", state), count as i64)));
-    let reasons = [("closed", closed), ("protocol", protocol), ("other", other), ("handshake", handshake)];
-    counters(registry, "peers_gone", "Connections that have ended", "reason", reasons);
-    let directions = [("in", bytes_in), ("out", bytes_out)];
-    counters(registry, "network_bytes", "Bytes received and sent, with all framing", "direction", directions);
-    counter(registry, "sendfile_bytes", "Bytes sent by sendfile(2), of all that were sent", sendfile_bytes);
-    let directions = [("in", messages_in), ("out", messages_out)];
-    counters(registry, "network_messages", "Messages received and sent", "direction", directions);
-    gauge(registry, "queued_bytes", "Memory of what is queued for peers", queued_bytes as u64);
-    let slow: [_; SLOW_ROUNDS.len()] = std::array::from_fn(|n| (format!("{:?}", SLOW_ROUNDS[n]), slow_rounds[n]));
-    counters(registry, "event_loop_slow_rounds", "Rounds of the event loop that took longer", "over", slow);
-}
-
-/// One label.
-pub fn label(name: &'static str, value: impl Into<String>) -> Labels {
-    vec![(name, value.into())]
-}
-
-/// Adds a counter. `_total` is added to its name.
-pub fn counter(registry: &mut Registry, name: &str, help: &str, value: u64) {
-    registry.register(name, help, ConstCounter::new(value));
-}
-
-/// Adds a gauge.
-pub fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
-    registry.register(name, help, ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)));
-}
-
-/// The same of a number that need not be whole.
-pub fn counter_f64(registry: &mut Registry, name: &str, help: &str, value: f64) {
-    registry.register(name, help, ConstCounter::new(value));
-}
-
-/// The same of a number that need not be whole.
-pub fn gauge_f64(registry: &mut Registry, name: &str, help: &str, value: f64) {
-    registry.register(name, help, ConstGauge::new(value));
-}
-
-/// Adds a counter with a label.
-pub fn counters<const N: usize>(
-    registry: &mut Registry,
-    name: &str,
-    help: &str,
-    by: &'static str,
-    values: [(impl Into<String>, u64); N],
-) {
-    let family = Family::<Labels, Counter>::default();
-    for (value, count) in values {
-        family.get_or_create(&label(by, value)).inc_by(count);
+fn write(kind: Kind, value: Number, to: &mut MetricEncoder<'_>) -> fmt::Result {
+    const NO_EXEMPLAR: Option<&Exemplar<[(&str, &str); 0], u64>> = None;
+    match (kind, value) {
+        (_, Number::Unknown) => Ok(()),
+        (Kind::Counter, Number::Fraction(value)) => to.encode_counter(&value, NO_EXEMPLAR),
+        (Kind::Gauge, Number::Fraction(value)) => to.encode_gauge(&value),
+        (Kind::Counter, value) => to.encode_counter(&value.whole(), NO_EXEMPLAR),
+        (Kind::Gauge, value) => to.encode_gauge(&value.whole()),
     }
-    register(registry, name, help, family);
-}
-
-/// Adds a gauge with labels.
-pub fn gauges(registry: &mut Registry, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, i64)>) {
-    let family = Family::<Labels, Gauge>::default();
-    for (labels, value) in values {
-        // Names that aren't UTF-8 may look alike.
-        family.get_or_create(&labels).inc_by(value);
-    }
-    register(registry, name, help, family);
-}
-
-fn register<M>(registry: &mut Registry, name: &str, help: &str, family: Family<Labels, M>)
-where
-    Labels: EncodeLabelSet + Clone + Hash + Eq + Debug,
-    Family<Labels, M>: EncodeMetric + prometheus_client::metrics::TypedMetric + Debug + Send + Sync + 'static,
-{
-    registry.register(name, help, family);
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::figures::Server;
     use super::*;
     use hyper::header::HeaderValue;
 
@@ -208,28 +152,30 @@ mod tests {
 
     #[test]
     fn both_formats_have_the_same_samples() {
-        let mut registry = Registry::with_prefix("towpath");
-        registry.register("build", "The program", Info::new(vec![("version", "1")]));
-        counter(&mut registry, "bytes", "Bytes of \"all\"", 3);
-        counters(&mut registry, "ends", "Ends", "reason", [("a \"b\"\n", 4)]);
-        gauge(&mut registry, "peers", "Peers", 5);
-        let mut open = String::new();
-        prometheus_client::encoding::text::encode(&mut open, &registry).unwrap();
-        let text = as_text(&open);
-        for line in [
-            "# HELP towpath_bytes_total Bytes of \"all\".",
-            "# TYPE towpath_bytes_total counter",
-            "towpath_bytes_total 3",
+        let mut snapshot = Snapshot::default();
+        snapshot.add(figures::SERVER, &Server { started: 3, is_ready: true });
+        let limits = towpath_blocking::PoolLimits { name: "test", threads_max: 1, hung_max: 1, per_group_max: 1 };
+        let mut load = towpath_blocking::BlockingPool::new(limits).load();
+        for (pool, running) in [("a \"b\"\n", 4), ("c", 5)] {
+            load.running = running;
+            snapshot.add_labelled(figures::POOL, &[("pool", pool)], &load);
+        }
+        let registry = registry(vec![("version", "1")], snapshot);
+        let [open, text] = [Format::OpenMetrics, Format::Text].map(|format| format.encode(&registry));
+        let expected = [
             "# TYPE towpath_build_info gauge",
             "towpath_build_info{version=\"1\"} 1",
-            "# TYPE towpath_ends_total counter",
-            "# TYPE towpath_peers gauge",
-            "towpath_peers 5",
-        ] {
+            "# HELP towpath_start_time_seconds When the server was started, since 1970",
+            "towpath_start_time_seconds 3",
+            "towpath_pool_jobs{pool=\"c\",state=\"running\"} 5",
+        ];
+        for line in expected {
             assert!(text.lines().any(|found| found == line), "{line}: {text}");
         }
-        let samples = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
+        let samples =
+            |text: &str| text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(samples(&text), samples(&open));
+        assert!(open.contains("# UNIT towpath_start_time_seconds seconds\n"), "{open}");
         assert!(!text.contains("# EOF") && open.ends_with("# EOF\n"));
     }
 }

@@ -10,6 +10,7 @@ mod actions;
 mod api;
 mod args;
 pub mod client;
+mod figures;
 mod metrics;
 mod page;
 mod place;
@@ -29,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use towpath_sockets::{Endpoint, IpcListener};
 pub use view::{BrokerView, FilesView, List, View};
 
@@ -84,6 +85,11 @@ impl Shared {
             None => State::Starting,
             Some(_) => State::Ready,
         }
+    }
+
+    fn figures(&self) -> figures::Server {
+        let started = self.started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        figures::Server { started: started.as_secs(), is_ready: self.state() == State::Ready }
     }
 }
 

@@ -311,9 +311,9 @@ fn response(status: StatusCode, content_type: &'static str, body: Bytes) -> Resp
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::figures::Snapshot;
     use crate::admin::view::{List, Refusal, View};
     use crate::admin::{HttpPlaces, Running};
-    use prometheus_client::registry::Registry;
     use serde_json::{Value, json};
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
@@ -344,7 +344,7 @@ mod tests {
             Err(Refusal::NoList)
         }
 
-        fn register(&self, _: &mut Registry, _: bool) -> Result<(), Refusal> {
+        fn figures(&self, _: &mut Snapshot, _: bool) -> Result<(), Refusal> {
             self.asked.fetch_add(1, Ordering::SeqCst);
             let begin = Instant::now();
             while !self.go_on.load(Ordering::SeqCst) && begin.elapsed() < 2 * DEADLINE {

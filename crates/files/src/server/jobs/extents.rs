@@ -23,7 +23,9 @@ impl FindExtents<OpenFile> {
     pub(super) fn start(self, pool: &mut Pool, requester: Requester) {
         let FindExtents { n, file, from } = self;
         let failed = move |failure| Answer::FindExtents(n, Err(failure));
-        pool.run(&pool.warm, file.stat.device, requester, failed, move |_| Answer::FindExtents(n, layout(&file, from)));
+        pool.run(&pool.prefetch, file.stat.device, requester, failed, move |_| {
+            Answer::FindExtents(n, layout(&file, from))
+        });
     }
 }
 

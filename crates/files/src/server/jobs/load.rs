@@ -81,9 +81,9 @@ impl Load<OpenFile> {
         if pool.context.storage.probe(file, offset, length) == Residency::Cached {
             return Some((slot, Ok(Loaded::InPlace)));
         }
-        pool.run(&pool.warm, device, requester, failed, move |context| {
-            let warmed = context.storage.warm(&self.file, offset, length);
-            Answer::Load(slot, warmed.map(|()| Loaded::InPlace))
+        pool.run(&pool.prefetch, device, requester, failed, move |context| {
+            let read = context.storage.prefetch(&self.file, offset, length);
+            Answer::Load(slot, read.map(|()| Loaded::InPlace))
         });
         None
     }
@@ -123,7 +123,7 @@ impl Pool {
     pub(crate) fn start_copies(&mut self) {
         while let Some(((requester, load), room)) = self.copies.next() {
             let Load { slot, how, .. } = load;
-            let threads = if how == LoadHow::Compressed { &self.compress } else { &self.warm };
+            let threads = if how == LoadHow::Compressed { &self.compress } else { &self.prefetch };
             let failed = move |failure| Answer::Load(slot, Err(failure));
             let device = load.file.stat.device;
             self.run(threads, device, requester, failed, move |_| Answer::Load(slot, load.copy(room)));

@@ -27,7 +27,7 @@ use towpath_sockets::{PeerId, Waker};
 /// Most of the time these threads wait for a disk.
 const FILES: PoolLimits = PoolLimits { name: "tow-files", threads_max: 4, hung_max: 28, per_group_max: 2 };
 const LIST: PoolLimits = PoolLimits { name: "tow-list", threads_max: 2, hung_max: 14, per_group_max: 1 };
-const WARM: PoolLimits = PoolLimits { name: "tow-warm", threads_max: 8, hung_max: 8, per_group_max: 2 };
+const PREFETCH: PoolLimits = PoolLimits { name: "tow-prefetch", threads_max: 8, hung_max: 8, per_group_max: 2 };
 /// Hashing and compressing need processors, and a large file takes its time.
 const HASH_HUNG_MAX: usize = 4;
 const COMPRESS_HUNG_MAX: usize = 8;
@@ -67,7 +67,7 @@ pub(crate) struct Pool {
     pub(super) context: Arc<Context>,
     pub(super) files: BlockingPool,
     pub(super) list: BlockingPool,
-    pub(super) warm: BlockingPool,
+    pub(super) prefetch: BlockingPool,
     pub(super) hash: BlockingPool,
     pub(super) compress: BlockingPool,
     pub(super) copies: Copies<(Requester, Load<OpenFile>)>,
@@ -150,7 +150,7 @@ impl Pool {
             // Where the system gives no threads, the start fails, and not the first request that needs one.
             files: BlockingPool::started(FILES)?,
             list: BlockingPool::started(LIST)?,
-            warm: BlockingPool::started(WARM)?,
+            prefetch: BlockingPool::started(PREFETCH)?,
             hash: BlockingPool::started(hash)?,
             compress: BlockingPool::started(compress)?,
             copies: Copies::new(move || copies_waker.wake()),
@@ -188,7 +188,7 @@ impl Pool {
     }
 
     pub(crate) fn load(&self) -> Vec<PoolLoad> {
-        [&self.files, &self.list, &self.warm, &self.hash, &self.compress].map(BlockingPool::load).into()
+        [&self.files, &self.list, &self.prefetch, &self.hash, &self.compress].map(BlockingPool::load).into()
     }
 
     /// Whether jobs of a request wait for a thread, and none of them runs.
@@ -196,7 +196,7 @@ impl Pool {
         let mut groups = self.mounts.iter().copied().chain([Requester::group_of(key)]);
         // In the others the groups are devices, of which there are few.
         groups.any(|group| self.files.keeps_waiting(key, request, Some(group)))
-            || [&self.warm, &self.compress, &self.hash].iter().any(|pool| pool.keeps_waiting(key, request, None))
+            || [&self.prefetch, &self.compress, &self.hash].iter().any(|pool| pool.keeps_waiting(key, request, None))
     }
 
     /// Hands the answers of a job that is over to those who asked.
@@ -233,7 +233,7 @@ impl Pool {
             self.list.cancel(key, request, Some(group));
         }
         // Here the groups are devices, of which there are few.
-        self.warm.cancel(key, request, None);
+        self.prefetch.cancel(key, request, None);
         self.compress.cancel(key, request, None);
     }
 

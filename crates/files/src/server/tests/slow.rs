@@ -44,11 +44,11 @@ impl Storage for GatedStorage {
         if source.stat.size == self.slow_size { Residency::Uncached } else { self.inner.probe(source, offset, length) }
     }
 
-    fn warm(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure> {
+    fn prefetch(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure> {
         if source.stat.size == self.slow_size {
             self.gate.pass();
         }
-        self.inner.warm(source, offset, length)
+        self.inner.prefetch(source, offset, length)
     }
 }
 
@@ -128,8 +128,8 @@ impl Storage for SilentStorage {
         Residency::Uncached
     }
 
-    fn warm(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure> {
-        self.0.warm(source, offset, length)
+    fn prefetch(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure> {
+        self.0.prefetch(source, offset, length)
     }
 }
 
@@ -160,7 +160,7 @@ impl Storage for BrokenStorage {
         Residency::Uncached
     }
 
-    fn warm(&self, source: &OpenFile, _: u64, _: u64) -> Result<(), Failure> {
+    fn prefetch(&self, source: &OpenFile, _: u64, _: u64) -> Result<(), Failure> {
         if source.stat.size == self.0 {
             // As a panic does, but for the message.
             std::panic::resume_unwind(Box::new(()));

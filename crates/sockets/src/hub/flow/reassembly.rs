@@ -5,8 +5,8 @@
 //! wait in order, their bytes in the kernel's buffers and then at the sender. As long as messages end, the queue moves and nobody is cut off.
 //!
 //! Nobody is trusted to end. A permit lasts a while when others wait; then the next peer gets one, and the first keeps what it has. If the
-//! queue stalls, the limit rises, up to the memory that there is for this. Then one peer goes on over budget. If that doesn't help, peers
-//! that are silent in the middle of a message are disconnected, or else the largest.
+//! queue stalls, as nothing ends and hardly anything arrives, the limit rises, up to the memory that there is for this. Then one peer goes on
+//! over budget. If that doesn't help, peers that are silent in the middle of a message are disconnected, or else the largest.
 //!
 //! An application that is short of memory defers the larger messages of peers from which it could only get more of the same.
 
@@ -31,6 +31,9 @@ const RAISE_AFTER: Duration = Duration::from_millis(100);
 /// Peers are disconnected after a stall of this length at the highest limit: those first that have been silent for as long.
 pub(super) const CUT_AFTER: Duration = Duration::from_millis(500);
 
+/// Bytes a second at which those that have permits make progress: a slow machine or network is no stall.
+const PROGRESS_RATE: f64 = 8e6;
+
 /// Whether a peer may go on with its message.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) enum ReadPermit {
@@ -53,7 +56,7 @@ impl ReadPermit {
     }
 }
 
-/// The head of the queue, and for how long nothing was seen to end since it became that, or since the limit rose.
+/// The head of the queue, and for how long nothing was seen to end or to make progress since it became that, or since the limit rose.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct QueueHead {
     peer: PeerId,
@@ -230,10 +233,9 @@ impl ReassemblyBudget {
         self.bytes = self.bytes - before.bytes + now.bytes;
         let is_complete = now.count != before.count || (now.bytes == 0 && !now.is_readable);
         let is_over = is_complete || !now.is_read || self.needs_no_permit(now);
-        if let (true, ReadPermit::Granted { .. } | ReadPermit::OverBudget, Some(head)) =
-            (is_complete, &permit, &mut self.head)
-        {
-            head.stalled = Duration::ZERO;
+        if let (ReadPermit::Granted { .. } | ReadPermit::OverBudget, Some(head)) = (&permit, &mut self.head) {
+            let arrived = Duration::from_secs_f64(now.bytes.saturating_sub(before.bytes) as f64 / PROGRESS_RATE);
+            head.stalled = if is_complete { Duration::ZERO } else { head.stalled.saturating_sub(arrived) };
         }
         match permit {
             ReadPermit::Granted { reserved, .. } => {
@@ -353,5 +355,39 @@ impl ReassemblyBudget {
             return false;
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use towpath_zmtp::SocketType;
+
+    /// Whether the queue is stuck after two seconds in which a peer over budget sent so many bytes each 100 ms.
+    fn is_stuck_at(bytes: usize) -> bool {
+        let mut budget = ReassemblyBudget::new(&HubOptions::new(SocketType::Router));
+        let waiting = PeerId { slot: 0, generation: 0 };
+        let slow = PeerId { slot: 1, generation: 0 };
+        let (mut now, mut permit) = (Instant::now(), ReadPermit::OverBudget);
+        (budget.limit, budget.limit_max) = (1 << 20, 1 << 20);
+        budget.queue.push_back(waiting);
+        let wanted = 1 << 30;
+        let mut message =
+            PartialMessage { bytes: 8 << 20, wanted, count: 0, is_readable: true, is_read: true, deferrable: false };
+        budget.bytes = message.bytes;
+        (0..20).any(|_| {
+            now += RAISE_AFTER;
+            let before = message;
+            message.bytes += bytes;
+            budget.update(slow, &mut permit, before, message);
+            budget.is_stuck(now)
+        })
+    }
+
+    #[test]
+    fn a_slow_message_that_makes_progress_is_no_stall() {
+        assert!(is_stuck_at(0));
+        assert!(is_stuck_at(100_000));
+        assert!(!is_stuck_at(900_000));
     }
 }

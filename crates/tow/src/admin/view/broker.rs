@@ -1,11 +1,11 @@
 //! A broker as its operator sees it.
 
-use super::{List, Refusal, View, add_name, extend, gone_json, hub_json, peer_json};
-use crate::admin::metrics::{self, label};
-use prometheus_client::registry::Registry;
+use super::{List, Refusal, View, add_name, extend, gone_json, peer_json};
+use crate::admin::figures::{self, Queues, Snapshot};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
-use towpath_broker::core::{Counters, Kind, LetterAction, LetterInfo, LetterState, Millis, ServiceInfo};
+use std::collections::BTreeMap;
+use towpath_broker::core::{Kind, LetterAction, LetterInfo, LetterState, Millis, ServiceInfo};
 use towpath_broker::server::{Handle, Operator, OperatorError};
 use towpath_broker::{
     LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json, seconds, spool_json, worker_json,
@@ -54,28 +54,24 @@ fn is_listed(service: &ServiceInfo) -> bool {
 impl View for BrokerView {
     fn sums(&self) -> Result<Value, Refusal> {
         let stats = self.stats(Wanted::Sums)?;
+        let mut figures = Snapshot::default();
+        figures.add(figures::HUB, &stats.hub);
+        figures.add(figures::BROKER, &stats);
         let own = json!({
-            "requests": stats.requests,
-            "memory_bytes": stats.bytes,
-            "outcomes": stats.outcomes.0,
-            "outcome_bytes": stats.outcomes.1,
-            "full": stats.is_full,
-            "memory_bytes_max": stats.bytes_max,
-            "services": stats.service_count,
-            "workers": stats.worker_count,
             "journal": match (stats.is_journalled, stats.has_storage_failed) {
                 (false, _) => None,
                 (true, false) => Some("ok"),
                 (true, true) => Some("failed"),
             },
-            "draining": stats.is_draining,
-            "left": stats.left,
-            "dead_letters": stats.dead_letters,
             "paused": stats.paused.iter().map(|name| listed_name(name)).collect::<Vec<_>>(),
-            "counters": counters_json(&stats.counters),
             "spool": spool_json(&stats.spool),
         });
-        Ok(extend(hub_json(&stats.hub), own))
+        let mut sums = extend(figures.json(), own);
+        if let Some((journal, _)) = &stats.journal {
+            figures.add(figures::JOURNAL, journal);
+        }
+        sums["should_be_zero"] = figures.should_be_zero();
+        Ok(sums)
     }
 
     fn trouble(&self) -> Result<Option<&'static str>, Refusal> {
@@ -108,65 +104,22 @@ impl View for BrokerView {
         }
     }
 
-    fn register(&self, registry: &mut Registry, per_service: bool) -> Result<(), Refusal> {
+    fn figures(&self, to: &mut Snapshot, per_service: bool) -> Result<(), Refusal> {
         let stats = self.stats(Wanted::Sums)?;
         let services = self.services()?;
-        metrics::of_hub(registry, &stats.hub);
-        let Counters { accepted, duplicates, refused, dispatched, requeued, replied, failed, .. } = stats.counters;
-        let Counters { late_replies, lost_parts, given_up, dead_letters, purged, outcomes_dropped, .. } =
-            stats.counters;
-        let outcomes = [("accepted", accepted), ("duplicate", duplicates), ("refused", refused)];
-        metrics::counters(registry, "requests", "Requests of clients", "outcome", outcomes);
-        let outcomes = [("replied", replied), ("failed", failed), ("given_up", given_up), ("purged", purged)];
-        metrics::counters(registry, "requests_ended", "Requests that ended", "outcome", outcomes);
-        for (name, help, value) in [
-            ("requests_dispatched", "Attempts: requests given to workers", dispatched),
-            ("requests_requeued", "Requests that workers went with or returned", requeued),
-            ("replies_late", "Replies to requests that had ended", late_replies),
-            ("reply_parts_lost", "Parts of replies whose client was absent", lost_parts),
-            ("dead_letters", "Requests kept as dead letters", dead_letters),
-            ("outcomes_dropped", "Outcomes dropped, as their client was absent", outcomes_dropped),
-        ] {
-            metrics::counter(registry, name, help, value);
-        }
-        let waiting: usize = services.iter().map(|service| service.waiting).sum();
-        for (name, help, value) in [
-            ("requests_held", "Requests without a confirmed outcome", stats.requests as u64),
-            ("requests_waiting", "Requests that wait for a worker", waiting as u64),
-            ("memory_bytes", "Memory of requests and replies", stats.bytes as u64),
-            ("outcomes_held", "Outcomes that nobody has confirmed", stats.outcomes.0 as u64),
-            ("outcomes_bytes", "Memory of these", stats.outcomes.1 as u64),
-            ("full", "1 while requests of all are refused for want of room", u64::from(stats.is_full)),
-            ("memory_limit_bytes", "Limit of this memory", stats.bytes_max as u64),
-            ("spool_bytes", "Large bodies on the disk", stats.spool.bytes),
-            ("spool_limit_bytes", "Limit of these", stats.spool.bytes_max),
-            ("services", "Services with workers or requests", stats.service_count as u64),
-            ("workers", "Workers", stats.worker_count as u64),
-            ("services_paused", "Services that an operator has paused", stats.paused.len() as u64),
-            ("journal_failed", "1 while the journal can't be written", u64::from(stats.has_storage_failed)),
-            ("dead_letters_held", "Dead letters that are here", stats.dead_letters as u64),
-            ("draining", "1 while no more requests are taken", u64::from(stats.is_draining)),
-            (
-                "requests_left",
-                "Requests without an outcome, not counting dead letters in their queue",
-                stats.left as u64,
-            ),
-        ] {
-            metrics::gauge(registry, name, help, value);
-        }
+        to.add(figures::HUB, &stats.hub);
+        to.add(figures::BROKER, &stats);
         let oldest = services.iter().filter_map(|service| service.oldest_since).min();
-        let age = oldest.map_or(0.0, |since| seconds(since, stats.now));
-        metrics::gauge_f64(
-            registry,
-            "oldest_waiting_seconds",
-            "Since the oldest request that waits for a worker was taken",
-            age,
-        );
-        if let Some((figures, _)) = &stats.journal {
-            register_journal(registry, figures);
+        let queues = Queues {
+            waiting: services.iter().map(|service| service.waiting).sum(),
+            oldest_seconds: oldest.map_or(0.0, |since| seconds(since, stats.now)),
+        };
+        to.add(figures::QUEUES, &queues);
+        if let Some((journal, _)) = &stats.journal {
+            to.add(figures::JOURNAL, journal);
         }
         if per_service {
-            register_services(registry, services);
+            add_services(to, services);
         }
         Ok(())
     }
@@ -233,25 +186,9 @@ fn of_letter(letter: &LetterInfo, now: Millis) -> Value {
     })
 }
 
-fn of_journal(figures: &JournalFigures, failure: Option<String>, has_failed: bool) -> Value {
-    let JournalFigures { segments, log_bytes, needed_bytes, requests, commits, written_bytes, .. } = *figures;
-    let JournalFigures { pending_bytes, writing, sync_sum, sync_last, sync_max, errors, .. } = *figures;
-    json!({
-        "state": if has_failed { "failed" } else { "ok" },
-        "error": failure,
-        "errors": errors,
-        "segments": segments,
-        "bytes": log_bytes,
-        "needed_bytes": needed_bytes,
-        "requests": requests,
-        "pending_bytes": pending_bytes,
-        "writing_seconds": writing.as_secs_f64(),
-        "syncs": commits,
-        "sync_seconds": sync_sum.as_secs_f64(),
-        "sync_seconds_last": sync_last.as_secs_f64(),
-        "sync_seconds_max": sync_max.as_secs_f64(),
-        "written_bytes": written_bytes,
-    })
+fn of_journal(journal: &JournalFigures, failure: Option<String>, has_failed: bool) -> Value {
+    let state = if has_failed { "failed" } else { "ok" };
+    extend(figures::json(figures::JOURNAL, journal), json!({ "state": state, "error": failure }))
 }
 
 fn refusal(error: OperatorError) -> Refusal {
@@ -261,39 +198,26 @@ fn refusal(error: OperatorError) -> Refusal {
     }
 }
 
-fn register_journal(registry: &mut Registry, figures: &JournalFigures) {
-    for (name, help, value) in [
-        ("journal_bytes", "Bytes of the journal's files", figures.log_bytes),
-        ("journal_segments", "Files of the journal", figures.segments),
-        ("journal_pending_bytes", "Bytes that wait for the disk", figures.pending_bytes),
-    ] {
-        metrics::gauge(registry, name, help, value);
-    }
-    let (sum, max) = (figures.sync_sum.as_secs_f64(), figures.sync_max.as_secs_f64());
-    metrics::gauge_f64(registry, "journal_sync_seconds_max", "The longest write until it was on the disk", max);
-    let writing = figures.writing.as_secs_f64();
-    metrics::gauge_f64(registry, "journal_writing_seconds", "For how long the write that goes on now has", writing);
-    metrics::counter_f64(registry, "journal_sync_seconds", "Time of writes until they were on the disk", sum);
-    metrics::counter(registry, "journal_syncs", "Writes that are on the disk", figures.commits);
-    metrics::counter(registry, "journal_errors", "Writes of the journal that failed", figures.errors);
-}
-
-/// Adds the metrics of each of the longest queues, and of all others together.
-fn register_services(registry: &mut Registry, mut services: Vec<ServiceInfo>) {
+/// Adds the figures of each of the longest queues, and of all others together.
+fn add_services(to: &mut Snapshot, mut services: Vec<ServiceInfo>) {
     services.sort_by_key(|service| Reverse(service.waiting));
-    let others = services.split_off(services.len().min(LABELLED_SERVICES_MAX));
-    type Value = fn(&ServiceInfo) -> usize;
-    let values: [(&str, &str, Value); 4] = [
-        ("service_requests_waiting", "Requests that wait for a worker", |service| service.waiting),
-        ("service_waiting_bytes", "Memory of these", |service| service.waiting_bytes),
-        ("service_requests_held", "Requests without a confirmed outcome", |service| service.live),
-        ("service_workers", "Workers", |service| service.workers),
-    ];
-    for (name, help, value) in values {
-        let own = services.iter().map(|service| (label("service", shown(&service.name)), value(service) as i64));
-        let sum = others.iter().map(value).sum::<usize>() as i64;
-        let others = (!others.is_empty()).then(|| (label("service", OTHER_SERVICES), sum));
-        metrics::gauges(registry, name, help, own.chain(others));
+    let mut labelled: BTreeMap<String, ServiceInfo> = BTreeMap::new();
+    for (n, service) in services.into_iter().enumerate() {
+        let label =
+            if n < LABELLED_SERVICES_MAX { shown(&service.name).into_owned() } else { OTHER_SERVICES.to_owned() };
+        match labelled.get_mut(&label) {
+            // Names that aren't UTF-8 may look alike.
+            Some(sum) => {
+                sum.waiting += service.waiting;
+                sum.waiting_bytes += service.waiting_bytes;
+                sum.live += service.live;
+                sum.workers += service.workers;
+            }
+            None => _ = labelled.insert(label, service),
+        }
+    }
+    for (label, service) in &labelled {
+        to.add_labelled(figures::SERVICE, &[("service", label)], service);
     }
 }
 
@@ -313,24 +237,4 @@ fn of_worker(worker: &WorkerStats, now: Millis) -> Value {
     let protocol = if worker.worker.kind == Kind::Numbered { "numbered" } else { "stock" };
     let peer = worker.id.map(|id| id.to_string());
     extend(worker_json(worker, now), json!({ "peer": peer, "protocol": protocol }))
-}
-
-fn counters_json(counters: &Counters) -> Value {
-    let Counters { accepted, duplicates, refused, dispatched, requeued, replied, failed, .. } = *counters;
-    let Counters { late_replies, lost_parts, given_up, dead_letters, purged, outcomes_dropped, .. } = *counters;
-    json!({
-        "accepted": accepted,
-        "duplicates": duplicates,
-        "refused": refused,
-        "dispatched": dispatched,
-        "requeued": requeued,
-        "replied": replied,
-        "failed": failed,
-        "late_replies": late_replies,
-        "lost_parts": lost_parts,
-        "given_up": given_up,
-        "purged": purged,
-        "outcomes_dropped": outcomes_dropped,
-        "dead_letters": dead_letters,
-    })
 }

@@ -2,12 +2,12 @@
 
 mod following;
 
-use super::{List, Refusal, View, add_name, extend, gone_json, hub_json, peer_json, seconds};
-use crate::admin::metrics::{self, label};
-use prometheus_client::registry::Registry;
+use super::{List, Refusal, View, add_name, extend, gone_json, peer_json, seconds};
+use crate::admin::figures::{self, Catalogue, POOL, QUOTA, Snapshot, json};
 use serde_json::{Value, json};
+use towpath_blocking::PoolLoad;
 use towpath_files::server::{
-    CatalogueView, Counters, FailureStats, Handle, OperatorAction, PeerStats, Stats, TransferStats, Wait,
+    CatalogueView, FailureStats, Handle, OperatorAction, PeerStats, QuotaStats, Stats, TransferStats, Wait,
 };
 use towpath_sockets::{Page, PeerId, Wanted};
 
@@ -30,29 +30,23 @@ impl FilesView {
 impl View for FilesView {
     fn sums(&self) -> Result<Value, Refusal> {
         let stats = self.stats(Wanted::Sums)?;
-        let Counters { connected, requests, malformed, files_refused, files_void, files_confirmed, .. } =
-            stats.counters;
-        let pool = |pool: &towpath_blocking::PoolLoad| json!({ "name": pool.name, "running": pool.running, "waiting": pool.waiting, "hung": pool.hung });
-        let quota = |quota: &towpath_files::server::QuotaStats| json!({ "name": quota.name, "used": quota.used, "max": quota.max });
-        let own = json!({
-            "root": self.root,
-            "draining": stats.is_draining,
-            "left": stats.hub.peers,
-            "counters": {
-                "connected": connected,
-                "requests": requests,
-                "malformed": malformed,
-                "files_refused": files_refused,
-                "files_void": files_void,
-                "files_confirmed": files_confirmed,
-                "pushed": stats.counters.pushed,
-                "pushes_failed": stats.counters.pushes_failed,
-            },
-            "pools": stats.pools.iter().map(pool).collect::<Vec<_>>(),
-            "quotas": stats.quotas.iter().map(quota).collect::<Vec<_>>(),
-            "catalogue": self.catalogue.as_ref().map(|catalogue| following::status(catalogue, &stats)),
-        });
-        Ok(extend(hub_json(&stats.hub), own))
+        let catalogue = self.catalogue.as_ref().map(|catalogue| following::catalogue(catalogue, &stats));
+        let mut figures = Snapshot::default();
+        add(&mut figures, &stats, catalogue.as_ref());
+        let mut sums = figures.json();
+        sums["root"] = self.root.as_str().into();
+        sums["left"] = stats.hub.peers.into();
+        match &catalogue {
+            Some(catalogue) => following::describe(&mut sums["catalogue"], &catalogue.sums),
+            None => sums["catalogue"] = Value::Null,
+        }
+        let pool = |pool: &PoolLoad| extend(json(POOL, pool), json!({ "name": kind_of(pool) }));
+        sums["pools"] = stats.pools.iter().map(pool).collect();
+        let quota = |quota: &QuotaStats| extend(json(QUOTA, quota), json!({ "name": quota.name }));
+        sums["quotas"] = stats.quotas.iter().map(quota).collect();
+        add_shared(&mut figures, &stats);
+        sums["should_be_zero"] = figures.should_be_zero();
+        Ok(sums)
     }
 
     fn trouble(&self) -> Result<Option<&'static str>, Refusal> {
@@ -73,41 +67,11 @@ impl View for FilesView {
         }
     }
 
-    fn register(&self, registry: &mut Registry, _per_service: bool) -> Result<(), Refusal> {
+    fn figures(&self, to: &mut Snapshot, _per_service: bool) -> Result<(), Refusal> {
         let stats = self.stats(Wanted::Sums)?;
-        metrics::of_hub(registry, &stats.hub);
-        let Counters { connected, requests, malformed, files_refused, files_void, files_confirmed, .. } =
-            stats.counters;
-        metrics::counter(registry, "peers_connected", "Connections whose handshake was completed", connected);
-        let outcomes = [("understood", requests), ("malformed", malformed)];
-        metrics::counters(registry, "requests", "Requests of clients", "outcome", outcomes);
-        let outcomes = [("refused", files_refused), ("void", files_void), ("confirmed", files_confirmed)];
-        metrics::counters(registry, "files", "Files asked for, by how they ended", "outcome", outcomes);
-        let outcomes = [("pushed", stats.counters.pushed), ("failed", stats.counters.pushes_failed)];
-        metrics::counters(registry, "pushes", "Files that clients pushed, by how that ended", "outcome", outcomes);
-        let jobs = stats.pools.iter().flat_map(|pool| {
-            let of = |state: &str, count: usize| {
-                (vec![("pool", pool.name.to_owned()), ("state", state.to_owned())], count as i64)
-            };
-            [of("running", pool.running), of("waiting", pool.waiting)]
-        });
-        metrics::gauges(registry, "pool_jobs", "Jobs that may block", jobs);
-        let hung = stats.pools.iter().map(|pool| (label("pool", pool.name), pool.hung as i64));
-        metrics::gauges(registry, "pool_threads_hung", "Threads that seem to hang in the system", hung);
-        let used = stats.quotas.iter().flat_map(|quota| {
-            let of = |value: &str, amount: u64| {
-                (
-                    vec![("quota", quota.name.to_owned()), ("value", value.to_owned())],
-                    i64::try_from(amount).unwrap_or(i64::MAX),
-                )
-            };
-            [of("used", quota.used), of("max", quota.max)]
-        });
-        metrics::gauges(registry, "quota", "What clients share", used);
-        metrics::gauge(registry, "draining", "1 while no new connections are taken", u64::from(stats.is_draining));
-        if let Some(catalogue) = &self.catalogue {
-            following::register(registry, catalogue, &stats);
-        }
+        let catalogue = self.catalogue.as_ref().map(|catalogue| following::catalogue(catalogue, &stats));
+        add(to, &stats, catalogue.as_ref());
+        add_shared(to, &stats);
         Ok(())
     }
 
@@ -118,6 +82,29 @@ impl View for FilesView {
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
         self.handle.disconnect(peer, reason)
     }
+}
+
+/// Figures that are members of the status.
+fn add(to: &mut Snapshot, stats: &Stats, catalogue: Option<&Catalogue>) {
+    to.add(figures::HUB, &stats.hub);
+    to.add(figures::FILES, stats);
+    if let Some(catalogue) = catalogue {
+        to.add(figures::CATALOGUE, catalogue);
+        if let Some(watch) = &catalogue.sums.watch {
+            to.add(figures::WATCH, watch);
+        }
+    }
+}
+
+/// What the threads of a pool are for: their name without that of the program.
+fn kind_of(pool: &PoolLoad) -> &'static str {
+    pool.name.strip_prefix("tow-").unwrap_or(pool.name)
+}
+
+/// Figures of pools and quotas, which the status has as lists.
+fn add_shared(to: &mut Snapshot, stats: &Stats) {
+    stats.pools.iter().for_each(|pool| to.add_labelled(POOL, &[("pool", kind_of(pool))], pool));
+    stats.quotas.iter().for_each(|quota| to.add_labelled(QUOTA, &[("quota", quota.name)], quota));
 }
 
 fn of_peer(peer: &PeerStats) -> Value {

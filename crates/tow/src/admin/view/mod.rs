@@ -6,12 +6,12 @@ mod files;
 pub use broker::BrokerView;
 pub use files::FilesView;
 
-use prometheus_client::registry::Registry;
+use crate::admin::figures::Snapshot;
 use serde_json::{Value, json};
 use std::time::Duration;
 use towpath_broker::add_name;
 use towpath_broker::core::LetterAction;
-use towpath_sockets::{Ends, GonePeer, HubStats, Page, PeerId, PeerInfo, Principal, Traffic};
+use towpath_sockets::{GonePeer, Page, PeerId, PeerInfo, Principal};
 
 /// Lists of a server.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -90,8 +90,8 @@ pub trait View: Send + Sync {
     /// A page of a list, from this number on.
     fn page(&self, list: List, from: u32) -> Result<Page<Value>, Refusal>;
 
-    /// Adds its metrics.
-    fn register(&self, registry: &mut Registry, per_service: bool) -> Result<(), Refusal>;
+    /// Adds its figures for `/metrics`.
+    fn figures(&self, to: &mut Snapshot, per_service: bool) -> Result<(), Refusal>;
 
     /// Pauses a service, or resumes it.
     fn pause(&self, _service: &[u8], _paused: bool) -> Result<(), Refusal> {
@@ -187,26 +187,8 @@ fn add_principal(peer: &mut Value, principal: &Principal) {
     peer["key"] = key.into();
 }
 
-/// Members of the status that both kinds have.
-fn hub_json(hub: &HubStats) -> Value {
-    let HubStats { peers, handshakes, queued_bytes, traffic, ends, .. } = *hub;
-    let Traffic { bytes_in, bytes_out, sendfile_bytes, messages_in, messages_out, .. } = traffic;
-    let Ends { closed, protocol, other, handshake, .. } = ends;
-    json!({
-        "peers": peers,
-        "handshakes": handshakes,
-        "queued_bytes": queued_bytes,
-        "received_bytes": bytes_in,
-        "sent_bytes": bytes_out,
-        "sendfile_bytes": sendfile_bytes,
-        "received_messages": messages_in,
-        "sent_messages": messages_out,
-        "gone": { "closed": closed, "protocol": protocol, "other": other, "handshake": handshake },
-    })
-}
-
 /// Adds the members of the second object to the first.
-fn extend(mut to: Value, members: Value) -> Value {
+pub fn extend(mut to: Value, members: Value) -> Value {
     if let (Value::Object(to), Value::Object(members)) = (&mut to, members) {
         to.extend(members);
     }

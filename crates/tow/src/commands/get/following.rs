@@ -52,7 +52,8 @@ impl ProgressFollower {
     /// What it waits for, unless that is content.
     fn words(&self, progress: &Progress, lasts: Duration) -> Option<String> {
         let so_far = match progress.files_total {
-            0 => String::new(),
+            // A single one is done when all is.
+            0 | 1 => String::new(),
             _ => format!(" ({} of {} files)", progress.files_done, progress.files_total),
         };
         Some(match progress.activity {

@@ -1,7 +1,7 @@
 //! Processes of the `tow` binary, killed at the end of the test.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -71,6 +71,8 @@ impl Collected {
 
     fn whole(&mut self) -> Vec<u8> {
         if let Some(reader) = self.reader.take() {
+            // Something that it has started may keep its output open.
+            wait_until("its output ends", || reader.is_finished());
             reader.join().expect("the reader doesn't panic");
         }
         self.so_far()
@@ -237,17 +239,13 @@ impl Server {
 
     /// Starts a `tow serve` of any kind and waits for its line on standard output.
     pub fn from_command(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the server");
-        let stderr = Collected::of(child.stderr.take().expect("piped"));
-        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let mut line = Vec::new();
-        // Ends with the line, or with the process: a server that hangs before it is caught by the test runner's limit.
-        let read = stdout.read_until(b'\n', &mut line);
-        let process = Process { child, stdout: Collected::of(stdout), stderr };
-        let line = String::from_utf8_lossy(&line);
-        let endpoint = line.trim_end().rsplit_once(" on ").map(|(_, endpoint)| endpoint.to_owned());
+        let mut process = Process::start(command);
+        wait_until("the server listens", || process.output().contains('\n') || process.ended());
+        let output = process.output();
+        let line = output.lines().next().unwrap_or_default();
+        let endpoint = line.rsplit_once(" on ").map(|(_, endpoint)| endpoint.to_owned());
         let (true, Some(endpoint)) = (line.starts_with("serving "), endpoint) else {
-            panic!("no 'serving PATH on ENDPOINT' but {line:?} ({read:?}); it said: {}", process.log());
+            panic!("no 'serving PATH on ENDPOINT' but {line:?}; it said: {}", process.log());
         };
         Self { process, endpoint }
     }

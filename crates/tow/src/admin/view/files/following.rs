@@ -1,83 +1,31 @@
 //! Followers, versions, and the catalogue.
 
 use super::FilesView;
-use crate::admin::metrics;
+use crate::admin::figures::Catalogue;
 use crate::admin::view::{Refusal, add_name, add_principal, seconds};
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
-use towpath_files::server::{
-    CatalogueStats, CatalogueView, FollowerStats, HolderStats, Stats, VersionStats, WatchStats,
-};
+use std::time::Instant;
+use towpath_files::server::{CatalogueStats, CatalogueView, FollowerStats, HolderStats, Stats, VersionStats};
 use towpath_sockets::{Page, Wanted};
 
 /// Followers that aren't connected are numbered from here on. No slot of a peer is as high.
 const ELSEWHERE: u32 = 1 << 31;
 
-/// The catalogue in the status.
-pub fn status(catalogue: &CatalogueView, stats: &Stats) -> Value {
-    let sums = catalogue.stats();
-    let (followers, behind, behind_seconds) = lag(&sums, stats);
-    let mut value = json!({
-        "epoch": sums.epoch.to_string(),
-        "seq": sums.head,
-        "paths": sums.paths,
-        "complete": sums.is_complete,
-        "versions": sums.versions,
-        "followers": followers,
-        "behind": behind,
-        "behind_seconds": seconds(behind_seconds),
-        "holders": catalogue.holder_count(),
-    });
-    if let Some(watch) = &sums.watch {
-        value["watch"] = of_watch(watch);
-    }
-    value
-}
-
-fn of_watch(watch: &WatchStats) -> Value {
-    json!({
-        "waiting_files": watch.waiting,
-        "written_files": watch.written,
-        "written_paths": watch.written_paths,
-        "unread_count": watch.unread,
-        "unread_paths": watch.unread_paths,
-        "held_deletions": watch.held.map_or(0, |(count, _)| count),
-        "held_reason": watch.held.map(|(_, reason)| reason),
-        "looked_seconds": watch.looked.map(|(at, _)| seconds(at.elapsed())),
-        "look_seconds": watch.looked.map(|(_, took)| seconds(took)),
-        "unwatched": watch.is_blind,
-        "full": watch.is_full,
-        "overflows": watch.overflows,
-    })
-}
-
-/// Follows, and how far the last of them is behind.
-fn lag(sums: &CatalogueStats, stats: &Stats) -> (usize, u64, Duration) {
+/// The catalogue, and how far the last of its followers is behind.
+pub fn catalogue(view: &CatalogueView, stats: &Stats) -> Catalogue {
+    let sums = view.stats();
     let (followers, least) = stats.follows;
-    let (behind, time) = sums.behind(least.unwrap_or(sums.head), Instant::now());
-    (followers, behind, time)
+    let (behind, behind_time) = sums.behind(least.unwrap_or(sums.head), Instant::now());
+    Catalogue { sums, followers, behind, behind_time, holders: view.holder_count() }
 }
 
-/// Metrics of these.
-pub fn register(registry: &mut Registry, catalogue: &CatalogueView, stats: &Stats) {
-    let sums = catalogue.stats();
-    let (followers, behind, behind_seconds) = lag(&sums, stats);
-    let mut gauge = |name, help, value| metrics::gauge(registry, name, help, value);
-    gauge("followers", "Follows of connected clients", followers as u64);
-    gauge("follow_lag_changes", "Changes that the last of them hasn't", behind);
-    gauge("follow_lag_seconds", "Age of the first of these", behind_seconds.as_secs());
-    gauge("holders", "Who has said what is in place", catalogue.holder_count() as u64);
-    gauge("versions", "Published versions", sums.versions as u64);
-    gauge("catalogue_paths", "Paths that are published", sums.paths as u64);
-    gauge("catalogue_seq", "The newest sequence number", sums.head);
+/// Adds to its figures in the status what is no number.
+pub fn describe(status: &mut Value, sums: &CatalogueStats) {
+    status["epoch"] = sums.epoch.to_string().into();
     if let Some(watch) = &sums.watch {
-        gauge("unfinished_files", "Files that are to be published when they are finished", watch.waiting as u64);
-        gauge("written_files", "Files of these that are written to all the time", watch.written as u64);
-        gauge("held_deletions", "Deletions that a person has to release", watch.held.map_or(0, |(count, _)| count));
-        gauge("unread_paths", "Directories and files that can't be read", watch.unread as u64);
-        gauge("unwatched", "1 if some directories can't be watched", u64::from(watch.is_blind));
-        metrics::counter(registry, "event_overflows", "Overflows of the kernel's queue of events", watch.overflows);
+        status["watch"]["written_paths"] = json!(watch.written_paths);
+        status["watch"]["unread_paths"] = json!(watch.unread_paths);
+        status["watch"]["held_reason"] = watch.held.map(|(_, reason)| reason).into();
     }
 }
 

@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::tempdir;
 
-use crate::admin::Place;
-use crate::progress::on_terminal;
+use crate::files::progress::on_terminal;
+use crate::operator::status::Place;
 use crate::support::DEADLINE;
 use crate::support::process::{run, tow};
 use crate::support::wire::Wire;

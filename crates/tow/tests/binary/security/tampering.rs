@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::keys::Keys;
+use crate::security::keys::Keys;
 use crate::support::broker::Broker;
 use crate::support::middle::{Deed, Middle, To};
 use crate::support::process::{Process, Server, run, tow};

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::tempdir;
 use towpath_slow_disk::{Pace, SlowDisk};
 
-use crate::admin::{Place, get};
+use crate::operator::status::{Place, get};
 use crate::support::process::{Process, Server, run, tow};
 use crate::support::tree::{random_file, write};
 use crate::support::wait_until;

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use tempfile::tempdir;
 use towpath_slow_disk::WritableDisk;
 
-use crate::following::{Pair, contents, lines};
+use crate::follow::copies::{Pair, contents, lines};
 use crate::support::process::{Process, tow};
 use crate::support::tree::{random_file, write};
 use crate::support::wait_until;

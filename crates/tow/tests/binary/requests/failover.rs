@@ -3,6 +3,8 @@
 use rustix::process::Signal;
 use tempfile::{TempDir, tempdir};
 
+use crate::operator::letters_and_drains::service;
+use crate::operator::status::Place;
 use crate::support::broker::{Broker, await_progress, call, work, workers_of};
 use crate::support::process::{Process, run};
 use crate::support::wait_until;
@@ -45,13 +47,18 @@ const STALLED: &str = "the peer took nothing of its backlog";
 
 #[test]
 fn requests_of_a_hanging_worker_with_bytes_in_flight_go_to_another() {
-    let broker = Broker::with(&["--heartbeat", "0.4"]);
+    let place = Place::new();
+    let broker = place.broker(&["--heartbeat", "0.4"]);
     let workers = [(); 2].map(|()| work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "300"]));
     wait_until("the broker knows both", || workers_of(&broker, "echo").len() == 2);
-    // It hangs from the beginning, so that its share, 18 MB, is more than its socket takes.
-    workers[0].signal(Signal::STOP);
+    // It is given its share, 18 MB, at once, which is more than its socket takes.
+    place.tow(&["pause", "echo"]).expect_code(0);
     let arguments = ["echo", "--count", "3000", "--size", "60000", "--ahead", "600", "--json"];
-    let outcome = run(&mut call(&[&broker], &arguments)).expect_code(0);
+    let caller = Process::start(&mut call(&[&broker], &arguments));
+    wait_until("requests wait", || service(&place, "echo", "waiting") == 600);
+    workers[0].signal(Signal::STOP);
+    place.tow(&["resume", "echo"]).expect_code(0);
+    let outcome = caller.finish().expect_code(0);
     assert_eq!((outcome.number("replies"), outcome.number("failed")), (3000, 0));
     assert!(broker.log().contains(STALLED), "{}", broker.log());
     workers[0].signal(Signal::CONT);
@@ -138,7 +145,7 @@ fn client_fails_over_from_a_broker_whose_journal_was_moved() {
     let _echo = work(&[&one, &two], &["echo", "--echo"]);
     std::fs::rename(&journal, folder.path().join("elsewhere")).expect("rename");
     // The first request shows it.
-    run(&mut call(&[&one], &["echo", "x", "--timeout", "0.5"])).expect_code(8);
+    run(&mut call(&[&one], &["echo", "x", "--timeout", "2"])).expect_code(8);
     wait_until("it knows", || one.log().contains("new requests are refused"));
     let mut command = call(&[&one, &two], &["echo", "hello", "--timeout", "20"]);
     assert_eq!(run(&mut command).expect_code(0).stdout, b"hello");

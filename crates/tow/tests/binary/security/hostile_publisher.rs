@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
-use crate::following::{Pair, contents, text};
+use crate::follow::copies::{Pair, contents, text};
 use crate::support::process::{Outcome, Process, run, tow};
 use crate::support::tree::write;
 use crate::support::wait_until;

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use tempfile::tempdir;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::admin::Place;
+use crate::operator::status::Place;
 use crate::support::broker::{Broker, await_progress, call, work, workers_of};
 use crate::support::process::{Process, Server, is_running, run, tow};
 use crate::support::tree::{digest, random_file};
@@ -38,12 +38,12 @@ fn failures_state_their_reason() {
     assert!(outcome.stdout.is_empty());
     assert!(outcome.stderr.contains("exit status: 3: oops"), "{}", outcome.stderr);
 
-    let outcome = run(&mut call(&[&broker], &["nobody", "x", "--timeout", "0.3"])).expect_code(7);
+    let outcome = run(&mut call(&[&broker], &["nobody", "x", "--timeout", "3"])).expect_code(7);
     // From the broker, which knows that no worker had it. The client's own timeout comes later.
     assert!(outcome.stderr.contains("408"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("(no worker for nobody)"), "{}", outcome.stderr);
 
-    let nobody = ["call", "echo", "x", "--connect", "ipc:///nowhere/at/all", "--timeout", "0.3"];
+    let nobody = ["call", "echo", "x", "--connect", "ipc:///nowhere/at/all", "--timeout", "2"];
     let outcome = run(&mut tow(nobody)).expect_code(6);
     assert!(outcome.stderr.contains("connecting failed"), "{}", outcome.stderr);
     run(&mut tow(["call", "echo", "--ahead", "3"])).expect_code(2);
@@ -261,7 +261,7 @@ fn call_says_that_it_waits_for_a_broker() {
 
 #[test]
 fn load_test_gives_up_without_a_broker() {
-    let mut load = tow(["call", "echo", "--connect", "ipc:///nowhere/at/all", "--timeout", "0.2", "--json"]);
+    let mut load = tow(["call", "echo", "--connect", "ipc:///nowhere/at/all", "--timeout", "2", "--json"]);
     let outcome = run(load.args(["--count", "1000000", "--ahead", "8"])).expect_code(6);
     assert!(outcome.stderr.contains("without a connection to a broker: "), "{}", outcome.stderr);
     assert_eq!((outcome.number("replies"), outcome.number("failed")), (0, 1_000_000));
@@ -310,7 +310,7 @@ fn call_says_that_it_waits_for_a_full_queue() {
     // The reason is printed once. The broker's timeout may come first or second.
     let outcome = run(&mut call(&[&broker], &["mmi.nothing", "x"])).expect_code(4);
     assert_eq!(outcome.stderr, "tow: 501 no such built-in service\n");
-    let outcome = run(&mut call(&[&broker], &["full", "second", "--timeout", "0.5"])).expect_code(7);
+    let outcome = run(&mut call(&[&broker], &["full", "second", "--timeout", "3"])).expect_code(7);
     let expected = "no broker took it within its time; the last refusal was 503 not now: the service's queue is full \
                     (no worker for full)\n";
     assert!(outcome.stderr.ends_with(expected), "{}", outcome.stderr);
@@ -525,14 +525,14 @@ fn a_worker_that_cannot_start_its_command_gives_requests_back_and_rests() {
     // A shell says the same by its exit status.
     let _shell = work(&[&broker], &["s", "--", "sh", "-c", "exec /nowhere/at/all"]);
     // Nobody else can do it: it waits until its time is over, and no worker is said to have failed.
-    run(&mut call(&[&broker], &["s", "x", "--timeout", "0.5"])).expect_code(7);
+    run(&mut call(&[&broker], &["s", "x", "--timeout", "2"])).expect_code(7);
     wait_until("the worker says why", || gone.log().contains("tool: No such file"));
     wait_until("both rest", || {
         let listed = String::from_utf8(place.tow(&["workers", "s"]).expect_code(0).stdout).expect("UTF-8");
         let both = listed.contains("tool: No such file") && listed.contains("exit status: 127");
         if !both {
             // The one that rests less gets the next.
-            run(&mut call(&[&broker], &["s", "x", "--timeout", "0.5"])).expect_code(7);
+            run(&mut call(&[&broker], &["s", "x", "--timeout", "2"])).expect_code(7);
         }
         both
     });

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tempfile::tempdir;
 
-use crate::following::{Pair, contents, first_file};
+use crate::follow::copies::{Pair, contents, first_file};
 use crate::support::process::{Process, Server, run, tow, unprivileged_tow};
 use crate::support::random::Random;
 use crate::support::tree::write;

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::tempdir;
 
-use crate::admin::{Place, get};
+use crate::operator::status::{Place, get};
 use crate::support::broker::{Broker, call, work};
 use crate::support::process::{Process, run, tow};
 use crate::support::tree::write;
@@ -31,7 +31,7 @@ fn letters(place: &Place) -> u64 {
     services.iter().map(|service| service["letters"].as_u64().expect("a number")).sum()
 }
 
-fn service(place: &Place, name: &str, member: &str) -> u64 {
+pub fn service(place: &Place, name: &str, member: &str) -> u64 {
     place.json(&["services", name]).first().map_or(0, |service| service[member].as_u64().expect("a number"))
 }
 
@@ -143,7 +143,7 @@ fn a_drained_broker_finishes_what_it_has_and_takes_nothing_new() {
     assert!(readiness.starts_with("HTTP/1.1 503 ") && readiness.ends_with("draining\n"), "{readiness}");
     assert!(get(&place.socket(), "/metrics").contains("\ntowpath_draining 1\n"));
 
-    let refused = run(&mut call(&[&broker], &["echo", "x", "--timeout", "0.5"])).expect_code(6);
+    let refused = run(&mut call(&[&broker], &["echo", "x", "--timeout", "3"])).expect_code(6);
     assert!(refused.stderr.contains("the broker is being drained"), "{}", refused.stderr);
     let told = ask_as_stock_client(&broker, "echo");
     assert_eq!(told[told.len() - 2..], [&b"503"[..], b"the broker is being drained"]);
@@ -205,7 +205,7 @@ fn a_drained_file_server_finishes_transfers_and_takes_no_new_connections() {
     place.tow(&["drain"]).expect_code(0);
     let readiness = get(&place.socket(), "/readyz");
     assert!(readiness.starts_with("HTTP/1.1 503 ") && readiness.ends_with("draining\n"), "{readiness}");
-    let refused = run(&mut tow(["ls", &server.url(""), "--timeout", "0.5"])).expect_code(6);
+    let refused = run(&mut tow(["ls", &server.url(""), "--timeout", "3"])).expect_code(6);
     assert!(refused.stderr.contains("the server is being drained"), "{}", refused.stderr);
     wait_until("the idle one is gone", || place.json(&["status"])[0]["left"] == 1);
 

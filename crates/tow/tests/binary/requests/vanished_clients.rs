@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::tempdir;
 
-use crate::admin::Place;
+use crate::operator::status::Place;
 use crate::support::broker::{Broker, call, work};
 use crate::support::process::run;
 use crate::support::wait_until;

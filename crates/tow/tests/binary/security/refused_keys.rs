@@ -1,6 +1,6 @@
 //! What each command says where keys don't fit, and that none of them waits for what can't come.
 
-use crate::keys::Keys;
+use crate::security::keys::Keys;
 use crate::support::broker::Broker;
 use crate::support::process::{Process, Server, run, tow};
 use crate::support::tree::write;

@@ -9,8 +9,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
-use crate::destination::with_small_disk;
-use crate::keys::Keys;
+use crate::files::destination::with_small_disk;
+use crate::security::keys::Keys;
 use crate::support::process::{Outcome, Process, Server, run, tow};
 use crate::support::proxy::Proxy;
 use crate::support::tree::{digest, random_file, write};

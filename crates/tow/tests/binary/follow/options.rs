@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::tempdir_in;
 
-use crate::following::{Pair, contents, text};
+use crate::follow::copies::{Pair, contents, text};
 use crate::support::tree::write;
 use crate::support::wait_until;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::tempdir;
 
-use crate::hanging_disk::disk_in;
+use crate::files::hanging_disk::disk_in;
 use crate::support::process::{Server, get, get_command, run};
 use crate::support::tree::{digest, random_file, write};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::net::{AddressFamily, SocketType};
 
-use crate::keys::Keys;
+use crate::security::keys::Keys;
 use crate::support::process::{Server, run, tow};
 use crate::support::tree::write;
 use crate::support::wire::{command, greeting};

@@ -1,0 +1,19 @@
+//! Files as they are fetched and pushed: what arrives, where, and through which faults.
+
+mod changing;
+mod crashes;
+pub mod destination;
+mod fairness;
+mod fetching;
+pub mod hanging_disk;
+mod hard_links;
+mod links;
+mod metadata;
+mod older_copies;
+mod one_name;
+pub mod progress;
+mod pushing;
+mod selecting;
+mod serving;
+mod slow_disk;
+mod special_files;

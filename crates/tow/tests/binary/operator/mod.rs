@@ -1,0 +1,13 @@
+//! What operators and people at a terminal see, and do.
+
+mod demo;
+mod examples;
+mod file_servers;
+mod help;
+mod http;
+mod journal_lines;
+pub mod letters_and_drains;
+mod pipes;
+pub mod status;
+mod system_limits;
+mod wrong_peers;

@@ -1,0 +1,16 @@
+//! Who is let in and what they may do, and peers, paths and files that mean harm.
+
+mod bad_connections;
+mod endless_server;
+mod escaping_paths;
+mod handshake_flood;
+mod hidden_files;
+mod hostile_publisher;
+mod hostile_server;
+pub mod keys;
+mod local_users;
+mod logins;
+mod other_users;
+mod refused_keys;
+mod rules;
+mod tampering;
