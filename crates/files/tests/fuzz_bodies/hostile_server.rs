@@ -315,7 +315,7 @@ impl Play {
             .and_then(|()| self.assembler.message_end(&mut inbound));
         self.deliver(inbound);
         if let Err(error) = assembled {
-            self.transfer.broken_wire(&error);
+            self.transfer.fail(error.into());
         }
     }
 

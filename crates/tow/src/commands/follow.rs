@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use towpath_files::client::follow::{
     Excludes, FollowEnd, FollowEvent, FollowOptions, HeldWhy, PutKind, follow, follow_versions,
 };
-use towpath_files::client::{GetError, Source, TransferError};
+use towpath_files::client::{Error, Source};
 use towpath_files::path::{Escaped, RelPath};
 use towpath_files::protocol::control::{Compression, HolderName, LinkTarget, WirePath};
 
@@ -85,7 +85,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Some(destination) => destination,
         None if matches!(&source, Source::Path(path) if path.is_root()) => {
             let location = arguments.location.display();
-            return Err(Failure::usage(format!("{location}: {}", GetError::NoDestination)));
+            return Err(Failure::usage(format!("{location}: {}", Error::NoDestination)));
         }
         None => own_name(&source),
     };
@@ -132,7 +132,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         outcome.map(|end| if has_acted || end != FollowEnd::UpToDate { end } else { FollowEnd::Incomplete })
     })?;
     let Ok(outcome) = outcome else {
-        let interrupted = GetError::Transfer(TransferError::Cancelled);
+        let interrupted = Error::Cancelled;
         exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
     };
     drop(relay);

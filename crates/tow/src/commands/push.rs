@@ -15,8 +15,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use towpath_files::client::{Error, Fault};
 use towpath_files::client::push::{PushEvent, PushFile, PushOptions, push};
-use towpath_files::client::{GetError, TransferError};
 use towpath_files::digest::Digest;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
@@ -98,12 +98,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     })?;
     bar.finish();
     let Ok(ended) = ended else {
-        let interrupted = GetError::Transfer(TransferError::Cancelled);
+        let interrupted = Error::Cancelled;
         exit_now(failure_at(target, &interrupted, &arguments.server), || {})
     };
     if let Err(error) = ended {
         let failure = failure_at(target, &error, &arguments.server);
-        let is_kept = matches!(error, GetError::Transfer(_));
+        let is_kept = !matches!(error, Error::Connect { .. } | Error::Rejected { .. }) && error.fault() != Fault::Local;
         return Err(if is_kept { failure.with(format_args!("\n{RESUME_HINT}")) } else { failure });
     }
     let outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);

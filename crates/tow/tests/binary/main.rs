@@ -50,6 +50,7 @@ mod rules;
 mod seeing_files;
 mod selecting;
 mod serving;
+mod silent_server;
 mod slow_disk;
 mod special_files;
 mod steering;

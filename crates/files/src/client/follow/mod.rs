@@ -30,9 +30,10 @@ pub use exclude::Excludes;
 pub use record_items::fuzz_body as fuzz_follow_record;
 
 use super::connection::ConnectOptions;
-use super::get::{GetError, WINDOW_BYTES_DEFAULT};
+use super::get::WINDOW_BYTES_DEFAULT;
 use super::names::changes_names;
-use super::transfer::{Source, TransferError};
+use super::transfer::Source;
+use crate::client::error::Error;
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::path::RelPath;
 use crate::protocol::control::{Compression, HolderName};
@@ -253,22 +254,33 @@ pub fn follow(
     options: &FollowOptions,
     tell: &mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
     cancel: &CancelToken,
-) -> Result<FollowEnd, GetError> {
+) -> Result<FollowEnd, Error> {
+    repeated(options, tell, cancel, Driver::run)
+}
+
+/// Runs a follow; again after a pause if it fails by something that may pass, unless it is to end.
+fn repeated(
+    options: &FollowOptions,
+    tell: &mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
+    cancel: &CancelToken,
+    run: fn(
+        &FollowOptions,
+        &mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
+        &CancelToken,
+        &mut bool,
+    ) -> Result<FollowEnd, Error>,
+) -> Result<FollowEnd, Error> {
     let mut was_connected = false;
     loop {
-        let error = match Driver::run(options, tell, cancel, &mut was_connected) {
-            Err(error @ GetError::Transfer(TransferError::DiskFull(_) | TransferError::Stalled { .. }))
-                if !options.once =>
-            {
-                error
-            }
+        let error = match run(options, tell, cancel, &mut was_connected) {
+            Err(error @ (Error::DiskFull(_) | Error::Stalled { .. })) if !options.once => error,
             outcome => return outcome,
         };
         tell(FollowEvent::Interrupted { reason: format!("{error}; trying again in {} s", PAUSE.as_secs()) })?;
         let (cancelled, wait) = sync_channel(1);
         cancel.on_cancel(move || _ = cancelled.try_send(()));
         if cancel.is_cancelled() || wait.recv_timeout(PAUSE).is_ok() {
-            return Err(TransferError::Cancelled.into());
+            return Err(Error::Cancelled);
         }
     }
 }

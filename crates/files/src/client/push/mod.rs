@@ -6,7 +6,8 @@ mod sending;
 pub use sending::Sending;
 
 use super::connection::ConnectOptions;
-use super::get::GetError;
+use super::exchange::Exchange;
+use crate::client::error::Error;
 use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
@@ -115,6 +116,9 @@ pub fn push(
     tell: &mut dyn FnMut(PushEvent) -> std::io::Result<()>,
     progress: &mut dyn FnMut(PushProgress),
     cancel: &CancelToken,
-) -> Result<(), GetError> {
-    Driver::run(options, tell, progress, cancel)
+) -> Result<(), Error> {
+    let mut exchange = Exchange::open(&options.connect, cancel)?;
+    let outcome = exchange.run(&mut Driver::new(options, tell, progress, cancel));
+    exchange.close();
+    outcome
 }

@@ -49,8 +49,9 @@ pub use command::{
 pub use listing::LIST_ENTRIES_MAX;
 pub(super) use listing::LISTING_BUSY_WAIT;
 pub use options::{Placement, Source, TransferOptions};
-pub use outcome::{Activity, FileFailure, Progress, Totals, TransferError};
+pub use outcome::{Activity, FileFailure, Progress, Totals};
 
+use crate::client::error::Error;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -71,7 +72,6 @@ use super::assembler::Inbound;
 use super::idle_timer::{IdleTimer, is_of_no_use};
 use super::reconnects::Reconnects;
 use crate::path::RelPath;
-use crate::protocol::WireError;
 use crate::protocol::control::{ListEntry, Reply, Request};
 
 /// Chunk size, in bytes, down to which it is halved while connections break and nothing gets complete.
@@ -129,7 +129,7 @@ pub struct Transfer {
     confirming_until: Option<Instant>,
     outputs: VecDeque<Output>,
     totals: Totals,
-    failure: Option<TransferError>,
+    failure: Option<Error>,
     idle: IdleTimer,
     reconnects: Reconnects,
     /// Entries come by [`Transfer::feed`].
@@ -238,7 +238,7 @@ impl Transfer {
         if let Some(times) = self.reconnects.lost_at(progress.bytes_done + progress.files_done + progress.files_total)
             && !self.is_fed
         {
-            self.fail(TransferError::Breaking { times });
+            self.fail(Error::Breaking { times });
         }
         // A compressed piece, or several small files in one message, are lost with their connection.
         if self.reconnects.is_without_progress() && self.options.chunk_bytes > CHUNK_BYTES_RECONNECT_MIN {
@@ -289,11 +289,6 @@ impl Transfer {
         }
     }
 
-    /// Fails the transfer: the server sent something that isn't a message of the protocol.
-    pub fn broken_wire(&mut self, error: &WireError) {
-        self.fail(TransferError::Protocol(error.to_string()));
-    }
-
     /// Takes a report of the disk.
     pub fn disk(&mut self, report: DiskReport, now: Instant) {
         if self.stage == Stage::Over {
@@ -316,7 +311,7 @@ impl Transfer {
         }
         if self.stage != Stage::Over && now >= self.idle_deadline() {
             let seconds = now.saturating_duration_since(self.idle.since()).as_secs();
-            self.fail(TransferError::Stalled { seconds, connected: self.connected });
+            self.fail(Error::Stalled { seconds, connected: self.connected });
         }
     }
 
@@ -368,7 +363,7 @@ impl Transfer {
             for id in ids {
                 self.send(Request::Cancel { id });
             }
-            self.fail(TransferError::Cancelled);
+            self.fail(Error::Cancelled);
         }
     }
 
@@ -388,12 +383,12 @@ impl Transfer {
     }
 
     /// Why the transfer failed, if it did.
-    pub fn failure(&mut self) -> Option<TransferError> {
+    pub fn failure(&mut self) -> Option<Error> {
         self.failure.take()
     }
 
     /// The totals, and why the transfer failed if it did: to be called after [`Output::Finished`].
-    pub fn into_outcome(self) -> (Totals, Option<TransferError>) {
+    pub fn into_outcome(self) -> (Totals, Option<Error>) {
         (self.totals, self.failure)
     }
 
@@ -475,8 +470,8 @@ impl Transfer {
         }
     }
 
-    /// Ends the transfer by a failure.
-    fn fail(&mut self, error: TransferError) {
+    /// Ends the transfer by a failure, unless all of it is in place.
+    pub fn fail(&mut self, error: Error) {
         if self.stage != Stage::Over {
             self.failure = Some(error).filter(|_| !self.is_unconfirmed());
             self.over();

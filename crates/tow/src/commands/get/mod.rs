@@ -26,8 +26,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_files::client::{
-    BYTES_PER_SECOND_MIN, CancelToken, Destination, GetError, GetOptions, Modes, Progress, Source, Summary,
-    TransferError, get,
+    BYTES_PER_SECOND_MIN, CancelToken, Destination, Error, GetOptions, Modes, Progress, Source, Summary, get,
 };
 use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
@@ -350,7 +349,7 @@ fn one(
     let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
     let outcome = outcome.unwrap_or_else(|hang| {
         let why = match hang {
-            Hang::Interrupted => TransferError::Cancelled.to_string(),
+            Hang::Interrupted => Error::Cancelled.to_string(),
             Hang::Silent(silence) => {
                 let destination = place.destination.unwrap_or(Path::new(".")).display();
                 format!("the disk hangs: no progress at {destination} for {} s", silence.as_secs())
@@ -370,9 +369,7 @@ fn one(
             let object = failure_object(name, &last, &error.to_string(), status_of(&error), begun.elapsed());
             let _ = place.show(as_json, object);
             let failure = failure_at(name, &error, &arguments.server);
-            let is_kept = place.is_path
-                && last.received_bytes > 0
-                && matches!(error, GetError::Transfer(_) | GetError::Hangs { .. });
+            let is_kept = place.is_path && last.received_bytes > 0;
             return Err(if is_kept { failure.with(format_args!("\n{RESUME_HINT}")) } else { failure });
         }
     };
