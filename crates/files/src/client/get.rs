@@ -17,10 +17,9 @@ use super::exchange::Exchange;
 use super::filter::Filter;
 use super::ordered_writer::OrderedWriter;
 use super::output::Sink;
-use super::pacing::Pacer;
 use super::plan::TellPlanned;
 use super::transfer::{FileFailure, LIST_ENTRIES_MAX, Progress, Source, Transfer, TransferOptions};
-use crate::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MIN};
+use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Compression, FollowLinks};
 pub(super) use driver::workers;
@@ -29,8 +28,6 @@ use towpath_blocking::CancelToken;
 
 /// Default credit window, in bytes.
 pub const WINDOW_BYTES_DEFAULT: u64 = 8 << 20;
-/// Lowest limit of [`GetOptions::bytes_per_second`].
-pub const BYTES_PER_SECOND_MIN: u64 = 4 << 10;
 
 /// Options of [`get()`].
 pub struct GetOptions {
@@ -73,7 +70,7 @@ pub struct GetOptions {
     pub max_delete: Option<u64>,
     /// Change nothing, and tell this what would be done. Of a path as destination only.
     pub dry_run: Option<TellPlanned>,
-    /// Bytes that the server may send in a second, on average; [`BYTES_PER_SECOND_MIN`] at least.
+    /// Bytes that the server may send in a second, on average; [`BYTES_PER_SECOND_MIN`](super::BYTES_PER_SECOND_MIN) at least.
     pub bytes_per_second: Option<u64>,
 }
 
@@ -173,16 +170,7 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
     let begun = Instant::now();
     tracing::info!("buffers of {}", towpath_buffers::describe_buffer_bytes());
     let GetOptions {
-        connect,
-        source,
-        follow,
-        destination,
-        verify,
-        compress,
-        mut chunk_bytes,
-        window_bytes,
-        durable,
-        ..
+        connect, source, follow, destination, verify, compress, chunk_bytes, window_bytes, durable, ..
     } = options;
     let in_order = matches!(destination, Destination::Writer(_));
     let path = match &destination {
@@ -192,18 +180,12 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
     };
     if in_order && matches!(source, Source::Glob(_)) {
         let message = "a pattern was given where a single file is needed".to_owned();
-        return Err(Error::Unmet { code: ErrorCode::NotAFile, message }.into());
+        return Err(Error::Unmet { code: ErrorCode::NotAFile, message });
     }
     let verify = verify && !matches!(destination, Destination::Discard);
     let is_path = matches!(destination, Destination::Path(_) | Destination::Into(_));
     let durable = durable && is_path;
     let dry_run = options.dry_run.filter(|_| is_path);
-    let pacer = options.bytes_per_second.map(|rate| {
-        let rate = rate.max(BYTES_PER_SECOND_MIN);
-        // So that a piece doesn't take long, and what is in flight is little.
-        chunk_bytes = chunk_bytes.min((rate / 4).max(CHUNK_BYTES_MIN));
-        Pacer::new(rate, chunk_bytes, begun)
-    });
     let transfer = TransferOptions {
         source: source.clone(),
         follow,
@@ -213,6 +195,7 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
         verify,
         check: options.check && verify,
         durable,
+        bytes_per_second: options.bytes_per_second,
         idle_timeout: connect.idle_timeout,
         in_order,
         max_bytes: options.max_bytes,
@@ -237,7 +220,6 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
         filter: options.filter,
         max_delete: options.max_delete,
         dry_run,
-        pacer,
         disk,
         notices: Arc::default(),
         progress: ProgressReporter::new(progress, begun),

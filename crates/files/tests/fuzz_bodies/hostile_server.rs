@@ -80,6 +80,7 @@ impl Play {
             verify,
             check: false,
             durable: knobs & 4 != 0,
+            bytes_per_second: None,
             idle_timeout: Duration::from_secs(30),
             follow: if knobs & 8 == 0 { FollowLinks::None } else { FollowLinks::All },
             in_order: knobs & 0xf0 == 0xf0,

@@ -8,6 +8,7 @@ use crate::cli::escape::{Json, Line};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, try_print_line as line};
+use crate::cli::units::bytes_per_second;
 use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
 use serde_json::{Map, Value, json};
 use std::ffi::{OsStr, OsString};
@@ -62,6 +63,9 @@ pub struct Arguments {
     /// Name by which the server knows what is here [default: the host's]
     #[arg(long, value_name = "NAME", value_parser = holder_name)]
     name: Option<HolderName>,
+    /// Receive at most so much a second, on average.
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]
+    bwlimit: Option<u64>,
     #[command(flatten)]
     relay: RelayArgs,
     /// Put each version that is published in place as a whole, and let the link DIR/current lead to the newest.
@@ -100,6 +104,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.trash = arguments.trash;
     options.adopt = arguments.adopt;
     options.durable = arguments.fsync;
+    options.bytes_per_second = arguments.bwlimit;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
     options.name = arguments.name.unwrap_or(options.name);
     let relay = relay::start(arguments.relay, arguments.server.key_file(), arguments.versions, &mut options)?;

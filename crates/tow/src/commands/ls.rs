@@ -109,7 +109,7 @@ fn print(options: &ListOptions, style: Style, cancel: &CancelToken) -> Result<u6
     let base = list(options, each, cancel)?;
     output.flush()?;
     if base == Base::Glob && !listed {
-        return Err(Error::nothing_matches().into());
+        return Err(Error::nothing_matches());
     }
     Ok(unreadable)
 }

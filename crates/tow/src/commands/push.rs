@@ -7,6 +7,7 @@ use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, print_line};
 use crate::cli::progress::Bar;
+use crate::cli::units::bytes_per_second;
 use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
@@ -15,8 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
-use towpath_files::client::{Error, Fault};
 use towpath_files::client::push::{PushEvent, PushFile, PushOptions, push};
+use towpath_files::client::{Error, Fault};
 use towpath_files::digest::Digest;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
@@ -43,6 +44,9 @@ pub struct Arguments {
     /// Sync each file on the server before it is confirmed.
     #[arg(long)]
     fsync: bool,
+    /// Send at most so much a second, on average.
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]
+    bwlimit: Option<u64>,
     /// Print one JSON object for each file.
     #[arg(long)]
     pub json: bool,
@@ -76,6 +80,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         _ => Expected::Anything,
     };
     options.durable = arguments.fsync;
+    options.bytes_per_second = arguments.bwlimit;
     options.remove_source = arguments.remove_source;
     let watchdog = Watchdog::new();
     let cancel = cancel_on_signal(watchdog.heartbeat())?;

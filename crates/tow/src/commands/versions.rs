@@ -159,7 +159,7 @@ fn broken(failure: Failure) -> std::io::Error {
 
 fn no_version(version: &str) -> Error {
     let message = format!("there is no version {version}");
-    Error::Unmet { code: ErrorCode::NotFound, message }.into()
+    Error::Unmet { code: ErrorCode::NotFound, message }
 }
 
 /// What is asked for: a label, a digest or its first digits, or else the number of a change, which was given out if it is about now.
@@ -174,7 +174,7 @@ fn wanted(version: &str, of: &RelPath, known: &Versions, is_now: bool) -> Result
     if let Ok(seq) = version.parse() {
         if is_now && seq > known.head {
             let message = format!("there is no number {seq} yet: the newest one is {}", known.head);
-            return Err(Error::Unmet { code: ErrorCode::NotFound, message }.into());
+            return Err(Error::Unmet { code: ErrorCode::NotFound, message });
         }
         return Ok(HoldersWanted::Seq(seq));
     }

@@ -43,6 +43,7 @@ mod paths;
 mod pipes;
 mod progress;
 mod pushing;
+mod rate_limits;
 mod refused_keys;
 mod replies;
 mod requests;

@@ -43,7 +43,8 @@ fn every_command_gives_up_a_silent_server_after_its_timeout() {
             "COPY" => copy.clone(),
             word => word.to_owned(),
         });
-        let words: Vec<String> = words.chain(["--timeout", "2", "--connect-timeout", "1h"].map(str::to_owned)).collect();
+        let words: Vec<String> =
+            words.chain(["--timeout", "2", "--connect-timeout", "1h"].map(str::to_owned)).collect();
         (arguments, server, Process::start(&mut tow(words)))
     });
     // All at once: each takes its timeout.

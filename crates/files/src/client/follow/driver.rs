@@ -9,7 +9,7 @@ use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
 use super::super::transfer::Output;
 use super::follower::Follower;
 use super::pages::FOLLOW_ID;
-use super::{FollowEnd, FollowEvent, FollowOptions};
+use super::{FollowEnd, FollowOptions, Tell};
 use crate::client::error::Error;
 use crate::protocol::control::request_id;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct Driver<'a> {
 impl Driver<'_> {
     pub(super) fn run(
         options: &FollowOptions,
-        tell: &mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
+        tell: &mut Tell<'_>,
         cancel: &CancelToken,
         was_connected: &mut bool,
     ) -> Result<FollowEnd, Error> {
@@ -89,7 +89,10 @@ impl Operation for Driver<'_> {
         if let Some(end) = self.follower.end {
             return Ok(Turn::Over(end));
         }
-        let most = if self.follower.feed.is_some() { POLL_MAX } else { Duration::MAX };
+        let most = match self.follower.feed {
+            Some(_) => self.follower.transfer.deadline().saturating_duration_since(now).min(POLL_MAX),
+            None => Duration::MAX,
+        };
         Ok(Turn::Wait(self.follower.wait(now).map_or(most, |wait| wait.min(most))))
     }
 

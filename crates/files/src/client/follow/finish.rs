@@ -48,7 +48,7 @@ impl Follower<'_> {
     pub(super) fn record_failed(&self, error: &std::io::Error) -> Error {
         let reason = format!("cannot write the record of what was followed: {error}");
         if is_full(error) {
-            return Error::DiskFull(reason).into();
+            return Error::DiskFull(reason);
         }
         Error::Destination { path: self.options.destination.clone(), reason }
     }

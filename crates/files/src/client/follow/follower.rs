@@ -110,6 +110,7 @@ impl<'a> Follower<'a> {
             compress: options.compress,
             verify: true,
             durable: options.durable,
+            bytes_per_second: options.bytes_per_second,
             idle_timeout: options.connect.idle_timeout,
             follow: FollowLinks::None,
             in_order: false,
@@ -188,7 +189,7 @@ impl<'a> Follower<'a> {
         match &inbound {
             Inbound::Control { json, .. } if request_id(json) == Some(FOLLOW_ID) => {
                 if self.told.len() >= TOLD_MAX {
-                    return Error::protocol("more pages than were asked for").map_err(Error::from);
+                    return Error::protocol("more pages than were asked for");
                 }
                 self.told.push_back(Reply::decode(json).map_err(Error::from)?);
                 self.take_told()
@@ -260,7 +261,7 @@ impl<'a> Follower<'a> {
                 Reply::Changes(_) if self.pages.is_stale() => {}
                 Reply::Changes(page) => self.page(page)?,
                 Reply::Error(ErrorReply { code, message, .. }) => {
-                    return Err(Error::Refused { code, message }.into());
+                    return Err(Error::Refused { code, message });
                 }
                 _ => {}
             }
@@ -317,7 +318,7 @@ impl<'a> Follower<'a> {
                 Output::Finished => {
                     let seconds = self.options.connect.idle_timeout.as_secs();
                     let stalled = || Error::Stalled { seconds, connected: true };
-                    return Err(self.transfer.failure().unwrap_or_else(stalled).into());
+                    return Err(self.transfer.failure().unwrap_or_else(stalled));
                 }
             }
         }
@@ -346,7 +347,7 @@ impl<'a> Follower<'a> {
         let page = self.pages.page(page)?;
         let owed = self.failed.len() + self.waiting.len();
         if self.record.len() + owed + self.pages.seen.as_ref().map_or(0, HashSet::len) > PATHS_MAX {
-            return Err(Error::Limit(format!("more than {CATALOGUE_PATHS_MAX} paths")).into());
+            return Err(Error::Limit(format!("more than {CATALOGUE_PATHS_MAX} paths")));
         }
         for warning in page.warnings {
             (self.tell)(FollowEvent::Warning(warning))?;

@@ -82,6 +82,8 @@ pub struct FollowOptions {
     pub chunk_bytes: u64,
     /// Credit window, in bytes.
     pub window_bytes: u64,
+    /// Bytes that the server may send in a second, on average; [`BYTES_PER_SECOND_MIN`](super::BYTES_PER_SECOND_MIN) at least.
+    pub bytes_per_second: Option<u64>,
     /// A version is put in place, and nothing is followed.
     frozen: Option<Frozen>,
 }
@@ -105,6 +107,7 @@ impl FollowOptions {
             compress: None,
             chunk_bytes: CHUNK_BYTES_DEFAULT,
             window_bytes: WINDOW_BYTES_DEFAULT,
+            bytes_per_second: None,
             frozen: None,
         }
     }
@@ -243,6 +246,9 @@ pub enum FollowEnd {
     Incomplete,
 }
 
+/// Called with what happens; its errors end the follow.
+pub type Tell<'a> = dyn FnMut(FollowEvent) -> std::io::Result<()> + 'a;
+
 /// Pause before it is tried again.
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -250,25 +256,16 @@ const PAUSE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The server can't be reached at first, refuses, or breaks the protocol; the destination is impossible; `tell` failed; or it was cancelled.
-pub fn follow(
-    options: &FollowOptions,
-    tell: &mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
-    cancel: &CancelToken,
-) -> Result<FollowEnd, Error> {
+pub fn follow(options: &FollowOptions, tell: &mut Tell<'_>, cancel: &CancelToken) -> Result<FollowEnd, Error> {
     repeated(options, tell, cancel, Driver::run)
 }
 
 /// Runs a follow; again after a pause if it fails by something that may pass, unless it is to end.
 fn repeated(
     options: &FollowOptions,
-    tell: &mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
+    tell: &mut Tell<'_>,
     cancel: &CancelToken,
-    run: fn(
-        &FollowOptions,
-        &mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
-        &CancelToken,
-        &mut bool,
-    ) -> Result<FollowEnd, Error>,
+    run: fn(&FollowOptions, &mut Tell<'_>, &CancelToken, &mut bool) -> Result<FollowEnd, Error>,
 ) -> Result<FollowEnd, Error> {
     let mut was_connected = false;
     loop {

@@ -71,7 +71,7 @@ pub(super) fn pass_on(
         Some((path.as_bytes().into(), Entry { seq, content, identity: Identity::of(&stat, true) }))
     };
     let entries = known.into_iter().filter_map(entry).collect();
-    relay.reset(server, cursor, entries).map_err(|error| Error::unmet(error.to_string()).into())
+    relay.reset(server, cursor, entries).map_err(|error| Error::unmet(error.to_string()))
 }
 
 /// Removes all but the versions of these labels.

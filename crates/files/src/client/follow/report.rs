@@ -75,7 +75,7 @@ impl Report {
     pub(super) fn hello(&mut self, hello: &HelloReply) -> Result<(), Error> {
         self.is_wanted = !self.is_silent && hello.features.iter().any(|feature| feature == "have");
         match &self.relay {
-            Some(relay) => relay.comes_through(&hello.via).map_err(|error| Error::unmet(error.to_string()).into()),
+            Some(relay) => relay.comes_through(&hello.via).map_err(|error| Error::unmet(error.to_string())),
             None => Ok(()),
         }
     }
@@ -118,7 +118,7 @@ impl Report {
             true => relay.reset(self.server, cursor, entries),
             false => relay.advance(cursor, entries),
         };
-        passed.map_err(|error| Error::unmet(error.to_string()).into())
+        passed.map_err(|error| Error::unmet(error.to_string()))
     }
 
     /// When there is something to say.

@@ -14,7 +14,7 @@ use super::passed_versions::{self, is_in_place};
 use super::record::{Known, Origin, Record};
 use super::report::{SAID_AGAIN, SAID_EVERY, VIA_EVERY};
 use super::version_list::{Version, VersionList};
-use super::{FollowEnd, FollowEvent, FollowOptions, PAUSE, repeated};
+use super::{FollowEnd, FollowEvent, FollowOptions, PAUSE, Tell, repeated};
 use crate::client::error::Error;
 use crate::client::names::follow_name;
 use crate::digest::Digest;
@@ -43,17 +43,13 @@ const POLL_MAX: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// As of [`follow()`](super::follow).
-pub fn follow_versions(
-    options: &FollowOptions,
-    tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
-    cancel: &CancelToken,
-) -> Result<FollowEnd, Error> {
+pub fn follow_versions(options: &FollowOptions, tell: &mut Tell<'_>, cancel: &CancelToken) -> Result<FollowEnd, Error> {
     repeated(options, tell, cancel, run)
 }
 
 fn run(
     options: &FollowOptions,
-    tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
+    tell: &mut Tell<'_>,
     cancel: &CancelToken,
     was_connected: &mut bool,
 ) -> Result<FollowEnd, Error> {
@@ -61,7 +57,7 @@ fn run(
         |error: io::Error| Error::Destination { path: options.destination.clone(), reason: error.to_string() };
     std::fs::create_dir_all(&options.destination).map_err(refused)?;
     let Source::Path(of) = &options.source else {
-        return Err(Error::unmet("versions are of a path".to_owned()).into());
+        return Err(Error::unmet("versions are of a path".to_owned()));
     };
     let of = of.clone();
     let unusable = |error: String| refused(io::Error::other(error));
@@ -97,7 +93,7 @@ fn run(
 
 struct Versions<'a> {
     options: &'a FollowOptions,
-    tell: &'a mut dyn FnMut(FollowEvent) -> io::Result<()>,
+    tell: &'a mut Tell<'a>,
     cancel: &'a CancelToken,
     /// The path that the versions are of.
     of: RelPath,
@@ -227,7 +223,7 @@ impl Versions<'_> {
         let Some(version) = self.list.newest().cloned() else {
             if self.options.once {
                 let message = "no version is published".to_owned();
-                return Err(Error::Unmet { code: ErrorCode::NotFound, message }.into());
+                return Err(Error::Unmet { code: ErrorCode::NotFound, message });
             }
             pass_on(self.options, &self.list, self.origin.as_ref(), None)?;
             return Ok(None);
@@ -315,7 +311,7 @@ fn install(
     of: &RelPath,
     version: &Version,
     pass_on: &dyn Fn(Option<&Labels<'_>>) -> Result<(), Error>,
-    tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
+    tell: &mut Tell<'_>,
     cancel: &CancelToken,
 ) -> Result<FollowEnd, Error> {
     let destination = &options.destination;
@@ -428,6 +424,7 @@ fn manifest(options: &FollowOptions, version: &Version, cancel: &CancelToken) ->
     let mut fetch = GetOptions::new(options.connect.endpoint.clone(), Source::Path(path));
     fetch.connect = options.connect.clone();
     fetch.destination = Destination::Writer(Box::new(buffer.clone()));
+    fetch.bytes_per_second = options.bytes_per_second;
     fetch.max_bytes = Some(version.manifest_bytes);
     get(fetch, &mut |_| {}, cancel)?;
     let bytes = std::mem::take(&mut *buffer.0.lock().unwrap_or_else(PoisonError::into_inner));

@@ -11,12 +11,11 @@ use super::super::disk::{Disk, DiskOptions, Notices};
 use super::super::exchange::{Operation, POLL_MAX, Patience, Turn};
 use super::super::filter::Filter;
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
-use super::super::pacing::Pacer;
 use super::super::plan::{Plan, TellPlanned};
 use super::super::transfer::{Output, Placement, Progress, Source, Totals, Transfer};
 use super::{Error, Summary, WARNINGS_KEPT_MAX};
 use crate::path::RelPath;
-use crate::protocol::control::{Base, DirStat, Request};
+use crate::protocol::control::{Base, DirStat};
 use towpath_blocking::CancelToken;
 
 /// Disk workers, at least.
@@ -81,7 +80,6 @@ pub(super) struct Driver<'a> {
     pub(super) filter: Filter,
     pub(super) max_delete: Option<u64>,
     pub(super) dry_run: Option<TellPlanned>,
-    pub(super) pacer: Option<Pacer>,
     pub(super) disk: DiskOptions,
     pub(super) notices: Arc<Notices>,
     pub(super) progress: ProgressReporter<'a>,
@@ -118,8 +116,7 @@ impl Operation for Driver<'_> {
             self.sweep()?;
             return Ok(Turn::Wait(Duration::ZERO));
         }
-        let next = self.pace(connection, now).unwrap_or(now + POLL_MAX).min(self.transfer.deadline());
-        Ok(Turn::Wait(next.saturating_duration_since(now).min(POLL_MAX)))
+        Ok(Turn::Wait(self.transfer.deadline().saturating_duration_since(now).min(POLL_MAX)))
     }
 
     fn connected(&mut self, connection: &mut Connection, now: Instant) -> Result<(), Error> {
@@ -131,9 +128,6 @@ impl Operation for Driver<'_> {
     }
 
     fn lost(&mut self, _reason: &str) -> Result<bool, Error> {
-        if let Some(pacer) = &mut self.pacer {
-            pacer.reset();
-        }
         self.transfer.disconnected();
         Ok(true)
     }
@@ -224,12 +218,7 @@ impl Driver<'_> {
     fn outputs(&mut self, connection: &mut Connection) -> Result<(), Error> {
         while let Some(output) = self.transfer.next_output() {
             match output {
-                Output::Send(mut request) => {
-                    let is_left = self.pacer.as_mut().is_none_or(|pacer| hold_back_credit(&mut request, pacer));
-                    if is_left {
-                        connection.send(&request);
-                    }
-                }
+                Output::Send(request) => connection.send(&request),
                 Output::Disk(command) => {
                     if let Some(report) = self.sink.command(command)? {
                         self.transfer.disk(report, Instant::now());
@@ -250,15 +239,6 @@ impl Driver<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Passes on credit that is due. When more is.
-    fn pace(&mut self, connection: &mut Connection, now: Instant) -> Option<Instant> {
-        let pacer = self.pacer.as_mut()?;
-        while let Some(bytes) = pacer.due(now) {
-            connection.send(&Request::Credit { bytes });
-        }
-        pacer.next()
     }
 
     /// Checks for timeouts. Reading a large existing file shows no progress until it is over.
@@ -330,20 +310,5 @@ fn summary(totals: Totals, verify: bool, warnings: Vec<String>, begun: Instant) 
         warned: warnings.len() as u64,
         warnings,
         ..Summary::default()
-    }
-}
-
-/// Gives the credit in a request to the pacer. Whether there is anything else in it.
-fn hold_back_credit(request: &mut Request, pacer: &mut Pacer) -> bool {
-    match request {
-        Request::Credit { bytes } => {
-            pacer.owe(*bytes);
-            false
-        }
-        Request::Fetch(fetch) => {
-            pacer.owe(std::mem::take(&mut fetch.credit_bytes));
-            true
-        }
-        _ => true,
     }
 }

@@ -3,12 +3,14 @@
 use super::super::assembler::Inbound;
 use super::super::connection::Connection;
 use super::super::exchange::{Operation, POLL_MAX, Patience, Turn};
+use super::super::pacing::{Pacer, piece_bytes};
 use super::super::reconnects::Reconnects;
 use super::super::transfer::HASH_BYTES_PER_SECOND_MIN;
 use super::sending::Sending;
 use super::{PushEvent, PushFile, PushOptions, PushProgress};
 use crate::client::error::Error;
 use crate::digest::{Digest, FileHasher, HashError};
+use crate::limits::{CHUNK_BYTES_MIN, PUSH_CHUNK_BYTES_MAX};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{ErrorReply, PushRequest, PushedReply, Range, Reply, Request, WirePath};
 use crate::protocol::data::{Body, DataEntry, DataHeader};
@@ -69,6 +71,7 @@ pub(super) struct Driver<'a> {
     steps: u64,
     reconnects: Reconnects,
     progress: PushProgress,
+    pacer: Option<Pacer>,
 }
 
 impl<'a> Driver<'a> {
@@ -97,6 +100,9 @@ impl<'a> Driver<'a> {
             steps: 0,
             reconnects: Reconnects::default(),
             progress,
+            pacer: options.bytes_per_second.map(|rate| {
+                Pacer::new(rate, piece_bytes(Some(rate), PUSH_CHUNK_BYTES_MAX, CHUNK_BYTES_MIN), Instant::now())
+            }),
         }
     }
 }
@@ -104,17 +110,17 @@ impl<'a> Driver<'a> {
 impl Operation for Driver<'_> {
     type Outcome = ();
 
-    fn turn(&mut self, connection: &mut Connection, _now: Instant) -> Result<Turn<()>, Error> {
+    fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<()>, Error> {
         self.open_files()?;
         let is_hashing = self.hash()?;
         self.offer(connection);
-        self.send(connection);
+        self.send(connection, now);
         let shown = self.shown();
         (self.show)(shown);
         if self.tasks.is_empty() && self.files.is_empty() {
             return Ok(Turn::Over(()));
         }
-        Ok(Turn::Wait(if is_hashing { Duration::ZERO } else { POLL_MAX.min(self.wait()) }))
+        Ok(Turn::Wait(if is_hashing { Duration::ZERO } else { POLL_MAX.min(self.wait(now)) }))
     }
 
     fn connected(&mut self, _connection: &mut Connection, _now: Instant) -> Result<(), Error> {
@@ -173,11 +179,13 @@ impl Operation for Driver<'_> {
 }
 
 impl Driver<'_> {
-    /// Time until a push is offered again.
-    fn wait(&self) -> Duration {
-        let now = Instant::now();
+    /// Time until a push is offered again, or a piece may leave.
+    fn wait(&self, now: Instant) -> Duration {
         let waits = self.tasks.iter().filter_map(|task| match task.phase {
             Phase::Waiting(at) => Some(at.saturating_duration_since(now)),
+            Phase::Sending(ref sending) if sending.next_bytes().is_some() => {
+                self.pacer.as_ref().map(|pacer| pacer.next().saturating_duration_since(now))
+            }
             _ => None,
         });
         waits.filter(|_| self.is_connected).min().unwrap_or(POLL_MAX)
@@ -277,11 +285,14 @@ impl Driver<'_> {
         }
     }
 
-    /// Sends what the server gave credit for.
-    fn send(&mut self, connection: &mut Connection) {
+    /// Sends what the server gave credit for, at the rate.
+    fn send(&mut self, connection: &mut Connection, now: Instant) {
         for task in &mut self.tasks {
             let Phase::Sending(sending) = &mut task.phase else { continue };
-            while let Some(Range { offset, length }) = sending.next_piece() {
+            while let Some(bytes) = sending.next_bytes()
+                && let bytes = self.pacer.as_mut().map_or(bytes, |pacer| pacer.take(bytes, now))
+                && let Some(Range { offset, length }) = sending.next_piece(bytes)
+            {
                 let entry = DataEntry { n: 0, end: false, body: Body::Plain, offset, length, body_length: length };
                 // A piece is within the limits; the codec catches a mistake.
                 let Ok(header) = (DataHeader { id: task.id, entries: vec![entry] }).encode() else { return };
@@ -298,7 +309,7 @@ impl Driver<'_> {
             Reply::Pushed(pushed) => pushed.id,
             Reply::Error(ErrorReply { id: Some(id), .. }) => *id,
             Reply::Error(ErrorReply { id: None, code, message }) => {
-                return Err(Error::Refused { code: *code, message: message.clone() }.into());
+                return Err(Error::Refused { code: *code, message: message.clone() });
             }
             _ => return Ok(()),
         };
@@ -341,7 +352,7 @@ impl Driver<'_> {
     fn pushed(&mut self, task: Task, pushed: &PushedReply) -> Result<(), Error> {
         let Task { file, stat, digest, resumed_bytes, .. } = task;
         let Some(digest) = digest.filter(|digest| *digest == pushed.digest) else {
-            return Err(Error::Protocol("it confirms a file of another digest".to_owned()).into());
+            return Err(Error::Protocol("it confirms a file of another digest".to_owned()));
         };
         self.progress.files_done += 1;
         self.progress.bytes_done += stat.size;

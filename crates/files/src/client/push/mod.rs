@@ -39,6 +39,8 @@ pub struct PushOptions {
     pub durable: bool,
     /// Remove each file here when the server has confirmed it.
     pub remove_source: bool,
+    /// Bytes that are sent in a second, on average; [`BYTES_PER_SECOND_MIN`](super::BYTES_PER_SECOND_MIN) at least.
+    pub bytes_per_second: Option<u64>,
 }
 
 impl PushOptions {
@@ -50,6 +52,7 @@ impl PushOptions {
             expected: Expected::Anything,
             durable: false,
             remove_source: false,
+            bytes_per_second: None,
         }
     }
 }

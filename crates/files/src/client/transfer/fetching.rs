@@ -40,7 +40,7 @@ impl Transfer {
                 chunk_bytes: self.options.chunk_bytes,
                 compress: self.options.compress,
                 digest,
-                credit_bytes: self.credit.take_if_worthwhile().unwrap_or(0),
+                credit_bytes: self.credit.take(self.now).unwrap_or(0),
                 files,
             };
             self.send(Request::Fetch(fetch));

@@ -70,7 +70,9 @@ use reuse::ReuseQueue;
 
 use super::assembler::Inbound;
 use super::idle_timer::{IdleTimer, is_of_no_use};
+use super::pacing::{Pacer, piece_bytes};
 use super::reconnects::Reconnects;
+use crate::limits::CHUNK_BYTES_MIN;
 use crate::path::RelPath;
 use crate::protocol::control::{ListEntry, Reply, Request};
 
@@ -106,6 +108,8 @@ enum Stage {
 /// The state machine of one transfer. See the [module](self).
 #[derive(Debug)]
 pub struct Transfer {
+    /// The time, as the driver knew it last.
+    now: Instant,
     options: TransferOptions,
     stage: Stage,
     connected: bool,
@@ -141,15 +145,16 @@ pub struct Transfer {
 impl Transfer {
     /// A transfer that begins at `now`; nothing comes out before [`Transfer::connected`].
     pub fn new(options: TransferOptions, now: Instant) -> Self {
+        let chunk_bytes =
+            options.chunk_bytes.min(options.window_bytes).clamp(CHUNK_BYTES_MIN, crate::limits::CHUNK_BYTES_MAX);
         let options = TransferOptions {
-            chunk_bytes: options
-                .chunk_bytes
-                .min(options.window_bytes)
-                .clamp(crate::limits::CHUNK_BYTES_MIN, crate::limits::CHUNK_BYTES_MAX),
-            window_bytes: options.window_bytes.clamp(crate::limits::CHUNK_BYTES_MIN, crate::limits::CREDIT_BYTES_MAX),
+            chunk_bytes: piece_bytes(options.bytes_per_second, chunk_bytes, CHUNK_BYTES_MIN),
+            window_bytes: options.window_bytes.clamp(CHUNK_BYTES_MIN, crate::limits::CREDIT_BYTES_MAX),
             ..options
         };
+        let pacer = options.bytes_per_second.map(|rate| Pacer::new(rate, options.chunk_bytes, now));
         Self {
+            now,
             stage: Stage::Running,
             connected: false,
             listing: Listing::new(
@@ -168,7 +173,7 @@ impl Transfer {
             retry: RetryQueue::default(),
             leaves_wanted: Vec::new(),
             reuse_queue: ReuseQueue::default(),
-            credit: Credit::new(options.window_bytes, options.chunk_bytes),
+            credit: Credit::new(options.window_bytes, options.chunk_bytes, pacer),
             tree: Tree::default(),
             space: None,
             piece: None,
@@ -303,7 +308,9 @@ impl Transfer {
 
     /// Does what is due, and fails if nothing happened for too long.
     pub fn tick(&mut self, now: Instant) {
-        if self.stage != Stage::Over && (self.listing.is_due(now) | self.retry_files(now)) {
+        self.now = now;
+        let is_credit_due = self.credit_due().is_some_and(|at| at <= now);
+        if self.stage != Stage::Over && (self.listing.is_due(now) | self.retry_files(now) | is_credit_due) {
             self.pump();
         }
         if self.is_unconfirmed() && now >= *self.confirming_until.get_or_insert(now + CONFIRMING_MAX) {
@@ -328,7 +335,11 @@ impl Transfer {
     /// Latest time for the next [`Transfer::tick`].
     pub fn deadline(&self) -> Instant {
         let idle = self.idle_deadline();
-        [self.listing.retry_at(), self.retry.at()].into_iter().flatten().fold(idle, Instant::min)
+        [self.listing.retry_at(), self.retry.at(), self.credit_due()].into_iter().flatten().fold(idle, Instant::min)
+    }
+
+    fn credit_due(&self) -> Option<Instant> {
+        self.credit.next().filter(|_| self.connected && self.requests.fetch_count() > 0)
     }
 
     /// When the transfer fails unless something happens.
@@ -393,6 +404,7 @@ impl Transfer {
     }
 
     fn progressed(&mut self, now: Instant) {
+        self.now = now;
         self.idle.progressed(now);
     }
 
@@ -420,7 +432,7 @@ impl Transfer {
             self.pump_leaves();
             self.pump_fetches();
             if self.requests.fetch_count() > 0
-                && let Some(bytes) = self.credit.take_if_worthwhile()
+                && let Some(bytes) = self.credit.take(self.now)
             {
                 self.send(Request::Credit { bytes });
             }

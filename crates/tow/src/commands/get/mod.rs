@@ -13,7 +13,7 @@ use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, print_line};
 use crate::cli::progress::Bar;
-use crate::cli::units::{count, positive, size};
+use crate::cli::units::{bytes_per_second, count, positive, size};
 use crate::runtime::watchdog::{END_TIMEOUT, Hang, Heartbeat, Watchdog, exit_now};
 use failure::{status_of, status_of_summary};
 use filter_args::FilterArgs;
@@ -25,9 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use towpath_files::client::{
-    BYTES_PER_SECOND_MIN, CancelToken, Destination, Error, GetOptions, Modes, Progress, Source, Summary, get,
-};
+use towpath_files::client::{CancelToken, Destination, Error, GetOptions, Modes, Progress, Source, Summary, get};
 use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::control::{Compression, FollowLinks};
@@ -66,8 +64,8 @@ pub struct Arguments {
     /// Change nothing; print what would be received and deleted.
     #[arg(long, short = 'n', conflicts_with = "check")]
     dry_run: bool,
-    /// Receive at most so much a second.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    /// Receive at most so much a second, on average.
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]
     bwlimit: Option<u64>,
     /// Copy what links lead to, below the root, instead of the links.
     #[arg(long, short = 'L', conflicts_with = "links")]
@@ -188,9 +186,6 @@ impl Arguments {
         }
         if chunk_bytes > self.window {
             return Err(Failure::usage("--chunk: use a size of at most --window"));
-        }
-        if self.bwlimit.is_some_and(|limit| limit < BYTES_PER_SECOND_MIN) {
-            return Err(Failure::usage("--bwlimit: use at least 4K; a number without a unit is in bytes a second"));
         }
         Ok(chunk_bytes)
     }

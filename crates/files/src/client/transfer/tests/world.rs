@@ -85,6 +85,7 @@ impl World {
             verify: true,
             check: false,
             durable: false,
+            bytes_per_second: None,
             idle_timeout: Duration::from_secs(60),
             follow: FollowLinks::None,
             in_order: false,
