@@ -116,7 +116,9 @@ impl Operation for Driver<'_> {
             self.sweep()?;
             return Ok(Turn::Wait(Duration::ZERO));
         }
-        Ok(Turn::Wait(self.transfer.deadline().saturating_duration_since(now).min(POLL_MAX)))
+        // The transfer's time begins with the first connection.
+        let due = if self.was_connected { self.transfer.deadline() } else { now + POLL_MAX };
+        Ok(Turn::Wait(due.saturating_duration_since(now).min(POLL_MAX)))
     }
 
     fn connected(&mut self, connection: &mut Connection, now: Instant) -> Result<(), Error> {
