@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use towpath_files::client::follow::{FollowEnd, FollowEvent, FollowOptions, follow};
-use towpath_files::client::{Asker, CancelToken, ConnectOptions, GetError, Source};
+use towpath_files::client::{Asker, CancelToken, ConnectOptions, Error, Source};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::control::{HolderName, HoldersWanted};
 use towpath_files::relay::Relay;
@@ -72,7 +72,7 @@ struct Follower {
     destination: PathBuf,
     events: Receiver<FollowEvent>,
     cancel: CancelToken,
-    thread: Option<JoinHandle<Result<FollowEnd, GetError>>>,
+    thread: Option<JoinHandle<Result<FollowEnd, Error>>>,
 }
 
 impl Follower {
@@ -108,7 +108,7 @@ impl Follower {
         }
     }
 
-    fn outcome(&mut self) -> Result<FollowEnd, GetError> {
+    fn outcome(&mut self) -> Result<FollowEnd, Error> {
         let thread = self.thread.take().unwrap();
         let until = Instant::now() + DEADLINE;
         while !thread.is_finished() {

@@ -1,9 +1,9 @@
 //! Requests that have one answer each.
 
 use super::assembler::Inbound;
-use super::connection::{ConnectOptions, Connection, ConnectionEvent};
-use super::get::GetError;
-use super::transfer::TransferError;
+use super::connection::{ConnectOptions, Connection};
+use super::exchange::{Exchange, Operation, Patience, Turn};
+use crate::client::error::Error;
 use crate::limits::HOLDERS_PAGE_MAX;
 use crate::path::RelPath;
 use crate::protocol::control::{
@@ -14,18 +14,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 
-/// Longest wait for an event.
-const POLL_MAX: Duration = Duration::from_millis(100);
 /// The number of every request: one is open at a time.
 const ID: u32 = 1;
 
 /// A connection for requests that have one answer each.
-pub struct Asker<'a> {
-    options: &'a ConnectOptions,
-    cancel: &'a CancelToken,
-    connection: Connection,
-    is_connected: bool,
-}
+pub struct Asker<'a>(Exchange<'a>);
 
 /// Who has something.
 #[derive(Clone, Debug, Default)]
@@ -41,25 +34,24 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// There are no sockets to be had.
-    pub fn open(options: &'a ConnectOptions, cancel: &'a CancelToken) -> Result<Asker<'a>, GetError> {
-        let connection = Connection::open(options, cancel)?;
-        Ok(Asker { options, cancel, connection, is_connected: false })
+    pub fn open(options: &'a ConnectOptions, cancel: &'a CancelToken) -> Result<Asker<'a>, Error> {
+        Exchange::open(options, cancel).map(Asker)
     }
 
     /// Who has something; with `named`, their names too.
     ///
     /// # Errors
     /// As of all requests.
-    pub fn holding(&mut self, wanted: HoldersWanted, named: bool) -> Result<Holding, GetError> {
+    pub fn holding(&mut self, wanted: HoldersWanted, named: bool) -> Result<Holding, Error> {
         let mut known = BTreeMap::new();
         let mut from = 0;
         loop {
             let count = if named { HOLDERS_PAGE_MAX as u32 } else { 0 };
             let request = Request::Holders(HoldersRequest { id: ID, wanted, from, count });
             let Reply::Holders(HoldersReply { holding, total, holders, .. }) =
-                self.ask(&request, Some(self.options.idle_timeout))?
+                self.ask(&request, Patience::Extra(Duration::ZERO))?
             else {
-                return Err(TransferError::Protocol("another answer than was asked for".to_owned()).into());
+                return Err(Error::Protocol("another answer than was asked for".to_owned()));
             };
             from += u32::try_from(holders.len()).unwrap_or(u32::MAX);
             let is_over = holders.is_empty() || from >= total;
@@ -75,68 +67,61 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// As of all requests; `changed` if something is being written.
-    pub fn publish(
-        &mut self,
-        path: &RelPath,
-        label: Option<&str>,
-        keep: Option<u32>,
-    ) -> Result<PublishedReply, GetError> {
+    pub fn publish(&mut self, path: &RelPath, label: Option<&str>, keep: Option<u32>) -> Result<PublishedReply, Error> {
         let label = label.map(str::to_owned);
         let request = Request::Publish(PublishRequest { id: ID, path: path.into(), label, keep });
-        // Copying may take long. A server that is gone doesn't answer heartbeats.
-        match self.ask(&request, None)? {
+        // Copying may take long.
+        match self.ask(&request, Patience::WhileAlive)? {
             Reply::Published(published) => Ok(published),
-            _ => Err(TransferError::Protocol("another answer than was asked for".to_owned()).into()),
+            _ => Err(Error::Protocol("another answer than was asked for".to_owned())),
         }
     }
 
-    /// Sends a request, and waits for its answer: for ever, or for so long.
-    fn ask(&mut self, request: &Request, longest: Option<Duration>) -> Result<Reply, GetError> {
-        let unreachable = |reason: String| GetError::Connect { endpoint: self.options.endpoint.to_string(), reason };
-        let (began, mut last_reason) = (Instant::now(), "no answer".to_owned());
-        if self.is_connected {
-            self.connection.send(request);
-        }
-        loop {
-            if self.cancel.is_cancelled() {
-                return Err(TransferError::Cancelled.into());
-            }
-            match longest {
-                _ if !self.is_connected && began.elapsed() > self.options.connect_timeout => {
-                    return Err(unreachable(last_reason));
-                }
-                Some(longest) if self.is_connected && began.elapsed() > longest => {
-                    return Err(TransferError::Stalled { seconds: longest.as_secs(), connected: true }.into());
-                }
-                _ => {}
-            }
-            self.connection.poll(POLL_MAX)?;
-            while let Some(event) = self.connection.next() {
-                match event {
-                    ConnectionEvent::Connected => {
-                        self.is_connected = true;
-                        self.connection.send(request);
-                    }
-                    ConnectionEvent::Lost { reason } => return Err(unreachable(reason)),
-                    ConnectionEvent::Failed { reason } => last_reason = reason,
-                    ConnectionEvent::Refused { reason, refusal } => return Err(self.options.refused(reason, refusal)),
-                    ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
-                    ConnectionEvent::Inbound(Inbound::Control { json, .. }) if request_id(&json) == Some(ID) => {
-                        return match Reply::decode(&json).map_err(TransferError::from)? {
-                            Reply::Error(ErrorReply { code, message, .. }) => {
-                                Err(TransferError::Refused { code, message }.into())
-                            }
-                            reply => Ok(reply),
-                        };
-                    }
-                    ConnectionEvent::Arriving | ConnectionEvent::FileSent { .. } | ConnectionEvent::Inbound(_) => {}
-                }
-            }
-        }
+    /// Sends a request, and waits for its answer.
+    fn ask(&mut self, request: &Request, patience: Patience) -> Result<Reply, Error> {
+        self.0.run(&mut Question { request, patience, answer: None })
     }
 
     /// Ends the connection.
     pub fn close(self) {
-        self.connection.close();
+        self.0.close();
+    }
+}
+
+/// A request, until it has its answer.
+struct Question<'a> {
+    request: &'a Request,
+    patience: Patience,
+    answer: Option<Reply>,
+}
+
+impl Operation for Question<'_> {
+    type Outcome = Reply;
+
+    fn turn(&mut self, _connection: &mut Connection, _now: Instant) -> Result<Turn<Reply>, Error> {
+        Ok(self.answer.take().map_or(Turn::Wait(Duration::MAX), Turn::Over))
+    }
+
+    fn connected(&mut self, connection: &mut Connection, _now: Instant) -> Result<(), Error> {
+        connection.send(self.request);
+        Ok(())
+    }
+
+    fn inbound(&mut self, inbound: Inbound, _connection: &mut Connection, _now: Instant) -> Result<bool, Error> {
+        let Inbound::Control { json, .. } = inbound else { return Ok(false) };
+        if request_id(&json) != Some(ID) {
+            return Ok(false);
+        }
+        match Reply::decode(&json)? {
+            Reply::Error(ErrorReply { code, message, .. }) => Err(Error::Refused { code, message }),
+            reply => {
+                self.answer = Some(reply);
+                Ok(true)
+            }
+        }
+    }
+
+    fn patience(&self) -> Patience {
+        self.patience
     }
 }

@@ -10,7 +10,6 @@ use towpath_sockets::{
 };
 
 use super::assembler::{Assembler, Inbound};
-use super::get::GetError;
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX};
 use crate::protocol::control::Request;
 use crate::protocol::{PROPERTY, PROPERTY_VALUE, REQUESTS_PROPERTY, WireError};
@@ -54,10 +53,6 @@ impl ConnectOptions {
             heartbeat: Some(heartbeat),
             on_wait: None,
         }
-    }
-
-    pub(super) fn refused(&self, reason: String, refusal: Refusal) -> GetError {
-        GetError::Refused { endpoint: self.endpoint.to_string(), reason, refusal }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The place of a transfer's files, once it is known what the source is.
 
+use crate::client::error::Error;
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +8,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::disk::{DIR_BITS, Metadata, OWNER_MODE, SET_GROUP_ID};
-use super::get::GetError;
 use super::transfer::{Placement, Source};
 use crate::path::RelPath;
 use crate::protocol::control::{Base, DirStat};
@@ -35,7 +35,7 @@ pub(super) fn place(
     destination: Option<&Path>,
     durable: bool,
     metadata: &Metadata,
-) -> Result<Place, GetError> {
+) -> Result<Place, Error> {
     match (base, name) {
         (Base::File | Base::Link, Some(name)) => place_file(name, destination, durable),
         _ => place_tree(destination.unwrap_or(own_name(source)), dir, durable, metadata),
@@ -74,7 +74,7 @@ pub(super) fn look_at(
     }
 }
 
-fn place_file(name: RelPath, destination: Option<&Path>, durable: bool) -> Result<Place, GetError> {
+fn place_file(name: RelPath, destination: Option<&Path>, durable: bool) -> Result<Place, Error> {
     let here = Path::new(".");
     let Some(destination) = destination else { return place_as(here, name) };
     let wants_dir = destination.as_os_str().as_bytes().ends_with(b"/");
@@ -84,7 +84,7 @@ fn place_file(name: RelPath, destination: Option<&Path>, durable: bool) -> Resul
     if destination.is_dir() || wants_dir {
         return place_as(destination, name);
     }
-    let refused = |reason: &str| GetError::Destination { path: destination.to_owned(), reason: reason.to_owned() };
+    let refused = |reason: &str| Error::Destination { path: destination.to_owned(), reason: reason.to_owned() };
     let name = destination.file_name().and_then(|name| RelPath::new(name.as_bytes()).ok());
     let name = name.ok_or_else(|| refused("not the name of a file"))?;
     let parent = destination.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(here);
@@ -96,21 +96,21 @@ fn place_file(name: RelPath, destination: Option<&Path>, durable: bool) -> Resul
 
 /// Places a file under a name in a directory. A link there is replaced, except one that nobody means to lose by that,
 /// such as /dev/stdout.
-fn place_as(dir: &Path, name: RelPath) -> Result<Place, GetError> {
+fn place_as(dir: &Path, name: RelPath) -> Result<Place, Error> {
     let path = dir.join(name.as_os_str());
     if let Ok(target) = path.read_link() {
         // A file that a process has open is a file, too, and its link in /dev is all the same not to be replaced.
         let is_special = path.metadata().is_ok_and(|there| !there.is_file() && !there.is_dir());
         if is_special || target.starts_with("/proc") {
             let reason = format!("it is a link to {}, which is no file that could be replaced", target.display());
-            return Err(GetError::Destination { path, reason });
+            return Err(Error::Destination { path, reason });
         }
     }
     Ok(Place { dir: dir.to_owned(), placement: Placement::As(name), fresh: false, made: false })
 }
 
-fn place_tree(destination: &Path, dir: Option<DirStat>, durable: bool, metadata: &Metadata) -> Result<Place, GetError> {
-    let refused = |reason: &str| GetError::Destination { path: destination.to_owned(), reason: reason.to_owned() };
+fn place_tree(destination: &Path, dir: Option<DirStat>, durable: bool, metadata: &Metadata) -> Result<Place, Error> {
+    let refused = |reason: &str| Error::Destination { path: destination.to_owned(), reason: reason.to_owned() };
     let mode = dir.filter(|_| metadata.has_modes()).map(|dir| metadata.dir_mode(dir.mode));
     let own_mode = || destination.metadata().map_or(0, |own| own.mode());
     // A copied directory stays one over an interruption, which the next transfer can't know.
@@ -143,7 +143,7 @@ fn place_tree(destination: &Path, dir: Option<DirStat>, durable: bool, metadata:
 }
 
 /// Creates a directory and those above it; syncs their names if they are to be durable.
-fn make_dirs(path: &Path, durable: bool) -> Result<(), GetError> {
+fn make_dirs(path: &Path, durable: bool) -> Result<(), Error> {
     let missing: Vec<_> = path.ancestors().take_while(|above| !above.exists()).collect();
     let made = std::fs::create_dir_all(path).and_then(|()| {
         let mut parents = missing.iter().filter(|_| durable).filter_map(|made| made.parent());
@@ -156,7 +156,7 @@ fn make_dirs(path: &Path, durable: bool) -> Result<(), GetError> {
         // Such as a file, where the path ends in a slash, or a link that leads nowhere.
         let is_there = error.kind() == std::io::ErrorKind::AlreadyExists;
         let reason = if is_there { "what has this name is not a directory".to_owned() } else { error.to_string() };
-        GetError::Destination { path: path.to_owned(), reason }
+        Error::Destination { path: path.to_owned(), reason }
     })
 }
 

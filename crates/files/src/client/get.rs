@@ -3,32 +3,31 @@
 mod driver;
 mod sweep;
 
+use crate::client::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use towpath_sockets::{Endpoint, Refusal, SocketError};
+use towpath_sockets::Endpoint;
 
-use super::connection::{ConnectOptions, Connection};
+use super::connection::ConnectOptions;
 use super::disk::{DiskOptions, Metadata, Modes};
+use super::exchange::Exchange;
 use super::filter::Filter;
 use super::ordered_writer::OrderedWriter;
 use super::output::Sink;
-use super::pacing::Pacer;
 use super::plan::TellPlanned;
-use super::transfer::{FileFailure, LIST_ENTRIES_MAX, Progress, Source, Transfer, TransferError, TransferOptions};
-use crate::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MIN};
+use super::transfer::{FileFailure, LIST_ENTRIES_MAX, Progress, Source, Transfer, TransferOptions};
+use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Compression, FollowLinks};
 pub(super) use driver::workers;
-use driver::{Driver, Target};
+use driver::{Driver, ProgressReporter, Target};
 use towpath_blocking::CancelToken;
 
 /// Default credit window, in bytes.
 pub const WINDOW_BYTES_DEFAULT: u64 = 8 << 20;
-/// Lowest limit of [`GetOptions::bytes_per_second`].
-pub const BYTES_PER_SECOND_MIN: u64 = 4 << 10;
 
 /// Options of [`get()`].
 pub struct GetOptions {
@@ -71,7 +70,7 @@ pub struct GetOptions {
     pub max_delete: Option<u64>,
     /// Change nothing, and tell this what would be done. Of a path as destination only.
     pub dry_run: Option<TellPlanned>,
-    /// Bytes that the server may send in a second, on average; [`BYTES_PER_SECOND_MIN`] at least.
+    /// Bytes that the server may send in a second, on average; [`BYTES_PER_SECOND_MIN`](super::BYTES_PER_SECOND_MIN) at least.
     pub bytes_per_second: Option<u64>,
 }
 
@@ -159,66 +158,6 @@ pub struct Summary {
     pub planned_bytes: u64,
 }
 
-/// Why [`get()`] failed. What has arrived is kept, for another one to resume.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GetError {
-    /// There is no connection.
-    #[error("cannot connect to {endpoint}: {reason}")]
-    Connect {
-        /// The server.
-        endpoint: String,
-        /// The error of the last attempt.
-        reason: String,
-    },
-    /// The server refuses this client, and would again.
-    #[error("{endpoint}{}: {reason}", if *refusal == Refusal::Login { " does not let this client in" } else { "" })]
-    Refused {
-        /// The server.
-        endpoint: String,
-        /// Reason of the server, or the mismatch of both sides.
-        reason: String,
-        /// Whether it is about the login.
-        refusal: Refusal,
-    },
-    /// The destination is impossible.
-    #[error("{}: {reason}", path.display())]
-    Destination {
-        /// The path as it was given.
-        path: PathBuf,
-        /// The reason.
-        reason: String,
-    },
-    /// The destination has what comes from somewhere else.
-    #[error("{}: {reason}", path.display())]
-    Foreign {
-        /// The path as it was given.
-        path: PathBuf,
-        /// What is whose, and what to do.
-        reason: String,
-    },
-    /// Everything that a server has would go into the working directory.
-    #[error("name a destination for everything that is there; . is this directory")]
-    NoDestination,
-    /// The disk of the destination hangs. A thread waits for it, until the process ends at the latest.
-    #[error("the disk hangs: no write {place} has finished for {seconds} s")]
-    Hangs {
-        /// The directory, for people.
-        place: String,
-        /// For how long, in seconds.
-        seconds: u64,
-    },
-    /// The transfer failed.
-    #[error(transparent)]
-    Transfer(#[from] TransferError),
-    /// The sockets of this side failed.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// The output failed.
-    #[error("cannot write the output: {0}")]
-    Output(#[from] std::io::Error),
-}
-
 /// Warnings that are kept.
 const WARNINGS_KEPT_MAX: usize = 1000;
 
@@ -227,20 +166,11 @@ const WARNINGS_KEPT_MAX: usize = 1000;
 ///
 /// # Errors
 /// The transfer failed as a whole. Failures of single files are in the [`Summary`].
-pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &CancelToken) -> Result<Summary, GetError> {
+pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &CancelToken) -> Result<Summary, Error> {
     let begun = Instant::now();
     tracing::info!("buffers of {}", towpath_buffers::describe_buffer_bytes());
     let GetOptions {
-        connect,
-        source,
-        follow,
-        destination,
-        verify,
-        compress,
-        mut chunk_bytes,
-        window_bytes,
-        durable,
-        ..
+        connect, source, follow, destination, verify, compress, chunk_bytes, window_bytes, durable, ..
     } = options;
     let in_order = matches!(destination, Destination::Writer(_));
     let path = match &destination {
@@ -250,18 +180,12 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
     };
     if in_order && matches!(source, Source::Glob(_)) {
         let message = "a pattern was given where a single file is needed".to_owned();
-        return Err(TransferError::Unmet { code: ErrorCode::NotAFile, message }.into());
+        return Err(Error::Unmet { code: ErrorCode::NotAFile, message });
     }
     let verify = verify && !matches!(destination, Destination::Discard);
     let is_path = matches!(destination, Destination::Path(_) | Destination::Into(_));
     let durable = durable && is_path;
     let dry_run = options.dry_run.filter(|_| is_path);
-    let pacer = options.bytes_per_second.map(|rate| {
-        let rate = rate.max(BYTES_PER_SECOND_MIN);
-        // So that a piece doesn't take long, and what is in flight is little.
-        chunk_bytes = chunk_bytes.min((rate / 4).max(CHUNK_BYTES_MIN));
-        Pacer::new(rate, chunk_bytes, begun)
-    });
     let transfer = TransferOptions {
         source: source.clone(),
         follow,
@@ -271,6 +195,7 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
         verify,
         check: options.check && verify,
         durable,
+        bytes_per_second: options.bytes_per_second,
         idle_timeout: connect.idle_timeout,
         in_order,
         max_bytes: options.max_bytes,
@@ -286,8 +211,8 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
         Destination::Writer(output) => Sink::Writer(Box::new(OrderedWriter::new(output, cancel.clone()))),
         Destination::Discard => Sink::Discard,
     };
-    let driver = Driver {
-        connection: Connection::open(&connect, cancel)?,
+    let mut exchange = Exchange::open(&connect, cancel)?;
+    let mut driver = Driver {
         transfer: Transfer::new(transfer, begun),
         sink,
         source,
@@ -295,12 +220,11 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
         filter: options.filter,
         max_delete: options.max_delete,
         dry_run,
-        pacer,
         disk,
         notices: Arc::default(),
-        connect,
-        ever_connected: false,
-        last_reason: None,
+        progress: ProgressReporter::new(progress, begun),
+        cancel,
+        was_connected: false,
         warnings: Vec::new(),
         warned: 0,
         pieces_read: 0,
@@ -309,5 +233,7 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
         deleted: 0,
         held: 0,
     };
-    driver.run(begun, progress, cancel)
+    let failure = exchange.run(&mut driver)?.map(|error| exchange.explain(error));
+    exchange.close();
+    driver.end(failure, connect.idle_timeout)
 }

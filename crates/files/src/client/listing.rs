@@ -3,13 +3,13 @@
 //! A server that hashes says nothing before it has hashed a file, however large. For a listing with digests it is
 //! therefore first asked for one without them, which tells how long that may take.
 
+use crate::client::error::Error;
 use std::time::{Duration, Instant};
 
 use super::assembler::Inbound;
-use super::connection::{ConnectOptions, Connection, ConnectionEvent};
-use super::get::GetError;
-use super::idle_timer::IdleTimer;
-use super::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT, TransferError};
+use super::connection::{ConnectOptions, Connection};
+use super::exchange::{Exchange, Operation, Patience, Turn};
+use super::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{
     Base, EntryKind, FollowLinks, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request,
@@ -45,88 +45,76 @@ pub fn list(
     options: &ListOptions,
     take: &mut dyn FnMut(ListEntry) -> Result<(), std::io::Error>,
     cancel: &CancelToken,
-) -> Result<Base, GetError> {
-    let mut connection = Connection::open(&options.connect, cancel)?;
-    let result = run(&mut connection, options, take, cancel);
-    connection.close();
+) -> Result<Base, Error> {
+    let mut exchange = Exchange::open(&options.connect, cancel)?;
+    let listing = Listing::new(options);
+    let result = exchange.run(&mut List { listing, take, busy: None, is_handed_over: false, base: None });
+    exchange.close();
     result
 }
 
-fn run(
-    connection: &mut Connection,
-    options: &ListOptions,
-    take: &mut dyn FnMut(ListEntry) -> Result<(), std::io::Error>,
-    cancel: &CancelToken,
-) -> Result<Base, GetError> {
-    let mut listing = Listing::new(options);
-    let unreachable = |reason: String| GetError::Connect { endpoint: options.connect.endpoint.to_string(), reason };
-    let (mut connected, mut last_reason) = (false, "no answer".to_owned());
-    let mut idle = IdleTimer::new(Instant::now());
-    // When it is requested again, as the server has no room for it.
-    let mut busy: Option<(Instant, TransferError)> = None;
-    // Entries were handed over, which can't be taken back: such a listing isn't requested again.
-    let mut is_handed_over = false;
-    loop {
-        let limit = if connected { options.connect.idle_timeout } else { options.connect.connect_timeout };
-        let limit = limit.saturating_add(listing.extra_timeout());
-        let left = limit.saturating_sub(idle.since().elapsed());
-        if cancel.is_cancelled() {
-            connection.send(&Request::Cancel { id: listing.id });
-            return Err(TransferError::Cancelled.into());
+/// A listing whose entries are handed over.
+struct List<'a> {
+    listing: Listing<'a>,
+    take: &'a mut dyn FnMut(ListEntry) -> Result<(), std::io::Error>,
+    /// When it is requested again, as the server has no room for it.
+    busy: Option<(Instant, Error)>,
+    /// Entries were handed over, which can't be taken back: such a listing isn't requested again.
+    is_handed_over: bool,
+    /// Of a listing that is over.
+    base: Option<Base>,
+}
+
+impl Operation for List<'_> {
+    type Outcome = Base;
+
+    fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<Base>, Error> {
+        if let Some(base) = self.base {
+            return Ok(Turn::Over(base));
         }
-        if left.is_zero() {
-            if let Some((_, busy)) = busy {
-                return Err(busy.into());
+        if self.busy.as_ref().is_some_and(|(until, _)| *until <= now) {
+            self.busy = None;
+            connection.send(&self.listing.request());
+        }
+        let again = self.busy.as_ref().map(|(until, _)| until.saturating_duration_since(now));
+        Ok(Turn::Wait(again.unwrap_or(Duration::MAX)))
+    }
+
+    fn connected(&mut self, connection: &mut Connection, _now: Instant) -> Result<(), Error> {
+        connection.send(&self.listing.request());
+        Ok(())
+    }
+
+    fn inbound(&mut self, inbound: Inbound, connection: &mut Connection, now: Instant) -> Result<bool, Error> {
+        let page = match self.listing.page_of(inbound) {
+            Ok(page) => page,
+            Err(error @ Error::Refused { code: ErrorCode::Busy, .. }) if !self.is_handed_over => {
+                self.busy = Some((now + LISTING_BUSY_WAIT, error));
+                return Ok(false);
             }
-            let seconds = limit.as_secs();
-            return Err(if connected {
-                TransferError::Stalled { seconds, connected }.into()
-            } else {
-                unreachable(last_reason)
-            });
+            Err(error) => return Err(error),
+        };
+        let Some(page) = page else { return Ok(false) };
+        let (base, is_over) = (page.base, !page.more && !self.listing.is_survey());
+        let (entries, next) = self.listing.take(page);
+        self.is_handed_over |= !entries.is_empty();
+        entries.into_iter().try_for_each(&mut *self.take)?;
+        if is_over {
+            self.base = Some(base);
+        } else {
+            connection.send(&next);
         }
-        if busy.take_if(|(until, _)| *until <= Instant::now()).is_some() {
-            connection.send(&listing.request());
-        }
-        let rest = busy.as_ref().map_or(left, |(until, _)| until.saturating_duration_since(Instant::now()));
-        connection.poll(left.min(rest))?;
-        while let Some(event) = connection.next() {
-            match event {
-                ConnectionEvent::Connected => {
-                    connected = true;
-                    idle.progressed(Instant::now());
-                    connection.send(&listing.request());
-                }
-                ConnectionEvent::Lost { reason } => return Err(unreachable(reason)),
-                ConnectionEvent::Failed { reason } => last_reason = reason,
-                ConnectionEvent::Refused { reason, refusal } => return Err(options.connect.refused(reason, refusal)),
-                ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
-                ConnectionEvent::FileSent { .. } => {}
-                ConnectionEvent::Arriving => idle.arriving(Instant::now()),
-                ConnectionEvent::Inbound(inbound) => {
-                    let page = match listing.page_of(inbound) {
-                        Ok(page) => page,
-                        Err(error @ TransferError::Refused { code: ErrorCode::Busy, .. }) if !is_handed_over => {
-                            busy = Some((Instant::now() + LISTING_BUSY_WAIT, error));
-                            None
-                        }
-                        Err(error) => return Err(error.into()),
-                    };
-                    let Some(page) = page else {
-                        idle.was_of_no_use();
-                        continue;
-                    };
-                    idle.progressed(Instant::now());
-                    let (base, is_over) = (page.base, !page.more && !listing.is_survey());
-                    let (entries, next) = listing.take(page);
-                    is_handed_over |= !entries.is_empty();
-                    entries.into_iter().try_for_each(&mut *take)?;
-                    if is_over {
-                        return Ok(base);
-                    }
-                    connection.send(&next);
-                }
-            }
+        Ok(true)
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::Extra(self.listing.extra_timeout())
+    }
+
+    fn failed(&mut self, error: Error) -> Result<(), Error> {
+        match (error, self.busy.take()) {
+            (Error::Stalled { .. }, Some((_, busy))) => Err(busy),
+            (error, _) => Err(error),
         }
     }
 }
@@ -181,16 +169,16 @@ impl<'a> Listing<'a> {
         (Vec::new(), self.request())
     }
 
-    fn page_of(&self, inbound: Inbound) -> Result<Option<ListPage>, TransferError> {
+    fn page_of(&self, inbound: Inbound) -> Result<Option<ListPage>, Error> {
         let Inbound::Control { json, .. } = inbound else {
-            return Err(TransferError::Protocol("data, although a listing was requested".to_owned()));
+            return Err(Error::Protocol("data, although a listing was requested".to_owned()));
         };
         match Reply::decode(&json)? {
             Reply::List(page) if page.id != self.id || (page.more && page.entries.is_empty()) => {
-                Err(TransferError::Protocol("a page that wasn't requested, or an empty one".to_owned()))
+                Err(Error::Protocol("a page that wasn't requested, or an empty one".to_owned()))
             }
             Reply::List(page) => Ok(Some(page)),
-            Reply::Error(error) => Err(TransferError::Refused { code: error.code, message: error.message }),
+            Reply::Error(error) => Err(Error::Refused { code: error.code, message: error.message }),
             _ => Ok(None),
         }
     }

@@ -8,6 +8,8 @@ pub mod assembler;
 mod connection;
 mod destination;
 mod disk;
+mod error;
+mod exchange;
 pub(crate) mod filter;
 pub mod follow;
 mod get;
@@ -31,12 +33,14 @@ pub use disk::Modes;
 #[doc(hidden)]
 pub use disk::fuzz_partial_state;
 pub(crate) use disk::{Disk, DiskOptions};
+pub use error::{Error, Fault};
 pub use filter::{Filter, FilterRule};
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use follow::fuzz_follow_record;
-pub use get::{BYTES_PER_SECOND_MIN, Destination, GetError, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
+pub use get::{Destination, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
 pub use listing::{ListOptions, list};
+pub use pacing::BYTES_PER_SECOND_MIN;
 pub use plan::{Planned, PlannedChange, PlannedKind, TellPlanned};
 pub use towpath_blocking::CancelToken;
-pub use transfer::{Activity, FileFailure, HOLE_BYTES_MAX, LIST_ENTRIES_MAX, Progress, Source, TransferError};
+pub use transfer::{Activity, FileFailure, HOLE_BYTES_MAX, LIST_ENTRIES_MAX, Progress, Source};

@@ -8,6 +8,10 @@ use super::ordered_writer::OrderedWriter;
 use super::plan::Plan;
 use super::transfer::{DiskCommand, DiskReport, Found, SmallOutcome};
 
+/// Bytes that may be queued for the disk; beyond it the connection isn't read. Compressed bodies count as they are in
+/// the file, so that a server can't fill the memory with zeros.
+pub(super) const DISK_QUEUE_BYTES_MAX: u64 = 64 << 20;
+
 /// Executor of disk commands.
 pub(super) enum Sink {
     /// A directory that isn't known yet.

@@ -7,7 +7,7 @@ use crate::client::follow::simulated::{FOLLOW_ID, SimulatedFollower};
 use crate::client::follow::{Excludes, FollowEvent, FollowOptions};
 use crate::client::transfer::tests::server::SimServer;
 use crate::client::transfer::tests::world::{Draw, Faults, noise};
-use crate::client::{ConnectOptions, GetError, Source, TransferError};
+use crate::client::{ConnectOptions, Error, Source};
 use crate::digest::Digest;
 use crate::protocol::control::{FollowState, Reply, Request};
 use crate::protocol::follow::{Cursor, FollowFrom};
@@ -126,7 +126,7 @@ impl Member {
     fn run(
         &mut self,
         now: Instant,
-        act: impl FnOnce(&mut SimulatedFollower) -> Result<(), GetError>,
+        act: impl FnOnce(&mut SimulatedFollower) -> Result<(), Error>,
     ) -> Result<(), String> {
         let Some(follower) = &mut self.follower else { return Ok(()) };
         let before = files_below(&self.dir);
@@ -135,8 +135,8 @@ impl Member {
         self.told(events, &before)?;
         match outcome {
             Ok(()) => {}
-            Err(GetError::Transfer(error @ (TransferError::Stalled { .. } | TransferError::DiskFull(_)))) => {
-                self.stalls += usize::from(matches!(error, TransferError::Stalled { .. }));
+            Err(error @ (Error::Stalled { .. } | Error::DiskFull(_))) => {
+                self.stalls += usize::from(matches!(error, Error::Stalled { .. }));
                 self.kill();
                 return self.start(now);
             }

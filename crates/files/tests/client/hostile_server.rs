@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_files::client::{CancelToken, ConnectOptions, Destination, GetError, ListOptions, TransferError, list};
+use towpath_files::client::{CancelToken, ConnectOptions, Destination, Error, ListOptions, list};
 use towpath_files::digest::{Digest, LeafSize, TreeHasher};
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::*;
@@ -316,8 +316,7 @@ fn wrong_lengths_end_the_transfer() {
         let server = liar(lie);
         let result = fetch(&server.endpoint, "", destination.path());
         // What ZMTP's own limits forbid ends the connection, again and again.
-        let refused =
-            matches!(result, Err(GetError::Transfer(TransferError::Protocol(_) | TransferError::Breaking { .. })));
+        let refused = matches!(result, Err(Error::Protocol(_) | Error::Breaking { .. }));
         assert!(refused, "{name}: {result:?}");
         assert!(!destination.path().join("f").exists(), "{name}");
     }
@@ -331,7 +330,7 @@ fn file_too_large_for_any_disk_is_refused() {
         _ => Vec::new(),
     });
     let result = fetch(&server.endpoint, "", destination.path());
-    assert!(matches!(result, Err(GetError::Transfer(TransferError::DiskFull(_)))), "{result:?}");
+    assert!(matches!(result, Err(Error::DiskFull(_))), "{result:?}");
     assert_eq!(names_in(destination.path()), Vec::<String>::new());
 }
 
@@ -342,7 +341,7 @@ fn silent_server_stalls_the_transfer() {
     let mut patient = options(&server.endpoint, path_source(""), destination.path());
     patient.connect.idle_timeout = Duration::from_millis(300);
     let result = run(patient);
-    assert!(matches!(result, Err(GetError::Transfer(TransferError::Stalled { connected: true, .. }))), "{result:?}");
+    assert!(matches!(result, Err(Error::Stalled { connected: true, .. })), "{result:?}");
 }
 
 #[test]
@@ -356,7 +355,7 @@ fn refused_connection_is_reported() {
     let mut impatient = options(&endpoint, path_source(""), destination.path());
     impatient.connect.connect_timeout = Duration::from_millis(300);
     let result = run(impatient);
-    assert!(matches!(result, Err(GetError::Connect { .. })), "{result:?}");
+    assert!(matches!(result, Err(Error::Connect { .. })), "{result:?}");
 }
 
 #[test]
@@ -393,7 +392,7 @@ fn decompression_bomb_is_refused() {
         vec![data(fetch.id, entry, &bomb)]
     });
     let result = fetch(&server.endpoint, "", destination.path());
-    assert!(matches!(result, Err(GetError::Transfer(TransferError::Protocol(_)))), "{result:?}");
+    assert!(matches!(result, Err(Error::Protocol(_))), "{result:?}");
 }
 
 #[test]
@@ -475,7 +474,7 @@ fn wrong_content_never_reaches_an_output() {
     let mut to_writer = options(&server.endpoint, path_source("f"), Path::new("."));
     to_writer.destination = Destination::Writer(Box::new(Untouched));
     let result = run(to_writer);
-    assert!(matches!(result, Err(GetError::Transfer(TransferError::Unmet { .. }))), "{result:?}");
+    assert!(matches!(result, Err(Error::Unmet { .. })), "{result:?}");
 }
 
 /// It sends what nobody understands or requested, and never an answer.
@@ -514,7 +513,7 @@ fn server_that_sends_only_useless_messages_is_given_up() {
                     list(&options, &mut |_| Ok(()), &CancelToken::new()).map(drop)
                 }
             };
-            assert!(matches!(result, Err(GetError::Transfer(TransferError::Stalled { .. }))), "{kind}: {result:?}");
+            assert!(matches!(result, Err(Error::Stalled { .. })), "{kind}: {result:?}");
         }
     }
 }
@@ -545,7 +544,7 @@ fn file_that_changes_before_output_is_fetched_again() {
     let mut options = options(&server.endpoint, path_source("f"), Path::new("."));
     options.destination = Destination::Writer(Box::new(Shared::default()));
     match run(options) {
-        Err(GetError::Transfer(TransferError::Refused { code, .. })) => assert_eq!(code, ErrorCode::NotFound),
+        Err(Error::Refused { code, .. }) => assert_eq!(code, ErrorCode::NotFound),
         other => panic!("{other:?}"),
     }
 }
@@ -574,9 +573,6 @@ fn partly_delivered_listing_is_not_restarted() {
         if told > 1 { Err(std::io::Error::other("told twice")) } else { Ok(()) }
     };
     let result = list(&options, take, &CancelToken::new());
-    assert!(
-        matches!(result, Err(GetError::Transfer(TransferError::Refused { code: ErrorCode::Busy, .. }))),
-        "{result:?}"
-    );
+    assert!(matches!(result, Err(Error::Refused { code: ErrorCode::Busy, .. })), "{result:?}");
     assert_eq!(told, 1);
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use towpath_files::client::{CancelToken, Destination, GetError, Progress, TransferError, get};
+use towpath_files::client::{CancelToken, Destination, Error, Progress, get};
 use towpath_files::protocol::control::Compression;
 use towpath_sockets::Endpoint;
 
@@ -142,7 +142,7 @@ fn interrupt(server: &Endpoint, source: &str, destination: &Path, bytes: u64) {
     let mut slow = options(server, path_source(source), destination);
     (slow.window_bytes, slow.chunk_bytes) = (32 << 10, 16 << 10);
     let result = get(slow, &mut cancel_when_there, &cancel);
-    assert!(matches!(result, Err(GetError::Transfer(TransferError::Cancelled))), "{result:?}");
+    assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
 }
 
 #[test]
@@ -238,6 +238,6 @@ fn lost_server_is_reported() {
         }
     };
     let result = get(slow, &mut stop_when_begun, &CancelToken::new());
-    assert!(matches!(result, Err(GetError::Connect { .. })), "{result:?}");
+    assert!(matches!(result, Err(Error::Connect { .. })), "{result:?}");
     assert_eq!(partial_names(destination.path()).len(), 2);
 }

@@ -5,9 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 
-use towpath_files::client::{
-    CancelToken, ConnectOptions, Destination, GetError, ListOptions, Source, TransferError, get, list,
-};
+use towpath_files::client::{CancelToken, ConnectOptions, Destination, Error, ListOptions, Source, get, list};
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::{Base, Compression, FollowLinks, ListTarget};
 
@@ -115,9 +113,9 @@ fn matches_and_directories_go_into_the_destination() {
     assert!(directory.join("c.c").exists());
 
     let nothing = run(options(&server.endpoint, Source::Glob("*.none".to_owned()), destination.path()));
-    assert!(matches!(nothing, Err(GetError::Transfer(TransferError::Unmet { code: ErrorCode::NotFound, .. }))));
+    assert!(matches!(nothing, Err(Error::Unmet { code: ErrorCode::NotFound, .. })));
     let missing = fetch(&server.endpoint, "missing", destination.path());
-    assert!(matches!(missing, Err(GetError::Transfer(TransferError::Refused { code: ErrorCode::NotFound, .. }))));
+    assert!(matches!(missing, Err(Error::Refused { code: ErrorCode::NotFound, .. })));
 }
 
 #[test]
@@ -216,7 +214,7 @@ fn file_is_written_to_an_output() {
     }
     let mut directory = options(&server.endpoint, path_source(""), source.path());
     directory.destination = Destination::Writer(Box::new(Shared::default()));
-    assert!(matches!(run(directory), Err(GetError::Transfer(TransferError::Unmet { code: ErrorCode::NotAFile, .. }))));
+    assert!(matches!(run(directory), Err(Error::Unmet { code: ErrorCode::NotAFile, .. })));
 }
 
 #[test]
@@ -257,7 +255,7 @@ fn cancelled_transfer_is_resumed() {
     // So slow that it is cancelled before it is over, however fast the machine is.
     (slow.window_bytes, slow.chunk_bytes) = (16 << 10, 4 << 10);
     let result = get(slow, &mut cancel_when_begun, &cancel);
-    assert!(matches!(result, Err(GetError::Transfer(TransferError::Cancelled))), "{result:?}");
+    assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
     assert_eq!(partial_names(destination.path()).len(), 2);
     let summary = fetch(&server.endpoint, "f", destination.path()).unwrap();
     assert!(summary.resumed_bytes > 0 && summary.verified, "{summary:?}");

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use towpath_files::client::{CancelToken, Destination, GetError, GetOptions, Source, Summary, get};
+use towpath_files::client::{CancelToken, Destination, Error, GetOptions, Source, Summary, get};
 use towpath_files::server::{Handle, Server, ServerOptions};
 use towpath_sockets::Endpoint;
 
@@ -76,11 +76,11 @@ pub fn options(endpoint: &Endpoint, source: Source, destination: &Path) -> GetOp
     options
 }
 
-pub fn run(options: GetOptions) -> Result<Summary, GetError> {
+pub fn run(options: GetOptions) -> Result<Summary, Error> {
     get(options, &mut |_| {}, &CancelToken::new())
 }
 
-pub fn fetch(endpoint: &Endpoint, source: &str, destination: &Path) -> Result<Summary, GetError> {
+pub fn fetch(endpoint: &Endpoint, source: &str, destination: &Path) -> Result<Summary, Error> {
     run(options(endpoint, path_source(source), destination))
 }
 

@@ -80,6 +80,7 @@ impl Play {
             verify,
             check: false,
             durable: knobs & 4 != 0,
+            bytes_per_second: None,
             idle_timeout: Duration::from_secs(30),
             follow: if knobs & 8 == 0 { FollowLinks::None } else { FollowLinks::All },
             in_order: knobs & 0xf0 == 0xf0,
@@ -315,7 +316,7 @@ impl Play {
             .and_then(|()| self.assembler.message_end(&mut inbound));
         self.deliver(inbound);
         if let Err(error) = assembled {
-            self.transfer.broken_wire(&error);
+            self.transfer.fail(error.into());
         }
     }
 

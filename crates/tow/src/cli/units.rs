@@ -4,6 +4,7 @@ use parse_size::Config;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
+use towpath_files::client::BYTES_PER_SECOND_MIN;
 use towpath_requests::limits::BODY_BYTES_MAX;
 
 /// Longest duration that can be asked for: ten years.
@@ -42,6 +43,15 @@ pub fn rate(text: &str) -> Result<f64, String> {
     let whole = || positive::<u64>(text).ok().map(|rate| rate as f64);
     let rate = text.parse().ok().or_else(whole).filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
     rate.ok_or_else(|| "use a number over 0".to_owned())
+}
+
+/// Bytes a second, from 4 KiB: a size as [`size`] takes it.
+pub fn bytes_per_second(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    if bytes < BYTES_PER_SECOND_MIN {
+        return Err("use at least 4K; a number without a unit is in bytes a second".to_owned());
+    }
+    Ok(bytes)
 }
 
 /// Duration from 1 ms to ten years: seconds, such as `0.5`, or with units, such as `500ms`, `2min` or `7days`.

@@ -8,6 +8,7 @@ use crate::cli::escape::{Json, Line};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, try_print_line as line};
+use crate::cli::units::bytes_per_second;
 use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
 use serde_json::{Map, Value, json};
 use std::ffi::{OsStr, OsString};
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 use towpath_files::client::follow::{
     ALL_EXCLUDED, Excludes, FollowEnd, FollowEvent, FollowOptions, HeldWhy, PutKind, follow, follow_versions,
 };
-use towpath_files::client::{GetError, Source, TransferError};
+use towpath_files::client::{Error, Source};
 use towpath_files::counted_are;
 use towpath_files::path::{Escaped, RelPath};
 use towpath_files::protocol::control::{Compression, HolderName, LinkTarget, WirePath};
@@ -63,6 +64,9 @@ pub struct Arguments {
     /// Name of this copy in the server's list of followers [default: the host's]
     #[arg(long, value_name = "NAME", value_parser = holder_name)]
     name: Option<HolderName>,
+    /// Limit the transfer to this many bytes per second.
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]
+    bwlimit: Option<u64>,
     #[command(flatten)]
     relay: RelayArgs,
     /// Fetch published versions, each as a whole, and point the link DIR/current to the newest.
@@ -86,7 +90,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Some(destination) => destination,
         None if matches!(&source, Source::Path(path) if path.is_root()) => {
             let location = arguments.location.display();
-            return Err(Failure::usage(format!("{location}: {}", GetError::NoDestination)));
+            return Err(Failure::usage(format!("{location}: {}", Error::NoDestination)));
         }
         None => own_name(&source),
     };
@@ -101,6 +105,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.trash = arguments.trash;
     options.adopt = arguments.adopt;
     options.durable = arguments.fsync;
+    options.bytes_per_second = arguments.bwlimit;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
     options.name = arguments.name.unwrap_or(options.name);
     let relay = relay::start(arguments.relay, arguments.server.key_file(), arguments.versions, &mut options)?;
@@ -134,7 +139,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         outcome.map(|end| if has_acted || end != FollowEnd::UpToDate { end } else { FollowEnd::Incomplete })
     })?;
     let Ok(outcome) = outcome else {
-        let interrupted = GetError::Transfer(TransferError::Cancelled);
+        let interrupted = Error::Cancelled;
         exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
     };
     drop(relay);

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use towpath_files::client::{CancelToken, GetError, ListOptions, Source, TransferError, list};
+use towpath_files::client::{CancelToken, Error, ListOptions, Source, list};
 use towpath_files::path::Escaped;
 use towpath_files::protocol::control::{Base, EntryKind, FollowLinks, ListEntry, ListTarget, WirePath};
 
@@ -75,7 +75,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     // The reader of the output may take its time, except after an interruption.
     let listed = watchdog.run(None, END_TIMEOUT, move || print(&options, style, &cancel))?;
     let listed = listed.unwrap_or_else(|_| {
-        let interrupted = GetError::Transfer(TransferError::Cancelled);
+        let interrupted = Error::Cancelled;
         exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
     });
     let unreadable = listed.map_err(|error| failure_at(&arguments.location, &error, &arguments.server))?;
@@ -94,7 +94,7 @@ enum Style {
 }
 
 /// Prints the entries; returns how many couldn't be read.
-fn print(options: &ListOptions, style: Style, cancel: &CancelToken) -> Result<u64, GetError> {
+fn print(options: &ListOptions, style: Style, cancel: &CancelToken) -> Result<u64, Error> {
     let mut output = BufWriter::new(std::io::stdout().lock());
     let mut unreadable = 0;
     let mut listed = false;
@@ -109,7 +109,7 @@ fn print(options: &ListOptions, style: Style, cancel: &CancelToken) -> Result<u6
     let base = list(options, each, cancel)?;
     output.flush()?;
     if base == Base::Glob && !listed {
-        return Err(TransferError::nothing_matches().into());
+        return Err(Error::nothing_matches());
     }
     Ok(unreadable)
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use towpath_files::client::{Asker, CancelToken, ConnectOptions, GetError, Source, TransferError};
+use towpath_files::client::{Asker, CancelToken, ConnectOptions, Error, Source};
 use towpath_files::counted;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
@@ -50,7 +50,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let (label, keep) = (arguments.label, arguments.keep);
     let outcome = watchdog.run(None, END_TIMEOUT, move || publish(&connect, &path, label.as_deref(), keep, &cancel))?;
     let outcome = outcome.unwrap_or_else(|_| {
-        let interrupted = GetError::Transfer(TransferError::Cancelled);
+        let interrupted = Error::Cancelled;
         exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
     });
     let published = outcome.map_err(|error| failure_at(&arguments.location, &error, &arguments.server))?;
@@ -77,12 +77,12 @@ fn publish(
     label: Option<&str>,
     keep: Option<u32>,
     cancel: &CancelToken,
-) -> Result<PublishedReply, GetError> {
+) -> Result<PublishedReply, Error> {
     let mut asker = Asker::open(connect, cancel)?;
     let begun = Instant::now();
     loop {
         match asker.publish(path, label, keep) {
-            Err(GetError::Transfer(TransferError::Refused { code: ErrorCode::Changed | ErrorCode::Busy, .. }))
+            Err(Error::Refused { code: ErrorCode::Changed | ErrorCode::Busy, .. })
                 if begun.elapsed() < connect.idle_timeout && !cancel.is_cancelled() =>
             {
                 std::thread::sleep(AGAIN_AFTER);

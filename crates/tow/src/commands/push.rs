@@ -7,6 +7,7 @@ use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, print_line};
 use crate::cli::progress::Bar;
+use crate::cli::units::bytes_per_second;
 use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_files::client::push::{PushEvent, PushFile, PushOptions, push};
-use towpath_files::client::{GetError, TransferError};
+use towpath_files::client::{Error, Fault};
 use towpath_files::digest::Digest;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
@@ -43,6 +44,9 @@ pub struct Arguments {
     /// Sync each file on the server before it is confirmed.
     #[arg(long)]
     fsync: bool,
+    /// Limit the transfer to this many bytes per second.
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]
+    bwlimit: Option<u64>,
     /// Print one JSON object for each file.
     #[arg(long)]
     pub json: bool,
@@ -76,6 +80,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         _ => Expected::Anything,
     };
     options.durable = arguments.fsync;
+    options.bytes_per_second = arguments.bwlimit;
     options.remove_source = arguments.remove_source;
     let watchdog = Watchdog::new();
     let cancel = cancel_on_signal(watchdog.heartbeat())?;
@@ -98,12 +103,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     })?;
     bar.finish();
     let Ok(ended) = ended else {
-        let interrupted = GetError::Transfer(TransferError::Cancelled);
+        let interrupted = Error::Cancelled;
         exit_now(failure_at(target, &interrupted, &arguments.server), || {})
     };
     if let Err(error) = ended {
         let failure = failure_at(target, &error, &arguments.server);
-        let is_kept = matches!(error, GetError::Transfer(_));
+        let is_kept = !matches!(error, Error::Connect { .. } | Error::Rejected { .. }) && error.fault() != Fault::Local;
         return Err(if is_kept { failure.with(format_args!("\n{RESUME_HINT}")) } else { failure });
     }
     let outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);

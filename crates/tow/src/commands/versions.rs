@@ -14,9 +14,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use towpath_files::client::follow::{Version, Versions, versions};
-use towpath_files::client::{
-    Asker, CancelToken, ConnectOptions, GetError, Holding, ListOptions, Source, TransferError, list,
-};
+use towpath_files::client::{Asker, CancelToken, ConnectOptions, Error, Holding, ListOptions, Source, list};
 use towpath_files::digest::Digest;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
@@ -71,7 +69,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let as_json = arguments.json;
     let outcome = watchdog.run(None, END_TIMEOUT, move || answer(&connect, &of, &question, as_json, &cancel))?;
     let outcome = outcome.unwrap_or_else(|_| {
-        let interrupted = GetError::Transfer(TransferError::Cancelled);
+        let interrupted = Error::Cancelled;
         exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
     });
     // The answer is printed, and what it says is no failure to answer.
@@ -106,7 +104,7 @@ fn answer(
     question: &Question,
     as_json: bool,
     cancel: &CancelToken,
-) -> Result<Answer, GetError> {
+) -> Result<Answer, Error> {
     let known = versions(connect, cancel)?;
     let mut asker = Asker::open(connect, cancel)?;
     let (version, is_now) = match question {
@@ -116,7 +114,7 @@ fn answer(
             let wanted = HoldersWanted::Seq(known.head);
             let holding = match asker.holding(wanted, true) {
                 // The rules let it know of versions, and not of others.
-                Err(GetError::Transfer(TransferError::Refused { code: ErrorCode::Denied, .. })) => None,
+                Err(Error::Refused { code: ErrorCode::Denied, .. }) => None,
                 holding => Some(holding?),
             };
             asker.close();
@@ -161,14 +159,14 @@ fn answer(
 }
 
 /// An error if nothing is at a path. What may not be listed may be there.
-fn check_there(connect: &ConnectOptions, of: &RelPath, cancel: &CancelToken) -> Result<(), GetError> {
+fn check_there(connect: &ConnectOptions, of: &RelPath, cancel: &CancelToken) -> Result<(), Error> {
     let (connect, target) = (connect.clone(), ListTarget::Path(WirePath::from(of)));
     let options = ListOptions { connect, target, recursive: false, digest: false, follow: FollowLinks::Path };
     // The first entry is enough.
     let mut take = |_| Err(std::io::ErrorKind::Interrupted.into());
     match list(&options, &mut take, cancel) {
-        Err(error @ GetError::Transfer(TransferError::Refused { code: ErrorCode::NotFound, .. })) => Err(error),
-        Err(error @ GetError::Transfer(TransferError::Cancelled)) => Err(error),
+        Err(error @ Error::Refused { code: ErrorCode::NotFound, .. }) => Err(error),
+        Err(error @ Error::Cancelled) => Err(error),
         _ => Ok(()),
     }
 }
@@ -177,13 +175,13 @@ fn broken(failure: Failure) -> std::io::Error {
     std::io::Error::other(failure.to_string())
 }
 
-fn no_version(version: &str) -> GetError {
+fn no_version(version: &str) -> Error {
     let message = format!("there is no version {version} of this path; tow versions HOST:/ lists all that there are");
-    TransferError::Unmet { code: ErrorCode::NotFound, message }.into()
+    Error::Unmet { code: ErrorCode::NotFound, message }
 }
 
 /// What is asked for: a label, a digest or its first digits, or else the number of a change, which was given out if it is about now.
-fn wanted(version: &str, of: &RelPath, known: &Versions, is_now: bool) -> Result<HoldersWanted, GetError> {
+fn wanted(version: &str, of: &RelPath, known: &Versions, is_now: bool) -> Result<HoldersWanted, Error> {
     if let Some(version) = known.versions.iter().find(|known| known.name.of == *of && known.name.label == version) {
         return Ok(HoldersWanted::Version(version.digest));
     }
@@ -194,7 +192,7 @@ fn wanted(version: &str, of: &RelPath, known: &Versions, is_now: bool) -> Result
     if let Ok(seq) = version.parse() {
         if is_now && seq > known.head {
             let message = format!("there is no number {seq} yet: the newest one is {}", known.head);
-            return Err(TransferError::Unmet { code: ErrorCode::NotFound, message }.into());
+            return Err(Error::Unmet { code: ErrorCode::NotFound, message });
         }
         return Ok(HoldersWanted::Seq(seq));
     }

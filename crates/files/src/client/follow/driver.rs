@@ -1,27 +1,23 @@
 //! Joins a follower with its connection and its disk.
 
-use super::super::connection::{Connection, ConnectionEvent};
+use super::super::assembler::Inbound;
+use super::super::connection::Connection;
 use super::super::disk::{Disk, DiskOptions};
-use super::super::get::{GetError, workers};
-use super::super::output::Sink;
-use super::super::transfer::{Output, TransferError};
+use super::super::exchange::{Exchange, Operation, POLL_MAX, Patience, Turn};
+use super::super::get::workers;
+use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
+use super::super::transfer::Output;
 use super::follower::Follower;
-use super::{FollowEnd, FollowEvent, FollowOptions};
+use super::pages::FOLLOW_ID;
+use super::{FollowEnd, FollowOptions, Tell};
+use crate::client::error::Error;
+use crate::protocol::control::request_id;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 
-/// Bytes that may be queued for the disk; beyond it the connection isn't read.
-const DISK_QUEUE_BYTES_MAX: u64 = 64 << 20;
-/// Longest wait while something is being fetched, and while nothing is.
-const POLL_BUSY_MAX: Duration = Duration::from_millis(100);
-const POLL_IDLE_MAX: Duration = Duration::from_secs(10);
-
 pub(super) struct Driver<'a> {
     options: &'a FollowOptions,
-    connection: Connection,
-    lost_since: Option<Instant>,
-    last_reason: Option<String>,
     sink: Sink,
     pieces_read: u64,
     follower: Follower<'a>,
@@ -30,134 +26,43 @@ pub(super) struct Driver<'a> {
 impl Driver<'_> {
     pub(super) fn run(
         options: &FollowOptions,
-        tell: &mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
+        tell: &mut Tell<'_>,
         cancel: &CancelToken,
         was_connected: &mut bool,
-    ) -> Result<FollowEnd, GetError> {
-        let refused = |reason: String| GetError::Destination { path: options.destination.clone(), reason };
-        let now = Instant::now();
-        let follower = Follower::open(options, tell, now)?;
-        let connection = Connection::open(&options.connect, cancel)?;
-        let waker = connection.waker();
+    ) -> Result<FollowEnd, Error> {
+        let refused = |reason: String| Error::Destination { path: options.destination.clone(), reason };
+        let follower = Follower::open(options, tell, Instant::now())?;
+        let mut exchange = Exchange::open(&options.connect, cancel)?;
+        exchange.assume_connected_before(*was_connected);
+        let waker = exchange.connection().waker();
         let ledger = Arc::clone(&follower.ledger);
         let disk = Disk::of_follower(&options.destination, disk_options(options), ledger, move || waker.wake())
             .map_err(|error| refused(error.to_string()))?;
         disk.lock_tree(&options.source).map_err(refused)?;
-        let mut driver = Driver {
-            options,
-            connection,
-            lost_since: Some(now),
-            last_reason: None,
-            sink: Sink::Disk(Box::new(disk)),
-            pieces_read: 0,
-            follower,
-        };
-        let outcome = driver.turns(cancel, was_connected);
-        driver.connection.close();
+        let mut driver = Driver { options, sink: Sink::Disk(Box::new(disk)), pieces_read: 0, follower };
+        let outcome = exchange.run(&mut driver);
+        *was_connected = exchange.was_connected();
+        exchange.close();
         let ended = driver.sink.end(options.connect.idle_timeout);
         if outcome.is_ok()
             && let Err(place) = ended
         {
-            return Err(GetError::Hangs { place, seconds: options.connect.idle_timeout.as_secs() });
+            return Err(Error::Hangs { place, seconds: options.connect.idle_timeout.as_secs() });
         }
         outcome
     }
 
-    fn turns(&mut self, cancel: &CancelToken, was_connected: &mut bool) -> Result<FollowEnd, GetError> {
-        loop {
-            if cancel.is_cancelled() {
-                return Err(TransferError::Cancelled.into());
-            }
-            self.outputs()?;
-            self.sink.flush();
-            if let Some(end) = self.follower.end {
-                return Ok(end);
-            }
-            let now = Instant::now();
-            self.check_connected(now, *was_connected)?;
-            self.connection.poll(self.wait(now))?;
-            while let Some(event) = self.connection.next() {
-                *was_connected |= matches!(event, ConnectionEvent::Connected);
-                self.event(event)?;
-                self.wait_for_disk(cancel)?;
-            }
-            while let Some(report) = self.sink.next_report() {
-                self.follower.disk(report, Instant::now());
-                self.outputs()?;
-            }
-            self.tick()?;
-        }
-    }
-
-    fn wait(&self, now: Instant) -> Duration {
-        let is_busy = self.follower.feed.is_some() || self.lost_since.is_some();
-        let most = if is_busy { POLL_BUSY_MAX } else { POLL_IDLE_MAX };
-        self.follower.wait(now).map_or(most, |wait| wait.min(most))
-    }
-
-    /// Gives up where there is no connection: the first one for so long, another one only if following is to end.
-    fn check_connected(&mut self, now: Instant, was_connected: bool) -> Result<(), GetError> {
-        let connect = &self.options.connect;
-        let limit = match was_connected {
-            false => connect.connect_timeout,
-            true if self.options.once => connect.idle_timeout,
-            true => return Ok(()),
-        };
-        if self.lost_since.is_none_or(|since| now.duration_since(since) < limit) {
-            return Ok(());
-        }
-        let reason = self.last_reason.take().unwrap_or_else(|| "no answer".to_owned());
-        Err(GetError::Connect { endpoint: connect.endpoint.to_string(), reason })
-    }
-
-    fn tick(&mut self) -> Result<(), GetError> {
+    fn tick(&mut self, connection: &mut Connection, now: Instant) -> Result<(), Error> {
         let read = self.sink.pieces_read();
         let reads = std::mem::replace(&mut self.pieces_read, read) != read;
-        self.follower.tick(Instant::now(), reads)?;
-        self.outputs()
+        self.follower.tick(now, reads)?;
+        self.outputs(connection)
     }
 
-    fn event(&mut self, event: ConnectionEvent) -> Result<(), GetError> {
-        match event {
-            ConnectionEvent::Connected => {
-                if self.lost_since.take().is_some() && self.last_reason.take().is_some() {
-                    tracing::info!("connected again");
-                }
-                self.follower.connected();
-            }
-            ConnectionEvent::Lost { reason } => {
-                self.lost_since = Some(Instant::now());
-                self.follower.lost(&reason)?;
-                self.last_reason = Some(reason);
-            }
-            ConnectionEvent::Failed { reason } => self.last_reason = Some(reason),
-            ConnectionEvent::Refused { reason, refusal } => {
-                return Err(self.options.connect.refused(reason, refusal));
-            }
-            ConnectionEvent::FileSent { .. } => {}
-            ConnectionEvent::Arriving => self.follower.transfer.arriving(Instant::now()),
-            ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
-            ConnectionEvent::Inbound(inbound) => self.follower.inbound(inbound, Instant::now())?,
-        }
-        self.outputs()
-    }
-
-    /// Back-pressure: while too much is queued for the disk, nothing is read from the connection.
-    fn wait_for_disk(&mut self, cancel: &CancelToken) -> Result<(), GetError> {
-        while self.sink.is_over(DISK_QUEUE_BYTES_MAX) && !cancel.is_cancelled() {
-            if let Some(report) = self.sink.wait_while_over(DISK_QUEUE_BYTES_MAX, POLL_BUSY_MAX) {
-                self.follower.disk(report, Instant::now());
-                self.outputs()?;
-            }
-            self.tick()?;
-        }
-        Ok(())
-    }
-
-    fn outputs(&mut self) -> Result<(), GetError> {
+    fn outputs(&mut self, connection: &mut Connection) -> Result<(), Error> {
         while let Some(output) = self.follower.next_output()? {
             match output {
-                Output::Send(request) => self.connection.send(&request),
+                Output::Send(request) => connection.send(&request),
                 Output::Disk(command) => {
                     if let Some(report) = self.sink.command(command)? {
                         self.follower.disk(report, Instant::now());
@@ -168,6 +73,74 @@ impl Driver<'_> {
             }
         }
         Ok(())
+    }
+}
+
+impl Operation for Driver<'_> {
+    type Outcome = FollowEnd;
+
+    fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<FollowEnd>, Error> {
+        while let Some(report) = self.sink.next_report() {
+            self.follower.disk(report, now);
+            self.outputs(connection)?;
+        }
+        self.tick(connection, now)?;
+        self.sink.flush();
+        if let Some(end) = self.follower.end {
+            return Ok(Turn::Over(end));
+        }
+        let most = match self.follower.feed {
+            Some(_) => self.follower.transfer.deadline().saturating_duration_since(now).min(POLL_MAX),
+            None => Duration::MAX,
+        };
+        Ok(Turn::Wait(self.follower.wait(now).map_or(most, |wait| wait.min(most))))
+    }
+
+    fn connected(&mut self, connection: &mut Connection, _now: Instant) -> Result<(), Error> {
+        self.follower.connected();
+        self.outputs(connection)
+    }
+
+    fn lost(&mut self, reason: &str) -> Result<bool, Error> {
+        self.follower.lost(reason)?;
+        Ok(true)
+    }
+
+    fn inbound(&mut self, inbound: Inbound, connection: &mut Connection, now: Instant) -> Result<bool, Error> {
+        let is_of_follow = matches!(&inbound, Inbound::Control { json, .. } if request_id(json) == Some(FOLLOW_ID));
+        self.follower.inbound(inbound, now)?;
+        self.outputs(connection)?;
+        Ok(is_of_follow)
+    }
+
+    fn arriving(&mut self, now: Instant) {
+        self.follower.transfer.arriving(now);
+    }
+
+    fn patience(&self) -> Patience {
+        let Follower { is_connected, feed, pages, frozen, .. } = &self.follower;
+        match is_connected {
+            // Another connection is tried for ever, unless following is to end.
+            false if self.options.once => Patience::Extra(Duration::ZERO),
+            false => Patience::Unlimited,
+            // The transfer has a timer of its own, and where all is known nothing is awaited.
+            true if feed.is_some() || frozen.is_some() || pages.is_live => Patience::Unlimited,
+            // A server may take long to look at everything for the first time.
+            true => Patience::WhileAlive,
+        }
+    }
+
+    /// Back-pressure: while too much is queued for the disk, nothing is read from the connection.
+    fn make_room(&mut self, connection: &mut Connection) -> Result<bool, Error> {
+        if !self.sink.is_over(DISK_QUEUE_BYTES_MAX) {
+            return Ok(true);
+        }
+        if let Some(report) = self.sink.wait_while_over(DISK_QUEUE_BYTES_MAX, POLL_MAX) {
+            self.follower.disk(report, Instant::now());
+            self.outputs(connection)?;
+        }
+        self.tick(connection, Instant::now())?;
+        Ok(false)
     }
 }
 

@@ -1,13 +1,13 @@
 //! Puts the changes of a page in place: what is here already is used, the rest is given to the transfer.
 
-use super::super::get::GetError;
-use super::super::transfer::{FileFailure, TransferError};
+use super::super::transfer::FileFailure;
 use super::finish::is_full;
 use super::follower::Follower;
 use super::pages::{FOLLOW_ID, Placed};
 use super::place::Plan;
 use super::record::Known;
 use super::{FollowEvent, PutKind};
+use crate::client::error::Error;
 use crate::digest::{Digest, wall_clock};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
@@ -68,7 +68,7 @@ impl Follower<'_> {
         cursor: Option<Cursor>,
         live: bool,
         is_retry: bool,
-    ) -> Result<(), GetError> {
+    ) -> Result<(), Error> {
         let mut feed = Feed {
             fed: Vec::new(),
             cursor,
@@ -124,17 +124,17 @@ impl Follower<'_> {
     }
 
     /// An error if the destination isn't at its path any more.
-    fn check_destination(&self) -> Result<(), GetError> {
+    fn check_destination(&self) -> Result<(), Error> {
         if self.place.is_there() {
             return Ok(());
         }
         let reason = "it was moved, or another directory has taken its place; begin again".to_owned();
-        Err(GetError::Destination { path: self.options.destination.clone(), reason })
+        Err(Error::Destination { path: self.options.destination.clone(), reason })
     }
 
     /// Looks at the directories of what comes: which are missing, and whether somebody has moved or removed those that were put here, with what was in them.
-    fn look_at_parents(&mut self, there: &[Placed], feed: &mut Feed) -> Result<(), GetError> {
-        let failed = |error: RootError| GetError::Transfer(TransferError::unmet(error.to_string()));
+    fn look_at_parents(&mut self, there: &[Placed], feed: &mut Feed) -> Result<(), Error> {
+        let failed = |error: RootError| Error::unmet(error.to_string());
         let mut looked_at = HashSet::new();
         for placed in there {
             for parent in std::iter::successors(placed.local.parent(), RelPath::parent) {
@@ -169,7 +169,7 @@ impl Follower<'_> {
     }
 
     /// Moves a file or a link with this content, which is to be deleted, to where it is wanted: whether there was one.
-    fn moved(&mut self, placed: &Placed, wanted: &Known, feed: &mut Feed, replaces: bool) -> Result<bool, GetError> {
+    fn moved(&mut self, placed: &Placed, wanted: &Known, feed: &mut Feed, replaces: bool) -> Result<bool, Error> {
         let Some(moved) = moved_by(wanted) else { return Ok(false) };
         let local = &placed.local;
         while let Some(from) = feed.sources.get_mut(&moved).and_then(Vec::pop) {
@@ -190,13 +190,13 @@ impl Follower<'_> {
         Ok(false)
     }
 
-    fn plan(&mut self, placed: &Placed, feed: &mut Feed) -> Result<Plan, GetError> {
+    fn plan(&mut self, placed: &Placed, feed: &mut Feed) -> Result<Plan, Error> {
         let Placed { local, change, remote } = placed;
         let Follower { place, record, tell, options, gone, seed, .. } = self;
         let (mut kept, mut told) = (None, Ok(()));
         // A retry comes after the deletions, unless they are held.
         let deletes = options.mirror && !(feed.is_retry && gone.is_empty());
-        let failed = |error: RootError| GetError::Transfer(TransferError::unmet(error.to_string()));
+        let failed = |error: RootError| Error::unmet(error.to_string());
         let plan = place
             .plan(local, change, record.get(local), deletes, &mut |path| kept = Some(path.clone()))
             .map_err(failed)?;
@@ -240,7 +240,7 @@ impl Follower<'_> {
     }
 
     /// All that was fed is in place, or has failed.
-    pub(super) fn in_place(&mut self) -> Result<(), GetError> {
+    pub(super) fn in_place(&mut self) -> Result<(), Error> {
         let Some(feed) = self.feed.take() else { return Ok(()) };
         self.check_destination()?;
         let (failures, count) = self.transfer.take_failures();
@@ -316,7 +316,7 @@ impl Follower<'_> {
     }
 
     /// Records what is in place before all that belongs to it is, so that nobody is told yet.
-    fn put_untold(&mut self, local: &RelPath, known: Known) -> Result<(), GetError> {
+    fn put_untold(&mut self, local: &RelPath, known: Known) -> Result<(), Error> {
         if !self.record.get(local).is_some_and(|before| before.is_same(&known)) {
             self.untold.entry(local.clone()).or_default();
         }
@@ -324,7 +324,7 @@ impl Follower<'_> {
     }
 
     /// Asks for the full state if something that was put here isn't there any more. Returns whether something isn't.
-    fn begin_anew(&mut self) -> Result<bool, GetError> {
+    fn begin_anew(&mut self) -> Result<bool, Error> {
         let survey = self.place.survey(&self.record);
         self.dirs = survey.dirs;
         let Some(first) = survey.missing.first() else { return Ok(false) };

@@ -1,14 +1,14 @@
 //! What a follower does when a page is in place: stores how far it is, deletes what is gone, and tries again what failed.
 
-use super::super::get::GetError;
 use super::super::names::glob_base;
 use super::super::sweep::{FEW_OF, is_too_much};
-use super::super::transfer::{Source, TransferError};
+use super::super::transfer::Source;
 use super::feed::{Failed, Why};
 use super::follower::Follower;
 use super::place::Removal;
 use super::record::Known;
 use super::{FollowEnd, FollowEvent, HeldWhy};
+use crate::client::error::Error;
 use crate::counted_are;
 use crate::path::RelPath;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Follower<'_> {
     /// Stores the cursor, if everything up to it is in place.
-    pub(super) fn store(&mut self) -> Result<(), GetError> {
+    pub(super) fn store(&mut self) -> Result<(), Error> {
         let is_owing = !self.failed.is_empty() || !self.gone.is_empty() || !self.waiting.is_empty();
         let is_all = !is_owing && self.pages.seen.is_none();
         let cursor = if is_all { self.cursor } else { self.record.cursor() };
@@ -42,16 +42,16 @@ impl Follower<'_> {
     }
 
     /// What there is no room for now is written by [`Follower::store`].
-    pub(super) fn noted_later(&self, error: std::io::Error) -> Result<(), GetError> {
+    pub(super) fn noted_later(&self, error: std::io::Error) -> Result<(), Error> {
         if is_full(&error) { Ok(()) } else { Err(self.record_failed(&error)) }
     }
 
-    pub(super) fn record_failed(&self, error: &std::io::Error) -> GetError {
+    pub(super) fn record_failed(&self, error: &std::io::Error) -> Error {
         let reason = format!("cannot write the record of what was followed: {error}");
         if is_full(error) {
-            return TransferError::DiskFull(reason).into();
+            return Error::DiskFull(reason);
         }
-        GetError::Destination { path: self.options.destination.clone(), reason }
+        Error::Destination { path: self.options.destination.clone(), reason }
     }
 
     /// A full state is complete: what it hasn't is gone.
@@ -67,7 +67,7 @@ impl Follower<'_> {
     }
 
     /// The server knows nothing more: deletes what is gone, and says that it is all there.
-    pub(super) fn up_to_date(&mut self, is_retry: bool) -> Result<(), GetError> {
+    pub(super) fn up_to_date(&mut self, is_retry: bool) -> Result<(), Error> {
         let seq = self.cursor.map_or(0, |cursor| cursor.seq);
         self.delete()?;
         if !self.failed.is_empty() && !is_retry {
@@ -127,14 +127,14 @@ impl Follower<'_> {
     }
 
     /// Tries again what failed.
-    pub(super) fn retry(&mut self) -> Result<(), GetError> {
+    pub(super) fn retry(&mut self) -> Result<(), Error> {
         let failed = std::mem::take(&mut self.failed);
         let placed = failed.into_values().map(|failed| failed.placed).collect();
         self.start(placed, None, true, true)
     }
 
     /// Deletes what is gone, unless that isn't wanted or too much.
-    fn delete(&mut self) -> Result<(), GetError> {
+    fn delete(&mut self) -> Result<(), Error> {
         if self.gone.is_empty() {
             self.is_holding = false;
             return Ok(());

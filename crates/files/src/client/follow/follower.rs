@@ -7,9 +7,8 @@
 use super::super::assembler::Inbound;
 use super::super::disk::Ledger;
 use super::super::filter::Filter;
-use super::super::get::GetError;
 use super::super::names::follow_name;
-use super::super::transfer::{DiskReport, LIST_ENTRIES_MAX, Output, Transfer, TransferError, TransferOptions};
+use super::super::transfer::{DiskReport, LIST_ENTRIES_MAX, Output, Transfer, TransferOptions};
 use super::feed::{self, Failed, Feed};
 use super::finish::RETRY_MIN;
 use super::frozen::{Frozen, Seed};
@@ -19,6 +18,7 @@ use super::place::{Place, Survey};
 use super::record::{Known, Origin, Record};
 use super::report::Report;
 use super::{FollowEnd, FollowEvent, FollowOptions};
+use crate::client::error::Error;
 use crate::counted;
 use crate::limits::CATALOGUE_PATHS_MAX;
 use crate::path::RelPath;
@@ -91,8 +91,8 @@ impl<'a> Follower<'a> {
         options: &'a FollowOptions,
         tell: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
         now: Instant,
-    ) -> Result<Self, GetError> {
-        let refused = |reason: String| GetError::Destination { path: options.destination.clone(), reason };
+    ) -> Result<Self, Error> {
+        let refused = |reason: String| Error::Destination { path: options.destination.clone(), reason };
         std::fs::create_dir_all(&options.destination).map_err(|error| refused(error.to_string()))?;
         let place = Place::open(options)?;
         let top = place.top().map_err(|error| refused(error.to_string()))?;
@@ -112,6 +112,7 @@ impl<'a> Follower<'a> {
             compress: options.compress,
             verify: true,
             durable: options.durable,
+            bytes_per_second: options.bytes_per_second,
             idle_timeout: options.connect.idle_timeout,
             follow: FollowLinks::None,
             in_order: false,
@@ -175,7 +176,7 @@ impl<'a> Follower<'a> {
     }
 
     /// The connection is lost, and with it whatever was asked for.
-    pub(super) fn lost(&mut self, reason: &str) -> Result<(), GetError> {
+    pub(super) fn lost(&mut self, reason: &str) -> Result<(), Error> {
         self.is_connected = false;
         (self.tell)(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
         self.pages.lost();
@@ -186,14 +187,14 @@ impl<'a> Follower<'a> {
     }
 
     /// Takes what the server sent.
-    pub(super) fn inbound(&mut self, inbound: Inbound, now: Instant) -> Result<(), GetError> {
+    pub(super) fn inbound(&mut self, inbound: Inbound, now: Instant) -> Result<(), Error> {
         self.now = now;
         match &inbound {
             Inbound::Control { json, .. } if request_id(json) == Some(FOLLOW_ID) => {
                 if self.told.len() >= TOLD_MAX {
-                    return TransferError::protocol("more pages than were asked for").map_err(GetError::from);
+                    return Error::protocol("more pages than were asked for");
                 }
-                self.told.push_back(Reply::decode(json).map_err(TransferError::from)?);
+                self.told.push_back(Reply::decode(json).map_err(Error::from)?);
                 self.take_told()
             }
             _ => match hello(&inbound) {
@@ -224,7 +225,7 @@ impl<'a> Follower<'a> {
     }
 
     /// Does what is due. `reads`: the disk has read more of existing files since the last call.
-    pub(super) fn tick(&mut self, now: Instant, reads: bool) -> Result<(), GetError> {
+    pub(super) fn tick(&mut self, now: Instant, reads: bool) -> Result<(), Error> {
         self.now = now;
         // With nothing to do, or nobody to do it with, no time passes for the transfer.
         if reads || self.feed.is_none() || !self.is_connected {
@@ -245,7 +246,7 @@ impl<'a> Follower<'a> {
     }
 
     /// Takes what the server said, unless something is being fetched: what failed before may be tried again while a page comes.
-    pub(super) fn take_told(&mut self) -> Result<(), GetError> {
+    pub(super) fn take_told(&mut self) -> Result<(), Error> {
         while self.feed.is_none()
             && self.end.is_none()
             && let Some(reply) = self.told.pop_front()
@@ -263,7 +264,7 @@ impl<'a> Follower<'a> {
                 Reply::Changes(_) if self.pages.is_stale() => {}
                 Reply::Changes(page) => self.page(page)?,
                 Reply::Error(ErrorReply { code, message, .. }) => {
-                    return Err(TransferError::Refused { code, message }.into());
+                    return Err(Error::Refused { code, message });
                 }
                 _ => {}
             }
@@ -272,7 +273,7 @@ impl<'a> Follower<'a> {
     }
 
     /// Looks whose the files are: what another server or path put here isn't touched.
-    fn begins(&mut self, following: &FollowingReply) -> Result<(), GetError> {
+    fn begins(&mut self, following: &FollowingReply) -> Result<(), Error> {
         if self.frozen.is_some() {
             return Ok(());
         }
@@ -288,11 +289,11 @@ impl<'a> Follower<'a> {
     }
 
     /// Looks whether something may be put at a path: an error if another source has put something there, unless that is taken over.
-    pub(super) fn take_over(&mut self, placed: &Placed) -> Result<(), GetError> {
+    pub(super) fn take_over(&mut self, placed: &Placed) -> Result<(), Error> {
         let Follower { others, record, place, origin, options, .. } = self;
         let Some(origin) = origin.as_ref().filter(|_| !others.is_empty()) else { return Ok(()) };
         let unusable =
-            |error: RootError| GetError::Destination { path: options.destination.clone(), reason: error.to_string() };
+            |error: RootError| Error::Destination { path: options.destination.clone(), reason: error.to_string() };
         if place.stat(&placed.local).map_err(unusable)?.is_none() {
             return Ok(());
         }
@@ -310,7 +311,7 @@ impl<'a> Follower<'a> {
 
     /// What the driver has to do next: send something, carry out a command, or all that was fed is in place
     /// ([`Output::InPlace`]).
-    pub(super) fn next_output(&mut self) -> Result<Option<Output>, GetError> {
+    pub(super) fn next_output(&mut self) -> Result<Option<Output>, Error> {
         loop {
             if let Some(request) = self.requests.pop_front() {
                 return Ok(Some(Output::Send(request)));
@@ -327,8 +328,8 @@ impl<'a> Follower<'a> {
                 }
                 Output::Finished => {
                     let seconds = self.options.connect.idle_timeout.as_secs();
-                    let stalled = || TransferError::Stalled { seconds, connected: true };
-                    return Err(self.transfer.failure().unwrap_or_else(stalled).into());
+                    let stalled = || Error::Stalled { seconds, connected: true };
+                    return Err(self.transfer.failure().unwrap_or_else(stalled));
                 }
             }
         }
@@ -349,7 +350,7 @@ impl<'a> Follower<'a> {
     }
 
     /// Takes a page of changes, and makes way for them.
-    fn page(&mut self, page: ChangesReply) -> Result<(), GetError> {
+    fn page(&mut self, page: ChangesReply) -> Result<(), Error> {
         // What the page tells anew isn't tried again, the followed path itself included.
         let told: HashSet<_> = page.changes.iter().map(|change| change.path.as_bytes()).collect();
         self.failed.retain(|_, failed| !told.contains(failed.placed.remote.as_bytes()));
@@ -357,7 +358,7 @@ impl<'a> Follower<'a> {
         let page = self.pages.page(page)?;
         let owed = self.failed.len() + self.waiting.len();
         if self.record.len() + owed + self.pages.seen.as_ref().map_or(0, HashSet::len) > PATHS_MAX {
-            return Err(TransferError::Limit(format!("more than {CATALOGUE_PATHS_MAX} paths")).into());
+            return Err(Error::Limit(format!("more than {CATALOGUE_PATHS_MAX} paths")));
         }
         for warning in page.warnings {
             (self.tell)(FollowEvent::Warning(warning))?;
@@ -400,7 +401,7 @@ impl<'a> Follower<'a> {
 
 impl Follower<'_> {
     /// Takes what the server can't read now. Of this nobody knows what is there.
-    fn note_unread(&mut self, unread: Vec<(RelPath, bool)>, more: u64) -> Result<(), GetError> {
+    fn note_unread(&mut self, unread: Vec<(RelPath, bool)>, more: u64) -> Result<(), Error> {
         let new = unread.iter().filter(|unread| !self.unread.0.contains(unread));
         for (path, _) in new {
             let reason = "the server can't read it, so it isn't known what is there".to_owned();

@@ -30,9 +30,10 @@ pub use exclude::Excludes;
 pub use record_items::fuzz_body as fuzz_follow_record;
 
 use super::connection::ConnectOptions;
-use super::get::{GetError, WINDOW_BYTES_DEFAULT};
+use super::get::WINDOW_BYTES_DEFAULT;
 use super::names::changes_names;
-use super::transfer::{Source, TransferError};
+use super::transfer::Source;
+use crate::client::error::Error;
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::path::RelPath;
 use crate::protocol::control::{Compression, HolderName};
@@ -82,6 +83,8 @@ pub struct FollowOptions {
     pub chunk_bytes: u64,
     /// Credit window, in bytes.
     pub window_bytes: u64,
+    /// Bytes that the server may send in a second, on average; [`BYTES_PER_SECOND_MIN`](super::BYTES_PER_SECOND_MIN) at least.
+    pub bytes_per_second: Option<u64>,
     /// A version is put in place, and nothing is followed.
     frozen: Option<Frozen>,
 }
@@ -105,6 +108,7 @@ impl FollowOptions {
             compress: None,
             chunk_bytes: CHUNK_BYTES_DEFAULT,
             window_bytes: WINDOW_BYTES_DEFAULT,
+            bytes_per_second: None,
             frozen: None,
         }
     }
@@ -243,6 +247,9 @@ pub enum FollowEnd {
     Incomplete,
 }
 
+/// Called with what happens; its errors end the follow.
+pub type Tell<'a> = dyn FnMut(FollowEvent) -> std::io::Result<()> + 'a;
+
 /// Pause before it is tried again.
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -250,26 +257,28 @@ const PAUSE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The server can't be reached at first, refuses, or breaks the protocol; the destination is impossible; `tell` failed; or it was cancelled.
-pub fn follow(
+pub fn follow(options: &FollowOptions, tell: &mut Tell<'_>, cancel: &CancelToken) -> Result<FollowEnd, Error> {
+    repeated(options, tell, cancel, Driver::run)
+}
+
+/// Runs a follow; again after a pause if it fails by something that may pass, unless it is to end.
+fn repeated(
     options: &FollowOptions,
-    tell: &mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
+    tell: &mut Tell<'_>,
     cancel: &CancelToken,
-) -> Result<FollowEnd, GetError> {
+    run: fn(&FollowOptions, &mut Tell<'_>, &CancelToken, &mut bool) -> Result<FollowEnd, Error>,
+) -> Result<FollowEnd, Error> {
     let mut was_connected = false;
     loop {
-        let error = match Driver::run(options, tell, cancel, &mut was_connected) {
-            Err(error @ GetError::Transfer(TransferError::DiskFull(_) | TransferError::Stalled { .. }))
-                if !options.once =>
-            {
-                error
-            }
+        let error = match run(options, tell, cancel, &mut was_connected) {
+            Err(error @ (Error::DiskFull(_) | Error::Stalled { .. })) if !options.once => error,
             outcome => return outcome,
         };
         tell(FollowEvent::Interrupted { reason: format!("{error}; trying again in {} s", PAUSE.as_secs()) })?;
         let (cancelled, wait) = sync_channel(1);
         cancel.on_cancel(move || _ = cancelled.try_send(()));
         if cancel.is_cancelled() || wait.recv_timeout(PAUSE).is_ok() {
-            return Err(TransferError::Cancelled.into());
+            return Err(Error::Cancelled);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! What other records of the same destination say was put there: another source is followed into it too, or was.
 
-use super::super::get::GetError;
 use super::super::names::{glob_base, is_follow_name, random_names};
 use super::super::transfer::Source;
 use super::FollowOptions;
 use super::record::{Known, Origin, Other, Record};
+use crate::client::error::Error;
 use crate::path::RelPath;
 use crate::protocol::follow::{Epoch, ServerId};
 use crate::root::Dir;
@@ -54,7 +54,7 @@ impl Origin {
 
 impl Record {
     /// Whether what was put here is of the server that answers now. An error if it is of another one.
-    pub(super) fn check_origin(&self, now: &Origin, options: &FollowOptions) -> Result<Match, GetError> {
+    pub(super) fn check_origin(&self, now: &Origin, options: &FollowOptions) -> Result<Match, Error> {
         let Some(before) = self.origin() else {
             return Ok(if self.len() == 0 { Match::Same } else { Match::Unknown });
         };
@@ -70,7 +70,7 @@ impl Record {
                     shown(before),
                     shown(now)
                 );
-                Err(GetError::Foreign { path: options.destination.clone(), reason })
+                Err(Error::Foreign { path: options.destination.clone(), reason })
             }
             matched => Ok(matched),
         }
@@ -114,7 +114,7 @@ impl Others {
         origin: &Origin,
         (local, is_dir): (&RelPath, bool),
         options: &FollowOptions,
-    ) -> Result<(), GetError> {
+    ) -> Result<(), Error> {
         if self.names.is_empty() || record.get(local).is_some() {
             return Ok(());
         }
@@ -123,8 +123,7 @@ impl Others {
             return Ok(());
         }
         let path = options.destination.join(local.as_os_str());
-        let unwritable =
-            |error: std::io::Error| GetError::Destination { path: path.clone(), reason: error.to_string() };
+        let unwritable = |error: std::io::Error| Error::Destination { path: path.clone(), reason: error.to_string() };
         if options.adopt && other.give_up(local).map_err(unwritable)? {
             return record.put(local, known).map_err(unwritable);
         }
@@ -134,7 +133,7 @@ impl Others {
             false => "follow into another directory, or take over what was put here by --adopt",
         };
         let reason = format!("another follow{of} has put it there; {what_to_do}");
-        Err(GetError::Foreign { path, reason })
+        Err(Error::Foreign { path, reason })
     }
 
     /// What another source put at a path, by its record.

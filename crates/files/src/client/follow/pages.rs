@@ -1,8 +1,9 @@
 //! What the server says of changes, checked.
 
 use super::super::names;
-use super::super::transfer::{Source, TransferError};
+use super::super::transfer::Source;
 use super::Excludes;
+use crate::client::error::Error;
 use crate::path::{Escaped, RelPath};
 use crate::protocol::control::{
     Change, ChangeContent, ChangesReply, EntryKind, FollowRequest, FollowState, FollowingReply, ListEntry, ListTarget,
@@ -112,13 +113,13 @@ impl Pages {
     }
 
     /// The follow begins: whether with the full state.
-    pub(super) fn following(&mut self, following: &FollowingReply) -> Result<bool, TransferError> {
+    pub(super) fn following(&mut self, following: &FollowingReply) -> Result<bool, Error> {
         if !self.is_begun || !self.is_awaiting {
-            return TransferError::protocol("a follow that wasn't asked for begins");
+            return Error::protocol("a follow that wasn't asked for begins");
         }
         let is_full = following.state == FollowState::Full;
         if !is_full && self.at.is_none_or(|at| at != following.cursor) {
-            return TransferError::protocol("changes since another time than was asked for");
+            return Error::protocol("changes since another time than was asked for");
         }
         self.begins_anew = false;
         self.last = following.cursor.seq;
@@ -130,18 +131,18 @@ impl Pages {
     }
 
     /// Takes a page.
-    pub(super) fn page(&mut self, page: ChangesReply) -> Result<CheckedPage, TransferError> {
+    pub(super) fn page(&mut self, page: ChangesReply) -> Result<CheckedPage, Error> {
         let at = self.at.filter(|at| self.is_begun && at.epoch == page.cursor.epoch);
         if at.is_none() || !std::mem::take(&mut self.is_awaiting) {
-            return TransferError::protocol("a page of changes that wasn't asked for");
+            return Error::protocol("a page of changes that wasn't asked for");
         }
         if page.changes.is_empty() && !page.live {
-            return TransferError::protocol("an empty page of changes");
+            return Error::protocol("an empty page of changes");
         }
         let (mut changes, mut warnings) = (Vec::with_capacity(page.changes.len()), Vec::new());
         for change in page.changes {
             if change.seq <= self.last || change.seq > page.cursor.seq {
-                return TransferError::protocol("changes out of order");
+                return Error::protocol("changes out of order");
             }
             self.last = change.seq;
             let shown = Escaped(change.path.as_bytes()).to_string();
@@ -159,7 +160,7 @@ impl Pages {
             }
         }
         if page.cursor.seq < self.last {
-            return TransferError::protocol("a cursor that goes back");
+            return Error::protocol("a cursor that goes back");
         }
         self.last = page.cursor.seq;
         self.is_live = page.live;

@@ -1,10 +1,9 @@
 //! Versions that a relay passes on: in a directory of its destination as their server has them, `.tow-versions/LABEL/manifest` and `tree`.
 
-use super::super::get::GetError;
-use super::super::transfer::TransferError;
 use super::FollowOptions;
 use super::version_list::Version;
 use crate::catalogue::{Content, Entry, Identity};
+use crate::client::error::Error;
 use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::follow::{Cursor, ServerId};
@@ -62,7 +61,7 @@ pub(super) fn pass_on(
     server: Option<ServerId>,
     cursor: Cursor,
     known: Vec<Version>,
-) -> Result<(), GetError> {
+) -> Result<(), Error> {
     let Some(relay) = &options.relay else { return Ok(()) };
     let entry = |version: Version| -> Option<Passed> {
         let Version { name, digest, seq, published: modified, .. } = version;
@@ -72,7 +71,7 @@ pub(super) fn pass_on(
         Some((path.as_bytes().into(), Entry { seq, content, identity: Identity::of(&stat, true) }))
     };
     let entries = known.into_iter().filter_map(entry).collect();
-    relay.reset(server, cursor, entries).map_err(|error| TransferError::unmet(error.to_string()).into())
+    relay.reset(server, cursor, entries).map_err(|error| Error::unmet(error.to_string()))
 }
 
 /// Removes all but the versions of these labels.

@@ -4,7 +4,7 @@ use super::FollowOptions;
 use super::record::{Known, Record};
 use super::trash::Trash;
 use crate::client::disk::{Ledger, Metadata, remove_left_over};
-use crate::client::get::GetError;
+use crate::client::error::Error;
 use crate::client::names::{partial_names, with_suffix};
 use crate::digest::Digest;
 use crate::path::RelPath;
@@ -63,10 +63,10 @@ pub(super) enum Removal {
 }
 
 impl Place {
-    pub(super) fn open(options: &FollowOptions) -> Result<Place, GetError> {
+    pub(super) fn open(options: &FollowOptions) -> Result<Place, Error> {
         let refused = |path: &Path| {
             let path = path.to_owned();
-            move |error: RootError| GetError::Destination { path, reason: error.to_string() }
+            move |error: RootError| Error::Destination { path, reason: error.to_string() }
         };
         let destination = &options.destination;
         let place = Place::of(destination).map_err(refused(destination))?;

@@ -1,11 +1,10 @@
 //! What a follower says of itself, and what a relay passes on.
 
-use super::super::get::GetError;
-use super::super::transfer::TransferError;
 use super::FollowOptions;
 use super::pages::Placed;
 use super::place::Place;
 use crate::catalogue::{Content, Entry, Identity};
+use crate::client::error::Error;
 use crate::limits::HAVE_HOLDERS_MAX;
 use crate::path::RelPath;
 use crate::protocol::control::{ChangeContent, Have, HelloReply, Holder, HolderName, Request};
@@ -73,12 +72,10 @@ impl Report {
     }
 
     /// The server says what it is.
-    pub(super) fn hello(&mut self, hello: &HelloReply) -> Result<(), GetError> {
+    pub(super) fn hello(&mut self, hello: &HelloReply) -> Result<(), Error> {
         self.is_wanted = !self.is_silent && hello.features.iter().any(|feature| feature == "have");
         match &self.relay {
-            Some(relay) => {
-                relay.comes_through(&hello.via).map_err(|error| TransferError::unmet(error.to_string()).into())
-            }
+            Some(relay) => relay.comes_through(&hello.via).map_err(|error| Error::unmet(error.to_string())),
             None => Ok(()),
         }
     }
@@ -111,7 +108,7 @@ impl Report {
     }
 
     /// Everything up to a cursor is in place: it is passed on.
-    pub(super) fn in_place(&mut self, cursor: Cursor, place: &Place) -> Result<(), GetError> {
+    pub(super) fn in_place(&mut self, cursor: Cursor, place: &Place) -> Result<(), Error> {
         self.at = Some(cursor);
         let Some(relay) = &self.relay else { return Ok(()) };
         let mut entries: Vec<_> =
@@ -121,7 +118,7 @@ impl Report {
             true => relay.reset(self.server, cursor, entries),
             false => relay.advance(cursor, entries),
         };
-        passed.map_err(|error| TransferError::unmet(error.to_string()).into())
+        passed.map_err(|error| Error::unmet(error.to_string()))
     }
 
     /// When there is something to say.

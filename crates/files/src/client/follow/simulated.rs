@@ -4,7 +4,7 @@ use super::follower::Follower;
 use super::{FollowEvent, FollowOptions};
 use crate::client::assembler::Inbound;
 use crate::client::disk::{Disk, DiskOptions};
-use crate::client::get::GetError;
+use crate::client::error::Error;
 use crate::client::transfer::{DiskCommand, DiskError, DiskReport, Output};
 use crate::protocol::control::Request;
 use crate::protocol::follow::Cursor;
@@ -31,7 +31,7 @@ pub(crate) struct SimulatedFollower {
 }
 
 impl SimulatedFollower {
-    pub(crate) fn start(options: FollowOptions, now: Instant) -> Result<SimulatedFollower, GetError> {
+    pub(crate) fn start(options: FollowOptions, now: Instant) -> Result<SimulatedFollower, Error> {
         let events = Rc::new(RefCell::new(Vec::new()));
         let told = Rc::clone(&events);
         let tell = Box::new(move |event| {
@@ -49,31 +49,31 @@ impl SimulatedFollower {
         Ok(SimulatedFollower { follower, disk, commands, requests, is_connected: false, room: u64::MAX, events })
     }
 
-    pub(crate) fn connected(&mut self) -> Result<(), GetError> {
+    pub(crate) fn connected(&mut self) -> Result<(), Error> {
         self.is_connected = true;
         self.follower.connected();
         self.outputs()
     }
 
-    pub(crate) fn lost(&mut self) -> Result<(), GetError> {
+    pub(crate) fn lost(&mut self) -> Result<(), Error> {
         self.is_connected = false;
         self.requests.clear();
         self.follower.lost("it was cut")?;
         self.outputs()
     }
 
-    pub(crate) fn inbound(&mut self, inbound: Inbound, now: Instant) -> Result<(), GetError> {
+    pub(crate) fn inbound(&mut self, inbound: Inbound, now: Instant) -> Result<(), Error> {
         self.follower.inbound(inbound, now)?;
         self.outputs()
     }
 
-    pub(crate) fn tick(&mut self, now: Instant) -> Result<(), GetError> {
+    pub(crate) fn tick(&mut self, now: Instant) -> Result<(), Error> {
         self.follower.tick(now, false)?;
         self.outputs()
     }
 
     /// Carries out the next command.
-    pub(crate) fn disk_step(&mut self, now: Instant) -> Result<(), GetError> {
+    pub(crate) fn disk_step(&mut self, now: Instant) -> Result<(), Error> {
         let Some(command) = self.commands.pop_front() else { return Ok(()) };
         let reports = !matches!(
             command,
@@ -98,7 +98,7 @@ impl SimulatedFollower {
         self.outputs()
     }
 
-    fn outputs(&mut self) -> Result<(), GetError> {
+    fn outputs(&mut self) -> Result<(), Error> {
         while let Some(output) = self.follower.next_output()? {
             match output {
                 Output::Send(request) => self.requests.push_back(request),

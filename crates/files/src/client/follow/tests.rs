@@ -5,7 +5,7 @@ use super::{FollowEvent, FollowOptions};
 use crate::client::assembler::Inbound;
 use crate::client::transfer::tests::server::{SimFile, SimServer};
 use crate::client::transfer::tests::world::{Draw, Faults, noise};
-use crate::client::{ConnectOptions, GetError, Source};
+use crate::client::{ConnectOptions, Error, Source};
 use crate::protocol::control::{
     Change, ChangeContent, ChangesReply, FollowState, FollowingReply, LinkTarget, Reply, Request,
 };
@@ -51,7 +51,7 @@ impl Steps {
         self.say(&Reply::Following(following)).unwrap();
     }
 
-    fn say(&mut self, reply: &Reply) -> Result<(), GetError> {
+    fn say(&mut self, reply: &Reply) -> Result<(), Error> {
         let inbound = Inbound::Control { json: reply.encode().into(), attachment: None };
         self.follower.inbound(inbound, self.now)
     }
@@ -61,7 +61,7 @@ impl Steps {
         self.try_page(live, changes).unwrap();
     }
 
-    fn try_page(&mut self, live: bool, changes: Vec<(&str, ChangeContent)>) -> Result<(), GetError> {
+    fn try_page(&mut self, live: bool, changes: Vec<(&str, ChangeContent)>) -> Result<(), Error> {
         let changes = changes.into_iter().map(|(path, content)| {
             self.seq += 1;
             Change { seq: self.seq, path: path.as_bytes().to_vec().into(), content }

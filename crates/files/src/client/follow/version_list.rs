@@ -1,11 +1,12 @@
 //! The versions that a server has published.
 
 use super::super::assembler::Inbound;
-use super::super::connection::{ConnectOptions, Connection, ConnectionEvent};
-use super::super::get::GetError;
-use super::super::transfer::{Source, TransferError};
+use super::super::connection::{ConnectOptions, Connection};
+use super::super::exchange::{Exchange, Operation, Patience, Turn};
+use super::super::transfer::Source;
 use super::exclude::Excludes;
 use super::pages::{FOLLOW_ID, Pages};
+use crate::client::error::Error;
 use crate::digest::Digest;
 use crate::limits::{VERSIONS_LISTED_MAX, VERSIONS_MAX};
 use crate::path::RelPath;
@@ -57,8 +58,8 @@ pub(super) struct VersionList {
 }
 
 impl VersionList {
-    pub(super) fn new(of: &RelPath, with_below: bool) -> Result<VersionList, TransferError> {
-        let source = versions_of(of).map_err(|error| TransferError::unmet(error.to_string()))?;
+    pub(super) fn new(of: &RelPath, with_below: bool) -> Result<VersionList, Error> {
+        let source = versions_of(of).map_err(|error| Error::unmet(error.to_string()))?;
         let pages = Pages::new(Source::Path(source), Excludes::default(), None);
         let (of, known) = (of.clone(), BTreeMap::new());
         Ok(VersionList { of, with_below, pages, known, cursor: None, begun: None, head: 0 })
@@ -81,7 +82,7 @@ impl VersionList {
     }
 
     /// Takes an answer to the follow: whether all versions are known.
-    pub(super) fn reply(&mut self, json: &[u8]) -> Result<bool, TransferError> {
+    pub(super) fn reply(&mut self, json: &[u8]) -> Result<bool, Error> {
         match Reply::decode(json)? {
             Reply::Following(following) => {
                 if self.pages.following(&following)? {
@@ -105,7 +106,7 @@ impl VersionList {
                         None => {}
                     }
                     if self.known.len() > (if self.with_below { VERSIONS_LISTED_MAX } else { VERSIONS_MAX }) {
-                        return TransferError::protocol("more versions than a server may have");
+                        return Error::protocol("more versions than a server may have");
                     }
                 }
                 if page.live {
@@ -114,7 +115,7 @@ impl VersionList {
                 self.cursor = Some(page.cursor);
                 Ok(page.live)
             }
-            Reply::Error(ErrorReply { code, message, .. }) => Err(TransferError::Refused { code, message }),
+            Reply::Error(ErrorReply { code, message, .. }) => Err(Error::Refused { code, message }),
             _ => Ok(false),
         }
     }
@@ -135,42 +136,48 @@ impl VersionList {
 ///
 /// # Errors
 /// There is no connection, the server refuses or has nothing to follow, or nothing happens for too long.
-pub fn versions(connect: &ConnectOptions, cancel: &CancelToken) -> Result<Versions, GetError> {
-    let mut connection = Connection::open(connect, cancel)?;
-    let mut list = VersionList::new(&RelPath::root(), true)?;
-    let unreachable = |reason: String| GetError::Connect { endpoint: connect.endpoint.to_string(), reason };
-    let (mut since, mut limit, mut last_reason) = (Instant::now(), connect.connect_timeout, "no answer".to_owned());
-    loop {
-        if cancel.is_cancelled() {
-            return Err(TransferError::Cancelled.into());
+pub fn versions(connect: &ConnectOptions, cancel: &CancelToken) -> Result<Versions, Error> {
+    let mut exchange = Exchange::open(connect, cancel)?;
+    let list = VersionList::new(&RelPath::root(), true)?;
+    let versions = exchange.run(&mut Listed { list, is_complete: false });
+    exchange.close();
+    versions
+}
+
+/// A list of versions, until it is complete.
+struct Listed {
+    list: VersionList,
+    is_complete: bool,
+}
+
+impl Operation for Listed {
+    type Outcome = Versions;
+
+    fn turn(&mut self, _connection: &mut Connection, _now: Instant) -> Result<Turn<Versions>, Error> {
+        if self.is_complete {
+            return Ok(Turn::Over(Versions { versions: self.list.versions(), head: self.list.head }));
         }
-        if since.elapsed() > limit {
-            return Err(unreachable(last_reason));
+        Ok(Turn::Wait(Duration::MAX))
+    }
+
+    fn connected(&mut self, connection: &mut Connection, _now: Instant) -> Result<(), Error> {
+        self.list.next_request().iter().for_each(|request| connection.send(request));
+        Ok(())
+    }
+
+    fn inbound(&mut self, inbound: Inbound, connection: &mut Connection, _now: Instant) -> Result<bool, Error> {
+        let Inbound::Control { json, .. } = inbound else { return Ok(false) };
+        if request_id(&json) != Some(FOLLOW_ID) {
+            return Ok(false);
         }
-        connection.poll(Duration::from_millis(100))?;
-        while let Some(event) = connection.next() {
-            match event {
-                ConnectionEvent::Connected => {
-                    (since, limit) = (Instant::now(), connect.idle_timeout);
-                    list.next_request().iter().for_each(|request| connection.send(request));
-                }
-                ConnectionEvent::Lost { reason } => return Err(unreachable(reason)),
-                ConnectionEvent::Failed { reason } => last_reason = reason,
-                ConnectionEvent::Refused { reason, refusal } => return Err(connect.refused(reason, refusal)),
-                ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
-                ConnectionEvent::Inbound(Inbound::Control { json, .. }) if request_id(&json) == Some(FOLLOW_ID) => {
-                    since = Instant::now();
-                    if list.reply(&json)? {
-                        connection.close();
-                        return Ok(Versions { versions: list.versions(), head: list.head });
-                    }
-                    if !matches!(Reply::decode(&json), Ok(Reply::Following(_))) {
-                        list.next_request().iter().for_each(|request| connection.send(request));
-                    }
-                }
-                ConnectionEvent::Arriving | ConnectionEvent::FileSent { .. } | ConnectionEvent::Inbound(_) => {}
-            }
-        }
+        self.is_complete = self.list.reply(&json)?;
+        self.list.next_request().iter().for_each(|request| connection.send(request));
+        Ok(true)
+    }
+
+    /// A server may take long to look at everything for the first time.
+    fn patience(&self) -> Patience {
+        Patience::WhileAlive
     }
 }
 

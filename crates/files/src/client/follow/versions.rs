@@ -1,9 +1,10 @@
 //! Follows versions: puts the newest one in place beside the old one, and then switches a link.
 
 use super::super::assembler::Inbound;
-use super::super::connection::{Connection, ConnectionEvent};
-use super::super::get::{Destination, GetError, GetOptions, get};
-use super::super::transfer::{Source, TransferError};
+use super::super::connection::Connection;
+use super::super::exchange::{Exchange, Operation, Patience, Turn};
+use super::super::get::{Destination, GetOptions, get};
+use super::super::transfer::Source;
 use super::driver::Driver;
 use super::exclude::Excludes;
 use super::frozen::Frozen;
@@ -13,7 +14,8 @@ use super::passed_versions::{self, is_in_place};
 use super::record::{Known, Origin, Record};
 use super::report::{SAID_AGAIN, SAID_EVERY, VIA_EVERY};
 use super::version_list::{Version, VersionList};
-use super::{FollowEnd, FollowEvent, FollowOptions, PAUSE};
+use super::{FollowEnd, FollowEvent, FollowOptions, PAUSE, Tell, repeated};
+use crate::client::error::Error;
 use crate::client::names::follow_name;
 use crate::digest::Digest;
 use crate::limits::{HAVE_HOLDERS_MAX, MANIFEST_BYTES_MAX};
@@ -41,16 +43,21 @@ const POLL_MAX: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// As of [`follow()`](super::follow).
-pub fn follow_versions(
+pub fn follow_versions(options: &FollowOptions, tell: &mut Tell<'_>, cancel: &CancelToken) -> Result<FollowEnd, Error> {
+    repeated(options, tell, cancel, run)
+}
+
+fn run(
     options: &FollowOptions,
-    tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
+    tell: &mut Tell<'_>,
     cancel: &CancelToken,
-) -> Result<FollowEnd, GetError> {
+    was_connected: &mut bool,
+) -> Result<FollowEnd, Error> {
     let refused =
-        |error: io::Error| GetError::Destination { path: options.destination.clone(), reason: error.to_string() };
+        |error: io::Error| Error::Destination { path: options.destination.clone(), reason: error.to_string() };
     std::fs::create_dir_all(&options.destination).map_err(refused)?;
     let Source::Path(of) = &options.source else {
-        return Err(TransferError::unmet("versions are of a path".to_owned()).into());
+        return Err(Error::unmet("versions are of a path".to_owned()));
     };
     let of = of.clone();
     let unusable = |error: String| refused(io::Error::other(error));
@@ -58,9 +65,11 @@ pub fn follow_versions(
     let top = Root::directory(&options.destination, Links::Never).and_then(|root| root.open_dir(&RelPath::root()));
     let top = top.map_err(|error| unusable(error.to_string()))?;
     let record = Record::open(&top, &source, &Excludes::default()).map_err(|error| unusable(error.to_string()))?;
+    let mut exchange = Exchange::open(&options.connect, cancel)?;
     let mut follower = Versions {
         options,
-        connection: Connection::open(&options.connect, cancel)?,
+        tell,
+        cancel,
         list: VersionList::new(&of, false)?,
         of,
         source,
@@ -68,20 +77,24 @@ pub fn follow_versions(
         record,
         origin: None,
         is_connected: false,
+        is_live: false,
         is_wanted: false,
         installed: None,
         said_at: None,
         asked_at: None,
         retry_at: None,
     };
-    let outcome = follower.run(tell, cancel);
-    follower.connection.close();
+    exchange.assume_connected_before(*was_connected);
+    let outcome = exchange.run(&mut follower);
+    *was_connected = exchange.was_connected();
+    exchange.close();
     outcome
 }
 
 struct Versions<'a> {
     options: &'a FollowOptions,
-    connection: Connection,
+    tell: &'a mut Tell<'a>,
+    cancel: &'a CancelToken,
     /// The path that the versions are of.
     of: RelPath,
     /// What is followed to learn of them.
@@ -93,6 +106,8 @@ struct Versions<'a> {
     origin: Option<Origin>,
     list: VersionList,
     is_connected: bool,
+    /// All versions are known.
+    is_live: bool,
     /// All versions are known, and the newest isn't in place.
     is_wanted: bool,
     /// What is in place: its label and digest.
@@ -103,70 +118,70 @@ struct Versions<'a> {
     retry_at: Option<Instant>,
 }
 
-impl Versions<'_> {
-    fn run(
-        &mut self,
-        tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
-        cancel: &CancelToken,
-    ) -> Result<FollowEnd, GetError> {
-        let (begun, mut was_connected, mut last_reason) = (Instant::now(), false, "no answer".to_owned());
-        loop {
-            if cancel.is_cancelled() {
-                return Err(TransferError::Cancelled.into());
-            }
-            if !was_connected && begun.elapsed() > self.options.connect.connect_timeout {
-                let endpoint = self.options.connect.endpoint.to_string();
-                return Err(GetError::Connect { endpoint, reason: last_reason });
-            }
-            self.connection.poll(POLL_MAX)?;
-            while let Some(event) = self.connection.next() {
-                match event {
-                    ConnectionEvent::Connected => {
-                        (was_connected, self.is_connected, self.said_at, self.asked_at) = (true, true, None, None);
-                        self.options.relay.iter().for_each(Relay::say_again);
-                        self.ask();
-                    }
-                    ConnectionEvent::Lost { reason } => {
-                        self.is_connected = false;
-                        self.list.lost();
-                        tell(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
-                    }
-                    ConnectionEvent::Failed { reason } => last_reason = reason,
-                    ConnectionEvent::Refused { reason, refusal } => {
-                        return Err(self.options.connect.refused(reason, refusal));
-                    }
-                    ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
-                    ConnectionEvent::Inbound(Inbound::Control { json, .. }) if request_id(&json) == Some(FOLLOW_ID) => {
-                        self.is_wanted = self.list.reply(&json)?;
-                        if let Some(following) = self.list.begun.take() {
-                            self.begins(&following)?;
-                        }
-                        if !matches!(Reply::decode(&json), Ok(Reply::Following(_))) {
-                            self.ask();
-                        }
-                    }
-                    ConnectionEvent::Inbound(Inbound::Control { json, .. }) => self.hello(&json)?,
-                    ConnectionEvent::Arriving | ConnectionEvent::FileSent { .. } | ConnectionEvent::Inbound(_) => {}
-                }
-            }
-            if self.retry_at.take_if(|at| *at <= Instant::now()).is_some() {
-                self.is_wanted = true;
-            }
-            if std::mem::take(&mut self.is_wanted)
-                && let Some(end) = self.newest(tell, cancel)?
-            {
-                return Ok(end);
-            }
-            self.say();
-            self.ask_via();
+impl Operation for Versions<'_> {
+    type Outcome = FollowEnd;
+
+    fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<FollowEnd>, Error> {
+        if self.retry_at.take_if(|at| *at <= now).is_some() {
+            self.is_wanted = true;
         }
+        if std::mem::take(&mut self.is_wanted)
+            && let Some(end) = self.newest(connection)?
+        {
+            return Ok(Turn::Over(end));
+        }
+        self.say(connection);
+        self.ask_via(connection);
+        Ok(Turn::Wait(POLL_MAX))
     }
 
+    fn connected(&mut self, connection: &mut Connection, _now: Instant) -> Result<(), Error> {
+        (self.is_connected, self.said_at, self.asked_at) = (true, None, None);
+        self.options.relay.iter().for_each(Relay::say_again);
+        self.ask(connection);
+        Ok(())
+    }
+
+    fn lost(&mut self, reason: &str) -> Result<bool, Error> {
+        (self.is_connected, self.is_live) = (false, false);
+        self.list.lost();
+        (self.tell)(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
+        Ok(true)
+    }
+
+    fn inbound(&mut self, inbound: Inbound, connection: &mut Connection, _now: Instant) -> Result<bool, Error> {
+        let Inbound::Control { json, .. } = inbound else { return Ok(false) };
+        if request_id(&json) != Some(FOLLOW_ID) {
+            self.hello(&json)?;
+            return Ok(false);
+        }
+        self.is_wanted = self.list.reply(&json)?;
+        self.is_live = self.is_wanted;
+        if let Some(following) = self.list.begun.take() {
+            self.begins(&following)?;
+        }
+        self.ask(connection);
+        Ok(true)
+    }
+
+    fn patience(&self) -> Patience {
+        match self.is_connected {
+            // Another connection is tried for ever, unless following is to end.
+            false if self.options.once => Patience::Extra(Duration::ZERO),
+            false => Patience::Unlimited,
+            true if self.is_live => Patience::Unlimited,
+            // A server may take long to look at everything for the first time.
+            true => Patience::WhileAlive,
+        }
+    }
+}
+
+impl Versions<'_> {
     /// Looks whose versions are in the destination: those of another server or path aren't touched.
-    fn begins(&mut self, following: &FollowingReply) -> Result<(), GetError> {
+    fn begins(&mut self, following: &FollowingReply) -> Result<(), Error> {
         let origin = Origin::new(&self.source, following.server, following.cursor.epoch);
         self.record.check_origin(&origin, self.options)?;
-        let current = RelPath::new(CURRENT).map_err(|error| TransferError::unmet(error.to_string()))?;
+        let current = RelPath::new(CURRENT).map_err(|error| Error::unmet(error.to_string()))?;
         let mut others = Others::default();
         others.look(&self.options.destination, &follow_name(&self.source, &Excludes::default()));
         others.take_over(&self.top, &mut self.record, &origin, (&current, false), self.options)?;
@@ -175,55 +190,42 @@ impl Versions<'_> {
         Ok(())
     }
 
-    fn refused(&self, error: &io::Error) -> GetError {
-        GetError::Destination { path: self.options.destination.clone(), reason: error.to_string() }
+    fn refused(&self, error: &io::Error) -> Error {
+        Error::Destination { path: self.options.destination.clone(), reason: error.to_string() }
     }
 
     /// A relay asks which servers the versions come through.
-    fn ask_via(&mut self) {
+    fn ask_via(&mut self, connection: &mut Connection) {
         let is_due = self.asked_at.is_none_or(|asked| asked.elapsed() >= VIA_EVERY);
         if self.options.relay.is_some() && self.is_connected && is_due {
-            self.connection.send(&Request::Hello);
+            connection.send(&Request::Hello);
             self.asked_at = Some(Instant::now());
         }
     }
 
-    fn hello(&self, json: &[u8]) -> Result<(), TransferError> {
+    fn hello(&self, json: &[u8]) -> Result<(), Error> {
         match (&self.options.relay, Reply::decode(json)) {
             (Some(relay), Ok(Reply::Hello(hello))) => {
-                relay.comes_through(&hello.via).map_err(|error| TransferError::unmet(error.to_string()))
+                relay.comes_through(&hello.via).map_err(|error| Error::unmet(error.to_string()))
             }
             _ => Ok(()),
         }
     }
 
-    /// Tells a relay's server which versions are in place, of these labels only if there are any.
-    fn pass_on(&self, kept: Option<&Labels<'_>>) -> Result<(), GetError> {
-        let Some(cursor) = self.list.cursor else { return Ok(()) };
-        let mut versions = self.list.versions();
-        versions.retain(|version| kept.is_none_or(|kept| kept.contains(&Some(&version.name.label))));
-        let server = self.origin.as_ref().and_then(|origin| origin.server);
-        passed_versions::pass_on(self.options, server, cursor, versions)
-    }
-
-    fn ask(&mut self) {
+    fn ask(&mut self, connection: &mut Connection) {
         if let Some(request) = self.list.next_request() {
-            self.connection.send(&request);
+            connection.send(&request);
         }
     }
 
     /// Puts the newest version in place. The end, if that is wanted then.
-    fn newest(
-        &mut self,
-        tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
-        cancel: &CancelToken,
-    ) -> Result<Option<FollowEnd>, GetError> {
+    fn newest(&mut self, connection: &mut Connection) -> Result<Option<FollowEnd>, Error> {
         let Some(version) = self.list.newest().cloned() else {
             if self.options.once {
                 let message = "no version is published".to_owned();
-                return Err(TransferError::Unmet { code: ErrorCode::NotFound, message }.into());
+                return Err(Error::Unmet { code: ErrorCode::NotFound, message });
             }
-            self.pass_on(None)?;
+            pass_on(self.options, &self.list, self.origin.as_ref(), None)?;
             return Ok(None);
         };
         if self
@@ -231,27 +233,32 @@ impl Versions<'_> {
             .as_ref()
             .is_some_and(|(label, digest)| (label, digest) == (&version.name.label, &version.digest))
         {
-            self.pass_on(None)?;
+            pass_on(self.options, &self.list, self.origin.as_ref(), None)?;
             return Ok(None);
         }
-        match install(self.options, &self.of, &version, &|kept| self.pass_on(kept), tell, cancel) {
+        match install(
+            self.options,
+            &self.of,
+            &version,
+            &|kept| pass_on(self.options, &self.list, self.origin.as_ref(), kept),
+            self.tell,
+            self.cancel,
+        ) {
             Ok(FollowEnd::UpToDate) => {
                 let Version { name: VersionName { label, .. }, digest, seq, .. } = version;
                 (self.installed, self.said_at) = (Some((label.clone(), digest)), None);
                 self.claim_current().map_err(|error| self.refused(&error))?;
-                tell(FollowEvent::Version { label, version: digest, seq })?;
-                self.say();
+                (self.tell)(FollowEvent::Version { label, version: digest, seq })?;
+                self.say(connection);
                 Ok(self.options.once.then_some(FollowEnd::UpToDate))
             }
             Ok(end) if self.options.once => Ok(Some(end)),
-            Err(error) if self.options.once || matches!(error, GetError::Transfer(TransferError::Cancelled)) => {
-                Err(error)
-            }
+            Err(error) if self.options.once || matches!(error, Error::Cancelled) => Err(error),
             outcome => {
                 let reason = outcome
                     .map_or_else(|error| error.to_string(), |_| "something could not be put in place".to_owned());
                 let reason = format!("version {}: {reason}; trying again in {} s", version.name.label, PAUSE.as_secs());
-                tell(FollowEvent::Interrupted { reason })?;
+                (self.tell)(FollowEvent::Interrupted { reason })?;
                 self.retry_at = Some(Instant::now() + PAUSE);
                 Ok(None)
             }
@@ -267,7 +274,7 @@ impl Versions<'_> {
     }
 
     /// Says which version is in place.
-    fn say(&mut self) {
+    fn say(&mut self, connection: &mut Connection) {
         let (Some((_, version)), Some(cursor)) = (&self.installed, self.list.cursor) else { return };
         let FollowOptions { name, durable, relay, .. } = self.options;
         let pause = if relay.as_ref().is_some_and(Relay::has_said) { SAID_EVERY } else { SAID_AGAIN };
@@ -277,7 +284,7 @@ impl Versions<'_> {
         let (name, copy) = (name.clone(), Some(self.record.copy()));
         let holder = Holder { name, copy, cursor, durable: *durable, version: Some(*version) };
         let behind = relay.as_ref().map(|relay| relay.take_said(HAVE_HOLDERS_MAX - 1)).unwrap_or_default();
-        self.connection.send(&Request::Have(Have { holders: [holder].into_iter().chain(behind).collect() }));
+        connection.send(&Request::Have(Have { holders: [holder].into_iter().chain(behind).collect() }));
         self.said_at = Some(Instant::now());
     }
 }
@@ -285,17 +292,30 @@ impl Versions<'_> {
 /// Labels of the version that is in place now, and of the one before.
 type Labels<'a> = [Option<&'a str>; 2];
 
+/// Tells a relay's server which versions are in place, of these labels only if there are any.
+fn pass_on(
+    options: &FollowOptions,
+    list: &VersionList,
+    origin: Option<&Origin>,
+    kept: Option<&Labels<'_>>,
+) -> Result<(), Error> {
+    let Some(cursor) = list.cursor else { return Ok(()) };
+    let mut versions = list.versions();
+    versions.retain(|version| kept.is_none_or(|kept| kept.contains(&Some(&version.name.label))));
+    passed_versions::pass_on(options, origin.and_then(|origin| origin.server), cursor, versions)
+}
+
 /// Puts a version in place, and switches the link to it.
 fn install(
     options: &FollowOptions,
     of: &RelPath,
     version: &Version,
-    pass_on: &dyn Fn(Option<&Labels<'_>>) -> Result<(), GetError>,
-    tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
+    pass_on: &dyn Fn(Option<&Labels<'_>>) -> Result<(), Error>,
+    tell: &mut Tell<'_>,
     cancel: &CancelToken,
-) -> Result<FollowEnd, GetError> {
+) -> Result<FollowEnd, Error> {
     let destination = &options.destination;
-    let refused = |error: io::Error| GetError::Destination { path: destination.clone(), reason: error.to_string() };
+    let refused = |error: io::Error| Error::Destination { path: destination.clone(), reason: error.to_string() };
     let digits: String = version.digest.to_string().chars().take(DIGITS).collect();
     let label = &*version.name.label;
     let name = format!("{label}.{digits}");
@@ -382,11 +402,7 @@ fn label_of(name: &Path) -> Option<&str> {
 }
 
 /// Gets and checks the manifest of a version, and its entries, whose paths are those on the server.
-fn manifest(
-    options: &FollowOptions,
-    version: &Version,
-    cancel: &CancelToken,
-) -> Result<(Vec<u8>, Vec<Change>), GetError> {
+fn manifest(options: &FollowOptions, version: &Version, cancel: &CancelToken) -> Result<(Vec<u8>, Vec<Change>), Error> {
     #[derive(Clone, Default)]
     struct Buffer(Arc<Mutex<Vec<u8>>>);
     impl Write for Buffer {
@@ -399,8 +415,7 @@ fn manifest(
             Ok(())
         }
     }
-    let wrong =
-        |why: String| GetError::Transfer(TransferError::Protocol(format!("version {}: {why}", version.name.label)));
+    let wrong = |why: String| Error::Protocol(format!("version {}: {why}", version.name.label));
     if version.manifest_bytes > MANIFEST_BYTES_MAX {
         return Err(wrong(format!("a manifest of more than {MANIFEST_BYTES_MAX} bytes")));
     }
@@ -409,6 +424,7 @@ fn manifest(
     let mut fetch = GetOptions::new(options.connect.endpoint.clone(), Source::Path(path));
     fetch.connect = options.connect.clone();
     fetch.destination = Destination::Writer(Box::new(buffer.clone()));
+    fetch.bytes_per_second = options.bytes_per_second;
     fetch.max_bytes = Some(version.manifest_bytes);
     get(fetch, &mut |_| {}, cancel)?;
     let bytes = std::mem::take(&mut *buffer.0.lock().unwrap_or_else(PoisonError::into_inner));

@@ -5,24 +5,22 @@ use std::time::Instant;
 use super::super::output::Sink;
 use super::super::plan::{Planned, PlannedChange, PlannedKind};
 use super::super::sweep::{Candidate, Doomed, delete, find, is_too_much};
-use super::super::transfer::TransferError;
-use super::GetError;
-use super::driver::{Driver, ProgressReporter};
+use super::Error;
+use super::driver::Driver;
 use crate::root::{FileKind, Root, RootError};
-use towpath_blocking::CancelToken;
 
-impl Driver {
+impl Driver<'_> {
     /// Deletes what is in the destination and not in the source, unless that is too much.
-    pub(super) fn sweep(&mut self, progress: &mut ProgressReporter<'_>, cancel: &CancelToken) -> Result<(), GetError> {
-        let Some(doomed) = self.doomed(progress, cancel) else {
+    pub(super) fn sweep(&mut self) -> Result<(), Error> {
+        let Some(doomed) = self.doomed() else {
             self.transfer.swept(Vec::new(), Instant::now());
             return Ok(());
         };
         // The transfer is told of it by the caller.
-        if cancel.is_cancelled() {
+        if self.cancel.is_cancelled() {
             return Ok(());
         }
-        let cannot = |error| TransferError::unmet(format!("cannot look for what is to be deleted: {error}"));
+        let cannot = |error| Error::unmet(format!("cannot look for what is to be deleted: {error}"));
         let doomed = doomed.map_err(cannot)?;
         let count = doomed.paths.len() as u64;
         let is_held = is_too_much(count, doomed.found, self.max_delete);
@@ -31,10 +29,10 @@ impl Driver {
         }
         let mut failures = Vec::new();
         for (local, is_dir) in doomed.paths.into_iter().filter(|_| !is_held) {
-            if cancel.is_cancelled() {
+            if self.cancel.is_cancelled() {
                 return Ok(());
             }
-            progress.report(&self.transfer, Instant::now());
+            self.progress.report(&self.transfer, Instant::now());
             match &mut self.sink {
                 Sink::Plan(plan) => {
                     let kind = if is_dir { PlannedKind::Dir } else { PlannedKind::File(None) };
@@ -53,8 +51,10 @@ impl Driver {
     }
 
     /// What is to be deleted; `None` if there is no directory to look at.
-    fn doomed(&self, progress: &mut ProgressReporter<'_>, cancel: &CancelToken) -> Option<Result<Doomed, RootError>> {
-        let root: &Root = match &self.sink {
+    fn doomed(&mut self) -> Option<Result<Doomed, RootError>> {
+        let Self { sink, transfer, filter, progress, cancel, .. } = self;
+        let (sink, transfer) = (&*sink, &*transfer);
+        let root: &Root = match sink {
             Sink::Disk(disk) => disk.root(),
             Sink::Plan(plan) => plan.root()?,
             _ => return None,
@@ -62,14 +62,13 @@ impl Driver {
         let is_wanted = |Candidate { local, stat }: Candidate<'_>| {
             // What has two names here, since the file system takes them for one, is kept.
             let is_one = stat.links == 1 || stat.kind == FileKind::Dir;
-            self.transfer.is_listed(local)
-                || matches!(&self.sink, Sink::Disk(disk) if is_one && disk.is_of_another(stat, local))
+            transfer.is_listed(local) || matches!(sink, Sink::Disk(disk) if is_one && disk.is_of_another(stat, local))
         };
         let mut step = || {
-            progress.report(&self.transfer, Instant::now());
+            progress.report(transfer, Instant::now());
             // Any error: the transfer is over.
             if cancel.is_cancelled() { Err(RootError::NotFound) } else { Ok(()) }
         };
-        Some(find(root, &self.filter, &is_wanted, &mut step))
+        Some(find(root, filter, &is_wanted, &mut step))
     }
 }

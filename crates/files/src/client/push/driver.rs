@@ -1,13 +1,16 @@
 //! Joins pushes with their connection and their files.
 
 use super::super::assembler::Inbound;
-use super::super::connection::{Connection, ConnectionEvent};
-use super::super::get::GetError;
+use super::super::connection::Connection;
+use super::super::exchange::{Operation, POLL_MAX, Patience, Turn};
+use super::super::pacing::{Pacer, piece_bytes};
 use super::super::reconnects::Reconnects;
-use super::super::transfer::{HASH_BYTES_PER_SECOND_MIN, TransferError};
+use super::super::transfer::HASH_BYTES_PER_SECOND_MIN;
 use super::sending::Sending;
 use super::{PushEvent, PushFile, PushOptions, PushProgress};
+use crate::client::error::Error;
 use crate::digest::{Digest, FileHasher, HashError};
+use crate::limits::{CHUNK_BYTES_MIN, PUSH_CHUNK_BYTES_MAX};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{ErrorReply, PushRequest, PushedReply, Range, Reply, Request, WirePath};
 use crate::protocol::data::{Body, DataEntry, DataHeader};
@@ -25,8 +28,6 @@ use towpath_sockets::{FileRange, Message};
 const OPEN_MAX: usize = 4;
 /// Bytes that are hashed before the connection has its turn.
 const HASH_SLICE_BYTES: u64 = 8 << 20;
-/// Longest wait for an event, for the progress bar.
-const POLL_MAX: Duration = Duration::from_millis(100);
 /// Waits before a push that the server has no room for is tried again: doubled each time.
 const BUSY_WAIT_MIN: Duration = Duration::from_millis(50);
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -57,83 +58,134 @@ enum Phase {
 pub(super) struct Driver<'a> {
     options: &'a PushOptions,
     tell: &'a mut dyn FnMut(PushEvent) -> std::io::Result<()>,
-    connection: Connection,
+    show: &'a mut dyn FnMut(PushProgress),
+    cancel: &'a CancelToken,
     is_connected: bool,
-    was_connected: bool,
-    last_reason: Option<String>,
     /// Why the server has no room, if that is the last that it said.
     busy: Option<String>,
     /// Files that aren't begun.
     files: VecDeque<PushFile>,
     tasks: Vec<Task>,
     next_id: u32,
-    /// When something last helped.
-    since: Instant,
+    /// Counts progress.
     steps: u64,
     reconnects: Reconnects,
     progress: PushProgress,
+    pacer: Option<Pacer>,
 }
 
-impl Driver<'_> {
-    pub(super) fn run(
-        options: &PushOptions,
-        tell: &mut dyn FnMut(PushEvent) -> std::io::Result<()>,
-        show: &mut dyn FnMut(PushProgress),
-        cancel: &CancelToken,
-    ) -> Result<(), GetError> {
+impl<'a> Driver<'a> {
+    pub(super) fn new(
+        options: &'a PushOptions,
+        tell: &'a mut dyn FnMut(PushEvent) -> std::io::Result<()>,
+        show: &'a mut dyn FnMut(PushProgress),
+        cancel: &'a CancelToken,
+    ) -> Driver<'a> {
         let size = |file: &PushFile| std::fs::metadata(&file.local).map_or(0, |metadata| metadata.len());
         let progress = PushProgress {
             files: options.files.len() as u64,
             bytes: options.files.iter().map(size).sum(),
             ..PushProgress::default()
         };
-        let mut driver = Driver {
+        Driver {
             options,
             tell,
-            connection: Connection::open(&options.connect, cancel)?,
+            show,
+            cancel,
             is_connected: false,
-            was_connected: false,
-            last_reason: None,
             busy: None,
             files: options.files.iter().cloned().collect(),
             tasks: Vec::new(),
             next_id: 0,
-            since: Instant::now(),
             steps: 0,
             reconnects: Reconnects::default(),
             progress,
-        };
-        let outcome = driver.turns(show, cancel);
-        driver.connection.close();
-        outcome
+            pacer: options.bytes_per_second.map(|rate| {
+                Pacer::new(rate, piece_bytes(Some(rate), PUSH_CHUNK_BYTES_MAX, CHUNK_BYTES_MIN), Instant::now())
+            }),
+        }
+    }
+}
+
+impl Operation for Driver<'_> {
+    type Outcome = ();
+
+    fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<()>, Error> {
+        self.open_files()?;
+        let is_hashing = self.hash()?;
+        self.offer(connection);
+        self.send(connection, now);
+        let shown = self.shown();
+        (self.show)(shown);
+        if self.tasks.is_empty() && self.files.is_empty() {
+            return Ok(Turn::Over(()));
+        }
+        Ok(Turn::Wait(if is_hashing { Duration::ZERO } else { POLL_MAX.min(self.wait(now)) }))
     }
 
-    fn turns(&mut self, show: &mut dyn FnMut(PushProgress), cancel: &CancelToken) -> Result<(), GetError> {
-        loop {
-            if cancel.is_cancelled() {
-                return Err(TransferError::Cancelled.into());
-            }
-            self.open_files()?;
-            let is_hashing = self.hash(cancel)?;
-            self.offer();
-            self.send();
-            show(self.shown());
-            if self.tasks.is_empty() && self.files.is_empty() {
-                return Ok(());
-            }
-            self.connection.poll(if is_hashing { Duration::ZERO } else { POLL_MAX.min(self.wait()) })?;
-            while let Some(event) = self.connection.next() {
-                self.event(event)?;
-            }
-            self.check_time()?;
+    fn connected(&mut self, _connection: &mut Connection, _now: Instant) -> Result<(), Error> {
+        self.is_connected = true;
+        Ok(())
+    }
+
+    fn lost(&mut self, reason: &str) -> Result<bool, Error> {
+        self.is_connected = false;
+        (self.tell)(PushEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
+        if let Some(times) = self.reconnects.lost_at(self.steps) {
+            return Err(Error::Breaking { times });
+        }
+        // What the server has is found out when it is offered again.
+        for task in self.tasks.iter_mut().filter(|task| !matches!(task.phase, Phase::Hashing(_))) {
+            task.phase = Phase::Waiting(Instant::now());
+        }
+        Ok(true)
+    }
+
+    fn inbound(&mut self, inbound: Inbound, _connection: &mut Connection, _now: Instant) -> Result<bool, Error> {
+        let Inbound::Control { json, .. } = inbound else { return Ok(false) };
+        let steps = self.steps;
+        self.reply(Reply::decode(&json)?)?;
+        Ok(self.steps > steps)
+    }
+
+    fn file_sent(&mut self, tag: u64, whole: bool, connection: &mut Connection) -> Result<(), Error> {
+        let at = self.tasks.iter().position(|task| u64::from(task.id) == tag).filter(|_| !whole);
+        if let Some(at) = at {
+            let task = self.tasks.remove(at);
+            connection.send(&Request::Cancel { id: task.id });
+            self.file_failed(task.file, None, "it shrank while it was sent".to_owned())?;
+        }
+        Ok(())
+    }
+
+    fn patience(&self) -> Patience {
+        let is_hashing = self.tasks.iter().any(|task| matches!(task.phase, Phase::Hashing(_)));
+        match self.is_connected && is_hashing {
+            // Nothing is awaited of the server.
+            true => Patience::Unlimited,
+            // One that hashes what is at the path may be silent meanwhile.
+            false => Patience::Extra(self.hashing_time()),
         }
     }
 
-    /// Time until a push is offered again.
-    fn wait(&self) -> Duration {
-        let now = Instant::now();
+    fn failed(&mut self, error: Error) -> Result<(), Error> {
+        match (error, self.busy.take()) {
+            (Error::Stalled { connected: true, .. }, Some(message)) => {
+                Err(Error::Refused { code: ErrorCode::Busy, message })
+            }
+            (error, _) => Err(error),
+        }
+    }
+}
+
+impl Driver<'_> {
+    /// Time until a push is offered again, or a piece may leave.
+    fn wait(&self, now: Instant) -> Duration {
         let waits = self.tasks.iter().filter_map(|task| match task.phase {
             Phase::Waiting(at) => Some(at.saturating_duration_since(now)),
+            Phase::Sending(ref sending) if sending.next_bytes().is_some() => {
+                self.pacer.as_ref().map(|pacer| pacer.next().saturating_duration_since(now))
+            }
             _ => None,
         });
         waits.filter(|_| self.is_connected).min().unwrap_or(POLL_MAX)
@@ -150,30 +202,8 @@ impl Driver<'_> {
 
     /// Something helped.
     fn step(&mut self) {
-        self.since = Instant::now();
         self.steps += 1;
         self.busy = None;
-    }
-
-    fn check_time(&mut self) -> Result<(), GetError> {
-        let connect = &self.options.connect;
-        let limit = match (self.is_connected, self.was_connected) {
-            // A server that hashes what is at the path may be silent meanwhile.
-            (true, _) => connect.idle_timeout.saturating_add(self.hashing_time()),
-            (false, true) => connect.idle_timeout,
-            (false, false) => connect.connect_timeout,
-        };
-        if self.since.elapsed() < limit {
-            return Ok(());
-        }
-        if !self.is_connected {
-            let reason = self.last_reason.take().unwrap_or_else(|| "no answer".to_owned());
-            return Err(GetError::Connect { endpoint: connect.endpoint.to_string(), reason });
-        }
-        if let Some(message) = self.busy.take() {
-            return Err(TransferError::Refused { code: ErrorCode::Busy, message }.into());
-        }
-        Err(TransferError::Stalled { seconds: limit.as_secs(), connected: true }.into())
     }
 
     /// How long the server may hash files that are as large as these: before it answers, and before one that is sent gets its name.
@@ -187,7 +217,7 @@ impl Driver<'_> {
         Duration::from_secs(bytes / HASH_BYTES_PER_SECOND_MIN)
     }
 
-    fn open_files(&mut self) -> Result<(), GetError> {
+    fn open_files(&mut self) -> Result<(), Error> {
         while self.tasks.len() < OPEN_MAX {
             let Some(file) = self.files.pop_front() else { return Ok(()) };
             match open(&file.local) {
@@ -201,22 +231,20 @@ impl Driver<'_> {
                     busy_wait: BUSY_WAIT_MIN,
                     resumed_bytes: 0,
                 }),
-                Err(reason) => self.failed(file, None, reason)?,
+                Err(reason) => self.file_failed(file, None, reason)?,
             }
         }
         Ok(())
     }
 
     /// Hashes a part of a file; whether there is more to hash.
-    fn hash(&mut self, cancel: &CancelToken) -> Result<bool, GetError> {
+    fn hash(&mut self) -> Result<bool, Error> {
         let hashing = |task: &Task| matches!(task.phase, Phase::Hashing(_));
         let Some(at) = self.tasks.iter().position(hashing) else { return Ok(false) };
-        if self.is_connected {
-            self.step();
-        }
+        self.steps += u64::from(self.is_connected);
         let Some(task) = self.tasks.get_mut(at) else { return Ok(false) };
         let Phase::Hashing(hasher) = &mut task.phase else { return Ok(false) };
-        let hashed = match hasher.advance(&task.open, HASH_SLICE_BYTES, || cancel.is_cancelled()) {
+        let hashed = match hasher.advance(&task.open, HASH_SLICE_BYTES, || self.cancel.is_cancelled()) {
             Ok(false) | Err(HashError::GivenUp) => return Ok(true),
             Ok(true) => match std::mem::replace(&mut task.phase, Phase::Waiting(Instant::now())) {
                 Phase::Hashing(hasher) => hasher.finish(&task.open),
@@ -228,14 +256,14 @@ impl Driver<'_> {
             Ok(digested) => task.digest = Some(digested.digest),
             Err(error) => {
                 let task = self.tasks.remove(at);
-                self.failed(task.file, None, error.to_string())?;
+                self.file_failed(task.file, None, error.to_string())?;
             }
         }
         Ok(self.tasks.iter().any(hashing))
     }
 
     /// Offers what is hashed to the server.
-    fn offer(&mut self) {
+    fn offer(&mut self, connection: &mut Connection) {
         if !self.is_connected {
             return;
         }
@@ -253,71 +281,35 @@ impl Driver<'_> {
             let (expected, durable) = (self.options.expected, self.options.durable);
             let path = WirePath::from(&task.file.remote);
             let push = PushRequest { id: task.id, path, size, mtime, mode: mode & 0o777, digest, expected, durable };
-            self.connection.send(&Request::Push(push));
+            connection.send(&Request::Push(push));
         }
     }
 
-    /// Sends what the server gave credit for.
-    fn send(&mut self) {
+    /// Sends what the server gave credit for, at the rate.
+    fn send(&mut self, connection: &mut Connection, now: Instant) {
         for task in &mut self.tasks {
             let Phase::Sending(sending) = &mut task.phase else { continue };
-            while let Some(Range { offset, length }) = sending.next_piece() {
+            while let Some(bytes) = sending.next_bytes()
+                && let bytes = self.pacer.as_mut().map_or(bytes, |pacer| pacer.take(bytes, now))
+                && let Some(Range { offset, length }) = sending.next_piece(bytes)
+            {
                 let entry = DataEntry { n: 0, end: false, body: Body::Plain, offset, length, body_length: length };
                 // A piece is within the limits; the codec catches a mistake.
                 let Ok(header) = (DataHeader { id: task.id, entries: vec![entry] }).encode() else { return };
                 let range = FileRange::new(Arc::clone(&task.open), offset, length).tagged(task.id.into());
-                self.connection.send_message(Message::new().with(header).with(range));
+                connection.send_message(Message::new().with(header).with(range));
             }
         }
     }
 
-    fn event(&mut self, event: ConnectionEvent) -> Result<(), GetError> {
-        match event {
-            ConnectionEvent::Connected => {
-                (self.is_connected, self.was_connected) = (true, true);
-                self.since = Instant::now();
-            }
-            ConnectionEvent::Lost { reason } => {
-                self.is_connected = false;
-                (self.tell)(PushEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
-                self.last_reason = Some(reason);
-                if let Some(times) = self.reconnects.lost_at(self.steps) {
-                    return Err(TransferError::Breaking { times }.into());
-                }
-                // What the server has is found out when it is offered again.
-                for task in self.tasks.iter_mut().filter(|task| !matches!(task.phase, Phase::Hashing(_))) {
-                    task.phase = Phase::Waiting(Instant::now());
-                }
-            }
-            ConnectionEvent::Failed { reason } => self.last_reason = Some(reason),
-            ConnectionEvent::Refused { reason, refusal } => return Err(self.options.connect.refused(reason, refusal)),
-            ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
-            ConnectionEvent::Arriving => {}
-            ConnectionEvent::FileSent { tag, whole } => {
-                let at = self.tasks.iter().position(|task| u64::from(task.id) == tag).filter(|_| !whole);
-                if let Some(at) = at {
-                    let task = self.tasks.remove(at);
-                    self.connection.send(&Request::Cancel { id: task.id });
-                    self.failed(task.file, None, "it shrank while it was sent".to_owned())?;
-                }
-            }
-            ConnectionEvent::Inbound(Inbound::Control { json, .. }) => {
-                let reply = Reply::decode(&json).map_err(TransferError::from)?;
-                self.reply(reply)?;
-            }
-            ConnectionEvent::Inbound(_) => {}
-        }
-        Ok(())
-    }
-
-    fn reply(&mut self, reply: Reply) -> Result<(), GetError> {
+    fn reply(&mut self, reply: Reply) -> Result<(), Error> {
         let id = match &reply {
             Reply::Push(push) => push.id,
             Reply::Credit(credit) => credit.id,
             Reply::Pushed(pushed) => pushed.id,
             Reply::Error(ErrorReply { id: Some(id), .. }) => *id,
             Reply::Error(ErrorReply { id: None, code, message }) => {
-                return Err(TransferError::Refused { code: *code, message: message.clone() }.into());
+                return Err(Error::Refused { code: *code, message: message.clone() });
             }
             _ => return Ok(()),
         };
@@ -350,17 +342,17 @@ impl Driver<'_> {
             Reply::Error(ErrorReply { code, message, .. }) => {
                 self.step();
                 let task = self.tasks.remove(at);
-                self.failed(task.file, Some(code), format!("the server says: {message} ({code})"))?;
+                self.file_failed(task.file, Some(code), format!("the server says: {message} ({code})"))?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn pushed(&mut self, task: Task, pushed: &PushedReply) -> Result<(), GetError> {
+    fn pushed(&mut self, task: Task, pushed: &PushedReply) -> Result<(), Error> {
         let Task { file, stat, digest, resumed_bytes, .. } = task;
         let Some(digest) = digest.filter(|digest| *digest == pushed.digest) else {
-            return Err(TransferError::Protocol("it confirms a file of another digest".to_owned()).into());
+            return Err(Error::Protocol("it confirms a file of another digest".to_owned()));
         };
         self.progress.files_done += 1;
         self.progress.bytes_done += stat.size;
@@ -375,7 +367,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    fn failed(&mut self, file: PushFile, code: Option<ErrorCode>, reason: String) -> Result<(), GetError> {
+    fn file_failed(&mut self, file: PushFile, code: Option<ErrorCode>, reason: String) -> Result<(), Error> {
         self.progress.files_done += 1;
         (self.tell)(PushEvent::Failed { file, code, reason })?;
         Ok(())

@@ -6,7 +6,8 @@ mod sending;
 pub use sending::Sending;
 
 use super::connection::ConnectOptions;
-use super::get::GetError;
+use super::exchange::Exchange;
+use crate::client::error::Error;
 use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
@@ -38,6 +39,8 @@ pub struct PushOptions {
     pub durable: bool,
     /// Remove each file here when the server has confirmed it.
     pub remove_source: bool,
+    /// Bytes that are sent in a second, on average; [`BYTES_PER_SECOND_MIN`](super::BYTES_PER_SECOND_MIN) at least.
+    pub bytes_per_second: Option<u64>,
 }
 
 impl PushOptions {
@@ -49,6 +52,7 @@ impl PushOptions {
             expected: Expected::Anything,
             durable: false,
             remove_source: false,
+            bytes_per_second: None,
         }
     }
 }
@@ -115,6 +119,9 @@ pub fn push(
     tell: &mut dyn FnMut(PushEvent) -> std::io::Result<()>,
     progress: &mut dyn FnMut(PushProgress),
     cancel: &CancelToken,
-) -> Result<(), GetError> {
-    Driver::run(options, tell, progress, cancel)
+) -> Result<(), Error> {
+    let mut exchange = Exchange::open(&options.connect, cancel)?;
+    let outcome = exchange.run(&mut Driver::new(options, tell, progress, cancel));
+    exchange.close();
+    outcome
 }

@@ -41,10 +41,16 @@ impl Sending {
         self.left
     }
 
-    /// The next piece that the credit covers, cut to it.
-    pub fn next_piece(&mut self) -> Option<Range> {
-        let next = self.missing.front_mut().filter(|_| self.credit >= PIECE_COST_MIN)?;
-        let length = next.length.min(self.chunk_bytes).min(self.credit);
+    /// Bytes of the next piece that the credit covers, cut to it; `None` without one.
+    pub fn next_bytes(&self) -> Option<u64> {
+        let next = self.missing.front().filter(|_| self.credit >= PIECE_COST_MIN)?;
+        Some(next.length.min(self.chunk_bytes).min(self.credit))
+    }
+
+    /// The next piece, of at most so many bytes.
+    pub fn next_piece(&mut self, bytes_max: u64) -> Option<Range> {
+        let length = self.next_bytes()?.min(bytes_max);
+        let next = self.missing.front_mut().filter(|_| length > 0)?;
         let piece = Range { offset: next.offset, length };
         next.offset += length;
         next.length -= length;
@@ -83,7 +89,7 @@ mod tests {
             let mut expected = (0..size).step_by(1009).filter(|at| !have.iter().any(|range| range.offset <= *at && *at < range.end())).peekable();
             let mut at = 0;
             for more in credits.iter().cycle().take(2_000_000) {
-                while let Some(Range { offset, length }) = sending.next_piece() {
+                while let Some(Range { offset, length }) = sending.next_piece(u64::MAX) {
                     prop_assert!(offset >= at && length > 0 && length <= chunk_bytes.min(PUSH_CHUNK_BYTES_MAX));
                     prop_assert!(offset + length <= size);
                     let cost = length.max(PIECE_COST_MIN);

@@ -1,11 +1,11 @@
 //! Control messages: what the server says about the files that it was asked for.
 
+use crate::client::error::Error;
 use bytes::Bytes;
 
 use super::Transfer;
 use super::command::{DiskCommand, FileKey, SmallFile, Version};
 use super::file::Phase;
-use super::outcome::TransferError;
 use super::requests::RequestState;
 use crate::digest::{Digest, LeafSize};
 use crate::protocol::ErrorCode;
@@ -13,7 +13,7 @@ use crate::protocol::control::{DigestReply, ErrorReply, FileAnswer, FileMetadata
 
 impl Transfer {
     /// Takes a control message.
-    pub(super) fn reply(&mut self, reply: Reply, attachment: Option<Bytes>) -> Result<(), TransferError> {
+    pub(super) fn reply(&mut self, reply: Reply, attachment: Option<Bytes>) -> Result<(), Error> {
         match reply {
             Reply::List(page) => self.list_page(page),
             Reply::Files(files) => files.files.into_iter().try_for_each(|answer| self.file_reply(files.id, answer)),
@@ -37,14 +37,14 @@ impl Transfer {
         }
     }
 
-    fn file_reply(&mut self, id: u32, answer: FileAnswer) -> Result<(), TransferError> {
+    fn file_reply(&mut self, id: u32, answer: FileAnswer) -> Result<(), Error> {
         match answer {
             FileAnswer::Metadata(metadata) => self.metadata_came(id, &metadata),
             FileAnswer::Same { n } => {
                 let key = self.requests.close_file(id, n)?;
                 let Some(task) = self.files.get_mut(key) else { return Ok(()) };
                 if task.local_digest.is_none() {
-                    return TransferError::protocol("`same` for a file that wasn't compared");
+                    return Error::protocol("`same` for a file that wasn't compared");
                 }
                 self.touch(key);
                 Ok(())
@@ -52,7 +52,7 @@ impl Transfer {
             FileAnswer::Error { n, code, message } => {
                 let is_awaited = self.requests.asked(id, n)?.state == RequestState::Awaited;
                 let key = self.requests.close_file(id, n)?;
-                let error = TransferError::Refused { code, message };
+                let error = Error::Refused { code, message };
                 match code {
                     ErrorCode::Changed => self.restart(key, &error.to_string(), true),
                     ErrorCode::Busy if is_awaited => self.busy_with(key, error),
@@ -62,17 +62,17 @@ impl Transfer {
         }
     }
 
-    fn metadata_came(&mut self, id: u32, metadata: &FileMetadata) -> Result<(), TransferError> {
+    fn metadata_came(&mut self, id: u32, metadata: &FileMetadata) -> Result<(), Error> {
         self.retry.opened_one();
         let asked = self.requests.asked(id, metadata.n)?;
         if asked.state != RequestState::Awaited {
-            return TransferError::protocol("a file's metadata came twice");
+            return Error::protocol("a file's metadata came twice");
         }
         asked.begin(metadata.size);
         asked.digest_sent = metadata.digest.is_some();
         let key = asked.file;
         let Ok(leaves) = LeafSize::announced(metadata.leaf_bytes, metadata.size) else {
-            return TransferError::protocol("an impossible leaf size");
+            return Error::protocol("an impossible leaf size");
         };
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let FileMetadata { size, mtime: modified, mode, sparse, .. } = *metadata;
@@ -105,10 +105,10 @@ impl Transfer {
         Ok(())
     }
 
-    fn digest_came(&mut self, reply: DigestReply) -> Result<(), TransferError> {
+    fn digest_came(&mut self, reply: DigestReply) -> Result<(), Error> {
         let asked = self.requests.asked(reply.id, reply.n)?;
         if asked.state == RequestState::Awaited {
-            return TransferError::protocol("a digest came before the metadata");
+            return Error::protocol("a digest came before the metadata");
         }
         asked.digest_sent = true;
         let key = asked.file;
@@ -116,7 +116,7 @@ impl Transfer {
             return Ok(());
         };
         if task.leaves.leaf_bytes() != reply.leaf_bytes {
-            return TransferError::protocol("the leaf size changed");
+            return Error::protocol("the leaf size changed");
         }
         if matches!(task.phase, Phase::Installing | Phase::Touching) {
             // Already checked against the digest that the server sent before, and that one is acknowledged.
@@ -145,10 +145,10 @@ impl Transfer {
     }
 
     /// Takes the end of a file.
-    pub(super) fn asked_over(&mut self, id: u32, n: u32) -> Result<(), TransferError> {
+    pub(super) fn asked_over(&mut self, id: u32, n: u32) -> Result<(), Error> {
         let asked = self.requests.asked(id, n)?;
         if !asked.is_complete() {
-            return TransferError::protocol("a file ended before all of it arrived");
+            return Error::protocol("a file ended before all of it arrived");
         }
         asked.state = RequestState::Over;
         let (key, useless) = (asked.file, asked.useless);
@@ -174,14 +174,14 @@ impl Transfer {
         self.try_finish(key)
     }
 
-    fn fetch_done(&mut self, id: u32) -> Result<(), TransferError> {
+    fn fetch_done(&mut self, id: u32) -> Result<(), Error> {
         let Some(fetch) = self.requests.close_fetch(id) else {
-            return TransferError::protocol("`done` for a request that isn't open");
+            return Error::protocol("`done` for a request that isn't open");
         };
         self.concurrency.grow();
         for asked in fetch.files {
             if asked.state != RequestState::Over {
-                return TransferError::protocol("`done` before all files of the request have ended");
+                return Error::protocol("`done` before all files of the request have ended");
             }
             if let Some(task) = self.files.requested_with(asked.file, id) {
                 task.digest_pending = false;
@@ -192,7 +192,7 @@ impl Transfer {
     }
 
     /// Queues a file that the server is too busy for. What has arrived of it stays.
-    fn busy_with(&mut self, key: FileKey, error: TransferError) -> Result<(), TransferError> {
+    fn busy_with(&mut self, key: FileKey, error: Error) -> Result<(), Error> {
         // It came just now.
         let now = self.idle.since();
         if self.retry.is_over(now, self.options.idle_timeout) {
@@ -209,11 +209,11 @@ impl Transfer {
         Ok(())
     }
 
-    fn request_failed(&mut self, error: ErrorReply) -> Result<(), TransferError> {
+    fn request_failed(&mut self, error: ErrorReply) -> Result<(), Error> {
         let Some(id) = error.id else {
-            return TransferError::protocol(&format!("it could not decode a request: {}", error.message));
+            return Error::protocol(&format!("it could not decode a request: {}", error.message));
         };
-        let refused = TransferError::Refused { code: error.code, message: error.message };
+        let refused = Error::Refused { code: error.code, message: error.message };
         if self.listing.open_id() == Some(id) {
             // It came just now.
             let now = self.idle.since();
@@ -255,6 +255,6 @@ impl Transfer {
 }
 
 /// The failure of a file that has another version by now.
-fn out_of_date() -> TransferError {
-    TransferError::Unmet { code: ErrorCode::Changed, message: "the file changed; what it is now follows".to_owned() }
+fn out_of_date() -> Error {
+    Error::Unmet { code: ErrorCode::Changed, message: "the file changed; what it is now follows".to_owned() }
 }

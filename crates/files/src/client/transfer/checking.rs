@@ -1,11 +1,11 @@
 //! Reports of the disk, and what follows from them: content checked against its digest, bad leaves found, files
 //! installed.
 
+use crate::client::error::Error;
 use bytes::Bytes;
 
 use super::command::{ContentKey, DiskCommand, DiskError, DiskReport, FileKey, Found, SmallOutcome, WrittenLeaves};
 use super::file::{Content, LeafQuery, Phase};
-use super::outcome::TransferError;
 use super::reuse::Reuse;
 use super::{RETRIES_MAX, Transfer};
 use crate::digest::{Leaf, merge_leaves};
@@ -13,7 +13,7 @@ use crate::limits::{LEAF_VALUE_BYTES, LEAVES_PAGE_MAX};
 use crate::protocol::control::{ConfirmedFile, LeavesReply, LeavesRequest, Request};
 
 impl Transfer {
-    pub(super) fn disk_report(&mut self, report: DiskReport) -> Result<(), TransferError> {
+    pub(super) fn disk_report(&mut self, report: DiskReport) -> Result<(), Error> {
         match report {
             DiskReport::Inspected { file, found } => self.inspected(file, found),
             DiskReport::Space { free } => self.space_known(free),
@@ -56,7 +56,7 @@ impl Transfer {
         }
     }
 
-    fn space_known(&mut self, free: Option<u64>) -> Result<(), TransferError> {
+    fn space_known(&mut self, free: Option<u64>) -> Result<(), Error> {
         if let Some(space) = &mut self.space {
             space.known = true;
             if let Some(free) = free.filter(|free| *free < space.needed) {
@@ -64,14 +64,14 @@ impl Transfer {
                 if self.is_fed {
                     return self.leave_out_what_does_not_fit(free);
                 }
-                return Err(TransferError::DiskFull(format!("{needed} bytes are needed, {free} are free")));
+                return Err(Error::DiskFull(format!("{needed} bytes are needed, {free} are free")));
             }
         }
         Ok(())
     }
 
     /// Fails the largest files, so that the others fit.
-    fn leave_out_what_does_not_fit(&mut self, free: u64) -> Result<(), TransferError> {
+    fn leave_out_what_does_not_fit(&mut self, free: u64) -> Result<(), Error> {
         let waiting = self.files.keys().into_iter().filter_map(|key| Some((self.files.get(key)?.space_needed(), key)));
         let mut by_size: Vec<_> = waiting.collect();
         by_size.sort_unstable_by_key(|(needed, _)| *needed);
@@ -81,7 +81,7 @@ impl Transfer {
                 Some(rest) => left = rest,
                 None => {
                     let message = format!("{needed} bytes are needed, {free} are free");
-                    self.file_failed(key, TransferError::DiskFull(message))?;
+                    self.file_failed(key, Error::DiskFull(message))?;
                 }
             }
         }
@@ -90,15 +90,15 @@ impl Transfer {
 
     /// The failure of a file, directory or link. A full disk ends a transfer, as no other file would fare better; but where entries are fed,
     /// smaller ones may fit, and what makes room comes next.
-    pub(super) fn failure_of(&self, error: DiskError) -> Result<TransferError, TransferError> {
+    pub(super) fn failure_of(&self, error: DiskError) -> Result<Error, Error> {
         match (error.full, self.is_fed) {
-            (true, true) => Ok(TransferError::DiskFull(error.message)),
-            (true, false) => Err(TransferError::DiskFull(error.message)),
-            (false, _) => Ok(TransferError::unmet(error.message)),
+            (true, true) => Ok(Error::DiskFull(error.message)),
+            (true, false) => Err(Error::DiskFull(error.message)),
+            (false, _) => Ok(Error::unmet(error.message)),
         }
     }
 
-    fn inspected(&mut self, key: FileKey, found: Result<Found, DiskError>) -> Result<(), TransferError> {
+    fn inspected(&mut self, key: FileKey, found: Result<Found, DiskError>) -> Result<(), Error> {
         let fresh = self.files.new_content();
         let Some(task) = self.files.get_mut(key).filter(|task| matches!(task.phase, Phase::Inspecting)) else {
             return Ok(());
@@ -149,7 +149,7 @@ impl Transfer {
         &mut self,
         content: ContentKey,
         result: Result<WrittenLeaves, DiskError>,
-    ) -> Result<Option<(FileKey, WrittenLeaves)>, TransferError> {
+    ) -> Result<Option<(FileKey, WrittenLeaves)>, Error> {
         let result = match result {
             Ok(leaves) => Ok(leaves),
             Err(error) => Err(self.failure_of(error)?),
@@ -168,7 +168,7 @@ impl Transfer {
         offset: u64,
         length: u64,
         result: Result<WrittenLeaves, DiskError>,
-    ) -> Result<(), TransferError> {
+    ) -> Result<(), Error> {
         let Some((key, leaves)) = self.leaves_written(content, result)? else { return Ok(()) };
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let Some(content) = &mut task.content else { return Ok(()) };
@@ -184,7 +184,7 @@ impl Transfer {
     }
 
     /// Installs a file of which all has arrived, or asks for what is missing.
-    pub(super) fn try_finish(&mut self, key: FileKey) -> Result<(), TransferError> {
+    pub(super) fn try_finish(&mut self, key: FileKey) -> Result<(), Error> {
         let Some(task) = self.files.get_mut(key).filter(|task| matches!(task.phase, Phase::Arrived)) else {
             return Ok(());
         };
@@ -220,14 +220,14 @@ impl Transfer {
     }
 
     /// Fetches the digest of a file whose content is complete.
-    fn ask_for_digest(&mut self, key: FileKey) -> Result<(), TransferError> {
+    fn ask_for_digest(&mut self, key: FileKey) -> Result<(), Error> {
         if self.connected
             && let Some(task) = self.files.get_mut(key)
         {
             task.restarts += 1;
             if task.restarts > RETRIES_MAX {
                 let reason = "the server doesn't send its digest".to_owned();
-                return self.file_failed(key, TransferError::unmet(reason));
+                return self.file_failed(key, Error::unmet(reason));
             }
         }
         self.fetch_again(key);
@@ -235,7 +235,7 @@ impl Transfer {
     }
 
     /// Finds out which leaves of a file are wrong, after its content didn't match its digest.
-    fn mismatch(&mut self, key: FileKey) -> Result<(), TransferError> {
+    fn mismatch(&mut self, key: FileKey) -> Result<(), Error> {
         let Some(()) = self.count_mismatch(key)? else { return Ok(()) };
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         match &mut task.content {
@@ -272,13 +272,13 @@ impl Transfer {
     }
 
     /// Counts that content of a file was wrong: `None` if that made it fail.
-    pub(super) fn count_mismatch(&mut self, key: FileKey) -> Result<Option<()>, TransferError> {
+    pub(super) fn count_mismatch(&mut self, key: FileKey) -> Result<Option<()>, Error> {
         let Some(task) = self.files.get_mut(key) else { return Ok(None) };
         task.mismatches += 1;
         if task.mismatches > RETRIES_MAX {
             self.abandon(key);
             let reason = format!("its content does not match its digest, {} times", RETRIES_MAX + 1);
-            return self.file_failed(key, TransferError::unmet(reason)).map(|()| None);
+            return self.file_failed(key, Error::unmet(reason)).map(|()| None);
         }
         let warning = format!("{}: its content does not match its digest; fetching the wrong part again", task.remote);
         self.warn(warning);
@@ -301,9 +301,9 @@ impl Transfer {
     }
 
     /// Takes a page of leaf values.
-    pub(super) fn leaves_came(&mut self, reply: LeavesReply, attachment: Option<Bytes>) -> Result<(), TransferError> {
+    pub(super) fn leaves_came(&mut self, reply: LeavesReply, attachment: Option<Bytes>) -> Result<(), Error> {
         let Some(key) = self.requests.close_leaves(reply.id) else {
-            return TransferError::protocol("leaf values that weren't requested");
+            return Error::protocol("leaf values that weren't requested");
         };
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let Phase::Leaves(query) = &mut task.phase else { return Ok(()) };
@@ -314,7 +314,7 @@ impl Transfer {
             && query.values.len() as u64 == u64::from(reply.from)
             && u64::from(reply.total) == task.leaves.count();
         if !fits {
-            return TransferError::protocol("leaf values other than those requested");
+            return Error::protocol("leaf values other than those requested");
         }
         query.values.extend_from_slice(page);
         if (query.values.len() as u64) < task.leaves.count() {

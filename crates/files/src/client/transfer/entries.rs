@@ -1,12 +1,12 @@
 //! Entries: what a source yields, and what the transfer does with each.
 
+use crate::client::error::Error;
 use std::collections::BTreeMap;
 
 use super::Transfer;
 use super::command::{DiskCommand, FileKey, Version};
 use super::file::{FileTask, Phase};
 use super::listing::Opened;
-use super::outcome::TransferError;
 use super::{FILES_IN_PROGRESS_MAX, Output};
 use crate::digest::Digest;
 use crate::path::RelPath;
@@ -124,7 +124,7 @@ impl Transfer {
     }
 
     /// A page of the listing arrived.
-    pub(super) fn list_page(&mut self, page: ListPage) -> Result<(), TransferError> {
+    pub(super) fn list_page(&mut self, page: ListPage) -> Result<(), Error> {
         let Some(Opened { base, name, dir }) = self.listing.page(page)? else { return self.take_entries() };
         if let Some(stat) = dir {
             self.tree.finish_later(RelPath::root(), stat);
@@ -134,18 +134,18 @@ impl Transfer {
     }
 
     /// Takes the entries that came.
-    pub(super) fn take_entries(&mut self) -> Result<(), TransferError> {
+    pub(super) fn take_entries(&mut self) -> Result<(), Error> {
         while let Some(entry) = self.listing.next_entry(&mut |text| self.outputs.push_back(Output::Warn(text))) {
             match entry {
                 Ok(entry) => self.take_entry(entry)?,
-                Err(unusable) if self.options.in_order => return Err(TransferError::unmet(unusable.reason)),
+                Err(unusable) if self.options.in_order => return Err(Error::unmet(unusable.reason)),
                 Err(Unusable { path, reason }) => self.totals.fail(path, reason, None),
             }
         }
         Ok(())
     }
 
-    fn take_entry(&mut self, entry: Entry) -> Result<(), TransferError> {
+    fn take_entry(&mut self, entry: Entry) -> Result<(), Error> {
         match entry {
             Entry::File { remote, local, version, allocated, digest, hard_link } => {
                 self.totals.listed_files += 1;
@@ -161,9 +161,7 @@ impl Transfer {
                 self.command(DiskCommand::MakeDir { local: local.clone() });
                 self.tree.finish_later(local, stat);
                 if self.tree.dirs_bytes > DIRS_BYTES_MAX {
-                    return Err(TransferError::Limit(format!(
-                        "the listing has over {DIRS_BYTES_MAX} bytes of directories"
-                    )));
+                    return Err(Error::Limit(format!("the listing has over {DIRS_BYTES_MAX} bytes of directories")));
                 }
             }
             Entry::Link { local, target, modified } => {
@@ -175,12 +173,10 @@ impl Transfer {
     }
 
     /// Takes the bytes of all files, as far as they are listed.
-    pub(super) fn listed_bytes(&mut self, bytes: u64) -> Result<(), TransferError> {
+    pub(super) fn listed_bytes(&mut self, bytes: u64) -> Result<(), Error> {
         self.totals.listed_bytes = bytes;
         match self.options.max_bytes {
-            Some(max) if bytes > max => {
-                Err(TransferError::Limit(format!("the files have more than {max} bytes in all")))
-            }
+            Some(max) if bytes > max => Err(Error::Limit(format!("the files have more than {max} bytes in all"))),
             _ => Ok(()),
         }
     }

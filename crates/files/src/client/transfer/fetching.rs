@@ -2,9 +2,10 @@
 
 use super::command::{DiskCommand, FileKey};
 use super::file::{FileTask, LeafQuery, Phase};
-use super::outcome::{TransferError, gave_up};
+use super::outcome::gave_up;
 use super::requests::{Fetch, RequestState, RequestedFile};
 use super::reuse::Reuse;
+use crate::client::error::Error;
 use std::time::Instant;
 
 use super::{RETRIES_MAX, Transfer};
@@ -39,7 +40,7 @@ impl Transfer {
                 chunk_bytes: self.options.chunk_bytes,
                 compress: self.options.compress,
                 digest,
-                credit_bytes: self.credit.take_if_worthwhile().unwrap_or(0),
+                credit_bytes: self.credit.take(self.now).unwrap_or(0),
                 files,
             };
             self.send(Request::Fetch(fetch));
@@ -101,7 +102,7 @@ impl Transfer {
     }
 
     /// Fetches a file from its beginning. It fails after [`RETRIES_MAX`] times.
-    pub(super) fn restart(&mut self, key: FileKey, reason: &str, is_changed: bool) -> Result<(), TransferError> {
+    pub(super) fn restart(&mut self, key: FileKey, reason: &str, is_changed: bool) -> Result<(), Error> {
         if self.options.in_order {
             self.check_not_delivered(key, reason)?;
         }
@@ -114,7 +115,7 @@ impl Transfer {
         }
         if task.restarts > RETRIES_MAX {
             let code = if is_changed { ErrorCode::Changed } else { ErrorCode::Io };
-            return self.file_failed(key, TransferError::Unmet { code, message: gave_up(reason, is_changed) });
+            return self.file_failed(key, Error::Unmet { code, message: gave_up(reason, is_changed) });
         }
         let warning = format!("{}: {reason}; fetching it again", task.remote);
         self.warn(warning);
@@ -141,7 +142,7 @@ impl Transfer {
     }
 
     /// Fails a file; the others go on.
-    pub(super) fn file_failed(&mut self, key: FileKey, error: TransferError) -> Result<(), TransferError> {
+    pub(super) fn file_failed(&mut self, key: FileKey, error: Error) -> Result<(), Error> {
         if self.options.in_order {
             return Err(error);
         }
@@ -150,7 +151,7 @@ impl Transfer {
             if let Some(content) = task.content {
                 self.totals.unfinished_bytes -= content.written.total();
                 // Room that a part of it takes may be enough for others.
-                let is_full = matches!(error, TransferError::DiskFull(_));
+                let is_full = matches!(error, Error::DiskFull(_));
                 let (content, begun) = (content.key, content.begun);
                 match begun {
                     true if is_full => self.command(DiskCommand::Abandon { content }),
@@ -165,7 +166,7 @@ impl Transfer {
     }
 
     /// The connection is lost: what was asked for doesn't come.
-    pub(super) fn file_interrupted(&mut self, key: FileKey) -> Result<(), TransferError> {
+    pub(super) fn file_interrupted(&mut self, key: FileKey) -> Result<(), Error> {
         let is_asked = self.files.get(key).is_some_and(|task| matches!(task.phase, Phase::Leaves(_)));
         if is_asked && self.reuse_interrupted(key) {
             return Ok(());

@@ -1,11 +1,11 @@
 //! Files with several names: fetched under the first one that is listed, and linked to the others.
 
+use crate::client::error::Error;
 use std::collections::HashMap;
 
 use super::Transfer;
 use super::command::{DiskCommand, FileKey, Version};
 use super::file::{FileTask, Phase};
-use super::outcome::TransferError;
 use crate::path::RelPath;
 
 /// Memory of the first names, in bytes. Beyond it, further files are fetched under each of their names.
@@ -121,7 +121,7 @@ impl Transfer {
     }
 
     /// Another name can't be linked: the file is fetched under it. False if it isn't such a name.
-    pub(super) fn link_failed(&mut self, key: FileKey, error: &TransferError) -> bool {
+    pub(super) fn link_failed(&mut self, key: FileKey, error: &Error) -> bool {
         let Some(task) = self.files.get_mut(key).filter(|task| matches!(task.phase, Phase::Linking)) else {
             return false;
         };

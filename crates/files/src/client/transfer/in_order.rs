@@ -6,8 +6,8 @@
 use super::Transfer;
 use super::command::FileKey;
 use super::file::{Content, LeafQuery, Phase};
-use super::outcome::TransferError;
 use super::requests::RequestState;
+use crate::client::error::Error;
 use crate::digest::Leaf;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::Request;
@@ -17,15 +17,15 @@ const LEAF_HELD_BYTES_MAX: u64 = 16 << 20;
 
 impl Transfer {
     /// Requests the leaf values, once the metadata is here.
-    pub(super) fn ask_for_values(&mut self, key: FileKey) -> Result<(), TransferError> {
+    pub(super) fn ask_for_values(&mut self, key: FileKey) -> Result<(), Error> {
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let Some(digest) = task.digest else {
-            return TransferError::protocol("no digest, although it was requested");
+            return Error::protocol("no digest, although it was requested");
         };
         if task.leaves.leaf_bytes().min(task.version.size) > LEAF_HELD_BYTES_MAX {
             let message =
                 "the file is too large to be verified in order: get it to a path, or without verification".to_owned();
-            return Err(TransferError::Unmet { code: ErrorCode::Unsupported, message });
+            return Err(Error::Unmet { code: ErrorCode::Unsupported, message });
         }
         if task.leaves.count() == 1 {
             self.values_known(key, &[digest.0]);
@@ -47,7 +47,7 @@ impl Transfer {
     }
 
     /// Takes leaves that were completed, of which only the last can be wrong.
-    pub(super) fn leaves_delivered(&mut self, key: FileKey, leaves: &[(u64, Leaf)]) -> Result<(), TransferError> {
+    pub(super) fn leaves_delivered(&mut self, key: FileKey, leaves: &[(u64, Leaf)]) -> Result<(), Error> {
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let Some(values) = &task.values else { return Ok(()) };
         for (leaf, value) in leaves {
@@ -62,7 +62,7 @@ impl Transfer {
     }
 
     /// Fetches all from the first wrong byte on: what is still to come of the current fetch would follow a gap.
-    pub(super) fn fetch_rest(&mut self, key: FileKey) -> Result<(), TransferError> {
+    pub(super) fn fetch_rest(&mut self, key: FileKey) -> Result<(), Error> {
         self.count_mismatch(key)?;
         self.cancel_fetch(key);
         self.fetch_again(key);
@@ -70,7 +70,7 @@ impl Transfer {
     }
 
     /// Fails if some of an older version of the file was written.
-    pub(super) fn check_not_delivered(&mut self, key: FileKey, reason: &str) -> Result<(), TransferError> {
+    pub(super) fn check_not_delivered(&mut self, key: FileKey, reason: &str) -> Result<(), Error> {
         self.cancel_fetch(key);
         let is_delivered = self
             .files
@@ -80,7 +80,7 @@ impl Transfer {
             return Ok(());
         }
         let message = format!("{reason}, after part of it was written");
-        Err(TransferError::Unmet { code: ErrorCode::Changed, message })
+        Err(Error::Unmet { code: ErrorCode::Changed, message })
     }
 
     /// Cancels the fetch of a file. What is still to come of it is dropped.

@@ -4,6 +4,7 @@
 //! more entries, [`Listing::page`] with each answer, [`Listing::place`] once it is known where the files go, and [`Listing::next_entry`]
 //! until there is none. Entries that were not requested here come by [`Listing::feed`].
 
+use crate::client::error::Error;
 use std::collections::hash_map::RandomState;
 use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasher;
@@ -11,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use super::command::Version;
 use super::entries::{Entry, Unusable};
-use super::outcome::TransferError;
 use super::{Placement, Source};
 use crate::client::filter::Filter;
 use crate::client::names;
@@ -182,18 +182,18 @@ impl Listing {
     }
 
     /// Takes a page. The first one says what the source is.
-    pub(super) fn page(&mut self, page: ListPage) -> Result<Option<Opened>, TransferError> {
+    pub(super) fn page(&mut self, page: ListPage) -> Result<Option<Opened>, Error> {
         self.busy_since = None;
         if self.id != Some(page.id) || !self.awaiting {
-            return TransferError::protocol("a page of a listing that wasn't requested");
+            return Error::protocol("a page of a listing that wasn't requested");
         }
         if page.more && page.entries.is_empty() {
-            return TransferError::protocol("an empty page that isn't the last");
+            return Error::protocol("an empty page that isn't the last");
         }
         self.came += page.entries.len();
         if self.came.max(self.seen.len()) > self.entries_max {
             let message = format!("the listing has more than {} files, directories and links", self.entries_max);
-            return Err(TransferError::Limit(message));
+            return Err(Error::Limit(message));
         }
         self.awaiting = false;
         if !page.more {
@@ -207,20 +207,20 @@ impl Listing {
         self.open(page.base, page.dir).map(Some)
     }
 
-    fn open(&self, base: Base, dir: Option<DirStat>) -> Result<Opened, TransferError> {
+    fn open(&self, base: Base, dir: Option<DirStat>) -> Result<Opened, Error> {
         let is_glob = matches!(self.source, Source::Glob(_));
         if is_glob != (base == Base::Glob) {
-            return TransferError::protocol("a listing of something else than was requested");
+            return Error::protocol("a listing of something else than was requested");
         }
         if is_glob && self.entries.is_empty() {
-            return Err(TransferError::nothing_matches());
+            return Err(Error::nothing_matches());
         }
         if base == Base::Link && (self.single_file || self.follow != FollowLinks::None) {
             return Err(self.link_error());
         }
         if self.single_file && base != Base::File {
             let message = "not a single file".to_owned();
-            return Err(TransferError::Unmet { code: ErrorCode::NotAFile, message });
+            return Err(Error::Unmet { code: ErrorCode::NotAFile, message });
         }
         let name = match base {
             Base::File | Base::Link => Some(self.own_name()?),
@@ -230,24 +230,24 @@ impl Listing {
     }
 
     /// The source is a link, and a file or directory is wanted.
-    fn link_error(&self) -> TransferError {
+    fn link_error(&self) -> Error {
         let target = self.entries.front().and_then(|entry| entry.target.as_ref());
         let target = Escaped(target.map(LinkTarget::as_bytes).unwrap_or_default());
         let message = match self.follow {
             FollowLinks::None => format!("a link to {target}: get its target instead"),
             _ => format!("a link to {target}, and this server doesn't follow links: get its target instead"),
         };
-        TransferError::Unmet { code: ErrorCode::NotAFile, message }
+        Error::Unmet { code: ErrorCode::NotAFile, message }
     }
 
     /// The last name in the path of a source that is one file. A server that serves one file lists it as its root.
-    fn own_name(&self) -> Result<RelPath, TransferError> {
+    fn own_name(&self) -> Result<RelPath, Error> {
         let entry = self.entries.front().and_then(|entry| entry.path.to_rel_path().ok());
         let Source::Path(source) = &self.source else { return Ok(RelPath::root()) };
         let path = entry.filter(|path| source.is_root() || path == source);
         path.as_ref()
             .and_then(names::own_name)
-            .ok_or_else(|| TransferError::Protocol("a file is listed under another path".to_owned()))
+            .ok_or_else(|| Error::Protocol("a file is listed under another path".to_owned()))
     }
 
     /// Says where the files go: entries are yielded from now on.

@@ -49,8 +49,9 @@ pub use command::{
 pub use listing::LIST_ENTRIES_MAX;
 pub(super) use listing::LISTING_BUSY_WAIT;
 pub use options::{Placement, Source, TransferOptions};
-pub use outcome::{Activity, FileFailure, Progress, Totals, TransferError};
+pub use outcome::{Activity, FileFailure, Progress, Totals};
 
+use crate::client::error::Error;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -69,9 +70,10 @@ use reuse::ReuseQueue;
 
 use super::assembler::Inbound;
 use super::idle_timer::{IdleTimer, is_of_no_use};
+use super::pacing::{Pacer, piece_bytes};
 use super::reconnects::Reconnects;
+use crate::limits::CHUNK_BYTES_MIN;
 use crate::path::RelPath;
-use crate::protocol::WireError;
 use crate::protocol::control::{ListEntry, Reply, Request};
 
 /// Chunk size, in bytes, down to which it is halved while connections break and nothing gets complete.
@@ -106,6 +108,8 @@ enum Stage {
 /// The state machine of one transfer. See the [module](self).
 #[derive(Debug)]
 pub struct Transfer {
+    /// The time, as the driver knew it last.
+    now: Instant,
     options: TransferOptions,
     stage: Stage,
     connected: bool,
@@ -129,7 +133,7 @@ pub struct Transfer {
     confirming_until: Option<Instant>,
     outputs: VecDeque<Output>,
     totals: Totals,
-    failure: Option<TransferError>,
+    failure: Option<Error>,
     idle: IdleTimer,
     reconnects: Reconnects,
     /// Entries come by [`Transfer::feed`].
@@ -141,15 +145,16 @@ pub struct Transfer {
 impl Transfer {
     /// A transfer that begins at `now`; nothing comes out before [`Transfer::connected`].
     pub fn new(options: TransferOptions, now: Instant) -> Self {
+        let chunk_bytes =
+            options.chunk_bytes.min(options.window_bytes).clamp(CHUNK_BYTES_MIN, crate::limits::CHUNK_BYTES_MAX);
         let options = TransferOptions {
-            chunk_bytes: options
-                .chunk_bytes
-                .min(options.window_bytes)
-                .clamp(crate::limits::CHUNK_BYTES_MIN, crate::limits::CHUNK_BYTES_MAX),
-            window_bytes: options.window_bytes.clamp(crate::limits::CHUNK_BYTES_MIN, crate::limits::CREDIT_BYTES_MAX),
+            chunk_bytes: piece_bytes(options.bytes_per_second, chunk_bytes, CHUNK_BYTES_MIN),
+            window_bytes: options.window_bytes.clamp(CHUNK_BYTES_MIN, crate::limits::CREDIT_BYTES_MAX),
             ..options
         };
+        let pacer = options.bytes_per_second.map(|rate| Pacer::new(rate, options.chunk_bytes, now));
         Self {
+            now,
             stage: Stage::Running,
             connected: false,
             listing: Listing::new(
@@ -168,7 +173,7 @@ impl Transfer {
             retry: RetryQueue::default(),
             leaves_wanted: Vec::new(),
             reuse_queue: ReuseQueue::default(),
-            credit: Credit::new(options.window_bytes, options.chunk_bytes),
+            credit: Credit::new(options.window_bytes, options.chunk_bytes, pacer),
             tree: Tree::default(),
             space: None,
             piece: None,
@@ -238,7 +243,7 @@ impl Transfer {
         if let Some(times) = self.reconnects.lost_at(progress.bytes_done + progress.files_done + progress.files_total)
             && !self.is_fed
         {
-            self.fail(TransferError::Breaking { times });
+            self.fail(Error::Breaking { times });
         }
         // A compressed piece, or several small files in one message, are lost with their connection.
         if self.reconnects.is_without_progress() && self.options.chunk_bytes > CHUNK_BYTES_RECONNECT_MIN {
@@ -289,11 +294,6 @@ impl Transfer {
         }
     }
 
-    /// Fails the transfer: the server sent something that isn't a message of the protocol.
-    pub fn broken_wire(&mut self, error: &WireError) {
-        self.fail(TransferError::Protocol(error.to_string()));
-    }
-
     /// Takes a report of the disk.
     pub fn disk(&mut self, report: DiskReport, now: Instant) {
         if self.stage == Stage::Over {
@@ -308,7 +308,9 @@ impl Transfer {
 
     /// Does what is due, and fails if nothing happened for too long.
     pub fn tick(&mut self, now: Instant) {
-        if self.stage != Stage::Over && (self.listing.is_due(now) | self.retry_files(now)) {
+        self.now = now;
+        let is_credit_due = self.credit_due().is_some_and(|at| at <= now);
+        if self.stage != Stage::Over && (self.listing.is_due(now) | self.retry_files(now) | is_credit_due) {
             self.pump();
         }
         if self.is_unconfirmed() && now >= *self.confirming_until.get_or_insert(now + CONFIRMING_MAX) {
@@ -316,7 +318,7 @@ impl Transfer {
         }
         if self.stage != Stage::Over && now >= self.idle_deadline() {
             let seconds = now.saturating_duration_since(self.idle.since()).as_secs();
-            self.fail(TransferError::Stalled { seconds, connected: self.connected });
+            self.fail(Error::Stalled { seconds, connected: self.connected });
         }
     }
 
@@ -333,7 +335,11 @@ impl Transfer {
     /// Latest time for the next [`Transfer::tick`].
     pub fn deadline(&self) -> Instant {
         let idle = self.idle_deadline();
-        [self.listing.retry_at(), self.retry.at()].into_iter().flatten().fold(idle, Instant::min)
+        [self.listing.retry_at(), self.retry.at(), self.credit_due()].into_iter().flatten().fold(idle, Instant::min)
+    }
+
+    fn credit_due(&self) -> Option<Instant> {
+        self.credit.next().filter(|_| self.connected && self.requests.fetch_count() > 0)
     }
 
     /// When the transfer fails unless something happens.
@@ -368,7 +374,7 @@ impl Transfer {
             for id in ids {
                 self.send(Request::Cancel { id });
             }
-            self.fail(TransferError::Cancelled);
+            self.fail(Error::Cancelled);
         }
     }
 
@@ -388,16 +394,17 @@ impl Transfer {
     }
 
     /// Why the transfer failed, if it did.
-    pub fn failure(&mut self) -> Option<TransferError> {
+    pub fn failure(&mut self) -> Option<Error> {
         self.failure.take()
     }
 
     /// The totals, and why the transfer failed if it did: to be called after [`Output::Finished`].
-    pub fn into_outcome(self) -> (Totals, Option<TransferError>) {
+    pub fn into_outcome(self) -> (Totals, Option<Error>) {
         (self.totals, self.failure)
     }
 
     fn progressed(&mut self, now: Instant) {
+        self.now = now;
         self.idle.progressed(now);
     }
 
@@ -425,7 +432,7 @@ impl Transfer {
             self.pump_leaves();
             self.pump_fetches();
             if self.requests.fetch_count() > 0
-                && let Some(bytes) = self.credit.take_if_worthwhile()
+                && let Some(bytes) = self.credit.take(self.now)
             {
                 self.send(Request::Credit { bytes });
             }
@@ -475,8 +482,8 @@ impl Transfer {
         }
     }
 
-    /// Ends the transfer by a failure.
-    fn fail(&mut self, error: TransferError) {
+    /// Ends the transfer by a failure, unless all of it is in place.
+    pub fn fail(&mut self, error: Error) {
         if self.stage != Stage::Over {
             self.failure = Some(error).filter(|_| !self.is_unconfirmed());
             self.over();

@@ -23,6 +23,8 @@ pub struct TransferOptions {
     pub check: bool,
     /// Files are synced. The disk does it; the server is told when they are confirmed.
     pub durable: bool,
+    /// Bytes that the server may send in a second, on average; at least [`BYTES_PER_SECOND_MIN`](crate::client::BYTES_PER_SECOND_MIN).
+    pub bytes_per_second: Option<u64>,
     /// How long nothing may happen before the transfer fails.
     pub idle_timeout: Duration,
     /// Links that are followed.

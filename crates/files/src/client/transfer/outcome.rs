@@ -1,94 +1,16 @@
 //! Progress, totals and errors of a transfer.
 
 use super::{RETRIES_MAX, Stage, Transfer};
-use crate::protocol::{ErrorCode, WireError};
+use crate::client::error::Error;
+use crate::protocol::ErrorCode;
 
 /// Failures that are kept with their reason; all are counted.
 const FAILURES_KEPT_MAX: usize = 1000;
-
-/// Why a transfer failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TransferError {
-    /// The server refused the request.
-    #[error("the server says: {message} ({code})")]
-    Refused {
-        /// The server's code.
-        code: ErrorCode,
-        /// The server's reason.
-        message: String,
-    },
-    /// The source can't be had, as this side found.
-    #[error("{message}")]
-    Unmet {
-        /// The code that the server would have sent.
-        code: ErrorCode,
-        /// The reason.
-        message: String,
-    },
-    /// The server breaks the protocol.
-    #[error("the server breaks the protocol: {0}")]
-    Protocol(String),
-    /// Nothing happened for too long.
-    #[error("nothing happened for {seconds} s{}", if *connected { "" } else { ": no connection" })]
-    Stalled {
-        /// How long.
-        seconds: u64,
-        /// Whether there was a connection.
-        connected: bool,
-    },
-    /// Connections broke one after another, without progress.
-    #[error("the connection broke {times} times in a row without any progress")]
-    Breaking {
-        /// How often.
-        times: u32,
-    },
-    /// The disk is full, or too small.
-    #[error("no space left: {0}")]
-    DiskFull(String),
-    /// More than this side takes.
-    #[error("{0}")]
-    Limit(String),
-    /// Cancelled.
-    #[error("interrupted")]
-    Cancelled,
-}
-
-impl TransferError {
-    /// A breach of the protocol.
-    pub(crate) fn protocol<T>(why: &str) -> Result<T, TransferError> {
-        Err(TransferError::Protocol(why.to_owned()))
-    }
-
-    /// A failure on this side.
-    pub(crate) fn unmet(message: String) -> Self {
-        Self::Unmet { code: ErrorCode::Io, message }
-    }
-
-    /// The server's code, or the one that it would have sent.
-    pub(super) fn code(&self) -> Option<ErrorCode> {
-        match self {
-            Self::Refused { code, .. } | Self::Unmet { code, .. } => Some(*code),
-            _ => None,
-        }
-    }
-
-    /// A pattern that matches nothing.
-    pub fn nothing_matches() -> Self {
-        Self::Unmet { code: ErrorCode::NotFound, message: "nothing matches".to_owned() }
-    }
-}
 
 /// The reason of a failure after too many retries.
 pub(super) fn gave_up(reason: &str, is_changed: bool) -> String {
     let hint = if is_changed { ": a file that is being written to can't be fetched, but a copy of it can" } else { "" };
     format!("{reason}; gave up after {} attempts{hint}", RETRIES_MAX + 1)
-}
-
-impl From<WireError> for TransferError {
-    fn from(error: WireError) -> Self {
-        Self::Protocol(error.message)
-    }
 }
 
 /// A file, directory or link that failed.
@@ -187,8 +109,8 @@ impl Totals {
         self.keep(FileFailure { path, reason, code, no_space: false });
     }
 
-    pub(super) fn fail_by(&mut self, path: String, error: &TransferError) {
-        let no_space = matches!(error, TransferError::DiskFull(_));
+    pub(super) fn fail_by(&mut self, path: String, error: &Error) {
+        let no_space = matches!(error, Error::DiskFull(_));
         self.keep(FileFailure { path, reason: error.to_string(), code: error.code(), no_space });
     }
 

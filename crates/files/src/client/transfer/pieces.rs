@@ -1,12 +1,12 @@
 //! Data messages: each piece is compared with what was asked for, cut at the borders of leaves, and passed to the
 //! disk.
 
+use crate::client::error::Error;
 use bytes::Bytes;
 
 use super::command::{ContentKey, DiskCommand, FileKey, Part, SmallFile};
 use super::fetching::SMALL_FILE_BYTES;
 use super::file::Phase;
-use super::outcome::TransferError;
 use super::requests::RequestState;
 use super::{HOLE_BYTES_MAX, RETRIES_MAX, Transfer};
 use crate::digest::LeafSize;
@@ -38,33 +38,33 @@ pub(super) struct Piece {
 }
 
 impl Transfer {
-    pub(super) fn data_header(&mut self, header: &DataHeader) -> Result<(), TransferError> {
+    pub(super) fn data_header(&mut self, header: &DataHeader) -> Result<(), Error> {
         self.requests.begin_data(header.id)
     }
 
-    pub(super) fn body_begins(&mut self, entry: DataEntry) -> Result<(), TransferError> {
+    pub(super) fn body_begins(&mut self, entry: DataEntry) -> Result<(), Error> {
         let (id, chunk_bytes) = (self.requests.data_id(), self.options.chunk_bytes);
         let asked = self.requests.asked(id, entry.n)?;
         if asked.state == RequestState::Awaited {
-            return TransferError::protocol("data came before the metadata");
+            return Error::protocol("data came before the metadata");
         }
         if entry.body != Body::Hole && entry.length > chunk_bytes {
-            return TransferError::protocol("a piece that is larger than the chunk size");
+            return Error::protocol("a piece that is larger than the chunk size");
         }
         if !asked.accept(entry.offset, entry.length) {
-            return TransferError::protocol("a piece that wasn't requested, or is out of order");
+            return Error::protocol("a piece that wasn't requested, or is out of order");
         }
         let (file, useless) = (asked.file, asked.useless);
         if entry.body == Body::Hole {
             self.totals.hole_bytes = self.totals.hole_bytes.saturating_add(entry.length);
             let max = self.options.max_bytes.unwrap_or(HOLE_BYTES_MAX);
             if self.totals.hole_bytes > max {
-                return Err(TransferError::Limit(format!("the files have holes of more than {max} bytes in all")));
+                return Err(Error::Limit(format!("the files have holes of more than {max} bytes in all")));
             }
         }
         let credit = entry.cost();
         if self.credit.spend(credit).is_none() {
-            return TransferError::protocol("more data than there is credit for");
+            return Error::protocol("more data than there is credit for");
         }
         // A file that failed meanwhile, or was asked for anew.
         let useless = useless || self.files.get(file).is_none_or(|task| task.last_request != (id, entry.n));
@@ -73,9 +73,9 @@ impl Transfer {
         Ok(())
     }
 
-    pub(super) fn body_data(&mut self, data: Bytes) -> Result<(), TransferError> {
+    pub(super) fn body_data(&mut self, data: Bytes) -> Result<(), Error> {
         self.totals.received_bytes += data.len() as u64;
-        let Some(piece) = &mut self.piece else { return TransferError::protocol("bytes outside of a piece") };
+        let Some(piece) = &mut self.piece else { return Error::protocol("bytes outside of a piece") };
         if piece.useless || piece.entry.body == Body::Plain {
             self.pass(data);
         } else {
@@ -85,9 +85,9 @@ impl Transfer {
         Ok(())
     }
 
-    pub(super) fn body_ends(&mut self) -> Result<(), TransferError> {
+    pub(super) fn body_ends(&mut self) -> Result<(), Error> {
         let Some(piece) = &mut self.piece else {
-            return TransferError::protocol("the end of a piece that did not begin");
+            return Error::protocol("the end of a piece that did not begin");
         };
         if !piece.useless {
             match piece.entry.body {
@@ -128,7 +128,7 @@ impl Transfer {
     }
 
     /// Drops a compressed body that is broken: it is fetched again with whatever else is missing.
-    fn drop_broken_piece(&mut self) -> Result<(), TransferError> {
+    fn drop_broken_piece(&mut self) -> Result<(), Error> {
         let Some(piece) = &self.piece else { return Ok(()) };
         let key = piece.file;
         if self.options.in_order {
@@ -140,7 +140,7 @@ impl Transfer {
         task.mismatches += 1;
         if task.mismatches > RETRIES_MAX {
             let reason = "a compressed piece can't be decompressed, though it was sent several times".to_owned();
-            return self.file_failed(key, TransferError::unmet(reason));
+            return self.file_failed(key, Error::unmet(reason));
         }
         Ok(())
     }

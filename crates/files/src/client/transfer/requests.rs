@@ -2,11 +2,11 @@
 //!
 //! Invariant: an id is given out once, and is that of one fetch, of one request for leaves, or of the listing.
 
+use crate::client::error::Error;
 use std::collections::HashMap;
 
 use super::command::FileKey;
 use super::keys::Counted;
-use super::outcome::TransferError;
 use crate::protocol::control::{Range, Reply};
 
 /// The open requests of a connection, but for the listing.
@@ -107,10 +107,10 @@ impl Requests {
     }
 
     /// File number `n` of a fetch.
-    pub(super) fn asked(&mut self, id: u32, n: u32) -> Result<&mut RequestedFile, TransferError> {
+    pub(super) fn asked(&mut self, id: u32, n: u32) -> Result<&mut RequestedFile, Error> {
         let fetch = self.fetches.get_mut(&id);
         let asked = fetch.and_then(|fetch| fetch.files.get_mut(usize::try_from(n).ok()?));
-        asked.ok_or_else(|| TransferError::Protocol("a message about a file that wasn't requested".to_owned()))
+        asked.ok_or_else(|| Error::Protocol("a message about a file that wasn't requested".to_owned()))
     }
 
     /// Whether this is a digest that has come before.
@@ -120,19 +120,19 @@ impl Requests {
     }
 
     /// Closes a file of a fetch: nothing more comes for it there.
-    pub(super) fn close_file(&mut self, id: u32, n: u32) -> Result<FileKey, TransferError> {
+    pub(super) fn close_file(&mut self, id: u32, n: u32) -> Result<FileKey, Error> {
         let asked = self.asked(id, n)?;
         if asked.state == RequestState::Over {
-            return TransferError::protocol("a message about a file that has ended");
+            return Error::protocol("a message about a file that has ended");
         }
         asked.state = RequestState::Over;
         Ok(asked.file)
     }
 
     /// A data message begins.
-    pub(super) fn begin_data(&mut self, id: u32) -> Result<(), TransferError> {
+    pub(super) fn begin_data(&mut self, id: u32) -> Result<(), Error> {
         if !self.fetches.contains_key(&id) {
-            return TransferError::protocol("data of a request that isn't open");
+            return Error::protocol("data of a request that isn't open");
         }
         self.data_id = id;
         Ok(())

@@ -6,13 +6,13 @@
 //!
 //! Called by `checking` (what was inspected, values, reports of the disk) and `fetching` (connections that are lost).
 
+use crate::client::error::Error;
 use std::collections::VecDeque;
 
 use super::Transfer;
 use super::command::{ContentKey, DiskCommand, DiskError, FileKey, WrittenLeaves};
 use super::file::{Content, LeafQuery, Phase};
 use super::files::FileTable;
-use super::outcome::TransferError;
 use crate::digest::{LEAF_BYTES_MIN, Leaf};
 
 /// Smallest file of which leaves are reused, in bytes: a smaller one is sent in little more time than the values.
@@ -146,7 +146,7 @@ impl Transfer {
         &mut self,
         content: ContentKey,
         result: Result<WrittenLeaves, DiskError>,
-    ) -> Result<(), TransferError> {
+    ) -> Result<(), Error> {
         let Some((key, leaves)) = self.leaves_written(content, result)? else { return Ok(()) };
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let (Some(content), Phase::Reusing(values)) = (&mut task.content, &mut task.phase) else { return Ok(()) };

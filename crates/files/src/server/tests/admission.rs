@@ -1,7 +1,7 @@
 //! Authentication.
 
 use super::*;
-use crate::client::{CancelToken, ConnectOptions, GetError, ListOptions, list};
+use crate::client::{CancelToken, ConnectOptions, Error, ListOptions, list};
 use crate::protocol::control::{FollowLinks, ListTarget};
 use crate::server::Authenticator;
 use towpath_sockets::{Credentials, MechanismConfig};
@@ -32,7 +32,7 @@ fn a_panicking_authenticator_refuses_that_client_only() {
     for (password, welcome) in [("!", false), ("123!", true), ("1234", false), ("", false), ("123!", true)] {
         match listed(password) {
             Ok(1) if welcome => {}
-            Err(GetError::Refused { .. }) if !welcome => {}
+            Err(Error::Rejected { .. }) if !welcome => {}
             other => panic!("{password:?}: {other:?}"),
         }
     }

@@ -4,48 +4,46 @@ use crate::cli::connect_args::FileServerArgs;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use std::ffi::OsStr;
-use towpath_files::client::{GetError, Summary, TransferError};
+use towpath_files::client::{Error, Fault, Summary};
 use towpath_files::protocol::ErrorCode;
 use towpath_sockets::Refusal;
 
-/// Explains why a transfer failed, and what to do. Errors of connecting and of the destination name their place themselves.
-pub fn failure_at(location: &OsStr, error: &GetError, server: &FileServerArgs) -> Failure {
+/// Explains why an operation failed, and what to do.
+pub fn failure_at(location: &OsStr, error: &Error, server: &FileServerArgs) -> Failure {
     let is_glob = || Location::parse(location).is_ok_and(|location| location.is_glob());
-    let status = status_of(error);
-    match error {
-        GetError::Transfer(
-            TransferError::Refused { code: ErrorCode::NotFound, .. }
-            | TransferError::Unmet { code: ErrorCode::NotFound, .. },
-        ) if is_glob() => Failure::new(
-            status,
-            format_args!("{}: {error}; to take * ? [ or {{ literally, put a \\ before it", location.display()),
-        ),
-        GetError::Transfer(TransferError::Limit(_)) => Failure::new(
-            status,
-            format_args!("{}: {error}; --max-bytes and --max-files set the limits", location.display()),
-        ),
-        GetError::Transfer(_) => Failure::new(status, format_args!("{}: {error}", location.display())),
-        GetError::Refused { refusal: Refusal::Login, .. } => {
-            Failure::new(status, format_args!("{error} ({})", server.login_hint()))
+    let place = location.display();
+    let hint = match error {
+        // These name their place themselves.
+        Error::Rejected { refusal: Refusal::Login, .. } => {
+            return Failure::new(status_of(error), format_args!("{error} ({})", server.login_hint()));
         }
-        GetError::NoDestination => Failure::new(status, format_args!("{}: {error}", location.display())),
-        _ => Failure::new(status, error),
-    }
+        Error::Connect { .. }
+        | Error::Rejected { .. }
+        | Error::Destination { .. }
+        | Error::Foreign { .. }
+        | Error::Hangs { .. }
+        | Error::Output { .. }
+        | Error::Socket(_) => return Failure::new(status_of(error), error),
+        _ if error.fault() == Fault::Refusal(ErrorCode::NotFound) && is_glob() => {
+            "; to take * ? [ or { literally, put a \\ before it"
+        }
+        Error::Limit(_) => "; --max-bytes and --max-files set the limits",
+        _ => "",
+    };
+    Failure::new(status_of(error), format_args!("{place}: {error}{hint}"))
 }
 
-/// Exit status of a transfer or a listing that failed.
-pub fn status_of(error: &GetError) -> Status {
-    match error {
-        GetError::Connect { .. } | GetError::Refused { refusal: Refusal::Peer, .. } => Status::NoServer,
-        GetError::Refused { refusal: Refusal::Login, .. } => Status::Refused,
-        GetError::NoDestination | GetError::Foreign { .. } => Status::Usage,
-        GetError::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Status::ReaderGone,
-        GetError::Transfer(TransferError::Stalled { connected: false, .. }) => Status::NoServer,
-        GetError::Transfer(TransferError::Cancelled) => Status::Interrupted,
-        GetError::Transfer(TransferError::Refused { code, .. } | TransferError::Unmet { code, .. }) => {
-            status_of_code(*code)
-        }
-        _ => Status::Failed,
+/// Exit status of an operation that failed.
+pub fn status_of(error: &Error) -> Status {
+    match (error, error.fault()) {
+        (Error::NoDestination | Error::Foreign { .. }, _) => Status::Usage,
+        (Error::Output { kind: std::io::ErrorKind::BrokenPipe, .. }, _) => Status::ReaderGone,
+        (Error::Breaking { .. }, _) => Status::Failed,
+        (_, Fault::Network | Fault::Rejection(Refusal::Peer)) => Status::NoServer,
+        (_, Fault::Rejection(Refusal::Login)) => Status::Refused,
+        (_, Fault::Refusal(code)) => status_of_code(code),
+        (_, Fault::Cancelled) => Status::Interrupted,
+        (_, Fault::Local | Fault::Server) => Status::Failed,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, print_line};
 use crate::cli::progress::Bar;
-use crate::cli::units::{count, positive, size};
+use crate::cli::units::{bytes_per_second, count, positive, size};
 use crate::runtime::watchdog::{END_TIMEOUT, Hang, Heartbeat, Watchdog, exit_now};
 use failure::{status_of, status_of_summary};
 use filter_args::FilterArgs;
@@ -25,10 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use towpath_files::client::{
-    BYTES_PER_SECOND_MIN, CancelToken, Destination, GetError, GetOptions, Modes, Progress, Source, Summary,
-    TransferError, get,
-};
+use towpath_files::client::{CancelToken, Destination, Error, GetOptions, Modes, Progress, Source, Summary, get};
 use towpath_files::counted_are;
 use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
@@ -69,7 +66,7 @@ pub struct Arguments {
     #[arg(long, short = 'n', conflicts_with = "check")]
     dry_run: bool,
     /// Limit the transfer to this many bytes per second.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]
     bwlimit: Option<u64>,
     /// Copy what symbolic links point to, inside the root, instead of the links.
     #[arg(long, short = 'L', conflicts_with = "links")]
@@ -190,9 +187,6 @@ impl Arguments {
         }
         if chunk_bytes > self.window {
             return Err(Failure::usage("--chunk: use a size of at most --window"));
-        }
-        if self.bwlimit.is_some_and(|limit| limit < BYTES_PER_SECOND_MIN) {
-            return Err(Failure::usage("--bwlimit: use at least 4K; a number without a unit is in bytes a second"));
         }
         Ok(chunk_bytes)
     }
@@ -351,7 +345,7 @@ fn one(
     let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
     let outcome = outcome.unwrap_or_else(|hang| {
         let why = match hang {
-            Hang::Interrupted => TransferError::Cancelled.to_string(),
+            Hang::Interrupted => Error::Cancelled.to_string(),
             Hang::Silent(silence) => {
                 let destination = place.destination.unwrap_or(Path::new(".")).display();
                 format!("the disk hangs: no progress at {destination} for {} s", silence.as_secs())
@@ -371,9 +365,7 @@ fn one(
             let object = failure_object(name, &last, &error.to_string(), status_of(&error), begun.elapsed());
             let _ = place.show(as_json, object);
             let failure = failure_at(name, &error, &arguments.server);
-            let is_kept = place.is_path
-                && last.received_bytes > 0
-                && matches!(error, GetError::Transfer(_) | GetError::Hangs { .. });
+            let is_kept = place.is_path && last.received_bytes > 0;
             return Err(if is_kept { failure.with(format_args!("\n{RESUME_HINT}")) } else { failure });
         }
     };

@@ -1,4 +1,4 @@
-//! What `tow get` takes, and what it deletes: several sources, patterns, --delete, --dry-run, --bwlimit.
+//! What `tow get` takes, and what it deletes: several sources, patterns, --delete, --dry-run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -193,21 +193,6 @@ fn dry_run_says_what_would_come() {
     let summary: serde_json::Value = serde_json::from_str(summary).expect("JSON");
     assert_eq!((&summary["planned_files"], &summary["planned_bytes"]), (&1.into(), &7.into()));
     assert_eq!(fs::read(copy.join("a.txt")).expect("read"), b"a.txt");
-}
-
-#[test]
-fn rate_is_limited() {
-    let folder = tempdir().expect("a folder");
-    let (served, copy) = (folder.path().join("a"), folder.path().join("copy"));
-    random_file(&served, 600 << 10, 1);
-    let server = Server::start(&served);
-    let outcome = run(get_command(&server.url(""), &copy).args(["--bwlimit", "300K"])).expect_code(0);
-    let seconds = outcome.summary()["seconds"].as_f64().expect("a number");
-    // It can't be quicker, but for a quarter of a second's worth at the beginning.
-    assert!(seconds > 1.5, "{seconds}");
-    assert_eq!(fs::read(&served).expect("read"), fs::read(&copy).expect("read"));
-    let outcome = run(get_command(&server.url(""), &copy).args(["--bwlimit", "1000"])).expect_code(2);
-    assert!(outcome.stderr.contains("at least 4K"), "{}", outcome.stderr);
 }
 
 #[test]

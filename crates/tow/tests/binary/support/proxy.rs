@@ -16,6 +16,8 @@ struct Rules {
     /// Most bytes that may pass, over all connections.
     hold_at: u64,
     passed: u64,
+    /// Bytes that passed from clients to the server.
+    sent: u64,
     /// Bytes after which each next connection is cut.
     cuts: VecDeque<u64>,
     bytes_per_second: Option<u64>,
@@ -75,6 +77,7 @@ impl Proxy {
             upstream_port,
             hold_at: u64::MAX,
             passed: 0,
+            sent: 0,
             cuts: VecDeque::new(),
             bytes_per_second: None,
             corrupt: None,
@@ -152,6 +155,11 @@ impl Proxy {
         self.shared.rules().passed
     }
 
+    /// Bytes that passed from clients to the server so far.
+    pub fn sent(&self) -> u64 {
+        self.shared.rules().sent
+    }
+
     /// Connections that were made so far.
     pub fn connections(&self) -> u64 {
         self.shared.rules().connections
@@ -191,8 +199,12 @@ fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
         return true;
     };
     shared.rules().open.extend(client.try_clone().into_iter().chain(server.try_clone()));
+    let counting = Arc::clone(shared);
     std::thread::spawn(move || {
-        forward(&client_too, &server_too, |piece| Some(piece.len()));
+        forward(&client_too, &server_too, |piece| {
+            counting.rules().sent += piece.len() as u64;
+            Some(piece.len())
+        });
     });
     let shared = Arc::clone(shared);
     let mut until_cut = cut.unwrap_or(u64::MAX);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::super::{DiskCommand, Output, Placement, Transfer, TransferError, TransferOptions};
+use super::super::{DiskCommand, Error, Output, Placement, Transfer, TransferOptions};
 use super::world::World;
 use crate::client::assembler::Inbound;
 use crate::digest::Digest;
@@ -115,7 +115,7 @@ impl Session {
     }
 
     /// The error that the transfer ended with.
-    pub(super) fn failure(self) -> TransferError {
+    pub(super) fn failure(self) -> Error {
         assert!(self.finished);
         self.transfer.into_outcome().1.expect("a failure")
     }
@@ -128,7 +128,7 @@ impl Session {
     fn protocol_error(self) -> String {
         assert!(self.finished);
         match self.transfer.into_outcome().1 {
-            Some(TransferError::Protocol(message)) => message,
+            Some(Error::Protocol(message)) => message,
             other => panic!("{other:?}"),
         }
     }
@@ -243,7 +243,7 @@ fn busy_listing_is_requested_again() {
     }
     assert!(session.now >= begun + patience);
     let failure = session.transfer.into_outcome().1;
-    assert!(matches!(failure, Some(TransferError::Refused { code: ErrorCode::Busy, .. })), "{failure:?}");
+    assert!(matches!(failure, Some(Error::Refused { code: ErrorCode::Busy, .. })), "{failure:?}");
 }
 
 #[test]
@@ -489,7 +489,7 @@ fn unconfirmed_transfer_succeeds_without_the_server() {
             session.transfer.tick(session.now + super::super::CONFIRMING_MAX);
         },
         |session| session.transfer.cancel(),
-        |session| session.transfer.broken_wire(&crate::protocol::WireError::bad("nonsense")),
+        |session| session.transfer.fail(Error::Protocol("nonsense".to_owned())),
     ];
     for end in ends {
         let mut session = in_place_and_disconnected();

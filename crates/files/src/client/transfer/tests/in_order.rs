@@ -1,5 +1,6 @@
 //! A single file delivered in order, to an output that can't take anything back.
 
+use crate::client::error::Error;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 use super::hostile::{Session, entry};
 use super::world::{Faults, World, noise};
 use crate::client::ordered_writer::OrderedWriter;
-use crate::client::transfer::{DiskCommand, DiskReport, Source, TransferError};
+use crate::client::transfer::{DiskCommand, DiskReport, Source};
 use crate::digest::Digest;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::*;
@@ -81,7 +82,7 @@ proptest! {
         let mut versions = world.server.former.iter().map(|(_, content)| content).chain([&current]);
         match outcome.failure {
             None => prop_assert!(versions.any(|version| *version == written), "the output differs"),
-            Some(TransferError::Unmet { code: ErrorCode::Changed, message }) => {
+            Some(Error::Unmet { code: ErrorCode::Changed, message }) => {
                 prop_assert!(message.ends_with("after part of it was written"), "{}", message);
                 prop_assert!(versions.any(|version| version.starts_with(&written)), "what was written differs");
             }
@@ -107,7 +108,7 @@ fn wrong_content_fails_and_is_never_written() {
         let (mut world, output) = world(size, 3);
         world.server.always_corrupt = Some("f".to_owned());
         let failure = world.run().failure;
-        let is_mismatch = matches!(&failure, Some(TransferError::Unmet { message, .. }) if message.contains("digest"));
+        let is_mismatch = matches!(&failure, Some(Error::Unmet { message, .. }) if message.contains("digest"));
         assert!(is_mismatch, "{failure:?}");
         assert!(output.0.lock().unwrap().is_empty());
     }
@@ -141,7 +142,7 @@ fn anything_but_a_single_file_is_refused() {
     assert_eq!(link.to_string(), "a link to x: get its target instead");
     for entries in [vec![entry("d/f", EntryKind::Dir)], vec![entry("d/f", EntryKind::Link)], vec![file(), file()]] {
         let failure = asked_for(Base::File, entries).failure();
-        assert!(matches!(failure, TransferError::Unmet { .. }), "{failure:?}");
+        assert!(matches!(failure, Error::Unmet { .. }), "{failure:?}");
     }
 }
 

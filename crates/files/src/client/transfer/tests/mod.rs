@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Found, Partial, TransferError};
+use super::{Error, Found, Partial};
 use crate::digest::{LeafHasher, LeafSize};
 use crate::protocol::control::{Compression, Range};
 use server::SimFile;
@@ -201,7 +201,7 @@ fn full_disk_is_reported_before_anything_is_fetched() {
     let mut world = world(&[MIB, MIB], 7);
     world.disk.free = Some(2 * MIB as u64 - 1);
     let outcome = world.run();
-    assert!(matches!(outcome.failure, Some(TransferError::DiskFull(_))), "{:?}", outcome.failure);
+    assert!(matches!(outcome.failure, Some(Error::DiskFull(_))), "{:?}", outcome.failure);
     assert_eq!(outcome.totals.received_bytes, 0);
 }
 
@@ -239,7 +239,7 @@ fn silent_server_stalls_the_transfer() {
     let mut world = world(&[100], 9);
     world.server.silent = true;
     let outcome = world.run();
-    assert_eq!(outcome.failure, Some(TransferError::Stalled { seconds: 60, connected: true }));
+    assert_eq!(outcome.failure, Some(Error::Stalled { seconds: 60, connected: true }));
     assert!(world.elapsed() <= Duration::from_secs(70));
 }
 
@@ -248,7 +248,7 @@ fn cancelling_cancels_the_requests() {
     let mut world = world(&[3 * MIB], 10);
     world.cancel_after_pieces = Some(1);
     let outcome = world.run();
-    assert_eq!(outcome.failure, Some(TransferError::Cancelled));
+    assert_eq!(outcome.failure, Some(Error::Cancelled));
     assert!(world.server.cancelled > 0);
 }
 

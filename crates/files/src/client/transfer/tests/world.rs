@@ -1,5 +1,6 @@
 //! A transfer, a server and a disk: what happens next is drawn from a seed.
 
+use crate::client::error::Error;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,7 @@ use super::server::SimServer;
 use crate::client::assembler::Inbound;
 use crate::client::filter::Filter;
 use crate::client::ordered_writer::OrderedWriter;
-use crate::client::transfer::{
-    LIST_ENTRIES_MAX, Output, Placement, Source, Totals, Transfer, TransferError, TransferOptions,
-};
+use crate::client::transfer::{LIST_ENTRIES_MAX, Output, Placement, Source, Totals, Transfer, TransferOptions};
 use crate::path::RelPath;
 use crate::protocol::control::FollowLinks;
 
@@ -72,7 +71,7 @@ pub struct World {
 
 pub struct Outcome {
     pub totals: Totals,
-    pub failure: Option<TransferError>,
+    pub failure: Option<Error>,
 }
 
 impl World {
@@ -86,6 +85,7 @@ impl World {
             verify: true,
             check: false,
             durable: false,
+            bytes_per_second: None,
             idle_timeout: Duration::from_secs(60),
             follow: FollowLinks::None,
             in_order: false,

@@ -1,0 +1,263 @@
+//! The event loop of the client: runs one operation after another on a connection, and decides when to give up.
+//!
+//! There are two time limits, the same for all operations: [`ConnectOptions::connect_timeout`] for the first connection, and
+//! [`ConnectOptions::idle_timeout`] for going on without progress or connection after that.
+
+use super::assembler::Inbound;
+use super::connection::{ConnectOptions, Connection, ConnectionEvent};
+use super::error::Error;
+use super::idle_timer::IdleTimer;
+use crate::protocol::control::{Reply, Request, request_id};
+use std::time::{Duration, Instant};
+use towpath_blocking::CancelToken;
+
+/// Longest wait for an event while progress is shown, or something else has to be looked at.
+pub(super) const POLL_MAX: Duration = Duration::from_millis(100);
+/// Longest wait for an event in any case.
+const POLL_IDLE_MAX: Duration = Duration::from_secs(10);
+/// A `hello` is sent each time that this part of the idle timeout has passed without a sign of life.
+const HELLOS: u32 = 3;
+
+/// One operation: what is sent to the server, and what becomes of what it sends.
+pub(super) trait Operation {
+    /// The result.
+    type Outcome;
+
+    /// Does what can be done now.
+    fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<Self::Outcome>, Error>;
+
+    /// There is a connection.
+    fn connected(&mut self, connection: &mut Connection, now: Instant) -> Result<(), Error>;
+
+    /// The connection is lost: whether the operation goes on with another one.
+    fn lost(&mut self, _reason: &str) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    /// Takes what the server sent: whether that is progress.
+    fn inbound(&mut self, inbound: Inbound, connection: &mut Connection, now: Instant) -> Result<bool, Error>;
+
+    /// Bytes of an incomplete message arrived.
+    fn arriving(&mut self, _now: Instant) {}
+
+    /// A range of a file has left, whole or padded.
+    fn file_sent(&mut self, _tag: u64, _whole: bool, _connection: &mut Connection) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// How long the server may be silent now.
+    fn patience(&self) -> Patience;
+
+    /// Ends because it was cancelled: at once with an error, or with the next turn.
+    fn cancel(&mut self) -> Result<(), Error> {
+        Err(Error::Cancelled)
+    }
+
+    /// Ends because of an error, likewise.
+    fn failed(&mut self, error: Error) -> Result<(), Error> {
+        Err(error)
+    }
+
+    /// Waits a moment for room in memory: whether there is some, so that more may be read from the connection.
+    fn make_room(&mut self, _connection: &mut Connection) -> Result<bool, Error> {
+        Ok(true)
+    }
+}
+
+/// The end of a turn.
+pub(super) enum Turn<T> {
+    /// The operation is over.
+    Over(T),
+    /// Nothing is to be done before this time has passed, or something happens.
+    Wait(Duration),
+}
+
+/// How long the server may be silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// For the idle timeout, and so much longer.
+    Extra(Duration),
+    /// As long as it takes, as long as it answers `hello` within the idle timeout.
+    WhileAlive,
+    /// For ever: nothing is awaited, or the operation has a timer of its own.
+    Unlimited,
+}
+
+/// A connection, and the operation that runs on it.
+pub(super) struct Exchange<'a> {
+    options: &'a ConnectOptions,
+    cancel: &'a CancelToken,
+    connection: Connection,
+    is_connected: bool,
+    was_connected: bool,
+    /// Why the last connection was lost, or could not be made.
+    last_reason: Option<String>,
+    idle: IdleTimer,
+    hello_at: Option<Instant>,
+}
+
+impl<'a> Exchange<'a> {
+    /// Connects, in the background.
+    pub(super) fn open(options: &'a ConnectOptions, cancel: &'a CancelToken) -> Result<Self, Error> {
+        Ok(Self {
+            options,
+            cancel,
+            connection: Connection::open(options, cancel)?,
+            is_connected: false,
+            was_connected: false,
+            last_reason: None,
+            idle: IdleTimer::new(Instant::now()),
+            hello_at: None,
+        })
+    }
+
+    /// There was a connection to this server before: another one isn't the first.
+    pub(super) fn assume_connected_before(&mut self, was_connected: bool) {
+        self.was_connected = was_connected;
+    }
+
+    pub(super) fn was_connected(&self) -> bool {
+        self.was_connected
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Runs an operation to its end.
+    pub(super) fn run<O: Operation>(&mut self, operation: &mut O) -> Result<O::Outcome, Error> {
+        self.idle = IdleTimer::new(Instant::now());
+        if self.is_connected {
+            operation.connected(&mut self.connection, Instant::now())?;
+        }
+        loop {
+            if self.cancel.is_cancelled() {
+                operation.cancel()?;
+            }
+            let wait = match operation.turn(&mut self.connection, Instant::now())? {
+                Turn::Over(outcome) => return Ok(outcome),
+                Turn::Wait(wait) => wait,
+            };
+            match self.left(operation.patience(), Instant::now()) {
+                Ok(left) => self.connection.poll(wait.min(left).min(POLL_IDLE_MAX))?,
+                Err(error) => operation.failed(error)?,
+            }
+            while let Some(event) = self.connection.next() {
+                self.event(event, operation)?;
+                while !operation.make_room(&mut self.connection)? && !self.cancel.is_cancelled() {}
+            }
+        }
+    }
+
+    /// Sends what is queued, and closes.
+    pub(super) fn close(self) {
+        self.connection.close();
+    }
+
+    /// An error with the reason why there is no connection, if it is about that.
+    pub(super) fn explain(&mut self, error: Error) -> Error {
+        match error {
+            Error::Stalled { seconds, connected: false } => {
+                let reason = self.last_reason.take();
+                let reason = reason.map(|reason| format!("{reason}; gave up after {seconds} s"));
+                self.unreachable(reason.unwrap_or_else(|| format!("no answer for {seconds} s")))
+            }
+            error => error,
+        }
+    }
+
+    fn unreachable(&self, reason: String) -> Error {
+        Error::Connect { endpoint: self.options.endpoint.to_string(), reason }
+    }
+
+    /// Time until the operation fails or a `hello` is due, unless something happens.
+    fn left(&mut self, patience: Patience, now: Instant) -> Result<Duration, Error> {
+        let ConnectOptions { connect_timeout, idle_timeout, .. } = *self.options;
+        let limit = match patience {
+            _ if !self.was_connected => connect_timeout,
+            Patience::Unlimited => {
+                self.idle.progressed(now);
+                return Ok(Duration::MAX);
+            }
+            Patience::Extra(extra) if self.is_connected => idle_timeout.saturating_add(extra),
+            _ => idle_timeout,
+        };
+        let silent = now.saturating_duration_since(self.idle.since());
+        let left = limit.saturating_sub(silent);
+        if left.is_zero() {
+            return Err(match (self.is_connected, self.was_connected) {
+                (true, _) => Error::Stalled { seconds: limit.as_secs(), connected: true },
+                (false, true) => self.explain(Error::Stalled { seconds: limit.as_secs(), connected: false }),
+                (false, false) => {
+                    let reason = self.last_reason.take();
+                    self.unreachable(reason.unwrap_or_else(|| "no answer".to_owned()))
+                }
+            });
+        }
+        if patience != Patience::WhileAlive || !self.is_connected {
+            return Ok(left);
+        }
+        let since = self.hello_at.map_or(self.idle.since(), |at| at.max(self.idle.since()));
+        let pause = (idle_timeout / HELLOS).saturating_sub(now.saturating_duration_since(since));
+        if pause.is_zero() {
+            self.connection.send(&Request::Hello);
+            self.hello_at = Some(now);
+        }
+        Ok(left.min(if pause.is_zero() { idle_timeout / HELLOS } else { pause }))
+    }
+
+    fn event<O: Operation>(&mut self, event: ConnectionEvent, operation: &mut O) -> Result<(), Error> {
+        let now = Instant::now();
+        match event {
+            ConnectionEvent::Connected => {
+                self.is_connected = true;
+                if !std::mem::replace(&mut self.was_connected, true) {
+                    self.idle.progressed(now);
+                } else if self.last_reason.is_some() {
+                    tracing::info!("connected again");
+                }
+                self.last_reason = None;
+                operation.connected(&mut self.connection, now)
+            }
+            ConnectionEvent::Lost { reason } => {
+                tracing::info!(%reason, "the connection is lost");
+                self.is_connected = false;
+                let goes_on = operation.lost(&reason)?;
+                self.last_reason = Some(reason.clone());
+                if goes_on { Ok(()) } else { Err(self.unreachable(reason)) }
+            }
+            ConnectionEvent::Failed { reason } => {
+                tracing::debug!(%reason, "cannot connect");
+                self.last_reason = Some(reason);
+                Ok(())
+            }
+            ConnectionEvent::Refused { reason, refusal } => {
+                operation.failed(Error::Rejected { endpoint: self.options.endpoint.to_string(), reason, refusal })
+            }
+            ConnectionEvent::ProtocolError(error) => {
+                self.is_connected = false;
+                operation.failed(error.into())
+            }
+            ConnectionEvent::FileSent { tag, whole } => operation.file_sent(tag, whole, &mut self.connection),
+            ConnectionEvent::Arriving => {
+                self.idle.arriving(now);
+                operation.arriving(now);
+                Ok(())
+            }
+            ConnectionEvent::Inbound(inbound) => {
+                let is_alive = operation.patience() == Patience::WhileAlive && is_hello(&inbound);
+                if operation.inbound(inbound, &mut self.connection, now)? || is_alive {
+                    self.idle.progressed(now);
+                } else {
+                    self.idle.was_of_no_use();
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn is_hello(inbound: &Inbound) -> bool {
+    let Inbound::Control { json, .. } = inbound else { return false };
+    request_id(json).is_none() && matches!(Reply::decode(json), Ok(Reply::Hello(_)))
+}
