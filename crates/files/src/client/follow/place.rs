@@ -262,8 +262,11 @@ impl Place {
         self.trash.as_ref().map_or(Ok(()), |trash| trash.forget(kept))
     }
 
+    /// Whether a directory has nothing in it. Parts of files that came into it once are removed.
     fn is_empty(&self, path: &RelPath) -> Result<bool, RootError> {
-        match self.root.open_dir(path)?.entries(0) {
+        let dir = self.root.open_dir(path)?;
+        let _ = remove_left_over(&dir);
+        match dir.entries(0) {
             Err(RootError::TooMany(_)) => Ok(false),
             entries => entries.map(|entries| entries.is_empty()),
         }

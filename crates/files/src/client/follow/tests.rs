@@ -3,6 +3,7 @@
 use super::simulated::{FOLLOW_ID, SimulatedFollower};
 use super::{FollowEvent, FollowOptions};
 use crate::client::assembler::Inbound;
+use crate::client::names::partial_names;
 use crate::client::transfer::tests::server::{SimFile, SimServer};
 use crate::client::transfer::tests::world::{Draw, Faults, noise};
 use crate::client::{ConnectOptions, Error, Source};
@@ -12,7 +13,9 @@ use crate::protocol::control::{
 use crate::protocol::follow::{Cursor, Epoch};
 use crate::root::Timestamp;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tempfile::TempDir;
@@ -152,12 +155,18 @@ fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn directory_made_for_what_is_in_it_is_removed_with_it() {
-    for becomes_a_file in [false, true] {
+    for (becomes_a_file, has_part) in [(false, false), (true, false), (true, true)] {
         let mut steps = Steps::begin();
         let file = steps.file("d/e/f", noise(10, 1), 5);
         steps.page(false, vec![("d/e/f", file)]);
         steps.run();
         assert!(steps.copy().join("d/e/f").exists());
+        if has_part {
+            // Of a file that was given up.
+            let (part, state) = partial_names(b"g");
+            fs::write(steps.copy().join("d").join(OsStr::from_bytes(&part)), b"a part").unwrap();
+            fs::write(steps.copy().join("d").join(OsStr::from_bytes(&state)), b"its state").unwrap();
+        }
         let mut changes =
             vec![("d/e/f", ChangeContent::Gone), ("d/e", ChangeContent::Gone), ("d", ChangeContent::Gone)];
         if becomes_a_file {
