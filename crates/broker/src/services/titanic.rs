@@ -9,10 +9,10 @@ use bytes::Bytes;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::sync::Arc;
-use towpath_journal::spool::SpooledBody;
 use towpath_requests::body::Body;
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
 use towpath_requests::numbered::{ClientId, Status, Token};
+use towpath_spool::SpooledBody;
 
 /// The code before a stored reply.
 const DONE: &str = "200";
@@ -191,7 +191,7 @@ mod tests {
             Action::Dispatch { token, .. } => Some(*token),
             _ => None,
         });
-        let mut file = towpath_journal::spool::Spool::new(folder.path()).unwrap().create().unwrap();
+        let mut file = towpath_spool::Spool::new(folder.path()).unwrap().create().unwrap();
         file.write(&vec![7; LARGE]).unwrap();
         broker.dispatch.core.worker_reply(0, 1, &given.unwrap(), Status::OK, None, Body::large(file.finish()));
         let start = Instant::now();

@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use towpath_blocking::{BlockingPool, PoolLimits};
-use towpath_journal::spool::SpooledBody;
 use towpath_requests::numbered::Token;
 use towpath_sockets::Waker;
+use towpath_spool::SpooledBody;
 
 /// Each holds a body in memory.
 const LIMITS: PoolLimits = PoolLimits { name: "broker-read", threads_max: 1, hung_max: 1, per_group_max: 2 };

@@ -9,11 +9,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use towpath_journal::spool::{BodyOf, NoRoom, Spool, SpooledBody};
 use towpath_journal::{self, Journal, JournalError, JournalFigures, JournalOptions, Status as JournalStatus};
 use towpath_requests::body::{Body, RequestChecksum};
 use towpath_requests::numbered::{ClientId, Status, Token};
 use towpath_sockets::{Tenant, Waker};
+use towpath_spool::{BodyKind, NoRoom, Spool, SpooledBody};
 
 /// A journal, if there is one, a spool, and the threads that read and write them. They wake the hub when something is done.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl JournalStore {
         let directory = spool.map(Path::to_owned).or_else(|| Some(journal_folder?.join("spool")));
         let spooler = Spool::open(directory.as_deref())
             .and_then(|spool| Spooler::start(spool, spool_bytes_max, kept, journal.is_some(), waker.clone()));
-        let named = |directory: Option<PathBuf>| directory.unwrap_or_else(towpath_journal::default_spool_folder);
+        let named = |directory: Option<PathBuf>| directory.unwrap_or_else(towpath_spool::default_spool_folder);
         let spooler = spooler.map_err(|error| OpenError::Spool(named(directory), error))?;
         let (clocks, loader) = (Clocks::default(), BodyLoader::new(waker));
         Ok(JournalStore { journal, recovered, clocks, spooler, loader })
@@ -187,7 +187,7 @@ impl Store for JournalStore {
         }
     }
 
-    fn spool(&mut self, kind: BodyOf, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, NoRoom> {
+    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, NoRoom> {
         self.spooler.begin(kind, tenant, length)
     }
 

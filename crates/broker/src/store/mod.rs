@@ -16,11 +16,11 @@ use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
 use towpath_journal::JournalError;
-use towpath_journal::spool::{BodyOf, NoRoom, SpooledBody};
 use towpath_requests::assembler::BodySink;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Token;
 use towpath_sockets::Tenant;
+use towpath_spool::{BodyKind, NoRoom, SpooledBody};
 
 /// Where entries and large bodies are kept. Nothing here waits for a disk; [`Store::durable`] and the `next_*` methods tell what is done.
 pub trait Store {
@@ -43,7 +43,7 @@ pub trait Store {
     fn failure(&self) -> Option<String>;
 
     /// Starts writing a large body of this length that a tenant sends.
-    fn spool(&mut self, kind: BodyOf, tenant: Option<&Tenant>, length: u64) -> Result<Self::Writer, NoRoom>;
+    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<Self::Writer, NoRoom>;
 
     /// Takes the number ([`BodySink::number`]) of a body that was finished, and the body.
     fn next_spooled(&mut self) -> Option<(u64, io::Result<Body>)>;

@@ -10,11 +10,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use towpath_broker::core::{Entry, Millis};
 use towpath_broker::store::{AppendError, LostBody, Position, Recovered, SpoolUsage, Store};
-use towpath_journal::spool::{BodyOf, NoRoom, SpooledBody};
 use towpath_requests::Body;
 use towpath_requests::assembler::BodySink;
 use towpath_requests::numbered::Token;
 use towpath_sockets::Tenant;
+use towpath_spool::{BodyKind, NoRoom, SpooledBody};
 
 /// Bodies of requests that may be written at a time.
 const SPOOLING_MAX: usize = 3;
@@ -123,8 +123,8 @@ impl Store for SimStore {
         self.disk.failing.then(|| "the disk fails".to_owned())
     }
 
-    fn spool(&mut self, kind: BodyOf, _: Option<&Tenant>, _: u64) -> Result<SimWriter, NoRoom> {
-        let is_full = kind == BodyOf::Request && Rc::strong_count(&self.writing) > SPOOLING_MAX;
+    fn spool(&mut self, kind: BodyKind, _: Option<&Tenant>, _: u64) -> Result<SimWriter, NoRoom> {
+        let is_full = kind == BodyKind::Request && Rc::strong_count(&self.writing) > SPOOLING_MAX;
         if is_full || self.rng.percent(3) {
             return Err(NoRoom::Now);
         }

@@ -1,13 +1,17 @@
-//! Spool for bodies too large for memory: unnamed files.
+//! Files for bodies of requests that are too large for memory.
+//!
+//! A body is an unnamed file that disappears with its last owner, or with the process. A quota limits the bytes and files of all bodies.
+
+#![warn(missing_debug_implementations)]
 
 mod folder;
 mod quota;
 mod writing;
 
 pub use folder::{default_spool_folder, make_dir};
-pub use quota::{BodyOf, NoRoom, SpoolQuota, SpoolShare};
+pub use quota::{BodyKind, NoRoom, SpoolQuota, SpoolShare};
 pub use towpath_quota::Permit;
-pub use writing::{UnderWay, Writing};
+pub use writing::{PendingWrite, Writing};
 
 use bytes::Bytes;
 use folder::{Folder, PREFIX};
