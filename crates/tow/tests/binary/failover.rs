@@ -9,7 +9,7 @@ use crate::support::wait_until;
 
 fn takes_over_after(signal: Signal) {
     let (one, two) = (Broker::start(), Broker::start());
-    let _echo = work(&[&one, &two], &["echo", "--echo", "--work-ms", "5", "--jobs", "10"]);
+    let _echo = work(&[&one, &two], &["echo", "--echo", "--work-time", "5ms", "--jobs", "10"]);
     let load = Process::start(&mut call(&[&one, &two], &["echo", "--count", "2000", "--ahead", "20", "--json"]));
     await_progress(&one, "echo");
     one.signal(signal);
@@ -46,7 +46,7 @@ const STALLED: &str = "the peer took nothing of its backlog";
 #[test]
 fn requests_of_a_hanging_worker_with_bytes_in_flight_go_to_another() {
     let broker = Broker::with(&["--heartbeat", "0.4"]);
-    let workers = [(); 2].map(|()| work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "300"]));
+    let workers = [(); 2].map(|()| work(&[&broker], &["echo", "--echo", "--work-time", "20ms", "--jobs", "300"]));
     wait_until("the broker knows both", || workers_of(&broker, "echo").len() == 2);
     // It hangs from the beginning, so that its share, 18 MB, is more than its socket takes.
     workers[0].signal(Signal::STOP);
@@ -119,7 +119,7 @@ fn client_refused_by_a_draining_broker_fails_over() {
 #[test]
 fn load_test_continues_at_another_broker_while_the_first_drains() {
     let (one, two) = (Broker::with(&["--grace", "60"]), Broker::start());
-    let _echo = work(&[&one, &two], &["echo", "--echo", "--work-ms", "5", "--jobs", "10"]);
+    let _echo = work(&[&one, &two], &["echo", "--echo", "--work-time", "5ms", "--jobs", "10"]);
     let load = Process::start(&mut call(&[&one, &two], &["echo", "--count", "2000", "--ahead", "20", "--json"]));
     let stopping = Stopping::from(one);
     let outcome = load.finish().expect_code(0);
