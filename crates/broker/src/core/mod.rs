@@ -239,7 +239,7 @@ impl Core {
     }
 
     /// The connection of the client whose request this is, if it is connected.
-    pub(crate) fn asker(&self, token: &Token) -> Option<Peer> {
+    pub(crate) fn client_of(&self, token: &Token) -> Option<Peer> {
         let ticket = Ticket::read(token);
         let request = self.requests.find(ticket.slot, ticket.generation)?;
         self.sessions[request.session].peer

@@ -7,7 +7,7 @@ use crate::transport::Transport;
 use bytes::Bytes;
 use std::collections::HashSet;
 use towpath_requests::assembler::{self, Destination, Progress};
-use towpath_requests::body::{Arriving, Body};
+use towpath_requests::body::{Body, IncomingBody};
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use towpath_requests::majordomo::{self, FromPeer, WorkerCommand};
 use towpath_requests::numbered::{CLIENT_HEADER, Content, FromClient, FromWorker, WORKER_HEADER, WireError};
@@ -51,15 +51,15 @@ pub(super) fn body_of<'a>(
     content: Content<'a>,
     block: &Bytes,
     attached: &mut Attached,
-) -> Result<Result<Arriving<'a>, LostBody>, WireError> {
+) -> Result<Result<IncomingBody<'a>, LostBody>, WireError> {
     if !matches!(content, Content::Attached { .. }) {
-        return content.arriving(block, None).map(Ok);
+        return content.incoming(block, None).map(Ok);
     }
     match std::mem::replace(attached, Attached::Nothing) {
         Attached::Nothing => Err(WireError::Attachment),
-        Attached::Body(body) => match content.arriving(block, Some(body))? {
-            Arriving::Body(body) if is_too_large(&body) => Ok(Err(LostBody::TooLarge)),
-            arriving => Ok(Ok(arriving)),
+        Attached::Body(body) => match content.incoming(block, Some(body))? {
+            IncomingBody::Body(body) if is_too_large(&body) => Ok(Err(LostBody::TooLarge)),
+            incoming => Ok(Ok(incoming)),
         },
         Attached::Lost(lost) => Ok(Err(lost)),
     }

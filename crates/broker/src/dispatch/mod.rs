@@ -35,7 +35,7 @@ use slow_consumers::SlowConsumerMonitor;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
-use towpath_requests::numbered::Extent;
+use towpath_requests::numbered::BatchLimit;
 use towpath_sockets::{Authenticator, Page, PeerId, Wanted};
 
 /// A broker, but for its sockets and its disk.
@@ -119,10 +119,10 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         let now = self.now();
         let most = if self.batcher.is_empty() { 200 } else { IDLE_WAIT_MS };
         let wait = self.core.next_deadline().saturating_sub(now).min(most);
-        let extent = Extent::among(self.core.load().0);
-        self.connections.extent = extent;
+        let limit = BatchLimit::among(self.core.load().0);
+        self.connections.limit = limit;
         self.core.set_window_bytes_max(self.transport.queue_limit());
-        self.transport.set_read_budget_bytes(self.read_budget.read_turn_bytes(extent));
+        self.transport.set_read_budget_bytes(self.read_budget.read_turn_bytes(limit));
         self.defer_large_messages(now);
         Duration::from_millis(wait)
     }
