@@ -53,7 +53,7 @@
 //!
 //! To stop: [`Core::stop`], rounds until [`Core::is_idle`] or the grace time is over, [`Core::end_stock_requests`], and steps 4 and 5.
 //!
-//! A queue shared by several brokers would be another source of [`Restored`] requests and another sink of [`Entry`]s.
+//! A broker that wins or loses the leadership of a shared log begins with another core: [`Settings::next_term`].
 
 mod absent;
 mod actions;

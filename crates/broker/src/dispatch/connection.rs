@@ -246,6 +246,11 @@ impl<W: BodySink> Connections<W> {
         self.slots.iter().flatten().filter(|connection| !connection.is_gone).map(|connection| connection.id)
     }
 
+    /// Forgets all of them, and gives their ids.
+    pub fn take_all(&mut self) -> Vec<PeerId> {
+        std::mem::take(self).slots.into_iter().flatten().map(|connection| connection.id).collect()
+    }
+
     /// The id of a peer.
     pub fn id_of(&self, peer: Peer) -> Option<PeerId> {
         self.slots.get(peer as usize)?.as_deref().map(|connection| connection.id)

@@ -56,7 +56,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
         self.tasks = tasks;
         self.is_acting = false;
-        if self.core.settings().journal {
+        if self.keeps_entries() {
             let now = self.now();
             self.entries.write(now, &mut self.core, &mut self.store);
         }

@@ -1,10 +1,8 @@
 //! Controlling a broker from other threads.
 
-use super::sockets::Sockets;
+use super::ServedDispatch;
 use crate::core::{LetterAction, LetterInfo, LetterRun, Millis, Purge};
-use crate::dispatch::Dispatch;
 use crate::stats::{PeerStats, Stats};
-use crate::store::JournalStore;
 use bytes::Bytes;
 use std::sync::mpsc::{Receiver, SyncSender};
 use towpath_sockets::{Command, Page, Waker, Wanted};
@@ -95,7 +93,7 @@ impl Control {
     }
 
     /// Carries out a command of handles. Called in each turn of the event loop.
-    pub fn turn(&mut self, dispatch: &mut Dispatch<Sockets, JournalStore>) {
+    pub fn turn(&mut self, dispatch: &mut ServedDispatch) {
         let Ok(command) = self.commands.try_recv() else { return };
         match command {
             Command::Shutdown { now } => {
@@ -153,7 +151,7 @@ impl Control {
     }
 
     /// Answers those who wait for the disk.
-    pub fn answer_syncs(&mut self, dispatch: &Dispatch<Sockets, JournalStore>) {
+    pub fn answer_syncs(&mut self, dispatch: &ServedDispatch) {
         if !self.syncs.is_empty() {
             let (_, durable) = dispatch.core.entries();
             for (_, done) in self.syncs.extract_if(.., |(entries, _)| *entries <= durable) {
@@ -164,7 +162,7 @@ impl Control {
     }
 }
 
-fn stats(dispatch: &Dispatch<Sockets, JournalStore>, wanted: Wanted) -> Stats {
+fn stats(dispatch: &ServedDispatch, wanted: Wanted) -> Stats {
     let hub = &dispatch.transport.hub;
     let mut stats = Stats { hub: hub.stats(), journal: dispatch.store.figures(), ..dispatch.stats(wanted) };
     match wanted {

@@ -12,7 +12,7 @@ pub use towpath_sockets::Authenticator;
 
 use crate::core::Settings;
 use crate::dispatch::Dispatch;
-use crate::store::{JournalStore, OpenError, PausedFile};
+use crate::store::{LocalStore, OpenError, PausedFile};
 use handle::Control;
 use sockets::{Sockets, random};
 use std::fmt;
@@ -55,9 +55,12 @@ pub enum BrokerError {
 /// Time for messages to leave after the grace time.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// The dispatch that the server runs. Another store is chosen here.
+type ServedDispatch = Dispatch<Sockets, LocalStore>;
+
 /// A broker that listens. [`Broker::run`] serves.
 pub struct Broker {
-    pub(crate) dispatch: Dispatch<Sockets, JournalStore>,
+    pub(crate) dispatch: ServedDispatch,
     endpoints: Vec<Endpoint>,
     grace: Duration,
     control: Control,
@@ -99,7 +102,7 @@ impl Broker {
             ..options.settings
         };
         let (journal, spool) = (options.journal.as_deref(), options.spool.as_deref());
-        let store = JournalStore::open(journal, options.repair_journal, spool, options.max_spool_bytes, hub.waker())?;
+        let store = LocalStore::open(journal, options.repair_journal, spool, options.max_spool_bytes, hub.waker())?;
         let mut dispatch = Dispatch::new(Sockets { hub, started }, store, settings, options.authenticator);
         let paused = journal.map(PausedFile::new);
         if let Some(file) = &paused {

@@ -7,14 +7,13 @@ use bytes::{Bytes, BytesMut};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use towpath_broker::core::{Entry, Millis};
-use towpath_broker::store::{AppendError, LostBody, Position, Recovered, SpoolUsage, Store};
+use towpath_broker::store::{AppendError, Leadership, LostBody, Position, Recovered, SpoolUsage, Store};
 use towpath_requests::Body;
 use towpath_requests::assembler::BodySink;
 use towpath_requests::numbered::Token;
 use towpath_sockets::Tenant;
-use towpath_spool::{BodyKind, NoRoom, SpooledBody};
+use towpath_spool::{BodyKind, NoRoom};
 
 /// Bodies of requests that may be written at a time.
 const SPOOLING_MAX: usize = 3;
@@ -23,6 +22,7 @@ const SPOOLING_MAX: usize = 3;
 pub struct SimStore {
     pub disk: Disk,
     pub now: Millis,
+    is_leading: bool,
     fault: Fault,
     rng: Rng,
     next: u64,
@@ -65,6 +65,7 @@ impl SimStore {
         SimStore {
             disk,
             now: 0,
+            is_leading: false,
             fault,
             rng,
             next: 0,
@@ -95,9 +96,12 @@ impl SimStore {
 impl Store for SimStore {
     type Writer = SimWriter;
 
-    fn recover(&mut self, _: Millis) -> Recovered {
+    fn next_leadership(&mut self, _: Millis) -> Option<Leadership> {
+        if std::mem::replace(&mut self.is_leading, true) {
+            return None;
+        }
         let (requests, last_id) = self.disk.restore();
-        Recovered { requests, last_id }
+        Some(Leadership::Won(Recovered { requests, last_id }))
     }
 
     fn append(&mut self, _: Millis, entry: &Entry) -> Result<Position, AppendError> {
@@ -108,11 +112,11 @@ impl Store for SimStore {
         {
             entry = Entry::Forgotten { id };
         }
-        self.disk.append(self.now, entry, &mut self.rng).map(towpath_journal::Lsn).ok_or(AppendError::Later)
+        self.disk.append(self.now, entry, &mut self.rng).map(Position).ok_or(AppendError::Later)
     }
 
     fn durable(&self) -> Position {
-        towpath_journal::Lsn(self.disk.durable_count())
+        Position(self.disk.durable_count())
     }
 
     fn take_given_up(&mut self) -> Option<Vec<u64>> {
@@ -144,7 +148,7 @@ impl Store for SimStore {
         SpoolUsage { bytes_max: u64::MAX, request_bytes_max: u64::MAX, ..SpoolUsage::default() }
     }
 
-    fn load(&mut self, _: u64, _: Token, _: Arc<SpooledBody>) -> bool {
+    fn load(&mut self, _: u64, _: Token, _: Body) -> bool {
         false
     }
 

@@ -1,6 +1,6 @@
 //! Large bodies on their way to files, and the room that they have there.
 
-use super::{LostBody, SpoolUsage};
+use crate::store::{LostBody, SpoolUsage};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::io;

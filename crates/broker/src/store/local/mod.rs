@@ -1,13 +1,15 @@
-//! The store on a real disk.
+//! The store on this machine's disk, which one broker has to itself.
 
-use super::body_loader::BodyLoader;
-use super::spooler::{SpoolTicket, Spooler};
-use super::{AppendError, Position, Recovered, SpoolUsage, Store};
+mod body_loader;
+mod spooler;
+
+use super::{AppendError, Leadership, Position, Recovered, SpoolUsage, Store};
 use crate::core::{Entry, Millis, Restored, RestoredLetter};
+use body_loader::BodyLoader;
 use bytes::Bytes;
+use spooler::{SpoolTicket, Spooler};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use towpath_journal::{self, Journal, JournalError, JournalFigures, JournalOptions, Status as JournalStatus};
 use towpath_requests::body::{Body, RequestChecksum};
@@ -17,10 +19,10 @@ use towpath_spool::{BodyKind, NoRoom, Spool, SpooledBody};
 
 /// A journal, if there is one, a spool, and the threads that read and write them. They wake the hub when something is done.
 #[derive(Debug)]
-pub struct JournalStore {
+pub struct LocalStore {
     journal: Option<Journal>,
-    /// Content of the journal at start, until it is taken.
-    recovered: Option<towpath_journal::Recovered>,
+    /// Content of the journal at start, until it is taken: the store leads from then on.
+    recovered: Option<Option<towpath_journal::Recovered>>,
     clocks: Clocks,
     spooler: Spooler,
     loader: BodyLoader,
@@ -78,7 +80,7 @@ pub(crate) enum OpenError {
     Spool(PathBuf, io::Error),
 }
 
-impl JournalStore {
+impl LocalStore {
     /// Opens the journal in `journal`, damaged or not if it `repairs`, and the spool in `spool` (default: below the journal, or the system's folder for temporary files),
     /// of which bodies may have `spool_bytes_max` (default: half of what the disk has room for).
     pub(crate) fn open(
@@ -87,7 +89,7 @@ impl JournalStore {
         spool: Option<&Path>,
         spool_bytes_max: Option<u64>,
         waker: Waker,
-    ) -> Result<JournalStore, OpenError> {
+    ) -> Result<LocalStore, OpenError> {
         let options = JournalOptions { repairs, gives_up: true, ..JournalOptions::default() };
         let opened = journal.map(|directory| {
             let waker = waker.clone();
@@ -103,7 +105,7 @@ impl JournalStore {
         let named = |directory: Option<PathBuf>| directory.unwrap_or_else(towpath_spool::default_spool_folder);
         let spooler = spooler.map_err(|error| OpenError::Spool(named(directory), error))?;
         let (clocks, loader) = (Clocks::default(), BodyLoader::new(waker));
-        Ok(JournalStore { journal, recovered, clocks, spooler, loader })
+        Ok(LocalStore { journal, recovered: Some(recovered), clocks, spooler, loader })
     }
 
     /// Figures of the journal, if there is one, and why it can't be written now.
@@ -118,12 +120,12 @@ impl JournalStore {
     }
 }
 
-impl Store for JournalStore {
+impl Store for LocalStore {
     type Writer = SpoolTicket;
 
-    /// Large bodies have their part of the room, whether or not there is so much.
-    fn recover(&mut self, now: Millis) -> Recovered {
-        let Some(recovered) = self.recovered.take() else { return Recovered::default() };
+    /// Recovered large bodies have their part of the room, whether or not there is so much.
+    fn next_leadership(&mut self, now: Millis) -> Option<Leadership> {
+        let Some(recovered) = self.recovered.take()? else { return Some(Leadership::Won(Recovered::default())) };
         let (clocks, room) = (Clocks::at(now), self.spooler.quota());
         let requests = recovered.requests.into_iter().map(|request| Restored {
             id: request.id,
@@ -137,7 +139,8 @@ impl Store for JournalStore {
             body: SpooledBody::counted(request.body, room),
             outcome: request.outcome.map(|(status, body)| (Status(status), SpooledBody::counted(body, room))),
         });
-        Recovered { requests: requests.collect(), last_id: recovered.next_id.saturating_sub(1) }
+        let last_id = recovered.next_id.saturating_sub(1);
+        Some(Leadership::Won(Recovered { requests: requests.collect(), last_id }))
     }
 
     fn append(&mut self, now: Millis, entry: &Entry) -> Result<Position, AppendError> {
@@ -166,14 +169,14 @@ impl Store for JournalStore {
             }
             Entry::Forgotten { id } => towpath_journal::Entry::Forgotten { id: *id },
         };
-        journal.append(&entry).map_err(|error| match error {
+        journal.append(&entry).map(|lsn| Position(lsn.0)).map_err(|error| match error {
             JournalError::Full | JournalError::Failing(_) => AppendError::Later,
-            error => AppendError::Never(error),
+            error => AppendError::Never(error.to_string()),
         })
     }
 
     fn durable(&self) -> Position {
-        self.journal.as_ref().map(Journal::durable).unwrap_or_default()
+        self.journal.as_ref().map(|journal| Position(journal.durable().0)).unwrap_or_default()
     }
 
     fn take_given_up(&mut self) -> Option<Vec<u64>> {
@@ -199,8 +202,8 @@ impl Store for JournalStore {
         self.spooler.usage()
     }
 
-    fn load(&mut self, asker: u64, token: Token, body: Arc<SpooledBody>) -> bool {
-        self.loader.begin(asker, token, body)
+    fn load(&mut self, client: u64, token: Token, body: Body) -> bool {
+        self.loader.begin(client, token, body)
     }
 
     fn next_loaded(&mut self) -> Option<(Token, io::Result<Bytes>)> {
@@ -214,18 +217,25 @@ mod tests {
     use super::*;
     use towpath_sockets::{Hub, HubOptions, SocketType};
 
-    impl JournalStore {
+    impl LocalStore {
         /// A store with this journal, and no room for large bodies.
-        pub(crate) fn with_journal((journal, recovered): (Journal, towpath_journal::Recovered)) -> JournalStore {
+        pub(crate) fn with_journal((journal, recovered): (Journal, towpath_journal::Recovered)) -> LocalStore {
             let waker = Hub::new(HubOptions::new(SocketType::Router)).unwrap().waker();
             let folder = tempfile::tempdir().unwrap();
             let spooler = Spooler::start(Spool::new(folder.path()).unwrap(), Some(0), 0, false, waker.clone()).unwrap();
-            JournalStore {
+            LocalStore {
                 journal: Some(journal),
-                recovered: Some(recovered),
+                recovered: Some(Some(recovered)),
                 clocks: Clocks::default(),
                 spooler,
                 loader: BodyLoader::new(waker),
+            }
+        }
+
+        pub(crate) fn recovered(&mut self, now: Millis) -> Recovered {
+            match self.next_leadership(now) {
+                Some(Leadership::Won(recovered)) => recovered,
+                other => panic!("{other:?}"),
             }
         }
 
