@@ -409,7 +409,7 @@ impl Core {
             self.forget(slot);
         }
         let session = self.sessions.remove(key);
-        self.forget_dropped(session.dropped_id);
+        self.forget_mark(session.dropped_id);
         if session.paused {
             self.paused.remove(key);
         }

@@ -248,6 +248,32 @@ mod tests {
     }
 
     #[test]
+    fn paused_services_are_paused_in_the_next_process_until_they_are_resumed() {
+        let open = on_faulty_disk(0);
+        let both: &[&[u8]] = &[b"b\xff", b"echo"];
+        let (strange, plain) = (&both[..1], &both[1..]);
+        let steps: [(_, &[u8], _, _); 4] = [
+            (&[][..], b"echo", true, plain),
+            (plain, b"b\xff", true, both),
+            (both, b"echo", false, strange),
+            (strange, b"other", false, strange),
+        ];
+        for (before, service, paused, after) in steps {
+            let (mut queue, mut store, mut core) = (EntryQueue::default(), LocalStore::with_journal(open()), core());
+            let recovered = store.recovered(0);
+            recovered.requests.into_iter().for_each(|request| core.restore(0, request));
+            core.restored_up_to(recovered.last_id);
+            assert_eq!(core.paused_services().collect::<Vec<_>>(), before);
+            assert!(core.pause_service(0, service, paused));
+            // Found full meanwhile, the disk has nothing of what is not durable.
+            queue.give_up(0, Vec::new(), &mut core);
+            settle(&mut queue, &mut store, &mut core);
+            assert_eq!(core.paused_services().collect::<Vec<_>>(), after);
+            store.close().unwrap();
+        }
+    }
+
+    #[test]
     fn dropped_numbers_are_over_in_the_next_process_too() {
         let open = on_faulty_disk(0);
         for is_next in [false, true] {

@@ -145,13 +145,16 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     fn take_over(&mut self, now: Millis, Recovered { requests, last_id }: Recovered) {
         self.is_leading = true;
-        // Not the numbers of dropped outcomes.
+        // Not the marks.
         let all = requests.iter().filter(|request| !request.service.is_empty()).count();
         let settled = requests.iter().filter(|request| request.outcome.is_some()).count();
         requests.into_iter().for_each(|request| self.core.restore(now, request));
         self.core.restored_up_to(last_id);
         if self.core.settings().journal {
             tracing::info!(waiting = all - settled, settled, "requests of the journal");
+        }
+        for service in self.core.paused_services() {
+            tracing::warn!(service = %service.escape_ascii(), "this service is paused; tow resume resumes it");
         }
     }
 
@@ -255,10 +258,11 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         stats
     }
 
-    /// Pauses a service, or resumes it.
-    pub fn pause_service(&mut self, service: &[u8], paused: bool) {
-        self.core.pause_service(self.now(), service, paused);
+    /// Pauses a service, or resumes it: [`Core::pause_service`].
+    pub fn pause_service(&mut self, service: &[u8], paused: bool) -> bool {
+        let is_done = self.core.pause_service(self.now(), service, paused);
         self.act();
+        is_done
     }
 
     /// A part of a purge: [`Core::purge`].

@@ -12,7 +12,7 @@ pub use towpath_sockets::Authenticator;
 
 use crate::core::Settings;
 use crate::dispatch::Dispatch;
-use crate::store::{LocalStore, OpenError, PausedFile};
+use crate::store::{LocalStore, OpenError};
 use handle::Control;
 use sockets::{Sockets, random};
 use std::fmt;
@@ -34,14 +34,6 @@ pub enum BrokerError {
     /// The system gives no random numbers.
     #[error("no random numbers can be had: {0}")]
     Random(std::io::Error),
-    /// The file of paused services.
-    #[error("cannot read which services are paused: {}: {reason}", path.display())]
-    Paused {
-        /// The file.
-        path: PathBuf,
-        /// Why it can't be read.
-        reason: std::io::Error,
-    },
     /// The place for large bodies.
     #[error("no place for large bodies: {}: {reason}", directory.display())]
     Spool {
@@ -104,19 +96,11 @@ impl Broker {
         let (journal, spool) = (options.journal.as_deref(), options.spool.as_deref());
         let store = LocalStore::open(journal, options.repair_journal, spool, options.max_spool_bytes, hub.waker())?;
         let mut dispatch = Dispatch::new(Sockets { hub, started }, store, settings, options.authenticator);
-        let paused = journal.map(PausedFile::new);
-        if let Some(file) = &paused {
-            let failed = |reason| BrokerError::Paused { path: file.path().to_owned(), reason };
-            for service in file.read().map_err(failed)? {
-                tracing::warn!(service = %service.escape_ascii(), "this service is paused; tow resume resumes it");
-                dispatch.pause_service(&service, true);
-            }
-        }
         let hub = &mut dispatch.transport.hub;
         let endpoints =
             options.endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<Vec<_>, SocketError>>()?;
         let control = Control::new(hub.waker());
-        let operator = Operator::new(control.handle(), paused);
+        let operator = Operator::new(control.handle(), journal.is_some());
         Ok(Broker { dispatch, endpoints, grace: options.grace, control, operator })
     }
 

@@ -5,12 +5,10 @@
 
 mod local;
 mod lost_body;
-mod paused_file;
 
 pub use local::LocalStore;
 pub(crate) use local::OpenError;
 pub use lost_body::LostBody;
-pub(crate) use paused_file::PausedFile;
 
 use crate::core::{Entry, Millis, Restored};
 use bytes::Bytes;

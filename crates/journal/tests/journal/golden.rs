@@ -7,7 +7,7 @@ use towpath_requests::Body;
 use towpath_spool::Spool;
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal-3")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal-4")
 }
 
 /// To make them for a new format: `cargo test -p towpath-journal --test journal make_golden -- --ignored`.

@@ -9,7 +9,6 @@ use crate::history::History;
 use crate::link::{LinkId, Net, Packet};
 use crate::rng::Rng;
 use bytes::Bytes;
-use std::collections::BTreeSet;
 pub use store::Log;
 use store::SimStore;
 use towpath_broker::core::{Core, LetterAction, Millis, Settings};
@@ -52,8 +51,6 @@ pub struct Node {
     /// Stopped (SIGSTOP), or dead, until then.
     pub away_until: Millis,
     settings: Settings,
-    /// Services that the operator has paused: the file of a journal.
-    paused: BTreeSet<&'static str>,
     /// Dead letters that are here, and those that ended although it lived: a worker has done them, or the operator dropped them.
     letters: Vec<Body>,
     pub ended_letters: Vec<Body>,
@@ -82,7 +79,6 @@ impl Node {
             ahead: 0,
             away_until: 0,
             settings,
-            paused: BTreeSet::new(),
             letters: Vec::new(),
             ended_letters: Vec::new(),
             ends: 0,
@@ -103,11 +99,7 @@ impl Node {
         let mut transport = SimTransport::new(wire, usize::MAX);
         transport.now = now + self.ahead;
         let store = SimStore::new(log, self.fault, Rng::new(self.rng.next()));
-        if !settings.journal {
-            self.paused.clear();
-        }
-        let mut broker = Dispatch::new(transport, store, settings, None);
-        self.paused.iter().for_each(|service| broker.pause_service(service.as_bytes(), true));
+        let broker = Dispatch::new(transport, store, settings, None);
         (self.letters, self.ends) = (broker.core.letter_bodies(), 0);
         self.broker = Some(Box::new(broker));
     }
@@ -165,11 +157,7 @@ impl Node {
 
     /// The operator pauses a service, or resumes it.
     pub fn pause(&mut self, world: &mut World, service: &'static str, paused: bool) {
-        match paused {
-            true => self.paused.insert(service),
-            false => self.paused.remove(service),
-        };
-        self.broker().pause_service(service.as_bytes(), paused);
+        assert!(self.broker().pause_service(service.as_bytes(), paused));
         self.apply(world);
     }
 

@@ -14,7 +14,7 @@ use crate::real::{RealClient, RealWorker};
 use crate::rng::Rng;
 use crate::stock::{StockClient, StockWorker};
 use crate::worker::Worker;
-use towpath_broker::core::{Millis, Settings};
+use towpath_broker::core::{Core, Millis, Settings};
 
 /// What kind of world it is.
 #[derive(Debug, Clone)]
@@ -254,10 +254,6 @@ impl Sim {
             if self.nodes[index].broker.is_none() {
                 self.nodes[index].start(self.now, self.net.trace);
             }
-            for service in SERVICES {
-                let (node, mut world) = self.world(index);
-                node.pause(&mut world, service, false);
-            }
             let (node, mut world) = self.world(index);
             node.drain(&mut world, false);
         }
@@ -300,6 +296,9 @@ impl Sim {
                     self.nodes[index].start(self.now, self.net.trace);
                 }
                 self.round(index);
+                if calm {
+                    self.resume(index);
+                }
             }
         }
         for index in 0..self.seats.len() {
@@ -308,6 +307,17 @@ impl Sim {
             }
         }
         self.check_bounds()
+    }
+
+    /// The operator resumes what is paused, on whichever node leads by now.
+    fn resume(&mut self, index: usize) {
+        for service in SERVICES {
+            let (node, mut world) = self.world(index);
+            let is_paused = |core: &Core| core.paused_services().any(|name| name == service);
+            if node.is_leading() && node.core().is_some_and(is_paused) {
+                node.pause(&mut world, service, false);
+            }
+        }
     }
 
     fn world(&mut self, index: usize) -> (&mut Node, World<'_>) {
