@@ -12,13 +12,11 @@ pub use towpath_sockets::Authenticator;
 
 use crate::core::Settings;
 use crate::dispatch::Dispatch;
-use crate::store::{LocalStore, OpenError};
+use crate::store::{LocalStore, StoreError};
 use handle::Control;
 use sockets::{Sockets, random};
 use std::fmt;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use towpath_journal::JournalError;
 use towpath_sockets::{Endpoint, Hub, SocketError};
 
 /// Why a broker can't start, or ended.
@@ -28,20 +26,12 @@ pub enum BrokerError {
     /// The sockets.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The journal.
+    /// The journal, or the place for large bodies.
     #[error(transparent)]
-    Journal(#[from] JournalError),
+    Store(#[from] StoreError),
     /// The system gives no random numbers.
     #[error("no random numbers can be had: {0}")]
     Random(std::io::Error),
-    /// The place for large bodies.
-    #[error("no place for large bodies: {}: {reason}", directory.display())]
-    Spool {
-        /// Where they should be.
-        directory: PathBuf,
-        /// Why they can't.
-        reason: std::io::Error,
-    },
 }
 
 /// Time for messages to leave after the grace time.
@@ -57,15 +47,6 @@ pub struct Broker {
     grace: Duration,
     control: Control,
     operator: Operator,
-}
-
-impl From<OpenError> for BrokerError {
-    fn from(error: OpenError) -> BrokerError {
-        match error {
-            OpenError::Journal(error) => BrokerError::Journal(error),
-            OpenError::Spool(directory, reason) => BrokerError::Spool { directory, reason },
-        }
-    }
 }
 
 impl fmt::Debug for Broker {

@@ -7,7 +7,7 @@ mod local;
 mod lost_body;
 
 pub use local::LocalStore;
-pub(crate) use local::OpenError;
+pub use local::StoreError;
 pub use lost_body::LostBody;
 
 use crate::core::{Entry, Millis, Restored};

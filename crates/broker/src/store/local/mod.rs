@@ -73,11 +73,21 @@ fn large_bytes(recovered: &towpath_journal::Recovered) -> u64 {
     bodies.filter(|body| body.as_large().is_some()).map(Body::length).sum()
 }
 
-/// Why a store can't be opened.
-#[derive(Debug)]
-pub(crate) enum OpenError {
-    Journal(JournalError),
-    Spool(PathBuf, io::Error),
+/// Why a store can't be opened, or not be closed well.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The place for large bodies.
+    #[error("no place for large bodies: {}: {reason}", directory.display())]
+    Spool {
+        /// Where they should be.
+        directory: PathBuf,
+        /// Why they can't.
+        reason: io::Error,
+    },
 }
 
 impl LocalStore {
@@ -89,21 +99,21 @@ impl LocalStore {
         spool: Option<&Path>,
         spool_bytes_max: Option<u64>,
         waker: Waker,
-    ) -> Result<LocalStore, OpenError> {
+    ) -> Result<LocalStore, StoreError> {
         let options = JournalOptions { repairs, gives_up: true, ..JournalOptions::default() };
         let opened = journal.map(|directory| {
             let waker = waker.clone();
             let opened = Journal::open(directory, options, move || waker.wake())?;
             tracing::info!(directory = %directory.display(), "the journal is open");
-            Ok(opened)
+            Ok::<_, JournalError>(opened)
         });
-        let (journal_folder, (journal, recovered)) = (journal, opened.transpose().map_err(OpenError::Journal)?.unzip());
+        let (journal_folder, (journal, recovered)) = (journal, opened.transpose()?.unzip());
         let kept = recovered.as_ref().map_or(0, large_bytes);
         let directory = spool.map(Path::to_owned).or_else(|| Some(journal_folder?.join("spool")));
         let spooler = Spool::open(directory.as_deref())
             .and_then(|spool| Spooler::start(spool, spool_bytes_max, kept, journal.is_some(), waker.clone()));
         let named = |directory: Option<PathBuf>| directory.unwrap_or_else(towpath_spool::default_spool_folder);
-        let spooler = spooler.map_err(|error| OpenError::Spool(named(directory), error))?;
+        let spooler = spooler.map_err(|reason| StoreError::Spool { directory: named(directory), reason })?;
         let (clocks, loader) = (Clocks::default(), BodyLoader::new(waker));
         Ok(LocalStore { journal, recovered: Some(recovered), clocks, spooler, loader })
     }
@@ -115,8 +125,8 @@ impl LocalStore {
     }
 
     /// Brings everything to the disk.
-    pub fn close(self) -> Result<(), JournalError> {
-        self.journal.map_or(Ok(()), Journal::close)
+    pub fn close(self) -> Result<(), StoreError> {
+        Ok(self.journal.map_or(Ok(()), Journal::close)?)
     }
 }
 
