@@ -21,6 +21,7 @@
 
 pub mod catalogue;
 pub mod client;
+mod counted;
 pub mod digest;
 mod fields;
 #[cfg(test)]
@@ -33,3 +34,5 @@ mod record_log;
 pub mod relay;
 pub mod root;
 pub mod server;
+
+pub use counted::{counted, counted_are};

@@ -21,7 +21,7 @@ pub enum SocketError {
     #[error("no endpoint is given")]
     NoEndpoint,
     /// Listening failed.
-    #[error("cannot listen on {endpoint}: {source}")]
+    #[error("cannot listen on {endpoint}: {source}{}", who_has(endpoint, source))]
     Bind {
         /// The endpoint.
         endpoint: String,
@@ -54,6 +54,15 @@ pub enum SocketError {
     /// A REQ or REP socket was used in the wrong order.
     #[error("out of turn: {0}")]
     OutOfTurn(&'static str),
+}
+
+/// How to find out who listens at an address.
+fn who_has(endpoint: &str, source: &io::Error) -> &'static str {
+    match endpoint.split_once("://") {
+        Some(("tcp", _)) if source.kind() == io::ErrorKind::AddrInUse => "; ss -ltnp shows which process listens there",
+        Some(("ipc", _)) if source.kind() == io::ErrorKind::AddrInUse => "; ss -lxp shows which process listens there",
+        _ => "",
+    }
 }
 
 impl From<rustix::io::Errno> for SocketError {

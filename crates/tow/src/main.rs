@@ -51,7 +51,7 @@ TOW_CONNECT sets --connect, TOW_MAX_MEMORY --max-memory, and so on.
 #[derive(Parser)]
 #[command(name = "tow", version, about, max_term_width = 100, after_help = AFTER_HELP)]
 struct Arguments {
-    /// Log more on standard error; twice, even more.
+    /// Log more to standard error; -vv even more.
     #[arg(long, short, global = true, action = ArgAction::Count, display_order = LAST)]
     verbose: u8,
     /// Write log lines as text, logfmt or json [default: text]
@@ -70,13 +70,13 @@ enum Command {
     Ls(ls::Arguments),
     /// Fetch a file, a directory or a glob, and resume it.
     Get(get::Arguments),
-    /// Keep a directory as a path on a server is, change by change.
+    /// Keep a local copy of a path on a server up to date, change by change.
     Follow(follow::Arguments),
     /// Send files to a server that takes them, and resume.
     Push(push::Arguments),
     /// Freeze a directory of a server as a version.
     Publish(publish::Arguments),
-    /// Show versions of a server, and who has them.
+    /// List a server's versions, and which followers have them.
     Versions(versions::Arguments),
     /// Queue requests and give them to workers; an asynchronous Majordomo broker.
     Broker(broker::Arguments),
@@ -84,17 +84,17 @@ enum Command {
     Work(work::Arguments),
     /// Send a request, or a load test.
     Call(call::Arguments),
-    /// Show what the servers and brokers on this machine do.
+    /// Show the servers and brokers that run on this machine.
     Status(operator::Arguments),
     /// List who is connected.
     Peers(operator::Arguments),
-    /// List who was connected, and why not any more.
+    /// List recent disconnects and their reasons.
     Gone(operator::Arguments),
-    /// List what a file server sends and receives, and what each transfer waits for.
+    /// List a file server's transfers, and what each one waits for.
     Transfers(operator::Arguments),
     /// List who follows a file server, and how far behind they are.
     Followers(operator::Arguments),
-    /// List what a file server has refused, and what failed, of late.
+    /// List what a file server refused lately, and what failed.
     Failures(operator::Arguments),
     /// List a broker's services and their queues.
     Services(operator::ServiceArguments),
@@ -102,7 +102,7 @@ enum Command {
     Workers(operator::ServiceArguments),
     /// Disconnect a peer.
     Kick(operator::KickArguments),
-    /// Give a service's requests to no worker, until it is resumed.
+    /// Stop giving a service's requests to workers until it is resumed.
     Pause(operator::PauseArguments),
     /// Resume a service that is paused.
     Resume(operator::PauseArguments),
@@ -110,25 +110,25 @@ enum Command {
     Purge(operator::PurgeArguments),
     /// List a broker's dead letters.
     DeadLetters(operator::LettersArguments),
-    /// Send a service's dead letters to it again, or drop them.
+    /// Requeue a service's dead letters, or drop them.
     Requeue(operator::RequeueArguments),
-    /// Take nothing new, and finish what is there.
+    /// Accept nothing new and finish what has been accepted.
     Drain(operator::DrainArguments),
     /// Show the state of a broker's journal.
     Journal(operator::Arguments),
-    /// Show what a server does, again and again, with rates.
+    /// Show what a server does, refreshed continuously, with rates.
     Top(operator::Arguments),
     /// Make and show keys for encrypted connections.
     Key(key::Arguments),
-    /// Make a line of a file of passwords.
+    /// Make a line for a password file.
     Password(password::Arguments),
-    /// Remember the keys of servers.
+    /// Manage the known server keys.
     Trust(trust::Arguments),
-    /// Check rules of who may do what, and ask them.
+    /// Check a rules file, or ask what it allows.
     Rules(rules::Arguments),
-    /// Try files and requests on this machine, with crashes.
+    /// Try files and requests on this machine, crashes included.
     Demo(demo::Arguments),
-    /// Print a script that completes commands and options in a shell.
+    /// Print a shell completion script.
     Completions(completions::Arguments),
     /// Write the manual pages.
     Manual(manual::Arguments),

@@ -37,7 +37,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         folder: "crates/files",
-        layers: "path | fields random | root | digest record_log | limits | protocol | catalogue | relay | client server",
+        layers: "path counted | fields random | root | digest record_log | limits | protocol | catalogue | relay | client server",
         known: &[Known { from: "server", to: "client", why: "pushed files are received as a client receives files" }],
     },
     Crate { folder: "crates/requests", layers: "limits | body | assembler numbered | message | majordomo", known: &[] },

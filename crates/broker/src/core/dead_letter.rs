@@ -151,8 +151,7 @@ impl Core {
         let kept_for = self.keep_dead_letter(now, slot);
         let attempts = self.settings.attempts_max;
         let kept = kept_for.as_ref().map_or(String::new(), |queue| format!("; kept for {}", shown(queue)));
-        let reason =
-            format!("given up after {attempts} attempts: workers went while they had it, or couldn't do it{kept}");
+        let reason = format!("given up at attempt {attempts}: workers went while they had it, or couldn't do it{kept}");
         let request = self.requests.at(slot);
         let (number, client) = (request.number, self.sessions[request.session].client);
         let service = self.services.at(request.service).name.clone();

@@ -142,7 +142,7 @@ impl Core {
                 _ if request.attempt == 1 && self.durability.is_restored(request.journal_id) => {
                     (Status::TIMED_OUT, "before the broker was restarted")
                 }
-                _ => (Status::TIMED_OUT, "queued again; a worker may have had it"),
+                _ => (Status::TIMED_OUT, "it was queued again"),
             };
             self.withdraw(now, slot);
             self.settle(slot, status, Body::from(reason).into());

@@ -114,7 +114,7 @@ fn requests_of_a_lost_worker_are_requeued_in_order_until_given_up() {
         number: 1,
         status: Status::ATTEMPTS_USED_UP,
         part: None,
-        body: Body::from("given up after 2 attempts: workers went while they had it, or couldn't do it"),
+        body: Body::from("given up at attempt 2: workers went while they had it, or couldn't do it"),
     };
     assert_eq!(actions(&mut core), [told, failed]);
     // The first worker reconnects, with a reply to its first attempt.
@@ -416,7 +416,7 @@ fn a_request_of_a_slow_worker_expires_at_its_deadline() {
     assert!(core.next_deadline() <= 1_100);
     core.tick(1_100);
     let done = actions(&mut core);
-    let body = Body::from("queued again; a worker may have had it");
+    let body = Body::from("it was queued again");
     let told = |number| Action::Reply { peer: 1, number, status: Status::TIMED_OUT, part: None, body: body.clone() };
     assert_eq!(done, [told(1), told(2)]);
 }

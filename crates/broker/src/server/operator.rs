@@ -22,7 +22,7 @@ pub enum OperatorError {
     #[error("the event loop doesn't answer: it hangs, or the broker has ended")]
     NoAnswer,
     /// Another number of requests waits.
-    #[error("{waiting} requests wait, and {expected} were expected; nothing was purged")]
+    #[error("waiting requests: {waiting}, expected: {expected}; nothing was purged")]
     Unexpected {
         /// Requests that wait.
         waiting: usize,
@@ -30,7 +30,7 @@ pub enum OperatorError {
         expected: usize,
     },
     /// There is another number of dead letters.
-    #[error("there are {letters} dead letters, and {expected} were expected; nothing was done")]
+    #[error("dead letters: {letters}, expected: {expected}; nothing was done")]
     OtherLetters {
         /// Dead letters.
         letters: usize,
@@ -38,7 +38,7 @@ pub enum OperatorError {
         expected: usize,
     },
     /// The service takes no more.
-    #[error("{done} dead letters were sent again; then: {reason}")]
+    #[error("dead letters sent again: {done}; then: {reason}")]
     NoRoom {
         /// Dead letters that were sent again.
         done: usize,
@@ -46,7 +46,7 @@ pub enum OperatorError {
         reason: &'static str,
     },
     /// It isn't on the disk yet.
-    #[error("it was done with {done} dead letters, but isn't on the disk yet: a crash may undo it")]
+    #[error("done, but not on the disk yet, so that a crash may undo it; dead letters: {done}")]
     NotOnDisk {
         /// Dead letters.
         done: usize,

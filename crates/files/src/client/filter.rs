@@ -46,7 +46,7 @@ impl Filter {
                 FilterRule::Include(pattern) => ("!", pattern),
                 FilterRule::Exclude(pattern) => ("", pattern),
             };
-            let wrong = |why: &dyn std::fmt::Display| format!("{pattern}: {why}");
+            let wrong = |why: &dyn std::fmt::Display| format!("'{pattern}': {why}");
             let line = line_of(pattern).map_err(|why| wrong(&why))?;
             builder.add_line(None, &format!("{sign}{line}")).map_err(|error| wrong(&error))?;
         }
@@ -80,11 +80,16 @@ impl Filter {
 
 /// A pattern of gitignore(5) as the matcher needs it, whose globs have more: braces, and classes that match a slash.
 fn line_of(pattern: &str) -> Result<String, String> {
-    if pattern.trim().is_empty() || pattern.len() > PATTERN_BYTES_MAX || pattern.contains(['\n', '\0']) {
+    if pattern.trim().is_empty() {
+        return Err("the pattern is empty: use one such as *.tmp or build/".to_owned());
+    }
+    if pattern.len() > PATTERN_BYTES_MAX || pattern.contains(['\n', '\0']) {
         return Err(format!("use a pattern of at most {PATTERN_BYTES_MAX} bytes in one line"));
     }
     if pattern.starts_with('!') {
-        return Err("nothing is taken back by !: use an --include before it, or \\! for a name".to_owned());
+        return Err(
+            "nothing is taken back by ! (tow get does that by an --include before it); write \\! for a name".to_owned()
+        );
     }
     let path = pattern.strip_prefix('/').unwrap_or(pattern);
     let path = path.strip_suffix('/').unwrap_or(path);
@@ -141,6 +146,10 @@ pub(crate) fn class_of(pattern: &str) -> Result<(String, &str), String> {
     let has_slash = |range: &[char]| matches!(range, [from, '-', to] if (*from..=*to).contains(&'/'));
     if chars.windows(3).any(has_slash) {
         return Err(format!("[{class}] isn't supported: a range has / in it"));
+    }
+    let backwards = chars.windows(3).find(|range| matches!(range, [from, '-', to] if from > to));
+    if let Some([from, _, to]) = backwards {
+        return Err(format!("[{class}] matches nothing: write the range from {to} to {from}, [{to}-{from}]"));
     }
     Ok(match (body.len() < pattern.len(), class.strip_prefix([']', '-'])) {
         (false, _) => (format!("[{class}]"), behind),
@@ -203,7 +212,7 @@ mod tests {
             ["", " ", "[z-a]", "a\nb", "!keep", "/", "//", "./a", "a/../b", "a\\", "[[:alpha:]]", "[a", "[+-9]"]
         {
             let error = Filter::new(&[FilterRule::Exclude(pattern.to_owned())]).unwrap_err();
-            assert!(error.starts_with(pattern), "{error}");
+            assert!(error.starts_with(&format!("'{pattern}': ")) && !error.contains("glob"), "{error}");
         }
     }
 }

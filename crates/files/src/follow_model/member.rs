@@ -129,10 +129,10 @@ impl Member {
         act: impl FnOnce(&mut SimulatedFollower) -> Result<(), GetError>,
     ) -> Result<(), String> {
         let Some(follower) = &mut self.follower else { return Ok(()) };
-        let dirs = dirs_below(&self.dir);
+        let before = files_below(&self.dir);
         let outcome = act(follower);
         let events = follower.take_events();
-        self.told(events, &dirs)?;
+        self.told(events, &before)?;
         match outcome {
             Ok(()) => {}
             Err(GetError::Transfer(error @ (TransferError::Stalled { .. } | TransferError::DiskFull(_)))) => {
@@ -146,11 +146,11 @@ impl Member {
         Ok(())
     }
 
-    /// `dirs`: those that were there before.
-    fn told(&mut self, events: Vec<FollowEvent>, dirs: &HashSet<String>) -> Result<(), String> {
+    /// `before`: the files and links that were there before. A person may have taken away what is gone.
+    fn told(&mut self, events: Vec<FollowEvent>, before: &HashSet<String>) -> Result<(), String> {
         let is_deleted = |event: &&FollowEvent| match event {
             FollowEvent::Gone { path, kept: false, .. } => {
-                self.local(&path.to_string()).is_none_or(|local| !dirs.contains(&local))
+                self.local(&path.to_string()).is_some_and(|local| before.contains(&local))
             }
             _ => false,
         };
@@ -421,11 +421,11 @@ impl Member {
     }
 }
 
-/// The directories below a directory.
-fn dirs_below(top: &Path) -> HashSet<String> {
+/// The files and links below a directory.
+fn files_below(top: &Path) -> HashSet<String> {
     let mut found = HashSet::new();
     walk(top, &mut |path, stat| {
-        if stat.is_dir() {
+        if !stat.is_dir() {
             found.insert(path.strip_prefix(top).unwrap().to_str().unwrap().to_owned());
         }
     });

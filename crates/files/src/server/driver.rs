@@ -24,7 +24,7 @@ use crate::random::random;
 use crate::relay::Relay;
 use crate::root::{Links, Root, RootError, Secrets};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use towpath_rules::Permissions;
@@ -154,10 +154,7 @@ pub enum ServeError {
         source: RootError,
     },
     /// A file that isn't for others would be served.
-    #[error(
-        "{secret} is below {path}, which is served: those who may read what is there would get it too. Put it elsewhere",
-        secret = secret.display(), path = path.display()
-    )]
+    #[error("{}: those who may read what is there would get it too. Put it elsewhere", exposed(secret, path))]
     Secret {
         /// The file or directory.
         secret: PathBuf,
@@ -202,6 +199,14 @@ pub enum ServeError {
     /// An error of the sockets.
     #[error(transparent)]
     Socket(#[from] SocketError),
+}
+
+/// Says where a secret is.
+fn exposed(secret: &Path, served: &Path) -> String {
+    match secret.canonicalize().is_ok_and(|secret| served.canonicalize().is_ok_and(|served| secret == served)) {
+        true => format!("{} is what is served", secret.display()),
+        false => format!("{} is below {}, which is served", secret.display(), served.display()),
+    }
 }
 
 /// A file server. [`Server::bind`] makes it, and [`Server::run`] serves on the caller's thread.

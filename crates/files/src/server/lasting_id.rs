@@ -13,7 +13,7 @@ const NEW_NAME: &str = "server-id.new";
 /// Far more than a number has.
 const BYTES_MAX: u64 = 256;
 
-/// The number in the directory of the state, which is made if there is none; or the one that was given, which is kept from now on.
+/// The number in the directory of the state, which is made if there is none; the one that was given, if there is one. An error if another one is kept.
 pub(super) fn lasting_id(directory: &Path, given: Option<ServerId>) -> Result<ServerId, ServeError> {
     let failed = |reason: String| ServeError::State { path: directory.join(NAME), reason };
     let kept = match read(&directory.join(NAME)) {
@@ -26,6 +26,10 @@ pub(super) fn lasting_id(directory: &Path, given: Option<ServerId>) -> Result<Se
     match (kept, given) {
         (Some(Ok(kept)), None) => Ok(kept),
         (Some(Ok(kept)), Some(given)) if kept == given => Ok(kept),
+        (Some(Ok(kept)), Some(given)) => Err(failed(format!(
+            "followers know this server by the number in it, {kept}, and --server-id gives {given}: leave that out, or \
+             remove the file, and their copies are another server's"
+        ))),
         (Some(Err(error)), None) => Err(error),
         (_, given) => {
             let id = given.unwrap_or_else(|| ServerId(random()));
@@ -55,11 +59,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_kept_unless_another_one_is_given() {
+    fn a_number_is_kept_and_replaced_only_if_it_was_removed_or_is_damaged() {
         let temp = tempfile::tempdir().unwrap();
         let first = lasting_id(temp.path(), None).unwrap();
         assert_eq!(lasting_id(temp.path(), None).unwrap(), first);
         let other = ServerId([7; 16]);
+        let refused = lasting_id(temp.path(), Some(other)).unwrap_err().to_string();
+        assert!(refused.contains(&format!("{first}, and --server-id gives {other}")), "{refused}");
+        assert_eq!(lasting_id(temp.path(), Some(first)).unwrap(), first);
+        std::fs::remove_file(temp.path().join(NAME)).unwrap();
         assert_eq!(lasting_id(temp.path(), Some(other)).unwrap(), other);
         assert_eq!(lasting_id(temp.path(), None).unwrap(), other);
         std::fs::write(temp.path().join(NAME), "half of it").unwrap();

@@ -14,16 +14,16 @@ pub const TOKEN_FILE: &str = "admin.token";
 #[derive(clap::Args)]
 #[command(next_help_heading = "Administration")]
 pub struct AdminArgs {
-    /// Socket on which `tow status` and its kind ask [default: in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR]
+    /// Socket for `tow status` and the other operator commands [default: in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "PATH")]
     pub(super) admin_socket: Option<PathBuf>,
-    /// Serve a page and the API to the operator on this address.
+    /// Serve the operator's page and API on this address.
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     admin: Option<SocketAddr>,
-    /// Name by which --admin and --metrics may be reached. Repeatable.
+    /// Additional host name of --admin and --metrics. Repeatable.
     #[arg(long, value_name = "NAME", value_delimiter = ' ', value_parser = host)]
     admin_host: Vec<String>,
-    /// A proxy with TLS and logins is in front of --admin.
+    /// Trust a proxy in front of --admin to do TLS and logins.
     #[arg(long, requires = "admin")]
     admin_behind_proxy: bool,
     /// The token that --admin demands [default: admin.token beside the state]
@@ -140,7 +140,7 @@ fn check_not_served(token_file: &Path, served: Option<&Path>) -> Result<(), Fail
     }
     let (file, served) = (token_file.display(), served.display());
     Err(Failure::usage(format!(
-        "{file}: the token of --admin is below {served}, which is served; use --admin-token-file"
+        "{file}: the token of --admin is below {served}, which is served; name a file elsewhere by --admin-token-file"
     )))
 }
 

@@ -88,7 +88,8 @@ impl Sources {
 /// Reads a file of rules. All lines that are wrong are named.
 pub fn read_rules(path: &Path) -> Result<Rules, Failure> {
     let path_of = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::failed(format!("{path_of}: {error}")))?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::failed(format!("cannot read the rules in {path_of}: {error}")))?;
     Rules::parse(&text).map_err(|error| {
         let lines: Vec<_> = error.0.iter().map(|error| format!("{path_of}: {error}")).collect();
         Failure::failed(lines.join("\n"))

@@ -16,10 +16,10 @@ use towpath_sockets::{Endpoint, MechanismConfig};
 /// Options of all commands that connect.
 #[derive(clap::Args)]
 pub struct ConnectArgs {
-    /// Log in by PLAIN, with the password in TOW_PASSWORD.
+    /// Log in with PLAIN and the password in TOW_PASSWORD.
     #[arg(long)]
     user: Option<String>,
-    /// The password is the first line of this file, which nobody else may read.
+    /// Read the password from the first line of this file, which only its owner may read.
     #[arg(long, value_name = "FILE", requires = "user")]
     password_file: Option<PathBuf>,
     #[command(flatten)]
@@ -50,10 +50,10 @@ impl ConnectArgs {
 /// Options of commands that connect to a file server.
 #[derive(clap::Args)]
 pub struct FileServerArgs {
-    /// How long to try for the first connection.
+    /// How long to try to connect at first.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     connect_timeout: Duration,
-    /// How long to go on without progress or connection.
+    /// Give up after this long without progress.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     timeout: Duration,
     #[command(flatten)]

@@ -17,7 +17,7 @@ pub struct ServerKeyArgs {
     /// With --key: admit only the keys in this file of NAME KEY lines.
     #[arg(long, value_name = "FILE", conflicts_with = "anyone", requires = "keys")]
     pub authorized_keys: Option<PathBuf>,
-    /// With --key: admit everybody.
+    /// With --key: admit every client.
     #[arg(long, requires = "keys")]
     pub anyone: bool,
 }
@@ -42,13 +42,13 @@ impl ServerKeyArgs {
 /// Options of commands that connect.
 #[derive(clap::Args)]
 pub struct ClientKeyArgs {
-    /// The server's public key, or a file with it: encrypts [default: the key known to `tow trust`]
+    /// The server's public key or a file with it; encrypts the connection [default: the key in `tow trust`]
     #[arg(long, value_name = "KEY", conflicts_with = "user", allow_hyphen_values = true)]
     server_key: Option<String>,
     /// File with this side's secret key [default: a new key each time]
     #[arg(long, value_name = "FILE", conflicts_with = "user")]
     key: Option<PathBuf>,
-    /// Reach only servers whose key is known: nothing is sent in the clear.
+    /// Connect only to servers whose key is known, never unencrypted.
     #[arg(long)]
     require_keys: bool,
     /// The key is for others that this command serves, too.

@@ -18,18 +18,18 @@ pub struct ListenArgs {
     /// HOST:PORT, :PORT or ipc://PATH to listen on; port 0 picks one. Repeatable.
     #[arg(long = "bind", value_name = "ENDPOINT", value_delimiter = ' ', required = false)]
     pub endpoints: Vec<Endpoint>,
-    /// Admit only users in this file of lines by `tow password`; unencrypted.
+    /// Admit only users in this file, made by `tow password`; unencrypted.
     #[arg(long, value_name = "FILE")]
     plain_passwords: Option<PathBuf>,
     #[command(flatten)]
     keys: ServerKeyArgs,
-    /// Admit everybody from beyond this machine too, unencrypted.
+    /// Admit every client, from other machines too, unencrypted.
     #[arg(long, conflicts_with_all = ["plain_passwords", "keys"])]
     open_to_all: bool,
-    /// Allow only what the rules in this file do; see `tow rules`.
+    /// Allow only what the rules in this file allow; see `tow rules`.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// Append who comes, and what is refused, to this file as JSON.
+    /// Append logins and refusals to this file as JSON lines.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
     /// Time between heartbeats.

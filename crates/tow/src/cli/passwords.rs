@@ -7,6 +7,7 @@ use argon2::{Algorithm, Argon2, Params};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use subtle::ConstantTimeEq;
+use towpath_files::counted_are;
 use towpath_sockets::{Credentials, Principal, system_random};
 use zeroize::Zeroizing;
 
@@ -53,8 +54,9 @@ impl Passwords {
         if let Some(first) = passwords.clear_lines.first() {
             let count = passwords.clear_lines.len();
             tracing::warn!(
-                "--plain-passwords {}: {count} passwords are not hashed, the first in line {first}; `tow password USER` makes a line to replace each",
-                path.display()
+                "--plain-passwords {}: {} not hashed, the first in line {first}; `tow password USER` makes a line to replace each",
+                path.display(),
+                counted_are(count as u64, "password")
             );
         }
         Ok(passwords)

@@ -11,7 +11,7 @@ use towpath_files::path::Escaped;
 /// How the argument `service` of a command is written.
 #[derive(clap::Args)]
 pub struct NameArgs {
-    /// The service is in base64, as `service_b64` has it: for names that aren't UTF-8.
+    /// The name is base64, as in `service_b64`, for names that aren't UTF-8.
     #[arg(long, requires = "service")]
     b64: bool,
 }

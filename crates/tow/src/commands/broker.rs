@@ -28,10 +28,10 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
     mut_arg("heartbeat", |arg| arg.default_value("2s")),
 )]
 pub struct Arguments {
-    /// Directory for requests and outcomes, which survive crashes there.
+    /// Keep requests and outcomes in this directory, so that they survive crashes.
     #[arg(long, value_name = "DIR")]
     journal: Option<PathBuf>,
-    /// Start although a part of the journal is damaged, without the requests that were in it.
+    /// Start although part of the journal is damaged, without the requests in that part.
     #[arg(long, requires = "journal")]
     repair_journal: bool,
     /// Directory for bodies over 1 MiB [default: in the journal, or else in the system's temporary directory]
@@ -43,31 +43,31 @@ pub struct Arguments {
     /// Maximum memory for requests and replies [default: 1G, or a quarter of all]
     #[arg(long, value_name = "SIZE", value_parser = size_from_1m)]
     max_memory: Option<u64>,
-    /// Maximum queued requests per service. Beyond it, clients are told to retry or back-pressured.
+    /// Maximum queued requests per service; beyond it, clients must wait or retry.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = positive::<usize>)]
     max_waiting: usize,
-    /// Workers that may die over a request before it becomes a dead letter.
+    /// Make a request a dead letter after this many workers have died handling it.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = positive::<u16>)]
     attempts: u16,
-    /// How long a request may wait, unless its client says.
+    /// How long a request may take, unless its client says otherwise.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     request_timeout: Duration,
-    /// The longest that a client may ask for.
+    /// Longest time that a client may ask for.
     #[arg(long, value_name = "TIME", default_value = "7days", value_parser = duration)]
     max_ttl: Duration,
-    /// How long a worker may take for a request [default: unlimited]
+    /// How long a worker may take per request [default: unlimited]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     busy_timeout: Option<Duration>,
-    /// How long to keep requests of a client that isn't connected.
+    /// How long to keep the requests of a disconnected client.
     #[arg(long, value_name = "TIME", default_value = "5min", value_parser = duration)]
     absent_timeout: Duration,
-    /// How long to keep an outcome for a client that isn't connected, after its request's time is over.
+    /// How long to keep an outcome for a disconnected client after its request has expired.
     #[arg(long, value_name = "TIME", default_value = "5min", value_parser = duration_or_zero)]
     outcome_grace: Duration,
     /// How long to keep dead letters, stored requests, and clients with requests in the journal.
     #[arg(long, value_name = "TIME", default_value = "7days", value_parser = duration)]
     journal_retention: Duration,
-    /// How long to wait for workers and clients when stopped.
+    /// How long to wait for workers and clients at shutdown.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration_or_zero)]
     grace: Duration,
     /// How long to poll before sleeping; a longer time makes round trips shorter.

@@ -35,21 +35,21 @@ pub struct Arguments {
     service: OsString,
     #[command(flatten)]
     name: NameArgs,
-    /// Request, words joined by spaces; @FILE: what is in a file; @-: standard input, which is the default
+    /// Request: words joined by spaces, @FILE for a file's content, or @- for standard input (the default)
     body: Vec<OsString>,
-    /// Send each word as a frame of its own, as titanic.request needs them.
+    /// Send each word as its own frame, as titanic.request needs.
     #[arg(long, requires = "body")]
     frames: bool,
-    /// How long a request may take [default: 60s; in a load test the broker's]
+    /// How long the request may take [default: 60s; in a load test the broker's limit]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
-    /// Fail at once if the service has no worker.
+    /// Fail immediately if the service has no worker.
     #[arg(long, conflicts_with = "count")]
     no_wait: bool,
     /// Largest reply, with all its parts.
     #[arg(long, value_name = "SIZE", default_value = "16G", value_parser = size)]
     max_reply: u64,
-    /// Don't ask the broker to journal the request.
+    /// Don't have the broker journal the request.
     #[arg(long)]
     volatile: bool,
     /// Print one JSON object: to stderr, in a load test to stdout.
@@ -68,7 +68,7 @@ pub struct Arguments {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Load test")]
 struct LoadArgs {
-    /// Send N requests to an echo service, check all replies, report latency.
+    /// Send N requests to an echo service, check every reply, report latency.
     #[arg(long, value_name = "N", value_parser = positive::<u64>)]
     count: Option<u64>,
     /// Requests in flight per client.
@@ -80,7 +80,7 @@ struct LoadArgs {
     /// Requests per second [default: as many as possible]
     #[arg(long, value_name = "N", requires = "count", value_parser = rate)]
     rate: Option<f64>,
-    /// Clients, each with a connection of its own.
+    /// Clients, each with its own connection.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = clients)]
     clients: usize,
 }

@@ -16,9 +16,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use towpath_files::client::follow::{
-    Excludes, FollowEnd, FollowEvent, FollowOptions, HeldWhy, PutKind, follow, follow_versions,
+    ALL_EXCLUDED, Excludes, FollowEnd, FollowEvent, FollowOptions, HeldWhy, PutKind, follow, follow_versions,
 };
 use towpath_files::client::{GetError, Source, TransferError};
+use towpath_files::counted_are;
 use towpath_files::path::{Escaped, RelPath};
 use towpath_files::protocol::control::{Compression, HolderName, LinkTarget, WirePath};
 
@@ -32,42 +33,42 @@ pub struct Arguments {
     location: OsString,
     /// Directory to keep up to date [default: the path's name; of a glob .]
     destination: Option<PathBuf>,
-    /// End when it is up to date.
+    /// Exit once up to date.
     #[arg(long)]
     once: bool,
-    /// Delete what is gone at the server; never what was changed here.
+    /// Delete what the server has deleted, but nothing that was changed locally.
     #[arg(long)]
     mirror: bool,
-    /// Hold all deletions if more are due at a time [default: 1000 if over a tenth, or everything]
+    /// Hold deletions back if more than N would be deleted at once [default: 1000 if over a tenth, or everything]
     #[arg(long, value_name = "N", requires = "mirror")]
     max_delete: Option<u64>,
-    /// Leave out what matches a pattern as in .gitignore. May be repeated.
+    /// Skip what matches a pattern, as in .gitignore. Repeatable.
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
-    /// Move what is deleted or replaced into this directory.
+    /// Move deleted and replaced files into this directory.
     #[arg(long, value_name = "DIR")]
     trash: Option<PathBuf>,
-    /// Go on though the copy here is of another server or path, or nobody knows; everything is compared.
+    /// Continue although the copy is of another or an unknown server or path; compares everything.
     #[arg(long)]
     adopt: bool,
-    /// Run this by the shell when up to date after changes, which it gets as JSON lines.
+    /// Run this shell command once up to date after changes; it reads them as JSON lines.
     #[arg(long, value_name = "CMD")]
     exec: Option<OsString>,
     /// Print one JSON object for each event.
     #[arg(long)]
     pub json: bool,
-    /// Sync each file before it gets its name, its directory after, and how far this is.
+    /// Sync each file before it is renamed into place, its directory afterwards, and the progress record.
     #[arg(long)]
     fsync: bool,
-    /// Name by which the server knows what is here [default: the host's]
+    /// Name of this copy in the server's list of followers [default: the host's]
     #[arg(long, value_name = "NAME", value_parser = holder_name)]
     name: Option<HolderName>,
     #[command(flatten)]
     relay: RelayArgs,
-    /// Put each version that is published in place as a whole, and let the link DIR/current lead to the newest.
+    /// Fetch published versions, each as a whole, and point the link DIR/current to the newest.
     #[arg(long, conflicts_with_all = ["mirror", "trash", "exclude"])]
     versions: bool,
-    /// Let the server compress what shrinks, for slow links.
+    /// Compress data that shrinks, for slow links.
     #[arg(long)]
     zstd: bool,
     #[command(flatten)]
@@ -113,6 +114,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let mut is_looked_at = arguments.versions;
     let outcome = watchdog.run(None, END_TIMEOUT, move || {
         let mut tell = |event: FollowEvent| {
+            is_looked_at |= matches!(&event, FollowEvent::Warning(why) if why == ALL_EXCLUDED);
             if matches!(event, FollowEvent::UpToDate { .. })
                 && !std::mem::replace(&mut is_looked_at, true)
                 && has_nothing(&destination)
@@ -194,6 +196,7 @@ fn show(event: &FollowEvent, is_mirror: bool) -> io::Result<()> {
         FollowEvent::Gone { path, kept: true, .. } if is_mirror => {
             line(format_args!("- {path} (stays: it was changed here, or has something else in it)"))
         }
+        FollowEvent::Gone { path, kept: true, .. } => line(format_args!("- {path} (stays without --mirror)")),
         FollowEvent::Gone { path, .. } => line(format_args!("- {path}")),
         FollowEvent::Renamed { from, to, .. } => line(format_args!("> {from} {to}")),
         FollowEvent::UpToDate { seq } => line(format_args!("up to date at {seq}")),
@@ -204,13 +207,14 @@ fn show(event: &FollowEvent, is_mirror: bool) -> io::Result<()> {
         }
         FollowEvent::Held { paths, why } => {
             let count = paths.len();
+            let held = counted_are(count as u64, "deletion");
             match why {
-                HeldWhy::TooMany => eprint_line(format_args!(
-                    "tow: {count} deletions are held; start again with --max-delete {count} to allow them:"
-                )),
+                HeldWhy::TooMany => {
+                    eprint_line(format_args!("tow: {held} held; start again with --max-delete {count} to allow that:"))
+                }
                 HeldWhy::UnknownServer => eprint_line(format_args!(
-                    "tow: {count} deletions are held: the server has no lasting number (tow serve --state), so it may be \
-                     another one than before; if it is the right one, start again with --adopt to allow them:"
+                    "tow: {held} held: the server has no lasting number (tow serve --state), so it may be \
+                     another one than before; if it is the right one, start again with --adopt to allow that:"
                 )),
             }
             for path in paths.iter().take(HELD_SHOWN_MAX) {

@@ -25,7 +25,7 @@ pub struct Arguments {
     /// List everything below directories.
     #[arg(long, short)]
     recursive: bool,
-    /// List what links lead to, as long as it is below the root, instead of the links.
+    /// List what symbolic links point to, inside the root, instead of the links.
     #[arg(long, short = 'L')]
     follow_links: bool,
     /// Sizes in bytes, times to the second.

@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use towpath_files::client::{Asker, CancelToken, ConnectOptions, GetError, Source, TransferError};
+use towpath_files::counted;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::PublishedReply;
@@ -60,7 +61,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         })))?;
     } else {
         let same = if same { ", there before" } else { "" };
-        print_line(format_args!("{label} {version} {files} files, {bytes} bytes, at {seq}{same}"))?;
+        print_line(format_args!(
+            "{label} {version} {}, {}, at {seq}{same}",
+            counted(files, "file"),
+            counted(bytes, "byte")
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -31,13 +31,13 @@ pub struct Arguments {
     /// Files, and where they go: HOST:/PATH, HOST:PORT/PATH or ipc://SOCKET:/PATH; with / at the end into it.
     #[arg(required = true, num_args = 2.., value_names = ["FILE", "LOCATION"])]
     words: Vec<OsString>,
-    /// Only where nothing is yet.
+    /// Only if the target doesn't exist.
     #[arg(long, conflicts_with = "if_digest")]
     if_absent: bool,
-    /// Only in place of a file with this BLAKE3 digest.
+    /// Only to replace a file with this BLAKE3 digest.
     #[arg(long = "if", value_name = "DIGEST")]
     if_digest: Option<Digest>,
-    /// Remove each file here when the server has confirmed it.
+    /// Remove each local file once the server has confirmed it.
     #[arg(long)]
     remove_source: bool,
     /// Sync each file on the server before it is confirmed.

@@ -20,13 +20,13 @@ use towpath_sockets::{Endpoint, MechanismConfig};
 /// Options of a follower that serves.
 #[derive(clap::Args)]
 pub struct RelayArgs {
-    /// Serve the copy to others that follow it, with the server's numbers. Repeatable.
+    /// Serve the copy to other followers, as a relay. Repeatable.
     #[arg(id = "serve", long = "serve", value_name = "ENDPOINT", value_delimiter = ' ', value_parser = bind_endpoint::<FILES_PORT>)]
     endpoints: Vec<Endpoint>,
     /// With --serve and --key: admit only the keys in this file of NAME KEY lines.
     #[arg(long, value_name = "FILE", conflicts_with = "anyone", requires_all = ["serve", "key"])]
     authorized_keys: Option<PathBuf>,
-    /// With --serve and --key: admit everybody, encrypted.
+    /// With --serve and --key: admit every client, encrypted.
     #[arg(long, requires_all = ["serve", "key"])]
     anyone: bool,
     /// With --serve: admit only users in this file of lines by `tow password`; unencrypted.
@@ -35,7 +35,7 @@ pub struct RelayArgs {
     /// With --serve: allow only what the rules in this file do; with --key, encrypted.
     #[arg(long, value_name = "FILE", requires = "serve")]
     rules: Option<PathBuf>,
-    /// With --serve: append who comes, and what is refused, to this file as JSON.
+    /// With --serve: append logins and refusals to this file as JSON lines.
     #[arg(long, value_name = "FILE", requires = "serve")]
     audit: Option<PathBuf>,
 }

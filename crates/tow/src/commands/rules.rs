@@ -4,10 +4,13 @@ use crate::cli::admission::read_rules;
 use crate::cli::escape::Line;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::print_line;
+use crate::cli::service_name::NameArgs;
 use serde_json::json;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use towpath_broker::asked_of_rules;
+use towpath_files::counted;
 use towpath_rules::{Origin, Verb};
 
 /// Arguments of `tow rules`.
@@ -38,7 +41,10 @@ enum Command {
         #[arg(value_parser = verb)]
         verb: Verb,
         /// A path below the root, or a service.
-        subject: String,
+        #[arg(value_name = "SUBJECT")]
+        service: OsString,
+        #[command(flatten)]
+        encoding: NameArgs,
         /// Print a JSON object.
         #[arg(long)]
         json: bool,
@@ -47,6 +53,13 @@ enum Command {
 
 fn verb(text: &str) -> Result<Verb, String> {
     Verb::named(text).ok_or_else(|| format!("use {}", Verb::ALL.map(Verb::name).join(", ")))
+}
+
+fn trim_slashes(mut path: &[u8]) -> &[u8] {
+    while let [b'/', rest @ ..] | [rest @ .., b'/'] = path {
+        path = rest;
+    }
+    path
 }
 
 /// Checks or asks rules.
@@ -60,20 +73,21 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 (rules.groups(), "group"),
                 (rules.lines(), "rule"),
             ];
-            let counts = counts.map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
+            let counts = counts.map(|(count, what)| counted(count as u64, what));
             print_line(format_args!("{}: {}", Line(&file.display().to_string()), counts.join(", ")))?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Test { file, name, from, verb, subject, json } => {
+        Command::Test { file, name, from, verb, service, encoding, json } => {
             let rules = read_rules(&file)?;
             if let Some(name) = name.as_deref().filter(|name| !rules.names().any(|known| known == *name)) {
                 let known = rules.names().collect::<Vec<_>>().join(", ");
                 return Err(Failure::usage(format!("nobody is called {name} in {}, but {known}", file.display())));
             }
             // As in a URL, the root is the slash.
+            let subject = encoding.name(&service)?;
             let (verb, subject) = match verb.is_of_paths() {
-                true => (verb, subject.trim_matches('/').as_bytes().into()),
-                false => asked_of_rules(verb, subject.as_bytes()),
+                true => (verb, trim_slashes(subject.as_ref()).into()),
+                false => asked_of_rules(verb, subject.as_ref()),
             };
             let permissions = rules.permissions(name.as_deref().map(str::as_bytes), from);
             let decision = permissions.decide(verb, &subject);

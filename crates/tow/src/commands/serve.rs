@@ -4,7 +4,7 @@ use crate::admin::{About, Admin, AdminArgs, FilesView};
 use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
 use crate::cli::escape::Line;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, Status};
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
 use crate::cli::units::{duration, size};
@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::follow::ServerId;
-use towpath_files::server::{PushOptions, Server, ServerOptions, WatchOptions};
+use towpath_files::root::RootError;
+use towpath_files::server::{PushOptions, ServeError, Server, ServerOptions, WatchOptions};
 use towpath_sockets::{Congestion, Heartbeat};
 
 /// Heartbeat intervals without a word after which a client is disconnected. Generous, since libzmq doesn't read while its application
@@ -32,7 +33,7 @@ const HEARTBEATS_MISSED_MAX: u32 = 4;
     mut_arg("heartbeat", |arg| arg.default_value("30s")),
 )]
 pub struct Arguments {
-    /// Directory or file to serve. It may be replaced while it is served.
+    /// Directory or file to serve; it may be replaced while it is served.
     path: PathBuf,
     /// Remember digests of files in this file across restarts.
     #[arg(long, value_name = "FILE")]
@@ -40,34 +41,34 @@ pub struct Arguments {
     /// Watch the directory, so that clients can follow it.
     #[arg(long)]
     watch: bool,
-    /// Keep sequence numbers and the server's number here, so that a restart begins no new epoch.
+    /// Keep sequence numbers and the server's ID here, so that followers resume after a restart.
     #[arg(long, value_name = "DIR", requires = "watch")]
     state: Option<PathBuf>,
-    /// Number by which followers know this server, if it lost its --state: 32 hex digits.
+    /// The server's ID, 32 hex digits, to restore after --state was lost.
     #[arg(long, value_name = "ID", requires = "watch")]
     server_id: Option<ServerId>,
-    /// Publish a file that may be open for writing when nothing has happened to it for so long.
+    /// If the server can't tell whether a file is still open for writing, publish it once unchanged for this long.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, requires = "watch")]
     settle: Duration,
-    /// Look at everything again so often, whatever the kernel tells.
+    /// Rescan the whole tree at this interval, in case a kernel event was missed.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration, requires = "watch")]
     rescan: Duration,
-    /// Hold all deletions if more are due at a time, and over a tenth of all. SIGUSR1 publishes them.
+    /// Hold deletions back if more than N, and more than a tenth of all paths, would be deleted at once. SIGUSR1 releases them.
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "watch")]
     max_delete: u64,
     /// Watch so many directories at most, and look at everything each 30 s if there are more.
     #[arg(long, value_name = "N", requires = "watch", hide = true)]
     max_watches: Option<usize>,
-    /// Take files that clients push, below this directory of the served one; . is all of it.
+    /// Accept pushed files below this subdirectory; . for all.
     #[arg(long, value_name = "SUBDIR")]
     accept_push: Option<PathBuf>,
-    /// Refuse pushes beyond so many bytes of files there.
+    /// Refuse pushes once the files there have this many bytes.
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "accept_push")]
     push_max_bytes: Option<u64>,
-    /// Refuse pushes beyond so many files and directories there.
+    /// Refuse pushes once this many files and directories are there.
     #[arg(long, value_name = "COUNT", requires = "accept_push")]
     push_max_files: Option<u64>,
-    /// Let everybody publish versions: otherwise those who have logged in, and this user over ipc.
+    /// Let every client publish versions, not only authenticated clients and the server's own user over ipc.
     #[arg(long, requires = "state")]
     accept_publish: bool,
     #[command(flatten)]
@@ -121,7 +122,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         audit: security.admission.as_ref().and_then(|admission| admission.audit()),
     };
     let admin = Admin::start(arguments.admin, &about)?;
-    let server = Server::bind(options).map_err(Failure::failed)?;
+    let server = Server::bind(options).map_err(|error| match error {
+        ServeError::Root { source: RootError::NotFound, .. } => Failure::new(Status::NotFound, error),
+        error => Failure::failed(error),
+    })?;
     let (handle, stopping) = (server.handle(), admin.stopping());
     let reload = reload::watch(security.admission, handle.clone())?;
     let stop = move || {

@@ -14,11 +14,13 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use towpath_files::client::follow::{Version, Versions, versions};
-use towpath_files::client::{Asker, CancelToken, ConnectOptions, GetError, Holding, Source, TransferError};
+use towpath_files::client::{
+    Asker, CancelToken, ConnectOptions, GetError, Holding, ListOptions, Source, TransferError, list,
+};
 use towpath_files::digest::Digest;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
-use towpath_files::protocol::control::{Holder, HoldersWanted, KnownHolder};
+use towpath_files::protocol::control::{FollowLinks, Holder, HoldersWanted, KnownHolder, ListTarget, WirePath};
 use towpath_files::protocol::manifest::VersionName;
 
 /// Time between questions.
@@ -29,13 +31,13 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 pub struct Arguments {
     /// Path of a server, and all below it: HOST:/, HOST:PORT/PATH or ipc://SOCKET:/PATH.
     location: OsString,
-    /// Show who has a version (label or digest), or all up to a number; end with 1 unless all have it.
+    /// Show which followers have a version (label or digest), or everything up to a number; exit with 1 unless all have it.
     #[arg(long, value_name = "VERSION")]
     who: Option<String>,
-    /// Wait until enough have it; end with 1 if nobody else gets it for --timeout.
+    /// Wait until enough followers have it; exit with 1 if no other gets it within --timeout.
     #[arg(long, value_name = "VERSION", conflicts_with = "who")]
     wait: Option<String>,
-    /// How many are enough.
+    /// Number of followers that are enough.
     #[arg(long, value_name = "M", default_value_t = 1, requires = "wait")]
     count: u32,
     /// Print JSON.
@@ -82,9 +84,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     match outcome.map_err(|error| failure_at(&arguments.location, &error, &arguments.server))? {
         Answer::Printed => Ok(ExitCode::SUCCESS),
         Answer::TooFew(count) => {
-            Err(Failure::new(Status::Failed, format_args!("only {count} have it, and nobody else gets it")))
+            let have = if count == 1 { "has" } else { "have" };
+            Err(Failure::new(Status::Failed, format_args!("only {count} {have} it, and nobody else gets it")))
         }
         Answer::Missing(0) => incomplete("nobody has said that it has it".to_owned()),
+        Answer::Missing(1) => incomplete("one doesn't have it".to_owned()),
         Answer::Missing(count) => incomplete(format!("{count} don't have it")),
     }
 }
@@ -116,6 +120,9 @@ fn answer(
                 holding => Some(holding?),
             };
             asker.close();
+            if !known.versions.iter().any(|version| version.name.of.below(of).is_some()) {
+                check_there(connect, of, cancel)?;
+            }
             print_versions(&known, of, as_json).map_err(broken)?;
             if let Some(holding) = holding {
                 print(wanted, &Answered { holding, known }, as_json).map_err(broken)?;
@@ -153,12 +160,25 @@ fn answer(
     Ok(if is_now && !is_everywhere { Answer::Missing(missing) } else { Answer::Printed })
 }
 
+/// An error if nothing is at a path. What may not be listed may be there.
+fn check_there(connect: &ConnectOptions, of: &RelPath, cancel: &CancelToken) -> Result<(), GetError> {
+    let (connect, target) = (connect.clone(), ListTarget::Path(WirePath::from(of)));
+    let options = ListOptions { connect, target, recursive: false, digest: false, follow: FollowLinks::Path };
+    // The first entry is enough.
+    let mut take = |_| Err(std::io::ErrorKind::Interrupted.into());
+    match list(&options, &mut take, cancel) {
+        Err(error @ GetError::Transfer(TransferError::Refused { code: ErrorCode::NotFound, .. })) => Err(error),
+        Err(error @ GetError::Transfer(TransferError::Cancelled)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 fn broken(failure: Failure) -> std::io::Error {
     std::io::Error::other(failure.to_string())
 }
 
 fn no_version(version: &str) -> GetError {
-    let message = format!("there is no version {version}");
+    let message = format!("there is no version {version} of this path; tow versions HOST:/ lists all that there are");
     TransferError::Unmet { code: ErrorCode::NotFound, message }.into()
 }
 

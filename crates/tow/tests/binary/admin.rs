@@ -101,7 +101,7 @@ fn a_client_is_listed_with_what_it_does_and_comes_back_after_a_kick() {
     assert!(peer["address"].as_str().is_some_and(|address| address.starts_with("127.0.0.1:")), "{peer}");
     assert_eq!((&peer["id"], &peer["transfers"]), (&transfers[0]["peer"], &1.into()));
     let table = String::from_utf8(place.tow(&["peers"]).expect_code(0).stdout).expect("UTF-8");
-    assert!(table.lines().count() == 2 && table.contains("1 transfers"), "{table}");
+    assert!(table.lines().count() == 2 && table.contains("1 transfer"), "{table}");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
 
     let id = peer["id"].as_str().expect("an id").to_owned();
@@ -182,7 +182,7 @@ fn services_whose_names_are_not_utf8_are_told_apart_and_each_is_steered() {
         let has = |entry: &Value| entry["service_b64"] == "//4=";
         assert_eq!(place.json(&[list]).iter().filter(|entry| has(entry)).count(), 1, "{list}");
     }
-    assert_eq!(said(place.tow(&["purge", "--b64", "/v8="])), "purged 1 requests of \\xfe\\xff\n");
+    assert_eq!(said(place.tow(&["purge", "--b64", "/v8="])), "purged 1 request of \\xfe\\xff\n");
     purged.finish().expect_code(1);
     let audit = get(&place.socket(), "/api/v1/audit");
     assert!(audit.contains("\"object_b64\":\"/v8=\""), "{audit}");
@@ -345,7 +345,7 @@ fn a_paused_service_takes_requests_and_gives_none_also_after_a_restart() {
     assert!(table.contains("PAUSED  echo"), "{table}");
     // What waits is ended only if it is as much as the operator has seen.
     let refused = place.tow(&["purge", "echo", "--expect", "3"]).expect_code(5);
-    assert!(refused.stderr.contains("2 requests wait"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("waiting requests: 2"), "{}", refused.stderr);
     assert_eq!(waiting(), 2);
     let purged = place.tow(&["purge", "echo", "--expect", "2"]).expect_code(0);
     assert_eq!(purged.stdout, b"purged 2 requests of echo\n");

@@ -222,7 +222,7 @@ fn the_token_is_for_its_user_alone_and_stays_the_same() {
     let token = served.join("new/admin.token");
     let [served_path, token] = [&served, &token].map(|path| path.to_str().expect("UTF-8"));
     let refused = place.tow(&[&serve[..], &["--admin-token-file", token, served_path]].concat()).expect_code(2);
-    assert!(refused.stderr.contains("which is served"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("which is served; name a file elsewhere by"), "{}", refused.stderr);
     assert_eq!(std::fs::read_dir(&served).expect("a directory").count(), 0);
 }
 

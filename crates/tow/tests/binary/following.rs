@@ -541,6 +541,28 @@ fn a_path_where_nothing_is_is_told() {
 }
 
 #[test]
+fn a_filter_that_leaves_all_out_and_options_that_are_wrong_are_told() {
+    let mut pair = Pair::start();
+    write(&pair.source().join("a"), b"a");
+    pair.serve();
+    for _ in 0..2 {
+        let outcome = pair.once(&["--exclude", "**"]).expect_code(0);
+        assert_eq!(outcome.stderr, "tow: all that is there is left out by --exclude\n");
+    }
+    for (pattern, why) in [
+        (" ", "--exclude: ' ': the pattern is empty"),
+        ("[z-a]", "[z-a] matches nothing: write the range from a to z"),
+        ("!a", "tow get does that by an --include"),
+    ] {
+        let outcome = pair.once(&["--exclude", pattern]).expect_code(2);
+        assert!(outcome.stderr.contains(why), "{}", outcome.stderr);
+    }
+    let file = pair.source().join("a").display().to_string();
+    let outcome = pair.once(&["--trash", &file]).expect_code(1);
+    assert!(outcome.stderr.contains(&format!("{file}: not a directory")), "{}", outcome.stderr);
+}
+
+#[test]
 fn events_are_told_as_json() {
     let mut pair = Pair::start();
     write(&pair.source().join("a"), b"hello");

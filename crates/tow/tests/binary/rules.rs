@@ -248,6 +248,12 @@ fn rules_are_checked_and_asked() {
     ask(&["--as", "ann", "call", "other"]).expect_code(0);
     ask(&["--as", "ann", "call", "aside.other"]).expect_code(5);
     assert_eq!(text(ask(&["read", "a"]).expect_code(5)), "refused: no line allows it\n");
+    // In base64, for names that aren't UTF-8.
+    for (subject, code) in [("L2EvYg==", 0), ("L2Ev/w==", 0), ("YS9zZWNyZXQvZQ==", 5), ("a/b", 2)] {
+        ask(&["--as", "ann", "read", "--b64", subject]).expect_code(code);
+    }
+    let missing = run(&mut tow(["rules", "check", "none-of-ours"])).expect_code(1);
+    assert!(missing.stderr.contains("cannot read the rules in none-of-ours: "), "{}", missing.stderr);
     let json = ask(&["--as", "bob", "call", "echo", "--json"]).expect_code(0).summary();
     assert_eq!(json, json!({"allowed": true, "line": 4, "rule": "allow bob to call echo"}));
     assert!(ask(&["--as", "eve", "read", "a"]).expect_code(2).stderr.contains("ann, bob"));

@@ -80,14 +80,30 @@ fn serve_refuses_what_it_cannot_serve_or_bind() {
     let folder = tempdir().expect("a folder");
     let missing = folder.path().join("missing");
     let outcome =
-        run(tow([OsStr::new("serve"), missing.as_ref()]).args(["--bind", "tcp://127.0.0.1:0"])).expect_code(1);
-    assert!(outcome.stderr.contains("missing"), "{}", outcome.stderr);
+        run(tow([OsStr::new("serve"), missing.as_ref()]).args(["--bind", "tcp://127.0.0.1:0"])).expect_code(4);
+    assert!(outcome.stderr.contains("missing: not found"), "{}", outcome.stderr);
     assert!(outcome.stdout.is_empty());
 
     let server = Server::start(folder.path());
-    let outcome =
-        run(tow([OsStr::new("serve"), folder.path().as_ref()]).args(["--bind", server.endpoint()])).expect_code(1);
-    assert!(outcome.stderr.contains(server.endpoint()), "{}", outcome.stderr);
+    let taken = tow([OsStr::new("serve"), folder.path().as_ref()]);
+    for mut command in [taken, tow(["broker"])] {
+        let outcome = run(command.args(["--bind", server.endpoint()])).expect_code(1);
+        let is_told = outcome.stderr.contains(server.endpoint()) && outcome.stderr.contains("; ss -ltnp shows which");
+        assert!(is_told, "{}", outcome.stderr);
+    }
+
+    let (served, state) = (folder.path().join("served"), folder.path().join("state"));
+    std::fs::create_dir(&served).expect("mkdir");
+    let serve = |state: &std::path::Path| {
+        let mut command = tow(["serve", "--watch", "--bind", "tcp://127.0.0.1:0"]);
+        command.arg(&served).arg("--state").arg(state);
+        command
+    };
+    let _server = Server::from_command(&mut serve(&state));
+    for (state, why) in [(&state, "another server is using it: end that one"), (&served, "is what is served")] {
+        let outcome = run(&mut serve(state)).expect_code(if *state == served { 2 } else { 1 });
+        assert!(outcome.stderr.contains(why), "{}", outcome.stderr);
+    }
 }
 
 #[test]

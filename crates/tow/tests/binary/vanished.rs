@@ -96,7 +96,7 @@ fn leave_nothing(arguments: &[&str]) {
         assert_eq!((vanish(&broker, 0), vanish(&broker, 2_000)), (410, 410));
     } else {
         let dropped = place.tow(&["purge", "--outcomes"]).expect_code(0);
-        assert_eq!(dropped.stdout, b"dropped 1 outcomes of clients that are gone\n");
+        assert_eq!(dropped.stdout, b"dropped 1 outcome of clients that are gone\n");
         assert_eq!(status(&place)["requests"], 0);
     }
 }

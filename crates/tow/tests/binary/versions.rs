@@ -168,7 +168,7 @@ fn versions_never_change_and_old_ones_make_way() {
     write(&source.join("app/f"), b"two");
     wait_until("the label is another version's", || {
         let outcome = publisher.publish("app", &["v1"]);
-        outcome.status.code() == Some(1) && outcome.stderr.contains("never changes")
+        outcome.status.code() == Some(1) && outcome.stderr.contains("never changes: use another label")
     });
     // Without a label it has its digest's.
     let second = object(&publisher.publish("app", &["--json"]).expect_code(0));
@@ -297,6 +297,21 @@ fn a_version_belongs_to_its_path() {
 }
 
 /// Two followers on one host have the same name by default.
+#[test]
+fn versions_of_nothing_are_not_found() {
+    let publisher = Publisher::start(&["--accept-publish"]);
+    publisher.publish("app", &["v1"]).expect_code(0);
+    publisher.versions_of("app", &[]).expect_code(0);
+    let outcome = publisher.versions_of("apq", &[]).expect_code(4);
+    assert!(
+        outcome.stdout.is_empty() && outcome.stderr.contains("apq: the server says: not found"),
+        "{}",
+        outcome.stderr
+    );
+    let outcome = publisher.versions(&["--who", "app/v1"]).expect_code(4);
+    assert!(outcome.stderr.contains("tow versions HOST:/ lists all"), "{}", outcome.stderr);
+}
+
 #[test]
 fn followers_of_one_name_are_told_apart() {
     let publisher = Publisher::start(&["--accept-publish"]);

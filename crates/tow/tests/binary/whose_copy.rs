@@ -92,8 +92,12 @@ fn paths_share_a_destination_as_far_as_they_do_not_collide() {
     // What is taken over isn't the other one's any more.
     follow(&server.url("c"), &copy, &["--mirror", "--adopt"]).expect_code(0);
     assert_eq!(read("d/own").as_deref(), Some("c"));
-    let outcome = follow(&server.url("a"), &copy, &["--mirror"]);
-    assert_eq!((outcome.status.code(), read("d/own").as_deref()), (Some(0), Some("c")), "nothing new was there");
+    for _ in 0..2 {
+        let outcome = follow(&server.url("a"), &copy, &["--mirror"]).expect_code(2);
+        assert!(outcome.stderr.contains("(of /c)"), "{}", outcome.stderr);
+        assert!(!String::from_utf8_lossy(&outcome.stdout).contains("up to date"));
+        assert_eq!(read("d/own").as_deref(), Some("c"));
+    }
 }
 
 #[test]
@@ -119,6 +123,28 @@ fn deletions_wait_where_the_server_may_be_another_one() {
     follow(&server.url(""), &copy, &["--mirror", "--adopt"]).expect_code(0);
     assert_eq!(count(&copy), 18);
     follow(&server.url(""), &copy, &["--mirror"]).expect_code(0);
+}
+
+#[test]
+fn what_a_run_without_mirror_left_is_deleted_by_the_next_one_with_it() {
+    let folder = tempdir().expect("a folder");
+    let source = source(&folder, "source", 10, "one");
+    let copy = folder.path().join("copy");
+    let server = serve(&source, Some(&folder.path().join("state")), &[]);
+    follow(&server.url(""), &copy, &["--mirror"]).expect_code(0);
+    (0..3).for_each(|n| fs::remove_file(source.join(format!("sub/f{n}"))).expect("remove"));
+    wait_until("the deletions are held", || {
+        follow(&server.url(""), &copy, &["--mirror", "--max-delete", "1"]).status.code() == Some(3)
+    });
+    let outcome = follow(&server.url(""), &copy, &[]).expect_code(0);
+    let told = String::from_utf8_lossy(&outcome.stdout);
+    assert!(told.contains("- sub/f0 (stays without --mirror)\n") && count(&copy) == 10, "{told}");
+    // Also one that was told the full state.
+    let outcome = follow(&server.url(""), &copy, &["--mirror", "--max-delete", "1"]).expect_code(3);
+    assert!(outcome.stderr.contains("3 deletions are held") && count(&copy) == 10, "{}", outcome.stderr);
+    follow(&server.url(""), &copy, &[]).expect_code(0);
+    follow(&server.url(""), &copy, &["--mirror"]).expect_code(0);
+    assert_eq!(count(&copy), 7);
 }
 
 #[test]

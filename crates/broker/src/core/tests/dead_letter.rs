@@ -40,7 +40,7 @@ fn a_dead_letter_is_dispatched_again_until_a_worker_succeeds() {
     };
     assert_eq!(
         body.single(),
-        Some(&b"given up after 1 attempts: workers went while they had it, or couldn't do it; kept for dlq.echo"[..])
+        Some(&b"given up at attempt 1: workers went while they had it, or couldn't do it; kept for dlq.echo"[..])
     );
     core.confirm(2, 1, 1, 1);
     assert_eq!((core.counters().dead_letters, core.load().0), (1, 1));

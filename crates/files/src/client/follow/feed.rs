@@ -101,6 +101,7 @@ impl Follower<'_> {
             self.take_over(&placed)?;
             self.gone.remove(&placed.local);
             let before = self.record.get(&placed.local).filter(|_| !self.untold.contains_key(&placed.local)).copied();
+            let told = before.or_else(|| self.put_before(&placed.local));
             let refused = match self.plan(&placed, &mut feed) {
                 Ok(Plan::InPlace) if before.is_some() => continue,
                 Ok(Plan::InPlace | Plan::Get) => None,
@@ -111,7 +112,7 @@ impl Follower<'_> {
                 self.failed.insert(placed.local.clone(), Failed { placed, reason, why: Why::Other });
                 continue;
             }
-            feed.before.extend(before.map(|before| (placed.local.clone(), before)));
+            feed.before.extend(told.map(|told| (placed.local.clone(), told)));
             entries.extend(placed.entry(now));
             feed.fed.push(placed);
         }

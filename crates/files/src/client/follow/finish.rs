@@ -9,6 +9,7 @@ use super::follower::Follower;
 use super::place::Removal;
 use super::record::Known;
 use super::{FollowEnd, FollowEvent, HeldWhy};
+use crate::counted_are;
 use crate::path::RelPath;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::ErrorKind;
@@ -99,7 +100,8 @@ impl Follower<'_> {
                     Why::OutOfDate => format!("{reason}; the server has not published what it is now"),
                     Why::NoSpace if held > 0 => {
                         format!(
-                            "{reason}; {held} deletions are held, start again with --max-delete {held} to make room"
+                            "{reason}; {} held, start again with --max-delete {held} to make room",
+                            counted_are(held as u64, "deletion")
                         )
                     }
                     Why::NoSpace | Why::Other => reason.clone(),

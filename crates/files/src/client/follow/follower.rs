@@ -19,6 +19,7 @@ use super::place::{Place, Survey};
 use super::record::{Known, Origin, Record};
 use super::report::Report;
 use super::{FollowEnd, FollowEvent, FollowOptions};
+use crate::counted;
 use crate::limits::CATALOGUE_PATHS_MAX;
 use crate::path::RelPath;
 use crate::protocol::control::{
@@ -97,6 +98,7 @@ impl<'a> Follower<'a> {
         let top = place.top().map_err(|error| refused(error.to_string()))?;
         let record = Record::open(&top, &options.source, &options.exclude);
         let mut record = record.map_err(|error| refused(error.to_string()))?;
+        record.begin(options.mirror).map_err(|error| refused(error.to_string()))?;
         place.adopt(&mut record).map_err(|error| refused(error.to_string()))?;
         let Survey { missing, dirs } = place.survey(&record);
         if let Some(first) = missing.first() {
@@ -132,7 +134,8 @@ impl<'a> Follower<'a> {
             pages: Pages::new(
                 options.source.clone(),
                 options.exclude.clone(),
-                record.cursor().filter(|_| !options.begins_anew()),
+                // With nothing here it is to be said why, and costs nothing.
+                record.cursor().filter(|_| !options.begins_anew() && record.len() > 0),
             ),
             report: Report::new(options, record.copy()),
             seed: options.frozen.as_ref().and_then(|frozen| {
@@ -297,6 +300,14 @@ impl<'a> Follower<'a> {
         others.take_over(&place.top().map_err(unusable)?, record, origin, (&placed.local, is_dir), options)
     }
 
+    /// What this source put at a path under another filter, if it is as it was put.
+    pub(super) fn put_before(&mut self, local: &RelPath) -> Option<Known> {
+        let Follower { others, place, origin, options, .. } = self;
+        let origin = origin.as_ref().filter(|_| !others.is_empty())?;
+        let known = others.same(&place.top().ok()?, origin, local, options.adopt)?;
+        place.is_as_put(local, &known).then_some(known)
+    }
+
     /// What the driver has to do next: send something, carry out a command, or all that was fed is in place
     /// ([`Output::InPlace`]).
     pub(super) fn next_output(&mut self) -> Result<Option<Output>, GetError> {
@@ -396,7 +407,7 @@ impl Follower<'_> {
             (self.tell)(FollowEvent::Failed { path: path.clone(), reason })?;
         }
         if more > self.unread.1 {
-            (self.tell)(FollowEvent::Warning(format!("the server can't read {more} more paths")))?;
+            (self.tell)(FollowEvent::Warning(format!("the server can't read {} besides", counted(more, "path"))))?;
         }
         self.report.unread(&unread, more);
         self.unread = (unread, more);

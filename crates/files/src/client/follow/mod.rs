@@ -39,6 +39,7 @@ use crate::protocol::control::{Compression, HolderName};
 use crate::relay::Relay;
 use driver::Driver;
 use frozen::Frozen;
+pub use pages::ALL_EXCLUDED;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;

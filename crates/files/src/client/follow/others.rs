@@ -77,6 +77,12 @@ impl Record {
     }
 }
 
+impl Other {
+    fn is_of(&self, now: &Origin) -> bool {
+        self.origin.as_ref().is_some_and(|origin| origin.matches(now) != Match::Another)
+    }
+}
+
 impl Others {
     /// Looks which there are beside this one.
     pub(super) fn look(&mut self, destination: &Path, own: &[u8]) {
@@ -139,19 +145,22 @@ impl Others {
         path: &RelPath,
         adopts: bool,
     ) -> Option<(&mut Other, Known)> {
-        if self.names.is_empty() {
-            return None;
-        }
+        // Those of this source with another filter mean the same files.
+        let mut others = self.read(top, adopts).iter_mut().filter(|other| !other.is_of(now));
+        others.find_map(|other| other.known.get(path).copied().map(|known| (other, known)))
+    }
+
+    /// What this source put at a path under another filter, by its record.
+    pub(super) fn same(&mut self, top: &Dir, now: &Origin, path: &RelPath, adopts: bool) -> Option<Known> {
+        let mut others = self.read(top, adopts).iter().filter(|other| other.is_of(now));
+        others.find_map(|other| other.known.get(path).copied())
+    }
+
+    fn read(&mut self, top: &Dir, adopts: bool) -> &mut [Other] {
         let read = || {
             let own_user = top.own_user(&random_names().0);
             self.names.iter().filter_map(|name| Other::read(top, name, own_user, adopts)).collect()
         };
-        let records = self.records.get_or_insert_with(read);
-        // Those of this source with another filter mean the same files.
-        let foreign = |other: &&mut Other| {
-            let matched = other.origin.as_ref().map(|origin| origin.matches(now));
-            matched.is_none_or(|matched| matched == Match::Another)
-        };
-        records.iter_mut().filter(foreign).find_map(|other| other.known.get(path).copied().map(|known| (other, known)))
+        self.records.get_or_insert_with(read)
     }
 }

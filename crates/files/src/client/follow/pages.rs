@@ -17,6 +17,9 @@ pub(crate) const FOLLOW_ID: u32 = u32::MAX;
 /// Mode bits that the follower needs to go on writing into a directory.
 const OWNER_MODE: u32 = 0o700;
 
+/// The warning that nothing is followed although something is there.
+pub const ALL_EXCLUDED: &str = "all that is there is left out by --exclude";
+
 /// Where the follow is.
 #[derive(Debug)]
 pub(super) struct Pages {
@@ -167,7 +170,7 @@ impl Pages {
             let gone = changes.iter().filter(|placed| placed.change.content == ChangeContent::Gone);
             gone.for_each(|placed| _ = seen.remove(&placed.local));
             if page.live && self.has_excluded && seen.is_empty() {
-                warnings.push("all that is there is left out by --exclude".to_owned());
+                warnings.push(ALL_EXCLUDED.to_owned());
             }
         }
         let wanted = |unread: &Unread| {

@@ -283,6 +283,12 @@ impl Place {
         Ok(is_same.then(|| (Digest(*hasher.finalize().as_bytes()), before)))
     }
 
+    /// Whether what is there is as it was left here.
+    pub(super) fn is_as_put(&self, path: &RelPath, known: &Known) -> bool {
+        let there = self.stat(path).unwrap_or_default();
+        there.is_some_and(|there| matches!(self.own(path, known, &there), Ok(Own::Yes)))
+    }
+
     /// Whether a file of another content is there, as it was left here.
     pub(super) fn is_older(&self, path: &RelPath, known: &Known, wanted: &Known) -> Result<bool, RootError> {
         let Some(there) = self.stat(path)? else { return Ok(false) };

@@ -16,7 +16,7 @@ use crate::root::{Dir, RootError, Timestamp};
 use std::collections::HashMap;
 use std::io;
 
-const MAGIC: &[u8; 8] = b"TOWFOL2\n";
+const MAGIC: &[u8; 8] = b"TOWFOL3\n";
 /// Bytes, beyond which the file is written anew if most of it is out of date.
 const REWRITE_FROM_BYTES: u64 = 1 << 20;
 /// Most bytes of a record, beside its path.
@@ -118,10 +118,12 @@ impl Other {
         Some(other)
     }
 
-    /// It has nothing at a path any more: somebody else has. False: its follower is at work.
+    /// It has nothing at a path any more: somebody else has. So it isn't up to date, and is told the full state again. False: its follower is at work.
     pub(super) fn give_up(&mut self, path: &RelPath) -> io::Result<bool> {
         let Some(log) = &mut self.log else { return Ok(false) };
         self.known.remove(path);
+        // In this order: what is forgotten is told again.
+        log.append(&encode_cursor(None, false))?;
         log.append(&encode_forgotten(path))?;
         log.flush()?;
         Ok(true)
@@ -142,6 +144,8 @@ pub(super) struct Record {
     /// A path for each digest.
     by_digest: HashMap<Digest, RelPath>,
     cursor: Option<Cursor>,
+    /// What is gone up to the cursor is deleted too.
+    deletes: bool,
     copy: CopyId,
     origin: Option<Origin>,
 }
@@ -179,10 +183,11 @@ impl Record {
                 created => created?,
             };
             let (mut known, mut intended) = (HashMap::new(), HashMap::new());
-            let (mut cursor, mut is_strange) = (None, false);
+            let (mut cursor, mut deletes, mut is_strange) = (None, false, false);
             let (mut copy, mut origin) = (None, None);
             let opened = RecordLog::open(file, MAGIC, |body| match decode(body) {
-                Some(Item::Cursor(at)) => cursor = at,
+                Some(Item::Cursor(at)) => (cursor, deletes) = (at, true),
+                Some(Item::CursorOfPuts(at)) => (cursor, deletes) = (Some(at), false),
                 Some(Item::Known(path, what)) => {
                     intended.remove(&path);
                     known.insert(path, what);
@@ -199,8 +204,19 @@ impl Record {
                     let copy = copy.unwrap_or_else(|| CopyId(random()));
                     let needed_bytes = known.keys().map(record_bytes).sum();
                     let (dir, by_digest) = (dir.try_clone()?, HashMap::new());
-                    let mut record =
-                        Record { dir, name, log, needed_bytes, known, intended, by_digest, cursor, copy, origin };
+                    let mut record = Record {
+                        dir,
+                        name,
+                        log,
+                        needed_bytes,
+                        known,
+                        intended,
+                        by_digest,
+                        cursor,
+                        deletes,
+                        copy,
+                        origin,
+                    };
                     if is_new {
                         let noted = record.log.append(&encode_copy(copy)).and_then(|()| record.log.flush());
                         noted.map_err(|error| RecordError::Log { name: shown(), reason: error.into() })?;
@@ -227,6 +243,15 @@ impl Record {
     /// How far the destination is; `None` if it needs the full state.
     pub(super) fn cursor(&self) -> Option<Cursor> {
         self.cursor
+    }
+
+    /// What this follower does from now on. One that deletes needs the full state, if the one before didn't: nothing tells it again what was gone then.
+    pub(super) fn begin(&mut self, deletes: bool) -> io::Result<()> {
+        if deletes && !self.deletes {
+            self.store(None, false)?;
+        }
+        self.deletes = deletes;
+        Ok(())
     }
 
     /// The number of this copy.
@@ -327,7 +352,7 @@ impl Record {
     pub(super) fn store(&mut self, cursor: Option<Cursor>, durable: bool) -> io::Result<()> {
         if self.cursor != cursor {
             self.cursor = cursor;
-            self.log.append(&encode_cursor(cursor))?;
+            self.log.append(&encode_cursor(cursor, self.deletes))?;
         }
         if durable { self.log.sync() } else { self.log.flush() }?;
         self.rewrite_if_worthwhile();
@@ -344,7 +369,7 @@ impl Record {
             self.origin.iter().try_for_each(|origin| log.append(&encode_origin(origin)))?;
             self.known.iter().try_for_each(|(path, known)| log.append(&encode_known(path, known)))?;
             self.intended.iter().try_for_each(|(path, known)| log.append(&encode_intended(path, known)))?;
-            log.append(&encode_cursor(self.cursor))
+            log.append(&encode_cursor(self.cursor, self.deletes))
         });
         match log {
             Ok(log) => self.log = log,

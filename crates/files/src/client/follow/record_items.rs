@@ -14,6 +14,7 @@ const KIND_DIR: u8 = 4;
 const KIND_LINK: u8 = 5;
 const KIND_COPY: u8 = 6;
 const KIND_ORIGIN: u8 = 7;
+const KIND_CURSOR_OF_PUTS: u8 = 8;
 /// Added to one of the three before: it is about to be put there.
 const INTENDED: u8 = 0x10;
 
@@ -21,6 +22,8 @@ const INTENDED: u8 = 0x10;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Item {
     Cursor(Option<Cursor>),
+    /// Of a follower that deletes nothing.
+    CursorOfPuts(Cursor),
     Known(RelPath, Known),
     Intended(RelPath, Known),
     Forgotten(RelPath),
@@ -28,9 +31,11 @@ pub(super) enum Item {
     Origin(Origin),
 }
 
-pub(super) fn encode_cursor(cursor: Option<Cursor>) -> Vec<u8> {
+/// `deletes`: what is gone up to there is deleted too.
+pub(super) fn encode_cursor(cursor: Option<Cursor>, deletes: bool) -> Vec<u8> {
+    let kind = if deletes || cursor.is_none() { KIND_CURSOR } else { KIND_CURSOR_OF_PUTS };
     let text = cursor.map(|cursor| cursor.to_string()).unwrap_or_default();
-    [&[KIND_CURSOR], text.as_bytes()].concat()
+    [&[kind], text.as_bytes()].concat()
 }
 
 pub(super) fn encode_forgotten(path: &RelPath) -> Vec<u8> {
@@ -82,6 +87,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Item> {
     match *kind {
         KIND_CURSOR if rest.is_empty() => Some(Item::Cursor(None)),
         KIND_CURSOR => Some(Item::Cursor(Some(std::str::from_utf8(rest).ok()?.parse().ok()?))),
+        KIND_CURSOR_OF_PUTS => Some(Item::CursorOfPuts(std::str::from_utf8(rest).ok()?.parse().ok()?)),
         KIND_FORGOTTEN => Some(Item::Forgotten(RelPath::new(rest).ok()?)),
         KIND_COPY => Some(Item::Copy(CopyId(rest.try_into().ok()?))),
         KIND_ORIGIN => {
@@ -115,7 +121,8 @@ fn take_time(rest: &mut &[u8]) -> Option<Timestamp> {
 pub fn fuzz_body(body: &[u8]) {
     let Some(item) = decode(body) else { return };
     let again = match &item {
-        Item::Cursor(cursor) => encode_cursor(*cursor),
+        Item::Cursor(cursor) => encode_cursor(*cursor, true),
+        Item::CursorOfPuts(cursor) => encode_cursor(Some(*cursor), false),
         Item::Known(path, known) => encode_known(path, known),
         Item::Intended(path, known) => encode_intended(path, known),
         Item::Forgotten(path) => encode_forgotten(path),

@@ -4,6 +4,7 @@ use crate::client::names::with_suffix;
 use crate::path::RelPath;
 use crate::root::{Dir, FileKind, Links, Root, RootError, set_mode, set_modified};
 use std::fs::DirBuilder;
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
@@ -19,7 +20,11 @@ pub(super) struct Trash(Root);
 
 impl Trash {
     pub(super) fn open(path: &Path) -> Result<Trash, RootError> {
-        DirBuilder::new().recursive(true).mode(DIR_MODE).create(path).map_err(RootError::Io)?;
+        let made = DirBuilder::new().recursive(true).mode(DIR_MODE).create(path);
+        made.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => RootError::NotADirectory,
+            _ => RootError::Io(error),
+        })?;
         Ok(Trash(Root::directory(path, Links::Never)?))
     }
 

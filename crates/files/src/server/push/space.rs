@@ -76,7 +76,7 @@ impl Space {
             && self.files.saturating_add(files) > max
         {
             return Some(format!(
-                "there are {} files and directories already, of {max}; remove some, or serve with a larger --push-max-files",
+                "of {max} files and directories, there are {} already: remove some, or serve with a larger --push-max-files",
                 self.files
             ));
         }

@@ -145,7 +145,8 @@ impl Freezing {
             if is_this(entry) {
                 return Ok(Some(self.reply(entry.seq, true)));
             }
-            let message = format!("there is another version {}; a version never changes", self.name.label);
+            let message =
+                format!("there is another version {}, and a version never changes: use another label", self.name.label);
             return Err(Failure::new(ErrorCode::BadRequest, message));
         }
         if versions.len() >= VERSIONS_MAX && self.request.keep.is_none_or(|keep| keep as usize > VERSIONS_MAX) {

@@ -207,13 +207,13 @@ impl Watcher {
             let was_dir = entry.is_some_and(|entry| matches!(entry.content, Content::Dir { .. }));
             match stat.kind {
                 FileKind::File => {
-                    self.note_name(&path, &stat);
                     if !was_dir {
                         missing.remove(name);
                     }
                     if entry.is_some_and(|entry| entry.identity.is_settled && entry.is_file(&stat)) {
                         self.unfinished.remove(&path);
                         self.unread.remove(&path);
+                        self.note_name(&path, &stat);
                     } else {
                         found.files.push((path, stat));
                     }
@@ -275,6 +275,7 @@ impl Watcher {
     fn publish(&mut self, found: Findings, is_everything: bool, is_accepted: bool) -> bool {
         self.note_unread();
         let Findings { mut now, mut files, mut gone, .. } = found;
+        self.forget_names(&gone);
         self.add_other_names(&mut files);
         let published = Arc::clone(&self.published);
         let held = {
@@ -298,7 +299,6 @@ impl Watcher {
             files.retain(|(path, _)| !held.contains(path));
         }
         let moved = moved(&published.read(), &gone);
-        self.forget_names(&gone);
         for path in &gone {
             self.events.unwatch(path);
             self.unfinished.remove_below(path);

@@ -1,9 +1,9 @@
 //! Files with several names (hard links): an event tells only of the one under which something happened.
 
 use super::Watcher;
-use crate::catalogue::Entry;
 use crate::path::RelPath;
 use crate::root::FileStat;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Files with several names that are remembered.
@@ -17,15 +17,22 @@ impl Watcher {
         }
     }
 
-    /// What happened to a file has happened to it under its other names, too.
+    /// Adds the other names of files that changed, since their content has changed as well.
     pub(super) fn add_other_names(&mut self, files: &mut Vec<(RelPath, FileStat)>) {
+        files.iter().for_each(|(path, stat)| self.note_name(path, stat));
+        if self.linked.is_empty() {
+            return;
+        }
+        let found: HashMap<&RelPath, &FileStat> = files.iter().map(|(path, stat)| (path, stat)).collect();
         let catalogue = self.published.read();
         let mut others = Vec::new();
         for (path, stat) in files.iter().filter(|(_, stat)| stat.links > 1) {
             let Some(names) = self.linked.get_mut(&(stat.device, stat.inode)) else { continue };
-            // One that isn't published yet is another name all the same.
-            let is_name = |entry: &Entry| entry.identity.is_same_inode(stat);
-            names.retain(|other| other == path || catalogue.get(other.as_bytes()).is_none_or(is_name));
+            // One that isn't published yet is another name all the same, and the catalogue may have what was there before.
+            names.retain(|other| match found.get(other) {
+                Some(other) => (other.device, other.inode) == (stat.device, stat.inode),
+                None => catalogue.get(other.as_bytes()).is_none_or(|entry| entry.identity.is_same_inode(stat)),
+            });
             let is_other = |name: &&RelPath| catalogue.get(name.as_bytes()).is_none_or(|entry| !entry.is_file(stat));
             others.extend(names.iter().filter(|name| *name != path).filter(is_other).map(|name| (name.clone(), *stat)));
         }
@@ -33,7 +40,7 @@ impl Watcher {
         files.extend(others);
     }
 
-    /// What is gone is no other name of anything.
+    /// Forgets names that are gone.
     pub(super) fn forget_names(&mut self, gone: &[RelPath]) {
         if self.linked.is_empty() {
             return;

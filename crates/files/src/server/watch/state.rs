@@ -60,7 +60,7 @@ pub(in crate::server) struct State {
 /// Why there is no state.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::server) enum StateError {
-    #[error("another server has it")]
+    #[error("another server is using it: end that one, or give this one a directory of its own")]
     Locked,
     #[error("it isn't this user's alone: who can write to it says what is published")]
     NotOwn,

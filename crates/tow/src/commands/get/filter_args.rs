@@ -23,8 +23,8 @@ impl Args for FilterArgs {
             Arg::new(name).long(name).value_name("PATTERN").action(ArgAction::Append).help(help)
         };
         command
-            .arg(option(EXCLUDE, "Leave out what matches, as in .gitignore: *.tmp, /cache/"))
-            .arg(option(INCLUDE, "Take what matches (the first match decides), and alone only that"))
+            .arg(option(EXCLUDE, "Skip what matches, as in .gitignore: *.tmp, /cache/"))
+            .arg(option(INCLUDE, "Fetch only what matches; the first matching pattern wins"))
     }
 
     fn augment_args_for_update(command: Command) -> Command {

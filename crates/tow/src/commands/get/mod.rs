@@ -29,6 +29,7 @@ use towpath_files::client::{
     BYTES_PER_SECOND_MIN, CancelToken, Destination, GetError, GetOptions, Modes, Progress, Source, Summary,
     TransferError, get,
 };
+use towpath_files::counted_are;
 use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::control::{Compression, FollowLinks};
@@ -50,7 +51,7 @@ pub struct Arguments {
     /// then where to write, - for output [default: the source's name; of a glob .]
     #[arg(required = true, value_name = "LOCATION")]
     places: Vec<OsString>,
-    /// Print one JSON object at the end, also of a failed transfer.
+    /// Print one JSON object at the end, also if the transfer fails.
     #[arg(long)]
     json: bool,
     /// Show no progress bar.
@@ -58,55 +59,55 @@ pub struct Arguments {
     quiet: bool,
     #[command(flatten)]
     filter: FilterArgs,
-    /// Then delete what the source doesn't have; not what --exclude matches.
+    /// Afterwards delete what the source doesn't have, except what --exclude matches.
     #[arg(long)]
     delete: bool,
-    /// Delete nothing if more is due [default: 1000 if over a tenth]
+    /// Delete nothing if more than N paths would be deleted [default: 1000 if over a tenth]
     #[arg(long, value_name = "N", requires = "delete", value_parser = count)]
     max_delete: Option<u64>,
     /// Change nothing; print what would be received and deleted.
     #[arg(long, short = 'n', conflicts_with = "check")]
     dry_run: bool,
-    /// Receive at most so much a second.
+    /// Limit the transfer to this many bytes per second.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     bwlimit: Option<u64>,
-    /// Copy what links lead to, below the root, instead of the links.
+    /// Copy what symbolic links point to, inside the root, instead of the links.
     #[arg(long, short = 'L', conflicts_with = "links")]
     follow_links: bool,
-    /// Copy a link that is named as it is [default: what it leads to]
+    /// Copy a named symbolic link as a link [default: what it points to]
     #[arg(long)]
     links: bool,
     /// Don't check files against their BLAKE3 digests.
     #[arg(long)]
     no_verify: bool,
-    /// Compare files that are there already by digest, not by size and time.
+    /// Compare existing files by digest, not by size and time.
     #[arg(long, conflicts_with = "no_verify")]
     check: bool,
-    /// Give files and directories the mode of what is made here.
+    /// Don't copy permission bits; new files get the default mode.
     #[arg(long)]
     no_mode: bool,
     /// Don't set times.
     #[arg(long)]
     no_times: bool,
-    /// Keep what the umask takes away, but set-id bits and others' write.
+    /// Keep permission bits that the umask would clear, except setuid, setgid and world-writable.
     #[arg(long, conflicts_with = "no_mode")]
     preserve_modes: bool,
-    /// Fail if the files have more bytes [default: no limit; 1T of holes]
+    /// Fail if the files have more bytes in all [default: no limit; 1T of holes]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_bytes: Option<u64>,
     /// Fail if there are more entries [default: 4194304]
     #[arg(long, value_name = "COUNT", value_parser = positive::<u32>)]
     max_files: Option<u32>,
-    /// Let the server compress what shrinks, for slow links.
+    /// Compress data that shrinks, for slow links.
     #[arg(long)]
     zstd: bool,
-    /// Largest piece in one frame, from 4K to 4M [default: 1M, with --zstd 256K, at most the window]
+    /// Largest data frame, from 4K to 4M [default: 1M, with --zstd 256K, at most the window]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     chunk: Option<u64>,
-    /// How much may be in flight; raise it for long fat links.
+    /// Bytes in flight; raise it for long, fast links.
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = size)]
     window: u64,
-    /// Sync each file before it gets its name, and its directory after.
+    /// Sync each file before it is renamed into place, and its directory afterwards.
     #[arg(long)]
     fsync: bool,
     // Drops what arrives, for measuring.
@@ -403,7 +404,8 @@ fn tell(summary: &Summary) {
     if summary.held > 0 {
         let held = summary.held;
         eprint_line(format_args!(
-            "tow: {held} deletions are held; --max-delete {held} allows them, and lists them with --dry-run"
+            "tow: {} held; --max-delete {held} allows that, and with --dry-run it lists what would be deleted",
+            counted_are(held, "deletion")
         ));
     }
 }

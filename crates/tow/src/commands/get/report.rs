@@ -11,13 +11,13 @@ use std::ffi::OsStr;
 use std::io;
 use std::time::Duration;
 use towpath_files::client::{Planned, PlannedChange, PlannedKind, Progress, Summary};
+use towpath_files::counted;
 use towpath_files::protocol::control::WirePath;
 
 /// Summary in one line.
 pub fn describe(summary: &Summary) -> String {
-    let count = |count: u64, of: &str| format!("{count} {of}{}", if count == 1 { "" } else { "s" });
     let per_second = (summary.received_bytes as f64 / summary.seconds.max(1e-3)) as u64;
-    let mut line = format!("{}, {}", count(summary.files, "file"), human_bytes(summary.bytes));
+    let mut line = format!("{}, {}", counted(summary.files, "file"), human_bytes(summary.bytes));
     if summary.received_bytes > 0 {
         // Resumed, sparse and compressed files receive fewer bytes than they have; the speed is of those received.
         if summary.received_bytes != summary.bytes {
@@ -39,15 +39,15 @@ pub fn describe(summary: &Summary) -> String {
     if summary.skipped > 0 {
         // Not all of them may have been compared by digest.
         let how = if summary.verified_files >= summary.files { "verified" } else { "by size and time" };
-        line += &format!("; {} already there, {how}", count(summary.skipped, "file"));
+        line += &format!("; {} already there, {how}", counted(summary.skipped, "file"));
     }
     line
 }
 
 /// What a dry run has found, in one line.
 pub fn describe_plan(summary: &Summary) -> String {
-    let (files, bytes) = (summary.planned_files, human_bytes(summary.planned_bytes));
-    format!("dry run: {files} files of {} to receive, {bytes}; {} to delete", summary.files, summary.deleted)
+    let (files, bytes) = (counted(summary.planned_files, "file"), human_bytes(summary.planned_bytes));
+    format!("dry run: {files} of {} to receive, {bytes}; {} to delete", summary.files, summary.deleted)
 }
 
 /// Prints what a transfer would do.

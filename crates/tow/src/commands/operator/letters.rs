@@ -1,5 +1,6 @@
 //! `tow dead-letters` and `tow requeue`.
 
+use super::rows::counted_of;
 use super::{Arguments, print_list, rows};
 use crate::admin::List;
 use crate::admin::client::{Client, ServerArgs, find_one};
@@ -66,7 +67,7 @@ pub fn requeue(arguments: &RequeueArguments) -> Result<ExitCode, Failure> {
     };
     let (verb, done) = if *drop { ("drop", "dropped") } else { ("requeue", "requeued") };
     let reply = client.post(&format!("{}/{verb}", path_of(service)), &json!({ "expect": expect }))?;
-    print_line(format_args!("{done} {} dead letters of {service}", reply[done]))?;
+    print_line(format_args!("{done} {} of {service}", counted_of(&reply[done], "dead letter")))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -18,6 +18,7 @@ use crate::cli::exit::Failure;
 use crate::cli::output::{eprint_line, print_bytes, print_line};
 use crate::cli::service_name::{NameArgs, ServiceName};
 use crate::cli::units::duration;
+use rows::counted_of;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -33,7 +34,7 @@ pub struct Arguments {
     /// Print one JSON object per entry.
     #[arg(long)]
     json: bool,
-    /// Print it again and again, so often.
+    /// Refresh at this interval.
     #[arg(long, value_name = "TIME", value_parser = duration, num_args = 0..=1, require_equals = true, default_missing_value = "2")]
     watch: Option<Duration>,
     #[command(flatten)]
@@ -189,10 +190,10 @@ pub fn purge(arguments: &PurgeArguments) -> Result<ExitCode, Failure> {
     if let Some(service) = &service {
         let body = json!({ "expect_waiting": arguments.expect });
         let reply = client.post(&service_path(service, "purge"), &body)?;
-        print_line(format_args!("purged {} requests of {service}", reply["purged"]))?;
+        print_line(format_args!("purged {} of {service}", counted_of(&reply["purged"], "request")))?;
     } else {
         let reply = client.post("/api/v1/drop-outcomes", &json!({}))?;
-        print_line(format_args!("dropped {} outcomes of clients that are gone", reply["dropped"]))?;
+        print_line(format_args!("dropped {} of clients that are gone", counted_of(&reply["dropped"], "outcome")))?;
     }
     Ok(ExitCode::SUCCESS)
 }

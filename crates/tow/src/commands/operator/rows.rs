@@ -7,6 +7,7 @@ use crate::cli::table::{Name, Table};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
+use towpath_files::counted;
 use towpath_files::path::Escaped;
 
 /// The entries of a list as a table.
@@ -45,11 +46,11 @@ pub fn does(peer: &Value) -> Name {
         }
         (_, Some("files")) => match (count("transfers"), count("queries")) {
             (0, 0) => "idle".to_owned(),
-            (transfers, 0) => format!("{transfers} transfers"),
-            (0, queries) => format!("{queries} listings"),
-            (transfers, queries) => format!("{transfers} transfers, {queries} listings"),
+            (transfers, 0) => counted(transfers, "transfer"),
+            (0, queries) => counted(queries, "listing"),
+            (transfers, queries) => format!("{}, {}", counted(transfers, "transfer"), counted(queries, "listing")),
         },
-        (Some(_), _) => format!("{} requests", count("requests")),
+        (Some(_), _) => counted(count("requests"), "request"),
         (None, _) => "nothing yet".to_owned(),
     };
     Name((work + &by).into_bytes())
@@ -154,7 +155,7 @@ fn failures(entries: &[Value]) -> String {
         let user = failure["user"].as_str().map(|user| format!(" ({user})")).unwrap_or_default();
         let others = match failure["count"].as_u64() {
             None | Some(0 | 1) => String::new(),
-            Some(count) => format!(" and {} others", count - 1),
+            Some(count) => format!(" and {}", counted(count - 1, "other")),
         };
         let ago = time(&failure["ago_seconds"]);
         format!("{}\n", Line(&format!("{ago} ago  {address}{user}  {kind} {path}{others}: {code}: {reason}")))
@@ -226,6 +227,11 @@ pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or("-").to_owned()
 }
 
+/// A number of things, as in `1 file`.
+pub fn counted_of(value: &Value, what: &str) -> String {
+    counted(value.as_u64().unwrap_or(0), what)
+}
+
 /// A number of bytes with a unit.
 pub fn bytes(value: &Value) -> String {
     value.as_u64().map_or_else(|| "-".to_owned(), human_bytes)
@@ -276,7 +282,7 @@ mod tests {
         let text = peers(&[peer]);
         assert!(text.lines().count() == 2 && text.lines().all(|line| line.chars().count() <= 80), "{text}");
         let files = json!({ "protocol": "files", "role": "client", "transfers": 2, "queries": 1 });
-        assert_eq!(does(&files).0, b"2 transfers, 1 listings");
+        assert_eq!(does(&files).0, b"2 transfers, 1 listing");
         assert_eq!(does(&json!({ "protocol": "MDP/0.1", "role": "client", "requests": 3 })).0, b"3 requests");
         assert_eq!([59.4, 60.0, 7200.0, 172_800.0].map(|seconds| time(&json!(seconds))), ["59s", "1min", "2h", "2d"]);
     }

@@ -1,9 +1,10 @@
 //! The state of a server as text.
 
-use super::rows::{bytes, name, text, time};
+use super::rows::{bytes, counted_of, name, text, time};
 use crate::cli::escape::Line;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
+use towpath_files::counted;
 use towpath_files::path::Escaped;
 
 /// The state of a server, a line for each kind of thing.
@@ -37,19 +38,19 @@ pub fn render(status: &Value) -> String {
     line(
         "peers",
         format!(
-            "{} connected, {} in handshake; gone: {ended}, of these {} broke the protocol; {} failed handshakes",
-            status["peers"], status["handshakes"], gone["protocol"], gone["handshake"]
+            "{} connected, {} in handshake; gone: {ended}, of these {} broke the protocol; {}",
+            status["peers"],
+            status["handshakes"],
+            gone["protocol"],
+            counted_of(&gone["handshake"], "failed handshake")
         ),
     );
     let [received, sent, queued] = ["received_bytes", "sent_bytes", "queued_bytes"].map(|name| bytes(&status[name]));
     line("traffic", format!("{received} received, {sent} sent, {queued} queued"));
     if status["requests"].is_u64() {
         let (memory, limit) = (bytes(&status["memory_bytes"]), bytes(&status["memory_bytes_max"]));
-        let [services, workers] = ["services", "workers"].map(|name| &status[name]);
-        line(
-            "requests",
-            format!("{} held, {memory} of {limit}; {services} services, {workers} workers", status["requests"]),
-        );
+        let [services, workers] = ["service", "worker"].map(|name| counted_of(&status[format!("{name}s")], name));
+        line("requests", format!("{} held, {memory} of {limit}; {services}, {workers}", status["requests"]));
         let spool = &status["spool"];
         line("spool", format!("{} of {}", bytes(&spool["bytes"]), bytes(&spool["most"])));
         let paused: Vec<_> = status["paused"].as_array().into_iter().flatten().map(service).collect();
@@ -61,7 +62,7 @@ pub fn render(status: &Value) -> String {
         }
         line("journal", status["journal"].as_str().unwrap_or("none").to_owned());
         if status["dead_letters"].as_u64().is_some_and(|count| count > 0) {
-            line("DEAD", format!("{} dead letters; tow dead-letters", status["dead_letters"]));
+            line("DEAD", format!("{}; tow dead-letters", counted_of(&status["dead_letters"], "dead letter")));
         }
     }
     if status["catalogue"].is_object() {
@@ -97,9 +98,12 @@ pub fn render_journal(reply: &Value) -> String {
         line("journal", "none".to_owned());
     } else {
         let error = journal["error"].as_str().map(|error| format!(": {error}")).unwrap_or_default();
-        line("journal", format!("{}{error}; {} failed writes", text(&journal["state"]), journal["errors"]));
+        line(
+            "journal",
+            format!("{}{error}; {}", text(&journal["state"]), counted_of(&journal["errors"], "failed write")),
+        );
         let [all, needed, pending] = ["bytes", "needed_bytes", "pending_bytes"].map(|name| bytes(&journal[name]));
-        line("files", format!("{} segments, {all}, of which {needed} are needed", journal["segments"]));
+        line("files", format!("{}, {all}, of which {needed} are needed", counted_of(&journal["segments"], "segment")));
         line("requests", format!("{} that a restart would bring back", journal["requests"]));
         let writing = milliseconds(&journal["writing_seconds"]);
         line("pending", format!("{pending}; the write that goes on now: {writing}"));
@@ -109,38 +113,45 @@ pub fn render_journal(reply: &Value) -> String {
         line("syncs", format!("{}; mean {mean}, last {last}, longest {max}", journal["syncs"]));
     }
     let spool = &reply["spool"];
-    line("spool", format!("{} of {} in {} files", bytes(&spool["bytes"]), bytes(&spool["most"]), spool["files"]));
+    let files = counted_of(&spool["files"], "file");
+    line("spool", format!("{} of {} in {files}", bytes(&spool["bytes"]), bytes(&spool["most"])));
     lines
 }
 
 /// What is published, who follows, and what keeps something from being published.
 fn catalogue(catalogue: &Value, line: &mut impl FnMut(&str, String)) {
-    let [paths, seq, versions, followers] = ["paths", "seq", "versions", "followers"].map(|name| &catalogue[name]);
+    let [paths, versions] = ["path", "version"].map(|name| counted_of(&catalogue[format!("{name}s")], name));
+    let [seq, followers] = ["seq", "followers"].map(|name| &catalogue[name]);
     let watch = &catalogue["watch"];
     let looked = match watch["looked_seconds"].is_null() {
         true => "not read yet".to_owned(),
         false => format!("read {} ago in {} s", time(&watch["looked_seconds"]), watch["look_seconds"]),
     };
-    line("publishes", format!("{paths} paths up to number {seq}, {versions} versions; {looked}"));
+    line("publishes", format!("{paths} up to number {seq}, {versions}; {looked}"));
     let behind = match catalogue["behind"].as_u64() {
         None | Some(0) => "none is behind".to_owned(),
-        Some(changes) => format!("the last is {changes} changes behind, for {}", time(&catalogue["behind_seconds"])),
+        Some(changes) => {
+            format!("the last is {} behind, for {}", counted(changes, "change"), time(&catalogue["behind_seconds"]))
+        }
     };
-    line("followers", format!("{followers}, {behind}; {} have said what they have", catalogue["holders"]));
+    line("followers", format!("{followers}, {behind}; {} known by what they have", catalogue["holders"]));
     if watch["waiting_files"] != 0 && watch.is_object() {
         let written: Vec<_> = watch["written_paths"].as_array().into_iter().flatten().map(text).collect();
         let written = match written.as_slice() {
             [] => String::new(),
-            some => format!("; {} are written to all the time: {}", watch["written_files"], some.join(", ")),
+            some => format!("; {} of them written to all the time: {}", watch["written_files"], some.join(", ")),
         };
-        line("unfinished", format!("{} files{written}", watch["waiting_files"]));
+        line("unfinished", format!("{}{written}", counted_of(&watch["waiting_files"], "file")));
     }
     if let Some(reason) = watch["held_reason"].as_str() {
-        line("HELD", format!("{} deletions, {reason}; SIGUSR1 publishes them", watch["held_deletions"]));
+        line("HELD", format!("{}, {reason}; SIGUSR1 publishes that", counted_of(&watch["held_deletions"], "deletion")));
     }
     if watch["unread_count"].as_u64().is_some_and(|count| count > 0) {
         let paths: Vec<_> = watch["unread_paths"].as_array().into_iter().flatten().map(text).collect();
-        line("UNREAD", format!("{} paths that can't be read: {}", watch["unread_count"], paths.join(", ")));
+        line(
+            "UNREAD",
+            format!("{} that can't be read: {}", counted_of(&watch["unread_count"], "path"), paths.join(", ")),
+        );
     }
     if watch["unwatched"] == true {
         let raise = "fs.inotify.max_user_watches or max_user_instances";

@@ -31,7 +31,7 @@ pub struct Arguments {
     /// Command to run for each request, from standard input to standard output.
     #[arg(last = true, required_unless_present = "echo", conflicts_with = "echo")]
     command: Vec<OsString>,
-    /// Requests at a time from each broker [default: 1; with --echo 4096]
+    /// Concurrent requests per broker [default: 1; with --echo 4096]
     #[arg(long, value_name = "N", value_parser = positive::<u32>)]
     jobs: Option<u32>,
     /// Reply with the request instead of running a command.
