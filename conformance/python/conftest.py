@@ -111,7 +111,7 @@ def broker(started):
 @pytest.fixture
 def small(broker):
     """A broker with little memory, and a function that returns how many bytes it has grown by."""
-    server = broker("--max-memory", 32)
+    server = broker("--max-memory", "32M")
     before = server.resident_kib()
     return server, lambda: (server.resident_kib() - before) * 1024
 

@@ -230,7 +230,7 @@ def test_client_hangs(broker, connected, end, stats):
     """A load test is stopped twice for longer than the heartbeat timeout."""
     server = broker("--heartbeat", "0.1")
     about = stats(server)
-    end("work", "echo", [server], "--echo", "--work-ms", 1, "--jobs", 10)
+    end("work", "echo", [server], "--echo", "--work-time", "1ms", "--jobs", 10)
     load = end("call", "echo", [server], "--count", 4000, "--ahead", 50, "--json", "-q")
     for _ in range(2):
         wait_until(lambda: about.unconfirmed(b"echo") > 0, "it asks")
@@ -358,7 +358,7 @@ def test_disk_is_too_small_for_a_body(broker, connected, tmp_path, journal):
     directory.mkdir()
     within = in_small_memory(directory, 8 << 20)
     keep = ("--journal", directory / "journal") if journal else ("--spool", directory)
-    server = broker(*keep, "--max-spool", 1000, within=within)
+    server = broker(*keep, "--max-spool", "1000M", within=within)
     client = numbered.Client(connected(server))
     worker = numbered.Worker(connected(server), b"echo", credit=10)
     fits, too_large = b"f" * 2_000_000, b"l" * 20_000_000

@@ -114,7 +114,7 @@ def busy(connected):
 def test_workers_killed_again_and_again(broker, end):
     rng = random.Random(SEED)
     server = broker("--attempts", 100)
-    work = lambda dialect: end("work", "echo", [server], "--echo", "--work-ms", 3, "--jobs", 20, "--dialect", dialect)
+    work = lambda dialect: end("work", "echo", [server], "--echo", "--work-time", "3ms", "--jobs", 20, "--dialect", dialect)
     dialects = ["auto", "auto", "mdp01"]
     workers = [work(dialect) for dialect in dialects]
     with Loads(end, [server], "--ahead", 60):
@@ -133,7 +133,7 @@ def test_broker_killed_again_and_again(again, end, busy, journal_path, journal):
     rng = random.Random(SEED)
     broker = again(*(["--journal", journal_path] if journal else []))
     for _ in range(2):
-        end("work", "echo", [broker], "--echo", "--work-ms", 1, "--jobs", 50)
+        end("work", "echo", [broker], "--echo", "--work-time", "1ms", "--jobs", 50)
     with Loads(end, [broker], "--ahead", 50, "--clients", 2) as loads:
         for _ in range(KILLS):
             busy(broker)
@@ -148,7 +148,7 @@ def test_one_of_two_brokers_is_always_there(again, end):
     rng = random.Random(SEED)
     brokers = [again(), again()]
     for _ in range(2):
-        end("work", "echo", brokers, "--echo", "--work-ms", 1, "--jobs", 50)
+        end("work", "echo", brokers, "--echo", "--work-time", "1ms", "--jobs", 50)
     with Loads(end, brokers, "--ahead", 50, "--clients", 2) as loads:
         for kill in range(KILLS // 2):
             time.sleep(rng.uniform(0.1, 0.4))

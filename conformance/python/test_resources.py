@@ -98,7 +98,7 @@ def test_clients_that_come_and_go_leave_nothing(broker, good, connected):  # noq
 
 
 def test_incomplete_bodies_leave_nothing(broker, good):  # noqa: F811
-    peers = good(broker("--heartbeat", "0.2", "--max-spool", 40 << 20))
+    peers = good(broker("--heartbeat", "0.2", "--max-spool", "40T"))
     server = peers.server
     before = descriptors(server)
     begun = b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"good")) + header(1 << 40)
@@ -116,7 +116,7 @@ def test_incomplete_bodies_leave_nothing(broker, good):  # noqa: F811
 @pytest.mark.parametrize("frame_bytes", [900_000, 1_200_000])
 def test_incomplete_messages_share_one_budget(broker, good, frame_bytes):  # noqa: F811
     """Ten peers send almost whole messages of the largest size, 640 MB in all, in small and in streamed frames."""
-    peers = good(broker("--max-memory", 100, "--heartbeat", 100))
+    peers = good(broker("--max-memory", "100M", "--heartbeat", 100))
     server = peers.server
     raws = {Raw(server).handshake() for _ in range(10)}
     begun = b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"good"))
@@ -150,7 +150,7 @@ def test_incomplete_messages_share_one_budget(broker, good, frame_bytes):  # noq
 
 def test_requests_over_the_budget_wait_at_their_clients(broker, good, connected):  # noqa: F811
     """Twenty stock clients send requests of 30 MB to a service without a worker; all are answered once it has one."""
-    peers = good(broker("--max-memory", 100, "--heartbeat", 100))
+    peers = good(broker("--max-memory", "100M", "--heartbeat", 100))
     server, most = peers.server, 0
     data = b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"nobody"))
     data += frame(bytes(1_000_000), MORE) * 30 + frame(b"")
@@ -195,7 +195,7 @@ PADDED = {
 def test_small_bodies_do_not_keep_their_large_buffers(broker, connected, shape, how):
     """Queued requests take at most twice the memory that is counted, whatever arrived in the same buffer."""
     size, padding, count = PADDED[shape]
-    server = broker("--max-memory", 100)
+    server = broker("--max-memory", "100M")
     client = numbered.Client(connected(server, SNDHWM=1)) if how != "behind a question" else mdp.Client(connected(server))
     before, body, junk = server.resident_kib(), b"b" * size, numbered.confirm(1, 0) * (padding // 13)
     for number in range(1, count + 1):

@@ -19,7 +19,7 @@ def test_clients_do_not_notice_clean_restarts(again, end, journal_path, journal)
     rng = random.Random(SEED)
     broker = again("--grace", 2, *(["--journal", journal_path] if journal else []))
     for _ in range(2):
-        end("work", "echo", [broker], "--echo", "--work-ms", 2, "--jobs", 50)
+        end("work", "echo", [broker], "--echo", "--work-time", "2ms", "--jobs", 50)
     with Loads(end, [broker], "--ahead", 50, "--clients", 2):
         for _ in range(RESTARTS):
             time.sleep(rng.uniform(0.1, 0.4))
@@ -66,7 +66,7 @@ def test_large_bodies_survive_crashes(again, end, journal_path):  # noqa: F811
 def test_stock_clients_get_one_reply_each_when_workers_die(broker, end, connected, dialect):
     rng = random.Random(SEED)
     server = broker("--attempts", 100)
-    start = lambda: end("work", "echo", [server], "--echo", "--work-ms", 2, "--jobs", 20, "--dialect", dialect)
+    start = lambda: end("work", "echo", [server], "--echo", "--work-time", "2ms", "--jobs", 20, "--dialect", dialect)
     workers = [start() for _ in range(3)]
     clients = [mdp.Client(connected(server, RCVHWM=0, SNDHWM=0), dialect) for dialect in mdp.DIALECTS]
     count = 400

@@ -45,7 +45,7 @@ def large(client, number, body=BODY, service=b"slow") -> None:
 
 
 def test_numbered_client_is_told_when_to_retry(broker, connected, spooled):
-    server = broker("--max-spool", 4)
+    server = broker("--max-spool", "4M")
     in_spool = spooled(server)
     client = numbered.Client(connected(server))
     large(client, 1)
@@ -99,7 +99,7 @@ def test_large_bodies_leave_descriptors_to_workers(broker, connected):
 
 
 def test_reply_over_the_quota_ends_its_request(broker, connected, spooled):
-    server = broker("--max-spool", 4)
+    server = broker("--max-spool", "4M")
     in_spool = spooled(server)
     client, stock = numbered.Client(connected(server)), mdp.Client(connected(server))
     worker = numbered.Worker(connected(server), b"slow", credit=10)
@@ -130,7 +130,7 @@ def test_reply_over_the_quota_ends_its_request(broker, connected, spooled):
 
 
 def test_stock_clients_wait_for_the_quota_in_order(broker, connected, spooled):
-    server = broker("--max-spool", 4, "--heartbeat", 0.2)
+    server = broker("--max-spool", "4M", "--heartbeat", 0.2)
     in_spool = spooled(server)
     first = numbered.Client(connected(server))
     large(first, 1)
@@ -163,7 +163,7 @@ def test_stock_clients_wait_for_the_quota_in_order(broker, connected, spooled):
 
 def test_clients_waiting_for_the_quota_hold_up_no_one(broker, connected, spooled):
     """More clients than there are body buffers."""
-    server = broker("--max-spool", 8)
+    server = broker("--max-spool", "8M")
     in_spool = spooled(server)
     client = numbered.Client(connected(server))
     worker = numbered.Worker(connected(server), b"slow", credit=10)
@@ -201,7 +201,7 @@ def test_large_replies_wait_for_a_slow_client(broker, connected, spooled):
 
 
 def test_announced_bodies_take_no_quota(broker, connected, spooled):
-    server = broker("--max-spool", 4)
+    server = broker("--max-spool", "4M")
     in_spool = spooled(server)
     raw = Raw(server).handshake()
     before = max(received(server))
@@ -229,13 +229,13 @@ def test_announced_bodies_take_no_quota(broker, connected, spooled):
 
 def test_journalled_bodies_count_for_the_quota(broker, connected, spooled, tmp_path):
     keep = ("--journal", tmp_path / "journal")
-    server = broker(*keep, "--max-spool", 8)
+    server = broker(*keep, "--max-spool", "8M")
     client = numbered.Client(connected(server))
     for number in (1, 2):
         large(client, number)
     assert [client.next().count for _ in range(2)] == [1, 1]
     server.stop()
-    server = broker(*keep, "--max-spool", 1)
+    server = broker(*keep, "--max-spool", "1M")
     in_spool = spooled(server)
     assert in_spool() == 2 * len(BODY)
     client = numbered.Client(connected(server), name=client.name)

@@ -74,7 +74,7 @@ def test_repeated_outcomes_are_bounded(small, connected, end):
 
 
 def test_unread_acceptances_are_bounded(broker, tmp_path):
-    server = broker("--max-memory", 32, "--journal", tmp_path / "journal")
+    server = broker("--max-memory", "32M", "--journal", tmp_path / "journal")
     before = server.resident_kib()
     again = message(CLIENT, (request(1, b"nobody") + request(3, b"nobody")) * 1_500)
     with connections(server, 4) as raws:

@@ -207,7 +207,7 @@ test('axe finds nothing in any view, light or dark, wide or narrow', async (t) =
   await until('a worker has it', async () => (await broker.get('workers')).workers.some(({ held }) => held === 1));
   dying.kill('SIGKILL');
   await until('it is kept', async () => (await broker.get('status')).counters.dead_letters === 1);
-  for (const time of [4, 7]) broker.tow('work', 'resize', '--echo', '--work-ms', time);
+  for (const time of [4, 7]) broker.tow('work', 'resize', '--echo', '--work-time', `${time}ms`);
   broker.tow('work', 'thumbnails', '--echo');
   await waiting(broker, 'transcode', 3);
   broker.tow('call', '--quiet', '--count', '1000000', '--rate', '180', '--ahead', '9', '--clients', '3', 'resize');

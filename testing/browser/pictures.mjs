@@ -30,7 +30,7 @@ async function ofBroker() {
     await call.ended;
   }
   for (const [service, time] of [['resize', 9], ['resize', 12], ['resize', 15], ['thumbnails', 4], ['thumbnails', 5], ['ocr', 20]]) {
-    broker.tow('work', service, '--echo', '--work-ms', time);
+    broker.tow('work', service, '--echo', '--work-time', `${time}ms`);
   }
   for (let index = 0; index < 14; index++) broker.tow('call', '--timeout', '600', 'transcode', `video ${index}`);
   const page = await open(t, broker, { height: 720 });

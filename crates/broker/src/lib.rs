@@ -18,6 +18,8 @@ pub use stats::{
     Activity, LISTED_MAX, PeerStats, Stats, WorkerStats, add_name, listed_name, queue_json, seconds, spool_json,
     worker_json,
 };
+/// Figures in [`Stats`].
+pub use towpath_journal::JournalFigures;
 pub use transport::Transport;
 
 /// Used by the options of brokers.

@@ -1,8 +1,8 @@
 //! Asks a service ten things at once: `cargo run -p towpath-client --example client -- tcp://127.0.0.1:5555 upper`
 
 use std::error::Error;
+use towpath_client::Body;
 use towpath_client::client::{CallOptions, Client, ClientOptions};
-use towpath_requests::Body;
 
 /// Bytes of a reply that there is memory for.
 const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -1,7 +1,7 @@
 //! Makes text upper case, four requests at a time: `cargo run -p towpath-client --example worker -- tcp://127.0.0.1:5555 upper`
 
+use towpath_client::Body;
 use towpath_client::worker::{Worker, WorkerOptions};
-use towpath_requests::Body;
 
 /// Bytes of a text that there is memory for, four times over.
 const TEXT_BYTES_MAX: usize = 64 * 1024 * 1024;

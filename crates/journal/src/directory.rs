@@ -25,7 +25,7 @@ pub(super) fn make_dir(dir: &Path) -> Result<(), JournalError> {
         return Err(JournalError::io("use", dir)(std::io::Error::other(why)));
     }
     let cannot = || JournalError::io("make", dir);
-    crate::spool::make_dir(dir).map_err(cannot())?;
+    towpath_spool::make_dir(dir).map_err(cannot())?;
     // The directory's own name has to be durable as well.
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(cannot())

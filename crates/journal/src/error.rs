@@ -67,7 +67,7 @@ pub enum JournalError {
     /// An entry exceeds a limit of [`towpath_requests::limits`]. Nothing was appended.
     #[error("{0} is larger than a journal takes")]
     TooLarge(&'static str),
-    /// A body that is neither in memory nor a [`SpooledBody`](crate::spool::SpooledBody). Nothing was appended.
+    /// A body that is neither in memory nor a [`SpooledBody`](towpath_spool::SpooledBody). Nothing was appended.
     #[error("a body that is neither in memory nor spooled")]
     UnknownBody,
     /// The journal's thread can't be started, or has ended.

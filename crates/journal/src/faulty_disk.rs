@@ -4,7 +4,7 @@
 #![cfg_attr(not(test), allow(dead_code, reason = "other crates use a part of it"))]
 
 use crate::storage::{Storage, StorageFile};
-use crate::{Journal, JournalOptions, Recovered, SpooledBody};
+use crate::{Journal, JournalOptions, Recovered};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -12,6 +12,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard};
+use towpath_spool::SpooledBody;
 
 /// Page that reaches the disk as a whole or not at all. Smaller than a real one, so that records span more pages.
 const PAGE: usize = 64;

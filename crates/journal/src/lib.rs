@@ -21,7 +21,6 @@ mod record;
 mod recover;
 mod replay;
 mod segments;
-pub mod spool;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -31,7 +30,6 @@ mod writer;
 pub use error::JournalError;
 pub use inspect::{Inspected, InspectedKind, InspectedSegment, fuzz_segment, inspect};
 pub use recover::CutTail;
-pub use spool::{Spool, SpoolWriter, SpooledBody, default_spool_folder};
 pub use types::{Entry, JournalFigures, JournalOptions, Lsn, Recovered, RecoveredLetter, RecoveredRequest, Status};
 
 use queue::{Batch, PendingBody, Shared};
@@ -44,6 +42,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use storage::{DirStorage, Storage, StorageFile};
 use towpath_requests::limits::{JOURNAL_PENDING_BYTES_MAX, JOURNAL_RECORD_BYTES_MAX};
+use towpath_spool::SpooledBody;
 
 const SEGMENT_BYTES_MIN: u64 = 4 * 1024;
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;

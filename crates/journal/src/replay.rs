@@ -5,11 +5,11 @@ use super::record::{Record, Stored, What};
 use super::recover::CutTail;
 use super::storage::Storage;
 use super::{JournalError, RecoveredLetter, RecoveredRequest};
-use crate::spool::SpooledBody;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use towpath_requests::body::{Body, LargeBody};
+use towpath_spool::SpooledBody;
 
 /// Requests rebuilt so far.
 #[derive(Default)]

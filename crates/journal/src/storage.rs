@@ -1,7 +1,6 @@
 //! File system operations of the journal, as a trait: tests use a disk that fails and forgets.
 
 use super::file_lock::Lock;
-use crate::spool::SpooledBody;
 use rustix::fs::{
     AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, fallocate, fstat, linkat, openat, renameat, renameat_with,
     stat, unlinkat,
@@ -13,6 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use towpath_buffers::PageBuffer;
+use towpath_spool::SpooledBody;
 
 /// The directory of bodies.
 pub(super) const BODIES_NAME: &str = "bodies";

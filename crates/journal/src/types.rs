@@ -115,7 +115,7 @@ pub struct RecoveredRequest {
     /// It is a dead letter: a copy of the request that has this number.
     pub letter: Option<RecoveredLetter>,
     /// Body for the worker, empty if there is an outcome. A body outside memory is a
-    /// [`SpooledBody`](crate::spool::SpooledBody).
+    /// [`SpooledBody`](towpath_spool::SpooledBody).
     pub body: Body,
     /// Status and body of the outcome, if there is one.
     pub outcome: Option<(u16, Body)>,

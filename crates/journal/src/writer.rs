@@ -8,11 +8,11 @@ use super::recover::segment_name;
 use super::segments::Segments;
 use super::storage::Storage;
 use super::{Entry, JournalError};
-use crate::spool::SpooledBody;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use towpath_spool::SpooledBody;
 
 /// Shortest pause between attempts. Tests have thousands of faults to get through.
 pub(super) const RETRY_MIN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });

@@ -1,11 +1,11 @@
 //! The body of a request or reply.
 
-mod arriving;
 mod checksum;
+mod incoming;
 mod reader;
 
-pub use arriving::Arriving;
 pub use checksum::RequestChecksum;
+pub use incoming::IncomingBody;
 pub use reader::BodyReader;
 
 use bytes::Bytes;
@@ -426,28 +426,28 @@ mod tests {
         let at = |body: &Body| body.single().unwrap().as_ptr();
         let mut body = Body::copied(&[b'a'; 250]);
         let first = at(&body);
-        Arriving::Bytes(&[b'b'; 200]).replace(&mut body);
+        IncomingBody::Bytes(&[b'b'; 200]).replace(&mut body);
         assert_eq!((at(&body), body.single(), body.length()), (first, Some(&[b'b'; 200][..]), 200));
-        let bytes = (body.memory_bytes(), Arriving::Bytes(&[0; 200]).memory_bytes());
+        let bytes = (body.memory_bytes(), IncomingBody::Bytes(&[0; 200]).memory_bytes());
         assert_eq!(bytes, (256, 256));
         let shared = body.clone();
-        Arriving::Bytes(&[b'c'; 200]).replace(&mut body);
+        IncomingBody::Bytes(&[b'c'; 200]).replace(&mut body);
         assert_eq!(shared, Body::copied(&[b'b'; 200]));
         assert_eq!(body, Body::copied(&[b'c'; 200]));
         let second = at(&body);
         for length in [8, INLINE_BYTES_MAX, 192, 257, 5000] {
             let other = vec![b'd'; length];
             let mut body = body.clone();
-            Arriving::Bytes(&other).replace(&mut body);
+            IncomingBody::Bytes(&other).replace(&mut body);
             assert_eq!((body.single(), body.length()), (Some(&other[..]), length as u64));
             assert_ne!(at(&body), second);
             assert_eq!(body.to_frames().unwrap().concat(), other);
         }
         let mut small = Body::copied(&[b'x'; 50]);
-        Arriving::Bytes(b"inline").replace(&mut small);
+        IncomingBody::Bytes(b"inline").replace(&mut small);
         assert_eq!((small.single(), small.memory_bytes()), (Some(&b"inline"[..]), 0));
-        Arriving::Bytes(&[b'e'; 2000]).replace(&mut body);
-        Arriving::Bytes(&[b'f'; 1990]).replace(&mut body);
+        IncomingBody::Bytes(&[b'e'; 2000]).replace(&mut body);
+        IncomingBody::Bytes(&[b'f'; 1990]).replace(&mut body);
         assert_eq!(body.to_frames().unwrap().concat(), vec![b'f'; 1990]);
     }
 

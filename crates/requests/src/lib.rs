@@ -11,7 +11,7 @@ pub mod majordomo;
 pub mod message;
 pub mod numbered;
 
-pub use body::{Arriving, Body, BodyReader, LargeBody};
+pub use body::{Body, BodyReader, IncomingBody, LargeBody};
 
 use std::borrow::Cow;
 

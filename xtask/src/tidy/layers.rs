@@ -15,8 +15,8 @@ const LAYERS: &[&[&str]] = &[
     &["towpath-blocking", "towpath-rules"],
     &["towpath-sockets"],
     &["towpath-files", "towpath-requests"],
-    &["towpath-journal"],
-    &["towpath-client"],
+    &["towpath-spool"],
+    &["towpath-client", "towpath-journal"],
     &["towpath-broker"],
     &["towpath"],
 ];
@@ -24,6 +24,7 @@ const LAYERS: &[&[&str]] = &[
 /// Pairs that do not know each other though their layers would allow it.
 const APART: &[(&str, &str)] = &[
     ("towpath-journal", "towpath-files"),
+    ("towpath-spool", "towpath-files"),
     ("towpath-client", "towpath-files"),
     ("towpath-broker", "towpath-files"),
     ("towpath-broker", "towpath-client"),

@@ -43,7 +43,7 @@ const CRATES: &[Crate] = &[
     Crate { folder: "crates/requests", layers: "limits | body | assembler numbered | message | majordomo", known: &[] },
     Crate {
         folder: "crates/journal",
-        layers: "block file_lock spool | storage | read | error | types | record | queue recover | segments | directory index \
+        layers: "block file_lock | storage | read | error | types | record | queue recover | segments | directory index \
             | compaction inspect replay | writer | discard",
         known: &[
             Known { from: "types", to: "recover", why: "Recovered says which tails were cut off" },

@@ -33,6 +33,7 @@ const FORBIDDEN: &[&[&str]] = &[
     &["tokio"],
     &["rustix"],
     &["socket2"],
+    &["towpath_journal"],
 ];
 
 /// Ends of paths that read a clock.
@@ -83,6 +84,7 @@ mod tests {
         assert_eq!(advice("use std::{fs::File, io};").len(), 1);
         assert_eq!(advice("fn f() { std::thread::spawn(g); let t = time::Instant::now(); }").len(), 2);
         assert_eq!(advice("use tokio::net::TcpStream;").len(), 1);
+        assert_eq!(advice("use towpath_journal::Lsn;").len(), 1);
     }
 
     #[test]

@@ -14,7 +14,7 @@ const BANNED: &[Word] =
 const RENAMED: &[(&str, &str)] = &[
     ("Oddities", "ProtocolDeviations"),
     ("Lanes", "BlockingPool"),
-    ("Keeping", "JournalStore"),
+    ("Keeping", "LocalStore"),
     ("Speech", "PeerProtocol"),
     ("Gathering", "ReplyBatcher"),
     ("Behind", "Backlog"),

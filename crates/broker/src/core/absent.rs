@@ -35,7 +35,7 @@ struct Absent {
 
 /// Absent clients that give way so that `surplus` less of something is left: of the tenant that has the most of it, the one longest away,
 /// and so on.
-fn giving_way<'a>(
+fn evictions<'a>(
     absent: impl Iterator<Item = &'a Absent>,
     surplus: usize,
     measure: impl Fn(&Absent) -> usize,
@@ -115,7 +115,7 @@ impl Core {
             !session.is_journalled || session.requests.is_empty()
         };
         let too_many = others.iter().filter(may_go).count().saturating_sub(self.settings.absent_clients_max);
-        over.extend(giving_way(others.iter().filter(may_go), too_many, |_| 1).into_iter().map(|key| (0, key)));
+        over.extend(evictions(others.iter().filter(may_go), too_many, |_| 1).into_iter().map(|key| (0, key)));
         let mut forgotten = 0;
         for (_, key) in over {
             if forgotten >= FORGOTTEN_AT_ONCE {
@@ -155,7 +155,7 @@ impl Core {
                 let sum = absent.iter().filter(is_away).map(measure).fold(0, usize::saturating_add);
                 // Somewhat more than the surplus, so that not each further one makes others go.
                 let surplus = if sum > most / 8 * eighths { sum - most / 8 * left } else { 0 };
-                let hogs = giving_way(absent.iter().filter(is_away), surplus, measure);
+                let hogs = evictions(absent.iter().filter(is_away), surplus, measure);
                 for key in &hogs {
                     if *forgotten >= FORGOTTEN_AT_ONCE {
                         return false;
@@ -189,8 +189,8 @@ impl Core {
         let bytes = sum(|client| client.untried.bytes)
             .saturating_sub(settings.absent_bytes_max())
             .min(all_bytes.saturating_sub(settings.bytes_max / 2));
-        let mut hogs = giving_way(absent.iter(), requests, |client| client.untried.requests);
-        hogs.extend(giving_way(absent.iter(), bytes, |client| client.untried.bytes));
+        let mut hogs = evictions(absent.iter(), requests, |client| client.untried.requests);
+        hogs.extend(evictions(absent.iter(), bytes, |client| client.untried.bytes));
         for key in hogs {
             if forgotten >= FORGOTTEN_AT_ONCE {
                 return false;
@@ -299,7 +299,7 @@ mod tests {
         };
         let absent =
             [client(0, 1, 7, 3), client(1, 2, 8, 10), client(2, 3, 8, 10), client(3, 4, 9, 12), client(4, 5, 8, 5)];
-        let forgotten = |surplus| giving_way(absent.iter(), surplus, |client| client.untried.requests);
+        let forgotten = |surplus| evictions(absent.iter(), surplus, |client| client.untried.requests);
         assert_eq!(forgotten(0), [0; 0]);
         assert_eq!(forgotten(1), [2]);
         assert_eq!(forgotten(11), [2, 3]);

@@ -9,7 +9,7 @@ use super::settings::{Millis, NEVER};
 use super::tenants::NOBODY;
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use bytes::Bytes;
-use towpath_requests::body::{Arriving, Body, RequestChecksum};
+use towpath_requests::body::{Body, IncomingBody, RequestChecksum};
 use towpath_requests::numbered::{ClientId, Sent, Status};
 
 /// Gaps between confirmed numbers that one client may have. More than the requests that it may have here, since it may hold more
@@ -91,7 +91,7 @@ impl Core {
         ttl_ms: u32,
         sent: impl Into<Sent>,
         service: &[u8],
-        body: impl Into<Arriving<'a>>,
+        body: impl Into<IncomingBody<'a>>,
     ) {
         let (Sent { volatile, resent }, body) = (sent.into(), body.into());
         let Some(key) = self.numbered_session(peer) else {
@@ -229,7 +229,7 @@ impl Core {
         // A stock client can't be told to retry. Instead it isn't read before the next request. Each client may exceed the limit
         // by one request, and all of them together by `late_bytes_max`.
         let service =
-            self.accept(now, key, number, ttl_ms, false, Claim::default(), service, Arriving::Body(body), envelope);
+            self.accept(now, key, number, ttl_ms, false, Claim::default(), service, IncomingBody::Body(body), envelope);
         if !self.is_below_limits(key, Some(service), 1, 1) {
             self.pause_client(key, self.services.at(service).name.clone());
         }
@@ -255,7 +255,7 @@ impl Core {
         journalled: bool,
         claim: Claim,
         service: &[u8],
-        body: Arriving<'_>,
+        body: IncomingBody<'_>,
         envelope: StockEnvelope,
     ) -> ServiceKey {
         let asked = service;
@@ -409,7 +409,7 @@ impl Core {
             self.forget(slot);
         }
         let session = self.sessions.remove(key);
-        self.forget_dropped(session.dropped_id);
+        self.forget_mark(session.dropped_id);
         if session.paused {
             self.paused.remove(key);
         }

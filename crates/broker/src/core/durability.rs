@@ -22,7 +22,7 @@ const ENTRY_TOO_LARGE: &str = "larger than the journal takes";
 /// An entry to append to the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
-    /// A request was taken. For the service without a name: numbers of a client whose outcomes were dropped.
+    /// A request was taken. For the service without a name: a mark of the broker's own.
     Accepted {
         /// Its id in the journal, never reused.
         id: u64,
@@ -323,7 +323,7 @@ impl Core {
                 _ => {}
             }
         }
-        self.journal_dropped_again(ids);
+        self.journal_marks_again(ids);
     }
 
     /// Refuses a request that was taken but not acknowledged, and that no worker had.
@@ -388,7 +388,7 @@ impl Core {
         let expires = if expires == NEVER { NEVER } else { expires.min(latest) };
         self.durability.last_id = self.durability.last_id.max(id);
         if service.is_empty() {
-            return self.restore_dropped(now, id, client, &body);
+            return self.restore_mark(now, id, client, number, &body);
         }
         let origin = (client, number);
         let (client, number) = match letter {

@@ -53,7 +53,7 @@
 //!
 //! To stop: [`Core::stop`], rounds until [`Core::is_idle`] or the grace time is over, [`Core::end_stock_requests`], and steps 4 and 5.
 //!
-//! A queue shared by several brokers would be another source of [`Restored`] requests and another sink of [`Entry`]s.
+//! A broker that wins or loses the leadership of a shared log begins with another core: [`Settings::next_term`].
 
 mod absent;
 mod actions;
@@ -61,10 +61,10 @@ mod admission;
 mod clients;
 mod dead_letter;
 mod drain;
-mod dropped;
 mod durability;
 mod expiry;
 mod in_flight;
+mod marks;
 mod operator;
 mod outcome;
 mod outcomes;
@@ -239,7 +239,7 @@ impl Core {
     }
 
     /// The connection of the client whose request this is, if it is connected.
-    pub(crate) fn asker(&self, token: &Token) -> Option<Peer> {
+    pub(crate) fn client_of(&self, token: &Token) -> Option<Peer> {
         let ticket = Ticket::read(token);
         let request = self.requests.find(ticket.slot, ticket.generation)?;
         self.sessions[request.session].peer

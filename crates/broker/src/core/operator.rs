@@ -7,7 +7,7 @@ use super::settings::Millis;
 use super::tenants::NOBODY;
 use super::{Core, ServiceKey};
 use bytes::Bytes;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Status;
 
@@ -18,8 +18,8 @@ pub const PAUSED_SERVICES_MAX: usize = 1_000;
 const PURGED: &str = "purged by the operator; never begun";
 const PURGED_LATER: &str = "purged by the operator; perhaps begun";
 
-/// Names of the services that are paused, also of those without requests and workers at the moment.
-pub(super) type PausedServices = BTreeSet<Bytes>;
+/// Names of the services that are paused, also of those without requests and workers at the moment, with the ids of their marks in the journal.
+pub(super) type PausedServices = BTreeMap<Bytes, u64>;
 
 /// A purge that has begun: requests taken after that are none of its.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,21 +49,29 @@ pub struct LetterRun {
 }
 
 impl Core {
-    /// Pauses a service, whose requests are then taken and not given to workers, or resumes it. Workers go on with what they have.
-    pub fn pause_service(&mut self, now: Millis, service: &[u8], paused: bool) {
+    /// Pauses a service, whose requests are then taken and not given to workers, or resumes it. Workers go on with what they have. False if
+    /// [`PAUSED_SERVICES_MAX`] are paused already.
+    pub fn pause_service(&mut self, now: Millis, service: &[u8], paused: bool) -> bool {
         let name = Bytes::copy_from_slice(&canonical_name(service));
-        match paused {
-            true => self.services.paused.insert(name),
-            false => self.services.paused.remove(&name),
-        };
-        let Some(key) = self.services.find_by_name(service) else { return };
-        self.services.at_mut(key).is_paused = paused;
-        self.dispatch(now, key);
+        match self.services.paused.get(&name) {
+            None if paused && self.services.paused.len() >= PAUSED_SERVICES_MAX => return false,
+            None if paused => self.mark_paused(name),
+            Some(&mark) if !paused => {
+                self.services.paused.remove(&name);
+                self.forget_mark(mark);
+            }
+            _ => return true,
+        }
+        if let Some(key) = self.services.find_by_name(service) {
+            self.services.at_mut(key).is_paused = paused;
+            self.dispatch(now, key);
+        }
+        true
     }
 
     /// The names of services that are paused.
     pub fn paused_services(&self) -> impl Iterator<Item = &Bytes> {
-        self.services.paused.iter()
+        self.services.paused.keys()
     }
 
     /// Begins a purge of a service.

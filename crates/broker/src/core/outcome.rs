@@ -5,7 +5,7 @@ use super::service::Place;
 use super::settings::Millis;
 use super::token::Ticket;
 use super::{Action, Core, Kind, Peer, SessionKey};
-use towpath_requests::body::{Arriving, Body};
+use towpath_requests::body::{Body, IncomingBody};
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use towpath_requests::numbered::{Status, Token};
 
@@ -90,7 +90,7 @@ impl Core {
 
     /// Settles a request that is in no list: sends the outcome, and keeps it for a numbered client.
     #[inline]
-    pub(super) fn settle(&mut self, slot: u32, status: Status, body: Arriving<'_>) {
+    pub(super) fn settle(&mut self, slot: u32, status: Status, body: IncomingBody<'_>) {
         let is_dead_letter = self.is_dead_letter(slot);
         if is_dead_letter && !status.is_ok() {
             return self.postpone(slot);
@@ -136,7 +136,7 @@ impl Core {
     /// The outcome behind parts that were sent. Only the client knows whether they arrived; if it has reconnected since, they are
     /// lost.
     #[inline]
-    fn status_after_parts<'a>(&self, slot: u32, status: Status, body: Arriving<'a>) -> (Status, Arriving<'a>) {
+    fn status_after_parts<'a>(&self, slot: u32, status: Status, body: IncomingBody<'a>) -> (Status, IncomingBody<'a>) {
         let request = self.requests.at(slot);
         let session = &self.sessions[request.session];
         match request.parts_on {
@@ -232,7 +232,7 @@ impl Core {
 
     /// Joins the kept parts and the last one.
     #[inline]
-    fn join_parts<'a>(&mut self, slot: u32, status: Status, last: Arriving<'a>) -> (Status, Arriving<'a>) {
+    fn join_parts<'a>(&mut self, slot: u32, status: Status, last: IncomingBody<'a>) -> (Status, IncomingBody<'a>) {
         if self.requests.at(slot).parts().is_empty() || !status.is_ok() {
             return (status, last);
         }

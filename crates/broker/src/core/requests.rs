@@ -6,7 +6,7 @@ use super::reply_budget::ExpectedBytes;
 use super::settings::Millis;
 use super::{ServiceKey, SessionKey, WorkerKey};
 use bytes::Bytes;
-use towpath_requests::body::{Arriving, Body, RequestChecksum, memory_bytes_of_frames};
+use towpath_requests::body::{Body, IncomingBody, RequestChecksum, memory_bytes_of_frames};
 use towpath_requests::numbered::Status;
 
 /// No slot.
@@ -270,7 +270,7 @@ impl Requests {
         number: u64,
         service: ServiceKey,
         expires: Millis,
-        body: Arriving<'_>,
+        body: IncomingBody<'_>,
     ) -> u32 {
         let Some(slot) = self.free.pop() else {
             let mut request = Request::new(session, number, service, expires);

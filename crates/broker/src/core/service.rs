@@ -133,7 +133,7 @@ impl Services {
             owner,
             waiting: WaitingQueue::default(),
             live: 0,
-            is_paused: self.paused.contains(&name),
+            is_paused: self.paused.contains_key(&name),
             letters: BTreeSet::new(),
             purges: 0,
             workers: 0,
@@ -272,7 +272,7 @@ impl Services {
         assert_eq!(self.slab.len(), self.by_name.len());
         for (key, service) in self.iter() {
             assert_eq!(self.by_name.get(&service.name), Some(&key));
-            assert_eq!(self.paused.contains(&service.name), service.is_paused);
+            assert_eq!(self.paused.contains_key(&service.name), service.is_paused);
             let mut sums = WaitingSums::default();
             let mut of_tenants: HashMap<TenantKey, WaitingSums> = HashMap::new();
             for ((of, session), line) in self.lines.iter(&service.waiting.order) {

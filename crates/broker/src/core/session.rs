@@ -69,9 +69,9 @@ pub(super) struct Session {
     pub is_journalled: bool,
     /// Was refused because the broker is stopping or drained, and is sent away when it has nothing left here.
     pub is_leaving: bool,
-    /// Not a client, if it isn't 0: its one request is the dead letter of this number.
+    /// The dead letter that is its one request; 0 for the session of a client.
     pub letter: LetterNumber,
-    /// Not a client: its one request is a stored one, whose outcome counts as the request did until it is closed.
+    /// No client's session: its one request is a stored one, whose outcome counts as the request did until it is closed.
     pub is_stored: bool,
 }
 

@@ -63,6 +63,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The same for another core of this process: clients learn that what they were told is void, and tokens of the former one aren't taken.
+    pub fn next_term(&self) -> Settings {
+        let [first, second] = self.secret;
+        Settings { epoch: self.epoch.wrapping_add(1), secret: [first, second.wrapping_add(1)], ..self.clone() }
+    }
+
     /// Services that requests may add. The rest is for workers, which no client may keep out.
     pub fn asked_services_max(&self) -> usize {
         self.services_max - self.services_max / 10

@@ -12,7 +12,7 @@ mod retry;
 
 use super::*;
 use bytes::Bytes;
-use towpath_requests::body::{Arriving, Body, RequestChecksum};
+use towpath_requests::body::{Body, IncomingBody, RequestChecksum};
 use towpath_requests::numbered::{ClientId, Sent, Status, Token};
 
 const CLIENT: ClientId = ClientId([7; 16]);

@@ -10,7 +10,7 @@ use super::token::Ticket;
 use super::worker::{Rest, Worker};
 use super::{Action, Core, Kind, Peer, Role, ServiceKey, WorkerKey};
 use smallvec::SmallVec;
-use towpath_requests::body::{Arriving, Body};
+use towpath_requests::body::{Body, IncomingBody};
 use towpath_requests::is_built_in;
 use towpath_requests::numbered::{Status, Token};
 
@@ -108,7 +108,7 @@ impl Core {
         token: &Token,
         status: Status,
         part: Option<u32>,
-        body: impl Into<Arriving<'a>>,
+        body: impl Into<IncomingBody<'a>>,
     ) {
         let body = body.into();
         let Role::Worker(key) = self.roles.get(peer) else {
@@ -169,7 +169,7 @@ impl Core {
         token: &Token,
         status: Status,
         part: Option<u32>,
-        body: Arriving<'_>,
+        body: IncomingBody<'_>,
     ) {
         let worker = &mut self.workers[key];
         let ticket = Ticket::read(token);
@@ -207,7 +207,7 @@ impl Core {
         token: &Token,
         status: Status,
         part: Option<u32>,
-        body: Arriving<'_>,
+        body: IncomingBody<'_>,
     ) {
         let ticket = Ticket::read(token);
         let mut reason = "a reply before READY";
@@ -225,7 +225,7 @@ impl Core {
         ticket: Ticket,
         status: Status,
         part: Option<u32>,
-        body: Arriving<'_>,
+        body: IncomingBody<'_>,
     ) {
         let slot = ticket.slot;
         let found = self.requests.find(slot, ticket.generation);

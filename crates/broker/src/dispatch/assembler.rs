@@ -6,13 +6,13 @@ use crate::store::{LostBody, Store};
 use crate::transport::Transport;
 use bytes::Bytes;
 use std::collections::HashSet;
-use towpath_journal::spool::{BodyOf, NoRoom};
 use towpath_requests::assembler::{self, Destination, Progress};
-use towpath_requests::body::{Arriving, Body};
+use towpath_requests::body::{Body, IncomingBody};
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use towpath_requests::majordomo::{self, FromPeer, WorkerCommand};
 use towpath_requests::numbered::{CLIENT_HEADER, Content, FromClient, FromWorker, WORKER_HEADER, WireError};
 use towpath_sockets::{Event, Frames, PeerId};
+use towpath_spool::{BodyKind, NoRoom};
 
 /// The body that came behind a block.
 pub(super) type Attached = assembler::Attached<LostBody>;
@@ -51,15 +51,15 @@ pub(super) fn body_of<'a>(
     content: Content<'a>,
     block: &Bytes,
     attached: &mut Attached,
-) -> Result<Result<Arriving<'a>, LostBody>, WireError> {
+) -> Result<Result<IncomingBody<'a>, LostBody>, WireError> {
     if !matches!(content, Content::Attached { .. }) {
-        return content.arriving(block, None).map(Ok);
+        return content.incoming(block, None).map(Ok);
     }
     match std::mem::replace(attached, Attached::Nothing) {
         Attached::Nothing => Err(WireError::Attachment),
-        Attached::Body(body) => match content.arriving(block, Some(body))? {
-            Arriving::Body(body) if is_too_large(&body) => Ok(Err(LostBody::TooLarge)),
-            arriving => Ok(Ok(arriving)),
+        Attached::Body(body) => match content.incoming(block, Some(body))? {
+            IncomingBody::Body(body) if is_too_large(&body) => Ok(Err(LostBody::TooLarge)),
+            incoming => Ok(Ok(incoming)),
         },
         Attached::Lost(lost) => Ok(Err(lost)),
     }
@@ -95,20 +95,20 @@ fn head_of(frames: &[Bytes]) -> Option<Head> {
 }
 
 /// Kind of the body that the next frame is as a whole, so that it may go to a file, and whether a stock client sends it.
-fn whole_body(frames: &[Bytes]) -> Option<(BodyOf, bool)> {
+fn whole_body(frames: &[Bytes]) -> Option<(BodyKind, bool)> {
     match frames {
         [header, block] if header == CLIENT_HEADER => {
-            (!FromClient::announces_list(block)).then_some((BodyOf::Request, false))
+            (!FromClient::announces_list(block)).then_some((BodyKind::Request, false))
         }
         [header, block] if header == WORKER_HEADER => {
-            (!FromWorker::announces_list(block)).then_some((BodyOf::Reply, false))
+            (!FromWorker::announces_list(block)).then_some((BodyKind::Reply, false))
         }
         _ => {
             let with_body: Vec<Bytes> = frames.iter().cloned().chain([Bytes::new()]).collect();
             match majordomo::decode(&with_body) {
-                Ok(FromPeer::Request { body, .. }) => (body.len() == 1).then_some((BodyOf::Request, true)),
+                Ok(FromPeer::Request { body, .. }) => (body.len() == 1).then_some((BodyKind::Request, true)),
                 Ok(FromPeer::Worker { command: WorkerCommand::Reply { body, .. }, .. }) => {
-                    (body.len() == 1).then_some((BodyOf::Reply, false))
+                    (body.len() == 1).then_some((BodyKind::Reply, false))
                 }
                 _ => None,
             }
@@ -250,7 +250,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             if left_out.contains(&tenant) {
                 continue;
             }
-            match self.store.spool(BodyOf::Request, tenant.as_ref(), length) {
+            match self.store.spool(BodyKind::Request, tenant.as_ref(), length) {
                 Ok(ticket) => connection.assembler.resume(ticket),
                 Err(NoRoom::Share) => {
                     left_out.insert(tenant);
@@ -344,7 +344,7 @@ mod tests {
         FromWorker::reply(&mut block, token, Status::OK, None, &Body::from("done"));
         let block = block.drain().next().unwrap().block;
         let frames = [Bytes::from_static(WORKER_HEADER), block].into_iter().collect();
-        let ticket = broker.dispatch.store.spool(BodyOf::Reply, None, 0).unwrap();
+        let ticket = broker.dispatch.store.spool(BodyKind::Reply, None, 0).unwrap();
         let number = ticket.number();
         let assembler = &mut broker.dispatch.connections.of(id).unwrap().assembler;
         assembler.begin(frames, |_| Destination::File(ticket));
@@ -362,7 +362,7 @@ mod tests {
         let (mut broker, _peers) = connected_with(2, |options| options.max_spool_bytes = Some(16 << 10));
         let [first, second] = [0, 1].map(|peer| broker.dispatch.connections.find(peer).unwrap().id);
         let tenant = broker.dispatch.transport.tenant(first);
-        let mut held = broker.dispatch.store.spool(BodyOf::Request, tenant.as_ref(), 8_192).unwrap();
+        let mut held = broker.dispatch.store.spool(BodyKind::Request, tenant.as_ref(), 8_192).unwrap();
         held.write(Bytes::from(vec![0; 8_192])).unwrap();
         let head = || ["", "MDPC01", "work"].into_iter().map(Bytes::from).collect::<Frames>();
         // Of the 12 KiB that requests may have, the first one has to wait for some. The second one has room.

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use towpath_requests::assembler::{Assembler, BodySink};
 use towpath_requests::majordomo::Dialect;
-use towpath_requests::numbered::{Block, Extent};
+use towpath_requests::numbered::{BatchLimit, Block};
 use towpath_sockets::{Address, Message, PeerId};
 
 /// Granularity of idle times, in milliseconds: peers are equally idle within it.
@@ -148,7 +148,7 @@ pub(super) struct Connections<W: BodySink> {
     /// Those with something to be flushed.
     pub dirty: Vec<Peer>,
     /// How long blocks become.
-    pub extent: Extent,
+    pub limit: BatchLimit,
     /// Bytes of messages of all connections that can't be processed yet.
     held_bytes: usize,
     /// Bytes queued for all connections beside the transport's queues.
@@ -157,7 +157,13 @@ pub(super) struct Connections<W: BodySink> {
 
 impl<W: BodySink> Default for Connections<W> {
     fn default() -> Connections<W> {
-        Connections { slots: Vec::new(), dirty: Vec::new(), extent: Extent::default(), held_bytes: 0, pending_bytes: 0 }
+        Connections {
+            slots: Vec::new(),
+            dirty: Vec::new(),
+            limit: BatchLimit::default(),
+            held_bytes: 0,
+            pending_bytes: 0,
+        }
     }
 }
 
@@ -240,6 +246,11 @@ impl<W: BodySink> Connections<W> {
         self.slots.iter().flatten().filter(|connection| !connection.is_gone).map(|connection| connection.id)
     }
 
+    /// Forgets all of them, and gives their ids.
+    pub fn take_all(&mut self) -> Vec<PeerId> {
+        std::mem::take(self).slots.into_iter().flatten().map(|connection| connection.id).collect()
+    }
+
     /// The id of a peer.
     pub fn id_of(&self, peer: Peer) -> Option<PeerId> {
         self.slots.get(peer as usize)?.as_deref().map(|connection| connection.id)
@@ -262,7 +273,7 @@ impl<W: BodySink> Connections<W> {
         let connection = self.slots.get_mut(peer as usize)?.as_deref_mut()?;
         if !connection.is_dirty {
             connection.is_dirty = true;
-            connection.block.set_extent(self.extent);
+            connection.block.set_limit(self.limit);
             self.dirty.push(peer);
         }
         Some(&mut connection.block)

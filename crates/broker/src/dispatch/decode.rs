@@ -1,10 +1,10 @@
 //! Decoding messages from peers, and passing them to the core.
 
-use super::Dispatch;
 use super::assembler::{Attached, body_of, is_too_large};
 use super::connection::{Connection, PeerProtocol};
 use super::encode::give_up;
 use super::judge::{NOT_ADMITTED, may_reply};
+use super::{Dispatch, NOT_LEADING};
 
 use crate::access::{MAY_NOT_CALL, MAY_NOT_WORK};
 use crate::core::{Kind, Peer};
@@ -48,6 +48,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     fn on_peer_event(&mut self, event: Event) {
         match event {
+            Event::Ready { peer } if !self.is_leading => self.transport.disconnect(peer, NOT_LEADING),
             Event::Ready { peer } => {
                 // The one that had its place may still have had something to be taken.
                 if let Some(former) = self.connections.find(peer.slot()).map(|connection| connection.id) {

@@ -56,7 +56,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
         self.tasks = tasks;
         self.is_acting = false;
-        if self.core.settings().journal {
+        if self.keeps_entries() {
             let now = self.now();
             self.entries.write(now, &mut self.core, &mut self.store);
         }
@@ -147,8 +147,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             }
             Action::BuiltIn { token, service, body } => {
                 let Dispatch { services, core, store, transport, connections, authenticator, .. } = self;
-                let asker = core.asker(&token).and_then(|peer| connections.find(peer));
-                let access = match asker {
+                let client = core.client_of(&token).and_then(|peer| connections.find(peer));
+                let access = match client {
                     Some(connection) => connection.access.clone(),
                     None if authenticator.is_none() => Access::default(),
                     None => Access::nothing(),

@@ -39,7 +39,7 @@ impl EntryQueue {
                 Err(AppendError::Later) => break,
                 Err(AppendError::Never(error)) => {
                     // The client must not be told that it is kept.
-                    tracing::error!(%error, id, "something can't be kept in the journal, and fails");
+                    tracing::error!(error, id, "something can't be kept in the journal, and fails");
                     if matches!(entry, Entry::Accepted { .. }) {
                         self.unknown.insert(id);
                     }
@@ -121,7 +121,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::core::{Action, Kind, Settings, StoredState};
-    use crate::store::JournalStore;
+    use crate::store::LocalStore;
     use bytes::Bytes;
     use std::time::{Duration, Instant};
     use towpath_journal::faulty_disk::on_faulty_disk;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     /// Until everything is on the disk or never will be: what the core wants meanwhile.
-    fn settle(queue: &mut EntryQueue, store: &mut JournalStore, core: &mut Core) -> Vec<Action> {
+    fn settle(queue: &mut EntryQueue, store: &mut LocalStore, core: &mut Core) -> Vec<Action> {
         let mut actions = Vec::new();
         let start = Instant::now();
         loop {
@@ -166,7 +166,7 @@ mod tests {
     fn entry_that_the_journal_refuses_fails_its_request() {
         let open = on_faulty_disk(20);
         let mut core = core();
-        let (mut queue, mut store) = (EntryQueue::default(), JournalStore::with_journal(open()));
+        let (mut queue, mut store) = (EntryQueue::default(), LocalStore::with_journal(open()));
         core.client_hello(0, 1, CLIENT, 1);
         for number in 1..=5 {
             let body = if number == 2 { too_large() } else { Body::from("small") };
@@ -224,7 +224,7 @@ mod tests {
         const TTL_MS: u32 = 3_600_000;
         const TOOK_MS: u64 = 2 * TTL_MS as u64;
         let open = on_faulty_disk(0);
-        let (mut queue, mut store) = (EntryQueue::default(), JournalStore::with_journal(open()));
+        let (mut queue, mut store) = (EntryQueue::default(), LocalStore::with_journal(open()));
         let mut first = core();
         first.client_hello(TOOK_MS, 1, CLIENT, 1);
         first.request(TOOK_MS, 1, 1, TTL_MS, false, b"nobody", Body::from("in an hour"));
@@ -236,8 +236,8 @@ mod tests {
         let expires = recovered.requests[0].expires_unix_ms;
         assert!(expires.abs_diff(written_ms + u64::from(TTL_MS)) < u64::from(TTL_MS) / 2, "{expires} {written_ms}");
         let mut second = core();
-        let (mut queue, mut store) = (EntryQueue::default(), JournalStore::with_journal((journal, recovered)));
-        let recovered = store.recover(TOOK_MS);
+        let (mut queue, mut store) = (EntryQueue::default(), LocalStore::with_journal((journal, recovered)));
+        let recovered = store.recovered(TOOK_MS);
         recovered.requests.into_iter().for_each(|request| second.restore(TOOK_MS, request));
         second.tick(TOOK_MS);
         second.client_hello(TOOK_MS, 1, CLIENT, 1);
@@ -248,11 +248,37 @@ mod tests {
     }
 
     #[test]
+    fn paused_services_are_paused_in_the_next_process_until_they_are_resumed() {
+        let open = on_faulty_disk(0);
+        let both: &[&[u8]] = &[b"b\xff", b"echo"];
+        let (strange, plain) = (&both[..1], &both[1..]);
+        let steps: [(_, &[u8], _, _); 4] = [
+            (&[][..], b"echo", true, plain),
+            (plain, b"b\xff", true, both),
+            (both, b"echo", false, strange),
+            (strange, b"other", false, strange),
+        ];
+        for (before, service, paused, after) in steps {
+            let (mut queue, mut store, mut core) = (EntryQueue::default(), LocalStore::with_journal(open()), core());
+            let recovered = store.recovered(0);
+            recovered.requests.into_iter().for_each(|request| core.restore(0, request));
+            core.restored_up_to(recovered.last_id);
+            assert_eq!(core.paused_services().collect::<Vec<_>>(), before);
+            assert!(core.pause_service(0, service, paused));
+            // Found full meanwhile, the disk has nothing of what is not durable.
+            queue.give_up(0, Vec::new(), &mut core);
+            settle(&mut queue, &mut store, &mut core);
+            assert_eq!(core.paused_services().collect::<Vec<_>>(), after);
+            store.close().unwrap();
+        }
+    }
+
+    #[test]
     fn dropped_numbers_are_over_in_the_next_process_too() {
         let open = on_faulty_disk(0);
         for is_next in [false, true] {
-            let (mut queue, mut store, mut core) = (EntryQueue::default(), JournalStore::with_journal(open()), core());
-            let recovered = store.recover(0);
+            let (mut queue, mut store, mut core) = (EntryQueue::default(), LocalStore::with_journal(open()), core());
+            let recovered = store.recovered(0);
             recovered.requests.into_iter().for_each(|request| core.restore(0, request));
             core.restored_up_to(recovered.last_id);
             core.worker_ready(0, 2, Kind::Numbered, b"echo", 9);

@@ -1,9 +1,10 @@
 //! The broker between its peers and the core: understands what peers send, tells the core, and carries out what the core wants.
 //!
 //! It has no sockets, files, threads or clocks of its own: [`Transport`] and [`Store`] are the system to it. The server runs it on a
-//! real one, the tests on a simulated one. One round:
+//! real one, the tests on a simulated one. A broker that doesn't lead ([`Store::next_leadership`]) has no peers, requests or entries; one that loses
+//! leadership drops them all without another word, and begins anew when it wins it again. One round:
 //!
-//! 1. [`Dispatch::prepare`]: says what may be read, and for how long a poll may wait.
+//! 1. [`Dispatch::prepare`]: notices who leads, says what may be read, and for how long a poll may wait.
 //! 2. A poll of the transport.
 //! 3. [`Dispatch::take_events`]: each message is put together (`assembler`), understood (`decode`), told to the core, and what the core
 //!    wants is carried out (`encode`), or goes to the store (`entry_queue`).
@@ -25,7 +26,7 @@ mod slow_consumers;
 use crate::core::{Core, LetterRun, Millis, Purge, QueuedAction, Settings, WorkerInfo};
 use crate::services::Services;
 use crate::stats::{Activity, Stats, WorkerStats};
-use crate::store::{Recovered, Store};
+use crate::store::{Leadership, Recovered, Store};
 use crate::transport::Transport;
 use connection::Connections;
 use entry_queue::EntryQueue;
@@ -35,7 +36,7 @@ use slow_consumers::SlowConsumerMonitor;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
-use towpath_requests::numbered::Extent;
+use towpath_requests::numbered::BatchLimit;
 use towpath_sockets::{Authenticator, Page, PeerId, Wanted};
 
 /// A broker, but for its sockets and its disk.
@@ -63,7 +64,13 @@ pub struct Dispatch<T, S: Store> {
     held_bytes_max: usize,
     slow_consumers: SlowConsumerMonitor,
     authenticator: Option<Authenticator>,
+    /// This broker leads: it has peers, and appends to the store.
+    is_leading: bool,
+    is_stopping: bool,
 }
+
+/// Reason of the end of connections to a broker that doesn't lead.
+const NOT_LEADING: &str = "another broker leads";
 
 impl<T: fmt::Debug, S: Store + fmt::Debug> fmt::Debug for Dispatch<T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,27 +80,13 @@ impl<T: fmt::Debug, S: Store + fmt::Debug> fmt::Debug for Dispatch<T, S> {
 }
 
 impl<T: Transport, S: Store> Dispatch<T, S> {
-    /// A broker that goes on with what the store has. `authenticator` says who may connect.
-    pub fn new(transport: T, mut store: S, settings: Settings, authenticator: Option<Authenticator>) -> Dispatch<T, S> {
+    /// A broker that goes on with what the store has, as soon as it leads. `authenticator` says who may connect.
+    pub fn new(transport: T, store: S, settings: Settings, authenticator: Option<Authenticator>) -> Dispatch<T, S> {
         let held_bytes_max = settings.late_bytes_max();
-        let has_journal = settings.journal;
-        let mut core = Core::new(settings);
-        let spool = store.spool_usage();
-        core.set_large_max(spool.request_bytes_max, spool.request_files_max);
-        let now = millis(transport.now());
-        let Recovered { requests, last_id } = store.recover(now);
-        // Not the numbers of dropped outcomes.
-        let all = requests.iter().filter(|request| !request.service.is_empty()).count();
-        let settled = requests.iter().filter(|request| request.outcome.is_some()).count();
-        requests.into_iter().for_each(|request| core.restore(now, request));
-        core.restored_up_to(last_id);
-        if has_journal {
-            tracing::info!(waiting = all - settled, settled, "requests of the journal");
-        }
-        Dispatch {
+        let mut dispatch = Dispatch {
             transport,
             store,
-            core,
+            core: Core::new(settings),
             connections: Connections::default(),
             entries: EntryQueue::default(),
             spooled_for: HashMap::new(),
@@ -107,7 +100,67 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             held_bytes_max,
             slow_consumers: SlowConsumerMonitor::default(),
             authenticator,
+            is_leading: false,
+            is_stopping: false,
+        };
+        dispatch.follow_leadership();
+        dispatch
+    }
+
+    /// Takes over, or steps down, as the store says.
+    fn follow_leadership(&mut self) {
+        let now = self.now();
+        while let Some(leadership) = self.store.next_leadership(now) {
+            self.begin_term();
+            match leadership {
+                Leadership::Won(recovered) => self.take_over(now, recovered),
+                Leadership::Lost => tracing::warn!("{NOT_LEADING}: all connections are ended"),
+            }
         }
+    }
+
+    /// Drops everything that isn't in the store. What the store has not acknowledged was promised to nobody.
+    fn begin_term(&mut self) {
+        self.is_leading = false;
+        for id in self.connections.ids().collect::<Vec<_>>() {
+            self.transport.disconnect(id, NOT_LEADING);
+        }
+        for id in self.connections.take_all() {
+            self.transport.release_slot(id);
+        }
+        self.core = Core::new(self.core.settings().next_term());
+        let spool = self.store.spool_usage();
+        self.core.set_large_max(spool.request_bytes_max, spool.request_files_max);
+        if self.is_stopping {
+            self.core.stop();
+        }
+        self.entries = EntryQueue::default();
+        self.services = Services::default();
+        self.batcher = ReplyBatcher::default();
+        self.slow_consumers = SlowConsumerMonitor::default();
+        self.spooled_for.clear();
+        self.half_closed.clear();
+        self.spool_queue.clear();
+    }
+
+    fn take_over(&mut self, now: Millis, Recovered { requests, last_id }: Recovered) {
+        self.is_leading = true;
+        // Not the marks.
+        let all = requests.iter().filter(|request| !request.service.is_empty()).count();
+        let settled = requests.iter().filter(|request| request.outcome.is_some()).count();
+        requests.into_iter().for_each(|request| self.core.restore(now, request));
+        self.core.restored_up_to(last_id);
+        if self.core.settings().journal {
+            tracing::info!(waiting = all - settled, settled, "requests of the journal");
+        }
+        for service in self.core.paused_services() {
+            tracing::warn!(service = %service.escape_ascii(), "this service is paused; tow resume resumes it");
+        }
+    }
+
+    /// Whether this broker leads.
+    pub fn is_leading(&self) -> bool {
+        self.is_leading
     }
 
     pub(crate) fn now(&self) -> Millis {
@@ -116,13 +169,14 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     /// Before a poll: says how much may be read, and gives how long the poll may wait.
     pub fn prepare(&mut self) -> Duration {
+        self.follow_leadership();
         let now = self.now();
         let most = if self.batcher.is_empty() { 200 } else { IDLE_WAIT_MS };
         let wait = self.core.next_deadline().saturating_sub(now).min(most);
-        let extent = Extent::among(self.core.load().0);
-        self.connections.extent = extent;
+        let limit = BatchLimit::among(self.core.load().0);
+        self.connections.limit = limit;
         self.core.set_window_bytes_max(self.transport.queue_limit());
-        self.transport.set_read_budget_bytes(self.read_budget.read_turn_bytes(extent));
+        self.transport.set_read_budget_bytes(self.read_budget.read_turn_bytes(limit));
         self.defer_large_messages(now);
         Duration::from_millis(wait)
     }
@@ -136,10 +190,12 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     /// Takes what the disk has done, does what is due, and sends what follows from all that.
     pub fn finish(&mut self) {
+        // Before anything that follows from what was appended.
+        self.follow_leadership();
         self.take_spooled();
         self.services.take_loaded(&mut self.core, &mut self.store);
         let now = self.now();
-        if self.core.settings().journal {
+        if self.keeps_entries() {
             self.entries.take_durable(now, &mut self.core, &mut self.store);
         }
         self.core.tick(now);
@@ -156,6 +212,11 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         self.end_half_closed();
         let now = self.transport.now();
         self.services.end_round(now);
+    }
+
+    /// Whether entries go to the store.
+    fn keeps_entries(&self) -> bool {
+        self.is_leading && self.core.settings().journal
     }
 
     /// Statistics for an operator, but for those of connections.
@@ -197,10 +258,11 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         stats
     }
 
-    /// Pauses a service, or resumes it.
-    pub fn pause_service(&mut self, service: &[u8], paused: bool) {
-        self.core.pause_service(self.now(), service, paused);
+    /// Pauses a service, or resumes it: [`Core::pause_service`].
+    pub fn pause_service(&mut self, service: &[u8], paused: bool) -> bool {
+        let is_done = self.core.pause_service(self.now(), service, paused);
         self.act();
+        is_done
     }
 
     /// A part of a purge: [`Core::purge`].
@@ -237,6 +299,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     /// Takes no more requests from now on. Workers may finish what they have.
     pub fn stop(&mut self) {
+        self.is_stopping = true;
         self.core.stop();
         self.act();
     }

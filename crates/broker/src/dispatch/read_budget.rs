@@ -1,6 +1,6 @@
 //! How much is read of one peer before what it says is passed on.
 
-use towpath_requests::numbered::Extent;
+use towpath_requests::numbered::BatchLimit;
 
 /// The least: with less, a turn costs more than what it does.
 const READ_TURN_BYTES_MIN: usize = 4 * 1024;
@@ -33,10 +33,10 @@ impl ReadBudget {
         }
     }
 
-    /// Bytes to read from a peer in a turn, for blocks of this extent.
+    /// Bytes to read from a peer in a turn, for blocks closed at this limit.
     #[inline]
-    pub fn read_turn_bytes(&self, extent: Extent) -> usize {
-        let block = extent.of_records(self.bytes / self.records.max(1));
+    pub fn read_turn_bytes(&self, limit: BatchLimit) -> usize {
+        let block = limit.of_records(self.bytes / self.records.max(1));
         (block + block / 8 + MORE_BYTES).max(READ_TURN_BYTES_MIN)
     }
 }
@@ -47,20 +47,20 @@ mod tests {
 
     #[test]
     fn read_budget_follows_the_size_of_recent_records() {
-        let (mut pace, extent) = (ReadBudget::default(), Extent::default());
-        let least = pace.read_turn_bytes(extent);
-        assert_eq!(pace.read_turn_bytes(Extent::among(1)), READ_TURN_BYTES_MIN);
+        let (mut pace, limit) = (ReadBudget::default(), BatchLimit::default());
+        let least = pace.read_turn_bytes(limit);
+        assert_eq!(pace.read_turn_bytes(BatchLimit::among(1)), READ_TURN_BYTES_MIN);
         pace.note(100 * 250, 100);
-        let block = extent.of_records(250);
-        assert!((block + 100..block + block / 4).contains(&pace.read_turn_bytes(extent)));
-        assert!(pace.read_turn_bytes(Extent::among(100)) < block / 2);
+        let block = limit.of_records(250);
+        assert!((block + 100..block + block / 4).contains(&pace.read_turn_bytes(limit)));
+        assert!(pace.read_turn_bytes(BatchLimit::among(100)) < block / 2);
         pace.note(1 << 40, 1);
-        let longest = extent.of_records(1 << 20);
-        assert_eq!(pace.read_turn_bytes(extent), longest + longest / 8 + MORE_BYTES);
+        let longest = limit.of_records(1 << 20);
+        assert_eq!(pace.read_turn_bytes(limit), longest + longest / 8 + MORE_BYTES);
         assert!(longest < 64 * 1024, "{longest}");
         for _ in 0..1000 {
             pace.note(100 * 50, 100);
         }
-        assert_eq!(pace.read_turn_bytes(extent), least);
+        assert_eq!(pace.read_turn_bytes(limit), least);
     }
 }

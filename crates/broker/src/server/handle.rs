@@ -1,10 +1,8 @@
 //! Controlling a broker from other threads.
 
-use super::sockets::Sockets;
+use super::ServedDispatch;
 use crate::core::{LetterAction, LetterInfo, LetterRun, Millis, Purge};
-use crate::dispatch::Dispatch;
 use crate::stats::{PeerStats, Stats};
-use crate::store::JournalStore;
 use bytes::Bytes;
 use std::sync::mpsc::{Receiver, SyncSender};
 use towpath_sockets::{Command, Page, Waker, Wanted};
@@ -22,8 +20,8 @@ pub enum OperatorAction {
         service: Bytes,
         /// Pause, rather than resume.
         paused: bool,
-        /// Receives the answer.
-        done: SyncSender<()>,
+        /// Receives whether it is done: not too many are paused.
+        done: SyncSender<bool>,
     },
     /// Begin a purge of a service if so many of its requests wait, or go on with it.
     Purge {
@@ -76,8 +74,8 @@ const PURGED_PER_TURN: usize = 1_000;
 pub(super) struct Control {
     handle: Handle,
     commands: Receiver<Command<Stats, OperatorAction>>,
-    /// Who waits for so many entries to be on the disk.
-    syncs: Vec<(u64, SyncSender<()>)>,
+    /// Who waits for so many entries of an epoch to be on the disk.
+    syncs: Vec<(u64, u64, SyncSender<()>)>,
     /// The broker is to end.
     pub is_shutdown: bool,
     /// End without a grace time.
@@ -95,7 +93,7 @@ impl Control {
     }
 
     /// Carries out a command of handles. Called in each turn of the event loop.
-    pub fn turn(&mut self, dispatch: &mut Dispatch<Sockets, JournalStore>) {
+    pub fn turn(&mut self, dispatch: &mut ServedDispatch) {
         let Ok(command) = self.commands.try_recv() else { return };
         match command {
             Command::Shutdown { now } => {
@@ -106,8 +104,7 @@ impl Control {
                 let _ = reply.send(stats(dispatch, wanted));
             }
             Command::Action(OperatorAction::Pause { service, paused, done }) => {
-                dispatch.pause_service(&service, paused);
-                let _ = done.send(());
+                let _ = done.send(dispatch.pause_service(&service, paused));
             }
             Command::Action(OperatorAction::Purge { service, from, done }) => {
                 let waiting = || dispatch.core.service(&service).map_or(0, |service| service.waiting);
@@ -135,7 +132,9 @@ impl Control {
             Command::Action(OperatorAction::ListLetters { service, from, done }) => {
                 let _ = done.send((Page::of(dispatch.core.letters_from(&service, from)), dispatch.now()));
             }
-            Command::Action(OperatorAction::Sync(done)) => self.syncs.push((dispatch.core.entries().0, done)),
+            Command::Action(OperatorAction::Sync(done)) => {
+                self.syncs.push((dispatch.core.settings().epoch, dispatch.core.entries().0, done));
+            }
             Command::Action(OperatorAction::Drain { on, done }) => {
                 dispatch.core.drain(on);
                 let _ = done.send(());
@@ -153,10 +152,12 @@ impl Control {
     }
 
     /// Answers those who wait for the disk.
-    pub fn answer_syncs(&mut self, dispatch: &Dispatch<Sockets, JournalStore>) {
+    pub fn answer_syncs(&mut self, dispatch: &ServedDispatch) {
         if !self.syncs.is_empty() {
-            let (_, durable) = dispatch.core.entries();
-            for (_, done) in self.syncs.extract_if(.., |(entries, _)| *entries <= durable) {
+            let (now, (_, durable)) = (dispatch.core.settings().epoch, dispatch.core.entries());
+            // If leadership was lost, nobody knows: there is no answer.
+            self.syncs.retain(|(epoch, ..)| *epoch == now);
+            for (.., done) in self.syncs.extract_if(.., |(_, entries, _)| *entries <= durable) {
                 // Who asked may have given up.
                 let _ = done.send(());
             }
@@ -164,7 +165,7 @@ impl Control {
     }
 }
 
-fn stats(dispatch: &Dispatch<Sockets, JournalStore>, wanted: Wanted) -> Stats {
+fn stats(dispatch: &ServedDispatch, wanted: Wanted) -> Stats {
     let hub = &dispatch.transport.hub;
     let mut stats = Stats { hub: hub.stats(), journal: dispatch.store.figures(), ..dispatch.stats(wanted) };
     match wanted {

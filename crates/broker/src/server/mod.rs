@@ -12,13 +12,11 @@ pub use towpath_sockets::Authenticator;
 
 use crate::core::Settings;
 use crate::dispatch::Dispatch;
-use crate::store::{JournalStore, OpenError, PausedFile};
+use crate::store::{LocalStore, StoreError};
 use handle::Control;
 use sockets::{Sockets, random};
 use std::fmt;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use towpath_journal::JournalError;
 use towpath_sockets::{Endpoint, Hub, SocketError};
 
 /// Why a broker can't start, or ended.
@@ -28,49 +26,27 @@ pub enum BrokerError {
     /// The sockets.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The journal.
+    /// The journal, or the place for large bodies.
     #[error(transparent)]
-    Journal(#[from] JournalError),
+    Store(#[from] StoreError),
     /// The system gives no random numbers.
     #[error("no random numbers can be had: {0}")]
     Random(std::io::Error),
-    /// The file of paused services.
-    #[error("cannot read which services are paused: {}: {reason}", path.display())]
-    Paused {
-        /// The file.
-        path: PathBuf,
-        /// Why it can't be read.
-        reason: std::io::Error,
-    },
-    /// The place for large bodies.
-    #[error("no place for large bodies: {}: {reason}", directory.display())]
-    Spool {
-        /// Where they should be.
-        directory: PathBuf,
-        /// Why they can't.
-        reason: std::io::Error,
-    },
 }
 
 /// Time for messages to leave after the grace time.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// The dispatch that the server runs. Another store is chosen here.
+type ServedDispatch = Dispatch<Sockets, LocalStore>;
+
 /// A broker that listens. [`Broker::run`] serves.
 pub struct Broker {
-    pub(crate) dispatch: Dispatch<Sockets, JournalStore>,
+    pub(crate) dispatch: ServedDispatch,
     endpoints: Vec<Endpoint>,
     grace: Duration,
     control: Control,
     operator: Operator,
-}
-
-impl From<OpenError> for BrokerError {
-    fn from(error: OpenError) -> BrokerError {
-        match error {
-            OpenError::Journal(error) => BrokerError::Journal(error),
-            OpenError::Spool(directory, reason) => BrokerError::Spool { directory, reason },
-        }
-    }
 }
 
 impl fmt::Debug for Broker {
@@ -99,21 +75,13 @@ impl Broker {
             ..options.settings
         };
         let (journal, spool) = (options.journal.as_deref(), options.spool.as_deref());
-        let store = JournalStore::open(journal, options.repair_journal, spool, options.max_spool_bytes, hub.waker())?;
+        let store = LocalStore::open(journal, options.repair_journal, spool, options.max_spool_bytes, hub.waker())?;
         let mut dispatch = Dispatch::new(Sockets { hub, started }, store, settings, options.authenticator);
-        let paused = journal.map(PausedFile::new);
-        if let Some(file) = &paused {
-            let failed = |reason| BrokerError::Paused { path: file.path().to_owned(), reason };
-            for service in file.read().map_err(failed)? {
-                tracing::warn!(service = %service.escape_ascii(), "this service is paused; tow resume resumes it");
-                dispatch.pause_service(&service, true);
-            }
-        }
         let hub = &mut dispatch.transport.hub;
         let endpoints =
             options.endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<Vec<_>, SocketError>>()?;
         let control = Control::new(hub.waker());
-        let operator = Operator::new(control.handle(), paused);
+        let operator = Operator::new(control.handle(), journal.is_some());
         Ok(Broker { dispatch, endpoints, grace: options.grace, control, operator })
     }
 

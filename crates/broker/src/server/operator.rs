@@ -1,20 +1,17 @@
 //! What an operator does: pauses and purges services, sends dead letters again or drops them, drains the broker. From any thread but the event loop's.
 
 use super::handle::{Handle, OperatorAction};
-use crate::core::{LetterAction, LetterInfo, Millis, PAUSED_SERVICES_MAX, canonical_name};
-use crate::store::PausedFile;
+use crate::core::{LetterAction, LetterInfo, Millis, PAUSED_SERVICES_MAX};
 use bytes::Bytes;
-use std::sync::{Arc, Mutex, PoisonError};
 use towpath_requests::is_built_in;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
-use towpath_sockets::{Page, Wanted};
+use towpath_sockets::Page;
 
 /// Acts on services of a broker.
 #[derive(Debug, Clone)]
 pub struct Operator {
     handle: Handle,
-    /// Where paused services are remembered, if there is a journal; one action at a time.
-    file: Arc<Mutex<Option<PausedFile>>>,
+    has_journal: bool,
 }
 
 /// Why an action was not done.
@@ -60,43 +57,35 @@ pub enum OperatorError {
     /// Too many services are paused.
     #[error("{PAUSED_SERVICES_MAX} services are paused already")]
     TooMany,
-    /// It could not be written down, and so would not survive a restart.
-    #[error("nothing was done, since it can't be remembered: {0}")]
-    NotRemembered(std::io::Error),
+    /// The pause or its end isn't on the disk yet.
+    #[error("it was done, but isn't on the disk yet: a crash may undo it")]
+    NotRemembered,
 }
 
 impl Operator {
-    pub(super) fn new(handle: Handle, file: Option<PausedFile>) -> Operator {
-        Operator { handle, file: Arc::new(Mutex::new(file)) }
+    pub(super) fn new(handle: Handle, has_journal: bool) -> Operator {
+        Operator { handle, has_journal }
     }
 
-    /// Pauses a service, or resumes it. With a journal it is remembered first.
+    /// Pauses a service, or resumes it, and returns when that is on the disk, if there is a journal.
     pub fn pause(&self, service: &[u8], paused: bool) -> Result<(), OperatorError> {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         match service {
             b"" => return Err(OperatorError::NoService("a service has a name")),
             name if name.len() > SERVICE_BYTES_MAX => {
                 return Err(OperatorError::NoService("a service's name has at most 255 bytes"));
             }
             // Without a journal stock workers may serve titanic.*.
-            name if paused && is_built_in(name) && (file.is_some() || name.starts_with(b"mmi.")) => {
+            name if paused && is_built_in(name) && (self.has_journal || name.starts_with(b"mmi.")) => {
                 return Err(OperatorError::NoService("the broker answers for this service itself: it can't be paused"));
             }
             _ => {}
         }
-        let service = Bytes::copy_from_slice(&canonical_name(service));
-        let mut all = self.handle.snapshot(Wanted::Sums).ok_or(OperatorError::NoAnswer)?.paused;
-        all.retain(|other| *other != service);
-        if paused {
-            if all.len() >= PAUSED_SERVICES_MAX {
-                return Err(OperatorError::TooMany);
-            }
-            all.push(service.clone());
+        let service = Bytes::copy_from_slice(service);
+        match self.handle.act(|done| OperatorAction::Pause { service, paused, done }) {
+            None => Err(OperatorError::NoAnswer),
+            Some(false) => Err(OperatorError::TooMany),
+            Some(true) => self.handle.act(OperatorAction::Sync).ok_or(OperatorError::NotRemembered),
         }
-        if let Some(file) = &*file {
-            file.write(&all).map_err(OperatorError::NotRemembered)?;
-        }
-        self.handle.act(|done| OperatorAction::Pause { service, paused, done }).ok_or(OperatorError::NoAnswer)
     }
 
     /// Ends the requests that wait for a worker of a service, if there are as many as expected, if any number is, and says how many it were:

@@ -8,8 +8,6 @@ use crate::transport::Transport;
 use bytes::Bytes;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
-use std::sync::Arc;
-use towpath_journal::spool::SpooledBody;
 use towpath_requests::body::Body;
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
 use towpath_requests::numbered::{ClientId, Status, Token};
@@ -29,7 +27,7 @@ enum NotNow {
     /// Has to be loaded into memory, and there is no room now.
     NoRoom,
     /// Has to be read from disk first.
-    OnDisk(Arc<SpooledBody>),
+    OnDisk(Body),
 }
 
 /// `[service, body+]` is kept, and answered `[200, name]` when it is on the disk.
@@ -74,8 +72,8 @@ pub(super) fn reply<T: Transport, S: Store>(broker: &mut Broker<'_, T, S>, token
         Ok(reply) => broker.core.built_in_reply(token, Status::OK, reply),
         Err(NotNow::NoRoom) => answer_later(broker.core, token),
         Err(NotNow::OnDisk(body)) => {
-            let asker = broker.core.numbered_request_of(token).map(|(client, _)| asker(client));
-            if !broker.store.load(asker.unwrap_or_default(), *token, body) {
+            let client = broker.core.numbered_request_of(token).map(|(client, _)| short_id(client));
+            if !broker.store.load(client.unwrap_or_default(), *token, body) {
                 answer_later(broker.core, token);
             }
         }
@@ -131,16 +129,16 @@ fn in_memory(body: &Body, has_room: impl Fn(usize) -> bool) -> Result<Body, NotN
     let fits = |frames: usize| {
         frames < BODY_FRAMES_MAX && body.length().saturating_add(DONE.len() as u64) <= BODY_BYTES_MAX as u64
     };
-    Ok(match (body.to_frames(), SpooledBody::of(body)) {
+    Ok(match (body.to_frames(), body.as_large()) {
         (Some(frames), _) if fits(frames.len()) => coded(DONE, frames),
         (None, Some(_)) if fits(1) && !has_room(body.length() as usize) => return Err(NotNow::NoRoom),
-        (None, Some(file)) if fits(1) => return Err(NotNow::OnDisk(file)),
+        (None, Some(_)) if fits(1) => return Err(NotNow::OnDisk(body.clone())),
         _ => coded("413", [TOO_LARGE_A_REPLY.into()]),
     })
 }
 
-/// Whose turn it is among those who ask.
-fn asker(client: ClientId) -> u64 {
+/// A part of a client's id, enough to tell clients apart that take turns.
+fn short_id(client: ClientId) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = client.0;
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
@@ -191,7 +189,7 @@ mod tests {
             Action::Dispatch { token, .. } => Some(*token),
             _ => None,
         });
-        let mut file = towpath_journal::spool::Spool::new(folder.path()).unwrap().create().unwrap();
+        let mut file = towpath_spool::Spool::new(folder.path()).unwrap().create().unwrap();
         file.write(&vec![7; LARGE]).unwrap();
         broker.dispatch.core.worker_reply(0, 1, &given.unwrap(), Status::OK, None, Body::large(file.finish()));
         let start = Instant::now();

@@ -1,7 +1,7 @@
 //! Large bodies that came, and aren't here.
 
-use towpath_journal::spool::NoRoom;
 use towpath_requests::numbered::Status;
+use towpath_spool::NoRoom;
 
 /// When a client may come again with a body for which there was no room. All of it comes again then.
 const RETRY_MS: u32 = 1_000;

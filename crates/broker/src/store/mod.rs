@@ -1,49 +1,51 @@
-//! The disk as the dispatch sees it: a journal of entries, and a spool of large bodies.
+//! The store as the dispatch sees it: a log of entries, and a spool of large bodies.
+//!
+//! The trait is beside the dispatch because its vocabulary is the core's: entries and restored requests. `local` is the store on this machine's
+//! disk. The tests have two more, one of them a replicated log with several brokers of which one leads.
 
-mod body_loader;
-mod journal_store;
+mod local;
 mod lost_body;
-mod paused_file;
-mod spooler;
 
-pub use journal_store::JournalStore;
-pub(crate) use journal_store::OpenError;
+pub use local::LocalStore;
+pub use local::StoreError;
 pub use lost_body::LostBody;
-pub(crate) use paused_file::PausedFile;
 
 use crate::core::{Entry, Millis, Restored};
 use bytes::Bytes;
 use std::io;
-use std::sync::Arc;
-use towpath_journal::JournalError;
-use towpath_journal::spool::{BodyOf, NoRoom, SpooledBody};
 use towpath_requests::assembler::BodySink;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Token;
 use towpath_sockets::Tenant;
+use towpath_spool::{BodyKind, NoRoom};
 
-/// Where entries and large bodies are kept. Nothing here waits for a disk; [`Store::durable`] and the `next_*` methods tell what is done.
+/// Where entries and large bodies are kept. Nothing here waits for a disk or a network; [`Store::durable`] and the `next_*` methods tell what is
+/// done.
+///
+/// Several brokers may have one log, of which one leads: it alone appends. An append is in the log for good once [`Store::durable`] covers it. One
+/// that isn't covered when leadership is lost may be in the log or not; nobody was promised it.
 pub trait Store {
     /// A large body that is being written.
     type Writer: BodySink<Lost = LostBody>;
 
-    /// Gives what an earlier process has left. Called once, before anything else.
-    fn recover(&mut self, now: Millis) -> Recovered;
+    /// Takes a change of leadership. Called in every round, before [`Store::durable`], and at the start, where a store without rivals gives
+    /// [`Leadership::Won`] at once.
+    fn next_leadership(&mut self, now: Millis) -> Option<Leadership>;
 
-    /// Appends an entry.
+    /// Appends an entry. Only between [`Leadership::Won`] and [`Leadership::Lost`].
     fn append(&mut self, now: Millis, entry: &Entry) -> Result<Position, AppendError>;
 
-    /// All entries before this position are on the disk.
+    /// All entries before this position, of those appended since leadership was last won, are in the log for good.
     fn durable(&self) -> Position;
 
-    /// Takes the ids of accepted requests that were appended, and are dropped because the disk is full.
+    /// Takes the ids of accepted requests that were appended, and are dropped because there is no room.
     fn take_given_up(&mut self) -> Option<Vec<u64>>;
 
     /// Why nothing can be written now.
     fn failure(&self) -> Option<String>;
 
     /// Starts writing a large body of this length that a tenant sends.
-    fn spool(&mut self, kind: BodyOf, tenant: Option<&Tenant>, length: u64) -> Result<Self::Writer, NoRoom>;
+    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<Self::Writer, NoRoom>;
 
     /// Takes the number ([`BodySink::number`]) of a body that was finished, and the body.
     fn next_spooled(&mut self) -> Option<(u64, io::Result<Body>)>;
@@ -51,31 +53,41 @@ pub trait Store {
     /// How much of the spool is used.
     fn spool_usage(&self) -> SpoolUsage;
 
-    /// Begins to read a large body into memory for the client `asker`; false if too many are being read.
-    fn load(&mut self, asker: u64, token: Token, body: Arc<SpooledBody>) -> bool;
+    /// Begins to read a large body into memory; false if too many are being read. Clients take turns.
+    fn load(&mut self, client: u64, token: Token, body: Body) -> bool;
 
     /// Takes the token of a body that was read, and its bytes.
     fn next_loaded(&mut self) -> Option<(Token, io::Result<Bytes>)>;
 }
 
-/// The place of an entry among all that were appended.
-pub type Position = towpath_journal::Lsn;
+/// The place of an entry among those that were appended since leadership was won.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position(pub u64);
+
+/// Whether this broker leads.
+#[derive(Debug)]
+pub enum Leadership {
+    /// It does from now on, with what is in the log.
+    Won(Recovered),
+    /// Another one does, or may.
+    Lost,
+}
 
 /// Why an entry wasn't appended.
 #[derive(Debug)]
 pub enum AppendError {
     /// There is no room now. To be tried again.
     Later,
-    /// Such an entry is never taken.
-    Never(JournalError),
+    /// Such an entry is never taken, for this reason.
+    Never(String),
 }
 
-/// Content of an earlier process's journal.
+/// Content of the log.
 #[derive(Debug, Default)]
 pub struct Recovered {
     /// All requests that were accepted and not forgotten.
     pub requests: Vec<Restored>,
-    /// The largest id that was ever used.
+    /// The largest id in the log, of whichever broker's entries. New ones go on from it.
     pub last_id: u64,
 }
 

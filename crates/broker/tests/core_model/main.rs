@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use towpath_broker::core::{Action, Core, Entry, Kind, LetterAction, Peer, Settings};
 use towpath_requests::numbered::{ClientId, Status, Token};
-use towpath_requests::{Arriving, Body};
+use towpath_requests::{Body, IncomingBody};
 use towpath_sockets::Tenant;
 
 #[derive(Debug, Clone)]
@@ -264,7 +264,7 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize, attempts_ma
                 let (service, name, length) = known.unwrap_or((service, name, length));
                 let of = SERVICES[usize::from(service)];
                 let bytes = bytes(name, length);
-                core.request(now, peer, number, ttl, volatile, of, Arriving::Bytes(&bytes));
+                core.request(now, peer, number, ttl, volatile, of, IncomingBody::Bytes(&bytes));
                 model.request(now, peer, number, u64::from(ttl), volatile, service, name, length);
             }
             Step::Stock { peer, service, length } => {
@@ -277,7 +277,7 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize, attempts_ma
                 let Some(&(to, token, given)) = real.given.iter().rev().nth(which % 8) else { continue };
                 let (peer, status) = (other.unwrap_or(to), if ok { Status::OK } else { Status::FAILED });
                 let bytes = bytes(name, length);
-                core.worker_reply(now, peer, &token, status, part, Arriving::Bytes(&bytes));
+                core.worker_reply(now, peer, &token, status, part, IncomingBody::Bytes(&bytes));
                 model.reply(now, peer, given, ok, part, name, length);
             }
             Step::Confirm { peer, first, count } => {

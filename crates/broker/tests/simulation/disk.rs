@@ -67,47 +67,42 @@ impl Disk {
         (self.appended, self.count, self.last) = (0, 0, 0);
     }
 
-    /// What a broker finds when it starts, and the last name that was given.
+    /// What a broker finds when it starts, and the last id that was given.
     pub fn restore(&self) -> (Vec<Restored>, u64) {
-        let mut requests = BTreeMap::new();
-        let mut last = 0;
-        for entry in &self.durable {
-            match entry.clone() {
-                Entry::Accepted { id, client, number, service, expires, checksum, letter, body } => {
-                    last = last.max(id);
-                    let letter = letter.map(|attempts| RestoredLetter { attempts, moves: 0 });
-                    let outcome = None;
-                    requests.insert(
-                        id,
-                        Restored {
-                            id,
-                            client,
-                            number,
-                            service,
-                            expires,
-                            overdue_ms: 0,
-                            checksum,
-                            letter,
-                            body,
-                            outcome,
-                        },
-                    );
-                }
-                Entry::Moved { id, moves, attempts, service } => {
-                    if let Some(request) = requests.get_mut(&id) {
-                        (request.service, request.letter) = (service, Some(RestoredLetter { attempts, moves }));
-                    }
-                }
-                Entry::Finished { id, status, body } => {
-                    if let Some(request) = requests.get_mut(&id) {
-                        request.outcome = Some((status, body));
-                    }
-                }
-                Entry::Forgotten { id } => {
-                    requests.remove(&id);
+        restored(&self.durable)
+    }
+}
+
+/// What is left of entries, and the last id that was given.
+pub fn restored<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> (Vec<Restored>, u64) {
+    let mut requests = BTreeMap::new();
+    let mut last = 0;
+    for entry in entries {
+        match entry.clone() {
+            Entry::Accepted { id, client, number, service, expires, checksum, letter, body } => {
+                assert!(id > last, "the id {id} comes after {last}");
+                last = last.max(id);
+                let letter = letter.map(|attempts| RestoredLetter { attempts, moves: 0 });
+                let outcome = None;
+                requests.insert(
+                    id,
+                    Restored { id, client, number, service, expires, overdue_ms: 0, checksum, letter, body, outcome },
+                );
+            }
+            Entry::Moved { id, moves, attempts, service } => {
+                if let Some(request) = requests.get_mut(&id) {
+                    (request.service, request.letter) = (service, Some(RestoredLetter { attempts, moves }));
                 }
             }
+            Entry::Finished { id, status, body } => {
+                if let Some(request) = requests.get_mut(&id) {
+                    request.outcome = Some((status, body));
+                }
+            }
+            Entry::Forgotten { id } => {
+                requests.remove(&id);
+            }
         }
-        (requests.into_values().collect(), last)
     }
+    (requests.into_values().collect(), last)
 }

@@ -6,6 +6,7 @@
 //! TOWPATH_TRACE=1 shows all that is said, and TOWPATH_CLIENT and TOWPATH_NUMBER the history of one request.
 #![allow(clippy::unwrap_used)]
 
+mod cell;
 mod client;
 mod disk;
 mod ends;
@@ -28,7 +29,8 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn plan(seed: u64, nodes: usize, journal: bool) -> Plan {
-    Plan { seed, nodes, journal, fault: Fault::None, chaos: true, length: 1_500 + seed % 2_000, first_stops: None }
+    let length = 1_500 + seed % 2_000;
+    Plan { seed, nodes, journal, shared: false, fault: Fault::None, chaos: true, length, first_stops: None }
 }
 
 /// Runs a world; a panic is an error too.
@@ -49,10 +51,11 @@ fn random_count() -> u64 {
     number("TOWPATH_SEEDS").unwrap_or(30)
 }
 
-/// Runs the seeds from 1 to `fixed`, and random ones.
-fn run_all(fixed: u64, make: impl Fn(u64) -> Plan) {
+/// Runs the seeds from 1 to `fixed`, and random ones. Nothing comes of a seed that is run again.
+fn run_all(fixed: u64, make: impl Fn(u64) -> Plan) -> Option<Tally> {
     if let Some(seed) = number("TOWPATH_SEED") {
-        return run_again(make(seed));
+        run_again(make(seed));
+        return None;
     }
     let (first, count) = (RandomState::new().hash_one(0) >> 16, random_count());
     println!("random seeds: {count} from {first}");
@@ -65,6 +68,7 @@ fn run_all(fixed: u64, make: impl Fn(u64) -> Plan) {
         }
     }
     println!("{all:?}");
+    Some(all)
 }
 
 fn run_again(plan: Plan) {
@@ -90,6 +94,17 @@ fn promises_hold_without_a_journal() {
 #[test]
 fn promises_hold_with_two_brokers() {
     run_all(100, |seed| plan(seed, 2, seed % 2 == 0));
+}
+
+fn shared_plan(seed: u64) -> Plan {
+    Plan { shared: true, ..plan(seed, 2 + seed as usize % 2, true) }
+}
+
+/// Brokers that share a log are as one, whichever of them leads.
+#[test]
+fn promises_hold_across_changes_of_leader() {
+    let tally = run_all(100, shared_plan);
+    assert!(tally.is_none_or(|tally| tally.terms > 200), "{tally:?}");
 }
 
 #[test]
@@ -118,10 +133,12 @@ fn broken_brokers_are_found() {
         (Fault::SwallowReplies, "(1)"),
         (Fault::LoseParts, "(2)"),
         (Fault::ReuseSlots, "(5)"),
+        (Fault::TrustRefusals, "(3)"),
     ];
     for (fault, promise) in faults {
         let mut all = Vec::new();
-        let found = (1..200).filter_map(|seed| run(Plan { fault, ..plan(seed, 1, true) }).err()).any(|why| {
+        let make = |seed| if fault == Fault::TrustRefusals { shared_plan(seed) } else { plan(seed, 1, true) };
+        let found = (1..200).filter_map(|seed| run(Plan { fault, ..make(seed) }).err()).any(|why| {
             all.push(why);
             all.iter().any(|why| why.contains(promise))
         });

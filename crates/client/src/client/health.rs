@@ -17,7 +17,7 @@ pub(super) struct ConnectionHealth {
     is_tried: bool,
     /// Failures by endpoint since the last connection.
     failures: Vec<Failure>,
-    misheard: bool,
+    not_majordomo: bool,
     stock: bool,
     unheard: bool,
     ready_at: Option<Instant>,
@@ -39,7 +39,7 @@ impl ConnectionHealth {
             failure: format!("{}: no answer yet", endpoints.join(", ")),
             is_tried: false,
             failures: Vec::new(),
-            misheard: false,
+            not_majordomo: false,
             stock: false,
             unheard: false,
             ready_at: None,
@@ -54,7 +54,7 @@ impl ConnectionHealth {
 
     /// Whether the last message wasn't of the expected dialect: the peer may be no broker.
     pub fn is_not_majordomo(&self) -> bool {
-        self.misheard
+        self.not_majordomo
     }
 
     /// Why the last broker that does so refuses this client.
@@ -93,14 +93,14 @@ impl ConnectionHealth {
         }
         self.failures.clear();
         self.stock = protocol != PeerProtocol::Numbered;
-        self.misheard &= self.stock;
+        self.not_majordomo &= self.stock;
         self.unheard = true;
         self.ready_at = Some(now);
     }
 
     /// Records that a stock broker's message was understood, or why not.
     pub fn heard(&mut self, endpoint: Option<&Endpoint>, error: Option<&dyn std::fmt::Display>) {
-        self.misheard = error.is_some();
+        self.not_majordomo = error.is_some();
         self.unheard = false;
         if let Some(error) = error {
             self.set(endpoint, &format!("what it sends isn't Majordomo; is it a broker? ({error})"));
@@ -109,7 +109,7 @@ impl ConnectionHealth {
 
     /// Records that the connection is replaced. A peer that isn't understood is the better explanation.
     pub fn replaced(&mut self, endpoint: Option<&Endpoint>, reason: &str) {
-        if !self.misheard {
+        if !self.not_majordomo {
             self.set(endpoint, reason);
         }
     }
@@ -118,7 +118,7 @@ impl ConnectionHealth {
     /// `WELCOME` (`welcomed`) and the connection must have lasted; for a stock broker there is no other sign.
     pub fn lost(&mut self, endpoint: Option<&Endpoint>, reason: &str, welcomed: bool, now: Instant) -> bool {
         self.replaced(endpoint, reason);
-        self.misheard = false;
+        self.not_majordomo = false;
         let stable_after = if self.stock { STABLE_AFTER } else { LASTS_AFTER };
         let lasted = self.ready_at.take().is_some_and(|at| now.saturating_duration_since(at) >= stable_after);
         lasted && (self.stock || welcomed)

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use towpath_requests::body::Body;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
-use towpath_requests::numbered::{Block, CLIENT_HEADER, ClientId, Extent};
+use towpath_requests::numbered::{BatchLimit, Block, CLIENT_HEADER, ClientId};
 use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, Refusal, SendError, SocketError};
 
 /// Longest pause between attempts to connect, so that times don't overflow.
@@ -292,7 +292,7 @@ impl State {
             }
             match protocol {
                 PeerProtocol::Numbered => {
-                    self.block.set_extent(Extent::among(self.session.outstanding()));
+                    self.block.set_limit(BatchLimit::among(self.session.outstanding()));
                     self.session.pump(now, &mut self.block, PUMP_BYTES);
                     if self.block.is_empty() {
                         return;

@@ -3,14 +3,14 @@
 use bytes::Bytes;
 use std::io;
 use std::path::PathBuf;
-use towpath_journal::default_spool_folder;
-use towpath_journal::spool::{UnderWay, Writing};
 use towpath_requests::assembler::{Assembler, Attached, Destination, Progress, Received};
 use towpath_requests::body::Body;
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, MESSAGE_BYTES_MAX};
 use towpath_requests::message::too_large;
 use towpath_requests::numbered::Status;
 use towpath_sockets::{Event, Frames, Waker};
+use towpath_spool::default_spool_folder;
+use towpath_spool::{PendingWrite, Writing};
 
 /// A message from the broker. If its body couldn't be kept, it says why.
 pub(crate) type FromBroker = Received<String>;
@@ -29,14 +29,14 @@ pub(crate) fn status_of_lost(why: &str) -> Status {
 /// Assembles the messages of a connection. Files are written by a thread, started for the first one.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    assembler: Assembler<UnderWay>,
+    assembler: Assembler<PendingWrite>,
     folder: Option<PathBuf>,
     max_body_bytes: u64,
     writing: Option<Writing>,
 }
 
 impl Inbound {
-    /// Large bodies, of at most this many bytes, go to files in this folder ([`towpath_journal::Spool::open`]).
+    /// Large bodies, of at most this many bytes, go to files in this folder ([`towpath_spool::Spool::open`]).
     pub fn new(folder: Option<PathBuf>, max_body_bytes: u64) -> Inbound {
         Inbound { assembler: Assembler::default(), folder, max_body_bytes, writing: None }
     }
@@ -132,7 +132,7 @@ fn open_file(
     folder: Option<&PathBuf>,
     length: u64,
     waker: &Waker,
-) -> io::Result<UnderWay> {
+) -> io::Result<PendingWrite> {
     let writing = match writing {
         Some(writing) => writing,
         none => none.insert(Writing::to_folder(folder.cloned(), waker.clone())?),

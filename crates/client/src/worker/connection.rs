@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use towpath_requests::body::Body;
 use towpath_requests::message::{block_of, has_whole_body};
-use towpath_requests::numbered::{Block, Extent, Status, ToWorker, Token, WORKER_HEADER};
+use towpath_requests::numbered::{BatchLimit, Block, Status, ToWorker, Token, WORKER_HEADER};
 use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, SendError, SocketError};
 
 /// Bytes of queued replies above which [`Request::part`] waits.
@@ -198,7 +198,7 @@ impl BrokerConnection {
                 self.has_heard = true;
                 let outcome = self.session.on_block(&block, attached, &mut self.block, handler, &mut sink);
                 // Replies to one message go back together, separate from later ones.
-                self.block.close_if_long(Extent::among(0));
+                self.block.close_if_long(BatchLimit::among(0));
                 outcome.map_err(|error| error.to_string())
             }
             PeerProtocol::Stock(dialect) => {

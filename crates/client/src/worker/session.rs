@@ -11,7 +11,7 @@ use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_requests::body::{Arriving, Body, COPY_AGAIN_BYTES_MAX};
+use towpath_requests::body::{Body, COPY_AGAIN_BYTES_MAX, IncomingBody};
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use towpath_requests::majordomo::Dialect;
 use towpath_requests::majordomo::peer::WorkerMessage;
@@ -309,7 +309,7 @@ impl Session {
                         }
                         (Content::One(bytes), _) if at_once.is_some() && bytes.len() <= COPY_AGAIN_BYTES_MAX => {
                             let mut body = std::mem::take(&mut self.spare);
-                            Arriving::Bytes(bytes).replace(&mut body);
+                            IncomingBody::Bytes(bytes).replace(&mut body);
                             body
                         }
                         // An immediate reply keeps the block alive for a short time only.

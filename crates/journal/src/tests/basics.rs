@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::SpooledBody;
-use crate::spool::Spool;
 use bytes::Bytes;
 use std::any::Any;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use towpath_requests::LargeBody;
+use towpath_spool::Spool;
 
 #[test]
 fn requests_that_are_not_forgotten_are_recovered() {

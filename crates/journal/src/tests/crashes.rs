@@ -3,8 +3,8 @@
 use super::model::{Model, apply, entry_of, model_of, random_op};
 use super::*;
 use crate::faulty_disk::{Disk, Failing, Random};
-use crate::spool::Spool;
 use proptest::prelude::*;
+use towpath_spool::Spool;
 
 /// A journal's life over some crashes. Between two it takes what `random` gives, with faults; each time it has to come back with what
 /// was durable and a beginning of what was appended later.

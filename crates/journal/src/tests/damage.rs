@@ -3,9 +3,9 @@
 use super::model::{Model, apply, entry_of, model_of, random_op};
 use super::*;
 use crate::faulty_disk::{Disk, Random};
-use crate::spool::Spool;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use towpath_spool::Spool;
 
 type Files = BTreeMap<String, Vec<u8>>;
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::faulty_disk::Random;
-use crate::spool::Spool;
 use std::collections::BTreeMap;
+use towpath_spool::Spool;
 
 /// By id: the request's body, the outcome, and how often it was moved.
 pub(super) type Model = BTreeMap<u64, (Vec<u8>, Option<(u16, Vec<u8>)>, u32)>;

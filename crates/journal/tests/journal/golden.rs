@@ -2,12 +2,12 @@
 
 use super::{bytes_of, options, state_of};
 use std::path::{Path, PathBuf};
-use towpath_journal::Spool;
 use towpath_journal::{Entry, InspectedKind, Journal, JournalOptions, RecoveredLetter, inspect};
 use towpath_requests::Body;
+use towpath_spool::Spool;
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal-3")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal-4")
 }
 
 /// To make them for a new format: `cargo test -p towpath-journal --test journal make_golden -- --ignored`.

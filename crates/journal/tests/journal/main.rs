@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use towpath_journal::SpooledBody;
 use towpath_journal::{Journal, JournalError, JournalOptions, Recovered};
 use towpath_requests::Body;
+use towpath_spool::SpooledBody;
 
 /// By id: the request's body, and the outcome.
 type State = BTreeMap<u64, (Vec<u8>, Option<(u16, Vec<u8>)>)>;

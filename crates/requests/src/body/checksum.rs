@@ -30,13 +30,13 @@ impl RequestChecksum {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Arriving, Body};
+    use super::super::{Body, IncomingBody};
     use super::*;
     use bytes::Bytes;
 
     #[test]
     fn requests_differ_by_service_and_by_body() {
-        let of = |service: &str, body: Body| Arriving::Body(body).request_checksum(service.as_bytes());
+        let of = |service: &str, body: Body| IncomingBody::Body(body).request_checksum(service.as_bytes());
         let frames =
             |frames: &[&'static str]| Body::of_frames(frames.iter().map(|frame| Bytes::from_static(frame.as_bytes())));
         let all = [
@@ -51,7 +51,7 @@ mod tests {
             assert!(!all[at + 1..].iter().any(|other| !one.contradicts(*other)), "{at}");
         }
         let hello = RequestChecksum::of_frames(b"echo", [&b"hello"[..]].into_iter());
-        assert_eq!(Arriving::Bytes(b"hello").request_checksum(b"echo"), hello);
+        assert_eq!(IncomingBody::Bytes(b"hello").request_checksum(b"echo"), hello);
         assert_eq!(of("echo", Body::from("hello")), hello);
         let (long, longer) = (RequestChecksum::of_length(b"echo", 5), RequestChecksum::of_length(b"echo", 6));
         assert!(long.contradicts(longer) && !long.contradicts(hello) && !long.contradicts(long));

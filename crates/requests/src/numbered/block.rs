@@ -13,25 +13,25 @@ const BLOCK_BYTES_MAX: usize = 60 * 1024;
 /// it is longer: short blocks cost more in system calls and wake-ups than overlapping gains. Neither side holds many bytes
 /// for one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub struct BatchLimit {
     /// Fewest records of a full block,
     records: usize,
     /// and fewest bytes.
     bytes: usize,
 }
 
-impl Extent {
+impl BatchLimit {
     const RECORDS_MIN: usize = 32;
     const RECORDS_MAX: usize = 192;
     /// Bytes of a full block if many requests are outstanding.
     const BYTES: usize = 15 * 1024;
 
-    /// The extent for this number of outstanding requests.
+    /// The limit for this number of outstanding requests.
     #[inline]
-    pub fn among(requests: usize) -> Extent {
+    pub fn among(requests: usize) -> BatchLimit {
         let half = requests / 2;
         let bytes = if half < Self::RECORDS_MAX { 0 } else { Self::BYTES };
-        Extent { records: half.clamp(Self::RECORDS_MIN, Self::RECORDS_MAX), bytes }
+        BatchLimit { records: half.clamp(Self::RECORDS_MIN, Self::RECORDS_MAX), bytes }
     }
 
     /// Bytes of a full block if records have the given length.
@@ -46,9 +46,9 @@ impl Extent {
     }
 }
 
-impl Default for Extent {
-    fn default() -> Extent {
-        Extent::among(usize::MAX)
+impl Default for BatchLimit {
+    fn default() -> BatchLimit {
+        BatchLimit::among(usize::MAX)
     }
 }
 
@@ -69,7 +69,7 @@ pub struct Message {
 pub struct Block {
     bytes: Vec<u8>,
     records: usize,
-    extent: Extent,
+    limit: BatchLimit,
     closed: Vec<Message>,
     closed_bytes: usize,
 }
@@ -98,19 +98,19 @@ impl Block {
 
     #[inline]
     fn is_long(&self) -> bool {
-        self.extent.is_reached(self.records, self.bytes.len())
+        self.limit.is_reached(self.records, self.bytes.len())
     }
 
     /// Sets when the block is closed from now on.
     #[inline]
-    pub fn set_extent(&mut self, extent: Extent) {
-        self.extent = extent;
+    pub fn set_limit(&mut self, limit: BatchLimit) {
+        self.limit = limit;
     }
 
-    /// Closes the block if it has reached the given extent.
+    /// Closes the block if it has reached the given limit.
     #[inline]
-    pub fn close_if_long(&mut self, extent: Extent) {
-        if extent.is_reached(self.records, self.bytes.len()) {
+    pub fn close_if_long(&mut self, limit: BatchLimit) {
+        if limit.is_reached(self.records, self.bytes.len()) {
             self.close(None);
         }
     }

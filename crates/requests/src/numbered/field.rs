@@ -1,6 +1,6 @@
 //! Fields of records, and the bodies in them.
 
-use crate::body::{Arriving, Body, SHARE_FROM_BYTES};
+use crate::body::{Body, IncomingBody, SHARE_FROM_BYTES};
 use crate::limits::{BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
 use bytes::Bytes;
 
@@ -74,15 +74,15 @@ impl<'a> Content<'a> {
 
     /// The body, from its block or from the frame behind it.
     pub fn to_body(&self, block: &Bytes, attached: Option<Body>) -> Result<Body, WireError> {
-        self.arriving(block, attached).map(Arriving::into_body)
+        self.incoming(block, attached).map(IncomingBody::into_body)
     }
 
     /// The body without a copy where it would be copied next.
     #[inline]
-    pub fn arriving(&self, block: &Bytes, attached: Option<Body>) -> Result<Arriving<'a>, WireError> {
+    pub fn incoming(&self, block: &Bytes, attached: Option<Body>) -> Result<IncomingBody<'a>, WireError> {
         match self {
-            Content::One(bytes) if bytes.len() < SHARE_FROM_BYTES => Ok(Arriving::Bytes(bytes)),
-            _ => self.large(block, attached).map(Arriving::Body),
+            Content::One(bytes) if bytes.len() < SHARE_FROM_BYTES => Ok(IncomingBody::Bytes(bytes)),
+            _ => self.large(block, attached).map(IncomingBody::Body),
         }
     }
 

@@ -9,7 +9,7 @@ mod client;
 mod field;
 mod worker;
 
-pub use block::Extent;
+pub use block::BatchLimit;
 pub use block::{Block, Message};
 pub use client::{FromClient, Sent, ToClient};
 pub use field::{Content, WireError};

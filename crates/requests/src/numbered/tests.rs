@@ -86,9 +86,9 @@ proptest! {
 }
 
 /// How many records the messages have for so many requests.
-fn lengths(requests: usize, body_bytes: usize, extent: Extent) -> Vec<usize> {
+fn lengths(requests: usize, body_bytes: usize, limit: BatchLimit) -> Vec<usize> {
     let mut block = Block::default();
-    block.set_extent(extent);
+    block.set_limit(limit);
     let body = Body::from(vec![7; body_bytes]);
     for number in 1..=requests as u64 {
         FromClient::request(&mut block, number, 0, false, b"echo", &body);
@@ -102,13 +102,13 @@ fn lengths(requests: usize, body_bytes: usize, extent: Extent) -> Vec<usize> {
 
 #[test]
 fn block_length_grows_with_outstanding_requests() {
-    assert_eq!(lengths(100, 30, Extent::among(100)), [50, 50]);
-    assert_eq!(lengths(100, 250, Extent::among(100)), [50, 50]);
-    assert_eq!(lengths(10, 30, Extent::among(10)), [10]);
+    assert_eq!(lengths(100, 30, BatchLimit::among(100)), [50, 50]);
+    assert_eq!(lengths(100, 250, BatchLimit::among(100)), [50, 50]);
+    assert_eq!(lengths(10, 30, BatchLimit::among(10)), [10]);
     // Small ones to 15 KiB, larger ones by their number, and none goes on over 60 KiB.
-    assert!(lengths(10_000, 30, Extent::among(10_000))[0] > 192);
-    assert_eq!(lengths(10_000, 250, Extent::among(10_000))[0], 192);
-    assert_eq!(lengths(10_000, 1000, Extent::default())[0], 61);
+    assert!(lengths(10_000, 30, BatchLimit::among(10_000))[0] > 192);
+    assert_eq!(lengths(10_000, 250, BatchLimit::among(10_000))[0], 192);
+    assert_eq!(lengths(10_000, 1000, BatchLimit::default())[0], 61);
 }
 
 /// The example of the documentation.

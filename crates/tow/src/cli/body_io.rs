@@ -7,7 +7,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use towpath_buffers::PageBuffer;
-use towpath_journal::{Spool, SpoolWriter, SpooledBody, default_spool_folder};
+use towpath_client::{Spool, SpoolWriter, SpooledBody, default_spool_folder};
 use towpath_requests::Body;
 
 /// Largest body in memory.

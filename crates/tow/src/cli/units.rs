@@ -56,29 +56,23 @@ pub fn bytes_per_second(text: &str) -> Result<u64, String> {
 
 /// Duration from 1 ms to ten years: seconds, such as `0.5`, or with units, such as `500ms`, `2min` or `7days`.
 pub fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text)
+        .filter(|duration| *duration >= DURATION_MIN)
+        .ok_or_else(|| "use seconds, such as 0.5, or a unit, such as 500ms or 2min; from 1ms to ten years".to_owned())
+}
+
+/// Duration as [`duration`] takes it, or a shorter one.
+pub fn short_duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text)
+        .ok_or_else(|| "use a unit, such as 50us, or seconds, such as 0.5; ten years at most".to_owned())
+}
+
+fn parse_duration(text: &str) -> Option<Duration> {
     let duration = match text.parse() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
         Err(_) => humantime::parse_duration(text).ok(),
     };
-    duration
-        .filter(|duration| (DURATION_MIN..=DURATION_MAX).contains(duration))
-        .ok_or_else(|| "use seconds, such as 0.5, or a unit, such as 500ms or 2min; from 1ms to ten years".to_owned())
-}
-
-/// Duration with a unit, or a whole number of milliseconds.
-pub fn milliseconds(text: &str) -> Result<Duration, String> {
-    with_factor(text, Duration::from_millis, "milliseconds, such as 20")
-}
-
-/// Duration with a unit, or a whole number of microseconds.
-pub fn microseconds(text: &str) -> Result<Duration, String> {
-    with_factor(text, Duration::from_micros, "microseconds, such as 50")
-}
-
-fn with_factor(text: &str, of: fn(u64) -> Duration, number: &str) -> Result<Duration, String> {
-    let duration = text.parse().map(of).ok().or_else(|| humantime::parse_duration(text).ok());
-    let duration = duration.filter(|duration| *duration <= DURATION_MAX);
-    duration.ok_or_else(|| format!("use {number}, or a unit, such as 1ms; ten years at most"))
+    duration.filter(|duration| *duration <= DURATION_MAX)
 }
 
 /// Duration as [`duration`] takes it, or 0.
@@ -86,31 +80,20 @@ pub fn duration_or_zero(text: &str) -> Result<Duration, String> {
     if text.parse() == Ok(0.0) { Ok(Duration::ZERO) } else { duration(text) }
 }
 
-/// Size in bytes, or with a unit: K and KiB are 1024 bytes, KB is 1000.
+/// Size in bytes, or with a unit: `M` and `MiB` are powers of 1024, `MB` of 1000, as in rsync and dd.
 pub fn size(text: &str) -> Result<u64, String> {
-    parse_size(Config::new(), text)
-}
-
-/// Size in MiB where no unit is given; in bytes.
-pub fn mebibytes(text: &str) -> Result<u64, String> {
-    parse_size(Config::new().with_default_factor(1 << 20), text)
-}
-
-/// Size of at least 1 MiB, as [`mebibytes`] takes it.
-pub fn memory(text: &str) -> Result<usize, String> {
-    let bytes = usize::try_from(mebibytes(text)?).unwrap_or(usize::MAX);
-    if bytes >= 1 << 20 { Ok(bytes) } else { Err("use at least 1M".to_owned()) }
-}
-
-/// `M` and `MiB` are powers of 1024, `MB` of 1000, as in rsync and dd.
-fn parse_size(config: Config, text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
     let is_decimal = lower.ends_with('b') && !lower.ends_with("ib");
-    let config = if is_decimal { config } else { config.with_binary() };
+    let config = if is_decimal { Config::new() } else { Config::new().with_binary() };
     config.parse_size(text).map_err(|_| {
         "use a number of bytes, or K, M, G or T for powers of 1024, such as 256K; KB and its kind are powers of 1000"
             .to_owned()
     })
+}
+
+/// Size of at least 1 MiB.
+pub fn size_from_1m(text: &str) -> Result<u64, String> {
+    size(text).and_then(|bytes| if bytes >= 1 << 20 { Ok(bytes) } else { Err("use at least 1M".to_owned()) })
 }
 
 /// Size of at least 1 byte of a load test's body, which has its number in it and is made in memory.
@@ -155,10 +138,8 @@ mod tests {
         for wrong in ["", "G", "-1", "1é", "99999999T", "0x10", "ib", "Kib"] {
             assert!(size(wrong).is_err(), "{wrong}");
         }
-        assert_eq!((memory("0").is_err(), memory("1K").is_err(), memory("1")), (true, true, Ok(1 << 20)));
-        for (text, bytes) in [("0", 0), ("4", 4 << 20), ("41943040", 40 << 40), ("2G", 2 << 30), ("1MiB", 1 << 20)] {
-            assert_eq!(mebibytes(text), Ok(bytes), "{text}");
-        }
+        assert!(["0", "4", "1K", "1023KiB"].into_iter().all(|text| size_from_1m(text).is_err()));
+        assert_eq!((size_from_1m("1M"), size_from_1m("1048576")), (Ok(1 << 20), Ok(1 << 20)));
     }
 
     #[test]
@@ -185,12 +166,10 @@ mod tests {
             (Ok(Duration::ZERO), Ok(Duration::from_millis(100)))
         );
         assert!(duration_or_zero("-1").is_err());
-        assert_eq!(
-            (milliseconds("20"), milliseconds("2s")),
-            (Ok(Duration::from_millis(20)), Ok(Duration::from_secs(2)))
-        );
-        assert_eq!((microseconds("0"), microseconds("1ms")), (Ok(Duration::ZERO), Ok(Duration::from_millis(1))));
-        assert!(milliseconds("-1").is_err() && microseconds("11years").is_err());
+        for (text, us) in [("0", 0), ("50us", 50), ("0.00005", 50), ("1", 1_000_000)] {
+            assert_eq!(short_duration(text), Ok(Duration::from_micros(us)), "{text}");
+        }
+        assert!(short_duration("-1").is_err() && short_duration("11years").is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::cli::endpoint::{REQUESTS_PORT, bind_endpoint};
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
-use crate::cli::units::{duration, duration_or_zero, mebibytes, memory, microseconds, positive};
+use crate::cli::units::{duration, duration_or_zero, positive, short_duration, size_from_1m};
 use crate::runtime::signals::on_signals;
 use crate::runtime::watchdog::{Watchdog, exit_now};
 use crate::runtime::{reload, rlimits};
@@ -37,12 +37,12 @@ pub struct Arguments {
     /// Directory for bodies over 1 MiB [default: in the journal, or else in the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
-    /// Maximum size of all of them, in MiB without a unit [default: half of the free space]
-    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
+    /// Maximum size of all of them [default: half of the free space]
+    #[arg(long, value_name = "SIZE", value_parser = size_from_1m)]
     max_spool: Option<u64>,
-    /// Maximum memory for requests and replies, in MiB without a unit [default: 1G, or a quarter of all]
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
-    max_memory: Option<usize>,
+    /// Maximum memory for requests and replies [default: 1G, or a quarter of all]
+    #[arg(long, value_name = "SIZE", value_parser = size_from_1m)]
+    max_memory: Option<u64>,
     /// Maximum queued requests per service; beyond it, clients must wait or retry.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = positive::<usize>)]
     max_waiting: usize,
@@ -70,8 +70,8 @@ pub struct Arguments {
     /// How long to wait for workers and clients at shutdown.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration_or_zero)]
     grace: Duration,
-    /// How long to poll before sleeping, in microseconds without a unit: shorter round trips.
-    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = microseconds)]
+    /// How long to poll before sleeping; a longer time makes round trips shorter.
+    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = short_duration)]
     busy_poll: Duration,
     #[command(flatten)]
     listen: ListenArgs,
@@ -117,7 +117,8 @@ impl Arguments {
         settings.busy_timeout_ms = self.busy_timeout.map(ms);
         settings.attempts_max = self.attempts;
         settings.service_requests_max = self.max_waiting;
-        settings.bytes_max = self.max_memory.unwrap_or_else(default_memory);
+        settings.bytes_max =
+            self.max_memory.map_or_else(default_memory, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         settings.service_bytes_max = settings.bytes_max / 2;
         settings.client_bytes_max = settings.client_bytes_max.min(settings.bytes_max / 2);
         settings.absent_client_ms = ms(self.absent_timeout);

@@ -143,7 +143,7 @@ fn a_clock_that_was_set_makes_no_false_words_and_no_request_without_a_time() {
     let (service, body) = (Bytes::from_static(b"echo"), Body::default());
     for (number, expires, overdue_ms) in [(1, 0, 7_200_000), (2, 20 * 365 * 24 * 3_600_000, 0)] {
         let (service, body) = (service.clone(), body.clone());
-        let checksum = Arriving::from(body.clone()).request_checksum(&service);
+        let checksum = IncomingBody::from(body.clone()).request_checksum(&service);
         let (letter, outcome) = (None, None);
         core.restore(
             0,

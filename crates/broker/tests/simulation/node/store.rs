@@ -1,28 +1,99 @@
-//! The store of a node: a disk that outlives it, and a spool that doesn't.
+//! The store of a node: a log that outlives it, on its own disk or shared with other nodes, and a spool that doesn't.
 
 use super::Fault;
+use crate::cell::Member;
 use crate::disk::Disk;
 use crate::rng::Rng;
 use bytes::{Bytes, BytesMut};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use towpath_broker::core::{Entry, Millis};
-use towpath_broker::store::{AppendError, LostBody, Position, Recovered, SpoolUsage, Store};
-use towpath_journal::spool::{BodyOf, NoRoom, SpooledBody};
+use towpath_broker::store::{AppendError, Leadership, LostBody, Position, Recovered, SpoolUsage, Store};
 use towpath_requests::Body;
 use towpath_requests::assembler::BodySink;
 use towpath_requests::numbered::Token;
 use towpath_sockets::Tenant;
+use towpath_spool::{BodyKind, NoRoom};
 
 /// Bodies of requests that may be written at a time.
 const SPOOLING_MAX: usize = 3;
 
+/// A log.
+#[derive(Debug)]
+pub enum Log {
+    /// On the node's disk.
+    Disk(Disk),
+    /// Shared with other nodes.
+    Shared(Member),
+}
+
+impl Log {
+    fn poll(&mut self, now: Millis) {
+        match self {
+            Log::Disk(disk) => disk.poll(now),
+            Log::Shared(member) => member.poll(now),
+        }
+    }
+
+    fn due(&self, now: Millis) -> Option<Millis> {
+        match self {
+            Log::Disk(disk) => disk.due(),
+            Log::Shared(member) => Some(member.due(now)),
+        }
+    }
+
+    /// Its process has died.
+    pub fn crash(self, rng: &mut Rng) -> Log {
+        match self {
+            Log::Disk(mut disk) => {
+                disk.crash(rng);
+                Log::Disk(disk)
+            }
+            Log::Shared(member) => Log::Shared(member.restarted()),
+        }
+    }
+
+    /// Its process has ended in good order.
+    pub fn close(self) -> Log {
+        match self {
+            Log::Disk(mut disk) => {
+                disk.close();
+                Log::Disk(disk)
+            }
+            Log::Shared(member) => Log::Shared(member.restarted()),
+        }
+    }
+
+    /// It doesn't work, or does again.
+    pub fn failing(&mut self) -> &mut bool {
+        match self {
+            Log::Disk(disk) => &mut disk.failing,
+            Log::Shared(member) => &mut member.is_cut_off,
+        }
+    }
+
+    /// How often its node has won the leadership.
+    pub fn terms(&self) -> u64 {
+        match self {
+            Log::Disk(_) => 1,
+            Log::Shared(member) => member.terms,
+        }
+    }
+}
+
+/// Moves the deadline of an entry or a restored request by so much: nodes have clocks of their own.
+fn shift(expires: &mut Millis, by: i64) {
+    if *expires != Millis::MAX {
+        *expires = expires.saturating_add_signed(by);
+    }
+}
+
 #[derive(Debug)]
 pub struct SimStore {
-    pub disk: Disk,
+    pub log: Log,
     pub now: Millis,
+    is_leading: bool,
     fault: Fault,
     rng: Rng,
     next: u64,
@@ -61,10 +132,11 @@ impl BodySink for SimWriter {
 }
 
 impl SimStore {
-    pub fn new(disk: Disk, fault: Fault, rng: Rng) -> SimStore {
+    pub fn new(log: Log, fault: Fault, rng: Rng) -> SimStore {
         SimStore {
-            disk,
+            log,
             now: 0,
+            is_leading: false,
             fault,
             rng,
             next: 0,
@@ -77,7 +149,7 @@ impl SimStore {
     /// Time has passed: what is written by now is on the disk.
     pub fn poll(&mut self, now: Millis) {
         self.now = now;
-        self.disk.poll(now);
+        self.log.poll(now);
         for (number, bytes) in self.finished.take() {
             let delay = if self.rng.percent(50) { self.rng.between(50, 500) } else { self.rng.below(12) };
             self.spooling.push((now + delay, number, bytes));
@@ -88,19 +160,32 @@ impl SimStore {
     /// When something is on the disk next.
     pub fn due(&self) -> Option<Millis> {
         let spooled = self.spooling.first().map(|(at, ..)| *at);
-        self.disk.due().into_iter().chain(spooled).min()
+        self.log.due(self.now).into_iter().chain(spooled).min()
     }
 }
 
 impl Store for SimStore {
     type Writer = SimWriter;
 
-    fn recover(&mut self, _: Millis) -> Recovered {
-        let (requests, last_id) = self.disk.restore();
-        Recovered { requests, last_id }
+    fn next_leadership(&mut self, now: Millis) -> Option<Leadership> {
+        match &mut self.log {
+            Log::Disk(_) if std::mem::replace(&mut self.is_leading, true) => None,
+            Log::Disk(disk) => {
+                let (requests, last_id) = disk.restore();
+                Some(Leadership::Won(Recovered { requests, last_id }))
+            }
+            Log::Shared(member) => {
+                let mut leadership = member.next_leadership()?;
+                if let Leadership::Won(recovered) = &mut leadership {
+                    let ahead = (now - self.now) as i64;
+                    recovered.requests.iter_mut().for_each(|request| shift(&mut request.expires, ahead));
+                }
+                Some(leadership)
+            }
+        }
     }
 
-    fn append(&mut self, _: Millis, entry: &Entry) -> Result<Position, AppendError> {
+    fn append(&mut self, now: Millis, entry: &Entry) -> Result<Position, AppendError> {
         let mut entry = entry.clone();
         if let Entry::Accepted { id, .. } = entry
             && self.fault == Fault::LoseEntries
@@ -108,11 +193,22 @@ impl Store for SimStore {
         {
             entry = Entry::Forgotten { id };
         }
-        self.disk.append(self.now, entry, &mut self.rng).map(towpath_journal::Lsn).ok_or(AppendError::Later)
+        match &mut self.log {
+            Log::Disk(disk) => disk.append(self.now, entry, &mut self.rng).map(Position).ok_or(AppendError::Later),
+            Log::Shared(member) => {
+                if let Entry::Accepted { expires, .. } = &mut entry {
+                    shift(expires, self.now as i64 - now as i64);
+                }
+                member.append(entry)
+            }
+        }
     }
 
     fn durable(&self) -> Position {
-        towpath_journal::Lsn(self.disk.durable_count())
+        match &self.log {
+            Log::Disk(disk) => Position(disk.durable_count()),
+            Log::Shared(member) => member.durable(),
+        }
     }
 
     fn take_given_up(&mut self) -> Option<Vec<u64>> {
@@ -120,11 +216,14 @@ impl Store for SimStore {
     }
 
     fn failure(&self) -> Option<String> {
-        self.disk.failing.then(|| "the disk fails".to_owned())
+        match &self.log {
+            Log::Disk(disk) => disk.failing.then(|| "the disk fails".to_owned()),
+            Log::Shared(member) => member.failure(),
+        }
     }
 
-    fn spool(&mut self, kind: BodyOf, _: Option<&Tenant>, _: u64) -> Result<SimWriter, NoRoom> {
-        let is_full = kind == BodyOf::Request && Rc::strong_count(&self.writing) > SPOOLING_MAX;
+    fn spool(&mut self, kind: BodyKind, _: Option<&Tenant>, _: u64) -> Result<SimWriter, NoRoom> {
+        let is_full = kind == BodyKind::Request && Rc::strong_count(&self.writing) > SPOOLING_MAX;
         if is_full || self.rng.percent(3) {
             return Err(NoRoom::Now);
         }
@@ -144,7 +243,7 @@ impl Store for SimStore {
         SpoolUsage { bytes_max: u64::MAX, request_bytes_max: u64::MAX, ..SpoolUsage::default() }
     }
 
-    fn load(&mut self, _: u64, _: Token, _: Arc<SpooledBody>) -> bool {
+    fn load(&mut self, _: u64, _: Token, _: Body) -> bool {
         false
     }
 

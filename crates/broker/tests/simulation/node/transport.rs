@@ -86,6 +86,11 @@ impl SimTransport {
         }
     }
 
+    /// The term of leadership that begins with the next connection.
+    pub fn set_term(&mut self, term: u64) {
+        self.wire.set_term(term);
+    }
+
     fn find(&self, id: PeerId) -> Option<&Peer> {
         self.slots.get(id.slot() as usize)?.peer.as_ref().filter(|peer| peer.id == id)
     }

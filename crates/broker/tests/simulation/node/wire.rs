@@ -16,6 +16,9 @@ use towpath_requests::numbered::{
 };
 use towpath_sockets::PeerId;
 
+/// More than there are terms in a life.
+const TERMS: u64 = 1 << 20;
+
 /// One connection of a node, seen from outside.
 #[derive(Debug, Clone)]
 pub struct Wire {
@@ -48,7 +51,7 @@ impl Wire {
     pub fn new(node: usize, life: u64, fault: Fault, trace: bool) -> Wire {
         Wire {
             node,
-            life,
+            life: life * TERMS,
             fault,
             trace,
             done: Rc::default(),
@@ -60,6 +63,11 @@ impl Wire {
             replied: BTreeSet::new(),
             coming: None,
         }
+    }
+
+    /// A term of leadership is another life.
+    pub fn set_term(&mut self, term: u64) {
+        self.life = self.life / TERMS * TERMS + term;
     }
 
     /// Whether slots of peers that are gone can be kept.

@@ -27,7 +27,7 @@ impl Sim {
                 break;
             }
         }
-        self.history.check_aside(index, &kept)
+        self.history.check_aside(if self.plan.shared { 0 } else { index }, &kept)
     }
 
     fn collect_aside(&mut self, index: usize, kept: &mut Vec<Body>) -> Result<(), String> {

@@ -3,16 +3,18 @@
 mod dead_letter;
 mod trouble;
 
+use crate::cell::{Member, Shared};
 use crate::client::Client;
+use crate::disk::Disk;
 use crate::ends::{End, Io, SERVICES};
 use crate::history::{Event, History};
 use crate::link::{LANE_BYTES, LinkId, Net, Packet};
-use crate::node::{Fault, Node, World};
+use crate::node::{Fault, Log, Node, World};
 use crate::real::{RealClient, RealWorker};
 use crate::rng::Rng;
 use crate::stock::{StockClient, StockWorker};
 use crate::worker::Worker;
-use towpath_broker::core::{Millis, Settings};
+use towpath_broker::core::{Core, Millis, Settings};
 
 /// What kind of world it is.
 #[derive(Debug, Clone)]
@@ -20,6 +22,8 @@ pub struct Plan {
     pub seed: u64,
     pub nodes: usize,
     pub journal: bool,
+    /// The nodes share a log, of which one leads.
+    pub shared: bool,
     pub fault: Fault,
     /// Whether anything goes wrong at all.
     pub chaos: bool,
@@ -52,6 +56,8 @@ pub struct Tally {
     pub crashes: u64,
     pub stops: u64,
     pub kept_aside: u64,
+    /// How often a node has won the leadership.
+    pub terms: u64,
     /// Dead letters that operators sent again, or dropped.
     pub letters: u64,
     /// Outcomes of all but the first client, before everything was healed.
@@ -63,6 +69,8 @@ pub struct Sim {
     rng: Rng,
     pub net: Net,
     pub nodes: Vec<Node>,
+    /// The log that the nodes share.
+    stream: Option<Shared>,
     seats: Vec<Seat>,
     pub history: History,
     pub now: Millis,
@@ -102,8 +110,18 @@ impl Sim {
     pub fn new(plan: Plan) -> Sim {
         let mut rng = Rng::new(plan.seed);
         let settings = settings(&plan, &mut rng);
-        let nodes =
-            (0..plan.nodes).map(|index| Node::new(index, settings.clone(), plan.fault, Rng::new(rng.next()))).collect();
+        let stream = plan.shared.then(Shared::default);
+        let nodes = (0..plan.nodes).map(|index| {
+            let log = match &stream {
+                Some(stream) => {
+                    let is_rash = plan.fault == Fault::TrustRefusals;
+                    Log::Shared(Member::new(stream.clone(), is_rash, Rng::new(rng.next())))
+                }
+                None => Log::Disk(Disk::default()),
+            };
+            Node::new(index, settings.clone(), log, plan.fault, Rng::new(rng.next()))
+        });
+        let nodes = nodes.collect();
         let all: Vec<usize> = (0..plan.nodes).collect();
         let mut seats = Vec::new();
         let mut sit = |end: Box<dyn End>, nodes: &[usize]| {
@@ -121,18 +139,20 @@ impl Sim {
             sit(Box::new(StockClient::new(index, index == 12, 30)), &all);
         }
         for (index, node) in (0..plan.nodes).enumerate() {
+            let own = if plan.shared { &all[..] } else { &[node] };
             for (of, service) in SERVICES.into_iter().enumerate() {
                 let credit = rng.between(1, 5) as u32;
                 let worker = 20 + 10 * index + of;
                 if rng.percent(50) {
-                    sit(Box::new(RealWorker::new(worker, service, credit)), &[node]);
+                    sit(Box::new(RealWorker::new(worker, service, credit)), own);
                 } else {
-                    sit(Box::new(Worker::new(worker, service, credit)), &[node]);
+                    sit(Box::new(Worker::new(worker, service, credit)), own);
                 }
-                sit(Box::new(StockWorker::new(worker + 5, service, of == index % 2)), &[node]);
+                sit(Box::new(StockWorker::new(worker + 5, service, of == index % 2)), own);
             }
         }
-        sit(Box::new(Worker::new(15, SERVICES[0], 2)), &[0]);
+        let first = if plan.shared { &all[..] } else { &[0] };
+        sit(Box::new(Worker::new(15, SERVICES[0], 2)), first);
         let weights =
             [25, 15, 12, 8, 6, 5, 8, 8, 6, 6, 2, 15, 3].map(|weight| if rng.percent(70) { weight } else { 0 });
         let pace = [15, 60, 250][rng.index(3)];
@@ -141,7 +161,7 @@ impl Sim {
         let history = History { journal: plan.journal, may_be_slow, ..History::default() };
         let net = Net::new(Rng::new(rng.next()));
         let tally = Tally::default();
-        Sim { plan, rng, net, nodes, seats, history, now: 0, chaos_at: 0, weights, pace, large_percent, tally }
+        Sim { plan, rng, net, nodes, stream, seats, history, now: 0, chaos_at: 0, weights, pace, large_percent, tally }
     }
 
     /// Runs it to its end; the error says which promise was broken.
@@ -184,10 +204,18 @@ impl Sim {
 
     fn check_empty(&mut self) -> Result<(), String> {
         // Before time passes in which it is kept no longer.
-        (0..self.nodes.len()).try_for_each(|index| self.check_aside(index))?;
+        if self.plan.shared {
+            let leading: Vec<usize> = (0..self.nodes.len()).filter(|index| self.nodes[*index].is_leading()).collect();
+            let &[leader] = &leading[..] else { return Err(format!("{leading:?} lead")) };
+            let ended = self.nodes.iter_mut().flat_map(|node| std::mem::take(&mut node.ended_letters)).collect();
+            self.nodes[leader].ended_letters = ended;
+            self.check_aside(leader)?;
+        } else {
+            (0..self.nodes.len()).try_for_each(|index| self.check_aside(index))?;
+        }
         for index in 0..self.nodes.len() {
             // A client leaves what it has asked of one broker to its time, once it has the outcome from another.
-            if self.nodes.len() > 1 {
+            if self.nodes.len() > 1 && !self.plan.shared {
                 let (node, mut world) = self.world(index);
                 node.lose_links(&mut world);
                 self.now += 700_000;
@@ -196,6 +224,7 @@ impl Sim {
                     self.turn(index);
                 }
             }
+            let is_alone = self.nodes.len() == 1;
             let node = &mut self.nodes[index];
             let core = node.core().expect("it is alive");
             core.check();
@@ -203,8 +232,12 @@ impl Sim {
             if core.load().0 != 0 {
                 return Err(format!("something is left in the broker: {:?} {core:#?}", core.load()));
             }
-            let (left, _) = node.disk().restore();
-            if !left.is_empty() && self.nodes.len() == 1 {
+            let left = match (node.log(), &self.stream) {
+                (Log::Shared(_), Some(stream)) => stream.borrow().left().requests,
+                (Log::Disk(disk), _) if is_alone => disk.restore().0,
+                _ => Vec::new(),
+            };
+            if !left.is_empty() {
                 return Err(format!("something is left in the journal: {left:?}"));
             }
         }
@@ -212,15 +245,14 @@ impl Sim {
     }
 
     fn heal(&mut self) {
+        if let Some(stream) = &self.stream {
+            stream.borrow_mut().is_calm = true;
+        }
         for index in 0..self.nodes.len() {
             self.nodes[index].away_until = self.now;
-            self.nodes[index].disk().failing = false;
+            *self.nodes[index].log().failing() = false;
             if self.nodes[index].broker.is_none() {
                 self.nodes[index].start(self.now, self.net.trace);
-            }
-            for service in SERVICES {
-                let (node, mut world) = self.world(index);
-                node.pause(&mut world, service, false);
             }
             let (node, mut world) = self.world(index);
             node.drain(&mut world, false);
@@ -264,6 +296,9 @@ impl Sim {
                     self.nodes[index].start(self.now, self.net.trace);
                 }
                 self.round(index);
+                if calm {
+                    self.resume(index);
+                }
             }
         }
         for index in 0..self.seats.len() {
@@ -272,6 +307,17 @@ impl Sim {
             }
         }
         self.check_bounds()
+    }
+
+    /// The operator resumes what is paused, on whichever node leads by now.
+    fn resume(&mut self, index: usize) {
+        for service in SERVICES {
+            let (node, mut world) = self.world(index);
+            let is_paused = |core: &Core| core.paused_services().any(|name| name == service);
+            if node.is_leading() && node.core().is_some_and(is_paused) {
+                node.pause(&mut world, service, false);
+            }
+        }
     }
 
     fn world(&mut self, index: usize) -> (&mut Node, World<'_>) {
@@ -400,6 +446,7 @@ impl Sim {
     pub fn totals(&mut self) -> Tally {
         for node in 0..self.nodes.len() {
             self.count(node);
+            self.tally.terms += self.nodes[node].log().terms();
         }
         self.tally
     }
@@ -417,6 +464,7 @@ impl Tally {
         self.crashes += other.crashes;
         self.stops += other.stops;
         self.kept_aside += other.kept_aside;
+        self.terms += other.terms;
         self.letters += other.letters;
         self.of_others += other.of_others;
     }

@@ -34,7 +34,7 @@ impl Sim {
                 }
             }
             Some(5) if self.nodes[node].broker.is_some() => self.crash(node),
-            Some(6) => self.nodes[node].disk().failing ^= true,
+            Some(6) => *self.nodes[node].log().failing() ^= true,
             Some(7) => {
                 self.let_go(seat, false);
                 self.with(seat, false, |end, io| end.restart(io));
@@ -45,7 +45,7 @@ impl Sim {
                 let (ending, mut world) = self.world(node);
                 ending.stop(&mut world, until);
             }
-            Some(9) if self.nodes[node].broker.is_some() => {
+            Some(9) if self.nodes[node].is_leading() => {
                 let (service, paused) = (SERVICES[self.rng.index(SERVICES.len())], self.rng.percent(50));
                 let (paused_on, mut world) = self.world(node);
                 paused_on.pause(&mut world, service, paused);

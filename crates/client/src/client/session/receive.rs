@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::cmp::Reverse;
 use std::time::Duration;
 use towpath_requests::assembler::Received;
-use towpath_requests::body::{Arriving, Body};
+use towpath_requests::body::{Body, IncomingBody};
 use towpath_requests::majordomo::peer::ClientMessage;
 use towpath_requests::message::block_of;
 use towpath_requests::numbered::{CLIENT_HEADER, Content, Status, ToClient, WireError};
@@ -59,7 +59,7 @@ impl Session {
                 ToClient::Reply { number, status, part, content } => {
                     let (status, body) = match (content, attached.take_if(|_| content.is_attached())) {
                         (Content::Attached { .. }, Some(Err(why))) => (status_of_lost(&why), Body::from(why).into()),
-                        (_, attached) => (status, content.arriving(block, attached.and_then(Result::ok))?),
+                        (_, attached) => (status, content.incoming(block, attached.and_then(Result::ok))?),
                     };
                     self.on_reply(number, status, part, body, now, sink);
                 }
@@ -107,7 +107,7 @@ impl Session {
         number: u64,
         status: Status,
         part: Option<u32>,
-        body: Arriving<'_>,
+        body: IncomingBody<'_>,
         now: Duration,
         sink: &mut impl FnMut(Delivery),
     ) {

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use towpath_broker::core::{Kind, LetterAction, LetterInfo, LetterState, Millis, ServiceInfo};
 use towpath_broker::server::{Handle, Operator, OperatorError};
 use towpath_broker::{
-    LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json, seconds, spool_json, worker_json,
+    JournalFigures, LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json, seconds, spool_json,
+    worker_json,
 };
-use towpath_journal::JournalFigures;
 use towpath_requests::shown;
 use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
 

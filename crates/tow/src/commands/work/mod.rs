@@ -7,7 +7,7 @@ use crate::cli::connect_args::BrokerArgs;
 use crate::cli::exit::Failure;
 use crate::cli::output::announce;
 use crate::cli::service_name::NameArgs;
-use crate::cli::units::{milliseconds, positive};
+use crate::cli::units::{duration, positive};
 use crate::runtime::which::check_executable;
 use guard::Guard;
 use job::Job;
@@ -37,9 +37,9 @@ pub struct Arguments {
     /// Reply with the request instead of running a command.
     #[arg(long)]
     echo: bool,
-    /// How long each echo takes, in milliseconds without a unit.
-    #[arg(long, value_name = "TIME", requires = "echo", conflicts_with = "command", value_parser = milliseconds)]
-    work_ms: Option<Duration>,
+    /// How long each echo takes.
+    #[arg(long, value_name = "TIME", requires = "echo", conflicts_with = "command", value_parser = duration)]
+    work_time: Option<Duration>,
     #[command(flatten)]
     brokers: BrokerArgs,
 }
@@ -61,7 +61,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         let spool = link.spool_folder.clone();
         let options = WorkerOptions { credit: jobs, link };
         let endpoints = &arguments.brokers.endpoints;
-        let at_once = arguments.echo && arguments.work_ms.is_none();
+        let at_once = arguments.echo && arguments.work_time.is_none();
         let worker = if at_once {
             Worker::at_once(endpoints, &service, options, std::convert::identity)
         } else {
@@ -70,7 +70,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         let worker = Arc::new(worker.map_err(Failure::usage)?);
         drain_on_signal(&worker)?;
         announce([format!("working on {service}")]);
-        if let Some(work) = arguments.work_ms {
+        if let Some(work) = arguments.work_time {
             worker
                 .run(|request| async move {
                     tokio::time::sleep(work).await;

@@ -135,7 +135,7 @@ fn times_and_sizes_have_units() {
         (["broker", "--grace", "500ms"], true),
         (["broker", "--journal-retention", "7days"], true),
         (["broker", "--max-memory", "2G"], true),
-        (["broker", "--max-memory", "100"], true),
+        (["broker", "--max-memory", "100"], false),
         (["broker", "--heartbeat", "0.5"], true),
         (["broker", "--grace", "-1"], false),
         (["broker", "--max-memory", "8MB"], true),

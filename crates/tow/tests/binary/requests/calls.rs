@@ -91,8 +91,8 @@ fn bad_arguments_are_refused_at_the_start() {
         (&["mmi.foo", "--echo"], "the broker's own services"),
         (&["titanic.request", "--", "cat"], "the broker's own services"),
         (&["echo", "--echo", "--jobs", "0"], "--jobs"),
-        (&["echo", "--work-ms", "5", "--", "cat"], "--work-ms"),
-        (&["echo", "--work-ms", "5"], "--echo"),
+        (&["echo", "--work-time", "5ms", "--", "cat"], "--work-time"),
+        (&["echo", "--work-time", "5ms"], "--echo"),
         (&["echo", "--echo", "--connect", "tcp://127.0.0.1:0"], "cannot connect to port 0"),
         (&["echo", "--echo", "--connect", "inproc://here"], "inproc works only within a process"),
     ] {
@@ -421,8 +421,8 @@ fn load_test_keeps_ahead_requests_in_flight() {
 #[test]
 fn requests_of_a_killed_worker_go_to_another() {
     let broker = Broker::start();
-    let one = work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "10"]);
-    let _two = work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "10"]);
+    let one = work(&[&broker], &["echo", "--echo", "--work-time", "20ms", "--jobs", "10"]);
+    let _two = work(&[&broker], &["echo", "--echo", "--work-time", "20ms", "--jobs", "10"]);
     let load = Process::start(&mut call(&[&broker], &["echo", "--count", "1000", "--ahead", "50", "--json"]));
     await_progress(&broker, "echo");
     drop(one);
@@ -462,7 +462,7 @@ fn worker_drains_on_the_first_signal_and_ends_on_the_second() {
 #[test]
 fn interrupted_load_test_prints_its_results() {
     let broker = Broker::start();
-    let _echo = work(&[&broker], &["echo", "--echo", "--work-ms", "10", "--jobs", "5"]);
+    let _echo = work(&[&broker], &["echo", "--echo", "--work-time", "10ms", "--jobs", "5"]);
     let load = Process::start(&mut call(&[&broker], &["echo", "--count", "1000000", "--ahead", "10", "--json"]));
     await_progress(&broker, "echo");
     load.signal(Signal::INT);

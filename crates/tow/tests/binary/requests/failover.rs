@@ -11,7 +11,7 @@ use crate::support::wait_until;
 
 fn takes_over_after(signal: Signal) {
     let (one, two) = (Broker::start(), Broker::start());
-    let _echo = work(&[&one, &two], &["echo", "--echo", "--work-ms", "5", "--jobs", "10"]);
+    let _echo = work(&[&one, &two], &["echo", "--echo", "--work-time", "5ms", "--jobs", "10"]);
     let load = Process::start(&mut call(&[&one, &two], &["echo", "--count", "2000", "--ahead", "20", "--json"]));
     await_progress(&one, "echo");
     one.signal(signal);
@@ -49,7 +49,7 @@ const STALLED: &str = "the peer took nothing of its backlog";
 fn requests_of_a_hanging_worker_with_bytes_in_flight_go_to_another() {
     let place = Place::new();
     let broker = place.broker(&["--heartbeat", "0.4"]);
-    let workers = [(); 2].map(|()| work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "300"]));
+    let workers = [(); 2].map(|()| work(&[&broker], &["echo", "--echo", "--work-time", "20ms", "--jobs", "300"]));
     wait_until("the broker knows both", || workers_of(&broker, "echo").len() == 2);
     // It is given its share, 18 MB, at once, which is more than its socket takes.
     place.tow(&["pause", "echo"]).expect_code(0);
@@ -126,7 +126,7 @@ fn client_refused_by_a_draining_broker_fails_over() {
 #[test]
 fn load_test_continues_at_another_broker_while_the_first_drains() {
     let (one, two) = (Broker::with(&["--grace", "60"]), Broker::start());
-    let _echo = work(&[&one, &two], &["echo", "--echo", "--work-ms", "5", "--jobs", "10"]);
+    let _echo = work(&[&one, &two], &["echo", "--echo", "--work-time", "5ms", "--jobs", "10"]);
     let load = Process::start(&mut call(&[&one, &two], &["echo", "--count", "2000", "--ahead", "20", "--json"]));
     let stopping = Stopping::from(one);
     let outcome = load.finish().expect_code(0);

@@ -57,7 +57,7 @@ fn who_fills_the_broker_and_leaves_does_not_keep_others_out() {
     for journal in [false, true] {
         let folder = tempdir().expect("a folder");
         let directory = folder.path().join("journal");
-        let mut arguments = vec!["--max-memory", "4"];
+        let mut arguments = vec!["--max-memory", "4M"];
         if journal {
             arguments.extend(["--journal", directory.to_str().expect("letters")]);
         }

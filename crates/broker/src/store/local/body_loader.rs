@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use towpath_blocking::{BlockingPool, PoolLimits};
-use towpath_journal::spool::SpooledBody;
+use towpath_requests::body::Body;
+use towpath_requests::limits::BODY_BYTES_MAX;
 use towpath_requests::numbered::Token;
 use towpath_sockets::Waker;
 
@@ -34,8 +34,8 @@ impl BodyLoader {
         BodyLoader { pool: BlockingPool::new(LIMITS), waker, under_way: 0, done, read }
     }
 
-    /// Has a body read, unless too many are. Those who ask take turns. The hub is woken when [`BodyLoader::next`] gives the answer.
-    pub fn begin(&mut self, asker: u64, token: Token, body: Arc<SpooledBody>) -> bool {
+    /// Has a body read, unless too many are. Clients take turns. The hub is woken when [`BodyLoader::next`] gives the answer.
+    pub fn begin(&mut self, client: u64, token: Token, body: Body) -> bool {
         if self.under_way == READING_MAX {
             return false;
         }
@@ -43,8 +43,8 @@ impl BodyLoader {
         let bytes = Err(io::Error::other("no thread can be had for it"));
         let mut told = Told { answer: Some((token, bytes)), done: self.done.clone(), waker: self.waker.clone() };
         // Without a thread the answer says so.
-        let _ = self.pool.submit(0, asker, move || {
-            let bytes = body.read();
+        let _ = self.pool.submit(0, client, move || {
+            let bytes = body.to_vec_limited(BODY_BYTES_MAX).map(Bytes::from);
             drop(body);
             told.tell(bytes);
         });

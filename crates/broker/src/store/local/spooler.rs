@@ -1,6 +1,6 @@
 //! Large bodies on their way to files, and the room that they have there.
 
-use super::{LostBody, SpoolUsage};
+use crate::store::{LostBody, SpoolUsage};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::io;
@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use towpath_journal::spool::{BodyOf, NoRoom, Spool, SpoolQuota, SpoolShare, UnderWay, Writing};
 use towpath_requests::assembler::BodySink;
 use towpath_requests::body::Body;
 use towpath_sockets::{Tenant, Waker};
+use towpath_spool::{BodyKind, NoRoom, PendingWrite, Spool, SpoolQuota, SpoolShare, Writing};
 
 /// How often the log says that there is no room.
 const SAID_EVERY: Duration = Duration::from_secs(10);
@@ -26,8 +26,8 @@ const SHARES_MIN: usize = 64;
 /// A body on its way to a file. Dropped before it is finished, it was in vain.
 #[derive(Debug)]
 pub struct SpoolTicket {
-    body: UnderWay,
-    kind: BodyOf,
+    body: PendingWrite,
+    kind: BodyKind,
     quota: Arc<SpoolQuota>,
     /// Of a request's tenant.
     share: Option<Arc<SpoolShare>>,
@@ -119,9 +119,9 @@ impl Spooler {
 
     /// A body begins to come. It does so if all of it will have room, with all others that are on their way, and a request's is within its
     /// tenant's share.
-    pub fn begin(&mut self, kind: BodyOf, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, NoRoom> {
+    pub fn begin(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, NoRoom> {
         self.coming.retain(|(coming, _)| coming.strong_count() > 0);
-        let share = tenant.filter(|_| kind == BodyOf::Request).map(|tenant| self.share_of(tenant));
+        let share = tenant.filter(|_| kind == BodyKind::Request).map(|tenant| self.share_of(tenant));
         let (mut others, mut own) = (0_u64, 0_u64);
         for (coming, of) in &self.coming {
             let is_own = of.as_ref().zip(share.as_ref()).is_some_and(|(of, share)| Arc::ptr_eq(of, share));
@@ -184,11 +184,11 @@ impl Spooler {
     pub fn usage(&self) -> SpoolUsage {
         SpoolUsage {
             bytes: self.quota.taken(),
-            bytes_max: self.quota.most_of(BodyOf::Reply),
-            request_bytes_max: self.quota.most_of(BodyOf::Request),
+            bytes_max: self.quota.most_of(BodyKind::Reply),
+            request_bytes_max: self.quota.most_of(BodyKind::Request),
             files: self.quota.files(),
-            files_max: self.quota.most_files_of(BodyOf::Reply),
-            request_files_max: self.quota.most_files_of(BodyOf::Request),
+            files_max: self.quota.most_files_of(BodyKind::Reply),
+            request_files_max: self.quota.most_files_of(BodyKind::Request),
         }
     }
 }
@@ -219,14 +219,14 @@ mod tests {
             };
             Ok::<_, NoRoom>(body.unwrap())
         };
-        let mut bodies: Vec<_> = (0..6).map(|_| body(&mut spooler, BodyOf::Request).unwrap()).collect();
-        assert_eq!(body(&mut spooler, BodyOf::Request).unwrap_err(), NoRoom::Now);
+        let mut bodies: Vec<_> = (0..6).map(|_| body(&mut spooler, BodyKind::Request).unwrap()).collect();
+        assert_eq!(body(&mut spooler, BodyKind::Request).unwrap_err(), NoRoom::Now);
         // One that is on its way has its file already.
-        let begun = spooler.begin(BodyOf::Reply, None, 4).unwrap();
-        bodies.push(body(&mut spooler, BodyOf::Reply).unwrap());
-        assert_eq!(body(&mut spooler, BodyOf::Reply).unwrap_err(), NoRoom::Now);
+        let begun = spooler.begin(BodyKind::Reply, None, 4).unwrap();
+        bodies.push(body(&mut spooler, BodyKind::Reply).unwrap());
+        assert_eq!(body(&mut spooler, BodyKind::Reply).unwrap_err(), NoRoom::Now);
         bodies.truncate(5);
-        bodies.push(body(&mut spooler, BodyOf::Reply).unwrap());
+        bodies.push(body(&mut spooler, BodyKind::Reply).unwrap());
         drop(begun);
         drop(bodies);
         // The thread closes what was in vain.
@@ -235,6 +235,6 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(60), "{} files are open", spooler.quota().files());
             std::thread::yield_now();
         }
-        body(&mut spooler, BodyOf::Request).unwrap();
+        body(&mut spooler, BodyKind::Request).unwrap();
     }
 }

@@ -4,20 +4,20 @@ use super::{Body, COPY_AGAIN_BYTES_MAX, INLINE_BYTES_MAX, RequestChecksum, own_b
 
 /// A received body that is copied at most once.
 #[derive(Debug)]
-pub enum Arriving<'a> {
+pub enum IncomingBody<'a> {
     /// Bytes of a larger buffer, to be copied.
     Bytes(&'a [u8]),
     /// Already a body.
     Body(Body),
 }
 
-impl Arriving<'_> {
+impl IncomingBody<'_> {
     /// Converts into a body.
     #[inline]
     pub fn into_body(self) -> Body {
         match self {
-            Arriving::Bytes(bytes) => Body::copied(bytes),
-            Arriving::Body(body) => body,
+            IncomingBody::Bytes(bytes) => Body::copied(bytes),
+            IncomingBody::Body(body) => body,
         }
     }
 
@@ -25,8 +25,8 @@ impl Arriving<'_> {
     #[inline]
     pub fn replace(self, body: &mut Body) {
         match self {
-            Arriving::Bytes(bytes) => body.set(bytes),
-            Arriving::Body(new) => *body = new,
+            IncomingBody::Bytes(bytes) => body.set(bytes),
+            IncomingBody::Body(new) => *body = new,
         }
     }
 
@@ -34,8 +34,8 @@ impl Arriving<'_> {
     #[inline]
     pub fn request_checksum(&self, service: &[u8]) -> RequestChecksum {
         match self {
-            Arriving::Bytes(bytes) => RequestChecksum::of_frames(service, [*bytes].into_iter()),
-            Arriving::Body(body) => match body.frames() {
+            IncomingBody::Bytes(bytes) => RequestChecksum::of_frames(service, [*bytes].into_iter()),
+            IncomingBody::Body(body) => match body.frames() {
                 Some(frames) => RequestChecksum::of_frames(service, frames),
                 None => RequestChecksum::of_length(service, body.length()),
             },
@@ -46,16 +46,16 @@ impl Arriving<'_> {
     #[inline]
     pub fn memory_bytes(&self) -> usize {
         match self {
-            Arriving::Bytes(bytes) if bytes.len() <= INLINE_BYTES_MAX => 0,
-            Arriving::Bytes(bytes) if bytes.len() <= COPY_AGAIN_BYTES_MAX => own_bytes(bytes.len()),
-            Arriving::Bytes(bytes) => bytes.len(),
-            Arriving::Body(body) => body.memory_bytes(),
+            IncomingBody::Bytes(bytes) if bytes.len() <= INLINE_BYTES_MAX => 0,
+            IncomingBody::Bytes(bytes) if bytes.len() <= COPY_AGAIN_BYTES_MAX => own_bytes(bytes.len()),
+            IncomingBody::Bytes(bytes) => bytes.len(),
+            IncomingBody::Body(body) => body.memory_bytes(),
         }
     }
 }
 
-impl From<Body> for Arriving<'_> {
+impl From<Body> for IncomingBody<'_> {
     fn from(body: Body) -> Self {
-        Arriving::Body(body)
+        IncomingBody::Body(body)
     }
 }

@@ -1,26 +1,28 @@
-//! The store on a real disk.
+//! The store on this machine's disk, which one broker has to itself.
 
-use super::body_loader::BodyLoader;
-use super::spooler::{SpoolTicket, Spooler};
-use super::{AppendError, Position, Recovered, SpoolUsage, Store};
+mod body_loader;
+mod spooler;
+
+use super::{AppendError, Leadership, Position, Recovered, SpoolUsage, Store};
 use crate::core::{Entry, Millis, Restored, RestoredLetter};
+use body_loader::BodyLoader;
 use bytes::Bytes;
+use spooler::{SpoolTicket, Spooler};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use towpath_journal::spool::{BodyOf, NoRoom, Spool, SpooledBody};
 use towpath_journal::{self, Journal, JournalError, JournalFigures, JournalOptions, Status as JournalStatus};
 use towpath_requests::body::{Body, RequestChecksum};
 use towpath_requests::numbered::{ClientId, Status, Token};
 use towpath_sockets::{Tenant, Waker};
+use towpath_spool::{BodyKind, NoRoom, Spool, SpooledBody};
 
 /// A journal, if there is one, a spool, and the threads that read and write them. They wake the hub when something is done.
 #[derive(Debug)]
-pub struct JournalStore {
+pub struct LocalStore {
     journal: Option<Journal>,
-    /// Content of the journal at start, until it is taken.
-    recovered: Option<towpath_journal::Recovered>,
+    /// Content of the journal at start, until it is taken: the store leads from then on.
+    recovered: Option<Option<towpath_journal::Recovered>>,
     clocks: Clocks,
     spooler: Spooler,
     loader: BodyLoader,
@@ -71,14 +73,24 @@ fn large_bytes(recovered: &towpath_journal::Recovered) -> u64 {
     bodies.filter(|body| body.as_large().is_some()).map(Body::length).sum()
 }
 
-/// Why a store can't be opened.
-#[derive(Debug)]
-pub(crate) enum OpenError {
-    Journal(JournalError),
-    Spool(PathBuf, io::Error),
+/// Why a store can't be opened, or not be closed well.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The place for large bodies.
+    #[error("no place for large bodies: {}: {reason}", directory.display())]
+    Spool {
+        /// Where they should be.
+        directory: PathBuf,
+        /// Why they can't.
+        reason: io::Error,
+    },
 }
 
-impl JournalStore {
+impl LocalStore {
     /// Opens the journal in `journal`, damaged or not if it `repairs`, and the spool in `spool` (default: below the journal, or the system's folder for temporary files),
     /// of which bodies may have `spool_bytes_max` (default: half of what the disk has room for).
     pub(crate) fn open(
@@ -87,23 +99,23 @@ impl JournalStore {
         spool: Option<&Path>,
         spool_bytes_max: Option<u64>,
         waker: Waker,
-    ) -> Result<JournalStore, OpenError> {
+    ) -> Result<LocalStore, StoreError> {
         let options = JournalOptions { repairs, gives_up: true, ..JournalOptions::default() };
         let opened = journal.map(|directory| {
             let waker = waker.clone();
             let opened = Journal::open(directory, options, move || waker.wake())?;
             tracing::info!(directory = %directory.display(), "the journal is open");
-            Ok(opened)
+            Ok::<_, JournalError>(opened)
         });
-        let (journal_folder, (journal, recovered)) = (journal, opened.transpose().map_err(OpenError::Journal)?.unzip());
+        let (journal_folder, (journal, recovered)) = (journal, opened.transpose()?.unzip());
         let kept = recovered.as_ref().map_or(0, large_bytes);
         let directory = spool.map(Path::to_owned).or_else(|| Some(journal_folder?.join("spool")));
         let spooler = Spool::open(directory.as_deref())
             .and_then(|spool| Spooler::start(spool, spool_bytes_max, kept, journal.is_some(), waker.clone()));
-        let named = |directory: Option<PathBuf>| directory.unwrap_or_else(towpath_journal::default_spool_folder);
-        let spooler = spooler.map_err(|error| OpenError::Spool(named(directory), error))?;
+        let named = |directory: Option<PathBuf>| directory.unwrap_or_else(towpath_spool::default_spool_folder);
+        let spooler = spooler.map_err(|reason| StoreError::Spool { directory: named(directory), reason })?;
         let (clocks, loader) = (Clocks::default(), BodyLoader::new(waker));
-        Ok(JournalStore { journal, recovered, clocks, spooler, loader })
+        Ok(LocalStore { journal, recovered: Some(recovered), clocks, spooler, loader })
     }
 
     /// Figures of the journal, if there is one, and why it can't be written now.
@@ -113,17 +125,17 @@ impl JournalStore {
     }
 
     /// Brings everything to the disk.
-    pub fn close(self) -> Result<(), JournalError> {
-        self.journal.map_or(Ok(()), Journal::close)
+    pub fn close(self) -> Result<(), StoreError> {
+        Ok(self.journal.map_or(Ok(()), Journal::close)?)
     }
 }
 
-impl Store for JournalStore {
+impl Store for LocalStore {
     type Writer = SpoolTicket;
 
-    /// Large bodies have their part of the room, whether or not there is so much.
-    fn recover(&mut self, now: Millis) -> Recovered {
-        let Some(recovered) = self.recovered.take() else { return Recovered::default() };
+    /// Recovered large bodies have their part of the room, whether or not there is so much.
+    fn next_leadership(&mut self, now: Millis) -> Option<Leadership> {
+        let Some(recovered) = self.recovered.take()? else { return Some(Leadership::Won(Recovered::default())) };
         let (clocks, room) = (Clocks::at(now), self.spooler.quota());
         let requests = recovered.requests.into_iter().map(|request| Restored {
             id: request.id,
@@ -137,7 +149,8 @@ impl Store for JournalStore {
             body: SpooledBody::counted(request.body, room),
             outcome: request.outcome.map(|(status, body)| (Status(status), SpooledBody::counted(body, room))),
         });
-        Recovered { requests: requests.collect(), last_id: recovered.next_id.saturating_sub(1) }
+        let last_id = recovered.next_id.saturating_sub(1);
+        Some(Leadership::Won(Recovered { requests: requests.collect(), last_id }))
     }
 
     fn append(&mut self, now: Millis, entry: &Entry) -> Result<Position, AppendError> {
@@ -166,14 +179,14 @@ impl Store for JournalStore {
             }
             Entry::Forgotten { id } => towpath_journal::Entry::Forgotten { id: *id },
         };
-        journal.append(&entry).map_err(|error| match error {
+        journal.append(&entry).map(|lsn| Position(lsn.0)).map_err(|error| match error {
             JournalError::Full | JournalError::Failing(_) => AppendError::Later,
-            error => AppendError::Never(error),
+            error => AppendError::Never(error.to_string()),
         })
     }
 
     fn durable(&self) -> Position {
-        self.journal.as_ref().map(Journal::durable).unwrap_or_default()
+        self.journal.as_ref().map(|journal| Position(journal.durable().0)).unwrap_or_default()
     }
 
     fn take_given_up(&mut self) -> Option<Vec<u64>> {
@@ -187,7 +200,7 @@ impl Store for JournalStore {
         }
     }
 
-    fn spool(&mut self, kind: BodyOf, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, NoRoom> {
+    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, NoRoom> {
         self.spooler.begin(kind, tenant, length)
     }
 
@@ -199,8 +212,8 @@ impl Store for JournalStore {
         self.spooler.usage()
     }
 
-    fn load(&mut self, asker: u64, token: Token, body: Arc<SpooledBody>) -> bool {
-        self.loader.begin(asker, token, body)
+    fn load(&mut self, client: u64, token: Token, body: Body) -> bool {
+        self.loader.begin(client, token, body)
     }
 
     fn next_loaded(&mut self) -> Option<(Token, io::Result<Bytes>)> {
@@ -214,18 +227,25 @@ mod tests {
     use super::*;
     use towpath_sockets::{Hub, HubOptions, SocketType};
 
-    impl JournalStore {
+    impl LocalStore {
         /// A store with this journal, and no room for large bodies.
-        pub(crate) fn with_journal((journal, recovered): (Journal, towpath_journal::Recovered)) -> JournalStore {
+        pub(crate) fn with_journal((journal, recovered): (Journal, towpath_journal::Recovered)) -> LocalStore {
             let waker = Hub::new(HubOptions::new(SocketType::Router)).unwrap().waker();
             let folder = tempfile::tempdir().unwrap();
             let spooler = Spooler::start(Spool::new(folder.path()).unwrap(), Some(0), 0, false, waker.clone()).unwrap();
-            JournalStore {
+            LocalStore {
                 journal: Some(journal),
-                recovered: Some(recovered),
+                recovered: Some(Some(recovered)),
                 clocks: Clocks::default(),
                 spooler,
                 loader: BodyLoader::new(waker),
+            }
+        }
+
+        pub(crate) fn recovered(&mut self, now: Millis) -> Recovered {
+            match self.next_leadership(now) {
+                Some(Leadership::Won(recovered)) => recovered,
+                other => panic!("{other:?}"),
             }
         }
 

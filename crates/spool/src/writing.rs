@@ -19,12 +19,12 @@ enum Job {
 
 /// A body on its way to a file. Dropped before it is finished, it is discarded.
 #[derive(Debug)]
-pub struct UnderWay {
+pub struct PendingWrite {
     number: u64,
     jobs: Sender<Job>,
 }
 
-impl UnderWay {
+impl PendingWrite {
     /// Number in [`Writing::next_finished`].
     pub fn number(&self) -> u64 {
         self.number
@@ -41,7 +41,7 @@ impl UnderWay {
     }
 }
 
-impl BodySink for UnderWay {
+impl BodySink for PendingWrite {
     type Lost = String;
 
     fn number(&self) -> u64 {
@@ -49,16 +49,16 @@ impl BodySink for UnderWay {
     }
 
     fn write(&mut self, bytes: Bytes) -> Result<(), String> {
-        UnderWay::write(self, bytes, None);
+        PendingWrite::write(self, bytes, None);
         Ok(())
     }
 
     fn finish(self) {
-        UnderWay::finish(&self);
+        PendingWrite::finish(&self);
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for PendingWrite {
     fn drop(&mut self) {
         let _ = self.jobs.send(Job::Abandon(self.number));
     }
@@ -123,10 +123,10 @@ impl Writing {
     }
 
     /// Begins a body of this many bytes. `permit`: for its file; without one nothing is counted, and the disk is asked for the room.
-    pub fn begin(&mut self, length: u64, permit: Option<Permit>) -> UnderWay {
+    pub fn begin(&mut self, length: u64, permit: Option<Permit>) -> PendingWrite {
         self.next += 1;
         let _ = self.jobs.send(Job::Begin { number: self.next, length, permit });
-        UnderWay { number: self.next, jobs: self.jobs.clone() }
+        PendingWrite { number: self.next, jobs: self.jobs.clone() }
     }
 
     /// The next finished body, if there is one. Discarded bodies never appear.

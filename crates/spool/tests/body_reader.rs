@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use std::io::{self, Read};
 use std::sync::Arc;
-use towpath_journal::Spool;
 use towpath_requests::{Body, LargeBody};
+use towpath_spool::Spool;
 
 /// In steps of every size, and at once.
 fn assert_reads(body: &Body, bytes: &[u8]) {

@@ -1,15 +1,18 @@
-//! Spool for bodies too large for memory: unnamed files.
+//! Files for bodies of requests that are too large for memory.
+//!
+//! A body is an unnamed file that disappears with its last owner, or with the process. A quota limits the bytes and files of all bodies.
+
+#![warn(missing_debug_implementations)]
 
 mod folder;
 mod quota;
 mod writing;
 
 pub use folder::{default_spool_folder, make_dir};
-pub use quota::{BodyOf, NoRoom, SpoolQuota, SpoolShare};
+pub use quota::{BodyKind, NoRoom, SpoolQuota, SpoolShare};
 pub use towpath_quota::Permit;
-pub use writing::{UnderWay, Writing};
+pub use writing::{PendingWrite, Writing};
 
-use bytes::Bytes;
 use folder::{Folder, PREFIX};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
@@ -22,7 +25,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use towpath_blocking::{BlockingPool, DropOffload, PoolLimits};
-use towpath_buffers::PageBuffer;
 use towpath_requests::body::{Body, LargeBody};
 use towpath_sockets::FileRange;
 
@@ -223,13 +225,6 @@ impl SpooledBody {
     /// The file, which holds exactly the body and is no longer written.
     pub fn file(&self) -> &File {
         &self.file
-    }
-
-    /// Reads the whole body into memory.
-    pub fn read(&self) -> io::Result<Bytes> {
-        let mut bytes = PageBuffer::zeroed(usize::try_from(self.length).unwrap_or(usize::MAX));
-        self.file().read_exact_at(&mut bytes, 0)?;
-        Ok(Bytes::from(bytes))
     }
 
     /// Waits until the body is on the disk. The journal syncs bodies before records that name them; a large body is better

@@ -12,7 +12,7 @@ const TIMES_FREE: u64 = 6;
 /// Kind of a body. Requests leave the last quarter of the quota to replies: whatever waits for workers, what they have done can be
 /// told, and its space is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BodyOf {
+pub enum BodyKind {
     /// A request's.
     Request,
     /// A reply's.
@@ -72,7 +72,7 @@ impl SpoolQuota {
     }
 
     /// Bytes that all bodies may have for one of this kind to be admitted.
-    pub fn most_of(&self, kind: BodyOf) -> u64 {
+    pub fn most_of(&self, kind: BodyKind) -> u64 {
         part_of(self.bytes.max(), kind)
     }
 
@@ -82,7 +82,7 @@ impl SpoolQuota {
     }
 
     /// Files that all bodies may have for one of this kind to be admitted.
-    pub fn most_files_of(&self, kind: BodyOf) -> u64 {
+    pub fn most_files_of(&self, kind: BodyKind) -> u64 {
         part_of(self.files.max(), kind)
     }
 
@@ -106,7 +106,7 @@ impl SpoolQuota {
     pub fn is_within_share(&self, share: &SpoolShare, length: u64, expected: (u64, u64)) -> bool {
         let within = |quota: &Quota, used: u64, own: u64, more: u64| {
             let free = part_with_others(quota.max()).saturating_sub(used);
-            let most = part_of(quota.max(), BodyOf::Request).min(free.saturating_mul(TIMES_FREE));
+            let most = part_of(quota.max(), BodyKind::Request).min(free.saturating_mul(TIMES_FREE));
             more <= free && own.saturating_add(more) <= most
         };
         let (others, own) = expected;
@@ -116,12 +116,12 @@ impl SpoolQuota {
     }
 
     /// Acquires bytes that have arrived.
-    pub fn try_acquire(&self, kind: BodyOf, share: Option<&SpoolShare>, bytes: u64) -> Result<Permit, NoRoom> {
+    pub fn try_acquire(&self, kind: BodyKind, share: Option<&SpoolShare>, bytes: u64) -> Result<Permit, NoRoom> {
         try_acquire(&self.bytes, kind, share.map(|share| &share.bytes), bytes)
     }
 
     /// Acquires an empty file.
-    pub fn try_acquire_file(&self, kind: BodyOf, share: Option<&SpoolShare>) -> Result<Permit, NoRoom> {
+    pub fn try_acquire_file(&self, kind: BodyKind, share: Option<&SpoolShare>) -> Result<Permit, NoRoom> {
         try_acquire(&self.files, kind, share.map(|share| &share.files), 1)
     }
 
@@ -131,10 +131,10 @@ impl SpoolQuota {
     }
 }
 
-fn part_of(max: u64, kind: BodyOf) -> u64 {
+fn part_of(max: u64, kind: BodyKind) -> u64 {
     match kind {
-        BodyOf::Request => max - max / 4,
-        BodyOf::Reply => max,
+        BodyKind::Request => max - max / 4,
+        BodyKind::Reply => max,
     }
 }
 
@@ -143,7 +143,7 @@ fn part_with_others(max: u64) -> u64 {
     max - max / 8
 }
 
-fn try_acquire(quota: &Arc<Quota>, kind: BodyOf, share: Option<&Arc<Quota>>, units: u64) -> Result<Permit, NoRoom> {
+fn try_acquire(quota: &Arc<Quota>, kind: BodyKind, share: Option<&Arc<Quota>>, units: u64) -> Result<Permit, NoRoom> {
     let limit = part_of(quota.max(), kind);
     if units > limit {
         return Err(NoRoom::Ever);
@@ -166,16 +166,17 @@ mod tests {
     #[test]
     fn requests_leave_a_quarter_of_the_bytes_to_replies() {
         let quota = SpoolQuota::new(1000, 8);
-        assert_eq!(quota.try_acquire(BodyOf::Request, None, 751).unwrap_err(), NoRoom::Ever);
-        let requests = [quota.try_acquire(BodyOf::Request, None, 700), quota.try_acquire(BodyOf::Request, None, 50)];
+        assert_eq!(quota.try_acquire(BodyKind::Request, None, 751).unwrap_err(), NoRoom::Ever);
+        let requests =
+            [quota.try_acquire(BodyKind::Request, None, 700), quota.try_acquire(BodyKind::Request, None, 50)];
         assert!(requests.iter().all(Result::is_ok));
-        assert_eq!(quota.try_acquire(BodyOf::Request, None, 1).unwrap_err(), NoRoom::Now);
-        let reply = quota.try_acquire(BodyOf::Reply, None, 250).unwrap();
-        assert_eq!(quota.try_acquire(BodyOf::Reply, None, 1).unwrap_err(), NoRoom::Now);
-        assert_eq!(quota.try_acquire(BodyOf::Reply, None, 1001).unwrap_err(), NoRoom::Ever);
+        assert_eq!(quota.try_acquire(BodyKind::Request, None, 1).unwrap_err(), NoRoom::Now);
+        let reply = quota.try_acquire(BodyKind::Reply, None, 250).unwrap();
+        assert_eq!(quota.try_acquire(BodyKind::Reply, None, 1).unwrap_err(), NoRoom::Now);
+        assert_eq!(quota.try_acquire(BodyKind::Reply, None, 1001).unwrap_err(), NoRoom::Ever);
         drop((requests, reply));
         assert_eq!(quota.taken(), 0);
-        assert_eq!(SpoolQuota::new(0, 8).try_acquire(BodyOf::Reply, None, 1).unwrap_err(), NoRoom::Ever);
+        assert_eq!(SpoolQuota::new(0, 8).try_acquire(BodyKind::Reply, None, 1).unwrap_err(), NoRoom::Ever);
     }
 
     #[test]
@@ -183,25 +184,25 @@ mod tests {
         let quota = SpoolQuota::new(1000, 8);
         let kept = quota.acquire(2000);
         assert_eq!((quota.taken(), quota.files()), (2000, 1));
-        assert_eq!(quota.try_acquire(BodyOf::Reply, None, 0).unwrap_err(), NoRoom::Now);
+        assert_eq!(quota.try_acquire(BodyKind::Reply, None, 0).unwrap_err(), NoRoom::Now);
         drop(kept);
-        assert!(quota.try_acquire(BodyOf::Reply, None, 1000).is_ok());
+        assert!(quota.try_acquire(BodyKind::Reply, None, 1000).is_ok());
         assert_eq!((quota.taken(), quota.files()), (0, 0));
     }
 
     #[test]
     fn requests_leave_a_quarter_of_the_files_to_replies() {
         let quota = SpoolQuota::new(1000, 8);
-        let requests: Vec<_> = (0..6).map(|_| quota.try_acquire_file(BodyOf::Request, None).unwrap()).collect();
-        assert_eq!(quota.try_acquire_file(BodyOf::Request, None).unwrap_err(), NoRoom::Now);
+        let requests: Vec<_> = (0..6).map(|_| quota.try_acquire_file(BodyKind::Request, None).unwrap()).collect();
+        assert_eq!(quota.try_acquire_file(BodyKind::Request, None).unwrap_err(), NoRoom::Now);
         let replies = [
-            quota.try_acquire_file(BodyOf::Reply, None).unwrap(),
-            quota.try_acquire_file(BodyOf::Reply, None).unwrap(),
+            quota.try_acquire_file(BodyKind::Reply, None).unwrap(),
+            quota.try_acquire_file(BodyKind::Reply, None).unwrap(),
         ];
-        assert_eq!(quota.try_acquire_file(BodyOf::Reply, None).unwrap_err(), NoRoom::Now);
+        assert_eq!(quota.try_acquire_file(BodyKind::Reply, None).unwrap_err(), NoRoom::Now);
         drop((requests, replies));
         assert_eq!(quota.files(), 0);
-        assert_eq!(SpoolQuota::new(1000, 0).try_acquire_file(BodyOf::Reply, None).unwrap_err(), NoRoom::Ever);
+        assert_eq!(SpoolQuota::new(1000, 0).try_acquire_file(BodyKind::Reply, None).unwrap_err(), NoRoom::Ever);
     }
 
     #[test]
@@ -210,7 +211,7 @@ mod tests {
         let (hog, other) = (quota.share(), quota.share());
         let take = |share: &SpoolShare, bytes: u64| {
             let is_within = quota.is_within_share(share, bytes, (0, 0));
-            is_within.then(|| quota.try_acquire(BodyOf::Request, Some(share), bytes).unwrap())
+            is_within.then(|| quota.try_acquire(BodyKind::Request, Some(share), bytes).unwrap())
         };
         let held: Vec<_> = std::iter::from_fn(|| take(&hog, 100)).collect();
         assert_eq!(held.len(), 12, "all that requests may have");
