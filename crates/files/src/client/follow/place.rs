@@ -19,6 +19,10 @@ const DIR_MODE: u32 = 0o777;
 const MODE_BITS: u32 = 0o777;
 /// Attempts to find a free name for what is kept.
 const NAMES_MAX: u64 = 100;
+/// Directories without a file within one another.
+const DEPTH_MAX: usize = 64;
+/// Entries of a directory without a file.
+const ENTRIES_MAX: usize = 4096;
 
 /// The destination.
 #[derive(Debug)]
@@ -262,14 +266,9 @@ impl Place {
         self.trash.as_ref().map_or(Ok(()), |trash| trash.forget(kept))
     }
 
-    /// Whether a directory has nothing in it. Parts of files that came into it once are removed.
+    /// Whether a directory has no file in it. Parts of files that came into it once, and directories without a file, are removed.
     fn is_empty(&self, path: &RelPath) -> Result<bool, RootError> {
-        let dir = self.root.open_dir(path)?;
-        let _ = remove_left_over(&dir);
-        match dir.entries(0) {
-            Err(RootError::TooMany(_)) => Ok(false),
-            entries => entries.map(|entries| entries.is_empty()),
-        }
+        clear(&self.root.open_dir(path)?, DEPTH_MAX)
     }
 
     fn parent(&self, path: &RelPath) -> Result<(Dir, Vec<u8>), RootError> {
@@ -484,5 +483,24 @@ fn is_not_empty(error: &RootError) -> bool {
         RootError::Exists => true,
         RootError::Io(error) => error.kind() == std::io::ErrorKind::DirectoryNotEmpty,
         _ => false,
+    }
+}
+
+/// Removes parts of files and directories without a file from a directory. Whether nothing is left in it.
+fn clear(dir: &Dir, depth: usize) -> Result<bool, RootError> {
+    let entries = match dir.entries(ENTRIES_MAX) {
+        Err(RootError::TooMany(_)) => return Ok(false),
+        entries => entries?,
+    };
+    for entry in entries {
+        let is_dir = dir.stat(&entry.name)?.kind == FileKind::Dir;
+        if is_dir && depth > 0 && clear(&dir.open_dir(&entry.name)?, depth - 1)? {
+            dir.remove_dir(&entry.name)?;
+        }
+    }
+    let _ = remove_left_over(dir);
+    match dir.entries(0) {
+        Err(RootError::TooMany(_)) => Ok(false),
+        entries => entries.map(|entries| entries.is_empty()),
     }
 }

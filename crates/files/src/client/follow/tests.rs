@@ -164,8 +164,11 @@ fn directory_made_for_what_is_in_it_is_removed_with_it() {
         if has_part {
             // Of a file that was given up.
             let (part, state) = partial_names(b"g");
-            fs::write(steps.copy().join("d").join(OsStr::from_bytes(&part)), b"a part").unwrap();
-            fs::write(steps.copy().join("d").join(OsStr::from_bytes(&state)), b"its state").unwrap();
+            fs::create_dir(steps.copy().join("d/h")).unwrap();
+            for dir in ["d", "d/h"] {
+                fs::write(steps.copy().join(dir).join(OsStr::from_bytes(&part)), b"a part").unwrap();
+                fs::write(steps.copy().join(dir).join(OsStr::from_bytes(&state)), b"its state").unwrap();
+            }
         }
         let mut changes =
             vec![("d/e/f", ChangeContent::Gone), ("d/e", ChangeContent::Gone), ("d", ChangeContent::Gone)];

@@ -141,7 +141,7 @@ struct Watcher {
     mounts: Mounts,
     unread: Unread,
     /// Paths of files with several names below the root, by device and inode: no event names all of them.
-    linked: HashMap<(u64, u64), BTreeSet<RelPath>>,
+    linked: HashMap<(u64, u64), names::Links>,
     /// The first of what can't be read, and how much it is.
     unread_shown: (Vec<String>, usize),
     /// Some directories can't be watched.

@@ -1,19 +1,28 @@
 //! Files with several names (hard links): an event tells only of the one under which something happened.
 
 use super::Watcher;
+use crate::catalogue::Content;
 use crate::path::RelPath;
 use crate::root::FileStat;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Files with several names that are remembered.
 const LINKED_MAX: usize = 1 << 20;
 
+/// The names of a file.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    names: BTreeSet<RelPath>,
+    /// How many names it had when those that are published were searched for.
+    searched: u64,
+}
+
 impl Watcher {
     /// Notes a name of a file, if it has others.
     pub(super) fn note_name(&mut self, path: &RelPath, stat: &FileStat) {
         if stat.links > 1 && self.linked.len() < LINKED_MAX {
-            self.linked.entry((stat.device, stat.inode)).or_default().insert(path.clone());
+            self.linked.entry((stat.device, stat.inode)).or_default().names.insert(path.clone());
         }
     }
 
@@ -25,9 +34,30 @@ impl Watcher {
         }
         let found: HashMap<&RelPath, &FileStat> = files.iter().map(|(path, stat)| (path, stat)).collect();
         let catalogue = self.published.read();
+        // No event tells the first name that there is a second one.
+        let is_new = |stat: &FileStat| {
+            let links = self.linked.get(&(stat.device, stat.inode));
+            links.is_some_and(|links| links.searched != stat.links)
+        };
+        let new = files.iter().map(|(_, stat)| stat).filter(|stat| is_new(stat));
+        let new: HashMap<_, _> = new.map(|stat| ((stat.device, stat.inode), stat.links)).collect();
+        if !new.is_empty() {
+            for (path, entry) in catalogue.below(b"") {
+                let key = (entry.identity.device, entry.identity.inode);
+                if matches!(entry.content, Content::File { .. })
+                    && new.contains_key(&key)
+                    && let (Some(links), Ok(path)) = (self.linked.get_mut(&key), RelPath::new(path.to_vec()))
+                {
+                    links.names.insert(path);
+                }
+            }
+            for (key, searched) in new {
+                self.linked.entry(key).and_modify(|links| links.searched = searched);
+            }
+        }
         let mut others = Vec::new();
         for (path, stat) in files.iter().filter(|(_, stat)| stat.links > 1) {
-            let Some(names) = self.linked.get_mut(&(stat.device, stat.inode)) else { continue };
+            let Some(Links { names, .. }) = self.linked.get_mut(&(stat.device, stat.inode)) else { continue };
             // One that isn't published yet is another name all the same, and the catalogue may have what was there before.
             names.retain(|other| match found.get(other) {
                 Some(other) => (other.device, other.inode) == (stat.device, stat.inode),
@@ -51,7 +81,7 @@ impl Watcher {
             let below = catalogue.below(path.as_bytes()).map(|(path, entry)| (Arc::clone(path), entry));
             for (path, entry) in itself(path).into_iter().chain(below) {
                 let key = (entry.identity.device, entry.identity.inode);
-                if let Some(names) = self.linked.get_mut(&key)
+                if let Some(Links { names, .. }) = self.linked.get_mut(&key)
                     && let Ok(path) = RelPath::new(path.to_vec())
                 {
                     names.remove(&path);
