@@ -7,9 +7,9 @@ pub use self::snapshot::{Number, Sample, Snapshot, json};
 use std::fmt;
 use std::time::Duration;
 use towpath_blocking::PoolLoad;
+use towpath_broker::JournalFigures;
 use towpath_broker::core::ServiceInfo;
 use towpath_files::server::{CatalogueStats, QuotaStats, WatchStats};
-use towpath_journal::JournalFigures;
 use towpath_sockets::HubStats;
 
 /// Whether a figure only grows.

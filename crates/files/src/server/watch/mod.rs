@@ -34,7 +34,7 @@ use events::{Events, Woken};
 use finish::Unfinished;
 use limit::DeleteLimit;
 use mounts::Mounts;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
