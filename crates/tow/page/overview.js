@@ -1,4 +1,4 @@
-// The first view: what should be zero, three charts, and sums.
+// The first view: problems, three charts, and totals.
 
 import { Chart } from './charts.js';
 import { facts, h, Keyed, setAttribute, setText } from './dom.js';
@@ -27,7 +27,7 @@ export function checksOf(status) {
   const counters = status['counters'] ?? {};
   const own = status['program'] === 'broker' ? checksOfBroker(status, counters) : checksOfFiles(status, counters);
   const protocol = {
-    id: 'protocol', label: 'Protocol errors', about: 'connections that were ended because the peer broke the protocol',
+    id: 'protocol', label: 'Protocol errors', about: 'connections closed because the peer violated the protocol',
     value: status['gone']?.['protocol'], view: 'gone',
   };
   return [...own, protocol].filter((check) => typeof check.value === 'number');
@@ -49,12 +49,12 @@ function names(all = []) {
  */
 function checksOfBroker(status, counters) {
   return [
-    { id: 'journal', label: 'Journal failed', about: 'it can’t be written: nothing is acknowledged', value: Number(status['journal'] === 'failed'), now: true, view: 'journal' },
-    { id: 'paused', label: 'Paused services', about: `${names(status['paused'])}: requests are given to no worker`, value: status['paused']?.length, now: true, view: 'services' },
-    { id: 'dead_letters', label: 'Dead letters', about: 'requests that were given up after all attempts, and kept', value: counters['dead_letters'], view: 'dead-letters' },
-    { id: 'requeued', label: 'Requeued', about: 'requests whose workers went, or returned them', value: counters['requeued'], view: 'gone' },
+    { id: 'journal', label: 'Journal failed', about: 'it can’t be written, so nothing is acknowledged', value: Number(status['journal'] === 'failed'), now: true, view: 'journal' },
+    { id: 'paused', label: 'Paused services', about: `${names(status['paused'])}: requests aren’t dispatched`, value: status['paused']?.length, now: true, view: 'services' },
+    { id: 'dead_letters', label: 'Dead letters', about: 'requests that used up their attempts, and are kept', value: counters['dead_letters'], view: 'dead-letters' },
+    { id: 'requeued', label: 'Requeued', about: 'requests whose workers disconnected or returned them', value: counters['requeued'], view: 'gone' },
     { id: 'late_replies', label: 'Late replies', about: 'replies to requests that had ended', value: counters['late_replies'] },
-    { id: 'lost_parts', label: 'Lost parts', about: 'parts of replies whose client was absent', value: counters['lost_parts'] },
+    { id: 'lost_parts', label: 'Lost parts', about: 'parts of replies whose client was disconnected', value: counters['lost_parts'] },
   ];
 }
 
@@ -67,10 +67,10 @@ function checksOfFiles(status, counters) {
   const pools = /** @type {Row[]} */ (status['pools'] ?? []);
   const watch = status['catalogue']?.['watch'];
   return [
-    { id: 'hung', label: 'Hung threads', about: 'threads that the system doesn’t return to: a disk hangs', value: pools.reduce((sum, pool) => sum + (pool['hung'] ?? 0), 0), now: true },
-    { id: 'held', label: 'Held deletions', about: 'deletions that a person has to release by SIGUSR1', value: watch?.['held_deletions'], now: true },
-    { id: 'full', label: 'Catalogue full', about: 'there are too many paths, and the others aren’t published', value: watch && Number(watch['full']), now: true },
-    { id: 'void', label: 'Void files', about: 'files that changed while they were sent', value: counters['files_void'] },
+    { id: 'hung', label: 'Hung threads', about: 'threads blocked in a system call, as when a disk hangs', value: pools.reduce((sum, pool) => sum + (pool['hung'] ?? 0), 0), now: true },
+    { id: 'held', label: 'Held deletions', about: 'deletions to be released by SIGUSR1', value: watch?.['held_deletions'], now: true },
+    { id: 'full', label: 'Catalogue full', about: 'there are too many paths, so some aren’t published', value: watch && Number(watch['full']), now: true },
+    { id: 'void', label: 'Aborted files', about: 'files that changed while they were sent', value: counters['files_void'] },
     { id: 'pushes_failed', label: 'Failed pushes', about: 'pushes that were refused, or failed', value: counters['pushes_failed'], view: 'failures' },
     { id: 'malformed', label: 'Malformed', about: 'requests that can’t be understood', value: counters['malformed'] },
   ];
@@ -124,10 +124,10 @@ export class Overview {
         : new Chart({ title: 'Network', format: byteRate, axis: bytes, binary: true, lines: [{ name: 'sent', label: 'sent' }, { name: 'received', label: 'received' }] }),
       isBroker
         ? new Chart({ title: 'In flight', format: count, axis: short, lines: [{ name: 'held', label: 'unconfirmed' }, { name: 'waiting', label: 'waiting for a worker' }] })
-        : new Chart({ title: 'Transfers', format: count, axis: short, lines: [{ name: 'moving', label: 'transfers' }, { name: 'waiting', label: 'that wait' }] }),
+        : new Chart({ title: 'Transfers', format: count, axis: short, lines: [{ name: 'moving', label: 'transfers' }, { name: 'waiting', label: 'waiting' }] }),
       new Chart({
         title: 'Peers', format: count, axis: short,
-        lines: [{ name: 'peers', label: 'connected' }, isBroker ? { name: 'workers', label: 'workers' } : { name: 'handshakes', label: 'not ready yet' }],
+        lines: [{ name: 'peers', label: 'connected' }, isBroker ? { name: 'workers', label: 'workers' } : { name: 'handshakes', label: 'in handshake' }],
       }),
     ];
     this.verdict = h('p', { class: 'verdict' });
@@ -145,12 +145,12 @@ export class Overview {
     this.action = action;
     this.element = h('div', { class: 'view' },
       h('h1', { class: 'hidden', tabindex: '-1' }, 'Overview'),
-      h('section', { class: 'checks' }, h('div', { class: 'heading' }, h('h2', {}, 'Should be zero'), this.verdict), loud, quiet),
+      h('section', { class: 'checks' }, h('div', { class: 'heading' }, h('h2', {}, 'Health'), this.verdict), loud, quiet),
       h('div', { class: 'charts' }, ...this.charts.map((chart) => chart.element)),
       h('div', { class: 'columns' },
         h('section', { class: 'card' }, h('h2', {}, 'Server'), this.server.element, h('p', { class: 'buttons' }, this.button)),
         h('section', { class: 'card' }, h('h2', {}, 'Limits'), this.limits.element),
-        h('section', { class: 'card' }, h('h2', {}, 'Since the start'), this.sums.element)));
+        h('section', { class: 'card' }, h('h2', {}, 'Totals since the start'), this.sums.element)));
   }
 
   enter() {}
@@ -168,7 +168,7 @@ export class Overview {
     this.loud.set(tiles.filter((tile) => tile.value > 0));
     this.quiet.set(tiles.filter((tile) => tile.value === 0));
     const loud = tiles.filter((tile) => tile.value > 0).length;
-    setText(this.verdict, loud === 0 ? `✓ All ${tiles.length} are.` : `▲ ${loud} of ${tiles.length} ${loud === 1 ? 'isn’t' : 'aren’t'}.`);
+    setText(this.verdict, loud === 0 ? '✓ No problems' : `▲ ${loud} ${loud === 1 ? 'problem' : 'problems'}`);
     const isBad = tiles.some((tile) => levelOf(tile) === 'bad');
     setAttribute(this.verdict, 'data-level', loud === 0 ? 'good' : isBad ? 'bad' : 'warn');
     this.server.set(serverFacts(status));
@@ -235,7 +235,7 @@ function serverFacts(status) {
 }
 
 /** How connections ended. @type {Record<string, string>} */
-const GONE = { closed: 'by the peer', protocol: 'since the peer broke the protocol', handshake: 'before they were ready', other: 'for other reasons' };
+const GONE = { closed: 'by the peer', protocol: 'for a protocol violation', handshake: 'during the handshake', other: 'for other reasons' };
 
 /**
  * What is used of what there is.
@@ -265,7 +265,7 @@ function limitFacts(status) {
     ...quotas.map((quota) => limit(label(visible(quota['name'])), quota['used'], quota['max'], /bytes|memory/.test(quota['name']) ? bytes : short)),
     ...pools.map((pool) => ({
       name: `Threads, ${visible(pool['name'])}`,
-      value: `${count(pool['running'])} busy, ${count(pool['waiting'])} jobs wait${pool['hung'] ? `, ${count(pool['hung'])} hung` : ''}`,
+      value: `${count(pool['running'])} busy, ${count(pool['waiting'])} jobs waiting${pool['hung'] ? `, ${count(pool['hung'])} hung` : ''}`,
       level: pool['hung'] ? 'bad' : undefined,
     })),
   ];
