@@ -2,7 +2,7 @@
 import os, sys, zmq
 
 (dealer := zmq.Context().socket(zmq.DEALER)).connect(sys.argv[1])
-# So many bytes may be on their way.
+# Credit: the server may have this many bytes in flight.
 for words in [b"follow", sys.argv[2].encode()], [b"credit", b"1000000"]: dealer.send_multipart(words)
 while True:
     kind, path, cursor, size, offset, body = dealer.recv_multipart()

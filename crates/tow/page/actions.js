@@ -32,10 +32,10 @@ export function ofPeer(peer) {
   const who = [peer['user'], peer['address']].filter(Boolean).map(visible).join(', ');
   const run = () => ask({
     title: `Disconnect peer ${visible(peer['id'])}?`,
-    text: [h('p', {}, bold(who)), h('p', {}, 'Most clients connect again, as another peer.')],
+    text: [h('p', {}, bold(who)), h('p', {}, 'Most clients reconnect, as a new peer.')],
     confirm: 'Disconnect',
     danger: true,
-    input: { label: 'Reason, which the peer is told', maxBytes: REASON_BYTES_MAX },
+    input: { label: 'Reason, which is sent to the peer', maxBytes: REASON_BYTES_MAX },
     act: async (reason) => {
       await post(`peers/${encodeURIComponent(peer['id'])}/disconnect`, reason ? { reason } : {});
       return `Disconnected peer ${visible(peer['id'])}.`;
@@ -54,7 +54,7 @@ export function ofService(service) {
   const path = `services/${encoded(service)}`;
   const pause = () => ask({
     title: `Pause ${name}?`,
-    text: [h('p', {}, 'Requests of ', bold(name), ' are taken and given to no worker until it is resumed. Workers finish what they have.')],
+    text: [h('p', {}, 'Requests of ', bold(name), ' are accepted but not dispatched until it is resumed. Workers finish the requests in progress.')],
     confirm: 'Pause',
     act: async () => {
       await post(`${path}/pause`);
@@ -74,7 +74,7 @@ export function ofService(service) {
     title: `Purge ${name}?`,
     text: [
       h('p', {}, h('b', {}, some(waiting, 'request')), ' of ', bold(name), ` ${waiting === 1 ? 'waits' : 'wait'} for a worker. All that wait when you confirm, be they more or fewer by then, ${name.startsWith('dlq.') ? 'are removed for good' : 'end with status 499'}.`),
-      h('p', {}, 'What workers have isn’t touched.'),
+      h('p', {}, 'Requests in progress aren’t affected.'),
     ],
     confirm: 'Purge',
     danger: true,
@@ -97,7 +97,7 @@ export function ofDeadLetters(dead) {
   const name = named(dead, 'service');
   const letters = Number(dead['letters']);
   const path = `dead-letters/${encoded(dead)}`;
-  const unless = h('p', {}, 'Those that a worker has stay. If there is another number of them by then, nothing is done.');
+  const unless = h('p', {}, 'Those in progress stay. If their number has changed by then, nothing is done.');
   const requeue = () => ask({
     title: `Requeue dead letters of ${name}?`,
     text: [h('p', {}, h('b', {}, some(letters, 'request')), ` will be sent to `, bold(name), ' again. Nobody waits for the replies.'), unless],

@@ -22,7 +22,7 @@ export class JournalView {
       h('section', { class: 'card' }, h('h2', {}, 'Writing'), this.disk.element),
       h('section', { class: 'card' }, h('h2', {}, 'Spool'), this.spool.element));
     this.element = h('div', { class: 'view' }, h('h1', { tabindex: '-1' }, 'Journal'),
-      h('p', { class: 'about' }, 'Requests and outcomes that are on the disk, and large bodies in files.'), this.state, this.cards);
+      h('p', { class: 'about' }, 'Requests and outcomes on disk, and large bodies in files.'), this.state, this.cards);
   }
 
   enter() {}
@@ -47,7 +47,7 @@ export class JournalView {
     this.journal.set([
       { name: 'Requests', value: count(journal['requests']) },
       { name: 'Needed', value: bytes(journal['needed_bytes']) },
-      { name: 'On the disk', value: `${bytes(journal['bytes'])} in ${count(journal['segments'])} segment${journal['segments'] === 1 ? '' : 's'}` },
+      { name: 'On disk', value: `${bytes(journal['bytes'])} in ${count(journal['segments'])} segment${journal['segments'] === 1 ? '' : 's'}` },
     ]);
     const time = performance.now() / 1000;
     const before = this.before;
@@ -57,8 +57,8 @@ export class JournalView {
     const rate = (/** @type {string} */ name) => (before && elapsed > 0 ? (grown(name) ?? 0) / elapsed : null);
     const [syncs, took] = [grown('syncs'), grown('sync_seconds')];
     this.disk.set([
-      { name: 'Waits for the disk', value: bytes(journal['pending_bytes']) },
-      { name: 'The present write', value: journal['writing_seconds'] > 0 ? `takes ${seconds(journal['writing_seconds'])} so far` : 'none', level: journal['writing_seconds'] > 1 ? 'warn' : undefined },
+      { name: 'Waiting to be written', value: bytes(journal['pending_bytes']) },
+      { name: 'Current write', value: journal['writing_seconds'] > 0 ? `takes ${seconds(journal['writing_seconds'])} so far` : 'none', level: journal['writing_seconds'] > 1 ? 'warn' : undefined },
       { name: 'Written', value: byteRate(rate('written_bytes')) },
       { name: 'Syncs', value: `${perSecond(rate('syncs'))}, ${count(journal['syncs'])} in all` },
       { name: 'A sync takes', value: syncs ? `${seconds((took ?? 0) / syncs)} now; the longest ${seconds(journal['sync_seconds_max'])}` : `${seconds(journal['sync_seconds_last'])} the last time; the longest ${seconds(journal['sync_seconds_max'])}` },

@@ -164,7 +164,7 @@ export class ListView {
     this.first.hidden = this.pages.length === 1;
     this.more.hidden = this.next === null;
     this.empty.hidden = shown.length > 0 || this.loaded === 0;
-    setText(this.empty, this.rows.length ? 'Nothing here has that in it.' : this.list.empty);
+    setText(this.empty, this.rows.length ? 'No row matches the filter.' : this.list.empty);
     this.table.element.hidden = shown.length === 0;
     const row = this.rows.find((row) => keyOf(row) === this.open);
     if (this.open !== null) this.details.set(row ?? null);

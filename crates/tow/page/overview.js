@@ -1,4 +1,4 @@
-// The first view: what should be zero, three charts, and sums.
+// The first view: problems, three charts, and totals.
 
 import { Chart } from './charts.js';
 import { facts, h, Keyed, setAttribute, setText } from './dom.js';
@@ -94,10 +94,10 @@ export class Overview {
         : new Chart({ title: 'Network', format: byteRate, axis: bytes, binary: true, lines: [{ name: 'sent', label: 'sent' }, { name: 'received', label: 'received' }] }),
       isBroker
         ? new Chart({ title: 'In flight', format: count, axis: short, lines: [{ name: 'held', label: 'unconfirmed' }, { name: 'waiting', label: 'waiting for a worker' }] })
-        : new Chart({ title: 'Transfers', format: count, axis: short, lines: [{ name: 'moving', label: 'transfers' }, { name: 'waiting', label: 'that wait' }] }),
+        : new Chart({ title: 'Transfers', format: count, axis: short, lines: [{ name: 'moving', label: 'transfers' }, { name: 'waiting', label: 'waiting' }] }),
       new Chart({
         title: 'Peers', format: count, axis: short,
-        lines: [{ name: 'peers', label: 'connected' }, isBroker ? { name: 'workers', label: 'workers' } : { name: 'handshakes', label: 'not ready yet' }],
+        lines: [{ name: 'peers', label: 'connected' }, isBroker ? { name: 'workers', label: 'workers' } : { name: 'handshakes', label: 'in handshake' }],
       }),
     ];
     this.verdict = h('p', { class: 'verdict' });
@@ -115,12 +115,12 @@ export class Overview {
     this.action = action;
     this.element = h('div', { class: 'view' },
       h('h1', { class: 'hidden', tabindex: '-1' }, 'Overview'),
-      h('section', { class: 'checks' }, h('div', { class: 'heading' }, h('h2', {}, 'Should be zero'), this.verdict), loud, quiet),
+      h('section', { class: 'checks' }, h('div', { class: 'heading' }, h('h2', {}, 'Health'), this.verdict), loud, quiet),
       h('div', { class: 'charts' }, ...this.charts.map((chart) => chart.element)),
       h('div', { class: 'columns' },
         h('section', { class: 'card' }, h('h2', {}, 'Server'), this.server.element, h('p', { class: 'buttons' }, this.button)),
         h('section', { class: 'card' }, h('h2', {}, 'Limits'), this.limits.element),
-        h('section', { class: 'card' }, h('h2', {}, 'Since the start'), this.sums.element)));
+        h('section', { class: 'card' }, h('h2', {}, 'Totals since the start'), this.sums.element)));
   }
 
   enter() {}
@@ -138,7 +138,7 @@ export class Overview {
     this.loud.set(tiles.filter((tile) => tile.value > 0));
     this.quiet.set(tiles.filter((tile) => tile.value === 0));
     const loud = tiles.filter((tile) => tile.value > 0).length;
-    setText(this.verdict, loud === 0 ? `✓ All ${tiles.length} are.` : `▲ ${loud} of ${tiles.length} ${loud === 1 ? 'isn’t' : 'aren’t'}.`);
+    setText(this.verdict, loud === 0 ? '✓ No problems' : `▲ ${loud} ${loud === 1 ? 'problem' : 'problems'}`);
     const isBad = tiles.some((tile) => levelOf(tile) === 'bad');
     setAttribute(this.verdict, 'data-level', loud === 0 ? 'good' : isBad ? 'bad' : 'warn');
     this.server.set(serverFacts(status));
@@ -205,7 +205,7 @@ function serverFacts(status) {
 }
 
 /** How connections ended. @type {Record<string, string>} */
-const GONE = { closed: 'by the peer', protocol: 'since the peer broke the protocol', handshake: 'before they were ready', other: 'for other reasons' };
+const GONE = { closed: 'by the peer', protocol: 'for a protocol violation', handshake: 'during the handshake', other: 'for other reasons' };
 
 /**
  * What is used of what there is.
@@ -235,7 +235,7 @@ function limitFacts(status) {
     ...quotas.map((quota) => limit(label(visible(quota['name'])), quota['used'], quota['max'], /bytes|memory/.test(quota['name']) ? bytes : short)),
     ...pools.map((pool) => ({
       name: `Threads, ${visible(pool['name'])}`,
-      value: `${count(pool['running'])} busy, ${count(pool['waiting'])} jobs wait${pool['hung'] ? `, ${count(pool['hung'])} hung` : ''}`,
+      value: `${count(pool['running'])} busy, ${count(pool['waiting'])} jobs waiting${pool['hung'] ? `, ${count(pool['hung'])} hung` : ''}`,
       level: pool['hung'] ? 'bad' : undefined,
     })),
   ];

@@ -60,8 +60,8 @@ const peers = {
   title: 'Peers',
   path: 'peers',
   member: 'peers',
-  about: 'Who is connected, with the address that the connection really comes from.',
-  empty: 'Nobody is connected.',
+  about: 'Connected peers, with the real address of each connection.',
+  empty: 'No peer is connected.',
   key: (row) => row['id'],
   name: (row) => `Peer ${visible(row['id'])}`,
   byService: true,
@@ -78,25 +78,25 @@ const peers = {
     number('received_rate', 'In', byteRate, { priority: 2 }),
     number('sent_rate', 'Out', byteRate, { priority: 2 }),
     number('queued_bytes', 'Queued', bytes),
-    { id: 'work', label: 'Has', numeric: true, priority: 3, sort: (row) => row['requests'] ?? row['transfers'], text: (row) => count(row['requests'] ?? row['transfers']) },
+    { id: 'work', label: 'In progress', numeric: true, priority: 3, sort: (row) => row['requests'] ?? row['transfers'], text: (row) => count(row['requests'] ?? row['transfers']) },
   ],
 };
 
 /** @type {List} */
 const gone = {
   id: 'gone',
-  title: 'Gone',
+  title: 'Disconnected',
   path: 'peers/gone',
   member: 'gone',
-  about: 'The last 1,000 peers that are gone, and why; the last 100 connections that ended before they were ready. The latest first.',
-  empty: 'Nobody has gone yet.',
+  about: 'The last 1,000 disconnects with their reasons, and the last 100 connections that ended during the handshake. Newest first.',
+  empty: 'No peer has disconnected yet.',
   key: (row) => row['id'],
-  name: (row) => `Peer ${visible(row['id'])}, gone`,
+  name: (row) => `Peer ${visible(row['id'])}, disconnected`,
   columns: [
     text('id', 'Peer'),
     { id: 'who', label: 'Who', text: whoOf },
     number('gone_seconds', 'Ago', ago),
-    number('lasted_seconds', 'Lasted', seconds, { priority: 2 }),
+    number('lasted_seconds', 'Connected for', seconds, { priority: 2 }),
     number('received_bytes', 'Received', bytes, { priority: 3 }),
     number('sent_bytes', 'Sent', bytes, { priority: 3 }),
     { id: 'handshake', label: 'Handshake', priority: 3, text: (row) => (row['handshake'] ? 'completed' : 'not completed'), level: (row) => (row['handshake'] ? null : 'warn') },
@@ -106,13 +106,13 @@ const gone = {
 
 /** Causes of a stall, as `waits_for` has them. @type {Record<string, string>} */
 const STALLS = {
-  credit: 'the client gives no credit',
-  receiver: 'the receiver reads no faster',
-  sender: 'the sender sends no faster',
+  credit: 'credit from the client',
+  receiver: 'the receiver',
+  sender: 'the sender',
   disk: 'the disk',
   hash: 'a digest',
-  pool: 'a thread that is free',
-  open_files: 'too many open files',
+  pool: 'a free thread',
+  open_files: 'the limit on open files',
   other: 'something else',
 };
 
@@ -140,8 +140,8 @@ const transfers = {
   title: 'Transfers',
   path: 'transfers',
   member: 'transfers',
-  about: 'What clients fetch and push now, and the one thing that each waits for.',
-  empty: 'Nothing is being transferred.',
+  about: 'Fetches and pushes in progress, and what each waits for.',
+  empty: 'No transfer is in progress.',
   key: (row) => `${row['peer']} ${row['kind'] ?? ''} ${row['id'] ?? ''}`,
   name: (row) => nameOf(row, 'path'),
   rates: ['sent_bytes', 'received_bytes'],
@@ -169,8 +169,8 @@ const services = {
   title: 'Services',
   path: 'services',
   member: 'services',
-  about: 'Queues of requests, and how many workers take from them.',
-  empty: 'There are no services: no worker has come, and no request.',
+  about: 'Request queues and their workers.',
+  empty: 'There are no services: no worker has registered, and no request has arrived.',
   key: serviceOf,
   name: (row) => named(row, 'service'),
   byService: true,
@@ -203,7 +203,7 @@ const workers = {
   title: 'Workers',
   path: 'workers',
   member: 'workers',
-  about: 'Who works, and how much each has and takes at a time.',
+  about: 'Workers, with their requests in progress and their credit.',
   empty: 'There are no workers.',
   key: (row) => `${row['peer']} ${serviceOf(row)}`,
   name: (row) => `Worker of ${named(row, 'service')}`,
@@ -214,7 +214,7 @@ const workers = {
     name('service', 'Service'),
     text('address', 'Address', { priority: 2 }),
     text('protocol', 'Protocol', { priority: 3 }),
-    { id: 'held', label: 'Has', numeric: true, sort: (row) => row['held'], text: (row) => `${count(row['held'])} of ${count(row['credit'])}`, share: (row) => (row['credit'] > 0 ? row['held'] / row['credit'] : null) },
+    { id: 'held', label: 'In progress', numeric: true, sort: (row) => row['held'], text: (row) => `${count(row['held'])} of ${count(row['credit'])}`, share: (row) => (row['credit'] > 0 ? row['held'] / row['credit'] : null) },
   ],
 };
 
@@ -224,7 +224,7 @@ const deadLetters = {
   title: 'Dead letters',
   path: 'dead-letters',
   member: 'dead_letters',
-  about: 'Requests that were given up after all attempts, kept by service until somebody takes them out.',
+  about: 'Requests that used up their attempts, kept by service until they are requeued or dropped.',
   empty: 'There are no dead letters.',
   key: serviceOf,
   name: (row) => `Dead letters of ${named(row, 'service')}`,
@@ -255,8 +255,8 @@ const followers = {
   path: 'followers',
   member: 'followers',
   publishes: true,
-  about: 'Who follows, and how far behind; then others who have said what they have in place.',
-  empty: 'Nobody follows.',
+  about: 'Followers and how far behind they are, then offline and relayed ones with their last report.',
+  empty: 'There are no followers.',
   key: (row) => (row['peer'] ? `${row['peer']} ${row['id'] ?? ''}` : `${row['name']} ${row['copy'] ?? ''} ${row['user'] ?? ''} ${row['via'] ?? ''}`),
   name: (row) => (row['name'] ? visible(row['name']) : `Peer ${visible(row['peer'])}`),
   columns: [
@@ -265,10 +265,10 @@ const followers = {
     { id: 'path', label: 'Follows', priority: 2, text: (row) => nameOf(row, row['path'] == null ? 'glob' : 'path') },
     { id: 'state', label: 'State', sort: (row) => lagOf(row)[0], text: (row) => lagOf(row)[0], level: (row) => lagOf(row)[1] },
     number('behind', 'Behind', count),
-    number('behind_seconds', 'For', seconds),
+    number('behind_seconds', 'Behind for', seconds),
     { id: 'copy', label: 'Copy', priority: 3, text: (row) => (row['copy'] ? visible(row['copy']).slice(0, 8) : NONE) },
     { id: 'version', label: 'Version', priority: 3, text: (row) => shortDigest(row['version']) },
-    number('said_seconds', 'Said', ago, { priority: 3 }),
+    number('said_seconds', 'Last report', ago, { priority: 3 }),
   ],
 };
 
@@ -277,7 +277,7 @@ const followers = {
  * @returns {[string, string | null]}
  */
 function lagOf(row) {
-  if (!row['peer']) return ['○ elsewhere', null];
+  if (!row['peer']) return [row['via'] ? '○ via relay' : '○ offline', null];
   if (row['live']) return ['✓ up to date', 'good'];
   return ['▲ behind', 'warn'];
 }
@@ -294,8 +294,8 @@ const versions = {
   path: 'versions',
   member: 'versions',
   publishes: true,
-  about: 'What was published as a whole, the oldest first, and how many have it in place.',
-  empty: 'No version was published.',
+  about: 'Published versions, oldest first, and how many followers have each.',
+  empty: 'No version has been published.',
   key: (row) => `${row['seq']} ${row['version']}`,
   name: (row) => (row['label'] ? visible(row['label']) : `Version ${shortDigest(row['version'])}`),
   columns: [
@@ -317,8 +317,8 @@ const failures = {
   title: 'Failures',
   path: 'failures',
   member: 'failures',
-  about: 'The last requests that were refused or failed, and why. The latest first.',
-  empty: 'Nothing has failed.',
+  about: 'The last 200 requests that were refused or failed, with the reasons. Newest first.',
+  empty: 'No request has failed.',
   key: (row) => `${row['peer']} ${row['kind']} ${row['code']} ${row['path']} ${row['path_b64'] ?? ''}`,
   name: (row) => `${visible(row['kind'])} of ${nameOf(row, 'path')}`,
   columns: [
@@ -338,8 +338,8 @@ const audit = {
   title: 'Audit',
   path: 'audit',
   member: 'audit',
-  about: 'The last 200 actions of operators, the latest first. A restart forgets them; the file of --audit doesn’t.',
-  empty: 'Nothing was done.',
+  about: 'The last 200 actions of operators, newest first. They are lost at a restart, except in the --audit file.',
+  empty: 'No actions yet.',
   key: (row) => `${row['time']} ${row['address']} ${row['action']} ${row['object']} ${row['object_b64'] ?? ''}`,
   name: (row) => `${visible(row['action'])} ${row['object'] ? named(row, 'object') : ''}`,
   columns: [

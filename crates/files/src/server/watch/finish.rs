@@ -90,6 +90,12 @@ impl Unfinished {
         self.by_due.first().map(|(due, _)| *due)
     }
 
+    /// Whether a path waits with this file.
+    pub(super) fn has(&self, path: &RelPath, file: &FileStat) -> bool {
+        let waiting = self.files.get(path).map(|waiting| &waiting.stat).or_else(|| self.large_stats.get(path));
+        waiting.is_some_and(|stat| (stat.device, stat.inode) == (file.device, file.inode))
+    }
+
     /// Something happened to a file, or it isn't what is published.
     pub(super) fn found(&mut self, path: RelPath, stat: FileStat) {
         self.first.remove(&path);

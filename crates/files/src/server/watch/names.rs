@@ -61,6 +61,7 @@ impl Watcher {
             // One that isn't published yet is another name all the same, and the catalogue may have what was there before.
             names.retain(|other| match found.get(other) {
                 Some(other) => (other.device, other.inode) == (stat.device, stat.inode),
+                None if self.unfinished.has(other, stat) => true,
                 None => catalogue.get(other.as_bytes()).is_none_or(|entry| entry.identity.is_same_inode(stat)),
             });
             let is_other = |name: &&RelPath| catalogue.get(name.as_bytes()).is_none_or(|entry| !entry.is_file(stat));
