@@ -275,8 +275,7 @@ impl Watcher {
     fn publish(&mut self, found: Findings, is_everything: bool, is_accepted: bool) -> bool {
         self.note_unread();
         let Findings { mut now, mut files, mut gone, .. } = found;
-        self.forget_names(&gone);
-        self.add_other_names(&mut files);
+        self.add_other_names(&mut files, &gone);
         let published = Arc::clone(&self.published);
         let held = {
             let catalogue = published.read();

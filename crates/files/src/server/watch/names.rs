@@ -27,14 +27,34 @@ impl Watcher {
     }
 
     /// Adds the other names of files that changed, since their content has changed as well.
-    pub(super) fn add_other_names(&mut self, files: &mut Vec<(RelPath, FileStat)>) {
+    pub(super) fn add_other_names(&mut self, files: &mut Vec<(RelPath, FileStat)>, gone: &[RelPath]) {
         files.iter().for_each(|(path, stat)| self.note_name(path, stat));
         if self.linked.is_empty() {
             return;
         }
+        self.find_names(files);
+        self.forget_names(gone);
+        files.iter().for_each(|(path, stat)| self.note_name(path, stat));
         let found: HashMap<&RelPath, &FileStat> = files.iter().map(|(path, stat)| (path, stat)).collect();
         let catalogue = self.published.read();
-        // No event tells the first name that there is a second one.
+        let mut others = Vec::new();
+        for (path, stat) in files.iter().filter(|(_, stat)| stat.links > 1) {
+            let Some(Links { names, .. }) = self.linked.get_mut(&(stat.device, stat.inode)) else { continue };
+            // One that isn't published yet is another name all the same, and the catalogue may have what was there before.
+            names.retain(|other| match found.get(other) {
+                Some(other) => (other.device, other.inode) == (stat.device, stat.inode),
+                None if self.unfinished.has(other, stat) || self.unread.has_file(other) => true,
+                None => catalogue.get(other.as_bytes()).is_none_or(|entry| entry.identity.is_same_inode(stat)),
+            });
+            let is_other = |name: &&RelPath| catalogue.get(name.as_bytes()).is_none_or(|entry| !entry.is_file(stat));
+            others.extend(names.iter().filter(|name| *name != path).filter(is_other).map(|name| (name.clone(), *stat)));
+        }
+        drop(catalogue);
+        files.extend(others);
+    }
+
+    /// Finds the published names of files that have more of them than before: no event tells the first name that there is a second one.
+    fn find_names(&mut self, files: &[(RelPath, FileStat)]) {
         let is_new = |stat: &FileStat| {
             let links = self.linked.get(&(stat.device, stat.inode));
             links.is_some_and(|links| links.searched != stat.links)
@@ -42,6 +62,7 @@ impl Watcher {
         let new = files.iter().map(|(_, stat)| stat).filter(|stat| is_new(stat));
         let new: HashMap<_, _> = new.map(|stat| ((stat.device, stat.inode), stat.links)).collect();
         if !new.is_empty() {
+            let catalogue = self.published.read();
             for (path, entry) in catalogue.below(b"") {
                 let key = (entry.identity.device, entry.identity.inode);
                 if matches!(entry.content, Content::File { .. })
@@ -55,24 +76,10 @@ impl Watcher {
                 self.linked.entry(key).and_modify(|links| links.searched = searched);
             }
         }
-        let mut others = Vec::new();
-        for (path, stat) in files.iter().filter(|(_, stat)| stat.links > 1) {
-            let Some(Links { names, .. }) = self.linked.get_mut(&(stat.device, stat.inode)) else { continue };
-            // One that isn't published yet is another name all the same, and the catalogue may have what was there before.
-            names.retain(|other| match found.get(other) {
-                Some(other) => (other.device, other.inode) == (stat.device, stat.inode),
-                None if self.unfinished.has(other, stat) => true,
-                None => catalogue.get(other.as_bytes()).is_none_or(|entry| entry.identity.is_same_inode(stat)),
-            });
-            let is_other = |name: &&RelPath| catalogue.get(name.as_bytes()).is_none_or(|entry| !entry.is_file(stat));
-            others.extend(names.iter().filter(|name| *name != path).filter(is_other).map(|name| (name.clone(), *stat)));
-        }
-        drop(catalogue);
-        files.extend(others);
     }
 
     /// Forgets names that are gone.
-    pub(super) fn forget_names(&mut self, gone: &[RelPath]) {
+    fn forget_names(&mut self, gone: &[RelPath]) {
         if self.linked.is_empty() {
             return;
         }

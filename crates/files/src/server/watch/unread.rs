@@ -20,6 +20,10 @@ impl Unread {
         is_new
     }
 
+    pub(super) fn has_file(&self, path: &RelPath) -> bool {
+        self.paths.get(path) == Some(&false)
+    }
+
     /// It was read, or isn't there.
     pub(super) fn remove(&mut self, path: &RelPath) {
         self.is_changed |= self.paths.remove(path).is_some();
