@@ -1,7 +1,5 @@
-//! Requests over ZeroMQ's wire protocol: asynchronous clients and workers that hold outstanding requests and resend them.
-//!
-//! `docs/protocol/requests.md` specifies the protocol and its guarantees.
-
+#![doc = include_str!("../README.md")]
+// docs/protocol/requests.md specifies the protocol and its guarantees.
 #![warn(missing_debug_implementations)]
 
 pub mod client;
@@ -14,4 +12,4 @@ pub use connection::{Dialect, LinkOptions};
 pub use towpath_journal::{Spool, SpoolWriter, SpooledBody};
 pub use towpath_requests::{Body, BodyReader, LargeBody};
 /// Used by the options of clients and workers.
-pub use towpath_sockets::{Endpoint, MechanismConfig, SocketError};
+pub use towpath_sockets::{Endpoint, MechanismConfig, PublicKey, Random, SecretKey, SocketError, system_random};
