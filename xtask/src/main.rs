@@ -1,6 +1,7 @@
 //! The project's own commands: `cargo xtask check` before a commit, `cargo xtask test` for everything, as CI does.
 
 mod browser;
+mod crates;
 mod dist;
 mod python;
 mod steps;

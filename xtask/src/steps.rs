@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::tests::{self, Selection};
-use crate::{browser, cargo, dist, python, target, tidy};
+use crate::{browser, cargo, crates, dist, python, target, tidy};
 
 /// A step of `cargo xtask test` or `cargo xtask check`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub enum Step {
     Deny,
     /// Lints, warnings refused.
     Clippy,
+    /// The crates as others use them.
+    Crates,
     /// The documentation of the API, warnings refused.
     Docs,
     /// Unit tests within `src` alone.
@@ -58,11 +60,12 @@ pub struct Options {
 
 impl Step {
     /// Cheap ones first, so that a slip shows at once.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Fmt,
         Self::Tidy,
         Self::Deny,
         Self::Clippy,
+        Self::Crates,
         Self::Docs,
         Self::Quick,
         Self::Unit,
@@ -74,11 +77,12 @@ impl Step {
     ];
 
     /// The steps of `cargo xtask test`.
-    pub const TEST: [Self; 11] = [
+    pub const TEST: [Self; 12] = [
         Self::Fmt,
         Self::Tidy,
         Self::Deny,
         Self::Clippy,
+        Self::Crates,
         Self::Docs,
         Self::Unit,
         Self::Integration,
@@ -98,6 +102,7 @@ impl Step {
             Self::Tidy => "tidy",
             Self::Deny => "deny",
             Self::Clippy => "clippy",
+            Self::Crates => "crates",
             Self::Docs => "docs",
             Self::Quick => "quick",
             Self::Unit => "unit",
@@ -118,6 +123,7 @@ impl Step {
             }
             Self::Deny => "licences and sources of dependencies, where cargo-deny is installed",
             Self::Clippy => "lints; a warning is an error",
+            Self::Crates => "the crates as others use them: zmtp without its features, and packages",
             Self::Docs => "the API's documentation; a warning is an error",
             Self::Quick => "unit tests within src, with few cases of property tests",
             Self::Unit => "unit and property tests of all crates, and the examples in their documentation",
@@ -151,6 +157,7 @@ impl Step {
             Self::Clippy => check(
                 cargo().args(["clippy", "--workspace", "--all-targets"]).args(locked()).args(["--", "-D", "warnings"]),
             ),
+            Self::Crates => crates::check(),
             Self::Docs => {
                 let doc = ["doc", "--workspace", "--no-deps"];
                 check(cargo().args(doc).args(locked()).env("RUSTDOCFLAGS", "-D warnings"))

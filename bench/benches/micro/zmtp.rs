@@ -1,12 +1,11 @@
 //! Messages through a ZMTP connection: frames written, frames read.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use divan::{Bencher, counter::ItemsCount};
-use smallvec::smallvec;
-use towpath_zmtp::{Body, Config, Connection, Event, InboxLimits, MechanismConfig, Metadata, SocketType, Transmit};
+use towpath_zmtp::{Body, Config, Connection, Event, SocketType, Transmit};
 
 /// Messages an iteration.
 const MESSAGES: usize = 1_000;
@@ -21,7 +20,7 @@ fn write(bencher: Bencher, size: usize) {
     let body = Bytes::from(vec![7; size]);
     bencher.counter(ItemsCount::new(MESSAGES)).bench_local(|| {
         for tag in 0..MESSAGES {
-            sender.send::<1>(smallvec![Body::Bytes(body.clone())], tag as u64);
+            sender.send([Body::Bytes(body.clone())], tag as u64);
         }
         drain(&mut sender, |bytes| _ = divan::black_box(bytes))
     });
@@ -33,7 +32,7 @@ fn read(bencher: Bencher, size: usize) {
     let (mut sender, mut receiver) = connected();
     let body = Bytes::from(vec![7; size]);
     for tag in 0..MESSAGES {
-        sender.send::<1>(smallvec![Body::Bytes(body.clone())], tag as u64);
+        sender.send([Body::Bytes(body.clone())], tag as u64);
     }
     let mut wire = Vec::new();
     drain(&mut sender, |bytes| wire.extend_from_slice(bytes));
@@ -53,18 +52,7 @@ type Peer = Connection<()>;
 
 /// Two peers that are past their handshake.
 fn connected() -> (Peer, Peer) {
-    let config = |socket_type| {
-        Arc::new(Config {
-            socket_type,
-            routing_id: Bytes::new(),
-            metadata: Metadata::new(),
-            foreign_property: None,
-            mechanism: MechanismConfig::Null,
-            handshake_timeout: Duration::from_secs(10),
-            heartbeat: None,
-            limits: InboxLimits::default(),
-        })
-    };
+    let config = |socket_type| Arc::new(Config::new(socket_type));
     let now = Instant::now();
     let (mut one, mut other) = (Peer::new(config(SocketType::Dealer), now), Peer::new(config(SocketType::Dealer), now));
     while !one.is_ready() || !other.is_ready() {

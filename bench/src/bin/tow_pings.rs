@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use clap::Parser;
 use serde_json::json;
-use smallvec::smallvec;
 use towpath_sockets::system_random;
 use towpath_zmtp::{
-    Body, Config, Connection, Error as Wire, Event, FrameFlags, FrameSeal, InboxLimits, Mechanism, MechanismConfig,
-    Metadata, Opener, PublicKey, SecretKey, SocketType, Step, Transmit, has_aes_instructions,
+    Body, Config, Connection, Error as Wire, Event, FrameFlags, FrameSeal, Mechanism, MechanismConfig, Metadata,
+    Opener, PublicKey, SecretKey, SocketType, Step, Transmit, has_aes_instructions,
 };
 
 const PIECE_BYTES: u64 = 16 << 20;
@@ -112,14 +111,9 @@ impl Peer {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_millis(1)))?;
         let config = Config {
-            socket_type: SocketType::Dealer,
-            routing_id: Bytes::new(),
-            metadata: Metadata::new(),
-            foreign_property: None,
-            mechanism: MechanismConfig::Custom { name: "CURVE", begin },
+            mechanism: MechanismConfig::Custom { name: "CURVE", begin: Arc::new(begin) },
             handshake_timeout: LIMIT,
-            heartbeat: None,
-            limits: InboxLimits::default(),
+            ..Config::new(SocketType::Dealer)
         };
         let connection = Connection::new(Arc::new(config), Instant::now());
         let (input, buffer) = (BytesMut::new(), vec![0; 256 << 10]);
@@ -162,7 +156,7 @@ impl Peer {
     fn ask(&mut self) {
         let text = |number: u64| Body::Bytes(Bytes::from(number.to_string()));
         let fetch = Body::Bytes(Bytes::from_static(b"fetch"));
-        self.connection.send::<3>(smallvec![fetch, text(self.offset), text(PIECE_BYTES)], 0);
+        self.connection.send([fetch, text(self.offset), text(PIECE_BYTES)], 0);
         self.offset = if self.offset + 2 * PIECE_BYTES > self.size { 0 } else { self.offset + PIECE_BYTES };
     }
 

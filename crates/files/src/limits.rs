@@ -1,5 +1,6 @@
 //! Limits of the file protocol. Everything from the wire is checked against one of them before anything is allocated or opened. In brackets is
-//! the section of `docs/protocol/files.md` that has it.
+//! the section of the protocol's description that has it.
+// docs/protocol/files.md, follow.md and push.md.
 
 pub use crate::digest::{LEAF_BYTES_MIN, LEAVES_MAX};
 pub use crate::path::{NAME_BYTES_MAX, PATH_BYTES_MAX};
@@ -32,7 +33,7 @@ pub const LIST_PAGE_ENTRIES_MAX: usize = 4096;
 /// Bytes of JSON in one page of a list ("list").
 pub const LIST_PAGE_BYTES_MAX: usize = 512 << 10;
 
-/// Changes in one page (`docs/protocol/follow.md`, "changes").
+/// Changes in one page (following, "changes").
 pub const CHANGES_PAGE_ENTRIES_MAX: usize = 1024;
 /// Bytes of JSON in one page of changes ("changes").
 pub const CHANGES_PAGE_BYTES_MAX: usize = 512 << 10;
@@ -67,7 +68,7 @@ pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// Servers that something may come through: the first one, and relays ("Relays").
 pub const VIA_MAX: usize = RELAY_DEPTH_MAX + 1;
 
-/// Largest body frame of a push, in bytes (`docs/protocol/push.md`, "Data messages").
+/// Largest body frame of a push, in bytes (pushing, "Data messages").
 pub const PUSH_CHUNK_BYTES_MAX: u64 = 256 << 10;
 /// Open pushes of one client ("Limits").
 pub const PUSHES_MAX: usize = 8;

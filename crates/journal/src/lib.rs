@@ -2,8 +2,8 @@
 //!
 //! [`Journal::append`] copies an entry into memory. The journal's thread writes all entries that have come together, syncs
 //! them, and publishes how far it got ([`Journal::durable`]). One sync is shared by all entries that came during the
-//! previous one, and the owner never waits. docs/formats/journal.md has the format, recovery, and why this isn't an
-//! embedded store.
+//! previous one, and the owner never waits.
+// docs/formats/journal.md has the format, recovery, and why this isn't an embedded store.
 
 mod block;
 mod compaction;

@@ -1,6 +1,7 @@
-//! Records of requests in bytes. docs/formats/journal.md has the tables.
+//! Records of requests in bytes.
 //!
 //! Length, kind and id come first, so that compaction can move a record without decoding it.
+// docs/formats/journal.md has the tables.
 
 use super::{Entry, JournalError};
 use bytes::Bytes;

@@ -1,7 +1,5 @@
-//! Requests over ZeroMQ's wire protocol: messages, their bodies and their limits. No socket, file, thread or clock.
-//!
-//! `docs/protocol/requests.md` specifies both dialects.
-
+#![doc = include_str!("../README.md")]
+// docs/protocol/requests.md specifies both dialects.
 #![warn(missing_debug_implementations)]
 
 pub mod assembler;

@@ -4,7 +4,7 @@
 //! [`Rules::permissions`] gives what one peer may do, which a server asks before it does anything for the peer. Nothing is allowed that no line
 //! allows, and what a line denies no other line allows. The order of lines doesn't matter.
 //!
-//! Pure: no files, sockets, threads or clocks. `docs/formats/rules.md` has the grammar.
+//! Pure: no files, sockets, threads or clocks.
 //!
 //! ```
 //! use towpath_rules::{Origin, Rules, Verb};
@@ -15,6 +15,7 @@
 //! assert!(!ann.may(Verb::Read, b"models/secret/x") && !ann.may(Verb::Read, b"notes"));
 //! # Ok::<(), towpath_rules::RulesError>(())
 //! ```
+// docs/formats/rules.md has the grammar.
 
 #![warn(missing_debug_implementations)]
 

@@ -1,5 +1,4 @@
-//! ZMTP peers on real sockets.
-//!
+#![doc = include_str!("../README.md")]
 //! [`Hub`] is the batched interface: one thread owns all peers of a socket and drives them poll by poll.
 //!
 //! ```

@@ -49,6 +49,7 @@ pub struct Backoff {
 
 /// All options of a socket. A value that can't work is refused with [`crate::SocketError::Option`] when the socket is made.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct HubOptions {
     /// The socket type.
     pub socket_type: SocketType,
@@ -59,8 +60,6 @@ pub struct HubOptions {
     pub routing_ids_are_unique: bool,
     /// Properties for READY, names beginning with `X-`.
     pub metadata: Metadata,
-    /// A property of READY that only another kind of program has, and what that is: `a mail server; use port 80`.
-    pub foreign_property: Option<(&'static str, &'static str)>,
     /// Security mechanism and role. PLAIN's user and password have up to 255 bytes each.
     pub mechanism: MechanismConfig,
     /// PINGs to peers that announce ZMTP 3.1. The timeout isn't zero.
@@ -119,7 +118,6 @@ impl HubOptions {
             routing_id: Bytes::new(),
             routing_ids_are_unique: true,
             metadata: Metadata::new(),
-            foreign_property: None,
             mechanism: MechanismConfig::Null,
             heartbeat: None,
             keep_half_closed: false,
@@ -141,6 +139,12 @@ impl HubOptions {
             reconnect: Backoff { first: Duration::from_millis(100), most: Duration::from_secs(5) },
             stable_after: STABLE_AFTER,
         }
+    }
+
+    /// These options with a change.
+    pub fn with(mut self, change: impl FnOnce(&mut HubOptions)) -> HubOptions {
+        change(&mut self);
+        self
     }
 
     /// The highest value of the reassembly budget.
@@ -171,7 +175,6 @@ impl HubOptions {
             socket_type: self.socket_type,
             routing_id: self.routing_id.clone(),
             metadata: self.metadata.clone(),
-            foreign_property: self.foreign_property,
             mechanism: self.mechanism.clone(),
             handshake_timeout: self.handshake_timeout,
             heartbeat: self.heartbeat,

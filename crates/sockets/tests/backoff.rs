@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use support::*;
-use towpath_sockets::{Backoff, Endpoint, Event, Hub, HubOptions, SocketType};
+use towpath_sockets::{Backoff, Endpoint, Event, Hub, SocketType};
 
 /// Does the handshake with anyone who comes, and ends the connection.
 fn fickle_server() -> Endpoint {
@@ -34,7 +34,7 @@ fn shake_hands(mut stream: TcpStream) -> std::io::Result<()> {
 #[test]
 fn connections_that_end_after_the_handshake_are_retried_with_backoff() {
     let reconnect = Backoff { first: Duration::from_millis(10), most: Duration::from_millis(320) };
-    let mut hub = Hub::new(HubOptions { reconnect, ..options(SocketType::Router) }).unwrap();
+    let mut hub = Hub::new(options(SocketType::Router).with(|options| options.reconnect = reconnect)).unwrap();
     hub.connect(&fickle_server()).unwrap();
     let begin = Instant::now();
     let mut ready = 0;

@@ -15,7 +15,7 @@ use towpath_buffers::PAGE_BYTES;
 use towpath_sockets::{Event, FileRange, Hub, HubOptions, Message, PeerId, SocketType};
 
 fn streaming() -> HubOptions {
-    HubOptions { stream_over_bytes: Some(1000), ..options(SocketType::Dealer) }
+    options(SocketType::Dealer).with(|options| options.stream_over_bytes = Some(1000))
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn short_file_closes_the_connection_on_request() {
 fn reading_waits_for_a_free_buffer() {
     let bytes = noise(3_000_000);
     let file = file_of(&bytes);
-    let client = HubOptions { body_buffer_bytes: 1024 * 1024, ..streaming() };
+    let client = streaming().with(|options| options.body_buffer_bytes = 1024 * 1024);
     let mut pair = pair(options(SocketType::Router), client);
     pair.server.send(pair.at_server, Message::new().with(FileRange::new(file, 0, 3_000_000))).unwrap();
     let mut held = std::collections::VecDeque::new();
@@ -153,8 +153,10 @@ fn reading_waits_for_a_free_buffer() {
 #[test]
 fn waiting_peers_take_turns_with_buffers() {
     let body = bytes::Bytes::from(vec![7; 64 * 1024 * 1024]);
-    let server =
-        HubOptions { body_buffer_bytes: 1024 * 1024, stream_over_bytes: Some(1000), ..options(SocketType::Router) };
+    let server = options(SocketType::Router).with(|options| {
+        options.body_buffer_bytes = 1024 * 1024;
+        options.stream_over_bytes = Some(1000);
+    });
     let mut server = Hub::new(server).unwrap();
     let endpoint = server.bind(&anywhere()).unwrap();
     let mut clients = (0..4).map(|_| Hub::new(options(SocketType::Dealer)).unwrap()).collect::<Vec<_>>();
@@ -215,7 +217,7 @@ fn clearing_a_full_queue_makes_it_writable() {
     for (index, empty) in emptied_by.into_iter().enumerate() {
         // The kernel's queues have one size here, and this peer reads nothing: once full, they stay so.
         let endpoint = format!("inproc://emptied {index}").parse().unwrap();
-        let server = HubOptions { send_queue_bytes: 1024 * 1024, ..options(SocketType::Router) };
+        let server = options(SocketType::Router).with(|options| options.send_queue_bytes = 1024 * 1024);
         let mut pair = pair_at(&endpoint, server, options(SocketType::Dealer));
         let chunk = bytes::Bytes::from(vec![7; 64 * 1024]);
         loop {

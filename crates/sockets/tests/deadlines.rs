@@ -42,14 +42,13 @@ fn silence_of_a_paused_peer_counts_from_resuming() {
 
 /// No clock counts to any of these; or one does that nobody waits for.
 fn without_end(socket_type: SocketType, most: Duration) -> HubOptions {
-    HubOptions {
-        heartbeat: Some(Heartbeat { interval: most, timeout: most, ttl: most }),
-        handshake_timeout: most,
-        busy_poll: most,
-        reconnect: Backoff { first: most, most },
-        stable_after: most,
-        ..options(socket_type)
-    }
+    options(socket_type).with(|options| {
+        options.heartbeat = Some(Heartbeat { interval: most, timeout: most, ttl: most });
+        options.handshake_timeout = most;
+        options.busy_poll = most;
+        options.reconnect = Backoff { first: most, most };
+        options.stable_after = most;
+    })
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn turn_until(hub: &mut Hub, wanted: impl Fn(&Event) -> bool) {
 /// A hub, and a client after its handshake that has read all that the hub said: closing it leaves nothing unread, so that the
 /// kernel sends no reset.
 fn hub_and_client(read_budget_bytes: usize) -> (Hub, TcpStream, PeerId) {
-    let options = HubOptions { read_budget_bytes, ..HubOptions::new(SocketType::Router) };
+    let options = HubOptions::new(SocketType::Router).with(|options| options.read_budget_bytes = read_budget_bytes);
     let mut hub = Hub::new(options).expect("a hub");
     let Endpoint::Tcp { port, .. } = hub.bind(&"tcp://127.0.0.1:0".parse().expect("an endpoint")).expect("bind") else {
         panic!("not tcp");

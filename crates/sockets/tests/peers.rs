@@ -27,7 +27,7 @@ fn failure(hub: &mut Hub) -> String {
 
 #[test]
 fn full_queue_returns_the_message_and_reports_when_writable() {
-    let server = HubOptions { send_queue_bytes: 100_000, ..options(SocketType::Router) };
+    let server = options(SocketType::Router).with(|options| options.send_queue_bytes = 100_000);
     let mut pair = pair(server, options(SocketType::Dealer));
     let mut sent = 0u32;
     let refused = loop {
@@ -90,7 +90,7 @@ fn disconnected_peer_learns_the_reason() {
 
 #[test]
 fn newer_connection_takes_over_a_routing_id() {
-    let client = || HubOptions { routing_id: Bytes::from_static(b"ann"), ..options(SocketType::Dealer) };
+    let client = || options(SocketType::Dealer).with(|options| options.routing_id = Bytes::from_static(b"ann"));
     let mut pair = pair(options(SocketType::Router), client());
     assert_eq!(pair.server.peer_of(b"ann"), Some(pair.at_server));
     let mut newcomer = Hub::new(client()).unwrap();
@@ -114,14 +114,18 @@ fn newer_connection_takes_over_a_routing_id() {
 #[test]
 fn nobody_takes_over_the_routing_id_of_another_user() {
     let mut server =
-        Hub::new(HubOptions { mechanism: MechanismConfig::PlainServer, ..options(SocketType::Router) }).unwrap();
+        Hub::new(options(SocketType::Router).with(|options| options.mechanism = MechanismConfig::PlainServer)).unwrap();
     let endpoint = server.bind(&anywhere()).unwrap();
     let mut at_server = Vec::new();
     let mut clients = Vec::new();
     for user in ["ann", "bob"] {
         let mechanism = MechanismConfig::PlainClient { user: user.into(), password: "1".into() };
         let routing_id = Bytes::from_static(b"the same");
-        let mut client = Hub::new(HubOptions { routing_id, mechanism, ..options(SocketType::Dealer) }).unwrap();
+        let mut client = Hub::new(options(SocketType::Dealer).with(|options| {
+            options.routing_id = routing_id;
+            options.mechanism = mechanism;
+        }))
+        .unwrap();
         client.connect(&endpoint).unwrap();
         let (mut id, mut is_ready) = (None, false);
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -155,7 +159,7 @@ fn silent_peer_is_disconnected_and_an_answering_one_is_not() {
         timeout: Duration::from_millis(120),
         ttl: Duration::from_millis(200),
     };
-    let server = HubOptions { heartbeat: Some(heartbeat), ..options(SocketType::Router) };
+    let server = options(SocketType::Router).with(|options| options.heartbeat = Some(heartbeat));
     let mut pair = pair(server, options(SocketType::Dealer));
     let mut silent = raw_connection(&pair.endpoint);
     silent.write_all(&[raw_greeting(), raw_ready()].concat()).unwrap();
@@ -171,7 +175,7 @@ fn silent_peer_is_disconnected_and_an_answering_one_is_not() {
 fn peers_that_answered_while_the_process_was_stopped_stay() {
     let heartbeat =
         Heartbeat { interval: Duration::from_millis(30), timeout: Duration::from_millis(120), ttl: Duration::ZERO };
-    let (mut server, endpoint) = bound(HubOptions { heartbeat: Some(heartbeat), ..options(SocketType::Router) });
+    let (mut server, endpoint) = bound(options(SocketType::Router).with(|options| options.heartbeat = Some(heartbeat)));
     // More than one wait takes the readiness of.
     let mut peers: Vec<_> = (0..400).map(|_| raw_connection(&endpoint)).collect();
     for peer in &mut peers {
@@ -242,7 +246,7 @@ fn protocol_deviations_are_skipped_and_counted() {
 
 #[test]
 fn handshake_has_one_deadline() {
-    let server = HubOptions { handshake_timeout: Duration::from_millis(200), ..options(SocketType::Router) };
+    let server = options(SocketType::Router).with(|options| options.handshake_timeout = Duration::from_millis(200));
     let (mut server, endpoint) = bound(server);
     let mut connection = raw_connection(&endpoint);
     let reason = std::thread::scope(|scope| {
@@ -264,7 +268,10 @@ fn handshake_has_one_deadline() {
 
 #[test]
 fn connections_are_limited_by_address_and_the_oldest_handshake_ends() {
-    let server = HubOptions { max_peers_per_address: 3, max_handshakes: 2, ..options(SocketType::Router) };
+    let server = options(SocketType::Router).with(|options| {
+        options.max_peers_per_address = 3;
+        options.max_handshakes = 2;
+    });
     let (mut server, endpoint) = bound(server);
     let first = raw_connection(&endpoint);
     let _second = raw_connection(&endpoint);

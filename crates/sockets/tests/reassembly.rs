@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use support::*;
-use towpath_sockets::{Endpoint, Event, Hub, HubOptions, LargeMessages, PeerId, SocketType};
+use towpath_sockets::{Endpoint, Event, Hub, LargeMessages, PeerId, SocketType};
 
 const BEGUN_MAX: usize = 200_000;
 const MESSAGE_MAX: usize = 150_000;
@@ -18,12 +18,11 @@ const MOST: usize = 2 * (MESSAGE_MAX + FRAMES_MAX * 64 + 2 * 65_536) + 30_000;
 const FRAMES_MAX: usize = 100;
 
 fn server() -> (Hub, Endpoint) {
-    let mut server = Hub::new(HubOptions {
-        max_message_bytes: MESSAGE_MAX as u64,
-        max_frames: FRAMES_MAX,
-        reassembly_bytes_max: BEGUN_MAX,
-        ..options(SocketType::Router)
-    })
+    let mut server = Hub::new(options(SocketType::Router).with(|options| {
+        options.max_message_bytes = MESSAGE_MAX as u64;
+        options.max_frames = FRAMES_MAX;
+        options.reassembly_bytes_max = BEGUN_MAX;
+    }))
     .unwrap();
     let endpoint = server.bind(&anywhere()).unwrap();
     (server, endpoint)

@@ -15,7 +15,7 @@ use towpath_sockets::{
 use towpath_zmtp::{Error, FrameFlags, FrameNumber, FrameSeal, Mechanism, Opener, Sealer, Step};
 
 fn sealed(socket_type: SocketType) -> HubOptions {
-    HubOptions { mechanism: toy_seal::toy_seal(), ..options(socket_type) }
+    options(socket_type).with(|options| options.mechanism = toy_seal::toy_seal())
 }
 
 /// Sends a message to the client, and gives its frames as they arrive there, and what became of tagged file ranges.
@@ -58,7 +58,7 @@ fn file_bodies_are_read_sealed_and_streamed() {
     let bytes = noise(3_000_000);
     let file = file_of(&bytes);
     for stream_over_bytes in [None, Some(1_000)] {
-        let client = HubOptions { stream_over_bytes, ..sealed(SocketType::Dealer) };
+        let client = sealed(SocketType::Dealer).with(|options| options.stream_over_bytes = stream_over_bytes);
         let mut pair = pair(sealed(SocketType::Router), client);
         let message = Message::new()
             .with(&b"head"[..])
@@ -169,10 +169,10 @@ impl Opener for Gated<Box<dyn Opener>> {
 
 #[test]
 fn a_connection_ends_before_its_numbers_do() {
-    let few = MechanismConfig::Custom { name: "TOY", begin: few_numbers };
+    let few = MechanismConfig::Custom { name: "TOY", begin: Arc::new(few_numbers) };
     // Large ones are sealed elsewhere.
     for length in [10, 20_000] {
-        let server = HubOptions { mechanism: few.clone(), ..options(SocketType::Router) };
+        let server = options(SocketType::Router).with(|options| options.mechanism = few.clone());
         let mut pair = pair(server, sealed(SocketType::Dealer));
         let mut arrived = 0;
         let reason = loop {
@@ -194,8 +194,8 @@ fn a_connection_ends_before_its_numbers_do() {
 
 #[test]
 fn no_peer_waits_for_what_is_opened_for_another() {
-    let gated = MechanismConfig::Custom { name: "TOY", begin: gated };
-    let server = HubOptions { mechanism: gated, ..options(SocketType::Router) };
+    let gated = MechanismConfig::Custom { name: "TOY", begin: Arc::new(gated) };
+    let server = options(SocketType::Router).with(|options| options.mechanism = gated);
     let mut pair = pair(server, sealed(SocketType::Dealer));
     let mut other = Hub::new(sealed(SocketType::Dealer)).unwrap();
     other.connect(&pair.endpoint).unwrap();
@@ -230,8 +230,8 @@ fn no_peer_waits_for_what_is_opened_for_another() {
 
 #[test]
 fn no_peer_waits_for_what_is_sealed_for_another() {
-    let gated = MechanismConfig::Custom { name: "TOY", begin: gated };
-    let server = HubOptions { mechanism: gated, ..options(SocketType::Router) };
+    let gated = MechanismConfig::Custom { name: "TOY", begin: Arc::new(gated) };
+    let server = options(SocketType::Router).with(|options| options.mechanism = gated);
     let mut pair = pair(server, sealed(SocketType::Dealer));
     let mut other = Hub::new(sealed(SocketType::Dealer)).unwrap();
     other.connect(&pair.endpoint).unwrap();
@@ -363,8 +363,8 @@ fn tenants_take_turns_for_memory_however_many_connections_they_have() {
 fn heartbeats_keep_a_sealed_connection() {
     let beat = Duration::from_millis(20);
     let heartbeat = Some(Heartbeat { interval: beat, timeout: beat * 10, ttl: beat * 10 });
-    let server = HubOptions { heartbeat, ..sealed(SocketType::Router) };
-    let mut pair = pair(server, HubOptions { heartbeat, ..sealed(SocketType::Dealer) });
+    let server = sealed(SocketType::Router).with(|options| options.heartbeat = heartbeat);
+    let mut pair = pair(server, sealed(SocketType::Dealer).with(|options| options.heartbeat = heartbeat));
     let begin = Instant::now();
     let idle = pair.server.peer(pair.at_server).unwrap().bytes_in;
     while begin.elapsed() < beat * 30 {

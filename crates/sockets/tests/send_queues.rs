@@ -48,7 +48,10 @@ fn fill(server: &mut Hub, peer: PeerId) -> usize {
 #[test]
 fn full_queues_leave_some_budget_for_others_and_stay_within_it() {
     let most = 4 * MIB;
-    let server = HubOptions { send_queue_bytes: MIB, queued_bytes_max: most, ..options(SocketType::Router) };
+    let server = options(SocketType::Router).with(|options| {
+        options.send_queue_bytes = MIB;
+        options.queued_bytes_max = most;
+    });
     let (mut server, mut clients, peers) = crowd(server, 40);
     let (last, others) = peers.split_last().unwrap();
     for peer in others {
@@ -82,7 +85,7 @@ fn full_queues_leave_some_budget_for_others_and_stay_within_it() {
 
 #[test]
 fn queue_takes_its_minimum_when_the_budget_is_used_up() {
-    let server = HubOptions { queued_bytes_max: 1, ..options(SocketType::Router) };
+    let server = options(SocketType::Router).with(|options| options.queued_bytes_max = 1);
     let (mut server, clients, peers) = crowd(server, 4);
     for peer in &peers {
         while fill(&mut server, *peer) > 0 {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use support::socket::*;
 use support::{anywhere, options};
 use towpath_sockets::SocketType::{Dealer, Router};
-use towpath_sockets::{Endpoint, HubOptions, Message, Socket, SocketType};
+use towpath_sockets::{Endpoint, Message, Socket, SocketType};
 
 const MIB: u64 = 1 << 20;
 const BODY_BYTES: u64 = 64 << 10;
@@ -20,7 +20,7 @@ const MESSAGES: u64 = 48 * MIB / BODY_BYTES;
 
 /// A socket that has little room for what waits to leave.
 fn narrow(socket_type: SocketType) -> Socket {
-    Socket::new(HubOptions { send_queue_bytes: MIB as usize, ..options(socket_type) }).unwrap()
+    Socket::new(options(socket_type).with(|options| options.send_queue_bytes = MIB as usize)).unwrap()
 }
 
 fn numbered(number: u64, body: &Bytes) -> Message {
@@ -97,7 +97,7 @@ async fn cancelled_send_was_not_sent() {
 
 #[tokio::test]
 async fn smallest_queue_holds_one_message() {
-    let dealer = Socket::new(HubOptions { send_queue_bytes: 1, ..options(Dealer) }).unwrap();
+    let dealer = Socket::new(options(Dealer).with(|options| options.send_queue_bytes = 1)).unwrap();
     let server = socket(Dealer);
     join(&server, &dealer, &anywhere());
     for number in 0..20 {

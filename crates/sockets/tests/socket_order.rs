@@ -9,7 +9,7 @@ use std::time::Duration;
 use support::socket::*;
 use support::{anywhere, options, raw_greeting, raw_ready};
 use towpath_sockets::SocketType::{self, Dealer, Rep, Req, Router};
-use towpath_sockets::{Endpoint, HubOptions, Message, Socket, SocketError};
+use towpath_sockets::{Endpoint, Message, Socket, SocketError};
 
 fn is_out_of_turn<T>(outcome: Result<T, SocketError>) -> bool {
     matches!(outcome, Err(SocketError::OutOfTurn(_)))
@@ -185,7 +185,7 @@ async fn rep_learns_that_its_peer_is_gone_and_serves_the_next() {
 async fn rep_waiting_to_send_learns_that_its_peer_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let rep = Socket::new(HubOptions { send_queue_bytes: 1000, ..options(Rep) }).unwrap();
+    let rep = Socket::new(options(Rep).with(|options| options.send_queue_bytes = 1000)).unwrap();
     rep.bind(&Endpoint::Ipc(path.clone())).unwrap();
     // The client asks twice and reads nothing.
     let mut peer = UnixStream::connect(path).unwrap();
@@ -205,7 +205,7 @@ async fn rep_waiting_to_send_learns_that_its_peer_is_gone() {
 /// A REP of which one reply fills the queue, a DEALER that has asked it twice, and its second request taken while the first reply
 /// waits. Nothing leaves in between: these tests have the only thread.
 async fn owing_behind_a_full_queue() -> (Socket, Socket) {
-    let rep = Socket::new(HubOptions { send_queue_bytes: 1000, ..options(Rep) }).unwrap();
+    let rep = Socket::new(options(Rep).with(|options| options.send_queue_bytes = 1000)).unwrap();
     let dealer = socket(Dealer);
     join(&rep, &dealer, &anywhere());
     send(&dealer, &["", "first"]).await;
@@ -282,7 +282,7 @@ fn nonsense() -> Message {
 /// Has no timer that would wake it up.
 fn undisturbed(socket_type: SocketType) -> Socket {
     let handshake_timeout = Duration::from_secs(3600);
-    Socket::new(HubOptions { handshake_timeout, ..options(socket_type) }).unwrap()
+    Socket::new(options(socket_type).with(|options| options.handshake_timeout = handshake_timeout)).unwrap()
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use towpath_sockets::{Endpoint, Event, FileRange, Hub, HubOptions, Message, Sock
 const STREAM_OVER_BYTES: u64 = 1000;
 
 fn streaming(socket_type: SocketType) -> HubOptions {
-    HubOptions { stream_over_bytes: Some(STREAM_OVER_BYTES), ..options(socket_type) }
+    options(socket_type).with(|options| options.stream_over_bytes = Some(STREAM_OVER_BYTES))
 }
 
 /// All frames that came, put together, and which of them were streamed.

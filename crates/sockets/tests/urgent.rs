@@ -12,14 +12,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use support::*;
-use towpath_sockets::{Endpoint, Event, Hub, HubOptions, SocketType};
+use towpath_sockets::{Endpoint, Event, Hub, SocketType};
 
 /// The header of a frame with a body of a MiB.
 const LARGE: [u8; 9] = [2, 0, 0, 0, 0, 0, 0x10, 0, 0];
 
 /// A hub that streams large bodies, if it is to, and a raw connection to it.
 fn hub_and_client(endpoint: &Endpoint, streams: bool) -> (Hub, File) {
-    let hub = HubOptions { stream_over_bytes: streams.then_some(64 * 1024), ..options(SocketType::Router) };
+    let hub = options(SocketType::Router).with(|options| options.stream_over_bytes = streams.then_some(64 * 1024));
     let mut hub = Hub::new(hub).unwrap();
     let client: OwnedFd = match hub.bind(endpoint).unwrap() {
         Endpoint::Tcp { host, port } => TcpStream::connect((host, port)).unwrap().into(),

@@ -28,8 +28,6 @@ pub struct Config {
     pub routing_id: Bytes,
     /// Further properties for READY; names of applications begin with `X-`.
     pub metadata: Metadata,
-    /// A property of READY that only another kind of program has, and what to say about it: where it is, and what to do.
-    pub foreign_property: Option<(&'static str, &'static str)>,
     /// The security mechanism and role.
     pub mechanism: MechanismConfig,
     /// Time from the first byte to READY.
@@ -44,6 +42,19 @@ pub struct Config {
 pub(crate) const GREETING_PROPERTY: &str = "X-Towpath-Greeting";
 
 impl Config {
+    /// The defaults: NULL, ten seconds for the handshake, no heartbeats.
+    pub fn new(socket_type: SocketType) -> Config {
+        Config {
+            socket_type,
+            routing_id: Bytes::new(),
+            metadata: Metadata::new(),
+            mechanism: MechanismConfig::Null,
+            handshake_timeout: Duration::from_secs(10),
+            heartbeat: None,
+            limits: InboxLimits::default(),
+        }
+    }
+
     /// The properties for a peer with this version in its greeting.
     pub(crate) fn own_metadata(&self, mechanism: &dyn Mechanism, version: (u8, u8)) -> Metadata {
         let mut metadata = Metadata::new().with("Socket-Type", self.socket_type.name());

@@ -15,7 +15,6 @@ use crate::outbox::{Body, Outbox};
 use crate::seal::{OpenJob, Opened};
 use crate::socket_type::SocketType;
 use bytes::{Bytes, BytesMut};
-use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -208,11 +207,6 @@ impl<F> Connection<F> {
         let socket_type = SocketType::from_name(name)
             .filter(|theirs| ours.may_talk_to(*theirs))
             .ok_or_else(|| Error::IncompatibleSockets { ours: ours.name(), theirs: printable(name) })?;
-        if let Some((property, what)) = self.config.foreign_property
-            && metadata.find(property).is_some()
-        {
-            return Err(Error::OtherProgram { what });
-        }
         let routing_id = metadata.find("Identity").cloned().unwrap_or_default();
         if routing_id.len() > ROUTING_ID_BYTES_MAX {
             return Err(malformed("an Identity of over 255 bytes"));
@@ -400,10 +394,7 @@ impl<F> Connection<F> {
     }
 
     /// Appends a message to the send queue.
-    pub fn send<const N: usize>(&mut self, frames: SmallVec<[Body<F>; N]>, tag: u64)
-    where
-        [Body<F>; N]: smallvec::Array<Item = Body<F>>,
-    {
+    pub fn send(&mut self, frames: impl IntoIterator<Item = Body<F>>, tag: u64) {
         self.outbox.push_message(frames, tag);
     }
 

@@ -1,6 +1,7 @@
 //! The cryptography of CURVE: X25519, XSalsa20 and Poly1305, put together as NaCl's `crypto_box`, behind [`Crypto`]; and the second cipher of
 //! our own ends, behind [`AesKey`].
 
+#[cfg_attr(not(feature = "aes"), path = "crypto/no_aes.rs")]
 mod aes;
 
 pub use aes::has_aes_instructions;

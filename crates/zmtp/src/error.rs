@@ -96,12 +96,6 @@ pub enum Error {
         /// The peer's, escaped.
         theirs: String,
     },
-    /// A peer that [`Config::foreign_property`](crate::Config::foreign_property) tells apart.
-    #[error("this is {what}")]
-    OtherProgram {
-        /// What it is, and what to do.
-        what: &'static str,
-    },
     /// The peer ended the connection with an ERROR command.
     #[error("the peer refused: {reason}")]
     RefusedByPeer {
@@ -171,7 +165,7 @@ pub enum Error {
 pub enum Refusal {
     /// The credentials, or the mechanism that carries them.
     Login,
-    /// What the peer is: it speaks another protocol or version, or is another kind of socket or program.
+    /// What the peer is: it speaks another protocol or version, or is another kind of socket.
     Peer,
 }
 
@@ -189,8 +183,7 @@ impl Error {
             Error::IncompatibleSockets { .. }
             | Error::OldVersion { .. }
             | Error::NotZmtp { .. }
-            | Error::OtherProtocol { .. }
-            | Error::OtherProgram { .. } => Some(Refusal::Peer),
+            | Error::OtherProtocol { .. } => Some(Refusal::Peer),
             _ => None,
         }
     }

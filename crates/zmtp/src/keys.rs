@@ -1,14 +1,16 @@
 //! CURVE's keys, as bytes and as text: Z85 (RFC 32) and hex.
 
-use crate::crypto::{Crypto, Dryoc, KEY_BYTES};
-use crate::random::Random;
+#[cfg(feature = "curve")]
+mod secret_key;
+
+#[cfg(feature = "curve")]
+pub use secret_key::SecretKey;
 use std::fmt::{self, Debug, Display, Formatter};
-use std::io;
 use std::str::FromStr;
-use std::sync::Arc;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+const KEY_BYTES: usize = 32;
 const Z85_CHARACTERS: usize = KEY_BYTES / 4 * 5;
 const HEX_CHARACTERS: usize = KEY_BYTES * 2;
 
@@ -71,50 +73,6 @@ impl Debug for PublicKey {
     }
 }
 
-/// A secret key of CURVE: hidden in debug output, and overwritten when its last clone is dropped.
-#[derive(Clone)]
-pub struct SecretKey(Arc<Zeroizing<[u8; KEY_BYTES]>>);
-
-impl SecretKey {
-    /// Makes a new key.
-    ///
-    /// # Errors
-    /// Those of the source of randomness.
-    pub fn generate(random: &Random) -> io::Result<SecretKey> {
-        let mut bytes = Zeroizing::new([0; KEY_BYTES]);
-        random.fill(&mut *bytes)?;
-        Ok(SecretKey(Arc::new(bytes)))
-    }
-
-    /// The public key that belongs to it.
-    pub fn public_key(&self) -> PublicKey {
-        PublicKey(Dryoc::public_key(self.as_bytes()))
-    }
-
-    /// In Z85: 40 characters. For the file of the key, and nothing else.
-    pub fn to_z85(&self) -> Zeroizing<String> {
-        Zeroizing::new(z85(self.as_bytes()))
-    }
-
-    pub(crate) fn as_bytes(&self) -> &[u8; KEY_BYTES] {
-        &self.0
-    }
-}
-
-impl FromStr for SecretKey {
-    type Err = KeyError;
-
-    fn from_str(text: &str) -> Result<SecretKey, KeyError> {
-        Ok(SecretKey(Arc::new(key_bytes(text)?)))
-    }
-}
-
-impl Debug for SecretKey {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str("\"...\"")
-    }
-}
-
 fn key_bytes(text: &str) -> Result<Zeroizing<[u8; KEY_BYTES]>, KeyError> {
     let text = text.as_bytes();
     match text.len() {
@@ -162,6 +120,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[cfg(feature = "curve")]
     #[test]
     fn keys_of_the_specification_are_read() {
         // The test keys of RFC 26's reference implementation.

@@ -11,7 +11,6 @@ mod wire;
 use crate::frame::{FrameFlags, Header};
 use crate::seal::{SealJob, Sealed, Sealer};
 use bytes::Bytes;
-use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -164,15 +163,15 @@ impl<F> Outbox<F> {
     }
 
     /// Appends a message. `tag` is for [`Outbox::remove_queued`]. A message without frames is ignored.
-    pub fn push_message<const N: usize>(&mut self, frames: SmallVec<[Body<F>; N]>, tag: u64)
-    where
-        [Body<F>; N]: smallvec::Array<Item = Body<F>>,
-    {
-        let count = frames.len();
+    pub fn push_message(&mut self, frames: impl IntoIterator<Item = Body<F>>, tag: u64) {
         for (index, body) in frames.into_iter().enumerate() {
-            let frame = Waiting { body, more: index + 1 < count, first: index == 0, tag };
+            let frame = Waiting { body, more: true, first: index == 0, tag };
             self.sums.add(&frame);
             self.waiting.push_back(frame);
+        }
+        // The last frame of this message, or, if it had none, of the one before.
+        if let Some(last) = self.waiting.back_mut() {
+            last.more = false;
         }
     }
 

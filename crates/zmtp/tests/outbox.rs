@@ -4,14 +4,13 @@ mod harness;
 
 use bytes::Bytes;
 use harness::{End, Part, command, config, frame};
-use smallvec::{SmallVec, smallvec};
 use towpath_zmtp::{Body, Outbox, Queued, SocketType, Transmit};
 
 fn outside(length: u64) -> Body<&'static str> {
     Body::External { source: "file", length }
 }
 
-fn push(outbox: &mut Outbox<&'static str>, frames: SmallVec<[Body<&'static str>; 4]>, tag: u64) {
+fn push(outbox: &mut Outbox<&'static str>, frames: impl IntoIterator<Item = Body<&'static str>>, tag: u64) {
     outbox.push_message(frames, tag);
 }
 
@@ -43,17 +42,17 @@ fn queued_messages_do_not_delay_the_handshake() {
 fn more_follows_only_if_more_is_staged() {
     let mut outbox = Outbox::default();
     outbox.open();
-    push(&mut outbox, smallvec![outside(0)], 0);
+    push(&mut outbox, [outside(0)], 0);
     assert_eq!(write_bytes(&mut outbox), (2, false), "the empty file behind this header has no bytes");
     assert!(matches!(outbox.transmit(), Transmit::External { remaining: 0, .. }));
     assert_eq!(outbox.advance_external(0), Some("file"));
     assert!(outbox.is_idle());
 
-    push(&mut outbox, smallvec![outside(1)], 0);
+    push(&mut outbox, [outside(1)], 0);
     assert_eq!(write_bytes(&mut outbox), (2, true));
     assert_eq!(outbox.advance_external(1), Some("file"));
 
-    push(&mut outbox, smallvec![Body::Bytes(vec![0; 9000].into()), Body::Bytes(Bytes::new())], 0);
+    push(&mut outbox, [Body::Bytes(vec![0; 9000].into()), Body::Bytes(Bytes::new())], 0);
     assert_eq!(write_bytes(&mut outbox), (9009, true));
     assert_eq!(write_bytes(&mut outbox), (2, false));
     assert!(outbox.is_idle());
@@ -63,7 +62,7 @@ fn more_follows_only_if_more_is_staged() {
 fn a_reply_is_output_and_goes_between_frames() {
     let mut outbox = Outbox::default();
     outbox.open();
-    push(&mut outbox, smallvec![outside(5), Body::Bytes("tail".into())], 0);
+    push(&mut outbox, [outside(5), Body::Bytes("tail".into())], 0);
     write_bytes(&mut outbox);
     let pong = Bytes::from(command(b"PONG", b""));
     outbox.push_reply(pong.clone());
@@ -83,7 +82,7 @@ fn sums_of_outside_bodies_may_pass_2_to_the_64() {
     outbox.open();
     let huge = (1 << 63) - 1;
     for tag in 0..5 {
-        push(&mut outbox, smallvec![outside(huge)], tag);
+        push(&mut outbox, [outside(huge)], tag);
     }
     assert_eq!(outbox.queued().external_bytes, u64::MAX);
     for tag in 1..4 {
@@ -103,7 +102,7 @@ fn begun_message_is_finished() {
     let mut outbox = Outbox::default();
     outbox.open();
     for tag in [1, 1, 2] {
-        push(&mut outbox, smallvec![outside(10), outside(20), Body::Bytes("end".into())], tag);
+        push(&mut outbox, [outside(10), outside(20), Body::Bytes("end".into())], tag);
     }
     write_bytes(&mut outbox);
     assert_eq!(outbox.clear().messages, 2);
@@ -122,7 +121,7 @@ fn begun_message_is_finished() {
 fn message_without_frames_is_ignored() {
     let mut outbox: Outbox<&'static str> = Outbox::default();
     outbox.open();
-    push(&mut outbox, smallvec![], 0);
+    push(&mut outbox, [], 0);
     assert!(outbox.is_idle());
     assert_eq!(outbox.advance_external(3), None);
     assert_eq!(outbox.queued(), Queued::default());
@@ -134,7 +133,7 @@ fn small_messages_leave_in_large_writes() {
     outbox.open();
     let messages = 100_000;
     for _ in 0..messages {
-        push(&mut outbox, smallvec![Body::Bytes("0123456789".into())], 0);
+        push(&mut outbox, [Body::Bytes("0123456789".into())], 0);
     }
     let (mut writes, mut bytes) = (0, 0);
     while outbox.has_output() {

@@ -7,6 +7,7 @@ mod layers;
 mod lexer;
 mod modules;
 mod paths;
+mod published;
 mod purity;
 mod size;
 mod source;
@@ -52,6 +53,7 @@ pub fn run() -> Result<Outcome, String> {
     problems.extend(size::check(&tree));
     problems.extend(documents::check(&tree));
     problems.extend(citations::check(&tree));
+    problems.extend(published::check(&tree));
     problems.extend(commits::check()?);
     problems.sort();
     problems.dedup();

@@ -122,7 +122,6 @@ impl LinkOptions {
         if self.dialect == Dialect::Auto {
             options.metadata = Metadata::new().with(numbered::PROPERTY, numbered::PROPERTY_VALUE);
         }
-        options.foreign_property = Some((FILES_PROPERTY, "a file server (tow serve); requests go to tow broker"));
         options.mechanism = self.mechanism.clone();
         options.heartbeat =
             Some(Heartbeat { interval: self.heartbeat_interval, timeout: self.heartbeat_timeout, ttl: Duration::ZERO });
@@ -137,8 +136,11 @@ impl LinkOptions {
         Ok(options)
     }
 
-    /// Protocol for a broker with this metadata. The error says that it speaks another version of ours.
+    /// Protocol for a broker with this metadata. The error says that it is no broker, or speaks another version of ours.
     pub(crate) fn protocol(&self, metadata: &Metadata, guess: DialectGuess) -> Result<PeerProtocol, String> {
+        if metadata.find(FILES_PROPERTY).is_some() {
+            return Err("this is a file server (tow serve); requests go to tow broker".to_owned());
+        }
         match metadata.find(numbered::PROPERTY).filter(|_| self.dialect == Dialect::Auto) {
             Some(version) if version == numbered::PROPERTY_VALUE => Ok(PeerProtocol::Numbered),
             Some(version) => {

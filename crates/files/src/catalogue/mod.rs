@@ -2,7 +2,8 @@
 //!
 //! Pure: the watcher of the tree puts in what it finds ([`Catalogue::put`], [`Catalogue::remove`]), and the sender takes pages out
 //! ([`Catalogue::begin`], then [`Catalogue::owed`]). A change of a path replaces the older one, so memory is bounded by the paths, and a follower
-//! that doesn't read costs its [`Position`]. Specified in `docs/protocol/follow.md`.
+//! that doesn't read costs its [`Position`].
+// docs/protocol/follow.md specifies it.
 
 mod content;
 mod relayed;

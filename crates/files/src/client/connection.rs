@@ -100,20 +100,18 @@ struct Wait {
 
 impl Connection {
     pub(super) fn open(options: &ConnectOptions, cancel: &CancelToken) -> Result<Self, SocketError> {
-        let mut hub = Hub::new(HubOptions {
-            metadata: Metadata::new().with(PROPERTY, PROPERTY_VALUE),
-            foreign_property: Some((REQUESTS_PROPERTY, "a broker (tow broker); files come from tow serve")),
-            mechanism: options.mechanism.clone(),
-            heartbeat: options.heartbeat,
-            handshake_timeout: options.connect_timeout,
-            stream_over_bytes: Some(STREAM_OVER_BYTES),
-            max_frame_bytes: CHUNK_BYTES_MAX,
-            max_message_bytes: MESSAGE_BYTES_MAX,
-            max_frames: DATA_ENTRIES_MAX + 1,
-            // The transfer counts connections without progress; those that bring little before they break still help.
-            stable_after: Duration::ZERO,
-            ..HubOptions::new(SocketType::Dealer)
-        })?;
+        let mut hub = HubOptions::new(SocketType::Dealer);
+        hub.metadata = Metadata::new().with(PROPERTY, PROPERTY_VALUE);
+        hub.mechanism = options.mechanism.clone();
+        hub.heartbeat = options.heartbeat;
+        hub.handshake_timeout = options.connect_timeout;
+        hub.stream_over_bytes = Some(STREAM_OVER_BYTES);
+        hub.max_frame_bytes = CHUNK_BYTES_MAX;
+        hub.max_message_bytes = MESSAGE_BYTES_MAX;
+        hub.max_frames = DATA_ENTRIES_MAX + 1;
+        // The transfer counts connections without progress; those that bring little before they break still help.
+        hub.stable_after = Duration::ZERO;
+        let mut hub = Hub::new(hub)?;
         let waker = hub.waker();
         cancel.on_cancel(move || waker.wake());
         hub.connect(&options.endpoint)?;
@@ -189,8 +187,13 @@ impl Connection {
     fn take_event(&mut self, event: Event) {
         match event {
             Event::Ready { peer } => {
-                self.server = Some(peer);
                 self.wait = None;
+                if self.hub.peer(peer).is_some_and(|info| info.metadata.find(REQUESTS_PROPERTY).is_some()) {
+                    let reason = "this is a broker (tow broker); files come from tow serve".to_owned();
+                    self.hub.disconnect(peer, &reason);
+                    return self.events.push_back(ConnectionEvent::Refused { reason, refusal: Refusal::Peer });
+                }
+                self.server = Some(peer);
                 self.assembler = Assembler::default();
                 self.events.push_back(ConnectionEvent::Connected);
             }

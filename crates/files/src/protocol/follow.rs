@@ -1,4 +1,5 @@
-//! Epochs, cursors, and where a follow begins (`docs/protocol/follow.md`, "Sequence numbers").
+//! Epochs, cursors, and where a follow begins.
+// docs/protocol/follow.md, "Sequence numbers".
 
 use std::fmt;
 use std::str::FromStr;

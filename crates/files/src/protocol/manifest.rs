@@ -1,4 +1,5 @@
-//! The manifest of a version: what was below a path when it was published (`docs/formats/version.md`).
+//! The manifest of a version: what was below a path when it was published.
+// docs/formats/version.md has the bytes.
 
 use super::control::{Change, ChangeContent};
 use crate::limits::{CATALOGUE_PATHS_MAX, LABEL_BYTES_MAX};

@@ -1,6 +1,7 @@
-//! The file protocol on the wire: `docs/protocol/files.md` in types. Nothing here touches a socket or a file.
+//! The file protocol on the wire, in types. Nothing here touches a socket or a file.
 //!
 //! Decoders take bytes from anybody, never panic, and check every count and length against [`crate::limits`].
+// docs/protocol/files.md has the tables.
 
 pub mod control;
 pub mod data;

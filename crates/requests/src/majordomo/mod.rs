@@ -1,6 +1,7 @@
 //! The Majordomo protocol of stock clients and workers: MDP/0.1 (RFC 7), MDP/0.2 (RFC 18), and majortomo's variant of 0.2.
 //!
-//! No I/O: frames in, frames out. docs/protocol/requests.md has the tables.
+//! No I/O: frames in, frames out.
+// docs/protocol/requests.md has the tables.
 
 mod broker;
 pub mod peer;

@@ -2,7 +2,8 @@
 //!
 //! A message is `[header][block]` or `[header][block][body]`. The block is a sequence of records; integers are big-endian.
 //! A body is in its record, or, if the record says so, attached as the frame behind the block; that record is the block's
-//! last. docs/protocol/requests.md has the tables.
+//! last.
+// docs/protocol/requests.md has the tables.
 
 mod block;
 mod client;

@@ -3,6 +3,7 @@
 //! A mechanism sees each handshake command's body and answers with a [`Step`]. NULL and PLAIN leave frames as they are. A mechanism that
 //! encrypts returns a [`FrameSeal`] when its handshake is over; file bodies are then read into memory instead of being moved by the kernel.
 
+#[cfg(feature = "curve")]
 mod curve;
 mod null;
 mod plain;
@@ -10,11 +11,14 @@ mod plain;
 use crate::command::Command;
 use crate::credentials::Credentials;
 use crate::error::{Error, printable};
+#[cfg(feature = "curve")]
 use crate::keys::{PublicKey, SecretKey};
 use crate::metadata::Metadata;
+#[cfg(feature = "curve")]
 use crate::random::Random;
 use crate::seal::FrameSeal;
 use bytes::Bytes;
+#[cfg(feature = "curve")]
 use curve::{CurveClient, CurveServer};
 use null::Null;
 use plain::{PlainClient, PlainServer};
@@ -92,6 +96,7 @@ pub enum MechanismConfig {
     /// PLAIN, as the side that checks credentials.
     PlainServer,
     /// CURVE, as the side that knows the other's key.
+    #[cfg(feature = "curve")]
     CurveClient {
         /// This side's key.
         key: SecretKey,
@@ -103,6 +108,7 @@ pub enum MechanismConfig {
         aes: bool,
     },
     /// CURVE, as the side whose key is known.
+    #[cfg(feature = "curve")]
     CurveServer {
         /// This side's keys; clients ask for one of them. Several, while one takes over from another.
         keys: Arc<[SecretKey]>,
@@ -116,7 +122,7 @@ pub enum MechanismConfig {
         /// The name in the greeting, up to 20 bytes.
         name: &'static str,
         /// Begins a handshake.
-        begin: fn() -> Box<dyn Mechanism>,
+        begin: Arc<dyn Fn() -> Box<dyn Mechanism> + Send + Sync>,
     },
 }
 
@@ -129,9 +135,11 @@ impl Debug for MechanismConfig {
                 f.debug_struct("PlainClient").field("user", user).finish_non_exhaustive()
             }
             MechanismConfig::PlainServer => f.write_str("PlainServer"),
+            #[cfg(feature = "curve")]
             MechanismConfig::CurveClient { server, .. } => {
                 f.debug_struct("CurveClient").field("server", server).finish_non_exhaustive()
             }
+            #[cfg(feature = "curve")]
             MechanismConfig::CurveServer { .. } => f.write_str("CurveServer"),
             MechanismConfig::Custom { name, .. } => {
                 f.debug_struct("Custom").field("name", name).finish_non_exhaustive()
@@ -149,11 +157,13 @@ impl MechanismConfig {
                 Box::new(PlainClient::new(user.clone(), password.clone()))
             }
             MechanismConfig::PlainServer => Box::new(PlainServer::new()),
+            #[cfg(feature = "curve")]
             MechanismConfig::CurveClient { key, server, random, aes } => {
-                Box::new(CurveClient::new(key.clone(), *server, random.clone(), *aes))
+                Box::new(CurveClient::new(key.clone(), *server, random.clone(), *aes && cfg!(feature = "aes")))
             }
+            #[cfg(feature = "curve")]
             MechanismConfig::CurveServer { keys, random, aes } => {
-                Box::new(CurveServer::new(keys.clone(), random.clone(), *aes))
+                Box::new(CurveServer::new(keys.clone(), random.clone(), *aes && cfg!(feature = "aes")))
             }
             MechanismConfig::Custom { begin, .. } => begin(),
         }
@@ -164,6 +174,7 @@ impl MechanismConfig {
         match self {
             MechanismConfig::Null => "NULL",
             MechanismConfig::PlainClient { .. } | MechanismConfig::PlainServer => "PLAIN",
+            #[cfg(feature = "curve")]
             MechanismConfig::CurveClient { .. } | MechanismConfig::CurveServer { .. } => "CURVE",
             MechanismConfig::Custom { name, .. } => name,
         }

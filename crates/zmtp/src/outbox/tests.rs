@@ -1,7 +1,4 @@
 use super::*;
-use smallvec::smallvec;
-
-type Frames = SmallVec<[Body<&'static [u8]>; 4]>;
 
 /// Writes everything out, `step` bytes at a time, as a driver would.
 fn drain(outbox: &mut Outbox<&'static [u8]>, step: usize) -> Vec<u8> {
@@ -30,7 +27,7 @@ fn an_external_body_follows_its_header_and_waits_for_nothing_else() {
     for step in [1, 3, 1000] {
         let mut outbox = Outbox::default();
         outbox.open();
-        let frames: Frames = smallvec![
+        let frames = [
             Body::Bytes(Bytes::from_static(b"head")),
             Body::External { source: file, length: 11 },
             Body::Bytes(Bytes::from(vec![b'x'; 9000])),
@@ -52,8 +49,7 @@ fn an_external_body_follows_its_header_and_waits_for_nothing_else() {
 fn a_command_goes_between_the_frames_of_a_message() {
     let mut outbox: Outbox<&'static [u8]> = Outbox::default();
     outbox.open();
-    let frames: Frames =
-        smallvec![Body::External { source: &b"ab"[..], length: 2 }, Body::Bytes(Bytes::from_static(b"c")),];
+    let frames = [Body::External { source: &b"ab"[..], length: 2 }, Body::Bytes(Bytes::from_static(b"c"))];
     outbox.push_message(frames, 0);
     let Transmit::Bytes { slices, more_follows: true } = outbox.transmit() else { panic!("a header was due") };
     let header = slices[0].len();
@@ -69,7 +65,7 @@ fn message_counts_as_unwritten_until_its_last_byte() {
     outbox.open();
     let bytes = |length: usize| Body::Bytes(Bytes::from(vec![b'x'; length]));
     for frames in [vec![bytes(1)], vec![bytes(2), bytes(9000)], vec![bytes(3), bytes(4)]] {
-        outbox.push_message(frames.into_iter().collect::<Frames>(), 0);
+        outbox.push_message(frames, 0);
     }
     let mut seen = vec![outbox.messages_unwritten()];
     while let Transmit::Bytes { .. } = outbox.transmit() {
@@ -89,8 +85,7 @@ fn only_queued_messages_are_removed() {
     let mut outbox: Outbox<&'static [u8]> = Outbox::default();
     outbox.open();
     for tag in [7, 7, 8, 7] {
-        let frames: Frames =
-            smallvec![Body::External { source: &b"ab"[..], length: 2 }, Body::Bytes(Bytes::from_static(b"c")),];
+        let frames = [Body::External { source: &b"ab"[..], length: 2 }, Body::Bytes(Bytes::from_static(b"c"))];
         outbox.push_message(frames, tag);
     }
     let Transmit::Bytes { slices, .. } = outbox.transmit() else { panic!("a header was due") };

@@ -3,7 +3,6 @@
 use super::harness::curve::{client_key, server_key};
 use super::harness::{End, at, config};
 use bytes::Bytes;
-use smallvec::smallvec;
 use std::sync::Arc;
 use towpath_zmtp::{Body, Config, Event, MechanismConfig, Random, SocketType};
 
@@ -44,8 +43,8 @@ pub fn conversation(mechanism: &MechanismConfig, socket_type: SocketType, data: 
         rest = later;
         let text = Bytes::copy_from_slice(bytes);
         match kind % 4 {
-            0 => peer.connection.send::<1>(smallvec![Body::Bytes(text)], 0),
-            1 => peer.connection.send::<2>(smallvec![Body::Bytes(text.clone()), Body::Bytes(text)], 0),
+            0 => peer.connection.send([Body::Bytes(text)], 0),
+            1 => peer.connection.send([Body::Bytes(text.clone()), Body::Bytes(text)], 0),
             2 => peer.connection.outbox().push_command(command_frame(bytes)),
             _ => wire.extend_from_slice(bytes),
         }

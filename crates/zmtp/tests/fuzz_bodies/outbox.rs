@@ -2,7 +2,6 @@
 
 use super::harness::{End, command, config, messages};
 use bytes::Bytes;
-use smallvec::SmallVec;
 use towpath_zmtp::{Body, Header, Outbox, Queued, SocketType, Transmit};
 
 const TAGS: usize = 4;
@@ -38,8 +37,7 @@ impl Play {
             0 => {
                 let number = self.pushed.len() as u32;
                 let mut frames = vec![Bytes::copy_from_slice(&number.to_be_bytes())];
-                let mut bodies: SmallVec<[Body<Bytes>; 4]> = SmallVec::new();
-                bodies.push(Body::Bytes(frames[0].clone()));
+                let mut bodies = vec![Body::Bytes(frames[0].clone())];
                 for _ in 0..(step >> 3) % 4 {
                     let shape = operand();
                     let bytes = Bytes::from(vec![shape; SIZES[usize::from(shape) % SIZES.len()]]);

@@ -2,16 +2,14 @@
 
 #![allow(dead_code, reason = "every test file uses some of it")]
 
+#[cfg(feature = "aes")]
 pub mod curve;
 pub mod toy_seal;
 
 use bytes::{Bytes, BytesMut};
-use smallvec::SmallVec;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
-use towpath_zmtp::{
-    Body, Config, Connection, Error, Event, Heartbeat, InboxLimits, MechanismConfig, Metadata, SocketType, Transmit,
-};
+use towpath_zmtp::{Body, Config, Connection, Error, Event, Heartbeat, SocketType, Transmit};
 
 /// Where virtual time begins.
 static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -23,16 +21,7 @@ pub fn at(milliseconds: u64) -> Instant {
 
 /// A socket's settings: NULL, no heartbeats, ten seconds for the handshake, default limits.
 pub fn config(socket_type: SocketType) -> Config {
-    Config {
-        socket_type,
-        routing_id: Bytes::new(),
-        foreign_property: None,
-        metadata: Metadata::new(),
-        mechanism: MechanismConfig::Null,
-        handshake_timeout: Duration::from_secs(10),
-        heartbeat: None,
-        limits: InboxLimits::default(),
-    }
+    Config::new(socket_type)
 }
 
 /// A heartbeat of so many milliseconds each.
@@ -126,8 +115,7 @@ impl End {
     }
 
     pub fn send(&mut self, message: &[Part]) {
-        let bodies: SmallVec<[Body<Bytes>; 4]> = message.iter().map(Part::body).collect();
-        self.connection.send(bodies, 0);
+        self.connection.send(message.iter().map(Part::body), 0);
     }
 }
 

@@ -10,7 +10,7 @@ use towpath_zmtp::{
 pub const OVERHEAD: usize = 1 + 8 + 8;
 
 pub fn toy_seal() -> MechanismConfig {
-    MechanismConfig::Custom { name: "TOY", begin: || Box::new(Toy) }
+    MechanismConfig::Custom { name: "TOY", begin: Arc::new(|| Box::new(Toy)) }
 }
 
 #[derive(Debug)]

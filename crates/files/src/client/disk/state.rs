@@ -1,4 +1,5 @@
-//! The state of a partial file: an append-only log of the complete leaves. `docs/formats/partial.md` has the bytes.
+//! The state of a partial file: an append-only log of the complete leaves.
+// docs/formats/partial.md has the bytes.
 
 use std::collections::BTreeMap;
 use std::fs::File;

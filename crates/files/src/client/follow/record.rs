@@ -1,4 +1,5 @@
-//! What a follower has put into its destination, and how far it is: `docs/formats/follow.md`.
+//! A follower's record: the files that it has put into its destination, and its progress.
+// docs/formats/follow.md has the bytes.
 
 use super::Excludes;
 use super::record_items::{

@@ -1,4 +1,5 @@
-//! What a follower's record is made of, as bytes: `docs/formats/follow.md`.
+//! Parts of a follower's record, as bytes.
+// docs/formats/follow.md has the tables.
 
 use super::record::{Known, Origin};
 use crate::digest::Digest;

@@ -1,4 +1,5 @@
-//! Messages about what changes at the server (`docs/protocol/follow.md`).
+//! Messages about what changes at the server.
+// docs/protocol/follow.md has the tables.
 
 use serde::{Deserialize, Serialize};
 

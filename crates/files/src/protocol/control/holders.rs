@@ -1,4 +1,5 @@
-//! Messages about who has what (`docs/protocol/follow.md`, "Who has what").
+//! Messages about who has what.
+// docs/protocol/follow.md, "Who has what".
 
 use serde::{Deserialize, Deserializer, Serialize};
 

@@ -1,4 +1,5 @@
-//! Messages about versions (`docs/protocol/follow.md`, "Versions").
+//! Messages about versions.
+// docs/protocol/follow.md, "Versions".
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! Messages about files that clients push (`docs/protocol/push.md`).
+//! Messages about files that clients push.
+// docs/protocol/push.md has the tables.
 
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

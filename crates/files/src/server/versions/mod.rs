@@ -1,7 +1,8 @@
 //! Published versions: what was below a path, kept beside the state.
 //!
-//! A version is a directory of its label with a manifest and the files ([`docs/formats/version.md`]). Clients find it below
-//! [`VERSIONS`], and learn of it by the catalogue's entry of its manifest.
+//! A version is a directory of its label with a manifest and the files. Clients find it below [`VERSIONS`], and learn of it by the
+//! catalogue's entry of its manifest.
+// docs/formats/version.md has the bytes.
 
 mod freeze;
 

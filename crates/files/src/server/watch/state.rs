@@ -1,4 +1,5 @@
-//! The catalogue on the disk, so that sequence numbers survive a restart: `docs/formats/catalogue.md`.
+//! The catalogue on the disk, so that sequence numbers survive a restart.
+// docs/formats/catalogue.md has the bytes.
 
 use crate::catalogue::{Catalogue, Content, Entry, Identity};
 use crate::digest::Digest;

@@ -6,8 +6,7 @@ use crate::hub::member::Member;
 use crate::message::{Frame, Message};
 use crate::options::HubOptions;
 use crate::peer_id::PeerId;
-use smallvec::SmallVec;
-use towpath_zmtp::{Body, Queued};
+use towpath_zmtp::Queued;
 
 /// Part of the remaining budget that one queue may have: however many are full, something is left for the next one.
 const SHARE: usize = 8;
@@ -61,8 +60,7 @@ impl Hub {
             target.flow.was_full = true;
             return Err(SendError::Full(message));
         }
-        let bodies = message.frames.into_iter().map(Frame::into_body).collect::<SmallVec<[Body<_>; 4]>>();
-        target.peer.connection.send(bodies, message.tag);
+        target.peer.connection.send(message.frames.into_iter().map(Frame::into_body), message.tag);
         self.send_budget.update(target);
         target.schedule(&mut self.ready);
         Ok(())
