@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Delete what the server has deleted, but nothing that was changed locally.
     #[arg(long)]
     mirror: bool,
-    /// Hold deletions back if more than N would be deleted at once [default: 1000 if over a tenth, or everything]
+    /// Hold deletions back if more than N are due [default: 1000 if over a tenth, or everything]
     #[arg(long, value_name = "N", requires = "mirror")]
     max_delete: Option<u64>,
     /// Skip what matches a pattern, as in .gitignore. Repeatable.

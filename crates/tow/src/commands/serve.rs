@@ -47,13 +47,13 @@ pub struct Arguments {
     /// The server's ID, 32 hex digits, to restore after --state was lost.
     #[arg(long, value_name = "ID", requires = "watch")]
     server_id: Option<ServerId>,
-    /// If the server can't tell whether a file is still open for writing, publish it once unchanged for this long.
+    /// Publish a file that may still be open for writing once it is unchanged for this long.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, requires = "watch")]
     settle: Duration,
     /// Rescan the whole tree at this interval, in case a kernel event was missed.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration, requires = "watch")]
     rescan: Duration,
-    /// Hold deletions back if more than N, and more than a tenth of all paths, would be deleted at once. SIGUSR1 releases them.
+    /// Hold deletions back if more than N and a tenth of all paths are due. SIGUSR1 releases them.
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "watch")]
     max_delete: u64,
     /// Watch so many directories at most, and look at everything each 30 s if there are more.
@@ -68,7 +68,7 @@ pub struct Arguments {
     /// Refuse pushes once this many files and directories are there.
     #[arg(long, value_name = "COUNT", requires = "accept_push")]
     push_max_files: Option<u64>,
-    /// Let every client publish versions, not only authenticated clients and the server's own user over ipc.
+    /// Let every client publish versions, not only authenticated ones and this user over ipc.
     #[arg(long, requires = "state")]
     accept_publish: bool,
     #[command(flatten)]

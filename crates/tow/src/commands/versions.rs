@@ -29,10 +29,10 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 pub struct Arguments {
     /// Path of a server, and all below it: HOST:/, HOST:PORT/PATH or ipc://SOCKET:/PATH.
     location: OsString,
-    /// Show which followers have a version (label or digest), or everything up to a number; exit with 1 unless all have it.
+    /// Show who has a version (label or digest), or all up to a number; exit 1 unless all have it.
     #[arg(long, value_name = "VERSION")]
     who: Option<String>,
-    /// Wait until enough followers have it; exit with 1 if no other gets it within --timeout.
+    /// Wait until enough followers have it; exit 1 if no other gets it within --timeout.
     #[arg(long, value_name = "VERSION", conflicts_with = "who")]
     wait: Option<String>,
     /// Number of followers that are enough.
