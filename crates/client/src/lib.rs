@@ -10,6 +10,7 @@ pub mod worker;
 
 pub use connection::{Dialect, LinkOptions};
 pub use towpath_journal::{Spool, SpoolWriter, SpooledBody};
+pub use towpath_requests::numbered::{ClientId, Status};
 pub use towpath_requests::{Body, BodyReader, LargeBody};
 /// Used by the options of clients and workers.
 pub use towpath_sockets::{Endpoint, MechanismConfig, PublicKey, Random, SecretKey, SocketError, system_random};
