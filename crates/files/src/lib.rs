@@ -19,3 +19,8 @@ pub mod root;
 pub mod server;
 
 pub use counted::{counted, counted_are};
+/// Used by the options of servers and clients.
+pub use towpath_sockets::{
+    Authenticator, Endpoint, Heartbeat, HubOptions, MechanismConfig, PublicKey, Random, SecretKey, SocketError,
+    system_random,
+};

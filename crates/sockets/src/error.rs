@@ -20,6 +20,14 @@ pub enum SocketError {
     /// An empty list of endpoints.
     #[error("no endpoint is given")]
     NoEndpoint,
+    /// A server would listen for other machines without knowing who connects ([`crate::check_openness`]).
+    #[error(
+        "{endpoint} is for other machines too, and nothing says who may connect: set a mechanism, or that it is open to all"
+    )]
+    Open {
+        /// The endpoint.
+        endpoint: String,
+    },
     /// Listening failed.
     #[error("cannot listen on {endpoint}: {source}{}", who_has(endpoint, source))]
     Bind {

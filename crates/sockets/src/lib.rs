@@ -76,7 +76,7 @@ pub use handle::{Command, Handle, PAGE_MAX, Page, Wanted};
 pub use hub::{Ends, GonePeer, Hub, HubStats, LargeMessages, SLOW_ROUNDS, Traffic};
 pub use message::{FileRange, Frame, IfShort, Message, OpenFile};
 pub use net::address::Address;
-pub use net::endpoint::Endpoint;
+pub use net::endpoint::{Endpoint, check_openness};
 pub use net::ipc::IpcListener;
 pub use net::tenant::Tenant;
 pub use options::{Backoff, Congestion, HubOptions, STABLE_AFTER};

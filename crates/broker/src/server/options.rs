@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use towpath_requests::numbered::{PROPERTY, PROPERTY_VALUE};
 use towpath_sockets::{
-    Authenticator, Endpoint, Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType,
+    Authenticator, Endpoint, Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType, check_openness,
 };
 
 /// Bytes of a frame above which it goes to disk instead of into memory.
@@ -56,6 +56,8 @@ pub struct BrokerOptions {
     pub mechanism: MechanismConfig,
     /// Asked for each peer if the mechanism is PLAIN or CURVE, and what each may do. None admits nobody then.
     pub authenticator: Option<Authenticator>,
+    /// Whether other machines may connect though the mechanism is NULL; otherwise such an endpoint is refused. An authenticator still says what they may do.
+    pub open_to_all: bool,
     /// How long the broker looks again before it sleeps, where the last waits were as short ([`HubOptions::busy_poll`]).
     pub busy_poll: Duration,
 }
@@ -76,12 +78,14 @@ impl BrokerOptions {
             max_peers_per_address: 1_024,
             mechanism: MechanismConfig::Null,
             authenticator: None,
+            open_to_all: false,
             busy_poll: Duration::from_micros(50),
         }
     }
 
     /// Rejects options that can't work, but for the hub's, which it checks itself.
     pub(super) fn check(&self) -> Result<(), SocketError> {
+        check_openness(&self.endpoints, &self.mechanism, self.open_to_all)?;
         let Settings { heartbeat_ms, liveness, .. } = self.settings;
         let counts = [("settings.heartbeat_ms", heartbeat_ms), ("settings.liveness", u64::from(liveness))];
         match counts.iter().find(|(_, count)| *count == 0) {

@@ -46,6 +46,19 @@ fn options_that_can_not_work_are_refused_by_name() {
 }
 
 #[test]
+fn broker_listens_for_other_machines_only_by_a_decision() {
+    let bind = |change: fn(&mut BrokerOptions)| {
+        let mut options = BrokerOptions::new(vec!["tcp://0.0.0.0:0".parse().unwrap()]);
+        change(&mut options);
+        Broker::bind(options).err()
+    };
+    let refused = bind(|_| {});
+    assert!(matches!(refused, Some(BrokerError::Socket(SocketError::Open { .. }))), "{refused:?}");
+    assert!(bind(|options| options.open_to_all = true).is_none());
+    assert!(bind(|options| options.mechanism = MechanismConfig::PlainServer).is_none());
+}
+
+#[test]
 fn bounds_as_narrow_as_can_be_hold_nobody_up() {
     on_one(async {
         let broker = Running::start(|_| ());

@@ -31,7 +31,7 @@ use towpath_rules::Permissions;
 use towpath_sockets::SocketType;
 use towpath_sockets::{
     Authenticator, Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, Metadata, PeerId, PeerInfo, SendError,
-    SocketError,
+    SocketError, check_openness,
 };
 
 /// Largest control message with its envelope: one frame near the limit, and a few short ones.
@@ -63,6 +63,8 @@ pub struct ServerOptions {
     pub hub: HubOptions,
     /// Asked for each client if the mechanism is PLAIN or CURVE, and what each may do. None admits nobody then.
     pub authenticator: Option<Authenticator>,
+    /// Whether other machines may connect though the mechanism is NULL; otherwise such an endpoint is refused. An authenticator still says what they may do.
+    pub open_to_all: bool,
     /// Memory of the digest cache, in bytes.
     pub digest_cache_bytes: usize,
     /// File in which digests persist. None: they are kept in memory only.
@@ -105,6 +107,7 @@ impl ServerOptions {
             endpoints: Vec::new(),
             hub,
             authenticator: None,
+            open_to_all: false,
             digest_cache_bytes: DIGEST_CACHE_BYTES,
             digest_file: None,
             open_files_max: half_of_descriptors(),
@@ -232,6 +235,7 @@ impl Server {
 
     pub(super) fn bind_with(options: ServerOptions, storage: Box<dyn Storage>) -> Result<Server, ServeError> {
         options.check_secrets()?;
+        check_openness(&options.endpoints, &options.hub.mechanism, options.open_to_all)?;
         let secrets = Secrets::new(options.secret_paths().chain(&options.unserved).cloned().collect());
         let ServerOptions { root: path, endpoints, mut hub, authenticator, .. } = options;
         let root = RootWatch::open(&path, secrets).map_err(|source| ServeError::Root { path: path.clone(), source })?;

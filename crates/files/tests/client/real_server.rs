@@ -8,6 +8,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use towpath_files::client::{CancelToken, ConnectOptions, Destination, Error, ListOptions, Source, get, list};
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::{Base, Compression, FollowLinks, ListTarget};
+use towpath_files::server::{ServeError, Server, ServerOptions};
+use towpath_files::{MechanismConfig, SocketError};
 
 use crate::support::*;
 
@@ -261,6 +263,20 @@ fn cancelled_transfer_is_resumed() {
     assert!(summary.resumed_bytes > 0 && summary.verified, "{summary:?}");
     assert_eq!(summary.received_bytes + summary.resumed_bytes, 64 * MIB as u64, "{summary:?}");
     assert_eq!(describe(destination.path()), describe(source.path()));
+}
+
+#[test]
+fn server_listens_for_other_machines_only_by_a_decision() {
+    let source = tempfile::tempdir().unwrap();
+    let options = || ServerOptions::new(source.path()).listen("tcp://0.0.0.0:0".parse().unwrap());
+    let refused = Server::bind(options()).err();
+    assert!(matches!(refused, Some(ServeError::Socket(SocketError::Open { .. }))), "{refused:?}");
+    let mut open = options();
+    open.open_to_all = true;
+    Server::bind(open).unwrap();
+    let mut known = options();
+    known.hub.mechanism = MechanismConfig::PlainServer;
+    Server::bind(known).unwrap();
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 use crate::error::SocketError;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use towpath_zmtp::MechanismConfig;
 
 /// An address to listen on or connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -23,6 +25,36 @@ pub enum Endpoint {
 
 /// The longest path of a Unix domain socket (sun_path less its NUL).
 const IPC_PATH_BYTES_MAX: usize = 107;
+
+impl Endpoint {
+    /// Whether only this machine reaches it. The one name that is taken for local is localhost.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Endpoint::Tcp { host, .. } => {
+                let address = host.parse::<IpAddr>().map(|address| address.to_canonical());
+                address.map_or_else(|_| host == "localhost", |address| address.is_loopback())
+            }
+            Endpoint::Ipc(_) | Endpoint::Inproc(_) => true,
+        }
+    }
+}
+
+/// For servers: refuses to listen for other machines if the mechanism lets everybody in, unless that was decided (`open_to_all`).
+///
+/// # Errors
+/// [`SocketError::Open`] with the first endpoint that isn't local.
+pub fn check_openness(
+    endpoints: &[Endpoint],
+    mechanism: &MechanismConfig,
+    open_to_all: bool,
+) -> Result<(), SocketError> {
+    match endpoints.iter().find(|endpoint| !endpoint.is_local()) {
+        Some(endpoint) if matches!(mechanism, MechanismConfig::Null) && !open_to_all => {
+            Err(SocketError::Open { endpoint: endpoint.to_string() })
+        }
+        _ => Ok(()),
+    }
+}
 
 impl FromStr for Endpoint {
     type Err = SocketError;
@@ -93,6 +125,31 @@ mod tests {
         ] {
             let message = text.parse::<Endpoint>().unwrap_err().to_string();
             assert!(message.contains(why), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn endpoints_that_other_machines_reach_need_a_decision() {
+        for (endpoint, local) in [
+            ("tcp://127.0.0.1:0", true),
+            ("tcp://127.8.9.1:0", true),
+            ("tcp://[::1]:0", true),
+            ("tcp://[::ffff:127.0.0.1]:0", true),
+            ("tcp://localhost:0", true),
+            ("ipc:///tmp/s", true),
+            ("tcp://*:0", false),
+            ("tcp://0.0.0.0:0", false),
+            ("tcp://[::]:0", false),
+            ("tcp://[::ffff:0.0.0.0]:0", false),
+            ("tcp://192.0.2.1:0", false),
+            ("tcp://host.example:0", false),
+        ] {
+            let endpoint: Endpoint = endpoint.parse().unwrap();
+            assert_eq!(endpoint.is_local(), local, "{endpoint}");
+            let is_refused =
+                |mechanism, open| check_openness(std::slice::from_ref(&endpoint), &mechanism, open).is_err();
+            assert_eq!(is_refused(MechanismConfig::Null, false), !local, "{endpoint}");
+            assert!(!is_refused(MechanismConfig::Null, true) && !is_refused(MechanismConfig::PlainServer, false));
         }
     }
 }

@@ -5,11 +5,10 @@ use crate::cli::audit::Audit;
 use crate::cli::exit::Failure;
 use crate::cli::key_args::{ServerKeyArgs, aes};
 use crate::cli::units::{duration, positive};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_sockets::{Authenticator, Endpoint, MechanismConfig, system_random};
+use towpath_sockets::{Authenticator, Endpoint, MechanismConfig, SocketError, check_openness, system_random};
 
 /// Options of `tow serve` and `tow broker`. Each command sets its own defaults for those without one here.
 #[derive(clap::Args)]
@@ -67,7 +66,7 @@ impl ListenArgs {
 
     /// The first endpoint that other machines reach.
     pub fn open_endpoint(&self) -> Option<&Endpoint> {
-        self.endpoints.iter().find(|endpoint| !is_local(endpoint))
+        self.endpoints.iter().find(|endpoint| !endpoint.is_local())
     }
 
     /// Maximum connections from one address.
@@ -92,7 +91,7 @@ impl ListenArgs {
         let keys = self.keys.secrets()?;
         if keys.is_empty() && sources.passwords.is_none() && sources.rules.is_none() && self.audit.is_none() {
             self.check_openness()?;
-            return Ok(Security { mechanism: MechanismConfig::Null, admission: None });
+            return Ok(Security { mechanism: MechanismConfig::Null, open_to_all: self.open_to_all, admission: None });
         }
         let audit = self.audit.as_deref().map(Audit::open).transpose()?;
         let admission = Admission::new(sources, audit)?;
@@ -115,13 +114,15 @@ impl ListenArgs {
             }
             false => MechanismConfig::CurveServer { keys: keys.into(), random: system_random(), aes: aes() },
         };
-        Ok(Security { mechanism, admission: Some(Arc::new(admission)) })
+        // Rules decide what those may do who haven't said who they are.
+        let open_to_all = self.open_to_all || self.rules.is_some();
+        Ok(Security { mechanism, open_to_all, admission: Some(Arc::new(admission)) })
     }
 
     /// Refuses to listen for other machines without a decision about who may come.
     fn check_openness(&self) -> Result<(), Failure> {
-        match self.open_endpoint().filter(|_| !self.open_to_all) {
-            Some(endpoint) => Err(Failure::usage(format!(
+        match check_openness(&self.endpoints, &MechanismConfig::Null, self.open_to_all) {
+            Err(SocketError::Open { endpoint }) => Err(Failure::usage(format!(
                 "--bind {endpoint} is for other machines too, and nothing says who may come; add one of:\n  \
                  --key FILE --authorized-keys FILE  known keys, encrypted (make one with `tow key new`)\n  \
                  --key FILE --anyone                everybody, encrypted\n  \
@@ -129,7 +130,7 @@ impl ListenArgs {
                  --rules FILE                       what rules allow (with --key, encrypted)\n  \
                  --open-to-all                      everybody, unencrypted"
             ))),
-            None => Ok(()),
+            other => other.map_err(Failure::failed),
         }
     }
 }
@@ -138,6 +139,8 @@ impl ListenArgs {
 pub struct Security {
     /// The mechanism.
     pub mechanism: MechanismConfig,
+    /// Whether other machines may connect without one.
+    pub open_to_all: bool,
     /// The decisions; `None`: everybody may do everything.
     pub admission: Option<Arc<Admission>>,
 }
@@ -146,41 +149,5 @@ impl Security {
     /// The decision for the server.
     pub fn authenticator(&self) -> Option<Authenticator> {
         self.admission.as_ref().map(Admission::authenticator)
-    }
-}
-
-/// Whether only this machine reaches an endpoint. The one name that is taken for local is localhost.
-fn is_local(endpoint: &Endpoint) -> bool {
-    match endpoint {
-        Endpoint::Tcp { host, .. } => {
-            let address = host.parse::<IpAddr>().map(|address| address.to_canonical());
-            address.map_or_else(|_| host == "localhost", |address| address.is_loopback())
-        }
-        Endpoint::Ipc(_) | Endpoint::Inproc(_) => true,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn endpoints_that_only_this_machine_reaches_are_local() {
-        for (endpoint, local) in [
-            ("tcp://127.0.0.1:0", true),
-            ("tcp://127.8.9.1:0", true),
-            ("tcp://[::1]:0", true),
-            ("tcp://[::ffff:127.0.0.1]:0", true),
-            ("tcp://localhost:0", true),
-            ("ipc:///tmp/s", true),
-            ("tcp://*:0", false),
-            ("tcp://0.0.0.0:0", false),
-            ("tcp://[::]:0", false),
-            ("tcp://[::ffff:0.0.0.0]:0", false),
-            ("tcp://192.0.2.1:0", false),
-            ("tcp://host.example:0", false),
-        ] {
-            assert_eq!(is_local(&endpoint.parse().unwrap()), local, "{endpoint}");
-        }
     }
 }

@@ -99,6 +99,7 @@ impl Arguments {
         let mut options = BrokerOptions::new(self.listen.endpoints);
         options.authenticator = security.authenticator();
         options.mechanism = security.mechanism;
+        options.open_to_all = security.open_to_all;
         options.journal = self.journal;
         options.repair_journal = self.repair_journal;
         options.spool = self.spool;

@@ -111,6 +111,7 @@ pub fn start(
     server.relayed_versions = only_versions.then_some(versions);
     server.authenticator = security.authenticator();
     server.hub.mechanism = security.mechanism;
+    server.open_to_all = security.open_to_all;
     server.endpoints = listen.endpoints;
     let server = Server::bind(server).map_err(Failure::failed)?;
     options.relay = server.relay();

@@ -114,6 +114,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let security = arguments.listen.security()?;
     options.authenticator = security.authenticator();
     options.hub.mechanism = security.mechanism;
+    options.open_to_all = security.open_to_all;
     options.endpoints = arguments.listen.endpoints;
     let about = About {
         program: "serve",
