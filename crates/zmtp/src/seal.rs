@@ -35,7 +35,7 @@ pub struct FrameSeal {
 pub struct FrameNumber(u64);
 
 impl FrameNumber {
-    #[cfg(test)]
+    #[cfg(all(test, feature = "aes"))]
     pub(crate) fn new(number: u64) -> FrameNumber {
         FrameNumber(number)
     }

@@ -136,5 +136,5 @@ fn random_bytes<const N: usize>(random: &Random) -> Result<[u8; N], Error> {
     Ok(bytes)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "aes"))]
 mod tests;
