@@ -35,7 +35,8 @@ pub struct FrameSeal {
 pub struct FrameNumber(u64);
 
 impl FrameNumber {
-    #[cfg(all(test, feature = "aes"))]
+    #[cfg(test)]
+    #[cfg(feature = "aes")]
     pub(crate) fn new(number: u64) -> FrameNumber {
         FrameNumber(number)
     }

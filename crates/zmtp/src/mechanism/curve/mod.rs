@@ -136,5 +136,6 @@ fn random_bytes<const N: usize>(random: &Random) -> Result<[u8; N], Error> {
     Ok(bytes)
 }
 
-#[cfg(all(test, feature = "aes"))]
+#[cfg(test)]
+#[cfg(feature = "aes")]
 mod tests;
