@@ -36,6 +36,7 @@ pub struct FrameNumber(u64);
 
 impl FrameNumber {
     #[cfg(test)]
+    #[cfg(feature = "aes")]
     pub(crate) fn new(number: u64) -> FrameNumber {
         FrameNumber(number)
     }

@@ -137,4 +137,5 @@ fn random_bytes<const N: usize>(random: &Random) -> Result<[u8; N], Error> {
 }
 
 #[cfg(test)]
+#[cfg(feature = "aes")]
 mod tests;
