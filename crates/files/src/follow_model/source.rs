@@ -193,6 +193,10 @@ impl Source {
     }
 
     pub fn remove(&mut self, path: &str) -> String {
+        // The end of writing is told under the name by which the file was opened. Without that, the other name waits for the settle time.
+        if self.dir.join(path).symlink_metadata().is_ok_and(|stat| stat.is_file() && stat.nlink() > 1) {
+            self.finish_all();
+        }
         remove(&self.dir.join(path));
         format!("remove {path}")
     }

@@ -96,6 +96,11 @@ impl Unfinished {
         waiting.is_some_and(|stat| (stat.device, stat.inode) == (file.device, file.inode))
     }
 
+    /// Files that wait.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (&RelPath, &FileStat)> {
+        self.files.iter().map(|(path, waiting)| (path, &waiting.stat)).chain(&self.large_stats)
+    }
+
     /// Something happened to a file, or it isn't what is published.
     pub(super) fn found(&mut self, path: RelPath, stat: FileStat) {
         self.first.remove(&path);

@@ -53,7 +53,7 @@ impl Watcher {
         files.extend(others);
     }
 
-    /// Finds the published names of files that have more of them than before: no event tells the first name that there is a second one.
+    /// Finds the other names of files that have more of them than before: no event tells the first name that there is a second one.
     fn find_names(&mut self, files: &[(RelPath, FileStat)]) {
         let is_new = |stat: &FileStat| {
             let links = self.linked.get(&(stat.device, stat.inode));
@@ -70,6 +70,11 @@ impl Watcher {
                     && let (Some(links), Ok(path)) = (self.linked.get_mut(&key), RelPath::new(path.to_vec()))
                 {
                     links.names.insert(path);
+                }
+            }
+            for (path, stat) in self.unfinished.waiting() {
+                if let Some(links) = self.linked.get_mut(&(stat.device, stat.inode)) {
+                    links.names.insert(path.clone());
                 }
             }
             for (key, searched) in new {
