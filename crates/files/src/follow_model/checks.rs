@@ -38,8 +38,10 @@ impl World {
                 Content::Link { .. } => what.is_symlink(),
                 _ => what.is_file(),
             };
-            let above = path.rsplit_once('/').is_none_or(|(above, _)| !self.source.dir.join(above).is_symlink());
-            if above && self.source.dir.join(path).symlink_metadata().is_ok_and(|what| same(&what)) {
+            // Through a link, something else is there.
+            let above = path.match_indices('/').map(|(at, _)| self.source.dir.join(&path[..at]));
+            let leads_elsewhere = above.into_iter().any(|above| above.is_symlink());
+            if !leads_elsewhere && self.source.dir.join(path).symlink_metadata().is_ok_and(|what| same(&what)) {
                 return Err(format!("deleted, and it is there: {path}"));
             }
         }

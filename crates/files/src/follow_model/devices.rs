@@ -141,6 +141,7 @@ impl Source {
         // What was in the way may have been this.
         if is_file(&self.dir.join(from)) {
             self.remove(to);
+            self.finish_writing_to(&self.dir.join(from));
             fs::hard_link(self.dir.join(from), self.dir.join(to)).unwrap();
         }
         format!("another name of {from}: {to}")

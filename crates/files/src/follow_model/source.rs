@@ -162,6 +162,19 @@ impl Source {
         file.set_modified(UNIX_EPOCH + Duration::new(self.time as u64, 1)).unwrap();
     }
 
+    /// Finishes a file that is about to get another name. The end of writing is told under the name by which it was opened: if that is gone by
+    /// then, the other name waits for the settle time.
+    pub fn finish_writing_to(&mut self, path: &Path) {
+        let inode = |stat: fs::Metadata| stat.ino();
+        let Ok(wanted) = path.metadata().map(inode) else { return };
+        while let Some(index) =
+            self.writers.iter().position(|writer| writer.file.metadata().map(inode).unwrap() == wanted)
+        {
+            self.writers.swap(0, index);
+            self.finish_writing();
+        }
+    }
+
     fn finish_writing(&mut self) -> String {
         if self.writers.is_empty() {
             return "nothing to write".to_owned();
@@ -193,10 +206,6 @@ impl Source {
     }
 
     pub fn remove(&mut self, path: &str) -> String {
-        // The end of writing is told under the name by which the file was opened. Without that, the other name waits for the settle time.
-        if self.dir.join(path).symlink_metadata().is_ok_and(|stat| stat.is_file() && stat.nlink() > 1) {
-            self.finish_all();
-        }
         remove(&self.dir.join(path));
         format!("remove {path}")
     }

@@ -275,7 +275,7 @@ impl Watcher {
     fn publish(&mut self, found: Findings, is_everything: bool, is_accepted: bool) -> bool {
         self.note_unread();
         let Findings { mut now, mut files, mut gone, .. } = found;
-        self.add_other_names(&mut files, &gone);
+        let others = self.other_names(&files, &gone);
         let published = Arc::clone(&self.published);
         let held = {
             let catalogue = published.read();
@@ -329,7 +329,7 @@ impl Watcher {
             });
             self.note_full(full);
         }
-        for (path, stat, _) in files {
+        for (path, stat) in files.into_iter().map(|(path, stat, _)| (path, stat)).chain(others) {
             self.unfinished.found(path, stat);
         }
         if is_everything {

@@ -26,18 +26,18 @@ impl Watcher {
         }
     }
 
-    /// Adds the other names of files that changed, since their content has changed as well.
-    pub(super) fn add_other_names(&mut self, files: &mut Vec<(RelPath, FileStat)>, gone: &[RelPath]) {
+    /// The other names of files that changed, since their content has changed as well. Whether they are there is seen when they are opened.
+    pub(super) fn other_names(&mut self, files: &[(RelPath, FileStat)], gone: &[RelPath]) -> Vec<(RelPath, FileStat)> {
         files.iter().for_each(|(path, stat)| self.note_name(path, stat));
+        let mut others = Vec::new();
         if self.linked.is_empty() {
-            return;
+            return others;
         }
         self.find_names(files);
         self.forget_names(gone);
         files.iter().for_each(|(path, stat)| self.note_name(path, stat));
         let found: HashMap<&RelPath, &FileStat> = files.iter().map(|(path, stat)| (path, stat)).collect();
         let catalogue = self.published.read();
-        let mut others = Vec::new();
         for (path, stat) in files.iter().filter(|(_, stat)| stat.links > 1) {
             let Some(Links { names, .. }) = self.linked.get_mut(&(stat.device, stat.inode)) else { continue };
             // One that isn't published yet is another name all the same, and the catalogue may have what was there before.
@@ -47,10 +47,10 @@ impl Watcher {
                 None => catalogue.get(other.as_bytes()).is_none_or(|entry| entry.identity.is_same_inode(stat)),
             });
             let is_other = |name: &&RelPath| catalogue.get(name.as_bytes()).is_none_or(|entry| !entry.is_file(stat));
-            others.extend(names.iter().filter(|name| *name != path).filter(is_other).map(|name| (name.clone(), *stat)));
+            let names = names.iter().filter(|name| *name != path && !found.contains_key(*name));
+            others.extend(names.filter(is_other).map(|name| (name.clone(), *stat)));
         }
-        drop(catalogue);
-        files.extend(others);
+        others
     }
 
     /// Finds the other names of files that have more of them than before: no event tells the first name that there is a second one.
