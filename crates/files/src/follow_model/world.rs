@@ -356,6 +356,11 @@ impl World {
         }
         self.source.reveal();
         self.settle()?;
+        if !self.server.unread().is_empty() {
+            // What makes a file readable under another of its names has no event: it is tried again after a while.
+            self.server.look_at_unread();
+            self.settle()?;
+        }
         if !is_still(self) {
             return Ok(false);
         }
