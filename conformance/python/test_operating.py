@@ -11,7 +11,7 @@ import prometheus_client.parser
 import pytest
 import yaml
 
-from conftest import DEADLINE_SECONDS, TOW, WORKSPACE
+from conftest import DEADLINE_SECONDS, TOW, WORKSPACE, wait_until
 
 DASHBOARD = WORKSPACE / "packaging/grafana/towpath.json"
 ALERTS = WORKSPACE / "packaging/prometheus/towpath.rules.yml"
@@ -52,6 +52,8 @@ def scraped(tmp_path, serve, broker, end):
     assert call.communicate(timeout=DEADLINE_SECONDS)[0] == b"hello"
     (tmp_path / "served").mkdir()
     serve(tmp_path / "served", "--admin-socket", sockets[1], "--watch")
+    # What a server publishes is counted once it has looked at its directory.
+    wait_until(lambda: "towpath_held_deletions" in get(sockets[1], "/metrics", "*/*"), "it has looked")
     return [[get(path, "/metrics?per=service", accept) for accept in (OPENMETRICS, "*/*")] for path in sockets]
 
 

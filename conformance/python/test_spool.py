@@ -34,10 +34,16 @@ def spooled(connected):
 
 
 def received(server) -> list[int]:
-    """Bytes that each connection has sent."""
+    """Bytes that each connection has sent: those that the broker has read, and those that it leaves to the kernel while it waits."""
     words = [TOW, "peers", "--json", "--admin", str(server.process.pid)]
-    peers = subprocess.run(words, capture_output=True, check=True).stdout.splitlines()
-    return [json.loads(peer)["received_bytes"] for peer in peers]
+    peers = map(json.loads, subprocess.run(words, capture_output=True, check=True).stdout.splitlines())
+    unread = {}
+    with open("/proc/net/tcp") as sockets:
+        for line in list(sockets)[1:]:
+            _, _, remote, _, queues, *_ = line.split()
+            # By the port of the peer.
+            unread[int(remote.split(":")[1], 16)] = int(queues.split(":")[1], 16)
+    return [peer["received_bytes"] + unread.get(int(peer["address"].split(":")[1]), 0) for peer in peers]
 
 
 def large(client, number, body=BODY, service=b"slow") -> None:

@@ -39,7 +39,7 @@ test('a transfer is shown with one cause for its stall, and paths are text', asy
   await panel.getByRole('heading', { name: SHOWN }).waitFor();
   await picture(page, 'hostile-path');
   await go(page, 'Overview');
-  await page.getByRole('img', { name: /^Transfers: transfers 2, that wait 2/ }).waitFor();
+  await page.getByRole('img', { name: /^Transfers: transfers 2, waiting 2/ }).waitFor();
   await check(page, 'the overview');
 });
 
