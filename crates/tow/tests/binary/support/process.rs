@@ -38,7 +38,9 @@ pub fn unprivileged_tow<S: AsRef<OsStr>>(folder: &Path, arguments: impl IntoIter
     }
     let copy = folder.join("tow");
     if !copy.exists() {
-        std::fs::copy(env!("CARGO_BIN_EXE_tow"), &copy).expect("copy the binary");
+        // By another process: a child that another test starts meanwhile would inherit the file open for writing, and it couldn't be run.
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_tow")).arg(&copy).status().expect("run cp");
+        assert!(copied.success(), "copy the binary: {copied}");
     }
     let mut command = Command::new(copy);
     // The home directory of who runs the tests may be closed to this user.
