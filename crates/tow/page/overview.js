@@ -115,7 +115,7 @@ export class Overview {
     this.action = action;
     this.element = h('div', { class: 'view' },
       h('h1', { class: 'hidden', tabindex: '-1' }, 'Overview'),
-      h('section', { class: 'checks' }, h('div', { class: 'heading' }, h('h2', {}, 'Health'), this.verdict), loud, quiet),
+      h('section', { class: 'checks' }, h('div', { class: 'heading' }, h('h2', {}, 'Checks'), this.verdict), loud, quiet),
       h('div', { class: 'charts' }, ...this.charts.map((chart) => chart.element)),
       h('div', { class: 'columns' },
         h('section', { class: 'card' }, h('h2', {}, 'Server'), this.server.element, h('p', { class: 'buttons' }, this.button)),
@@ -138,7 +138,7 @@ export class Overview {
     this.loud.set(tiles.filter((tile) => tile.value > 0));
     this.quiet.set(tiles.filter((tile) => tile.value === 0));
     const loud = tiles.filter((tile) => tile.value > 0).length;
-    setText(this.verdict, loud === 0 ? '✓ No problems' : `▲ ${loud} ${loud === 1 ? 'problem' : 'problems'}`);
+    setText(this.verdict, loud === 0 ? `✓ All ${tiles.length} are 0` : `▲ ${loud} ${loud === 1 ? 'problem' : 'problems'}`);
     const isBad = tiles.some((tile) => levelOf(tile) === 'bad');
     setAttribute(this.verdict, 'data-level', loud === 0 ? 'good' : isBad ? 'bad' : 'warn');
     this.server.set(serverFacts(status));

@@ -23,6 +23,11 @@ pub fn state_of(part: &[u8]) -> Option<Vec<u8>> {
     Some([stem, STATE_SUFFIX].concat())
 }
 
+/// Whether this is the name of a partial file, or of the state of one.
+pub fn is_partial(name: &[u8]) -> bool {
+    is_reserved(name) && (name.ends_with(PART_SUFFIX) || name.ends_with(STATE_SUFFIX))
+}
+
 /// Names of a partial file and its state that nobody can take in advance.
 pub fn random_names() -> (Vec<u8>, Vec<u8>) {
     with_stem(format!("{:016x}", RandomState::new().hash_one(0)).as_bytes())

@@ -5,7 +5,7 @@ use super::record::{Known, Record};
 use super::trash::Trash;
 use crate::client::disk::{Ledger, Metadata, remove_left_over};
 use crate::client::error::Error;
-use crate::client::names::{partial_names, with_suffix};
+use crate::client::names::{is_partial, partial_names, with_suffix};
 use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::control::{Change, ChangeContent};
@@ -194,7 +194,7 @@ impl Place {
             }
             (ChangeContent::Dir { .. }, FileKind::Dir, _) => Some(true),
             // Another type. If what is in a directory is going to be deleted, this is for later; what is left then isn't the follower's.
-            (_, FileKind::Dir, Own::Yes) => (deletes || self.is_empty(path)?).then_some(true),
+            (_, FileKind::Dir, Own::Yes) => (deletes || self.cleared(path)?).then_some(true),
             (_, _, Own::Yes) => Some(true),
             (_, _, Own::Perhaps(digest)) => {
                 let found = self.digest(path)?.filter(|(found, there)| *found == digest && there.same_content(&stat));
@@ -266,9 +266,14 @@ impl Place {
         self.trash.as_ref().map_or(Ok(()), |trash| trash.forget(kept))
     }
 
-    /// Whether a directory has no file in it. Parts of files that came into it once, and directories without a file, are removed.
-    fn is_empty(&self, path: &RelPath) -> Result<bool, RootError> {
-        clear(&self.root.open_dir(path)?, DEPTH_MAX)
+    /// Whether a directory is empty. Of one that has no file in it, the parts of files that came into it once and the directories are removed.
+    fn cleared(&self, path: &RelPath) -> Result<bool, RootError> {
+        let dir = self.root.open_dir(path)?;
+        if has_file(&dir, DEPTH_MAX)? {
+            return Ok(false);
+        }
+        clear(&dir)?;
+        Ok(!is_over(&dir, 0)?)
     }
 
     fn parent(&self, path: &RelPath) -> Result<(Dir, Vec<u8>), RootError> {
@@ -486,21 +491,37 @@ fn is_not_empty(error: &RootError) -> bool {
     }
 }
 
-/// Removes parts of files and directories without a file from a directory. Whether nothing is left in it.
-fn clear(dir: &Dir, depth: usize) -> Result<bool, RootError> {
-    let entries = match dir.entries(ENTRIES_MAX) {
-        Err(RootError::TooMany(_)) => return Ok(false),
-        entries => entries?,
-    };
-    for entry in entries {
-        let is_dir = dir.stat(&entry.name)?.kind == FileKind::Dir;
-        if is_dir && depth > 0 && clear(&dir.open_dir(&entry.name)?, depth - 1)? {
+/// Whether there is a file in a directory or below it, other than a part of one. One that is too large or deep to tell has one.
+fn has_file(dir: &Dir, depth: usize) -> Result<bool, RootError> {
+    if is_over(dir, ENTRIES_MAX)? {
+        return Ok(true);
+    }
+    for entry in dir.entries(ENTRIES_MAX)? {
+        let has_file = match dir.stat(&entry.name)?.kind {
+            FileKind::Dir => depth == 0 || has_file(&dir.open_dir(&entry.name)?, depth - 1)?,
+            _ => !is_partial(&entry.name),
+        };
+        if has_file {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Removes parts of files, and directories.
+fn clear(dir: &Dir) -> Result<(), RootError> {
+    for entry in dir.entries(ENTRIES_MAX)? {
+        if dir.stat(&entry.name)?.kind == FileKind::Dir {
+            clear(&dir.open_dir(&entry.name)?)?;
             dir.remove_dir(&entry.name)?;
         }
     }
-    let _ = remove_left_over(dir);
-    match dir.entries(0) {
-        Err(RootError::TooMany(_)) => Ok(false),
-        entries => entries.map(|entries| entries.is_empty()),
+    remove_left_over(dir)
+}
+
+fn is_over(dir: &Dir, entries: usize) -> Result<bool, RootError> {
+    match dir.entries(entries) {
+        Err(RootError::TooMany(_)) => Ok(true),
+        entries => entries.map(|_| false),
     }
 }

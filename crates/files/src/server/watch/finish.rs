@@ -371,6 +371,19 @@ fn age(stat: &FileStat) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::follow::Epoch;
+
+    #[test]
+    fn a_file_has_no_place_below_a_file_nor_in_place_of_a_directory() {
+        let mut catalogue = Catalogue::new(Epoch([1; 16]));
+        let path = |text: &str| RelPath::new(text).unwrap();
+        let file = Content::File { size: 0, modified: Timestamp::default(), mode: 0o644, digest: Digest([0; 32]) };
+        assert!(has_place(&catalogue, &path("a")) && !has_place(&catalogue, &path("a/b")));
+        catalogue.put(&path("a"), file, Identity::default()).unwrap();
+        assert!(has_place(&catalogue, &path("a")) && !has_place(&catalogue, &path("a/b")));
+        catalogue.put(&path("a"), Content::Dir { mode: 0o755 }, Identity::default()).unwrap();
+        assert!(!has_place(&catalogue, &path("a")) && has_place(&catalogue, &path("a/b")));
+    }
 
     #[test]
     fn files_that_are_always_written_are_named_until_they_rest() {

@@ -91,6 +91,9 @@ impl Watcher {
             tracing::warn!("the served directory was replaced while it was looked at: it is looked at again");
             return self.events.everything();
         }
+        if !is_everything {
+            self.find_names(&found.files);
+        }
         let is_all = is_everything && !found.lacks_known;
         let is_held = self.publish(found, is_everything, is_accepted);
         if is_all && !is_held {

@@ -26,16 +26,45 @@ impl Watcher {
         }
     }
 
+    /// Finds the other names of files that have more of them than are known: no event tells the first name that there is a second one. Not needed
+    /// while everything is read, which notes them all.
+    pub(super) fn find_names(&mut self, files: &[(RelPath, FileStat)]) {
+        let mut new = HashMap::new();
+        for (path, stat) in files.iter().filter(|(_, stat)| stat.links > 1) {
+            self.note_name(path, stat);
+            let key = (stat.device, stat.inode);
+            if let Some(links) = self.linked.get(&key)
+                && links.searched != stat.links
+                && (links.names.len() as u64) < stat.links
+            {
+                new.insert(key, stat.links);
+            }
+        }
+        if new.is_empty() {
+            return;
+        }
+        let catalogue = self.published.read();
+        let published = catalogue.below(b"").filter(|(_, entry)| matches!(entry.content, Content::File { .. }));
+        let published = published.map(|(path, entry)| (path, (entry.identity.device, entry.identity.inode)));
+        let published = published.filter(|(_, key)| new.contains_key(key));
+        let published = published.filter_map(|(path, key)| Some((RelPath::new(path.to_vec()).ok()?, key)));
+        let waiting = self.unfinished.waiting().map(|(path, stat)| (path.clone(), (stat.device, stat.inode)));
+        for (path, key) in published.chain(waiting.filter(|(_, key)| new.contains_key(key))) {
+            self.linked.entry(key).and_modify(|links| _ = links.names.insert(path));
+        }
+        for (key, searched) in new {
+            self.linked.entry(key).and_modify(|links| links.searched = searched);
+        }
+    }
+
     /// The other names of files that changed, since their content has changed as well. Whether they are there is seen when they are opened.
     pub(super) fn other_names(&mut self, files: &[(RelPath, FileStat)], gone: &[RelPath]) -> Vec<(RelPath, FileStat)> {
+        self.forget_names(gone);
         files.iter().for_each(|(path, stat)| self.note_name(path, stat));
         let mut others = Vec::new();
         if self.linked.is_empty() {
             return others;
         }
-        self.find_names(files);
-        self.forget_names(gone);
-        files.iter().for_each(|(path, stat)| self.note_name(path, stat));
         let found: HashMap<&RelPath, &FileStat> = files.iter().map(|(path, stat)| (path, stat)).collect();
         let catalogue = self.published.read();
         for (path, stat) in files.iter().filter(|(_, stat)| stat.links > 1) {
@@ -51,36 +80,6 @@ impl Watcher {
             others.extend(names.filter(is_other).map(|name| (name.clone(), *stat)));
         }
         others
-    }
-
-    /// Finds the other names of files that have more of them than before: no event tells the first name that there is a second one.
-    fn find_names(&mut self, files: &[(RelPath, FileStat)]) {
-        let is_new = |stat: &FileStat| {
-            let links = self.linked.get(&(stat.device, stat.inode));
-            links.is_some_and(|links| links.searched != stat.links)
-        };
-        let new = files.iter().map(|(_, stat)| stat).filter(|stat| is_new(stat));
-        let new: HashMap<_, _> = new.map(|stat| ((stat.device, stat.inode), stat.links)).collect();
-        if !new.is_empty() {
-            let catalogue = self.published.read();
-            for (path, entry) in catalogue.below(b"") {
-                let key = (entry.identity.device, entry.identity.inode);
-                if matches!(entry.content, Content::File { .. })
-                    && new.contains_key(&key)
-                    && let (Some(links), Ok(path)) = (self.linked.get_mut(&key), RelPath::new(path.to_vec()))
-                {
-                    links.names.insert(path);
-                }
-            }
-            for (path, stat) in self.unfinished.waiting() {
-                if let Some(links) = self.linked.get_mut(&(stat.device, stat.inode)) {
-                    links.names.insert(path.clone());
-                }
-            }
-            for (key, searched) in new {
-                self.linked.entry(key).and_modify(|links| links.searched = searched);
-            }
-        }
     }
 
     /// Forgets names that are gone.

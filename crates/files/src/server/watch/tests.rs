@@ -150,6 +150,27 @@ fn a_file_written_under_one_of_its_names_is_noticed_under_all() {
 }
 
 #[test]
+fn a_file_written_under_a_new_name_is_noticed_under_the_old_one() {
+    let mut watched = Watched::with(&["a/one", "other"]);
+    // Before either event is looked at.
+    fs::hard_link(watched.at("a/one"), watched.at("two")).unwrap();
+    write(&watched.at("two"), "x");
+    watched.server.settle();
+    assert!(watched.has("two", "x") && watched.has("a/one", "x"));
+    // The new name takes the place of another file.
+    fs::remove_file(watched.at("other")).unwrap();
+    fs::hard_link(watched.at("a/one"), watched.at("other")).unwrap();
+    write(&watched.at("other"), "y");
+    watched.server.settle();
+    assert!(["a/one", "two", "other"].iter().all(|name| watched.has(name, "y")));
+    // A name that is gone isn't taken for one that was renamed.
+    fs::remove_file(watched.at("two")).unwrap();
+    write(&watched.at("a/one"), "z");
+    watched.server.settle();
+    assert!(watched.has("a/one", "z") && watched.has("other", "z") && !watched.server.live().contains_key("two"));
+}
+
+#[test]
 fn another_name_elsewhere_is_no_change() {
     let mut watched = Watched::with(&["f"]);
     let head = watched.server.head();
