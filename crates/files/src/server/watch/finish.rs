@@ -92,13 +92,16 @@ impl Unfinished {
 
     /// Whether a path waits with this file.
     pub(super) fn has(&self, path: &RelPath, file: &FileStat) -> bool {
+        let hashing = self.hashing.as_ref().filter(|hashing| hashing.path == *path).map(|hashing| &hashing.stat);
         let waiting = self.files.get(path).map(|waiting| &waiting.stat).or_else(|| self.large_stats.get(path));
-        waiting.is_some_and(|stat| (stat.device, stat.inode) == (file.device, file.inode))
+        let is_it = |stat: &FileStat| (stat.device, stat.inode) == (file.device, file.inode);
+        waiting.into_iter().chain(hashing).any(is_it)
     }
 
     /// Files that wait.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (&RelPath, &FileStat)> {
-        self.files.iter().map(|(path, waiting)| (path, &waiting.stat)).chain(&self.large_stats)
+        let files = self.files.iter().map(|(path, waiting)| (path, &waiting.stat));
+        files.chain(&self.large_stats).chain(self.hashing.iter().map(|hashing| (&hashing.path, &hashing.stat)))
     }
 
     /// Something happened to a file, or it isn't what is published.

@@ -95,6 +95,12 @@ impl Watcher {
             self.find_names(&found.files);
         }
         let is_all = is_everything && !found.lacks_known;
+        // What was held or gone below a directory that can be read again has no event.
+        if is_everything {
+            self.lacks_known = found.lacks_known;
+        } else if self.lacks_known && !self.unread.has_dirs() {
+            self.events.everything();
+        }
         let is_held = self.publish(found, is_everything, is_accepted);
         if is_all && !is_held {
             self.mounts.forget_gone();

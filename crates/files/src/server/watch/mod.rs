@@ -148,6 +148,8 @@ struct Watcher {
     is_blind: bool,
     /// They couldn't when everything was looked at before.
     was_blind: bool,
+    /// When everything was last looked at, a directory that has something published could not be read.
+    lacks_known: bool,
     /// Why deletions are held, which was logged.
     holding: Option<&'static str>,
     /// There are too many paths, which was logged.
@@ -174,6 +176,7 @@ impl Watcher {
             unread_shown: (Vec::new(), 0),
             is_blind: false,
             was_blind: false,
+            lacks_known: false,
             holding: None,
             is_full: false,
             looked: None,

@@ -24,6 +24,10 @@ impl Unread {
         self.paths.get(path) == Some(&false)
     }
 
+    pub(super) fn has_dirs(&self) -> bool {
+        self.paths.values().any(|is_dir| *is_dir)
+    }
+
     /// It was read, or isn't there.
     pub(super) fn remove(&mut self, path: &RelPath) {
         self.is_changed |= self.paths.remove(path).is_some();
