@@ -330,7 +330,9 @@ impl Drive for BrokerConnection {
         }
         if self.leaving.is_some() {
             let hears_nothing = self.session.is_idle() && !self.incoming.has_backlog();
-            let is_quiet = hears_nothing && self.pending.is_empty() && self.block.is_empty();
+            // A long reply leaves the hub later than it was given to it.
+            let has_sent = self.pending.is_empty() && self.block.is_empty() && !hub.has_output();
+            let is_quiet = hears_nothing && has_sent;
             self.quiet = if is_quiet { self.quiet.or(Some(now)) } else { None };
         }
         Ok(hub.is_busy())

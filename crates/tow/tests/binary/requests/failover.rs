@@ -6,7 +6,8 @@ use tempfile::{TempDir, tempdir};
 use crate::operator::letters_and_drains::service;
 use crate::operator::status::Place;
 use crate::support::broker::{Broker, await_progress, call, work, workers_of};
-use crate::support::process::{Process, run};
+use crate::support::process::{Process, run, tow};
+use crate::support::proxy::Proxy;
 use crate::support::wait_until;
 
 fn takes_over_after(signal: Signal) {
@@ -161,17 +162,22 @@ fn client_fails_over_from_a_broker_whose_journal_was_moved() {
 
 #[test]
 fn long_reply_of_a_worker_that_ends_is_not_run_again() {
+    const BYTES: usize = 30_000_000;
     let broker = Broker::start();
+    // On its way for longer than a worker waits that has nothing to send.
+    let slow = Proxy::start(broker.port());
+    slow.slow_down_senders(5_000_000);
     let folder = tempdir().expect("a folder");
     let runs = folder.path().join("runs");
-    let script = format!("echo run >> {}; head -c 200000000 /dev/zero", runs.display());
+    let script = format!("echo run >> {}; head -c {BYTES} /dev/zero", runs.display());
     let command = ["large", "--", "sh", "-c", &script];
-    let first = work(&[&broker], &command);
+    let mut first = tow(["work", "--connect", slow.url("").trim_end_matches('/')]);
+    let first = Process::start(first.args(command));
     let caller = Process::start(&mut call(&[&broker], &["large", "please"]));
     wait_until("it runs", || runs.exists());
     first.signal(Signal::TERM);
     first.finish().expect_code(0);
     let _second = work(&[&broker], &command);
-    assert_eq!(caller.finish().expect_code(0).stdout.len(), 200_000_000);
+    assert_eq!(caller.finish().expect_code(0).stdout.len(), BYTES);
     assert_eq!(std::fs::read_to_string(&runs).expect("read"), "run\n");
 }

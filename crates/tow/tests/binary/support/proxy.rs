@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::process::Process;
 use super::{DEADLINE, wait_until};
 
-/// Rules for bytes from the server to the client.
+/// Rules for bytes from the server to the client, unless they say otherwise.
 struct Rules {
     upstream_port: u16,
     /// Most bytes that may pass, over all connections.
@@ -21,6 +21,8 @@ struct Rules {
     /// Bytes after which each next connection is cut.
     cuts: VecDeque<u64>,
     bytes_per_second: Option<u64>,
+    /// From clients to the server.
+    sent_per_second: Option<u64>,
     /// The next chunk that consists of this byte gets one other byte.
     corrupt: Option<u8>,
     connections: u64,
@@ -80,6 +82,7 @@ impl Proxy {
             sent: 0,
             cuts: VecDeque::new(),
             bytes_per_second: None,
+            sent_per_second: None,
             corrupt: None,
             connections: 0,
             open: Vec::new(),
@@ -110,6 +113,11 @@ impl Proxy {
     /// Limits the bytes per second of each connection.
     pub fn slow_down(&self, bytes_per_second: u64) {
         self.shared.rules().bytes_per_second = Some(bytes_per_second);
+    }
+
+    /// Limits the bytes per second that each client sends.
+    pub fn slow_down_senders(&self, bytes_per_second: u64) {
+        self.shared.rules().sent_per_second = Some(bytes_per_second);
     }
 
     /// Lets this many more bytes pass, then none.
@@ -202,7 +210,11 @@ fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
     let counting = Arc::clone(shared);
     std::thread::spawn(move || {
         forward(&client_too, &server_too, |piece| {
-            counting.rules().sent += piece.len() as u64;
+            let mut rules = counting.rules();
+            rules.sent += piece.len() as u64;
+            let rate = rules.sent_per_second;
+            drop(rules);
+            sleep_at(rate, piece.len());
             Some(piece.len())
         });
     });
@@ -219,13 +231,18 @@ fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
             };
             until_cut -= granted;
             let rate = shared.rules().bytes_per_second;
-            if let Some(rate) = rate {
-                std::thread::sleep(Duration::from_secs_f64(granted as f64 / rate as f64));
-            }
+            sleep_at(rate, granted as usize);
             Some(granted as usize)
         });
     });
     true
+}
+
+/// As long as so many bytes take.
+fn sleep_at(rate: Option<u64>, bytes: usize) {
+    if let Some(rate) = rate {
+        std::thread::sleep(Duration::from_secs_f64(bytes as f64 / rate as f64));
+    }
 }
 
 /// Copies from one stream to the other as many bytes as `permit` allows, then closes both.
