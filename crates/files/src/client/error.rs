@@ -104,6 +104,9 @@ pub enum Error {
     /// The sockets of this side failed.
     #[error("{0}")]
     Socket(String),
+    /// Something else on this side failed, such as reading what is to be pushed.
+    #[error("{0}")]
+    Local(String),
     /// Cancelled.
     #[error("interrupted")]
     Cancelled,
@@ -142,7 +145,8 @@ impl Error {
             | Self::DiskFull(_)
             | Self::Hangs { .. }
             | Self::Output { .. }
-            | Self::Socket(_) => Fault::Local,
+            | Self::Socket(_)
+            | Self::Local(_) => Fault::Local,
         }
     }
 
@@ -186,5 +190,25 @@ impl From<SocketError> for Error {
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         Self::Output { kind: error.kind(), reason: error.to_string() }
+    }
+}
+
+/// For readers: the error is the source of the other one.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        use io::ErrorKind;
+        let kind = match &error {
+            // Not `Interrupted`, which readers try again.
+            Error::Cancelled => ErrorKind::Other,
+            Error::Stalled { connected: true, .. } => ErrorKind::TimedOut,
+            Error::Protocol(_) => ErrorKind::InvalidData,
+            error => match error.fault() {
+                Fault::Network => ErrorKind::NotConnected,
+                Fault::Refusal(ErrorCode::NotFound) => ErrorKind::NotFound,
+                Fault::Refusal(ErrorCode::Denied) | Fault::Rejection(_) => ErrorKind::PermissionDenied,
+                _ => ErrorKind::Other,
+            },
+        };
+        io::Error::new(kind, error)
     }
 }
