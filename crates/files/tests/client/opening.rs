@@ -101,11 +101,11 @@ fn file_that_is_replaced_can_not_be_read_on() {
     assert!(error.to_string().contains("changed"), "{error}");
 }
 
+/// Offsets and lengths that were asked for.
+type Asked = Arc<Mutex<Vec<(u64, u64)>>>;
+
 /// A server of this content that says which ranges were asked for, and lets `edit` change each piece.
-fn recording(
-    content: Vec<u8>,
-    mut edit: impl FnMut(u64, &mut Vec<u8>) + Send + 'static,
-) -> (HostileServer, Arc<Mutex<Vec<(u64, u64)>>>) {
+fn recording(content: Vec<u8>, mut edit: impl FnMut(u64, &mut Vec<u8>) + Send + 'static) -> (HostileServer, Asked) {
     let ranges = Arc::new(Mutex::new(Vec::new()));
     let recorded = Arc::clone(&ranges);
     let mut hasher = TreeHasher::new(LeafSize::for_file(content.len() as u64));

@@ -6,7 +6,7 @@ use crate::client::assembler::Inbound;
 use crate::client::names::partial_names;
 use crate::client::transfer::tests::server::{SimFile, SimServer};
 use crate::client::transfer::tests::world::{Draw, Faults, noise};
-use crate::client::{ConnectOptions, Error, Source};
+use crate::client::{Error, Source};
 use crate::protocol::control::{
     Change, ChangeContent, ChangesReply, FollowState, FollowingReply, LinkTarget, Reply, Request,
 };

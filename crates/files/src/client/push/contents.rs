@@ -107,6 +107,14 @@ fn spool(
     }
 }
 
+/// A directory of a walk.
+struct Level {
+    path: RelPath,
+    dir: Dir,
+    /// Names that are still to be looked at, the next one last.
+    left: Vec<Box<[u8]>>,
+}
+
 /// A walk through a directory, depth first, in the order of names.
 struct Walk<'a> {
     local: &'a Path,
@@ -126,13 +134,12 @@ impl Walk<'_> {
             Err(error) => return self.leave_out(&RelPath::root(), error.to_string(), tell),
         };
         // By descriptors, so that nothing that is renamed leads elsewhere.
-        let mut dirs = Vec::new();
-        self.enter(RelPath::root(), top, &mut dirs, tell)?;
-        while let Some((path, dir, names)) = dirs.last_mut() {
+        let mut dirs: Vec<Level> = self.enter(RelPath::root(), top, tell)?.into_iter().collect();
+        while let Some(Level { path, dir, left }) = dirs.last_mut() {
             if cancel.is_cancelled() {
                 return Err(Error::Cancelled);
             }
-            let Some(name) = names.pop() else {
+            let Some(name) = left.pop() else {
                 dirs.pop();
                 continue;
             };
@@ -151,7 +158,7 @@ impl Walk<'_> {
                             let reason = format!("what is below it has more than {PUSH_NAMES_MAX} names in its path");
                             self.leave_out(&below, reason, tell)?;
                         }
-                        Ok(opened) => self.enter(below, opened, &mut dirs, tell)?,
+                        Ok(opened) => dirs.extend(self.enter(below, opened, tell)?),
                         Err(error) => self.leave_out(&below, error.to_string(), tell)?,
                     }
                 }
@@ -187,24 +194,17 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn enter(
-        &mut self,
-        path: RelPath,
-        dir: Dir,
-        dirs: &mut Vec<(RelPath, Dir, Vec<Box<[u8]>>)>,
-        tell: &mut Tell<'_>,
-    ) -> Result<(), Error> {
+    fn enter(&mut self, path: RelPath, dir: Dir, tell: &mut Tell<'_>) -> Result<Option<Level>, Error> {
         match dir.entries(NAMES_MAX) {
             Ok(entries) => {
                 self.empty += u64::from(entries.is_empty());
-                // Incomplete files of others aren't.
+                // Incomplete files aren't pushed.
                 let names = entries.into_iter().map(|entry| entry.name).filter(|name| !is_reserved(name));
-                let mut names: Vec<_> = names.collect();
-                names.sort_unstable_by(|left, right| right.cmp(left));
-                dirs.push((path, dir, names));
-                Ok(())
+                let mut left: Vec<_> = names.collect();
+                left.sort_unstable_by(|left, right| right.cmp(left));
+                Ok(Some(Level { path, dir, left }))
             }
-            Err(error) => self.leave_out(&path, error.to_string(), tell),
+            Err(error) => self.leave_out(&path, error.to_string(), tell).map(|()| None),
         }
     }
 
