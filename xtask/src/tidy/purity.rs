@@ -44,7 +44,7 @@ pub fn check(tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
     for pure in PURE {
         let mut files = 0;
-        for file in tree.files.iter().filter(|file| is_below(&file.path, pure) && !file.test) {
+        for file in tree.files.iter().filter(|file| (file.path == *pure || is_below(&file.path, pure)) && !file.test) {
             files += 1;
             for path in paths(&file.code()) {
                 if FORBIDDEN.iter().any(|forbidden| path.starts_with(forbidden)) {

@@ -347,8 +347,7 @@ impl Reading {
                 let times = self.wrong.entry(leaf).or_default();
                 *times += 1;
                 if *times > RETRIES_MAX {
-                    let message = format!("its content does not match its digest, {times} times");
-                    return Err(Error::Unmet { code: ErrorCode::Io, message });
+                    return Err(Error::Protocol(format!("content does not match its digest, {times} times")));
                 }
                 tracing::warn!(path = %self.path, leaf, "content does not match its digest; fetching it again");
             } else if self.wanted.is_some_and(|wanted| wanted <= leaf) {
