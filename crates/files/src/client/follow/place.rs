@@ -3,13 +3,13 @@
 use super::FollowOptions;
 use super::record::{Known, Record};
 use super::trash::Trash;
-use crate::client::disk::{Ledger, Metadata, remove_left_over};
-use crate::client::error::Error;
-use crate::client::names::{is_partial, partial_names, with_suffix};
 use crate::digest::Digest;
+use crate::disk::{Ledger, Metadata, remove_left_over};
+use crate::error::Error;
 use crate::path::RelPath;
 use crate::protocol::control::{Change, ChangeContent};
 use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, Timestamp, set_mode, set_modified};
+use crate::transfer::names::{is_partial, partial_names, with_suffix};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};

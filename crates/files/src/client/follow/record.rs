@@ -5,8 +5,6 @@ use super::Excludes;
 use super::record_items::{
     Item, decode, encode_copy, encode_cursor, encode_forgotten, encode_intended, encode_known, encode_origin,
 };
-use crate::client::names::{follow_name, partial_names};
-use crate::client::transfer::Source;
 use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::control::{Change, ChangeContent};
@@ -14,6 +12,8 @@ use crate::protocol::follow::{CopyId, Cursor, Epoch, ServerId};
 use crate::random::random;
 use crate::record_log::{LogError, MODE, RecordLog};
 use crate::root::{Dir, RootError, Timestamp};
+use crate::transfer::Source;
+use crate::transfer::names::{follow_name, partial_names};
 use std::collections::HashMap;
 use std::io;
 

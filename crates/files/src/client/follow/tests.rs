@@ -2,16 +2,16 @@
 
 use super::simulated::{FOLLOW_ID, SimulatedFollower};
 use super::{FollowEvent, FollowOptions};
-use crate::client::assembler::Inbound;
-use crate::client::names::partial_names;
-use crate::client::transfer::tests::server::{SimFile, SimServer};
-use crate::client::transfer::tests::world::{Draw, Faults, noise};
 use crate::client::{ConnectOptions, Error, Source};
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
     Change, ChangeContent, ChangesReply, FollowState, FollowingReply, LinkTarget, Reply, Request,
 };
 use crate::protocol::follow::{Cursor, Epoch};
 use crate::root::Timestamp;
+use crate::transfer::names::partial_names;
+use crate::transfer::tests::server::{SimFile, SimServer};
+use crate::transfer::tests::world::{Draw, Faults, noise};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
