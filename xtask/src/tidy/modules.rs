@@ -27,7 +27,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         folder: "crates/files",
-        layers: "path counted | fields random | root | digest record_log | limits | filter protocol | catalogue error | relay transfer | disk | client server",
+        layers: "path counted | fields random | root | record_log | digest | limits | filter protocol | catalogue error | relay transfer | disk | client server",
     },
     Crate { folder: "crates/requests", layers: "limits | body | assembler numbered | message | majordomo" },
     Crate {
