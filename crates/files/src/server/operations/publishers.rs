@@ -4,7 +4,7 @@ use towpath_sockets::{Address, PeerInfo, Principal};
 
 /// Who may publish versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Publishers {
+pub(in crate::server) enum Publishers {
     /// There are no versions.
     Nobody,
     /// Who has logged in, and over ipc this process's user and root.
@@ -14,7 +14,7 @@ pub(super) enum Publishers {
 }
 
 impl Publishers {
-    pub(super) fn has(self, info: &PeerInfo) -> bool {
+    pub(in crate::server) fn has(self, info: &PeerInfo) -> bool {
         match (self, &info.principal, &info.address) {
             (Publishers::Nobody, ..) => false,
             (Publishers::All, ..) | (_, Principal::User(_) | Principal::Key { .. }, _) => true,
