@@ -6,6 +6,7 @@ use super::jobs::{Done, Job, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
 use super::operations::publishers::Publishers;
 use super::quota::Quotas;
+use super::rate::chunk_bytes;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
 use super::stats::has;
 use super::stats::{Counters, FailureStats, FollowerStats, PeerStats, RequestKind, Stats, TransferStats, Wait};
@@ -59,6 +60,8 @@ pub(super) struct Clients {
     /// Clients that follow, by slot.
     followers: BTreeSet<PeerId>,
     publishers: Publishers,
+    /// Rate of all clients together: pieces of files aren't larger than it allows.
+    bytes_per_second: Option<u64>,
     via: Arc<Via>,
     holders: Arc<Mutex<Holders>>,
 }
@@ -143,9 +146,15 @@ impl Clients {
             failures: Failures::default(),
             followers: BTreeSet::new(),
             publishers,
+            bytes_per_second: None,
             via: Arc::new(Via::new(id)),
             holders: Arc::default(),
         }
+    }
+
+    /// Cuts files into pieces for this rate of all clients together.
+    pub(super) fn limit_chunks(&mut self, bytes_per_second: Option<u64>) {
+        self.bytes_per_second = bytes_per_second;
     }
 
     /// What a relay has in common with this server: the servers that files come through, and who has what.
@@ -261,7 +270,10 @@ impl Clients {
             }
             Some(Dialect::Control) => {
                 let json = frames.get(1).ok_or_else(|| WireError::bad("a control message has a second frame, of JSON"));
-                let request = json.and_then(|json| Request::decode(json));
+                let mut request = json.and_then(|json| Request::decode(json));
+                if let Ok(Request::Fetch(fetch)) = &mut request {
+                    fetch.chunk_bytes = chunk_bytes(self.bytes_per_second, fetch.chunk_bytes);
+                }
                 access_log::request(&client.name, &request);
                 self.counters.add_request(&request);
                 match &request {

@@ -10,6 +10,7 @@ use super::open_file::OpenFile;
 use super::operations::publishers::Publishers;
 use super::push::{PushOptions, Pushes};
 use super::quota::small_files::SmallFiles;
+use super::rate::Rate;
 use super::session::{IfShort, Outgoing, Part, Ticket};
 use super::snapshot::RootWatch;
 use super::storage::{PageCache, Storage};
@@ -27,6 +28,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::Instant;
 use towpath_rules::Permissions;
 use towpath_sockets::SocketType;
 use towpath_sockets::{
@@ -93,6 +95,9 @@ pub struct ServerOptions {
     pub unserved: Vec<PathBuf>,
     /// Everybody may publish versions, and not only who has logged in, or is this process's user or root of this machine over ipc.
     pub accept_publish: bool,
+    /// Bytes a second that all clients together are sent, on average; at least
+    /// [`BYTES_PER_SECOND_MIN`](crate::transfer::BYTES_PER_SECOND_MIN).
+    pub bytes_per_second: Option<u64>,
 }
 
 impl ServerOptions {
@@ -121,6 +126,7 @@ impl ServerOptions {
             secrets: Vec::new(),
             unserved: Vec::new(),
             accept_publish: false,
+            bytes_per_second: None,
         }
     }
 
@@ -223,6 +229,7 @@ pub struct Server {
     published: Option<Arc<Published>>,
     versions: Option<Arc<Versions>>,
     is_relay: bool,
+    rate: Option<Rate>,
     /// The threads that watch, until the server ends.
     _watch: Option<Watch>,
 }
@@ -326,7 +333,9 @@ impl Server {
             (true, false) => Publishers::Known,
             (true, true) => Publishers::All,
         };
-        let clients = Clients::new(pool, options.open_files_max, ServerId(random()), publishers);
+        let mut clients = Clients::new(pool, options.open_files_max, ServerId(random()), publishers);
+        clients.limit_chunks(options.bytes_per_second);
+        let rate = options.bytes_per_second.map(|bytes| Rate::new(bytes, Instant::now()));
         let control = Control::new(waker);
         let is_relay = options.is_relay;
         Ok(Server {
@@ -339,6 +348,7 @@ impl Server {
             published,
             versions,
             is_relay,
+            rate,
             _watch: watch,
         })
     }
@@ -371,7 +381,8 @@ impl Server {
         // Peers with events in this turn: each is served once.
         let mut touched = BTreeSet::new();
         while !self.control.is_shutdown {
-            self.hub.poll(self.control.drain.as_ref().map(Drain::wait))?;
+            let turn = self.rate.as_ref().and_then(|rate| rate.wait(Instant::now()));
+            self.hub.poll(self.control.drain.as_ref().map(Drain::wait).into_iter().chain(turn).min())?;
             while let Some(event) = self.hub.next_event() {
                 touched.extend(self.take(event));
             }
@@ -383,6 +394,7 @@ impl Server {
                 self.clients.published(&mut touched);
             }
             self.control.turn(&mut self.hub, &self.clients, self.authenticator.as_ref());
+            self.take_turns();
             loop {
                 touched.append(&mut self.clients.may_open());
                 if touched.is_empty() {
@@ -394,6 +406,13 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Serves those who waited for the rate, as far as it goes now.
+    fn take_turns(&mut self) {
+        while let Some(peer) = self.rate.as_mut().and_then(|rate| rate.next_turn(Instant::now())) {
+            self.serve(peer);
+        }
     }
 
     /// Handles an event and returns the peer that is to be served.
@@ -444,11 +463,11 @@ impl Server {
 
     /// Carries out a session's actions and queues its messages, as far as credit, pipeline and socket allow.
     fn serve(&mut self, peer: PeerId) {
-        let Server { hub, clients, .. } = self;
+        let Server { hub, clients, rate, .. } = self;
         clients.still_queued(peer, hub.queued(peer).messages);
         loop {
             clients.act(peer, |ticket| hub.remove_queued(peer, ticket.0));
-            if !hub.is_writable(peer) {
+            if !hub.is_writable(peer) || rate.as_mut().is_some_and(|rate| !rate.may_send(peer, Instant::now())) {
                 break;
             }
             let Some(outgoing) = clients.next_message(peer) else {
@@ -458,6 +477,9 @@ impl Server {
                 }
                 break;
             };
+            if let Some(rate) = rate {
+                rate.sent(outgoing.bytes(), Instant::now());
+            }
             match hub.send(peer, message(outgoing)) {
                 Ok(()) => {}
                 // The event that says so is on its way.

@@ -23,6 +23,7 @@ mod open_file;
 mod operations;
 mod push;
 mod quota;
+mod rate;
 mod resource_errors;
 mod session;
 mod snapshot;

@@ -39,8 +39,14 @@ impl Pacer {
         let begin = self.busy_until.max(now.checked_sub(BURST).unwrap_or(now));
         let allowed = (now.duration_since(begin).as_secs_f64() * self.rate as f64) as u64;
         let taken = wanted.min(allowed.max(self.piece));
-        self.busy_until = begin + Duration::from_secs_f64(taken as f64 / self.rate as f64);
+        self.spend(taken, now);
         taken
+    }
+
+    /// Counts bytes that have passed, due or not.
+    pub(crate) fn spend(&mut self, bytes: u64, now: Instant) {
+        let begin = self.busy_until.max(now.checked_sub(BURST).unwrap_or(now));
+        self.busy_until = begin + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
     }
 
     /// When more is due.

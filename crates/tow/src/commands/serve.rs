@@ -7,7 +7,7 @@ use crate::cli::escape::Line;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
-use crate::cli::units::{duration, size};
+use crate::cli::units::{bytes_per_second, duration, size};
 use crate::runtime::reload;
 use crate::runtime::signals::on_signals;
 use rustix::process::Signal;
@@ -71,6 +71,9 @@ pub struct Arguments {
     /// Let every client publish versions, not only authenticated ones and this user over ipc.
     #[arg(long, requires = "state")]
     accept_publish: bool,
+    /// Send at most this many bytes per second, to all clients together.
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]
+    bwlimit: Option<u64>,
     #[command(flatten)]
     listen: ListenArgs,
     /// TCP congestion control: system, a name, or auto (cubic for peers on this machine).
@@ -99,6 +102,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         (push.max_bytes, push.max_files) = (arguments.push_max_bytes, arguments.push_max_files);
     }
     options.accept_publish = arguments.accept_publish;
+    options.bytes_per_second = arguments.bwlimit;
     let interval = arguments.listen.heartbeat;
     let timeout = interval * HEARTBEATS_MISSED_MAX;
     // The library of a client of the plain dialect would end the connection by itself, and lose what it has asked for.

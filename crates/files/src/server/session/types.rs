@@ -69,6 +69,17 @@ pub(in crate::server) struct Outgoing<F> {
     pub(in crate::server) parts: Vec<Part<F>>,
 }
 
+impl<F> Outgoing<F> {
+    /// Bytes of its frames.
+    pub(in crate::server) fn bytes(&self) -> u64 {
+        let of_part = |part: &Part<F>| match part {
+            Part::Bytes(bytes) => bytes.len() as u64,
+            Part::File { length, .. } => *length,
+        };
+        self.parts.iter().map(of_part).sum()
+    }
+}
+
 /// A frame of a message.
 #[derive(Debug)]
 pub(in crate::server) enum Part<F> {
