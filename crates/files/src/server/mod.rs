@@ -26,6 +26,7 @@ mod quota;
 mod resource_errors;
 mod session;
 mod snapshot;
+pub mod source;
 mod stats;
 mod storage;
 mod versions;

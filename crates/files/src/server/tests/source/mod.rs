@@ -1,0 +1,153 @@
+//! Another source than a directory: in memory, by pages and pieces, with answers that fail and files that are replaced.
+
+mod model;
+
+use super::*;
+use crate::client::{CancelToken, Destination, GetOptions, Source as Wanted, get};
+use crate::root::RootError;
+use crate::server::client_root::ClientRoot;
+use crate::server::source::memory::{Call, Memory};
+use crate::server::{PushOptions, ServeError, WatchOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use towpath_rules::{Origin, Rules};
+
+/// Bytes that a read of the store gives at most: no divisor of anything.
+const READ_BYTES: usize = 10_007;
+
+fn filled() -> (Memory, BTreeMap<String, Vec<u8>>) {
+    let memory = Memory::new(7, READ_BYTES, Duration::from_millis(1));
+    let mut tree: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    for number in 0..60 {
+        tree.insert(format!("small/{number:02}"), bytes(number * 50));
+    }
+    tree.insert("top".to_owned(), b"at the top".to_vec());
+    tree.insert("large/two".to_owned(), bytes((2 << 20) + 7));
+    tree.insert("large/deep/compressible".to_owned(), vec![7; 300_000]);
+    for (path, content) in &tree {
+        memory.put(path, content.clone());
+    }
+    (memory, tree)
+}
+
+fn start(memory: &Memory) -> TestServer {
+    TestServer::start_as(ServerOptions::from_source(Arc::new(memory.clone())), Box::new(PageCache))
+}
+
+fn get_all(server: &TestServer, into: &Path) -> crate::client::Summary {
+    let mut options = GetOptions::new(server.endpoint.clone(), Wanted::Path(Default::default()));
+    options.destination = Destination::Path(Some(into.to_owned()));
+    get(options, &mut |_| {}, &CancelToken::new()).unwrap()
+}
+
+fn read_tree(top: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut dirs = vec![top.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else {
+                let name = path.strip_prefix(top).unwrap().to_str().unwrap().to_owned();
+                found.insert(name, std::fs::read(path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_client_gets_the_tree_of_another_source() {
+    let (memory, tree) = filled();
+    let (server, folder) = (start(&memory), TempDir::new().unwrap());
+    let summary = get_all(&server, folder.path());
+    assert_eq!((summary.files, summary.failures.len()), (tree.len() as u64, 0));
+    assert!(read_tree(folder.path()) == tree);
+    // What is as it was isn't fetched again, but for what was replaced.
+    memory.put("large/two", bytes(1 << 20));
+    let summary = get_all(&server, folder.path());
+    assert_eq!(summary.skipped, tree.len() as u64 - 1);
+    assert!(read_tree(folder.path())["large/two"] == bytes(1 << 20));
+}
+
+#[test]
+fn the_plain_dialect_reads_another_source() {
+    let (memory, tree) = filled();
+    let server = start(&memory);
+    let mut client = server.client();
+    client.send(&[b"fetch", b"large/two", b"5", b"1000000"]);
+    assert!(client.receive()[0][..] == tree["large/two"][5..1_000_005]);
+    client.send(&[b"fetch", b"missing"]);
+    assert_eq!(&client.receive()[0][..], b"error");
+}
+
+#[test]
+fn a_source_that_is_busy_is_asked_again_and_other_errors_are_of_one_file() {
+    let (memory, mut tree) = filled();
+    let (mut busy, server, folder) = (5, start(&memory), TempDir::new().unwrap());
+    memory.fail(move |call, path| match call {
+        Call::Open if path.as_os_str() == "top" => {
+            Some(RootError::Io(std::io::Error::other("the credentials have expired")))
+        }
+        Call::Open | Call::List if busy > 0 => {
+            busy -= 1;
+            Some(RootError::Busy("503 slow down".to_owned()))
+        }
+        _ => None,
+    });
+    let summary = get_all(&server, folder.path());
+    let [failure] = &summary.failures[..] else { panic!("{:?}", summary.failures) };
+    assert!(failure.reason.contains("the credentials have expired"), "{failure:?}");
+    tree.remove("top");
+    assert!(read_tree(folder.path()) == tree);
+}
+
+#[test]
+fn a_file_that_is_replaced_while_it_is_read_is_fetched_again() {
+    let (memory, _) = filled();
+    let (server, folder) = (start(&memory), TempDir::new().unwrap());
+    let (store, reads) = (memory.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&reads);
+    memory.fail(move |call, path| {
+        let is_read = matches!(call, Call::Read(_)) && path.as_os_str() == "large/two";
+        // In the middle of it.
+        if is_read && count.fetch_add(1, Ordering::Relaxed) == 100 {
+            store.put("large/two", vec![9; 2 << 20]);
+        }
+        None
+    });
+    let summary = get_all(&server, folder.path());
+    assert!(summary.failures.is_empty(), "{:?}", summary.failures);
+    assert!(reads.load(Ordering::Relaxed) > 200, "it was replaced, and read again");
+    assert!(read_tree(folder.path())["large/two"] == vec![9; 2 << 20]);
+}
+
+#[test]
+fn rules_hold_for_another_source() {
+    let (memory, _) = filled();
+    let rules = "allow anyone to read large/**\nallow anyone to list top\n";
+    let permissions = Rules::parse(rules).unwrap().permissions(None, Origin::Local);
+    let root = ClientRoot::new(Arc::new(memory), permissions);
+    assert!(root.open_file(&"large/two".parse().unwrap()).is_ok() && root.stat(&"top".parse().unwrap()).is_ok());
+    assert!(matches!(root.open_file(&"top".parse().unwrap()), Err(RootError::NotAllowed)));
+    for hidden in ["small/01", "small", "nothing", "large/.tow-x"] {
+        let path = hidden.parse().unwrap();
+        assert!(matches!(root.open_file(&path), Err(RootError::NotFound)), "{hidden}");
+        assert!(matches!(root.stat(&path), Err(RootError::NotFound)), "{hidden}");
+        assert!(matches!(root.open_dir(&path), Err(RootError::NotFound)), "{hidden}");
+    }
+}
+
+#[test]
+fn another_source_is_neither_watched_nor_pushed_to() {
+    let (memory, _) = filled();
+    let watch = |options: &mut ServerOptions| options.watch = Some(WatchOptions::default());
+    let push = |options: &mut ServerOptions| options.push = Some(PushOptions::new(Default::default()));
+    let relay = |options: &mut ServerOptions| options.is_relay = true;
+    for change in [watch, push, relay] as [fn(&mut ServerOptions); 3] {
+        let mut options = ServerOptions::from_source(Arc::new(memory.clone()));
+        change(&mut options);
+        assert!(matches!(Server::bind(options), Err(ServeError::NotLocal(_))));
+    }
+}
