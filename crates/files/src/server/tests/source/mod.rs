@@ -4,9 +4,12 @@ mod model;
 
 use super::*;
 use crate::client::{CancelToken, Destination, GetOptions, Source as Wanted, get};
+use crate::digest::Digest;
+use crate::path::RelPath;
 use crate::root::RootError;
 use crate::server::client_root::ClientRoot;
 use crate::server::source::memory::{Call, Memory};
+use crate::server::source::{Attributes, Content, Opened, OpenedDir, Source};
 use crate::server::{PushOptions, ServeError, WatchOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -121,6 +124,46 @@ fn a_file_that_is_replaced_while_it_is_read_is_fetched_again() {
     assert!(summary.failures.is_empty(), "{:?}", summary.failures);
     assert!(reads.load(Ordering::Relaxed) > 200, "it was replaced, and read again");
     assert!(read_tree(folder.path())["large/two"] == vec![9; 2 << 20]);
+}
+
+/// A store that keeps what was opened in files of this machine, as a cache does.
+#[derive(Debug)]
+struct Cached {
+    store: Memory,
+    folder: TempDir,
+}
+
+impl Source for Cached {
+    fn stat(&self, path: &RelPath) -> Result<Attributes, RootError> {
+        self.store.stat(path)
+    }
+
+    fn open(&self, path: &RelPath) -> Result<Opened, RootError> {
+        let Opened { attributes, content } = self.store.open(path)?;
+        let Content::Pieces(pieces) = content else { panic!("it has no descriptors") };
+        let mut bytes = vec![0; attributes.size as usize];
+        let mut at = 0;
+        while at < bytes.len() {
+            at += pieces.read_at(&mut bytes[at..], at as u64)?;
+        }
+        let name = self.folder.path().join(Digest::of(path.as_bytes()).to_string());
+        std::fs::write(&name, bytes).map_err(RootError::Io)?;
+        let file = std::fs::File::open(name).map_err(RootError::Io)?;
+        Ok(Opened { attributes, content: Content::File(file) })
+    }
+
+    fn open_dir(&self, path: &RelPath) -> Result<OpenedDir, RootError> {
+        self.store.open_dir(path)
+    }
+}
+
+#[test]
+fn another_source_may_give_descriptors() {
+    let (store, tree) = filled();
+    let (source, folder) = (Cached { store, folder: TempDir::new().unwrap() }, TempDir::new().unwrap());
+    let server = TestServer::start_as(ServerOptions::from_source(Arc::new(source)), Box::new(PageCache));
+    assert!(get_all(&server, folder.path()).failures.is_empty());
+    assert!(read_tree(folder.path()) == tree);
 }
 
 #[test]
