@@ -9,7 +9,7 @@ use crate::path::RelPath;
 use crate::root::RootError;
 use crate::server::client_root::ClientRoot;
 use crate::server::source::memory::{Call, Memory};
-use crate::server::source::{Attributes, Content, Opened, OpenedDir, Source};
+use crate::server::source::{Attributes, Content, Listed, Opened, OpenedDir, Pages, Source};
 use crate::server::{PushOptions, ServeError, WatchOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -88,7 +88,8 @@ fn the_plain_dialect_reads_another_source() {
 #[test]
 fn a_source_that_is_busy_is_asked_again_and_other_errors_are_of_one_file() {
     let (memory, mut tree) = filled();
-    let (mut busy, server, folder) = (5, start(&memory), TempDir::new().unwrap());
+    let (server, folder) = (start(&memory), TempDir::new().unwrap());
+    let (mut busy, mut reads) = (2, 0);
     memory.fail(move |call, path| match call {
         Call::Open if path.as_os_str() == "top" => {
             Some(RootError::Io(std::io::Error::other("the credentials have expired")))
@@ -96,6 +97,11 @@ fn a_source_that_is_busy_is_asked_again_and_other_errors_are_of_one_file() {
         Call::Open | Call::List if busy > 0 => {
             busy -= 1;
             Some(RootError::Busy("503 slow down".to_owned()))
+        }
+        // In the middle of a file.
+        Call::Read(_) if path.as_os_str() == "large/two" => {
+            reads += 1;
+            (reads == 50).then(|| RootError::Busy("503 slow down".to_owned()))
         }
         _ => None,
     });
@@ -164,6 +170,47 @@ fn another_source_may_give_descriptors() {
     let server = TestServer::start_as(ServerOptions::from_source(Arc::new(source)), Box::new(PageCache));
     assert!(get_all(&server, folder.path()).failures.is_empty());
     assert!(read_tree(folder.path()) == tree);
+}
+
+/// A store with keys that are no paths.
+#[derive(Debug)]
+struct Hostile(Memory);
+
+#[derive(Debug)]
+struct HostilePages(Option<Vec<Listed>>);
+
+impl Source for Hostile {
+    fn stat(&self, path: &RelPath) -> Result<Attributes, RootError> {
+        self.0.stat(path)
+    }
+
+    fn open(&self, path: &RelPath) -> Result<Opened, RootError> {
+        self.0.open(path)
+    }
+
+    fn open_dir(&self, path: &RelPath) -> Result<OpenedDir, RootError> {
+        let attributes = self.0.stat(&"top".parse().unwrap())?;
+        let names = ["", "..", "../top", "/etc", "a/b", "nul\0", ".tow-x", "top"];
+        let listed = |name: &str| Listed { name: name.as_bytes().into(), attributes };
+        let names = if path.is_root() { names.map(listed).to_vec() } else { Vec::new() };
+        Ok(OpenedDir::Pages(Box::new(HostilePages(Some(names)))))
+    }
+}
+
+impl Pages for HostilePages {
+    fn next(&mut self) -> Result<Option<Vec<Listed>>, RootError> {
+        Ok(self.0.take())
+    }
+}
+
+#[test]
+fn names_that_are_no_paths_are_reported_and_the_others_fetched() {
+    let (store, folder) = (filled().0, TempDir::new().unwrap());
+    let server = TestServer::start_as(ServerOptions::from_source(Arc::new(Hostile(store))), Box::new(PageCache));
+    let summary = get_all(&server, folder.path());
+    assert_eq!(read_tree(folder.path()).into_keys().collect::<Vec<_>>(), ["top"]);
+    let left_out = summary.failures.iter().filter(|failure| failure.reason.contains("is left out"));
+    assert_eq!(left_out.count(), 6, "{:?}", summary.failures);
 }
 
 #[test]
