@@ -39,13 +39,26 @@ impl MappedBuffer {
     /// # Errors
     /// Those of pread, but for an interrupted one, which is repeated.
     pub fn append_from(&mut self, file: impl AsFd, offset: u64) -> rustix::io::Result<usize> {
-        let room = self.memory.get_mut(self.length..).unwrap_or_default();
-        loop {
-            match rustix::io::pread(&file, &mut *room, offset) {
-                Err(Errno::INTR) => {}
-                result => return result.inspect(|count| self.length += count),
+        self.append_with(|room| {
+            loop {
+                match rustix::io::pread(&file, &mut *room, offset) {
+                    Err(Errno::INTR) => {}
+                    result => return result,
+                }
             }
-        }
+        })
+    }
+
+    /// Appends what is put into the room that is left; `fill` returns how many bytes that are, and so does this.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub fn append_with<E>(&mut self, fill: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<usize, E> {
+        let room = self.memory.get_mut(self.length..).unwrap_or_default();
+        let most = room.len();
+        let count = fill(room)?.min(most);
+        self.length += count;
+        Ok(count)
     }
 }
 

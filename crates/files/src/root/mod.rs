@@ -15,6 +15,7 @@ mod spelling;
 mod stat;
 
 pub use dir::{Dir, DirEntry, set_mode, set_modified};
+pub use local::is_local;
 pub use own::{check_own_dir, make_private_dir};
 pub use secrets::Secrets;
 pub use stat::{FileKind, FileStat, Timestamp};
@@ -66,6 +67,12 @@ pub enum RootError {
     /// More entries than the caller's limit.
     #[error("more than {0} names in a directory and those above it")]
     TooMany(usize),
+    /// The file isn't the version any more that was opened.
+    #[error("the file was replaced while it was read")]
+    Changed,
+    /// Where the files come from has no room for a request now, which says nothing about the path.
+    #[error("{0}")]
+    Busy(String),
     /// Any other error of the system.
     #[error("{0}")]
     Io(#[source] std::io::Error),

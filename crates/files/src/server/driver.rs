@@ -12,7 +12,8 @@ use super::push::{PushOptions, Pushes};
 use super::quota::small_files::SmallFiles;
 use super::rate::Rate;
 use super::session::{IfShort, Outgoing, Part, Ticket};
-use super::snapshot::RootWatch;
+use super::snapshot::{RootWatch, Served};
+use super::source::Source;
 use super::storage::{PageCache, Storage};
 use super::versions::Versions;
 use super::watch::{Published, State, StateError, Watch, WatchOptions};
@@ -24,6 +25,7 @@ use crate::protocol::{PROPERTY, PROPERTY_VALUE};
 use crate::random::random;
 use crate::relay::Relay;
 use crate::root::{Links, Root, RootError, Secrets};
+use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,6 +61,8 @@ pub struct ServerOptions {
     /// A directory or one file. It may be replaced: another directory be renamed to the path, or a link be switched. Each request sees the root
     /// that the path leads to when it begins. While it leads nowhere, the previous root is served.
     pub root: PathBuf,
+    /// Another source, which is served in place of the root. It can't be watched, pushed to, or be a relay's.
+    pub source: Option<Arc<dyn Source>>,
     /// Endpoints to listen on. Port 0 picks a free one: see [`Server::endpoints`].
     pub endpoints: Vec<Endpoint>,
     /// Options of the socket: mechanism, heartbeats, limits on connections. The server sets its type and the limits on messages.
@@ -109,6 +113,7 @@ impl ServerOptions {
         hub.reassembly_bytes_max = UNFINISHED_BYTES_MAX;
         ServerOptions {
             root: root.into(),
+            source: None,
             endpoints: Vec::new(),
             hub,
             authenticator: None,
@@ -130,8 +135,29 @@ impl ServerOptions {
         }
     }
 
+    /// The defaults for another source than a directory or a file of this machine.
+    pub fn from_source(source: Arc<dyn Source>) -> ServerOptions {
+        ServerOptions { source: Some(source), ..ServerOptions::new(PathBuf::new()) }
+    }
+
+    /// Fails if another source is to do what only a directory of this machine can.
+    fn check_source(&self) -> Result<(), ServeError> {
+        let wanted = [
+            ("watched", self.watch.is_some()),
+            ("pushed to", self.push.is_some()),
+            ("a relay's", self.is_relay || self.relayed_versions.is_some()),
+        ];
+        match wanted.into_iter().find(|(_, is_wanted)| *is_wanted && self.source.is_some()) {
+            Some((what, _)) => Err(ServeError::NotLocal(what)),
+            None => Ok(()),
+        }
+    }
+
     /// Fails if something secret is below the root: [`ServerOptions::secrets`], the file of digests, or the state.
     pub fn check_secrets(&self) -> Result<(), ServeError> {
+        if self.source.is_some() {
+            return Ok(());
+        }
         match Secrets::first_below(self.secret_paths().map(PathBuf::as_path), &self.root) {
             Some(secret) => Err(ServeError::Secret { secret: secret.to_owned(), path: self.root.clone() }),
             None => Ok(()),
@@ -162,6 +188,9 @@ pub enum ServeError {
         /// Why.
         source: RootError,
     },
+    /// Another source was to be what only a directory of this machine can be.
+    #[error("what is served can't be {0}: only a directory of this machine can")]
+    NotLocal(&'static str),
     /// A file that isn't for others would be served.
     #[error("{}: those who may read what is there would get it too. Put it elsewhere", exposed(secret, path))]
     Secret {
@@ -241,12 +270,18 @@ impl Server {
     }
 
     pub(super) fn bind_with(options: ServerOptions, storage: Box<dyn Storage>) -> Result<Server, ServeError> {
+        options.check_source()?;
         options.check_secrets()?;
         check_openness(&options.endpoints, &options.hub.mechanism, options.open_to_all)?;
         let secrets = Secrets::new(options.secret_paths().chain(&options.unserved).cloned().collect());
-        let ServerOptions { root: path, endpoints, mut hub, authenticator, .. } = options;
-        let root = RootWatch::open(&path, secrets).map_err(|source| ServeError::Root { path: path.clone(), source })?;
-        if options.watch.is_some() && root.last().only_file().is_some() {
+        let ServerOptions { root: path, source, endpoints, mut hub, authenticator, .. } = options;
+        let unusable = |source| ServeError::Root { path: path.clone(), source };
+        let served = match source {
+            Some(source) => Served::Source(source),
+            None => Served::Path(Arc::new(RootWatch::open(&path, secrets).map_err(unusable)?)),
+        };
+        let root = served.path().cloned();
+        if options.watch.is_some() && root.as_ref().is_some_and(|root| root.last().only_file().is_some()) {
             return Err(ServeError::Watch {
                 path,
                 reason: "it is a file; only a directory can be followed".to_owned(),
@@ -305,26 +340,23 @@ impl Server {
             }
             (None, None) => None,
         };
-        let root = match versions_root {
-            Some(versions) => {
-                root.with_versions(versions).map_err(|source| ServeError::Root { path: path.clone(), source })?
-            }
-            None => root,
-        };
+        if let (Some(versions), Some(root)) = (versions_root, &root) {
+            root.add_versions(versions).map_err(unusable)?;
+        }
         if let (Some(versions), Some(published)) = (&versions, &published) {
             versions.publish_stored(published);
         }
         let can_publish = versions.is_some();
         let (mut pool, done) =
-            Pool::new(root, cache, small_files, storage, (published.clone(), versions.clone()), waker.clone())
+            Pool::new(served, cache, small_files, storage, (published.clone(), versions.clone()), waker.clone())
                 .map_err(ServeError::Threads)?;
         if let Some(push) = options.push {
             let directory = path.join(push.directory.as_os_str());
             let failed = |reason| ServeError::Push { path: directory.clone(), reason };
             pool.take_pushes(|tell| Pushes::start(push, &path, published.clone(), tell)).map_err(failed)?;
         }
-        let watch = options.watch.zip(published.clone()).map(|(options, published)| {
-            Watch::start(options, pool.context(), published)
+        let watch = options.watch.zip(published.clone()).zip(root).map(|((options, published), root)| {
+            Watch::start(options, (pool.context(), root), published)
                 .map_err(|error| ServeError::Watch { path, reason: error.to_string() })
         });
         let watch = watch.transpose()?;
@@ -514,8 +546,12 @@ fn message(outgoing: Outgoing<OpenFile>) -> Message {
     let frame = |part: Part<OpenFile>| match part {
         Part::Bytes(bytes) => Frame::Bytes(bytes),
         Part::File { file, offset, length, slot, if_short } => {
-            debug_assert!(file.is_local, "sendfile may wait for ever");
-            let range = FileRange::new(file.file, offset, length).tagged(slot).assume_cached();
+            debug_assert!(file.is_local(), "sendfile may wait for ever");
+            let Some(descriptor) = file.descriptor() else {
+                tracing::error!("a piece that isn't in memory has no descriptor");
+                return Frame::Bytes(Bytes::new());
+            };
+            let range = FileRange::new(Arc::clone(descriptor), offset, length).tagged(slot).assume_cached();
             match if_short {
                 IfShort::Pad => range.into(),
                 IfShort::Close => range.close_if_short().into(),

@@ -27,6 +27,7 @@ mod rate;
 mod resource_errors;
 mod session;
 mod snapshot;
+pub mod source;
 mod stats;
 mod storage;
 mod versions;

@@ -37,9 +37,13 @@ impl Shortage {
         }
     }
 
-    /// Whether a lookup failed for want of a resource, so that nothing is known about the path.
+    /// Whether a lookup failed for want of a resource, here or where the files come from, so that nothing is known about the path.
     pub(super) fn is_why(error: &RootError) -> bool {
-        matches!(error, RootError::Io(error) if Shortage::of(error).is_some())
+        match error {
+            RootError::Busy(_) => true,
+            RootError::Io(error) => Shortage::of(error).is_some(),
+            _ => false,
+        }
     }
 
     /// Message for clients.

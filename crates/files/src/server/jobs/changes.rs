@@ -202,7 +202,7 @@ impl ReadPiece {
             move |context| {
                 let piece =
                     path.map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string())).and_then(|path| {
-                        let root = ClientRoot::new(snapshot.root(&context.root), permissions.clone());
+                        let root = ClientRoot::new(snapshot.root(&context.served), permissions.clone());
                         let opened = OpenFile::open(&root, &path)?;
                         if !self.is_content(context, &path, &opened)? {
                             return Err(Failure::changed("the file changed"));
@@ -218,7 +218,8 @@ impl ReadPiece {
 
     /// Whether a file still has the content that is published.
     fn is_content(&self, context: &Context, path: &RelPath, opened: &OpenFile) -> Result<bool, Failure> {
-        let OpenFile { file, stat, .. } = opened;
+        // Only what is on this machine is published.
+        let Some(stat) = &opened.attributes.local else { return Ok(false) };
         if self.entry.is_file(stat) {
             return Ok(true);
         }
@@ -231,7 +232,7 @@ impl ReadPiece {
         }
         let mut progress = None;
         loop {
-            match context.hasher.slice(file, stat, &mut progress, || false) {
+            match context.hasher.slice(opened, stat, &mut progress, || false) {
                 Ok(Some(digested)) => return Ok(digested.digest == digest),
                 Ok(None) => {}
                 Err(HashError::Io(error)) => return Err(Failure::io(&error)),

@@ -52,7 +52,7 @@ impl Load<OpenFile> {
     /// Makes a piece ready at once if it is in memory, of a file on a local disk, and needn't be compressed.
     pub(super) fn start(self, pool: &mut Pool, requester: Requester) -> Option<(Slot, Result<Loaded, Failure>)> {
         let Load { slot, ref file, offset, length, how } = self;
-        if !file.is_local {
+        if !file.is_local() {
             // No piece is larger than memory.
             let bytes = usize::try_from(length).unwrap_or(usize::MAX);
             let cut = match how {
@@ -62,13 +62,13 @@ impl Load<OpenFile> {
                 LoadHow::Rest => Cut::Was,
             };
             let Requester { tenant, key: client, ticket: Ticket(request), .. } = requester;
-            let device = file.stat.device;
+            let device = file.attributes.device();
             pool.copies.push(Wanted { tenant, client, request, device, bytes, cut, what: (requester, self) });
             pool.start_copies();
             return None;
         }
         let failed = move |failure| Answer::Load(slot, Err(failure));
-        let device = file.stat.device;
+        let device = file.attributes.device();
         if how == LoadHow::Compressed {
             pool.run(&pool.compress, device, requester, failed, move |_| Answer::Load(slot, self.pack()));
             return None;
@@ -100,8 +100,8 @@ impl Load<OpenFile> {
     /// Copies as much of the piece as was granted. If that is all of it, it is compressed on request.
     pub(crate) fn copy(&self, room: Share) -> Result<Loaded, Failure> {
         // Reads ahead while this piece is sent.
-        if let Some(ahead) = NonZeroU64::new(self.length.saturating_mul(2)) {
-            let _ = fadvise(&*self.file.file, self.offset, Some(ahead), Advice::WillNeed);
+        if let (Some(ahead), Some(file)) = (NonZeroU64::new(self.length.saturating_mul(2)), self.file.descriptor()) {
+            let _ = fadvise(&**file, self.offset, Some(ahead), Advice::WillNeed);
         }
         let bytes = self.file.read(self.offset, room.bytes())?;
         if self.how != LoadHow::AsItIs {
@@ -125,7 +125,7 @@ impl Pool {
             let Load { slot, how, .. } = load;
             let threads = if how == LoadHow::Compressed { &self.compress } else { &self.prefetch };
             let failed = move |failure| Answer::Load(slot, Err(failure));
-            let device = load.file.stat.device;
+            let device = load.file.attributes.device();
             self.run(threads, device, requester, failed, move |_| Answer::Load(slot, load.copy(room)));
         }
     }

@@ -115,7 +115,7 @@ impl RequestState {
 
     /// The root that the request sees, as far as its client may see it. Blocks.
     pub(super) fn root(&self, context: &Context) -> ClientRoot {
-        ClientRoot::new(self.snapshot.root(&context.root), self.permissions.clone())
+        ClientRoot::new(self.snapshot.root(&context.served), self.permissions.clone())
     }
 
     /// Stops jobs of the request that run.

@@ -13,7 +13,7 @@ use crate::server::push::Pushes;
 use crate::server::quota::copies::Copies;
 use crate::server::quota::small_files::SmallFiles;
 use crate::server::session::Ticket;
-use crate::server::snapshot::{RootSnapshot, RootWatch};
+use crate::server::snapshot::{RootSnapshot, Served};
 use crate::server::storage::Storage;
 use crate::server::versions::Versions;
 use crate::server::watch::Published;
@@ -21,6 +21,8 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+#[cfg(test)]
+use std::sync::{Mutex, PoisonError};
 use towpath_blocking::{BlockingPool, JobOwner, JobStep, PoolLimits, PoolLoad};
 use towpath_sockets::{PeerId, Waker};
 
@@ -77,11 +79,18 @@ pub(crate) struct Pool {
     /// Devices of file systems mounted below the root that were groups. There are few.
     mounts: BTreeSet<u64>,
     sender: Sender<Done>,
+    /// Tests run the jobs themselves, in an order of their own.
+    #[cfg(test)]
+    pub(in crate::server) held: Option<Mutex<Vec<HeldJob>>>,
 }
+
+/// A job that a test runs, step by step.
+#[cfg(test)]
+pub(in crate::server) type HeldJob = Box<dyn FnMut() -> JobStep + Send>;
 
 /// State that all jobs share.
 pub(in crate::server) struct Context {
-    pub(in crate::server) root: RootWatch,
+    pub(in crate::server) served: Served,
     pub(in crate::server) hasher: Hasher,
     /// The catalogue, if the directory is watched.
     pub(in crate::server) published: Option<Arc<Published>>,
@@ -95,9 +104,9 @@ pub(in crate::server) struct Context {
 #[cfg(test)]
 impl Context {
     /// What the one who watches needs, without threads.
-    pub(in crate::server) fn watching(root: RootWatch, published: Arc<Published>, waker: Waker) -> Arc<Context> {
+    pub(in crate::server) fn watching(served: Served, published: Arc<Published>, waker: Waker) -> Arc<Context> {
         Arc::new(Context {
-            root,
+            served,
             hasher: Hasher::new(DigestCache::new(1 << 20)),
             published: Some(published),
             versions: None,
@@ -110,7 +119,7 @@ impl Context {
 
 impl Pool {
     pub(crate) fn new(
-        root: RootWatch,
+        served: Served,
         cache: DigestCache,
         small_files: Arc<SmallFiles>,
         storage: Box<dyn Storage>,
@@ -139,7 +148,7 @@ impl Pool {
         let copies_waker = waker.clone();
         let pool = Pool {
             context: Arc::new(Context {
-                root,
+                served,
                 hasher: Hasher::new(cache),
                 published,
                 versions,
@@ -158,6 +167,8 @@ impl Pool {
             pushes: None,
             mounts: BTreeSet::new(),
             sender,
+            #[cfg(test)]
+            held: None,
         };
         Ok((pool, receiver))
     }
@@ -215,7 +226,7 @@ impl Pool {
         snapshot: &RootSnapshot,
         path: Option<&RelPath>,
     ) -> (Option<u64>, u64) {
-        let mount = path.and_then(|path| snapshot.likely(&self.context.root).mounted_below(path));
+        let mount = path.and_then(|path| snapshot.likely(&self.context.served).local()?.mounted_below(path));
         self.mounts.extend(mount);
         (mount, mount.unwrap_or(requester.group()))
     }
@@ -286,7 +297,7 @@ impl Pool {
         let (context, sender) = (Arc::clone(&self.context), self.sender.clone());
         let if_refused = failed.clone();
         let Requester { tenant, key: client, ticket: Ticket(request), .. } = requester;
-        let submitted = threads.submit_steps(JobOwner { tenant, client, request }, group, move || {
+        let step = move || {
             let done = match catch_unwind(AssertUnwindSafe(|| job(&context))) {
                 Ok(Some(done)) => done,
                 Ok(None) => return JobStep::Continue,
@@ -299,7 +310,12 @@ impl Pool {
             let _ = sender.send(done);
             context.waker.wake();
             JobStep::Done
-        });
+        };
+        #[cfg(test)]
+        if let Some(held) = &self.held {
+            return held.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(step));
+        }
+        let submitted = threads.submit_steps(JobOwner { tenant, client, request }, group, step);
         if let Err(error) = submitted {
             self.answer(if_refused(Failure::no_thread(&error)));
         }

@@ -54,7 +54,7 @@ impl Operation for Leaves {
                 self.begun.insert((OpenFile::open(&state.root(context), &path)?, None))
             }
         };
-        let known = context.hasher.leaves(&file.stat, request.digest).map(Some);
+        let known = context.hasher.leaves(&file.attributes, request.digest).map(Some);
         let Some(digested) = known.map_or_else(|| context.hash(file, progress, &state.cancel), Ok)? else {
             return Ok(None);
         };

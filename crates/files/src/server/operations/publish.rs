@@ -57,7 +57,9 @@ impl Operation for Publish {
     }
 
     fn step(&mut self, context: &Context, state: &RequestState) -> Result<Option<Answered>, Failure> {
-        let (Some(published), Some(versions)) = (&context.published, &context.versions) else {
+        let (Some(published), Some(versions), Some(path)) =
+            (&context.published, &context.versions, context.served.path())
+        else {
             let message = "this server keeps no versions (tow serve --watch --state DIR)";
             return Err(Failure::new(ErrorCode::Unsupported, message));
         };
@@ -68,7 +70,7 @@ impl Operation for Publish {
             Some(freezing) => freezing,
             None => self.freezing.insert(begin(versions, published, self.request.clone())?),
         };
-        let published = freezing.step(&context.root.look(), published)?;
+        let published = freezing.step(&path.look(), published)?;
         let reply = |published| Reply::Published(PublishedReply { id: self.request.id, ..published });
         Ok(published.map(|published| Answered::new(reply(published), None)))
     }

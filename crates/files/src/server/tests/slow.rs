@@ -41,11 +41,15 @@ impl Gate {
 
 impl Storage for GatedStorage {
     fn probe(&self, source: &OpenFile, offset: u64, length: u64) -> Residency {
-        if source.stat.size == self.slow_size { Residency::Uncached } else { self.inner.probe(source, offset, length) }
+        if source.attributes.size == self.slow_size {
+            Residency::Uncached
+        } else {
+            self.inner.probe(source, offset, length)
+        }
     }
 
     fn prefetch(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure> {
-        if source.stat.size == self.slow_size {
+        if source.attributes.size == self.slow_size {
             self.gate.pass();
         }
         self.inner.prefetch(source, offset, length)
@@ -161,7 +165,7 @@ impl Storage for BrokenStorage {
     }
 
     fn prefetch(&self, source: &OpenFile, _: u64, _: u64) -> Result<(), Failure> {
-        if source.stat.size == self.0 {
+        if source.attributes.size == self.0 {
             // As a panic does, but for the message.
             std::panic::resume_unwind(Box::new(()));
         }

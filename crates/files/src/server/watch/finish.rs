@@ -211,7 +211,7 @@ enum Look {
 impl Watcher {
     /// Hashes files that are finished, and publishes them.
     pub(super) fn finish(&mut self) {
-        let root = self.context.root.look();
+        let root = self.path.look();
         let mut done = Vec::new();
         for _ in 0..FILES_AT_A_TIME {
             let Some((path, waiting)) = self.unfinished.take_due(Instant::now()) else { break };
@@ -302,7 +302,7 @@ impl Watcher {
         if self.unfinished.files.contains_key(&path) {
             return None;
         }
-        match look_at(&self.context.root.look(), &path, &stat) {
+        match look_at(&self.path.look(), &path, &stat) {
             Ok(Look::Same(file)) => return Some(Hashing { path, file, stat, began: wall_clock(), progress: None }),
             Ok(Look::Changed(_)) => self.changed(&path),
             Err(error) => self.not_opened(&path, &error),

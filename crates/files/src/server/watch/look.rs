@@ -38,7 +38,7 @@ type Moved = HashMap<(u64, u64, u64, crate::root::Timestamp), (Content, bool)>;
 impl Watcher {
     /// Looks where something may have changed. What is there is published, except files, which are published when they are finished.
     pub(super) fn look(&mut self, dirty: Dirty) {
-        let root = self.context.root.look();
+        let root = self.path.look();
         let Some((before, is_accepted)) = self.root_now(&root) else {
             tracing::warn!("the served directory can't be read: nothing is published until it can");
             return;
@@ -86,7 +86,7 @@ impl Watcher {
             self.read_mounts(&root);
         }
         // Only what was read of the same root is a reason to delete anything.
-        let after = self.context.root.look();
+        let after = self.path.look();
         if self.root_now(&after).map(|(now, _)| (now.device, now.inode)) != Some((before.device, before.inode)) {
             tracing::warn!("the served directory was replaced while it was looked at: it is looked at again");
             return self.events.everything();
@@ -184,7 +184,7 @@ impl Watcher {
         let mut unreadable = None;
         // In the order of their names, so that numbers don't depend on chance.
         let mut missing: BTreeMap<_, _> = known.iter().map(|(name, entry)| (name.clone(), entry)).collect();
-        let root = self.context.root.last();
+        let root = self.path.last();
         for name in &names {
             let Ok(path) = path.join(name) else { continue };
             if is_reserved(name) || dir.is_lost_and_found(name) {

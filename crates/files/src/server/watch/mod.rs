@@ -27,6 +27,7 @@ pub(super) use state::{State, StateError};
 pub use stats::{CatalogueStats, WatchStats};
 
 use super::jobs::Context;
+use super::snapshot::RootWatch;
 use crate::path::RelPath;
 use crate::root::{FileStat, Root};
 use dirty::Dirty;
@@ -94,7 +95,7 @@ impl Watch {
     /// Starts them.
     pub(super) fn start(
         options: WatchOptions,
-        context: Arc<Context>,
+        (context, path): (Arc<Context>, Arc<RootWatch>),
         published: Arc<Published>,
     ) -> std::io::Result<Watch> {
         let events = Events::new(options.watches_max)?;
@@ -104,7 +105,7 @@ impl Watch {
         let taker = Arc::clone(&events);
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         watch.threads.push(thread("tow-events").spawn(move || taker.run())?);
-        let watcher = Watcher::new(options, context, published, events);
+        let watcher = Watcher::new(options, (context, path), published, events);
         watch.threads.push(thread("tow-watch").spawn(move || watcher.run())?);
         Ok(watch)
     }
@@ -130,6 +131,8 @@ impl Drop for Watch {
 struct Watcher {
     options: WatchOptions,
     context: Arc<Context>,
+    /// The path that is watched.
+    path: Arc<RootWatch>,
     /// The root when it was last checked.
     root: Arc<Root>,
     published: Arc<Published>,
@@ -160,10 +163,16 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(options: WatchOptions, context: Arc<Context>, published: Arc<Published>, events: Arc<Events>) -> Watcher {
+    fn new(
+        options: WatchOptions,
+        (context, path): (Arc<Context>, Arc<RootWatch>),
+        published: Arc<Published>,
+        events: Arc<Events>,
+    ) -> Watcher {
         let mounts = Mounts::known_before(published.mounts_before());
         Watcher {
-            root: context.root.last(),
+            root: path.last(),
+            path,
             context,
             published,
             events,
@@ -272,7 +281,7 @@ impl Watcher {
 
     /// Looks for what no event tells: another directory has taken the root's place, a person has released deletions.
     fn check(&mut self) {
-        let now = self.context.root.look();
+        let now = self.path.look();
         if !Arc::ptr_eq(&now, &self.root) {
             self.root = now;
             self.events.everything();

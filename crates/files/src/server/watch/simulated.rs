@@ -11,7 +11,7 @@ use crate::root::{FileStat, Secrets};
 use crate::server::jobs::{Answer, Changes, Context, Job};
 use crate::server::quota::Quotas;
 use crate::server::session::{Action, Part, Session, Ticket};
-use crate::server::snapshot::RootWatch;
+use crate::server::snapshot::{RootWatch, Served};
 use rustix::fs::inotify::ReadFlags;
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities};
@@ -46,8 +46,8 @@ impl SimulatedServer {
         catalogue.server = Some(ServerId([9; 16]));
         let waker = Hub::new(HubOptions::new(SocketType::Dealer)).expect("a hub").waker();
         let published = Arc::new(Published::new(catalogue, Some(state), waker.clone()));
-        let root = RootWatch::open(root, Secrets::default()).expect("a root");
-        let context = Context::watching(root, Arc::clone(&published), waker);
+        let path = Arc::new(RootWatch::open(root, Secrets::default()).expect("a root"));
+        let context = Context::watching(Served::Path(Arc::clone(&path)), Arc::clone(&published), waker);
         let release = Arc::new(AtomicBool::new(false));
         // Leases tell when a file is finished.
         let settle = Duration::from_secs(3600);
@@ -56,7 +56,7 @@ impl SimulatedServer {
         let events = Events::new(usize::MAX).expect("events");
         events.everything();
         published.is_watched_by(Arc::clone(&events));
-        let watcher = Watcher::new(options, context, Arc::clone(&published), events);
+        let watcher = Watcher::new(options, (context, path), Arc::clone(&published), events);
         SimulatedServer { watcher, published, release, buffer: vec![MaybeUninit::uninit(); 64 << 10] }
     }
 
@@ -145,7 +145,7 @@ impl SimulatedServer {
 
     /// Whether the directory that is there now is the one that is published.
     pub(crate) fn is_accepted(&mut self) -> bool {
-        let root = self.watcher.context.root.look();
+        let root = self.watcher.path.look();
         self.watcher.root_now(&root).is_some_and(|(_, is_accepted)| is_accepted)
     }
 
