@@ -11,17 +11,17 @@
 
 struct buffer {
     unsigned char *data;
-    size_t begin, end, room;
+    size_t begin, end, space;
 };
 
-/* Room for so many octets behind the end. */
+/* Space for so many octets behind the end. */
 unsigned char *buffer_reserve(struct buffer *buffer, size_t size);
 void buffer_append(struct buffer *buffer, const void *data, size_t size);
 
 struct stream {
     int fd;
     bool greeted, ready; /* ZMTP's handshake; ready means that messages may be sent */
-    bool awaits_room;    /* epoll tells when more can be written */
+    bool awaits_space;    /* epoll tells when more can be written */
     struct buffer in, out;
 };
 
@@ -40,7 +40,7 @@ void stream_accept_zmtp(struct stream *stream, int fd);
 
 /* Takes what has arrived, up to a bound. False: the other side has closed. */
 bool stream_read(struct stream *stream);
-/* Writes what it can; the rest when there is room. */
+/* Writes what it can; the rest when there is space. */
 void stream_flush(struct stream *stream, int poller, void *tag);
 
 /* Appends a short or long frame. */

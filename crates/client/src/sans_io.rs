@@ -48,7 +48,7 @@ impl Client {
         Client(ClientSession::new(client, requests_max, usize::MAX, WELCOME_TIMEOUT))
     }
 
-    /// Submits a request if there is room, and returns its number.
+    /// Submits a request if there is space, and returns its number.
     pub fn submit(
         &mut self,
         now: Millis,
@@ -58,8 +58,8 @@ impl Client {
         volatile: bool,
     ) -> Option<u64> {
         let (service, ttl) = (service.as_ref(), ttl.map(Duration::from_millis));
-        let room = self.0.has_room(&body, 0);
-        room.then(|| self.0.submit(NewRequest { service, body, ttl, volatile, owner: 0 }, Duration::from_millis(now)))
+        let space = self.0.has_space(&body, 0);
+        space.then(|| self.0.submit(NewRequest { service, body, ttl, volatile, owner: 0 }, Duration::from_millis(now)))
     }
 
     /// A connection is ready. Appends the greeting.

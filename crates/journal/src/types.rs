@@ -16,7 +16,7 @@ pub struct JournalOptions {
     /// Start although durable records are damaged: what is damaged is marked as a gap in its file, and the requests of which a part was in it are
     /// given up.
     pub repairs: bool,
-    /// Give up requests that the disk has no room for ([`Journal::take_given_up`](super::Journal::take_given_up)) instead
+    /// Give up requests that the disk has no space for ([`Journal::take_given_up`](super::Journal::take_given_up)) instead
     /// of waiting for space.
     pub gives_up: bool,
 }

@@ -42,7 +42,7 @@ pub(super) struct Writer<S: Storage, W> {
     paused_until: Option<Instant>,
     /// Length of the next pause.
     pause: Duration,
-    /// Give up requests that the disk has no room for.
+    /// Give up requests that the disk has no space for.
     pub(super) gives_up: bool,
     /// When the last block was written, if no end mark is behind it.
     pub(super) unmarked_since: Option<Instant>,
@@ -124,7 +124,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
                 if last {
                     return Ok(());
                 }
-                // Nobody may send anything for long: whether there is room again shows when this is written.
+                // Nobody may send anything for long: whether there is space again shows when this is written.
                 record::encode(&Entry::Forgotten { id: 0 }, record::PREFIX_BYTES, &mut batch.bytes);
                 batch.records += 1;
             }

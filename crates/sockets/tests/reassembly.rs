@@ -160,7 +160,7 @@ fn peers_that_stop_in_mid_message_are_cut_only_when_others_wait() {
         raw.unsent.extend(frame(100, false));
         raw.unsent.extend(frame(140_000, false));
     }
-    // Those who came first take half of the room and more, and one goes on without: the others are in line.
+    // Those who came first take half of the space and more, and one goes on without: the others are in line.
     within(|| {
         stalled.iter_mut().for_each(|raw| raw.send(usize::MAX));
         assert!(poll(&mut server).is_empty());

@@ -355,7 +355,7 @@ fn tenants_take_turns_for_memory_however_many_connections_they_have() {
         }
         (order.len() == 3).then_some(())
     });
-    // One frame at a time has room.
+    // One frame at a time has space.
     assert_eq!(order, [1, 3, 2]);
 }
 

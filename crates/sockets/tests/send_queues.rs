@@ -71,14 +71,14 @@ fn full_queues_leave_some_budget_for_others_and_stay_within_it() {
     let sent = fill(&mut server, *last);
     assert!(sent * MESSAGE >= LEAST);
     // A peer that reads gets everything, and its queue takes more.
-    let (mut got, mut room) = (0, false);
+    let (mut got, mut space) = (0, false);
     until(&mut [&mut server, clients.last_mut().unwrap()], |at, event| {
         match event {
             Event::Message { .. } => got += usize::from(at == 1),
-            Event::Writable { peer } => room |= peer == *last,
+            Event::Writable { peer } => space |= peer == *last,
             _ => {}
         }
-        (got == sent && room).then_some(())
+        (got == sent && space).then_some(())
     });
     assert!(server.is_writable(*last));
 }

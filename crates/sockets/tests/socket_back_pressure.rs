@@ -15,10 +15,10 @@ const MIB: u64 = 1 << 20;
 const BODY_BYTES: u64 = 64 << 10;
 /// Bytes received and not taken from which on a socket reads no more.
 const RECEIVED_BYTES: u64 = 16 * MIB;
-/// All that is sent, far more than there is room for.
+/// All that is sent, far more than there is space for.
 const MESSAGES: u64 = 48 * MIB / BODY_BYTES;
 
-/// A socket that has little room for what waits to leave.
+/// A socket that has little space for what waits to leave.
 fn narrow(socket_type: SocketType) -> Socket {
     Socket::new(options(socket_type).with(|options| options.send_queue_bytes = MIB as usize)).unwrap()
 }
@@ -65,7 +65,7 @@ async fn sender_waits_for_a_slow_consumer() {
             });
             // So much is taken from a sender whose messages nobody takes.
             let most_sent = || sent.load(Ordering::SeqCst) * BODY_BYTES > RECEIVED_BYTES;
-            eventually("what there is room for is sent", most_sent).await;
+            eventually("what there is space for is sent", most_sent).await;
             let most_ahead = match endpoint {
                 // The kernel's buffers are as large as the machine's settings have them.
                 Endpoint::Tcp { .. } => u64::MAX,
@@ -129,12 +129,12 @@ async fn slow_consumer_does_not_delay_other_peers() {
             taken
         }
     });
-    // The one gets what there is room for, the other one all the rest.
+    // The one gets what there is space for, the other one all the rest.
     for number in 0..2 * MESSAGES {
-        within("a peer has room", dealer.send(numbered(number, &body()))).await.unwrap();
+        within("a peer has space", dealer.send(numbered(number, &body()))).await.unwrap();
     }
     let busy_peer = dealer.peers().into_iter().max_by_key(|peer| peer.messages_out).unwrap().id;
-    within("it has room", dealer.send_to(busy_peer, Message::new().with(Bytes::new()))).await.unwrap();
+    within("it has space", dealer.send_to(busy_peer, Message::new().with(Bytes::new()))).await.unwrap();
     let taken: u64 = within("all is read", reading).await.unwrap();
     for _ in taken..2 * MESSAGES {
         recv(&idle).await;

@@ -191,7 +191,7 @@ async fn rep_waiting_to_send_learns_that_its_peer_is_gone() {
     let mut peer = UnixStream::connect(path).unwrap();
     peer.write_all(&[&raw_greeting()[..], &raw_ready(), b"\x01\x00\x00\x011\x01\x00\x00\x012"].concat()).unwrap();
     recv(&rep).await;
-    // More than the kernel has room for.
+    // More than the kernel has space for.
     within("it is taken", rep.send(Message::new().with(vec![0; 16 << 20]))).await.unwrap();
     let peer_id = recv(&rep).await.peer;
     let mut waiting = Box::pin(rep.send(message(&["never"])));
@@ -232,7 +232,7 @@ async fn cancelled_reply_is_still_due() {
 async fn rep_sends_one_of_two_concurrent_replies() {
     let (rep, dealer) = owing_behind_a_full_queue().await;
     let (mut one, mut other) = (Box::pin(rep.send(message(&["one"]))), Box::pin(rep.send(message(&["other"]))));
-    assert!(at_once(&mut one).await.is_none() && at_once(&mut other).await.is_none(), "both wait for room");
+    assert!(at_once(&mut one).await.is_none() && at_once(&mut other).await.is_none(), "both wait for space");
     assert_eq!(recv(&dealer).await.frames[1].len(), 2000);
     let [one, other] = within("both are answered", async { [one.await, other.await] }).await;
     assert!(one.is_ok() && is_out_of_turn(other));
@@ -243,7 +243,7 @@ async fn rep_sends_one_of_two_concurrent_replies() {
 async fn delayed_reply_never_answers_the_next_request() {
     let (rep, dealer) = owing_behind_a_full_queue().await;
     let (mut one, mut other) = (Box::pin(rep.send(message(&["one"]))), Box::pin(rep.send(message(&["other"]))));
-    assert!(at_once(&mut one).await.is_none() && at_once(&mut other).await.is_none(), "both wait for room");
+    assert!(at_once(&mut one).await.is_none() && at_once(&mut other).await.is_none(), "both wait for space");
     send(&dealer, &["next", "", "third"]).await;
     within("it is taken", one).await.unwrap();
     arrived(&rep, 3).await;

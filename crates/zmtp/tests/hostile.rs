@@ -351,7 +351,7 @@ fn a_refusal_is_understood_in_both_spellings() {
         assert_eq!(error_of(plain_client, &after_plain_greeting(&welcomed)), refused("400"));
     }
     assert_eq!(error_of(router, &after_greeting(&command(b"ERROR", b"\x04no\x1b!"))), refused("no\\x1b!"));
-    // Bytes after the reason are room for growth.
+    // Bytes after the reason are space for growth.
     assert_eq!(error_of(router, &after_handshake(&command(b"ERROR", b"\x00more"))), refused(""));
     // A name of 94 bytes that is really there is no ERROR.
     let long = [&b"RROR\x03400"[..], &[b'x'; 86]].concat();
@@ -402,7 +402,7 @@ fn endless_pings_without_reading_take_no_memory() {
     let outbox = end.connection.outbox_ref();
     assert_eq!(outbox.replies_waiting(), limits::REPLIES_WAITING_MAX);
     assert!(outbox.queued().memory_bytes < 1024);
-    // The rest stays where it is, and is answered when there is room.
+    // The rest stays where it is, and is answered when there is space.
     assert!(end.connection.is_waiting() && !end.input.is_empty());
     let mut wire = Vec::new();
     while end.connection.is_waiting() {

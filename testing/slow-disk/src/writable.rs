@@ -107,7 +107,7 @@ impl WritableDisk {
         self.shared.lock().sync_fails = fails;
     }
 
-    /// Has room for this many bytes from now on.
+    /// Has space for this many bytes from now on.
     pub fn limit(&self, bytes: u64) {
         self.shared.lock().bytes_max = Some(bytes);
     }

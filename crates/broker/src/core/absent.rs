@@ -13,7 +13,7 @@ use std::collections::{BinaryHeap, HashMap};
 /// Forgotten requests after which other peers have their turn. One client may have four times as many.
 const FORGOTTEN_AT_ONCE: usize = 65_536;
 
-/// A client that is away for so long may not be back soon: its outcomes have less room.
+/// A client that is away for so long may not be back soon: its outcomes have less space.
 const AWAY_MS: Millis = 10_000;
 
 /// Queued and parked requests that no worker has had, and that aren't in the journal.

@@ -50,7 +50,7 @@ fn below(length: usize, most: usize, divisor: usize) -> bool {
     length < (most / divisor).max(1)
 }
 
-/// Whether requests were refused because there was no room for anybody's. For an operator, who looks now and then.
+/// Whether requests were refused because there was no space for anybody's. For an operator, who looks now and then.
 #[derive(Debug, Default)]
 pub(super) struct FullMark {
     pub is_since_look: bool,
@@ -297,11 +297,11 @@ impl Core {
         } else {
             unseen.drain(..unseen.len().min(LOOKS_PER_TICK)).collect()
         };
-        let (mut resumed, mut has_room) = (Vec::new(), true);
+        let (mut resumed, mut has_space) = (Vec::new(), true);
         for key in keys {
             let shared = if resumed.is_empty() { 1 } else { 2 };
-            has_room = self.is_below_shared_limits(shared);
-            if !has_room {
+            has_space = self.is_below_shared_limits(shared);
+            if !has_space {
                 break;
             }
             let Some(service) = self.paused.queue.first(key) else { continue };
@@ -314,7 +314,7 @@ impl Core {
             }
         }
         let PausedClients { queue, memory_freed, unseen, .. } = &mut self.paused;
-        if !has_room {
+        if !has_space {
             unseen.clear();
             *memory_freed = false;
         } else if from_first {

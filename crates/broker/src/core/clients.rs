@@ -103,8 +103,8 @@ impl Core {
         }
         // Built-in services answer at once, and after a restart nobody would.
         let journalled = self.settings.journal && !volatile && !self.answers_for(service);
-        let room = self.admit(self.sessions[key].tenant, Some(key), service, body.memory_bytes(), journalled);
-        if let Err(Refusal { status, retry_ms, reason }) = room {
+        let space = self.admit(self.sessions[key].tenant, Some(key), service, body.memory_bytes(), journalled);
+        if let Err(Refusal { status, retry_ms, reason }) = space {
             self.counters.refused += 1;
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
             self.leave_when_done(peer);

@@ -85,7 +85,7 @@ impl DeadLetters {
     }
 
     /// Whether another one fits. They may stay for long, and new requests must fit beside them.
-    fn has_room(&self, settings: &Settings, bytes: usize, large_bytes: u64) -> bool {
+    fn has_space(&self, settings: &Settings, bytes: usize, large_bytes: u64) -> bool {
         self.all.len() < settings.dead_letters_max()
             && self.last < LetterNumber::MAX
             && self.bytes + bytes <= settings.dead_letter_bytes_max()
@@ -172,9 +172,9 @@ impl Core {
         let client = self.dead_letter_client(self.durability.next_id());
         let (bytes, large_bytes) = (body.memory_bytes(), body.large_bytes());
         // A stopping broker keeps them all the same.
-        let has_room = self.dead_letters.has_room(&self.settings, REQUEST_BYTES + bytes, large_bytes)
+        let has_space = self.dead_letters.has_space(&self.settings, REQUEST_BYTES + bytes, large_bytes)
             && self.admit_shared(NOBODY, &queue, bytes).is_ok();
-        if !has_room || self.sessions.find(client).is_some() {
+        if !has_space || self.sessions.find(client).is_some() {
             return None;
         }
         self.counters.dead_letters += 1;
@@ -295,7 +295,7 @@ impl Core {
     }
 
     /// Removes dead letters after their retention, and dispatches postponed ones again: one that was sent to its service again and failed
-    /// there goes back to the dead-letter queue, as soon as that has room.
+    /// there goes back to the dead-letter queue, as soon as that has space.
     pub(super) fn retry_dead_letters(&mut self, now: Millis) {
         if self.dead_letters.is_empty() {
             return;

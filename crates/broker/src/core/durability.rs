@@ -230,7 +230,7 @@ impl Core {
         self.durability.push(entry, Awaiting::Accepted(slot, request.generation));
     }
 
-    /// A dead letter of this id was moved. If the disk is full, that waits for room.
+    /// A dead letter of this id was moved. If the disk is full, that waits for space.
     pub(super) fn journal_moved(&mut self, id: u64, moves: u32, attempts: u16, service: Bytes) {
         self.durability.push_unawaited(Entry::Moved { id, moves, attempts, service });
     }

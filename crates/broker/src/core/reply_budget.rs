@@ -21,7 +21,7 @@ use towpath_requests::numbered::Status;
 const REASON_BYTES: usize = 64;
 
 /// Reason for a discarded reply. Short enough to need no memory beside the request's.
-const NO_ROOM: &str = "executed, but no room for the reply";
+const NO_SPACE: &str = "executed, but no space for the reply";
 
 /// The fraction (1/64) by which the expected size approaches a smaller reply.
 const DECAY: usize = 64;
@@ -363,7 +363,7 @@ impl Core {
         let (number, client) = (request.number, self.sessions[request.session].client);
         let service = self.services.at(request.service).name.clone();
         self.actions.push(Action::ReplyLost { client, number, service, bytes });
-        self.settle(slot, Status::NO_STORAGE, Body::from(NO_ROOM).into());
+        self.settle(slot, Status::NO_STORAGE, Body::from(NO_SPACE).into());
     }
 
     /// Bytes of memory left for what can't be refused as a request is: half as much again as requests may have.

@@ -311,7 +311,7 @@ impl Requests {
     /// Frees a slot that is in no list. Its generation ends: tokens of it find nothing any more.
     #[inline]
     pub fn remove(&mut self, slot: u32) {
-        let room = SPARE_BYTES_MAX - self.spare_bytes;
+        let space = SPARE_BYTES_MAX - self.spare_bytes;
         let request = self.at_mut(slot);
         debug_assert_ne!(request.state, State::Free, "freed twice");
         request.state = State::Free;
@@ -320,7 +320,7 @@ impl Requests {
             request.extra = None;
         }
         let mut spare = request.body.reusable_bytes();
-        if spare == 0 || spare > room {
+        if spare == 0 || spare > space {
             request.body.release();
             spare = 0;
         }

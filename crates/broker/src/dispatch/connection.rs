@@ -53,7 +53,7 @@ pub(super) struct Connection<W: BodySink> {
     pub block: Block,
     /// In the list of connections to flush.
     pub is_dirty: bool,
-    /// Messages that the transport had no room for.
+    /// Messages that the transport had no space for.
     pub pending: VecDeque<Message>,
     pub pending_bytes: usize,
     /// The same, as [`Connections`] has counted it.

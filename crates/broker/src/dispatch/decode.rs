@@ -101,8 +101,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
     }
 
-    /// Sets a peer's protocol. Peers without one and stock clients are deferred where there is no room: others can act on a
-    /// refusal, or make room.
+    /// Sets a peer's protocol. Peers without one and stock clients are deferred where there is no space: others can act on a
+    /// refusal, or make space.
     fn set_protocol(&mut self, id: PeerId, protocol: PeerProtocol) -> PeerProtocol {
         if let Some(connection) = self.connections.of(id) {
             connection.protocol = protocol;

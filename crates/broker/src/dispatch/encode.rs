@@ -190,7 +190,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             }
             Action::ReplyLost { client, number, service, bytes } => {
                 let (service, client) = (shown(&service), client.map(tracing::field::display));
-                let what = "there is no room for a reply: clients have too many that they haven't confirmed";
+                let what = "there is no space for a reply: clients have too many that they haven't confirmed";
                 tracing::warn!(%service, client, number, bytes, "{what}");
             }
             Action::SendAway { peer, reason } => {
@@ -222,7 +222,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         self.connections.find(peer).map(|connection| connection.protocol)
     }
 
-    /// Sends a message, or keeps it until there is room.
+    /// Sends a message, or keeps it until there is space.
     pub(super) fn send(&mut self, peer: Peer, message: Message) {
         let Some(connection) = self.connections.find(peer) else { return };
         if connection.is_half_closed {
@@ -284,16 +284,16 @@ pub(super) fn set_reading<W: BodySink>(transport: &mut impl Transport, connectio
     let has_too_much = connection.asks_too_much || connection.assembler.is_over_limit();
     transport.pause_reading(
         connection.id,
-        connection.is_paused || connection.assembler.waits_for_room().is_some() || has_too_much,
+        connection.is_paused || connection.assembler.waits_for_space().is_some() || has_too_much,
     );
 }
 
-/// Disconnects a stock client that has hung up while the queues had no room for its requests. Nothing that it asked can be
-/// answered, and waiting for room would keep its requests until they expire. Other peers are soon read again, to their end:
+/// Disconnects a stock client that has hung up while the queues had no space for its requests. Nothing that it asked can be
+/// answered, and waiting for space would keep its requests until they expire. Other peers are soon read again, to their end:
 /// a worker's replies before it count.
 pub(super) fn give_up<W: BodySink>(transport: &mut impl Transport, connection: &Connection<W>) {
     let waits =
-        connection.is_paused || connection.assembler.waits_for_room().is_some() || transport.is_deferred(connection.id);
+        connection.is_paused || connection.assembler.waits_for_space().is_some() || transport.is_deferred(connection.id);
     if waits && connection.has_hung_up {
         transport.disconnect(connection.id, "it has closed the connection, and its replies can't go anywhere");
     }

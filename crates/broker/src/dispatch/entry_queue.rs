@@ -71,7 +71,7 @@ impl EntryQueue {
         if !ids.is_empty() {
             tracing::warn!(
                 requests = ids.len(),
-                "the journal's disk has no room for requests that were not acknowledged yet"
+                "the journal's disk has no space for requests that were not acknowledged yet"
             );
         }
         core.journal_full(now, &ids);

@@ -53,7 +53,7 @@ pub struct Dispatch<T, S: Store> {
     spooled_for: HashMap<u64, PeerId>,
     /// Half-closed connections that may have been sent their last reply.
     half_closed: Vec<PeerId>,
-    /// Stock clients that wait for room in the spool, in this order.
+    /// Stock clients that wait for space in the spool, in this order.
     spool_queue: VecDeque<PeerId>,
     tasks: Vec<QueuedAction>,
     /// They are being done.
@@ -200,7 +200,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
         self.core.tick(now);
         self.act();
-        self.make_room();
+        self.make_space();
         self.disconnect_slow_consumers();
         self.send_batches(false);
         self.flush();

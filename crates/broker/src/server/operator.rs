@@ -39,7 +39,7 @@ pub enum OperatorError {
     },
     /// The service takes no more.
     #[error("dead letters sent again: {done}; then: {reason}")]
-    NoRoom {
+    NoSpace {
         /// Dead letters that were sent again.
         done: usize,
         /// Why not more.
@@ -135,7 +135,7 @@ impl Operator {
             self.handle.act(OperatorAction::Sync).ok_or(OperatorError::NotOnDisk { done })?;
         }
         match run.ended {
-            Some(Err(reason)) => Err(OperatorError::NoRoom { done, reason }),
+            Some(Err(reason)) => Err(OperatorError::NoSpace { done, reason }),
             _ => Ok(done),
         }
     }

@@ -40,7 +40,7 @@ pub struct BrokerOptions {
     /// files.
     pub spool: Option<PathBuf>,
     /// Bytes of large bodies that may be there at a time, and of those in the journal; requests may have three quarters of it.
-    /// `None`: half of what the file system has room for at the start, so that bodies alone never fill it.
+    /// `None`: half of what the file system has space for at the start, so that bodies alone never fill it.
     pub max_spool_bytes: Option<u64>,
     /// Limits and times. `epoch`, `secret` and `journal` are set by the broker itself.
     pub settings: Settings,

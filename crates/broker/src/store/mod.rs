@@ -17,7 +17,7 @@ use towpath_requests::assembler::BodySink;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Token;
 use towpath_sockets::Tenant;
-use towpath_spool::{BodyKind, NoRoom};
+use towpath_spool::{BodyKind, NoSpace};
 
 /// Where entries and large bodies are kept. Nothing here waits for a disk or a network; [`Store::durable`] and the `next_*` methods tell what is
 /// done.
@@ -38,14 +38,14 @@ pub trait Store {
     /// All entries before this position, of those appended since leadership was last won, are in the log for good.
     fn durable(&self) -> Position;
 
-    /// Takes the ids of accepted requests that were appended, and are dropped because there is no room.
+    /// Takes the ids of accepted requests that were appended, and are dropped because there is no space.
     fn take_given_up(&mut self) -> Option<Vec<u64>>;
 
     /// Why nothing can be written now.
     fn failure(&self) -> Option<String>;
 
     /// Starts writing a large body of this length that a tenant sends.
-    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<Self::Writer, NoRoom>;
+    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<Self::Writer, NoSpace>;
 
     /// Takes the number ([`BodySink::number`]) of a body that was finished, and the body.
     fn next_spooled(&mut self) -> Option<(u64, io::Result<Body>)>;
@@ -76,7 +76,7 @@ pub enum Leadership {
 /// Why an entry wasn't appended.
 #[derive(Debug)]
 pub enum AppendError {
-    /// There is no room now. To be tried again.
+    /// There is no space now. To be tried again.
     Later,
     /// Such an entry is never taken, for this reason.
     Never(String),
@@ -91,7 +91,7 @@ pub struct Recovered {
     pub last_id: u64,
 }
 
-/// How much of the spool is used, of how much. Requests may use less than replies, so that what they led to has room.
+/// How much of the spool is used, of how much. Requests may use less than replies, so that what they led to has space.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpoolUsage {
     /// Bytes used.

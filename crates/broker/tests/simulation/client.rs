@@ -175,13 +175,13 @@ impl End for Client {
         } else if !self.unconfirmed.is_empty() {
             next = next.min(self.confirm_at);
         }
-        if !io.has_room {
+        if !io.has_space {
             next = next.min(io.now + 20);
         }
         for (&number, asked) in &mut self.asked {
             match asked.state {
                 State::Held(until) if until > io.now => next = next.min(until),
-                State::Held(_) | State::Waiting if io.has_room => {
+                State::Held(_) | State::Waiting if io.has_space => {
                     let ttl = if asked.expires == 0 { 0 } else { asked.expires.saturating_sub(io.now).max(1) };
                     let service = asked.service.as_bytes();
                     FromClient::request(&mut block, number, ttl as u32, asked.volatile, service, &asked.body);

@@ -20,7 +20,7 @@ pub struct Io<'a> {
     /// How many of a hundred bodies are large.
     pub large_percent: u64,
     /// Its connection takes more.
-    pub has_room: bool,
+    pub has_space: bool,
     pub out: Vec<Frames>,
     /// It lets its connection go.
     pub close: bool,

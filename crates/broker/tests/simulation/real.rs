@@ -88,7 +88,7 @@ impl End for RealClient {
         }
         let (mut block, mut own) = (Block::default(), Vec::new());
         let mut next = io.now + 20;
-        if io.has_room || !self.is_connected {
+        if io.has_space || !self.is_connected {
             next = self.session.pump(io.now, &mut block, |outcome| own.push(outcome)).unwrap_or(Millis::MAX);
         }
         own.into_iter().for_each(|outcome| RealClient::take(io, self.index, outcome, true));

@@ -97,7 +97,7 @@ impl End for StockClient {
             return Millis::MAX;
         }
         let most = if self.second { 1 } else { 12 };
-        if io.now >= self.ask_at && io.has_room {
+        if io.now >= self.ask_at && io.has_space {
             self.ask_at = io.now + io.rng.between(1, 60);
             for _ in 0..io.rng.between(1, 8) {
                 if self.waiting.len() < most && self.left > 0 {
@@ -236,7 +236,7 @@ impl End for StockWorker {
         if io.calm {
             self.work_at = self.work_at.min(io.now + 20);
         }
-        if !self.jobs.is_empty() && io.now >= self.work_at && io.has_room {
+        if !self.jobs.is_empty() && io.now >= self.work_at && io.has_space {
             self.work(io);
         }
         if io.now >= self.beat_at {

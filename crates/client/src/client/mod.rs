@@ -331,11 +331,11 @@ impl Client {
                 Err(SubmitError::Full(back)) => body = back,
                 other => return other,
             }
-            let room = self.owner.notices.room.notified();
-            let _wanted = RoomWanted::new(self);
-            // Room that became free before this waiter was registered wasn't announced to it.
-            if !self.shared().lock().has_room(&body) {
-                room.await;
+            let space = self.owner.notices.space.notified();
+            let _wanted = SpaceWanted::new(self);
+            // Space that became free before this waiter was registered wasn't announced to it.
+            if !self.shared().lock().has_space(&body) {
+                space.await;
             }
         }
     }
@@ -400,7 +400,7 @@ impl Client {
             {
                 let mut state = self.shared().lock();
                 if let Some(taken) = take(&mut state.inbox) {
-                    state.tell_room();
+                    state.tell_space();
                     if state.wants_resume() {
                         self.shared().wake(state);
                     }
@@ -470,18 +470,18 @@ impl Client {
     }
 }
 
-/// Registration of a caller that waits for room.
-struct RoomWanted<'a>(&'a Client);
+/// Registration of a caller that waits for space.
+struct SpaceWanted<'a>(&'a Client);
 
-impl<'a> RoomWanted<'a> {
-    fn new(client: &'a Client) -> RoomWanted<'a> {
-        client.shared().lock().room_wanted += 1;
-        RoomWanted(client)
+impl<'a> SpaceWanted<'a> {
+    fn new(client: &'a Client) -> SpaceWanted<'a> {
+        client.shared().lock().space_wanted += 1;
+        SpaceWanted(client)
     }
 }
 
-impl Drop for RoomWanted<'_> {
+impl Drop for SpaceWanted<'_> {
     fn drop(&mut self) {
-        self.0.shared().lock().room_wanted -= 1;
+        self.0.shared().lock().space_wanted -= 1;
     }
 }

@@ -28,7 +28,7 @@ const REST_MOST: Duration = Duration::from_secs(24 * 3600);
 /// Delay before the next attempt if each broker refuses this client: it would refuse the same credentials again.
 const REFUSED_RETRY: Duration = Duration::from_secs(60);
 
-/// Bytes encoded before asking the hub for room again.
+/// Bytes encoded before asking the hub for space again.
 const PUMP_BYTES: usize = 60 * 1024;
 
 /// Everything behind the lock.
@@ -51,8 +51,8 @@ pub(super) struct State {
     gone: Option<(String, Instant)>,
     paused: bool,
     notices: Arc<Notices>,
-    /// Callers that wait for room.
-    pub room_wanted: usize,
+    /// Callers that wait for space.
+    pub space_wanted: usize,
     /// Close when everything is sent.
     pub closing: bool,
     /// A client with the same id may come back for the outcomes.
@@ -70,7 +70,7 @@ pub(super) struct State {
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     pub arrived: Notify,
-    pub room: Notify,
+    pub space: Notify,
     pub accepted: Notify,
 }
 
@@ -96,7 +96,7 @@ impl State {
             gone: None,
             paused: false,
             notices,
-            room_wanted: 0,
+            space_wanted: 0,
             closing: false,
             comes_back: false,
             process: std::process::id(),
@@ -112,11 +112,11 @@ impl State {
 
     /// Whether a request may be submitted.
     #[inline]
-    pub fn has_room(&self, body: &Body) -> bool {
-        self.session.has_room(body, self.inbox.completed())
+    pub fn has_space(&self, body: &Body) -> bool {
+        self.session.has_space(body, self.inbox.completed())
     }
 
-    /// Submits a request, if there is room.
+    /// Submits a request, if there is space.
     #[inline]
     pub fn submit(
         &mut self,
@@ -132,7 +132,7 @@ impl State {
         if let Some(why) = &self.ended {
             return Err(SubmitError::Closed(why.clone()));
         }
-        if !self.has_room(&body) {
+        if !self.has_space(&body) {
             return Err(SubmitError::Full(body));
         }
         let owner = owner(self);
@@ -161,14 +161,14 @@ impl State {
         if self.inbox.completed() > 0 {
             self.notices.arrived.notify_waiters();
         }
-        self.tell_room();
+        self.tell_space();
         self.notices.accepted.notify_waiters();
     }
 
-    /// Notifies callers that there may be room.
-    pub fn tell_room(&self) {
-        if self.room_wanted > 0 {
-            self.notices.room.notify_waiters();
+    /// Notifies callers that there may be space.
+    pub fn tell_space(&self) {
+        if self.space_wanted > 0 {
+            self.notices.space.notify_waiters();
         }
     }
 
@@ -274,7 +274,7 @@ impl State {
         }
     }
 
-    /// Encodes and sends as much as the hub has room for.
+    /// Encodes and sends as much as the hub has space for.
     fn send(&mut self, hub: &mut Hub, now: Duration) {
         let Connection::Ready(peer, protocol) = self.connection else { return };
         self.is_full = false;
@@ -481,7 +481,7 @@ impl Drive for State {
             self.ended = Some(reason);
         }
         self.notices.arrived.notify_waiters();
-        self.notices.room.notify_waiters();
+        self.notices.space.notify_waiters();
         self.notices.accepted.notify_waiters();
     }
 

@@ -180,7 +180,7 @@ impl World {
                 let mut bytes = vec![b'x'; bytes];
                 bytes.extend_from_slice(&number.to_be_bytes());
                 let body = Body::from(bytes.clone());
-                if !self.session.has_room(&body, 0) {
+                if !self.session.has_space(&body, 0) {
                     return;
                 }
                 let ttl = ttl_ms.map(Duration::from_millis);

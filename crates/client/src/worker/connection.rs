@@ -45,8 +45,8 @@ pub(super) struct BrokerConnection {
     arrived: Vec<Arrival>,
     cancellations: HashMap<Token, Arc<Cancellation>>,
     inbox: Arc<Inbox>,
-    /// Notified when there is room for parts.
-    pub room: Arc<Notify>,
+    /// Notified when there is space for parts.
+    pub space: Arc<Notify>,
     /// A message was understood.
     has_heard: bool,
     /// The failure to connect was logged.
@@ -83,7 +83,7 @@ impl BrokerConnection {
             arrived: Vec::new(),
             cancellations: HashMap::new(),
             inbox,
-            room: Arc::new(Notify::new()),
+            space: Arc::new(Notify::new()),
             has_heard: false,
             failure_logged: false,
             failure: NOT_TRIED.to_owned(),
@@ -326,7 +326,7 @@ impl Drive for BrokerConnection {
         // Nothing more will be added by callers, unlike at a client.
         hub.flush();
         if !self.is_full() {
-            self.room.notify_waiters();
+            self.space.notify_waiters();
         }
         if self.leaving.is_some() {
             let hears_nothing = self.session.is_idle() && !self.incoming.has_backlog();
@@ -376,7 +376,7 @@ impl Drive for BrokerConnection {
             self.cancellations.drain().for_each(|(_, cancellation)| cancellation.cancel());
             self.inbox.link_ended();
         }
-        self.room.notify_waiters();
+        self.space.notify_waiters();
     }
 
     fn wakers(&mut self) -> &mut Vec<Waker> {
@@ -423,7 +423,7 @@ mod tests {
                 assert!(link.reply(token, Status::OK, Some(number), &part()));
             }
             assert!(link.is_full(), "{dialect:?}");
-            // Sent messages make room: READY, and a part.
+            // Sent messages make space: READY, and a part.
             for _ in 0..2 {
                 link.session.pump_stock().unwrap();
             }

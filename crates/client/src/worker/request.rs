@@ -180,14 +180,14 @@ impl Request {
             return Err(NotWanted);
         }
         loop {
-            let room = {
+            let space = {
                 let state = self.answer.link.lock();
                 if !state.is_full() {
                     break;
                 }
-                Arc::clone(&state.room)
+                Arc::clone(&state.space)
             };
-            let notified = room.notified();
+            let notified = space.notified();
             if self.answer.link.lock().is_full() {
                 notified.await;
             }

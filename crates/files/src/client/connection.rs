@@ -85,7 +85,7 @@ pub(super) struct Connection {
     /// Bytes of an incomplete message when it was last looked at.
     reassembly_bytes: usize,
     events: VecDeque<ConnectionEvent>,
-    /// Requests for which the send queue had no room.
+    /// Requests for which the send queue had no space.
     unsent: VecDeque<Message>,
     wait: Option<Wait>,
 }

@@ -58,8 +58,8 @@ pub(super) trait Operation {
         Err(error)
     }
 
-    /// Waits a moment for room in memory: whether there is some, so that more may be read from the connection.
-    fn make_room(&mut self, _connection: &mut Connection) -> Result<bool, Error> {
+    /// Waits a moment for space in memory: whether there is some, so that more may be read from the connection.
+    fn make_space(&mut self, _connection: &mut Connection) -> Result<bool, Error> {
         Ok(true)
     }
 }
@@ -144,7 +144,7 @@ impl<'a> Exchange<'a> {
             }
             while let Some(event) = self.connection.next() {
                 self.event(event, operation)?;
-                while !operation.make_room(&mut self.connection)? && !self.cancel.is_cancelled() {}
+                while !operation.make_space(&mut self.connection)? && !self.cancel.is_cancelled() {}
             }
         }
     }

@@ -57,7 +57,7 @@ pub fn list(
 struct List<'a> {
     listing: Listing<'a>,
     take: &'a mut dyn FnMut(ListEntry) -> Result<(), std::io::Error>,
-    /// When it is requested again, as the server has no room for it.
+    /// When it is requested again, as the server has no space for it.
     busy: Option<(Instant, Error)>,
     /// Entries were handed over, which can't be taken back: such a listing isn't requested again.
     is_handed_over: bool,

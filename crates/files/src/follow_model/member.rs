@@ -29,7 +29,7 @@ pub struct Member {
     /// It was followed with another filter before, so that not all that is there is this follower's.
     pub is_mixed: bool,
     pub max_delete: u64,
-    /// Bytes that its disk has room for.
+    /// Bytes that its disk has space for.
     pub capacity: u64,
     pub follower: Option<SimulatedFollower>,
     pub session: Option<SimulatedSession>,
@@ -258,7 +258,7 @@ impl Member {
             }
             3 => {
                 if let Some(follower) = self.follower.as_mut().filter(|follower| follower.has_commands()) {
-                    follower.room = match self.capacity {
+                    follower.space = match self.capacity {
                         u64::MAX => u64::MAX,
                         capacity => capacity.saturating_sub(bytes_below(&self.dir)),
                     };

@@ -198,11 +198,11 @@ impl World {
             }
             216..218 => {
                 count("full disks");
-                let room = [0, 5_000, 100_000][self.draw.below(3)];
+                let space = [0, 5_000, 100_000][self.draw.below(3)];
                 let member = self.draw.below(self.members.len());
                 let member = &mut self.members[member];
                 member.capacity = match member.capacity {
-                    u64::MAX => bytes_below(&member.dir) + room,
+                    u64::MAX => bytes_below(&member.dir) + space,
                     _ => u64::MAX,
                 };
             }
@@ -411,7 +411,7 @@ impl World {
         self.check_quiet()
     }
 
-    /// Room for what is to be there, beside what isn't going to be deleted: enough only if what is gone is deleted.
+    /// Space for what is to be there, beside what isn't going to be deleted: enough only if what is gone is deleted.
     fn least_capacity(&mut self, index: usize) -> u64 {
         let truth = self.digests.scan(&self.source.dir);
         let member = &self.members[index];

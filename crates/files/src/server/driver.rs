@@ -462,7 +462,7 @@ impl Server {
                 Ok(()) => {}
                 // The event that says so is on its way.
                 Err(SendError::Gone(_)) => break,
-                // It said that it had room. A message must not be lost, so the connection is.
+                // It said that it had space. A message must not be lost, so the connection is.
                 Err(SendError::Full(_)) => {
                     hub.disconnect(peer, "its queue is full");
                     break;

@@ -43,7 +43,7 @@ impl OpenFile {
         Ok(opened.map(|(file, stat)| OpenFile { file: Arc::new(handle(file, None)), stat, is_local: true }))
     }
 
-    /// Appends the file up to this size, or a little more, as far as there is room, and returns the number of bytes. Blocks.
+    /// Appends the file up to this size, or a little more, as far as there is space, and returns the number of bytes. Blocks.
     pub(super) fn append(&self, buffer: &mut MappedBuffer, size: usize) -> Result<usize, Failure> {
         let begin = buffer.len();
         while buffer.len() - begin < size {

@@ -549,7 +549,7 @@ fn file_that_changes_before_output_is_fetched_again() {
     }
 }
 
-/// A server may find in the middle that a listing needs more room than there is. Entries that were delivered aren't
+/// A server may find in the middle that a listing needs more space than there is. Entries that were delivered aren't
 /// delivered again.
 #[test]
 fn partly_delivered_listing_is_not_restarted() {
@@ -559,7 +559,7 @@ fn partly_delivered_listing_is_not_restarted() {
             vec![reply(&Reply::List(ListPage { id, base: Base::Dir, dir: None, entries, more: true }))]
         }
         Request::More { id } => {
-            let message = "no room".to_owned();
+            let message = "no space".to_owned();
             vec![reply(&Reply::Error(ErrorReply { id: Some(id), code: ErrorCode::Busy, message }))]
         }
         _ => Vec::new(),

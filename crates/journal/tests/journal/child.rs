@@ -21,7 +21,7 @@ pub enum Mode {
     Hold,
     /// Appends until that fails, and goes on when it can.
     Fill,
-    /// The same, making room itself.
+    /// The same, making space itself.
     FillAndFree,
 }
 
@@ -168,7 +168,7 @@ fn a_process() {
             say("closed");
         }
         Ok("FillAndFree") => {
-            std::fs::write(dir.join("ballast"), vec![1; 300_000]).expect("room at first");
+            std::fs::write(dir.join("ballast"), vec![1; 300_000]).expect("space at first");
             let free = || std::fs::remove_file(dir.join("ballast")).expect("to remove it");
             let (journal, count) = fill(dir, 5_000, free);
             journal.close().expect("a journal that is closed well");
@@ -265,7 +265,7 @@ fn fill(dir: &Path, large: usize, free: impl Fn()) -> (Journal, u64) {
         letter: None,
         body: &small,
     };
-    let lsn = journal.append(&entry).expect("room");
+    let lsn = journal.append(&entry).expect("space");
     settle_well(&journal, lsn);
     (journal, count)
 }

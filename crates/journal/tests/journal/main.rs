@@ -1,4 +1,4 @@
-//! The journal on real disks and in real processes, which are killed and run out of room.
+//! The journal on real disks and in real processes, which are killed and run out of space.
 
 mod child;
 mod golden;

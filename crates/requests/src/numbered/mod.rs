@@ -92,7 +92,7 @@ impl Status {
     pub const UNAVAILABLE: Status = Status(503);
     /// Expired while a worker had it, or after one may have had it.
     pub const TIMED_OUT: Status = Status(504);
-    /// The journal or a large body can't be written, or there is no room for a worker's reply.
+    /// The journal or a large body can't be written, or there is no space for a worker's reply.
     pub const NO_STORAGE: Status = Status(507);
 
     /// Status and reason for people, without saying the same thing twice.

@@ -50,7 +50,7 @@ pub struct Socket {
 struct Shared {
     state: Mutex<State>,
     received: Notify,
-    room: Notify,
+    writable: Notify,
     hung_up: Notify,
     /// Unsent messages, when it is closed.
     closed: watch::Sender<Option<Unsent>>,
@@ -78,7 +78,7 @@ impl Socket {
         let shared = Arc::new(Shared {
             state: Mutex::new(State::new(hub, socket_type)),
             received: Notify::new(),
-            room: Notify::new(),
+            writable: Notify::new(),
             hung_up: Notify::new(),
             closed: watch::Sender::new(None),
         });
@@ -108,7 +108,7 @@ impl Socket {
     pub async fn send(&self, mut message: Message) -> Result<(), SocketError> {
         let owed = self.shared.lock().owed;
         loop {
-            let room = self.shared.room.notified();
+            let writable = self.shared.writable.notified();
             // Bound first: a guard in the match would still be held in its arms.
             let outcome = self.shared.lock().send(message, owed)?;
             match outcome {
@@ -118,14 +118,14 @@ impl Socket {
                 }
                 Some(back) => message = back,
             }
-            room.await;
+            writable.await;
         }
     }
 
     /// Sends a message to one peer; waits until its queue isn't full. A peer that is gone is an error.
     pub async fn send_to(&self, peer: PeerId, mut message: Message) -> Result<(), SocketError> {
         loop {
-            let room = self.shared.room.notified();
+            let writable = self.shared.writable.notified();
             let outcome = self.shared.lock().send_to(peer, message)?;
             match outcome {
                 None => {
@@ -134,7 +134,7 @@ impl Socket {
                 }
                 Some(back) => message = back,
             }
-            room.await;
+            writable.await;
         }
     }
 
@@ -187,7 +187,7 @@ impl Socket {
         // A time beyond what a clock can represent never comes.
         self.shared.lock().close(Instant::now().checked_add(linger));
         // Callers that wait to send learn that it is too late.
-        self.shared.room.notify_waiters();
+        self.shared.writable.notify_waiters();
         self.shared.wake();
         let unsent = closed.wait_for(Option::is_some).await;
         unsent.ok().and_then(|unsent| *unsent).unwrap_or_default()
@@ -245,7 +245,7 @@ impl Drop for Driver {
         let unsent = hub.map(|hub| LingerGuard::new(hub).end()).unwrap_or_default();
         self.0.closed.send_replace(Some(unsent));
         self.0.received.notify_waiters();
-        self.0.room.notify_waiters();
+        self.0.writable.notify_waiters();
     }
 }
 

@@ -275,7 +275,7 @@ impl State {
                 if self.received_bytes >= RECEIVED_BYTES_OF_ALL_MAX {
                     self.pause_peers(peer);
                 }
-                shared.room.notify_waiters();
+                shared.writable.notify_waiters();
             }
             Event::Gone { peer, reason } => {
                 tracing::debug!(%peer, reason, "gone");
@@ -289,10 +289,10 @@ impl State {
                     self.order = Order::Lost(peer);
                 }
                 // Callers that wait for this peer must learn that nothing is to come.
-                shared.room.notify_waiters();
+                shared.writable.notify_waiters();
                 shared.received.notify_waiters();
             }
-            Event::Writable { .. } => shared.room.notify_waiters(),
+            Event::Writable { .. } => shared.writable.notify_waiters(),
             Event::Message { peer, frames, .. } => {
                 self.received_bytes += cost(&frames);
                 self.received.push_back(Received { peer, frames });
@@ -355,7 +355,7 @@ mod tests {
         let shared = Shared {
             state: Mutex::new(State::new(hub, SocketType::Router)),
             received: Notify::new(),
-            room: Notify::new(),
+            writable: Notify::new(),
             hung_up: Notify::new(),
             closed: watch::Sender::new(None),
         };

@@ -271,7 +271,7 @@ pub static BROKER: &[Figure<towpath_broker::Stats>] = &[
     gauge("memory_limit_bytes", Bytes, "Limit of the memory of requests and replies", "memory_bytes_max", |s| s.bytes_max.into()),
     gauge("outcomes_held", Count, "Outcomes that nobody has confirmed", "outcomes", |s| s.outcomes.0.into()),
     gauge("outcomes_bytes", Bytes, "Memory of outcomes that nobody has confirmed", "outcome_bytes", |s| s.outcomes.1.into()),
-    zero("Full", gauge("full", Flag, "1 while requests of all are refused for want of room", "full", |s| s.is_full.into())),
+    zero("Full", gauge("full", Flag, "1 while requests of all are refused for want of space", "full", |s| s.is_full.into())),
     gauge("spool_bytes", Bytes, "Large bodies on the disk", "", |s| s.spool.bytes.into()),
     gauge("spool_limit_bytes", Bytes, "Limit of large bodies on the disk", "", |s| s.spool.bytes_max.into()),
     gauge("spool_files", Count, "Files of large bodies on the disk", "", |s| s.spool.files.into()),

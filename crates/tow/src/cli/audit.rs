@@ -31,7 +31,7 @@ pub struct Audit(Arc<Shared>);
 
 struct Shared {
     lines: SyncSender<Line>,
-    /// Lines that found no room.
+    /// Lines that found no space.
     lost: AtomicU64,
     counted: Mutex<HashMap<Tenant, Count>>,
 }
@@ -99,7 +99,7 @@ impl Audit {
         self.note(tenant_of(principal, address), principal, address, "refused", more);
     }
 
-    /// Notes what an operator does. The receiver is told when the line is written, or why it isn't; it is closed if there is no room for the line.
+    /// Notes what an operator does. The receiver is told when the line is written, or why it isn't; it is closed if there is no space for the line.
     pub fn action(&self, line: &Value) -> oneshot::Receiver<io::Result<()>> {
         let (written, receiver) = oneshot::channel();
         self.send(Line::Text(format!("{line}\n"), Some(written)));

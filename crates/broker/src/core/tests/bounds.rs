@@ -51,7 +51,7 @@ fn a_stock_client_beyond_the_limits_is_refused_once_and_paused() {
     let done = actions(&mut core);
     assert_eq!(refusals(&done), 1);
     assert!(done.contains(&Action::Pause { peer, paused: true }), "{done:?}");
-    // It is resumed when there is room.
+    // It is resumed when there is space.
     (0..peer).for_each(|other| core.peer_gone(1, other));
     core.tick(1);
     assert!(actions(&mut core).contains(&Action::Pause { peer, paused: false }));
@@ -73,10 +73,10 @@ fn memory_pressure_counts_unread_output() {
     assert_eq!(core.memory_pressure(0), MemoryPressure::Low);
 
     let mut core = Core::new(Settings { requests_max: 4, ..Settings::default() });
-    let rooms =
+    let spaces =
         [MemoryPressure::Low, MemoryPressure::Low, MemoryPressure::High, MemoryPressure::High, MemoryPressure::Full];
-    for (requests, room) in (0..).zip(rooms) {
-        assert_eq!(core.memory_pressure(0), room, "{requests}");
+    for (requests, space) in (0..).zip(spaces) {
+        assert_eq!(core.memory_pressure(0), space, "{requests}");
         core.stock_request(0, requests, true, None, b"nobody", Body::default());
     }
 }
@@ -170,7 +170,7 @@ fn gaps_between_confirmed_numbers_count_as_memory() {
     confirm_odd(&mut core, 1, 1..500);
     assert!(core.load().1 >= 499 * 64);
     assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
-    // Requested numbers may be confirmed in any order, even without room.
+    // Requested numbers may be confirmed in any order, even without space.
     let mut filler = 0;
     core.client_hello(0, 2, ClientId([8; 16]), 1);
     while filler < 100 && core.load().1 + 300 < 64 << 10 {
@@ -179,7 +179,7 @@ fn gaps_between_confirmed_numbers_count_as_memory() {
     }
     (1..=filler).filter(|number| number % 2 == 0).for_each(|number| core.confirm(0, 2, number, 1));
     assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
-    // Nor is a client at fault whose requests the broker has lost: it has more room for that.
+    // Nor is a client at fault whose requests the broker has lost: it has more space for that.
     confirm_odd(&mut core, 1, 500..600);
     assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
     confirm_odd(&mut core, 1, 600..2000);
@@ -318,7 +318,7 @@ fn a_full_journal_refuses_requests_that_no_worker_had() {
     core.take_entries(&mut entries);
     assert_eq!((entries, actions(&mut core)), (vec![], vec![]));
     assert_eq!(core.load().0, 1);
-    // A repeated request finds room by then.
+    // A repeated request finds space by then.
     core.request(4, 1, 6, 0, false, b"nobody", Body::from("x"));
     core.persisted(7);
     assert_eq!(actions(&mut core), [Action::Accepted { peer: 1, first: 6, count: 1 }]);

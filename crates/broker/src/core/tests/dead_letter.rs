@@ -294,7 +294,7 @@ fn a_drain_waits_for_dead_letters_that_were_sent_again() {
     assert_eq!(core.left(), 1);
     assert_eq!(requeue(&mut core, 6).ended, Some(Err("the broker is being drained")));
     core.check();
-    // It fails again, and stays where it was until its queue has room.
+    // It fails again, and stays where it was until its queue has space.
     core.worker_ready(7, 4, Kind::Numbered, b"echo", 1);
     let [(4, token, _)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.worker_reply(8, 4, &token, Status::FAILED, None, Body::from("no"));
@@ -309,7 +309,7 @@ fn a_drain_waits_for_dead_letters_that_were_sent_again() {
 }
 
 #[test]
-fn dead_letters_are_sent_again_as_far_as_the_queue_has_room() {
+fn dead_letters_are_sent_again_as_far_as_the_queue_has_space() {
     let mut core = journalled();
     core.settings.service_requests_max = 2;
     for number in 1..=2 {

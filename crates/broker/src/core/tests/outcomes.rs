@@ -19,7 +19,7 @@ fn with_outcomes(settings: Settings, outcomes: u64, length: usize) -> Core {
 }
 
 #[test]
-fn unconfirmed_outcomes_leave_requests_their_room() {
+fn unconfirmed_outcomes_leave_requests_their_space() {
     let mut core = with_outcomes(Settings { requests_max: 4, ..Settings::default() }, 4, 0);
     for peer in [2, 3, 4] {
         core.stock_request(2, peer, true, None, b"echo", Body::default());
@@ -289,7 +289,7 @@ fn dropped_numbers_are_forgotten_with_their_client() {
 }
 
 #[test]
-fn dropped_numbers_wait_for_room_on_a_full_disk() {
+fn dropped_numbers_wait_for_space_on_a_full_disk() {
     let settings = Settings { journal: true, ..Settings::default() };
     let mut core = with_outcomes(settings.clone(), 2, 0);
     let mut journal = Vec::new();

@@ -28,10 +28,10 @@ fn a_request_given_back_goes_to_another_worker_and_costs_no_attempt() {
     // The first one doesn't have it any more.
     no_place(&mut core, 2, &first);
     assert_eq!((actions(&mut core), core.counters().late_replies), (vec![], 1));
-    // A reply that the broker has no room for was executed.
+    // A reply that the broker has no space for was executed.
     core.request(1, 1, 5, 0, false, b"echo", Body::default());
     let [(3, fifth, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
-    core.worker_reply(1, 3, &fifth, Status::NO_STORAGE, None, Body::from("no room"));
+    core.worker_reply(1, 3, &fifth, Status::NO_STORAGE, None, Body::from("no space"));
     let told = |action: &Action| matches!(action, Action::Reply { number: 5, status: Status::NO_STORAGE, .. });
     assert!(actions(&mut core).iter().any(told));
 }

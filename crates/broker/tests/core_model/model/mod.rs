@@ -560,7 +560,7 @@ impl Model {
         }
         let mut resumed = Vec::new();
         for key in self.paused.requests() {
-            // One if there is room, all if there is much.
+            // One if there is space, all if there is much.
             if self.is_below_limits(key, self.paused_for[&key], 2, 1 + resumed.len().min(1)) {
                 resumed.push(key);
             }

@@ -107,7 +107,7 @@ impl SimTransport {
         self.by_link.keys().copied().collect()
     }
 
-    /// A poll begins: what peers have read meanwhile makes room, and free slots may be given again.
+    /// A poll begins: what peers have read meanwhile makes space, and free slots may be given again.
     pub fn begin_poll(&mut self, net: &Net, now: Millis) {
         self.free.append(&mut self.freed);
         let mut events = Vec::new();
@@ -129,7 +129,7 @@ impl SimTransport {
         self.events.extend(events);
     }
 
-    /// Whether a peer that was full has room by now.
+    /// Whether a peer that was full has space by now.
     pub fn has_news(&self, net: &Net) -> bool {
         let mut full = self.slots.iter().filter_map(|slot| slot.peer.as_ref()).filter(|peer| peer.was_full);
         full.any(|peer| {

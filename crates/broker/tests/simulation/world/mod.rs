@@ -405,10 +405,10 @@ impl Sim {
     fn with(&mut self, index: usize, calm: bool, call: impl FnOnce(&mut dyn End, &mut Io)) {
         let seat = &mut self.seats[index];
         let open = seat.link.and_then(|id| self.net.links.get(&id)).filter(|link| link.end_open);
-        let has_room = open.is_some_and(|link| link.up.bytes < LANE_BYTES);
+        let has_space = open.is_some_and(|link| link.up.bytes < LANE_BYTES);
         let (now, rng, history) = (self.now, &mut self.rng, &mut self.history);
         let large_percent = self.large_percent;
-        let mut io = Io { now, rng, history, calm, large_percent, has_room, out: Vec::new(), close: false };
+        let mut io = Io { now, rng, history, calm, large_percent, has_space, out: Vec::new(), close: false };
         call(&mut *seat.end, &mut io);
         let Io { out, close, .. } = io;
         if let Some(id) = seat.link {

@@ -40,7 +40,7 @@ impl Session {
         for number in self.cancels.drain(..) {
             FromClient::cancel(block, number);
         }
-        // Acknowledgements first: they make room for requests at the broker.
+        // Acknowledgements first: they make space for requests at the broker.
         let sends = !block.is_empty() || !self.again.is_empty() || self.cursor < self.table.next_number();
         if self.acks.due().is_some_and(|due| due <= now || sends) {
             self.acks.put(block);
@@ -109,11 +109,11 @@ impl Session {
         !matches!(self.link, Link::Numbered { .. }) || (self.acks.due().is_none() && self.cancels.is_empty())
     }
 
-    /// When [`Session::on_time`] has something to do, or [`Session::pump`] if there is room for its records.
-    pub fn deadline(&self, has_room: bool) -> Option<Duration> {
+    /// When [`Session::on_time`] has something to do, or [`Session::pump`] if there is space for its records.
+    pub fn deadline(&self, has_space: bool) -> Option<Duration> {
         let (welcome, acks) = match self.link {
             Link::Greeting(until) => (Some(until), None),
-            Link::Numbered { .. } if has_room => (None, self.acks.due()),
+            Link::Numbered { .. } if has_space => (None, self.acks.due()),
             _ => (None, None),
         };
         let held = self.held.peek().map(|Reverse((at, _))| *at);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn due_records_wait_for_room() {
+    fn due_records_wait_for_space() {
         let mut session = asking();
         hears(&mut session, |said| ToClient::reply(said, 1, Status::OK, None, &Body::default()));
         // Request 2 has its time; request 1 is to be confirmed before.

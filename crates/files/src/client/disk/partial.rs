@@ -103,7 +103,7 @@ impl PartialFile {
         let opened = std::mem::replace(&mut *self.lock(), Opened::Abandoned);
         match opened {
             Opened::Open(open) => open.remove_names(),
-            // What there was room for.
+            // What there was space for.
             Opened::Failed(DiskError { full: true, .. }) => {
                 let Some((parent, name)) = self.spec.local.split() else { return };
                 if let Ok(Some(dir)) = self.destination.existing_dir(&parent) {

@@ -56,7 +56,7 @@ impl Failed {
 pub(super) enum Why {
     /// The server has something else there by now, or nothing, and will say so.
     OutOfDate,
-    /// There is no room for it.
+    /// There is no space for it.
     NoSpace,
     Other,
 }
@@ -85,7 +85,7 @@ impl Follower<'_> {
         let intended = there.iter().filter_map(|placed| Some((&placed.local, Known::of(&placed.change)?)));
         let intended = feed.parents.iter().map(|parent| (parent, Known::Dir)).chain(intended);
         let noted = { intended }.try_for_each(|(local, known)| self.record.intend(local, &known));
-        // Without room for that nothing is put in place, but what is gone is deleted all the same.
+        // Without space for that nothing is put in place, but what is gone is deleted all the same.
         let full = match noted.and_then(|()| self.record.flush()) {
             Err(error) if is_full(&error) => Some(format!("cannot write the record of what was followed: {error}")),
             noted => noted.map(|()| None).map_err(|error| self.record_failed(&error))?,

@@ -41,7 +41,7 @@ impl Follower<'_> {
         }
     }
 
-    /// What there is no room for now is written by [`Follower::store`].
+    /// What there is no space for now is written by [`Follower::store`].
     pub(super) fn noted_later(&self, error: std::io::Error) -> Result<(), Error> {
         if is_full(&error) { Ok(()) } else { Err(self.record_failed(&error)) }
     }
@@ -100,7 +100,7 @@ impl Follower<'_> {
                     Why::OutOfDate => format!("{reason}; the server has not published what it is now"),
                     Why::NoSpace if held > 0 => {
                         format!(
-                            "{reason}; {} held, start again with --max-delete {held} to make room",
+                            "{reason}; {} held, start again with --max-delete {held} to make space",
                             counted_are(held as u64, "deletion")
                         )
                     }
@@ -220,7 +220,7 @@ impl Follower<'_> {
     }
 }
 
-/// Whether there was no room for something.
+/// Whether there was no space for something.
 pub(super) fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }

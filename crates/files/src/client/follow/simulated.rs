@@ -26,7 +26,7 @@ pub(crate) struct SimulatedFollower {
     pub(crate) requests: VecDeque<Request>,
     pub(crate) is_connected: bool,
     /// Bytes that are free at the disk.
-    pub(crate) room: u64,
+    pub(crate) space: u64,
     events: Rc<RefCell<Vec<FollowEvent>>>,
 }
 
@@ -46,7 +46,7 @@ impl SimulatedFollower {
         let ledger = Arc::clone(&follower.ledger);
         let disk = Disk::of_follower(&options.destination, disk_options, ledger, || {}).expect("a disk");
         let (commands, requests) = (VecDeque::new(), VecDeque::new());
-        Ok(SimulatedFollower { follower, disk, commands, requests, is_connected: false, room: u64::MAX, events })
+        Ok(SimulatedFollower { follower, disk, commands, requests, is_connected: false, space: u64::MAX, events })
     }
 
     pub(crate) fn connected(&mut self) -> Result<(), Error> {
@@ -83,7 +83,7 @@ impl SimulatedFollower {
                 | DiskCommand::Abandon { .. }
                 | DiskCommand::Leave { .. }
         );
-        if let Some(report) = no_room(&command, self.room) {
+        if let Some(report) = no_space(&command, self.space) {
             self.follower.disk(report, now);
             return self.outputs();
         }
@@ -145,15 +145,15 @@ impl SimulatedFollower {
     }
 }
 
-/// The report of a disk with little room, if it makes a difference.
-fn no_room(command: &DiskCommand, room: u64) -> Option<DiskReport> {
+/// The report of a disk with little space, if it makes a difference.
+fn no_space(command: &DiskCommand, space: u64) -> Option<DiskReport> {
     let full = || DiskError { full: true, message: "the disk is full".to_owned() };
     match command {
-        DiskCommand::CheckSpace { .. } => Some(DiskReport::Space { free: Some(room) }),
-        DiskCommand::Small(small) if small.bytes() > room => {
+        DiskCommand::CheckSpace { .. } => Some(DiskReport::Space { free: Some(space) }),
+        DiskCommand::Small(small) if small.bytes() > space => {
             Some(DiskReport::Small { file: small.file, credit: small.credit, result: Err(full()) })
         }
-        DiskCommand::Write { content, part, data } if data.len() as u64 > room => {
+        DiskCommand::Write { content, part, data } if data.len() as u64 > space => {
             Some(part.written(*content, Err(full())))
         }
         _ => None,

@@ -160,7 +160,7 @@ impl Operation for Driver<'_> {
     }
 
     /// Back-pressure: while too much is queued for the disk, nothing is read from the connection.
-    fn make_room(&mut self, connection: &mut Connection) -> Result<bool, Error> {
+    fn make_space(&mut self, connection: &mut Connection) -> Result<bool, Error> {
         if self.finished || !self.sink.is_over(DISK_QUEUE_BYTES_MAX) {
             return Ok(true);
         }

@@ -28,7 +28,7 @@ use towpath_sockets::{FileRange, Message};
 const OPEN_MAX: usize = 4;
 /// Bytes that are hashed before the connection has its turn.
 const HASH_SLICE_BYTES: u64 = 8 << 20;
-/// Waits before a push that the server has no room for is tried again: doubled each time.
+/// Waits before a push that the server has no space for is tried again: doubled each time.
 const BUSY_WAIT_MIN: Duration = Duration::from_millis(50);
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(2);
 
@@ -61,7 +61,7 @@ pub(super) struct Driver<'a> {
     show: &'a mut dyn FnMut(PushProgress),
     cancel: &'a CancelToken,
     is_connected: bool,
-    /// Why the server has no room, if that is the last that it said.
+    /// Why the server has no space, if that is the last that it said.
     busy: Option<String>,
     /// Files that aren't begun.
     files: VecDeque<PushFile>,

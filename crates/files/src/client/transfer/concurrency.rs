@@ -31,7 +31,7 @@ impl Concurrency {
         true
     }
 
-    /// Grows, as a fetch was finished and there may be room for another or a longer one.
+    /// Grows, as a fetch was finished and there may be space for another or a longer one.
     pub(super) fn grow(&mut self) {
         self.fetches = (self.fetches + 1).min(FETCHES_OPEN_MAX);
         self.files = (self.files + 1).min(SMALL_BATCH_MAX);

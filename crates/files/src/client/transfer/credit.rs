@@ -44,7 +44,7 @@ impl Credit {
         self.owed = (self.owed + cost).min(self.window);
     }
 
-    /// The credit to grant now, once it is worth a message. Whole chunks if the window has room for several: the server
+    /// The credit to grant now, once it is worth a message. Whole chunks if the window has space for several: the server
     /// would cut a piece to an uneven rest, and files would be written in pieces that don't end on pages.
     pub(super) fn take(&mut self, now: Instant) -> Option<u64> {
         let grant = match &mut self.pacer {

@@ -116,9 +116,9 @@ impl Tree {
 impl Transfer {
     /// Requests the listing or its next page. Directories and links wait for the disk as files do.
     pub(super) fn pump_listing(&mut self) {
-        let has_room = self.files.len() + self.tree.pending() < FILES_IN_PROGRESS_MAX;
+        let has_space = self.files.len() + self.tree.pending() < FILES_IN_PROGRESS_MAX;
         let requests = &mut self.requests;
-        if let Some(request) = self.listing.next_request(|| requests.next_id(), has_room) {
+        if let Some(request) = self.listing.next_request(|| requests.next_id(), has_space) {
             self.send(request);
         }
     }

@@ -22,7 +22,7 @@ pub struct FileFailure {
     pub reason: String,
     /// The server's code, or the one that it would have sent; `None` if the failure is of this side.
     pub code: Option<ErrorCode>,
-    /// This side's disk has no room for it.
+    /// This side's disk has no space for it.
     pub no_space: bool,
 }
 
@@ -71,7 +71,7 @@ pub enum Activity {
     Receiving,
     /// The server, which has sent a file's content and hashes it.
     ServerHashes,
-    /// The server, which has no room for it now.
+    /// The server, which has no space for it now.
     ServerBusy,
     /// All files are in place; directories are finished.
     Finishing,

@@ -50,7 +50,7 @@ impl ReuseQueue {
         self.waiting.clear();
     }
 
-    /// The next file, if there is room for one.
+    /// The next file, if there is space for one.
     fn next(&mut self, files: &FileTable) -> Option<FileKey> {
         self.active.retain(|key| {
             let task = files.get(*key);
@@ -88,7 +88,7 @@ impl Transfer {
         true
     }
 
-    /// Has values requested as long as there is room.
+    /// Has values requested as long as there is space.
     pub(super) fn pump_reuse(&mut self) {
         while let Some(key) = self.reuse_queue.next(&self.files) {
             self.leaves_wanted.push(key);

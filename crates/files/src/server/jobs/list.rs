@@ -155,7 +155,7 @@ pub(crate) struct Listing {
     glob: Option<Glob>,
     /// From the listed directory downwards.
     levels: Vec<Level>,
-    /// An entry for which the page had no room.
+    /// An entry for which the page had no space.
     held_back: Option<ListEntry>,
     /// Entries in the next page. The first is short, so that the client can begin while the next is made.
     page_entries: usize,
@@ -246,16 +246,16 @@ impl Lister<'_> {
 
     fn open_level(&self, path: &RelPath, names_max: usize, all: bool) -> Result<Level, LevelError> {
         let SeenDir { dir, path: real } = self.root.open_dir(path)?;
-        let room = usize::try_from(self.names.available()).unwrap_or(usize::MAX) / NAME_BYTES_MIN;
-        let mut names = match dir.entries(names_max.min(room)) {
-            Err(RootError::TooMany(_)) if room < names_max => return Err(LevelError::no_room()),
+        let space = usize::try_from(self.names.available()).unwrap_or(usize::MAX) / NAME_BYTES_MIN;
+        let mut names = match dir.entries(names_max.min(space)) {
+            Err(RootError::TooMany(_)) if space < names_max => return Err(LevelError::no_space()),
             // The rest of the limit would mean nothing to the client.
             Err(RootError::TooMany(_)) => return Err(LevelError::Root(RootError::TooMany(NAMES_MAX))),
             names => names?,
         };
         names.shrink_to_fit();
         names.reverse();
-        let permit = self.names.try_acquire(memory_bytes(&names)).ok_or_else(LevelError::no_room)?;
+        let permit = self.names.try_acquire(memory_bytes(&names)).ok_or_else(LevelError::no_space)?;
         let stat = dir.own_stat()?;
         let identity = (stat.device, stat.inode);
         Ok(Level { path: path.clone(), real, names, _permit: permit, open: Some(dir), identity, all })

@@ -18,13 +18,13 @@ pub(super) struct Known {
 impl Known {
     /// A tenant sends all of this for a path, or goes on with that.
     pub(super) fn begin(&mut self, path: &RelPath, tenant: u64, digest: Digest) {
-        make_room(&mut self.begun);
+        make_space(&mut self.begun);
         self.begun.insert(path.clone(), (tenant, digest));
     }
 
     /// A tenant's file has its name.
     pub(super) fn put(&mut self, path: &RelPath, tenant: u64, stat: FileStat) {
-        make_room(&mut self.whole);
+        make_space(&mut self.whole);
         self.begun.remove(path);
         self.whole.insert(path.clone(), (tenant, stat));
     }
@@ -40,7 +40,7 @@ impl Known {
     }
 }
 
-fn make_room<V>(map: &mut HashMap<RelPath, V>) {
+fn make_space<V>(map: &mut HashMap<RelPath, V>) {
     if map.len() >= PATHS_MAX {
         map.clear();
     }

@@ -76,7 +76,7 @@ pub(super) fn failure(DiskError { full, message }: DiskError) -> Failure {
     match full {
         true => Failure::new(
             ErrorCode::Full,
-            format!("{message}; what has arrived is kept: make room there, and push again"),
+            format!("{message}; what has arrived is kept: make space there, and push again"),
         ),
         false => Failure::new(ErrorCode::Io, message),
     }

@@ -119,7 +119,7 @@ impl<W> Copies<W> {
         let mut is_kept = false;
         let mut found = None;
         for (_, wanted) in self.waiting.iter(&self.order).flat_map(|(_, requests)| requests.firsts()) {
-            if let Some((bytes, is_sure)) = held.room(wanted, &mut is_kept) {
+            if let Some((bytes, is_sure)) = held.space(wanted, &mut is_kept) {
                 found = Some((wanted.client, wanted.request, bytes, is_sure));
                 break;
             }
@@ -179,7 +179,7 @@ impl Counts {
 impl Held {
     /// Bytes to grant, and whether they are of the guaranteed minimum. Sets `is_kept` if all free memory is reserved for this range: else a large
     /// one would wait for as long as smaller ones come.
-    fn room<W>(&self, wanted: &Wanted<W>, is_kept: &mut bool) -> Option<(usize, bool)> {
+    fn space<W>(&self, wanted: &Wanted<W>, is_kept: &mut bool) -> Option<(usize, bool)> {
         let Wanted { client, request, device, bytes, cut, .. } = *wanted;
         if self.sure.get(&client) == Some(&request) {
             return None;

@@ -60,7 +60,7 @@ impl Follows {
     }
 
     /// Whether another one may begin.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_space(&self) -> bool {
         self.0.len() < FOLLOWS_MAX
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Events go in: [`Session::request`], [`Session::plain_request`], [`Session::finish`] for the answer to a job, [`Session::sent`] for a piece of
 //! a file that has left. Then the driver calls, in this order: [`Session::still_queued`]; [`Session::next_action`] until there is none, with
-//! [`Session::taken_back`] where an action asks for it; [`Session::next_message`] while the socket has room, with actions in between; then
+//! [`Session::taken_back`] where an action asks for it; [`Session::next_message`] while the socket has space, with actions in between; then
 //! [`Session::take_waits_for_files`] and [`Session::is_congested`].
 //!
 //! [`Fetch`] and [`Plain`] have the state of transfers, [`Queries`] that of listings and leaves. All memory is bounded by
@@ -177,7 +177,7 @@ impl<F: Clone> Session<F> {
             Request::More { id } if self.follows.more(&envelope, id, &mut self.shared) => {}
             Request::More { id } => self.queries.more(&envelope, id, &mut self.shared),
             Request::Follow(request) => {
-                if !self.follows.has_room() {
+                if !self.follows.has_space() {
                     return self.shared.error(&envelope, Some(request.id), Follows::too_many());
                 }
                 if let Some(ticket) = self.admit(&envelope, request.id) {
@@ -209,7 +209,7 @@ impl<F: Clone> Session<F> {
     }
 
     fn push(&mut self, envelope: Envelope, request: PushRequest) {
-        if !self.can_push || !self.pushes.has_room() {
+        if !self.can_push || !self.pushes.has_space() {
             let failure = if self.can_push { Pushes::too_many() } else { Pushes::not_taken() };
             return self.shared.refuse(&envelope, (RequestKind::Push, request.id), request.path, failure);
         }
@@ -334,7 +334,7 @@ impl<F: Clone> Session<F> {
         !self.shared.actions.is_empty()
     }
 
-    /// The next message. Called only when the socket has room.
+    /// The next message. Called only when the socket has space.
     pub(super) fn next_message(&mut self) -> Option<Outgoing<F>> {
         if let Some(follow) = &mut self.plain_follow {
             follow.progress(&mut self.shared);

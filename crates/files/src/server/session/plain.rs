@@ -202,9 +202,9 @@ impl<F: Clone> Plain<F> {
         })
     }
 
-    /// Begins pieces while the pipeline has room.
+    /// Begins pieces while the pipeline has space.
     fn progress(&mut self, shared: &mut Shared<F>) {
-        while !self.is_opening && self.pipeline.has_room() {
+        while !self.is_opening && self.pipeline.has_space() {
             let Some(front) = self.waiting.front() else { return };
             let Some(sending) = &mut self.sending else {
                 self.start(shared);

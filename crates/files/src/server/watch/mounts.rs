@@ -66,9 +66,9 @@ impl Mounts {
         let is_new = |(path, mount): &(&RelPath, &u64)| before.get(*path) != Some(*mount);
         let mounted = now.iter().filter(is_new).map(|(path, _)| path.clone()).collect();
         let gone = before.into_keys().filter(|path| !now.contains_key(path)).collect();
-        let room = KNOWN_MAX.saturating_sub(self.known.len());
+        let space = KNOWN_MAX.saturating_sub(self.known.len());
         self.known
-            .extend(now.keys().filter(|path| !self.known.contains(*path)).take(room).cloned().collect::<Vec<_>>());
+            .extend(now.keys().filter(|path| !self.known.contains(*path)).take(space).cloned().collect::<Vec<_>>());
         self.mounted = Some(now);
         Changed { mounted, gone }
     }

@@ -146,7 +146,7 @@ fn versions(entries: &[Value]) -> String {
     table.render()
 }
 
-/// A line for each: the reason is what matters, and has no room in a table.
+/// A line for each: the reason is what matters, and has no space in a table.
 fn failures(entries: &[Value]) -> String {
     let line = |failure: &Value| {
         let [address, kind, code, reason] = ["address", "kind", "code", "reason"].map(|name| text(&failure[name]));
@@ -185,7 +185,7 @@ fn workers(entries: &[Value]) -> String {
         table.push([&peer, &address, &worker["held"], &worker["credit"], &protocol, &rests, &service]);
     }
     let mut shown = table.render();
-    // A line for each: the reason has no room in a table.
+    // A line for each: the reason has no space in a table.
     for worker in entries {
         if let Some(reason) = worker["gave_back"].as_str() {
             let (peer, service) = (text(&worker["peer"]), name(worker, "service"));

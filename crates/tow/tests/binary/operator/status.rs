@@ -105,10 +105,10 @@ fn a_client_is_listed_with_what_it_does_and_comes_back_after_a_kick() {
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
 
     let id = peer["id"].as_str().expect("an id").to_owned();
-    place.tow(&["kick", &id, "--reason", "make room"]).expect_code(0);
+    place.tow(&["kick", &id, "--reason", "make space"]).expect_code(0);
     let gone = place.json(&["gone"]).remove(0);
     assert_eq!(gone["id"], *id);
-    assert!(gone["reason"].as_str().is_some_and(|reason| reason.contains("make room")), "{gone}");
+    assert!(gone["reason"].as_str().is_some_and(|reason| reason.contains("make space")), "{gone}");
     // Another connection, perhaps in the same slot, isn't the one that is gone.
     let _other = Wire::dealer(server.port());
     let other = || place.json(&["peers"]).into_iter().find(|peer| peer["transfers"] == 0);

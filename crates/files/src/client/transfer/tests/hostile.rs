@@ -224,7 +224,7 @@ fn busy_listing_is_requested_again() {
     let mut session = Session::begin();
     let patience = World::new(1).options.idle_timeout;
     let begun = session.now;
-    let busy = |id| Reply::Error(ErrorReply { id: Some(id), code: ErrorCode::Busy, message: "no room".to_owned() });
+    let busy = |id| Reply::Error(ErrorReply { id: Some(id), code: ErrorCode::Busy, message: "no space".to_owned() });
     while !session.finished {
         let asked = session.requests.drain(..).find_map(|request| match request {
             Request::List(list) => Some(list.id),

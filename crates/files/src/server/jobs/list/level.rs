@@ -37,7 +37,7 @@ impl From<RootError> for LevelError {
 }
 
 impl LevelError {
-    pub(super) fn no_room() -> LevelError {
+    pub(super) fn no_space() -> LevelError {
         LevelError::Busy(Failure::new(ErrorCode::Busy, "listings that are not over keep too many names"))
     }
 }

@@ -62,7 +62,7 @@ impl Pushes {
     }
 
     /// Whether another one may begin.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_space(&self) -> bool {
         self.0.len() < PUSHES_MAX
     }
 

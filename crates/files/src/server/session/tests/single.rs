@@ -114,7 +114,7 @@ fn names_in_fetches_are_limited_per_client_and_for_all() {
     let mut first = Session::new(Principal::Anonymous, quotas.client());
     let of_one = admitted(&mut first);
     assert!((2..32).contains(&of_one), "{of_one}");
-    // One that ends makes room for another.
+    // One that ends makes space for another.
     first.cancel(&Vec::new(), 0);
     first.next_message();
     assert!(fetch(&mut first, 100) && !fetch(&mut first, 101));
@@ -169,7 +169,7 @@ fn pages_are_made_as_the_client_reads_them() {
     make(&mut session, &mut left, REPLY_BYTES_WAITING_MAX / PAGE_BYTES_EXPECTED);
     assert!(session.shared.reply_bytes <= REPLY_BYTES_WAITING_MAX + page_bytes, "{}", session.shared.reply_bytes);
     assert!(session.is_congested());
-    // Each page that is read makes room for another one, down to the last.
+    // Each page that is read makes space for another one, down to the last.
     let mut read = 0;
     while session.next_message().is_some() {
         read += 1;
