@@ -1,6 +1,6 @@
 /* What the two measuring ends share: many connections in one thread, each a client or worker, speaking Majordomo over ZMTP 3.1
- * in any dialect, or the `raw` protocol of raw_broker: no handshake, an octet that says who it is, and then frames of
- * a slot of four octets and a body. */
+ * in any dialect, or the `raw` protocol of raw_broker: no handshake, an byte that says who it is, and then frames of
+ * a slot of four bytes and a body. */
 #ifndef LOAD_H
 #define LOAD_H
 

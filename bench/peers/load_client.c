@@ -25,7 +25,7 @@ static uint64_t *under_way; /* by client */
 static size_t clients = 1, services = 1, body_size = 30;
 static uint64_t ahead = 1;
 static struct ledger ledger;
-static struct buffer *heads; /* by service: all octets of a request before its body */
+static struct buffer *heads; /* by service: all bytes of a request before its body */
 static unsigned char body[BODY_MOST];
 static int poller;
 
@@ -61,7 +61,7 @@ static void fill(size_t client) {
     for (; under_way[client] < ahead && ledger.sent < ledger.requests; under_way[client]++) ask(client, ledger_send(&ledger, now));
 }
 
-/* The body of the next reply of a client; one of no octets if there is none. */
+/* The body of the next reply of a client; one of no bytes if there is none. */
 static struct frame next_reply(struct stream *stream) {
     struct frame frames[MESSAGE_FRAMES_MOST];
     size_t count = stream_next(stream, frames);
@@ -96,8 +96,8 @@ static void rehearse(size_t client) {
 static void await_start(void) {
     puts("connected");
     fflush(stdout);
-    for (int octet; (octet = getchar()) != '\n';)
-        if (octet == EOF) die_because("start", "standard input has ended");
+    for (int byte; (byte = getchar()) != '\n';)
+        if (byte == EOF) die_because("start", "standard input has ended");
 }
 
 static void run(void) {

@@ -65,7 +65,7 @@ static void shake_hands(int fd, const void *ready, size_t size) {
     write_all(fd, ready, size, 0);
 }
 
-/* The literals' own NUL is the last octet of the Identity's length. */
+/* The literals' own NUL is the last byte of the Identity's length. */
 void stream_connect_zmtp(struct stream *stream, uint16_t port) {
     static const unsigned char ready[] = "\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06" "DEALER\x08Identity\0\0\0";
     int fd = connect_loopback(port);

@@ -22,7 +22,7 @@ OUTSTANDING = 10_000
 SILENCE_MS = 30
 
 
-class Told:
+class Statistics:
     """The broker's statistics."""
 
     def __init__(self, client):
@@ -50,7 +50,7 @@ class Told:
 
 @pytest.fixture
 def stats(connected):
-    return lambda server: Told(mdp.Client(connected(server), mdp.MDP02))
+    return lambda server: Statistics(mdp.Client(connected(server), mdp.MDP02))
 
 
 def stop(process):

@@ -50,7 +50,7 @@ def large(client, number, body=BODY, service=b"slow") -> None:
     client.send(request(number, service, flags=ATTACHED), attached=[body])
 
 
-def test_numbered_client_is_told_when_to_retry(broker, connected, spooled):
+def test_numbered_client_learns_when_to_retry(broker, connected, spooled):
     server = broker("--max-spool", "4M")
     in_spool = spooled(server)
     client = numbered.Client(connected(server))

@@ -1,4 +1,4 @@
-//! What a broker can do with many requests ahead, and what one costs it.
+//! A broker's throughput with many requests in flight, and the cost of one.
 
 use super::{Bound, Content, Figure, Layout, Plan, Rows, Target, count_text};
 use crate::Bench;

@@ -119,8 +119,8 @@ pub enum Work {
 }
 
 impl From<WorkerEvent> for Work {
-    fn from(heard: WorkerEvent) -> Work {
-        match heard {
+    fn from(received: WorkerEvent) -> Work {
+        match received {
             WorkerEvent::Request(arrival) => Work::Request(arrival.token, arrival.body),
             WorkerEvent::Cancelled(token) => Work::Cancelled(token),
         }
@@ -149,7 +149,7 @@ impl Worker {
 
     /// The connection is lost, and with it requests that can't be answered on another.
     pub fn disconnected(&mut self, mut sink: impl FnMut(Work)) {
-        self.0.disconnected(&mut |heard| sink(heard.into()));
+        self.0.disconnected(&mut |received| sink(received.into()));
     }
 
     /// Takes a message.
@@ -160,7 +160,7 @@ impl Worker {
         out: &mut Block,
         mut sink: impl FnMut(Work),
     ) -> Result<(), WireError> {
-        self.0.on_block(block, attached.map(Ok), out, None, &mut |heard| sink(heard.into()))
+        self.0.on_block(block, attached.map(Ok), out, None, &mut |received| sink(received.into()))
     }
 
     /// Sends a reply, or part of one. Returns whether it is still wanted.

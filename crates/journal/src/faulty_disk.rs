@@ -1,4 +1,4 @@
-//! A disk in memory that fails when it is told to, and that forgets, when the machine crashes, what was not synced: any part of it.
+//! A disk in memory that fails on command, and that forgets, when the machine crashes, what was not synced: any part of it.
 
 #![allow(clippy::unwrap_used, reason = "for tests")]
 #![cfg_attr(not(test), allow(dead_code, reason = "other crates use a part of it"))]

@@ -95,7 +95,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
                 self.mark_end();
             }
             self.remove_unneeded();
-            self.tell_figures();
+            self.publish_figures();
             batch.reset();
             empty = batch;
         }
@@ -271,7 +271,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         }
     }
 
-    pub(super) fn tell_figures(&self) {
+    pub(super) fn publish_figures(&self) {
         let (shared, segments) = (&self.shared, &self.segments);
         shared.segments.store(segments.sealed.len() as u64 + 1, Ordering::Relaxed);
         shared.log_bytes.store(segments.used_bytes(), Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 /// Names in a pattern of paths: its states have a bit each.
 const SEGMENTS_MAX: usize = 62;
 
-/// What stands for the peer's name.
+/// Placeholder of the peer's name.
 const NAME: &str = "{name}";
 
 /// A pattern of paths below the root, or of services.

@@ -1,4 +1,4 @@
-//! What a file of rules says.
+//! The rules of a file.
 
 use crate::address::{Network, Origin};
 use crate::parse::{self, RulesError};
@@ -81,7 +81,7 @@ impl Rules {
         self.rules.len()
     }
 
-    /// What a peer may do. Without a name it is anonymous.
+    /// Permissions of a peer. Without a name it is anonymous.
     pub fn permissions(&self, name: Option<&[u8]>, origin: Origin) -> Permissions {
         let is_about = |who: &Who| match who {
             Who::Anyone => true,

@@ -91,7 +91,7 @@ fn short_file_is_padded_with_zeros_and_reported() {
     let mut whole = true;
     until(&mut [&mut pair.server, &mut pair.client], |_, event| {
         match event {
-            Event::FileSent { tag: 3, whole: told, .. } => whole = told,
+            Event::FileSent { tag: 3, whole: is_whole, .. } => whole = is_whole,
             Event::BodyData { data, .. } => body.extend_from_slice(&data),
             Event::BodyEnd { more: false, .. } => return Some(()),
             _ => {}

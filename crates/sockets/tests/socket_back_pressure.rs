@@ -35,7 +35,7 @@ fn body() -> Bytes {
 async fn take_all(receiver: &Socket, sent: &AtomicU64, most_ahead: u64, over: &Endpoint) {
     for number in 0..MESSAGES {
         let ahead = sent.load(Ordering::SeqCst).saturating_sub(number);
-        assert!(ahead * BODY_BYTES <= most_ahead, "{ahead} messages are under way over {over}");
+        assert!(ahead * BODY_BYTES <= most_ahead, "{ahead} messages are in flight over {over}");
         let frames = recv(receiver).await.frames;
         assert_eq!(frames[0][..], number.to_be_bytes(), "none lost, in order");
         assert_eq!(frames[1].len() as u64, BODY_BYTES);
@@ -162,7 +162,7 @@ async fn flooding_peer_does_not_starve_others() {
         eventually("the server holds what it can", || held() >= RECEIVED_BYTES).await;
         send(&modest, &["may I?"]).await;
         eventually("it has arrived", || server.peers().iter().all(|peer| peer.messages_in > 0)).await;
-        let first_heard = async {
+        let first_received = async {
             for before in 0..MESSAGES {
                 if recv(&server).await.frames[0] == "may I?" {
                     return before;
@@ -171,7 +171,7 @@ async fn flooding_peer_does_not_starve_others() {
             MESSAGES
         };
         // It waits for no more of the flood than had arrived already.
-        let before = within("the modest one is heard", first_heard).await;
+        let before = within("the modest one is read", first_received).await;
         assert!(before * BODY_BYTES <= RECEIVED_BYTES + 2 * MIB, "{kind:?}: {before} messages came first");
         for _ in before..MESSAGES {
             recv(&server).await;

@@ -21,7 +21,7 @@ fn nearby() -> (TempDir, Endpoint) {
     (folder, endpoint)
 }
 
-/// A hub that reads nothing unless it is told to.
+/// A hub that reads nothing unless it is asked to.
 fn server(endpoint: &Endpoint) -> (Hub, Endpoint) {
     let mut hub = Hub::new(options(Router)).unwrap();
     let endpoint = hub.bind(endpoint).unwrap();

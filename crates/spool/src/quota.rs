@@ -9,8 +9,8 @@ use towpath_quota::{Permit, Quota};
 /// A holder may have this many times what is free for requests of all holders: all that one may have, if it is the only one.
 const TIMES_FREE: u64 = 6;
 
-/// Kind of a body. Requests leave the last quarter of the quota to replies: whatever waits for workers, what they have done can be
-/// told, and its space is released.
+/// Kind of a body. Requests leave the last quarter of the quota to replies: however many wait for workers, their outcomes can be
+/// reported, and its space is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyKind {
     /// A request's.
@@ -40,7 +40,7 @@ pub struct SpoolQuota {
     files: Arc<Quota>,
 }
 
-/// What one holder's bodies have of a quota. One may have all that is for requests; an eighth more is for others.
+/// One holder's share of a quota. It may have all that is for requests; an eighth more is for others.
 #[derive(Debug)]
 pub struct SpoolShare {
     bytes: Arc<Quota>,
@@ -138,7 +138,7 @@ fn part_of(max: u64, kind: BodyKind) -> u64 {
     }
 }
 
-/// What requests of all holders may have: an eighth more than one of them, and than requests without a holder.
+/// The part for requests of all holders: an eighth more than one of them, and than requests without a holder.
 fn part_with_others(max: u64) -> u64 {
     max - max / 8
 }

@@ -67,7 +67,7 @@ impl Drop for PendingWrite {
 /// Number of a body, and the body or the error.
 type Finished = (u64, io::Result<Arc<SpooledBody>>);
 
-/// Handle to the thread, which ends with this and all bodies under way.
+/// Handle to the thread, which ends with this and all bodies in progress.
 #[derive(Debug)]
 pub struct Writing {
     jobs: Sender<Job>,

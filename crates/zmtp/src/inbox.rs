@@ -56,10 +56,10 @@ enum OpenState {
     Here(Box<dyn Opener>),
     /// A frame is to be opened elsewhere.
     Due(OpenJob),
-    /// It is being opened, and has so many bytes.
+    /// Being opened; its bytes.
     Away(usize),
     Done(Opened),
-    /// It could not be opened, which has been reported.
+    /// Could not be opened, which has been reported.
     Failed,
 }
 

@@ -20,7 +20,7 @@ const REST: Duration = Duration::from_millis(1500);
 const QUICK_REST: Duration = Duration::from_millis(200);
 /// Subfolders of many files.
 const FOLDERS: usize = 100;
-/// What shows that a system works.
+/// The file that shows that a system works.
 const MARKER: &str = "marker";
 
 /// See the [module](self).

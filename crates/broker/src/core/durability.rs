@@ -36,7 +36,7 @@ pub enum Entry {
         expires: Millis,
         /// Checksum of what its client sent.
         checksum: RequestChecksum,
-        /// It is a dead letter, after so many attempts: the client and the number are those of the request that it is a copy of.
+        /// Set for a dead letter, the attempts before it: the client and the number are those of the request that it is a copy of.
         letter: Option<u16>,
         /// The request.
         body: Body,
@@ -105,7 +105,7 @@ pub struct Restored {
     pub overdue_ms: Millis,
     /// Checksum of what its client sent.
     pub checksum: RequestChecksum,
-    /// It is a dead letter: the client and the number are those of the request that it is a copy of.
+    /// Set for a dead letter: the client and the number are those of the request that it is a copy of.
     pub letter: Option<RestoredLetter>,
     /// The request. Ignored if there is an outcome.
     pub body: Body,

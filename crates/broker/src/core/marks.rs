@@ -1,4 +1,4 @@
-//! What the broker keeps of its own in the journal: numbers whose outcomes were dropped, which stay over across a restart, and paused services.
+//! The broker's own entries in the journal: numbers whose outcomes were dropped, which stay over across a restart, and paused services.
 //!
 //! A mark is an accepted request for the service without a name, which nobody can ask for. One has all dropped numbers of a client. It precedes the
 //! records that forget the requests, and a later one takes its place.

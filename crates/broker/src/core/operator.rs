@@ -27,7 +27,7 @@ pub struct Purge {
     number: u8,
 }
 
-/// What is done with the dead letters of a service.
+/// An operation on the dead letters of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LetterAction {
     /// They are sent to their service again. One that fails there comes back.
@@ -44,7 +44,7 @@ pub struct LetterRun {
     last: LetterNumber,
     /// Dead letters that it was done with.
     pub done: usize,
-    /// It is over: with all, or for this reason before.
+    /// Set once the run has ended: it did all, or stopped early for this reason.
     pub ended: Option<Result<(), &'static str>>,
 }
 

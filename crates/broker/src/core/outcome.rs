@@ -62,7 +62,7 @@ impl Core {
         self.count_untried(slot, false);
     }
 
-    /// Takes a request that isn't settled out of its list. A worker that has it is told to stop, or, if it can't be told, stays
+    /// Takes a request that isn't settled out of its list. A worker that has it receives CANCEL, or, if its protocol has none, stays
     /// busy until it replies.
     pub(super) fn withdraw(&mut self, now: Millis, slot: u32) {
         match self.requests.at(slot).state {

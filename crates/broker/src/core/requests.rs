@@ -182,7 +182,7 @@ impl Request {
         REQUEST_BYTES + self.body.memory_bytes() + self.extra.as_ref().map_or(0, |extra| extra.bytes())
     }
 
-    /// What it takes as an outcome.
+    /// Its cost as an outcome.
     #[inline]
     pub fn outcome_size(&self) -> OutcomeSize {
         OutcomeSize { bytes: self.bytes(), large_bytes: self.body.large_bytes() }

@@ -17,7 +17,7 @@ pub(super) const NOBODY: TenantKey = 0;
 /// A tenant may have this many times what it leaves free for others: three quarters, if it is the only one.
 const TIMES_FREE: usize = 3;
 
-/// What a tenant has here.
+/// A tenant's shares of the broker.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     tenant: Option<Tenant>,

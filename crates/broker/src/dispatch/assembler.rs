@@ -22,7 +22,7 @@ enum Fit {
     Yes,
     /// The body is too large, and has this many frames before it.
     TooLarge(usize),
-    /// A frame that is no body is too large: nobody could be told.
+    /// A frame that is no body is too large: nobody could be answered.
     NoBody,
 }
 
@@ -149,7 +149,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         let mut misfit = Fit::Yes;
         connection.assembler.begin(head, |frames| {
             let writer = match if more { None } else { whole_body(frames) } {
-                // A stock client can't be told to come again: it waits, in its turn.
+                // A stock client can't be asked to retry: it waits, in its turn.
                 Some((kind, true)) => {
                     match if others_wait { Err(NoSpace::Now) } else { store.spool(kind, tenant, length) } {
                         Err(NoSpace::Now | NoSpace::Share) => {

@@ -74,7 +74,7 @@ pub(super) struct Connection<W: BodySink> {
     pub is_paused: bool,
     /// No more is read from it while it is blocked, because it goes on asking.
     pub asks_too_much: bool,
-    /// The parts that it has sent of the reply under way.
+    /// The parts that it has sent of its current reply.
     pub parts: u32,
     /// The message that is coming in, and those that wait for the disk.
     pub assembler: Assembler<W>,

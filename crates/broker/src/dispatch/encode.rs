@@ -23,7 +23,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
     /// Does what the core wants, until it wants nothing more.
     pub(crate) fn act(&mut self) {
         // A disconnect during this loop adds actions behind the existing ones: a worker must not be given a request before
-        // it is told that another one is over.
+        // it learns that another one is over.
         if std::mem::replace(&mut self.is_acting, true) {
             return;
         }
@@ -102,8 +102,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     self.note_part(peer, partial);
                     let head = majordomo::reply_head(dialect, envelope.as_ref(), &service, partial);
                     // NOT_IMPLEMENTED speaks for itself in MMI.
-                    let is_told = status.is_ok() || status == Status::NOT_IMPLEMENTED;
-                    let body = if is_told { body } else { failure(status, &body) };
+                    let is_answer = status.is_ok() || status == Status::NOT_IMPLEMENTED;
+                    let body = if is_answer { body } else { failure(status, &body) };
                     self.send_reply(peer, with_body(head, &body));
                 }
             }
@@ -193,7 +193,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 let what = "there is no space for a reply: clients have too many that they haven't confirmed";
                 tracing::warn!(%service, client, number, bytes, "{what}");
             }
-            Action::SendAway { peer, reason } => {
+            Action::CloseAfterFlush { peer, reason } => {
                 let Some(id) = self.connections.find(peer).map(|connection| connection.id) else { return };
                 // The refusal is sent first.
                 self.flush();
@@ -299,7 +299,7 @@ pub(super) fn give_up<W: BodySink>(transport: &mut impl Transport, connection: &
     }
 }
 
-/// Failure for a stock client, which can only be told in a body: status and reason.
+/// Failure for a stock client, which only understands bodies: status and reason.
 fn failure(status: Status, reason: &Body) -> Body {
     let reason = reason.to_frames().unwrap_or_default();
     Body::of_frames([Bytes::from(status.0.to_string())].into_iter().chain(reason))

@@ -1,4 +1,4 @@
-//! What each peer may do, when it comes and when the rules have changed.
+//! Permissions of each peer, when it connects and when the rules have changed.
 
 use super::Dispatch;
 use crate::access::Access;

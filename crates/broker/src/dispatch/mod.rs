@@ -1,4 +1,4 @@
-//! The broker between its peers and the core: understands what peers send, tells the core, and carries out what the core wants.
+//! The broker between its peers and the core: decodes messages of peers for the core, and carries out the core's actions.
 //!
 //! It has no sockets, files, threads or clocks of its own: [`Transport`] and [`Store`] are the system to it. The server runs it on a
 //! real one, the tests on a simulated one. A broker that doesn't lead ([`Store::next_leadership`]) has no peers, requests or entries; one that loses
@@ -6,7 +6,7 @@
 //!
 //! 1. [`Dispatch::prepare`]: notices who leads, says what may be read, and for how long a poll may wait.
 //! 2. A poll of the transport.
-//! 3. [`Dispatch::take_events`]: each message is put together (`assembler`), understood (`decode`), told to the core, and what the core
+//! 3. [`Dispatch::take_events`]: each message is put together (`assembler`), decoded (`decode`), passed to the core, and what the core
 //!    wants is carried out (`encode`), or goes to the store (`entry_queue`).
 //! 4. [`Dispatch::finish`]: takes what the disk has done, then what is due by time, limits backlogs (`slow_consumers`), and sends
 //!    blocks and batches of replies (`reply_batcher`).
@@ -286,7 +286,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         run
     }
 
-    /// What a connection does; `None` if it isn't there.
+    /// A connection's activity; `None` if there is no such connection.
     pub fn activity(&self, id: PeerId) -> Option<Activity> {
         let (core, peer) = (&self.core, id.slot());
         Some(Activity {

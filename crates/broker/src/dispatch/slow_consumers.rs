@@ -85,7 +85,7 @@ impl SlowConsumerMonitor {
 }
 
 impl<T: Transport, S: Store> Dispatch<T, S> {
-    /// Tells the core that a peer takes no more, and disconnects the peer if its own backlog is too large.
+    /// Reports to the core that a peer takes no more, and disconnects the peer if its own backlog is too large.
     pub(super) fn block(&mut self, peer: Peer) {
         let now = self.now();
         let Some(connection) = self.connections.find(peer) else { return };

@@ -10,7 +10,7 @@ use towpath_sockets::{Command, Page, Waker, Wanted};
 /// Controls a broker from any thread.
 pub type Handle = towpath_sockets::Handle<Stats, OperatorAction>;
 
-/// What an operator may have done: [`Operator`](super::Operator).
+/// Commands of an operator: [`Operator`](super::Operator).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OperatorAction {
@@ -41,7 +41,7 @@ pub enum OperatorAction {
     Letters {
         /// Name of the service.
         service: Bytes,
-        /// What is done, and how many are expected; or the action that has begun.
+        /// The run that has begun, or an action to begin and how many letters are expected.
         from: Result<LetterRun, (LetterAction, usize)>,
         /// Receives how far it is, or how many there are.
         done: SyncSender<Result<LetterRun, usize>>,
@@ -142,7 +142,7 @@ impl Control {
             Command::Disconnect { peer, reason, was_there } => {
                 let _ = was_there.send(dispatch.disconnect(peer, &reason));
             }
-            Command::JudgeAgain(reply) => {
+            Command::Reauthorize(reply) => {
                 dispatch.transport.hub.end_logins();
                 let _ = reply.send(dispatch.judge_again());
             }

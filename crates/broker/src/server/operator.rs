@@ -1,4 +1,4 @@
-//! What an operator does: pauses and purges services, sends dead letters again or drops them, drains the broker. From any thread but the event loop's.
+//! Operations of an operator: pausing and purging services, sending dead letters again or dropping them, draining. From any thread but the event loop's.
 
 use super::handle::{Handle, OperatorAction};
 use crate::core::{LetterAction, LetterInfo, Millis, PAUSED_SERVICES_MAX};
@@ -45,7 +45,7 @@ pub enum OperatorError {
         /// Why not more.
         reason: &'static str,
     },
-    /// It isn't on the disk yet.
+    /// Done, but not durable yet.
     #[error("done, but not on the disk yet, so that a crash may undo it; dead letters: {done}")]
     NotOnDisk {
         /// Dead letters.

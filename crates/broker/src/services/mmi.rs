@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_not_utf8_are_told_apart() {
+    fn names_that_are_not_utf8_are_distinct() {
         let mut broker = Broker::bind(BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()])).unwrap();
         broker.dispatch.core.client_hello(0, 0, ClientId([1; 16]), 1);
         let names: [&[u8]; 3] = [b"\xff\xfe", b"\xfe\xff", b"echo"];

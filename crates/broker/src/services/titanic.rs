@@ -137,14 +137,14 @@ fn in_memory(body: &Body, has_space: impl Fn(usize) -> bool) -> Result<Body, Not
     })
 }
 
-/// A part of a client's id, enough to tell clients apart that take turns.
+/// A part of a client's id, enough to distinguish clients that take turns.
 fn short_id(client: ClientId) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = client.0;
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// The name of what a numbered client has stored by one of its requests, whichever process of the broker takes it: only who knows the
-/// client's id can tell it. Another body under the same number, which there shouldn't be, has another one.
+/// The name of what a numbered client has stored by one of its requests, whichever process of the broker takes it: only a peer that knows the
+/// client's id can compute it. Another body under the same number, which there shouldn't be, has another one.
 fn name_for(client: ClientId, number: u64, body: &Body) -> ClientId {
     let mut hasher = SipHasher24::new_with_key(&client.0);
     hasher.write_u64(number);

@@ -19,7 +19,7 @@ use towpath_requests::numbered::Token;
 use towpath_sockets::Tenant;
 use towpath_spool::{BodyKind, NoSpace};
 
-/// Where entries and large bodies are kept. Nothing here waits for a disk or a network; [`Store::durable`] and the `next_*` methods tell what is
+/// Where entries and large bodies are kept. Nothing here waits for a disk or a network; [`Store::durable`] and the `next_*` methods report what is
 /// done.
 ///
 /// Several brokers may have one log, of which one leads: it alone appends. An append is in the log for good once [`Store::durable`] covers it. One
@@ -67,7 +67,7 @@ pub struct Position(pub u64);
 /// Whether this broker leads.
 #[derive(Debug)]
 pub enum Leadership {
-    /// It does from now on, with what is in the log.
+    /// This broker leads from now on, with the log's content.
     Won(Recovered),
     /// Another one does, or may.
     Lost,

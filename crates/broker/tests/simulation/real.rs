@@ -142,10 +142,10 @@ impl End for RealWorker {
     }
 
     fn receive(&mut self, io: &mut Io, frames: &[Bytes]) {
-        let (mut block, mut heard) = (Block::default(), Vec::new());
-        let taken = self.session.on_block(&frames[1], attached(frames), &mut block, |work| heard.push(work));
+        let (mut block, mut received) = (Block::default(), Vec::new());
+        let taken = self.session.on_block(&frames[1], attached(frames), &mut block, |work| received.push(work));
         taken.expect("the broker can be understood");
-        for work in heard {
+        for work in received {
             match work {
                 Work::Request(token, body) => {
                     self.executions += 1;

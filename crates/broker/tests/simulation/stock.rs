@@ -81,7 +81,7 @@ impl End for StockClient {
         if self.second
             && let Some(reply) = frames.iter().find(|frame| frame.starts_with(b"reply ")).cloned()
         {
-            // A worker that died has left parts of its reply, which only their contents tell from those of the next one.
+            // A worker that died has left parts of its reply, which only their contents distinguish from those of the next one.
             let reply = String::from_utf8_lossy(&reply).into_owned();
             let execution = reply.split(' ').nth(1).unwrap_or_default().to_owned();
             let own = format!("part {execution} ");
@@ -123,7 +123,7 @@ struct Job {
     sent: u32,
 }
 
-/// A worker that does one thing after the other, and can't be told to stop.
+/// A worker that does one thing after the other, and can't be cancelled.
 pub struct StockWorker {
     index: usize,
     service: &'static str,
@@ -133,7 +133,7 @@ pub struct StockWorker {
     beat_at: Millis,
     executions: u64,
     is_connected: bool,
-    /// Its connection was lost, and its library hasn't told it.
+    /// Its connection was lost, and its library hasn't reported that.
     is_unaware: bool,
 }
 

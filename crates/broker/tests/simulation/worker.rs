@@ -15,7 +15,7 @@ struct Job {
     execution: u64,
     parts: u32,
     sent: u32,
-    /// It came on a connection that is gone.
+    /// Whether it came on a connection that is gone.
     orphan: bool,
 }
 

@@ -99,7 +99,7 @@ impl ConnectionHealth {
     }
 
     /// Records that a stock broker's message was understood, or why not.
-    pub fn heard(&mut self, endpoint: Option<&Endpoint>, error: Option<&dyn std::fmt::Display>) {
+    pub fn received(&mut self, endpoint: Option<&Endpoint>, error: Option<&dyn std::fmt::Display>) {
         self.not_majordomo = error.is_some();
         self.unheard = false;
         if let Some(error) = error {
@@ -134,8 +134,8 @@ impl ConnectionHealth {
                 self.failures.push(Failure { endpoint: endpoint.clone(), reason, refusal: None });
             }
         }
-        let told = self.failures.iter().map(|failure| format!("{}: {}", failure.endpoint, failure.reason));
-        let told: Vec<_> = told.collect();
-        self.failure = told.join("; ");
+        let reasons = self.failures.iter().map(|failure| format!("{}: {}", failure.endpoint, failure.reason));
+        let reasons: Vec<_> = reasons.collect();
+        self.failure = reasons.join("; ");
     }
 }

@@ -332,7 +332,7 @@ impl Client {
                 other => return other,
             }
             let space = self.owner.notices.space.notified();
-            let _wanted = SpaceWanted::new(self);
+            let _wanted = SpaceWaiter::new(self);
             // Space that became free before this waiter was registered wasn't announced to it.
             if !self.shared().lock().has_space(&body) {
                 space.await;
@@ -400,7 +400,7 @@ impl Client {
             {
                 let mut state = self.shared().lock();
                 if let Some(taken) = take(&mut state.inbox) {
-                    state.tell_space();
+                    state.notify_senders();
                     if state.wants_resume() {
                         self.shared().wake(state);
                     }
@@ -425,7 +425,7 @@ impl Client {
     /// Waits until a request is durable, or never will be. Without a connection that may take long.
     pub async fn accepted(&self, number: u64) -> Accepted {
         loop {
-            let news = self.owner.notices.accepted.notified();
+            let accepted = self.owner.notices.accepted.notified();
             {
                 let mut state = self.shared().lock();
                 match (state.session.is_accepted(number), state.session.journal()) {
@@ -435,7 +435,7 @@ impl Client {
                     (Some(false), _) => {}
                 }
             }
-            news.await;
+            accepted.await;
         }
     }
 
@@ -460,7 +460,7 @@ impl Client {
         }
     }
 
-    /// Tells the broker what it may forget, and closes the connection. Requests without an outcome are given up; the broker
+    /// Acknowledges to the broker what it may forget, and closes the connection. Requests without an outcome are given up; the broker
     /// keeps only those of a client with a given id ([`Client::connect_as`]), which may come back for them.
     pub async fn close(&self) {
         let mut state = self.shared().lock();
@@ -471,17 +471,17 @@ impl Client {
 }
 
 /// Registration of a caller that waits for space.
-struct SpaceWanted<'a>(&'a Client);
+struct SpaceWaiter<'a>(&'a Client);
 
-impl<'a> SpaceWanted<'a> {
-    fn new(client: &'a Client) -> SpaceWanted<'a> {
-        client.shared().lock().space_wanted += 1;
-        SpaceWanted(client)
+impl<'a> SpaceWaiter<'a> {
+    fn new(client: &'a Client) -> SpaceWaiter<'a> {
+        client.shared().lock().space_waiters += 1;
+        SpaceWaiter(client)
     }
 }
 
-impl Drop for SpaceWanted<'_> {
+impl Drop for SpaceWaiter<'_> {
     fn drop(&mut self) {
-        self.0.shared().lock().space_wanted -= 1;
+        self.0.shared().lock().space_waiters -= 1;
     }
 }

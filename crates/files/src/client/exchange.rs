@@ -46,7 +46,7 @@ pub(super) trait Operation {
     }
 
     /// How long the server may be silent now.
-    fn patience(&self) -> Patience;
+    fn wait_limit(&self) -> WaitLimit;
 
     /// Ends because it was cancelled: at once with an error, or with the next turn.
     fn cancel(&mut self) -> Result<(), Error> {
@@ -74,7 +74,7 @@ pub(super) enum Turn<T> {
 
 /// How long the server may be silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
+pub(super) enum WaitLimit {
     /// For the idle timeout, and so much longer.
     Extra(Duration),
     /// As long as it takes, as long as it answers `hello` within the idle timeout.
@@ -138,7 +138,7 @@ impl<'a> Exchange<'a> {
                 Turn::Over(outcome) => return Ok(outcome),
                 Turn::Wait(wait) => wait,
             };
-            match self.left(operation.patience(), Instant::now()) {
+            match self.left(operation.wait_limit(), Instant::now()) {
                 Ok(left) => self.connection.poll(wait.min(left).min(POLL_IDLE_MAX))?,
                 Err(error) => operation.failed(error)?,
             }
@@ -171,15 +171,15 @@ impl<'a> Exchange<'a> {
     }
 
     /// Time until the operation fails or a `hello` is due, unless something happens.
-    fn left(&mut self, patience: Patience, now: Instant) -> Result<Duration, Error> {
+    fn left(&mut self, wait_limit: WaitLimit, now: Instant) -> Result<Duration, Error> {
         let ConnectOptions { connect_timeout, idle_timeout, .. } = *self.options;
-        let limit = match patience {
+        let limit = match wait_limit {
             _ if !self.was_connected => connect_timeout,
-            Patience::Unlimited => {
+            WaitLimit::Unlimited => {
                 self.idle.progressed(now);
                 return Ok(Duration::MAX);
             }
-            Patience::Extra(extra) if self.is_connected => idle_timeout.saturating_add(extra),
+            WaitLimit::Extra(extra) if self.is_connected => idle_timeout.saturating_add(extra),
             _ => idle_timeout,
         };
         let silent = now.saturating_duration_since(self.idle.since());
@@ -194,7 +194,7 @@ impl<'a> Exchange<'a> {
                 }
             });
         }
-        if patience != Patience::WhileAlive || !self.is_connected {
+        if wait_limit != WaitLimit::WhileAlive || !self.is_connected {
             return Ok(left);
         }
         let since = self.hello_at.map_or(self.idle.since(), |at| at.max(self.idle.since()));
@@ -245,11 +245,11 @@ impl<'a> Exchange<'a> {
                 Ok(())
             }
             ConnectionEvent::Inbound(inbound) => {
-                let is_alive = operation.patience() == Patience::WhileAlive && is_hello(&inbound);
+                let is_alive = operation.wait_limit() == WaitLimit::WhileAlive && is_hello(&inbound);
                 if operation.inbound(inbound, &mut self.connection, now)? || is_alive {
                     self.idle.progressed(now);
                 } else {
-                    self.idle.was_of_no_use();
+                    self.idle.was_no_progress();
                 }
                 Ok(())
             }

@@ -17,7 +17,7 @@ use super::exchange::Exchange;
 use super::filter::Filter;
 use super::ordered_writer::OrderedWriter;
 use super::output::Sink;
-use super::plan::TellPlanned;
+use super::plan::OnPlanned;
 use super::transfer::{FileFailure, LIST_ENTRIES_MAX, Progress, Source, Transfer, TransferOptions};
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::protocol::ErrorCode;
@@ -69,7 +69,7 @@ pub struct GetOptions {
     /// Deletions, beyond which none is made; by default 1,000 if that is over a tenth, or everything.
     pub max_delete: Option<u64>,
     /// Change nothing, and tell this what would be done. Of a path as destination only.
-    pub dry_run: Option<TellPlanned>,
+    pub dry_run: Option<OnPlanned>,
     /// Bytes that the server may send in a second, on average; [`BYTES_PER_SECOND_MIN`](super::BYTES_PER_SECOND_MIN) at least.
     pub bytes_per_second: Option<u64>,
 }

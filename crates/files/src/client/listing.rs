@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::assembler::Inbound;
 use super::connection::{ConnectOptions, Connection};
-use super::exchange::{Exchange, Operation, Patience, Turn};
+use super::exchange::{Exchange, Operation, WaitLimit, Turn};
 use super::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{
@@ -107,8 +107,8 @@ impl Operation for List<'_> {
         Ok(true)
     }
 
-    fn patience(&self) -> Patience {
-        Patience::Extra(self.listing.extra_timeout())
+    fn wait_limit(&self) -> WaitLimit {
+        WaitLimit::Extra(self.listing.extra_timeout())
     }
 
     fn failed(&mut self, error: Error) -> Result<(), Error> {
@@ -228,8 +228,8 @@ mod tests {
         assert_eq!(listing.extra_timeout(), Duration::ZERO);
         assert_eq!(given(&mut listing, page(1, "large", EntryKind::File, true)), (0, Request::More { id: 1 }));
         // Said to be large, and not hashed.
-        let (told, next) = given(&mut listing, page(1, "other", EntryKind::Other, false));
-        assert_eq!((told, &next), (0, &Request::List(ListRequest { id: 2, digest: true, ..survey })));
+        let (yielded, next) = given(&mut listing, page(1, "other", EntryKind::Other, false));
+        assert_eq!((yielded, &next), (0, &Request::List(ListRequest { id: 2, digest: true, ..survey })));
         assert_eq!(listing.extra_timeout().as_secs(), (SIZE + (1 << 30)) / (200 << 20));
         assert!(listing.page_of(page(1, "late", EntryKind::File, false)).is_err());
         assert_eq!(given(&mut listing, page(2, "large", EntryKind::File, true)), (1, Request::More { id: 2 }));

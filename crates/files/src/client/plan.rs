@@ -42,13 +42,13 @@ pub enum PlannedKind {
 }
 
 /// Takes what would be done.
-pub type TellPlanned = Box<dyn FnMut(&Planned) -> io::Result<()> + Send>;
+pub type OnPlanned = Box<dyn FnMut(&Planned) -> io::Result<()> + Send>;
 
 /// A destination that is only looked at.
 pub(super) struct Plan {
     /// `None` if there is none yet.
     root: Option<Root>,
-    tell: TellPlanned,
+    on_planned: OnPlanned,
     /// Files that would be received.
     pub(super) files: u64,
     /// Bytes of these.
@@ -56,21 +56,21 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(path: &Path, tell: TellPlanned) -> Result<Self, RootError> {
+    pub(super) fn new(path: &Path, on_planned: OnPlanned) -> Result<Self, RootError> {
         let root = match Root::directory(path, Links::Never) {
             Ok(root) => Some(root),
             Err(RootError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        Ok(Self { root, tell, files: 0, bytes: 0 })
+        Ok(Self { root, on_planned, files: 0, bytes: 0 })
     }
 
     pub(super) fn root(&self) -> Option<&Root> {
         self.root.as_ref()
     }
 
-    pub(super) fn tell(&mut self, planned: &Planned) -> io::Result<()> {
-        (self.tell)(planned)
+    pub(super) fn report(&mut self, planned: &Planned) -> io::Result<()> {
+        (self.on_planned)(planned)
     }
 
     /// Answers a command as if it were carried out: the transfer then fetches nothing.
@@ -135,7 +135,7 @@ impl Plan {
 
     fn put(&mut self, local: &RelPath, there: Option<FileStat>, kind: PlannedKind) -> io::Result<()> {
         let change = if there.is_some() { PlannedChange::Changed } else { PlannedChange::New };
-        self.tell(&Planned { local: local.clone(), change, kind })
+        self.report(&Planned { local: local.clone(), change, kind })
     }
 
     fn stat(&self, local: &RelPath) -> Option<FileStat> {

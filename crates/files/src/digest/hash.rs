@@ -120,7 +120,7 @@ impl FileHasher {
     }
 }
 
-/// Length of the hole that begins here; 0 if there is none, or if the file system doesn't tell.
+/// Length of the hole that begins here; 0 if there is none, or if the file system doesn't report it.
 fn hole_at(file: &File, at: u64, size: u64) -> u64 {
     match seek(file, SeekFrom::Data(at)) {
         Ok(data) => data.min(size).saturating_sub(at),

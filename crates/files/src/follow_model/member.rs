@@ -21,19 +21,19 @@ use std::time::{Duration, Instant};
 pub const MAX_DELETE: u64 = 3;
 
 pub struct Member {
-    /// What is followed.
+    /// The followed path.
     pub below: &'static str,
     pub mirrors: bool,
     pub dir: PathBuf,
     pub excludes: bool,
-    /// It was followed with another filter before, so that not all that is there is this follower's.
+    /// Whether another filter was used before, so that not all that is there is this follower's.
     pub is_mixed: bool,
     pub max_delete: u64,
     /// Bytes that its disk has space for.
     pub capacity: u64,
     pub follower: Option<SimulatedFollower>,
     pub session: Option<SimulatedSession>,
-    /// What serves content.
+    /// The server of contents.
     pub files: SimServer,
     inbox: VecDeque<Inbound>,
     expects_full: bool,
@@ -93,7 +93,7 @@ impl Member {
         Ok(())
     }
 
-    /// It is killed.
+    /// Kills it.
     pub fn kill(&mut self) {
         self.follower = None;
         self.hang_up();
@@ -132,7 +132,7 @@ impl Member {
         let before = files_below(&self.dir);
         let outcome = act(follower);
         let events = follower.take_events();
-        self.told(events, &before)?;
+        self.on_events(events, &before)?;
         match outcome {
             Ok(()) => {}
             Err(error @ (Error::Stalled { .. } | Error::DiskFull(_))) => {
@@ -147,7 +147,7 @@ impl Member {
     }
 
     /// `before`: the files and links that were there before. A person may have taken away what is gone.
-    fn told(&mut self, events: Vec<FollowEvent>, before: &HashSet<String>) -> Result<(), String> {
+    fn on_events(&mut self, events: Vec<FollowEvent>, before: &HashSet<String>) -> Result<(), String> {
         let is_deleted = |event: &&FollowEvent| match event {
             FollowEvent::Gone { path, kept: false, .. } => {
                 self.local(&path.to_string()).is_some_and(|local| before.contains(&local))
@@ -350,7 +350,7 @@ impl Member {
                     fs::remove_file(at).unwrap();
                     return format!("a person deletes {path}");
                 }
-                // The last kind can't be told by size and time.
+                // The last kind can't be noticed by size and time.
                 let size = if what < 11 { 100 } else { before.len() };
                 let content = noise(size as usize, 1_000_000 + self.persons);
                 fs::write(&at, &content).unwrap();
@@ -414,7 +414,7 @@ impl Member {
         (!is_excluded && !local.is_empty()).then(|| local.to_owned())
     }
 
-    /// What is to be there.
+    /// The expected content.
     pub fn expected(&self, truth: &BTreeMap<String, What>) -> BTreeMap<String, What> {
         let expected = truth.iter().filter(|(path, what)| *path != self.below || **what != What::Dir);
         expected.filter_map(|(path, what)| Some((self.local(path)?, what.clone()))).collect()

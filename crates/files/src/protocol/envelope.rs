@@ -15,7 +15,7 @@ pub enum Opening {
     Envelope(usize),
 }
 
-/// Tells the envelope of a message from the message itself: it ends with the first empty frame or, if there is none before it, where the
+/// Splits the envelope of a message from the message itself: it ends with the first empty frame or, if there is none before it, where the
 /// first frame of a dialect is.
 pub fn opening<F: AsRef<[u8]>>(frames: &[F]) -> Opening {
     let begins_at = |index: usize| frames.get(index).is_some_and(|frame| Dialect::of(frame.as_ref()).is_some());

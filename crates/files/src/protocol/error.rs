@@ -28,7 +28,7 @@ pub enum ErrorCode {
     Conflict,
     /// The server's disk, or what it takes from clients, is full.
     Full,
-    /// A code of a later protocol: over, for a reason that only the message tells.
+    /// A code of a later protocol: over, for a reason that is only in the message.
     Other,
 }
 

@@ -14,7 +14,7 @@ use super::session::{IfShort, Outgoing, Part, Ticket};
 use super::snapshot::RootWatch;
 use super::storage::{PageCache, Storage};
 use super::versions::Versions;
-use super::watch::{Published, State, StateError, Watch, WatchOptions};
+use super::watch::{SharedCatalogue, State, StateError, Watch, WatchOptions};
 use crate::catalogue::Catalogue;
 use crate::digest::DigestCache;
 use crate::limits::{CONTROL_BYTES_MAX, ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
@@ -161,7 +161,7 @@ pub enum ServeError {
     Secret {
         /// The file or directory.
         secret: PathBuf,
-        /// What is served.
+        /// The served path.
         path: PathBuf,
     },
     /// The file of digests can't be used.
@@ -220,7 +220,7 @@ pub struct Server {
     done: Receiver<Done>,
     authenticator: Option<Authenticator>,
     control: Control,
-    published: Option<Arc<Published>>,
+    published: Option<Arc<SharedCatalogue>>,
     versions: Option<Arc<Versions>>,
     is_relay: bool,
     /// The threads that watch, until the server ends.
@@ -264,21 +264,21 @@ impl Server {
         let small_files = SmallFiles::new(options.small_files_bytes);
         let published = match (&options.watch, &options.state_directory) {
             (None, _) if options.relayed_versions.is_some() => {
-                Some(Published::new(Catalogue::relayed_versions(), None, waker.clone()))
+                Some(SharedCatalogue::new(Catalogue::relayed_versions(), None, waker.clone()))
             }
-            (None, _) if options.is_relay => Some(Published::new(Catalogue::relayed(), None, waker.clone())),
+            (None, _) if options.is_relay => Some(SharedCatalogue::new(Catalogue::relayed(), None, waker.clone())),
             (None, _) => None,
             (Some(_), None) => {
                 let mut catalogue = Catalogue::new(Epoch(random()));
                 catalogue.server = options.server_id;
-                Some(Published::new(catalogue, None, waker.clone()))
+                Some(SharedCatalogue::new(catalogue, None, waker.clone()))
             }
             (Some(_), Some(directory)) => {
                 let failed =
                     |error: StateError| ServeError::State { path: directory.clone(), reason: error.to_string() };
                 let (state, mut catalogue) = State::open(directory, Epoch(random())).map_err(failed)?;
                 catalogue.server = Some(lasting_id(directory, options.server_id)?);
-                Some(Published::new(catalogue, Some(state), waker.clone()))
+                Some(SharedCatalogue::new(catalogue, Some(state), waker.clone()))
             }
         };
         let published = published.map(Arc::new);
@@ -314,7 +314,7 @@ impl Server {
         if let Some(push) = options.push {
             let directory = path.join(push.directory.as_os_str());
             let failed = |reason| ServeError::Push { path: directory.clone(), reason };
-            pool.take_pushes(|tell| Pushes::start(push, &path, published.clone(), tell)).map_err(failed)?;
+            pool.take_pushes(|send_update| Pushes::start(push, &path, published.clone(), send_update)).map_err(failed)?;
         }
         let watch = options.watch.zip(published.clone()).map(|(options, published)| {
             Watch::start(options, pool.context(), published)
@@ -353,14 +353,14 @@ impl Server {
         self.control.handle()
     }
 
-    /// What a follower passes on through this server: with [`ServerOptions::is_relay`].
+    /// The relay through this server: with [`ServerOptions::is_relay`].
     pub fn relay(&self) -> Option<Relay> {
         let published = Arc::clone(self.published.as_ref().filter(|_| self.is_relay)?);
         let (via, holders) = self.clients.shared_with_relay();
         Some(Relay::new(move |change| published.change(|catalogue| change(catalogue)), via, holders))
     }
 
-    /// What the server publishes, as its operator sees it, if it watches its directory or is a relay.
+    /// An operator's view of the catalogue, if it watches its directory or is a relay.
     pub fn catalogue(&self) -> Option<CatalogueView> {
         let (published, (_, holders)) = (self.published.clone()?, self.clients.shared_with_relay());
         Some(CatalogueView::new(published, self.versions.clone(), holders))
@@ -379,12 +379,12 @@ impl Server {
                 self.clients.done(done, &mut touched);
             }
             self.clients.start_copies();
-            if self.published.as_ref().is_some_and(|published| published.take_news()) {
+            if self.published.as_ref().is_some_and(|published| published.take_changed()) {
                 self.clients.published(&mut touched);
             }
             self.control.turn(&mut self.hub, &self.clients, self.authenticator.as_ref());
             loop {
-                touched.append(&mut self.clients.may_open());
+                touched.append(&mut self.clients.take_unblocked());
                 if touched.is_empty() {
                     break;
                 }
@@ -474,7 +474,7 @@ impl Server {
     }
 }
 
-/// What a client may do; `None`: it may not stay.
+/// A client's permissions; `None`: it may not stay.
 pub(super) fn may(authenticator: Option<&Authenticator>, info: &PeerInfo, is_new: bool) -> Option<Permissions> {
     match authenticator {
         Some(authenticator) => authenticator.permissions(&info.principal, &info.address, is_new),

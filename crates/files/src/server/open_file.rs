@@ -109,7 +109,7 @@ impl Failure {
     }
 
     fn short(shortage: Shortage, error: &std::io::Error) -> Failure {
-        shortage.tell(error);
+        shortage.log(error);
         Failure { code: ErrorCode::Busy, message: shortage.message().to_owned() }
     }
 }

@@ -19,7 +19,7 @@ struct Content {
 
 pub struct FakeDisk {
     verify: bool,
-    /// What is found at the places of files, in turn.
+    /// Files found at the destination, in turn.
     found: u8,
     inspected: u8,
     contents: HashMap<ContentKey, Content>,
@@ -103,7 +103,7 @@ impl FakeDisk {
     }
 
     fn begin(&mut self, spec: &ContentSpec) {
-        assert!(!spec.resume, "this disk never told of a part");
+        assert!(!spec.resume, "this disk never reported a part");
         assert_eq!(spec.leaves.file_bytes(), spec.version.size);
         let bytes = if spec.version.size < LARGE { vec![0; spec.version.size as usize] } else { Vec::new() };
         let content = Content { leaves: spec.leaves, digest: spec.digest, bytes, written: HashMap::new() };

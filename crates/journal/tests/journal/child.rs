@@ -1,4 +1,4 @@
-//! The processes of these tests: this very program, told by its environment to be one of them.
+//! The processes of these tests: this very program, which an environment variable makes one of them.
 
 use super::{State, options, recovered, state_of};
 use std::io::{BufRead, BufReader, Write};
@@ -66,7 +66,7 @@ impl Child {
         self.lines.recv_timeout(Duration::from_secs(30)).expect("a line of the process")
     }
 
-    /// Lets it run for some time after its first word, and kills it as hard as can be. Tells the last number it has said.
+    /// Lets it run for some time after its first word, and kills it as hard as can be. Returns the last number that it printed.
     pub fn kill_after(&self, wait: Duration) -> u64 {
         let mut last = if wait.is_zero() { 0 } else { self.line().parse().unwrap_or(0) };
         std::thread::sleep(wait);

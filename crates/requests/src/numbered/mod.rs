@@ -97,13 +97,13 @@ impl Status {
 
     /// Status and reason for people, without saying the same thing twice.
     pub fn describe(self, reason: &str) -> String {
-        let told = self.to_string();
-        let (number, meaning) = told.split_once(' ').unwrap_or((&told, ""));
+        let text = self.to_string();
+        let (number, meaning) = text.split_once(' ').unwrap_or((&text, ""));
         match reason {
-            "" => told,
-            again if again == number => told,
+            "" => text,
+            again if again == number => text,
             more if !meaning.is_empty() && more.starts_with(meaning) => format!("{number} {more}"),
-            _ => format!("{told}: {reason}"),
+            _ => format!("{text}: {reason}"),
         }
     }
 

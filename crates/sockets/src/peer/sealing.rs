@@ -25,7 +25,7 @@ const MEMORY_BYTES: u64 = 24 * 1024 * 1024;
 const SPARE_BUFFERS: usize = 8;
 const SPARE_BUFFER_BYTES_MAX: usize = 1024 * 1024 + 4096;
 
-/// How long peers may wait for memory while none is given back.
+/// How long peers may wait for memory while none is released.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 /// A peer that holds sealed frames, and takes fewer bytes than this in that time, gives way. A slow link is no reason.

@@ -106,11 +106,11 @@ impl Socket {
     ///
     /// Cancel-safe: if the future is dropped, the message was not sent, and a reply is still due.
     pub async fn send(&self, mut message: Message) -> Result<(), SocketError> {
-        let owed = self.shared.lock().owed;
+        let request_number = self.shared.lock().request_number;
         loop {
             let writable = self.shared.writable.notified();
             // Bound first: a guard in the match would still be held in its arms.
-            let outcome = self.shared.lock().send(message, owed)?;
+            let outcome = self.shared.lock().send(message, request_number)?;
             match outcome {
                 None => {
                     self.shared.wake();

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use towpath_sockets::{Endpoint, Frames, Message, PeerId, Received, Socket, SocketType};
 
 /// Long for any machine, and still an end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn socket(socket_type: SocketType) -> Socket {
     Socket::new(options(socket_type)).unwrap()
@@ -36,11 +36,11 @@ pub fn texts(frames: &Frames) -> Vec<&str> {
 
 /// The output of a future, with a timeout.
 pub async fn within<F: Future>(what: &str, future: F) -> F::Output {
-    let outcome = tokio::time::timeout(PATIENCE, future).await;
+    let outcome = tokio::time::timeout(TIMEOUT, future).await;
     outcome.unwrap_or_else(|_| panic!("waited in vain: {what}"))
 }
 
-/// Waits until something is so that nobody tells of.
+/// Waits until a condition holds of which there is no event.
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let looking = async {
         while !condition() {

@@ -17,7 +17,7 @@ const METRICS_PATH: &str = "/metrics";
 /// Header in which browsers say where a request comes from.
 const FETCH_SITE: &str = "sec-fetch-site";
 
-/// What a listener answers.
+/// Requests that a listener answers.
 pub enum Access {
     /// Everything: only the server's user, and root, reach it.
     Local,

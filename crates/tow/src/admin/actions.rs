@@ -1,4 +1,4 @@
-//! What operators do: the last actions in memory, and a line of the audit file before each, if there is one.
+//! Actions of operators: the last ones in memory, and a line of the audit file before each, if there is one.
 
 use super::api::Reply;
 use crate::cli::audit::{Audit, now};

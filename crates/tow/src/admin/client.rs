@@ -108,7 +108,7 @@ fn not_here(wanted: &str) -> Failure {
 pub struct Found {
     /// How to ask it.
     pub client: Client,
-    /// As it tells.
+    /// Its answer.
     pub status: Value,
 }
 
@@ -168,7 +168,7 @@ pub fn find(server: &ServerArgs, program: Option<&str>) -> Result<Vec<Found>, Fa
     }
 }
 
-/// Whether a socket may be that of a program and process that are wanted. Those in directories of services don't have names that tell.
+/// Whether a socket may be that of a program and process that are wanted. Names of those in directories of services don't show it.
 fn may_be(socket: &Path, wanted: Option<&str>, program: Option<&str>) -> bool {
     let stem = socket.file_stem().and_then(OsStr::to_str).unwrap_or_default();
     let Some((name, pid)) = stem.rsplit_once('-').filter(|(name, _)| matches!(*name, "serve" | "broker")) else {

@@ -21,7 +21,7 @@ pub enum Kind {
     Gauge,
 }
 
-/// What a figure counts.
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Count,
@@ -43,7 +43,7 @@ impl fmt::Display for Unit {
     }
 }
 
-/// What is known of a figure apart from its values.
+/// Description of a figure.
 #[derive(Debug)]
 pub struct About {
     /// Its metric's, without `towpath_` and `_total`.
@@ -53,7 +53,7 @@ pub struct About {
     pub help: &'static str,
     /// Its label, if it has several values.
     pub label: &'static str,
-    /// It should be zero.
+    /// Set for a figure that should be zero.
     zero: Option<Zero>,
 }
 

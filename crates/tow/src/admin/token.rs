@@ -64,7 +64,7 @@ impl Token {
         &self.0
     }
 
-    /// True for a header `Authorization` with this token. The time doesn't tell how much of another one is right.
+    /// True for a header `Authorization` with this token. The time doesn't reveal how much of a wrong one is right.
     pub fn is_in(&self, header: &[u8]) -> bool {
         let scheme = header.split_at_checked(SCHEME.len()).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(SCHEME));
         scheme.is_some_and(|(_, token)| token.trim_ascii().ct_eq(self.0.as_bytes()).into())

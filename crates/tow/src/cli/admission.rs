@@ -37,7 +37,7 @@ pub struct Admission {
     first: u64,
 }
 
-/// What the files said when they were last read.
+/// Content of the files when they were last read.
 struct State {
     rules: Option<Rules>,
     keys: Option<AuthorizedKeys>,
@@ -159,7 +159,7 @@ impl Admission {
             None => Authenticator::new(decide),
         };
         let authenticator = match self.audit.clone() {
-            Some(audit) => authenticator.telling(move |claimed, address| audit.login_refused(claimed, address)),
+            Some(audit) => authenticator.on_refusal(move |claimed, address| audit.login_refused(claimed, address)),
             None => authenticator,
         };
         authenticator.permitting(move |principal, address, is_new| permitting.permissions(principal, address, is_new))
@@ -207,6 +207,6 @@ impl Admission {
         let permissions = rules.permissions(name.map(|name| &name[..]), address.origin());
         let Some(audit) = self.audit.clone() else { return Some(permissions) };
         let (principal, address) = (principal.clone(), address.clone());
-        Some(permissions.telling(move |verb, subject, line| audit.refused(&principal, &address, verb, subject, line)))
+        Some(permissions.on_refusal(move |verb, subject, line| audit.refused(&principal, &address, verb, subject, line)))
     }
 }

@@ -42,7 +42,7 @@ enum Line {
     Reopen,
 }
 
-/// What a user or an address may still write, and what it might not.
+/// Lines that a user or an address may still write, and those that were left out.
 struct Count {
     left: f64,
     at: Instant,
@@ -99,7 +99,7 @@ impl Audit {
         self.note(tenant_of(principal, address), principal, address, "refused", more);
     }
 
-    /// Notes what an operator does. The receiver is told when the line is written, or why it isn't; it is closed if there is no space for the line.
+    /// Notes an operator's action. The receiver learns when the line is written, or why it isn't; it is closed if there is no space for the line.
     pub fn action(&self, line: &Value) -> oneshot::Receiver<io::Result<()>> {
         let (written, receiver) = oneshot::channel();
         self.send(Line::Text(format!("{line}\n"), Some(written)));

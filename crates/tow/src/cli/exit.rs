@@ -8,7 +8,7 @@ use std::process::ExitCode;
 pub enum Status {
     /// Who reads standard output has had enough, such as head(1). That is no failure.
     ReaderGone = 0,
-    /// It failed, or its result is incomplete.
+    /// The command failed, or its result is incomplete.
     Failed = 1,
     /// The command line is wrong.
     Usage = 2,

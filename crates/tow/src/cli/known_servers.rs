@@ -23,7 +23,7 @@ pub struct KnownServer {
     pub endpoint: Endpoint,
     /// Its public key.
     pub key: PublicKey,
-    /// What the user calls it; empty: nothing.
+    /// The user's name for it, or empty.
     pub name: String,
 }
 

@@ -143,7 +143,7 @@ impl Shared {
         }
     }
 
-    /// What a crash left, or else what came since.
+    /// The events that a crash left, or else those since.
     fn input(&self, dir: &Dir, state: &mut State) -> Option<File> {
         let (pending, acting) = (self.pending.as_bytes(), self.acting.as_bytes());
         let input = own(dir, acting).and_then(|left| match left {

@@ -116,9 +116,9 @@ pub fn start(
     let server = Server::bind(server).map_err(Failure::failed)?;
     options.relay = server.relay();
     let shown = options.destination.display().to_string();
-    let tell = |endpoint| eprint_line(format_args!("tow: serving {} on {endpoint}", Line(&shown)));
+    let print = |endpoint| eprint_line(format_args!("tow: serving {} on {endpoint}", Line(&shown)));
     // Standard output has what happens.
-    server.endpoints().iter().for_each(tell);
+    server.endpoints().iter().for_each(print);
     let handle = server.handle();
     let reload = reload::watch(security.admission, handle.clone())?;
     let thread = std::thread::Builder::new().name("tow-serve".to_owned()).spawn(move || server.run());

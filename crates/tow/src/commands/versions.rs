@@ -45,7 +45,7 @@ pub struct Arguments {
     server: FileServerArgs,
 }
 
-/// What is asked.
+/// The question to the server.
 enum Question {
     Who(String),
     Wait(String, u32),
@@ -180,7 +180,7 @@ fn no_version(version: &str) -> Error {
     Error::Unmet { code: ErrorCode::NotFound, message }
 }
 
-/// What is asked for: a label, a digest or its first digits, or else the number of a change, which was given out if it is about now.
+/// The version asked for: a label, a digest or its first digits, or else the number of a change, which was given out if it is about now.
 fn wanted(version: &str, of: &RelPath, known: &Versions, is_now: bool) -> Result<HoldersWanted, Error> {
     if let Some(version) = known.versions.iter().find(|known| known.name.of == *of && known.name.label == version) {
         return Ok(HoldersWanted::Version(version.digest));

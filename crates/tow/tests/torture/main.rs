@@ -34,7 +34,7 @@ const ROUND: Duration = Duration::from_secs(5);
 /// Set in a mount namespace of our own.
 const IN_NAMESPACE: &str = "TOWPATH_TORTURE_IN_NAMESPACE";
 const EXCLUDED: &str = "*.skip";
-/// What is removed at random is meant to be.
+/// No limit on deletions: those at random are intended.
 const NO_LIMIT: &str = "1000000000";
 /// Paths of the source beyond which some are removed before the next round.
 const PATHS: usize = 3000;
@@ -104,9 +104,9 @@ struct Torture {
     push: Option<(Process, Vec<u8>, PathBuf)>,
     publish: Option<Process>,
     reader: Option<Reader>,
-    /// What somebody moved out of a copy, and must stay as it is.
+    /// Trees that were moved out of a copy, and must stay as they are.
     moved_away: Vec<(PathBuf, Tree)>,
-    /// What somebody wrote in a copy, and must stay somewhere in it.
+    /// Content that was written in a copy, and must stay somewhere in it.
     local_work: Vec<Vec<u8>>,
     count: u32,
     faults: u32,

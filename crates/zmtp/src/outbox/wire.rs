@@ -251,7 +251,7 @@ impl<F> External<F> {
         External { source, position: 0, length }
     }
 
-    /// A body whose bytes have been staged: only the source is to be given back behind them.
+    /// A body whose bytes have been staged: only the source is to be returned behind them.
     pub(super) fn staged(source: F) -> External<F> {
         External { source, position: 0, length: 0 }
     }

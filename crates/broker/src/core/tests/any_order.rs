@@ -55,7 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn check_progress(core: &Core, now: Millis) {
     assert!(core.windows.none_is_full());
     for (key, session) in core.sessions.iter() {
-        assert!(session.pending_outcomes.len == 0 || session.blocked, "an outcome is never told");
+        assert!(session.pending_outcomes.len == 0 || session.blocked, "an outcome is never sent");
         // Memory freed by others is noticed once a second.
         let is_held_back = core.is_held_back(now, key, 2) || core.settings.bytes_max < 1 << 20;
         assert!(session.parked.len == 0 || session.is_dead_letter() || is_held_back, "requests are never executed");

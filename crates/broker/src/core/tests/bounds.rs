@@ -247,7 +247,7 @@ fn requests_cannot_use_up_the_services_of_workers() {
     core.stock_request(0, 4, true, None, b"mmi.what", Body::default());
     let Some(Action::BuiltIn { token, .. }) = actions(&mut core).pop() else { panic!("not asked") };
     core.built_in_reply(&token, Status::NOT_IMPLEMENTED, Body::from("501"));
-    let Some(Action::StockReply { service, .. }) = actions(&mut core).pop() else { panic!("not told") };
+    let Some(Action::StockReply { service, .. }) = actions(&mut core).pop() else { panic!("no reply") };
     assert_eq!(service, "mmi.what");
 }
 
@@ -262,14 +262,14 @@ fn a_rejected_part_ends_its_request_but_not_its_worker() {
         let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
         core.reject_part(1, 2, &token, Status::TOO_LARGE, "too large");
         let done = actions(&mut core);
-        let told = |action: &Action| matches!(action, Action::Reply { number: 1, status: Status::TOO_LARGE, .. });
-        assert!(done.iter().any(told), "{done:?}");
+        let answered = |action: &Action| matches!(action, Action::Reply { number: 1, status: Status::TOO_LARGE, .. });
+        assert!(done.iter().any(answered), "{done:?}");
         let given = |actions: &[Action]| actions.iter().position(|action| matches!(action, Action::Dispatch { .. }));
         let cancelled = done.iter().position(|action| matches!(action, Action::CancelWork { .. }));
         match kind {
-            // It is told to stop before it gets the next request.
+            // It is cancelled before it gets the next request.
             Kind::Numbered => assert!(cancelled.unwrap() < given(&done).unwrap(), "{done:?}"),
-            // It can't be told, and stays busy until its reply comes.
+            // It can't be cancelled, and stays busy until its reply comes.
             Kind::Stock => assert_eq!((cancelled, given(&done)), (None, None), "{done:?}"),
         }
         core.reject_part(2, 2, &token, Status::TOO_LARGE, "too large");

@@ -176,12 +176,12 @@ fn a_clock_that_was_set_makes_no_false_words_and_no_request_without_a_time() {
     let Some(Action::Reply { number: 1, status: Status::TIMED_OUT, body, .. }) = actions(&mut core).pop() else {
         panic!("it hasn't expired")
     };
-    let told = String::from_utf8_lossy(body.single().unwrap()).into_owned();
-    let told = Status::TIMED_OUT.describe(&told);
-    assert_eq!(told, "504 expired, and a worker may have had it: before the broker was restarted");
+    let reason = String::from_utf8_lossy(body.single().unwrap()).into_owned();
+    let reason = Status::TIMED_OUT.describe(&reason);
+    assert_eq!(reason, "504 expired, and a worker may have had it: before the broker was restarted");
 }
 
-/// What a journal with these entries restores.
+/// The requests that a journal with these entries restores.
 fn restored(entries: &[Entry]) -> Vec<Restored> {
     let mut requests = std::collections::BTreeMap::new();
     for entry in entries.iter().cloned() {

@@ -153,7 +153,7 @@ impl Spooler {
         Ok(SpoolTicket { body, kind, quota: self.quota.clone(), share, coming })
     }
 
-    /// What a tenant's bodies have.
+    /// The share of a tenant's bodies.
     fn share_of(&mut self, tenant: &Tenant) -> Arc<SpoolShare> {
         if let Some(share) = self.shares.get(tenant) {
             return Arc::clone(share);

@@ -53,7 +53,7 @@ impl Model {
         self.seen.push(Seen::Refused { peer, number });
     }
 
-    /// What a client has asked under a number that isn't forgotten.
+    /// A client's request under a number that isn't forgotten.
     pub fn asked(&self, peer: Peer, number: u64) -> Option<(u8, u64, usize)> {
         let Some(Role::Client(key)) = self.roles.get(&peer) else { return None };
         let slot = self.numbered(*key, number)?;
@@ -453,9 +453,9 @@ impl Model {
             return self.postpone(slot);
         }
         let parts_on = self.requests.at(slot).parts_on;
-        let was_told = parts_on != 0 && status == 200 && self.sessions.at(of).client.is_some();
-        let lost = was_told && !self.sessions.at(of).is_on(parts_on);
-        let (status, what, length) = match was_told {
+        let was_answered = parts_on != 0 && status == 200 && self.sessions.at(of).client.is_some();
+        let lost = was_answered && !self.sessions.at(of).is_on(parts_on);
+        let (status, what, length) = match was_answered {
             true if lost => (410, 0, 0),
             true => (206, what, length),
             false => (status, what, length),

@@ -65,7 +65,7 @@ impl Log {
         }
     }
 
-    /// It doesn't work, or does again.
+    /// Whether it fails.
     pub fn failing(&mut self) -> &mut bool {
         match self {
             Log::Disk(disk) => &mut disk.failing,

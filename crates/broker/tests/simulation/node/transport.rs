@@ -17,7 +17,7 @@ use towpath_sockets::{
 /// Bytes of a message that a peer may be kept from beginning.
 const LARGE_BYTES: usize = 1_000;
 
-/// What is to be done to the net.
+/// A change to the net.
 #[derive(Debug)]
 pub enum Effect {
     Send(LinkId, Frames),
@@ -63,7 +63,7 @@ pub struct SimTransport {
     queue_limit: usize,
     names: u64,
     pub effects: Vec<Effect>,
-    /// What happened, for the history.
+    /// Events for the history.
     pub happened: Vec<Happened>,
 }
 
@@ -130,7 +130,7 @@ impl SimTransport {
     }
 
     /// Whether a peer that was full has space by now.
-    pub fn has_news(&self, net: &Net) -> bool {
+    pub fn has_events(&self, net: &Net) -> bool {
         let mut full = self.slots.iter().filter_map(|slot| slot.peer.as_ref()).filter(|peer| peer.was_full);
         full.any(|peer| {
             let link = net.links.get(&peer.link).filter(|link| link.end_open);

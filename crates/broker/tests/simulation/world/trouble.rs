@@ -1,4 +1,4 @@
-//! What goes wrong, and what holds all the same.
+//! Faults, and the invariants that hold all the same.
 
 use super::Sim;
 use crate::ends::SERVICES;

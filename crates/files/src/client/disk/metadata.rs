@@ -19,7 +19,7 @@ pub(in crate::client) const DIR_BITS: u32 = 0o1777;
 const OTHERS_WRITE: u32 = 0o002;
 /// Inherited by directories in the folder of a group, so that what is made in them belongs to the group, too.
 pub(in crate::client) const SET_GROUP_ID: u32 = 0o2000;
-/// The umask where the system doesn't tell.
+/// The umask if the system doesn't report it.
 const UMASK_DEFAULT: u32 = 0o022;
 
 /// Which of the server's permission bits files and directories get. Set-user-id and set-group-id are in none of them;
@@ -35,7 +35,7 @@ pub enum Modes {
     Ignore,
 }
 
-/// What files and directories get of the server's metadata.
+/// The server's metadata that files and directories get.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::client) struct Metadata {
     modes: Modes,

@@ -203,7 +203,7 @@ impl OpenPartial {
     }
 
     /// Whether a completely written file takes so little space that it was cut off meanwhile, and made long again. Few
-    /// file systems take less for other reasons, so the file is read and hashed again if that can tell.
+    /// file systems take less for other reasons, so the file is read and hashed again if that can show it.
     pub(super) fn was_cut(&self, stat: &FileStat, cancelled: &Cancelled) -> Result<bool, DiskError> {
         if !self.is_reserved || stat.allocated >= stat.size {
             return Ok(false);

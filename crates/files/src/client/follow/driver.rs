@@ -3,13 +3,13 @@
 use super::super::assembler::Inbound;
 use super::super::connection::Connection;
 use super::super::disk::{Disk, DiskOptions};
-use super::super::exchange::{Exchange, Operation, POLL_MAX, Patience, Turn};
+use super::super::exchange::{Exchange, Operation, POLL_MAX, WaitLimit, Turn};
 use super::super::get::workers;
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
 use super::super::transfer::Output;
 use super::follower::Follower;
 use super::pages::FOLLOW_ID;
-use super::{FollowEnd, FollowOptions, Tell};
+use super::{FollowEnd, FollowOptions, OnEvent};
 use crate::client::error::Error;
 use crate::protocol::control::request_id;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ pub(super) struct Driver<'a> {
 impl Driver<'_> {
     pub(super) fn run(
         options: &FollowOptions,
-        tell: &mut Tell<'_>,
+        on_event: &mut OnEvent<'_>,
         cancel: &CancelToken,
         was_connected: &mut bool,
     ) -> Result<FollowEnd, Error> {
         let refused = |reason: String| Error::Destination { path: options.destination.clone(), reason };
-        let follower = Follower::open(options, tell, Instant::now())?;
+        let follower = Follower::open(options, on_event, Instant::now())?;
         let mut exchange = Exchange::open(&options.connect, cancel)?;
         exchange.assume_connected_before(*was_connected);
         let waker = exchange.connection().waker();
@@ -117,16 +117,16 @@ impl Operation for Driver<'_> {
         self.follower.transfer.arriving(now);
     }
 
-    fn patience(&self) -> Patience {
+    fn wait_limit(&self) -> WaitLimit {
         let Follower { is_connected, feed, pages, frozen, .. } = &self.follower;
         match is_connected {
             // Another connection is tried for ever, unless following is to end.
-            false if self.options.once => Patience::Extra(Duration::ZERO),
-            false => Patience::Unlimited,
+            false if self.options.once => WaitLimit::Extra(Duration::ZERO),
+            false => WaitLimit::Unlimited,
             // The transfer has a timer of its own, and where all is known nothing is awaited.
-            true if feed.is_some() || frozen.is_some() || pages.is_live => Patience::Unlimited,
+            true if feed.is_some() || frozen.is_some() || pages.is_live => WaitLimit::Unlimited,
             // A server may take long to look at everything for the first time.
-            true => Patience::WhileAlive,
+            true => WaitLimit::WhileAlive,
         }
     }
 

@@ -32,13 +32,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Replies that may wait: a page, and that the follow begins again.
-const TOLD_MAX: usize = 8;
+const REPLIES_MAX: usize = 8;
 /// Paths that are known, or have failed; those of a full state besides.
 const PATHS_MAX: usize = 2 * CATALOGUE_PATHS_MAX;
 
 pub(super) struct Follower<'a> {
     pub(super) options: &'a FollowOptions,
-    pub(super) tell: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
+    pub(super) on_event: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
     /// The time, as the driver knew it last.
     pub(super) now: Instant,
     pub(super) is_connected: bool,
@@ -54,13 +54,13 @@ pub(super) struct Follower<'a> {
     pub(super) seed: Option<Seed>,
     pub(super) feed: Option<Feed>,
     /// What the server said while something was fetched.
-    told: VecDeque<Reply>,
+    replies: VecDeque<Reply>,
     /// What is gone at the server and was put here, by path on the destination.
     pub(super) gone: BTreeMap<RelPath, (RelPath, u64)>,
     /// What the server can't read of what is followed, and how much more of it there may be.
     pub(super) unread: (Vec<(RelPath, bool)>, u64),
     /// What is in place and recorded, and nobody is told of yet; with the old path of what was renamed.
-    pub(super) untold: HashMap<RelPath, Option<RelPath>>,
+    pub(super) unreported: HashMap<RelPath, Option<RelPath>>,
     /// Inodes of the directories that were put here.
     pub(super) dirs: HashMap<RelPath, u64>,
     /// Something that was put here isn't there any more, or may not be.
@@ -74,7 +74,7 @@ pub(super) struct Follower<'a> {
     pub(super) retry_at: Option<Instant>,
     pub(super) retry_after: Duration,
     /// Until when the end waits for what the server has not noticed yet.
-    pub(super) patience_until: Option<Instant>,
+    pub(super) grace_until: Option<Instant>,
     pub(super) is_holding: bool,
     /// Where everything comes from, as the server has said.
     pub(super) origin: Option<Origin>,
@@ -89,7 +89,7 @@ pub(super) struct Follower<'a> {
 impl<'a> Follower<'a> {
     pub(super) fn open(
         options: &'a FollowOptions,
-        tell: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
+        on_event: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
         now: Instant,
     ) -> Result<Self, Error> {
         let refused = |reason: String| Error::Destination { path: options.destination.clone(), reason };
@@ -102,7 +102,7 @@ impl<'a> Follower<'a> {
         place.adopt(&mut record).map_err(|error| refused(error.to_string()))?;
         let Survey { missing, dirs } = place.survey(&record);
         if let Some(first) = missing.first() {
-            tell(FollowEvent::Warning(feed::missing(first, missing.len())))?;
+            on_event(FollowEvent::Warning(feed::missing(first, missing.len())))?;
             record.forget_missing(&missing).map_err(|error| refused(error.to_string()))?;
         }
         let transfer = TransferOptions {
@@ -124,7 +124,7 @@ impl<'a> Follower<'a> {
         };
         Ok(Follower {
             options,
-            tell,
+            on_event,
             now,
             is_connected: false,
             requests: VecDeque::new(),
@@ -147,10 +147,10 @@ impl<'a> Follower<'a> {
             cursor: record.cursor(),
             record,
             feed: None,
-            told: VecDeque::new(),
+            replies: VecDeque::new(),
             gone: BTreeMap::new(),
             unread: (Vec::new(), 0),
-            untold: HashMap::new(),
+            unreported: HashMap::new(),
             dirs,
             is_missing: false,
             waiting: BTreeMap::new(),
@@ -158,7 +158,7 @@ impl<'a> Follower<'a> {
             said: HashMap::new(),
             retry_at: None,
             retry_after: RETRY_MIN,
-            patience_until: None,
+            grace_until: None,
             is_holding: false,
             origin: None,
             is_unknown: false,
@@ -178,9 +178,9 @@ impl<'a> Follower<'a> {
     /// The connection is lost, and with it whatever was asked for.
     pub(super) fn lost(&mut self, reason: &str) -> Result<(), Error> {
         self.is_connected = false;
-        (self.tell)(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
+        (self.on_event)(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
         self.pages.lost();
-        self.told.clear();
+        self.replies.clear();
         self.requests.clear();
         self.transfer.disconnected();
         Ok(())
@@ -191,11 +191,11 @@ impl<'a> Follower<'a> {
         self.now = now;
         match &inbound {
             Inbound::Control { json, .. } if request_id(json) == Some(FOLLOW_ID) => {
-                if self.told.len() >= TOLD_MAX {
+                if self.replies.len() >= REPLIES_MAX {
                     return Error::protocol("more pages than were asked for");
                 }
-                self.told.push_back(Reply::decode(json).map_err(Error::from)?);
-                self.take_told()
+                self.replies.push_back(Reply::decode(json).map_err(Error::from)?);
+                self.take_replies()
             }
             _ => match hello(&inbound) {
                 Some(hello) => self.report.hello(&hello),
@@ -241,15 +241,15 @@ impl<'a> Follower<'a> {
         if self.feed.is_none() && self.pages.is_live && self.retry_at.take_if(|at| *at <= now).is_some() {
             self.retry()?;
         }
-        self.told.extend(std::iter::from_fn(|| self.frozen.as_mut().and_then(Frozen::next_reply)));
-        self.take_told()
+        self.replies.extend(std::iter::from_fn(|| self.frozen.as_mut().and_then(Frozen::next_reply)));
+        self.take_replies()
     }
 
     /// Takes what the server said, unless something is being fetched: what failed before may be tried again while a page comes.
-    pub(super) fn take_told(&mut self) -> Result<(), Error> {
+    pub(super) fn take_replies(&mut self) -> Result<(), Error> {
         while self.feed.is_none()
             && self.end.is_none()
-            && let Some(reply) = self.told.pop_front()
+            && let Some(reply) = self.replies.pop_front()
         {
             match reply {
                 Reply::Following(following) => {
@@ -321,7 +321,7 @@ impl<'a> Follower<'a> {
                 Output::Send(_) | Output::Disk(_) => return Ok(Some(output)),
                 // That of a fed transfer is known, and nothing is deleted by it.
                 Output::OpenDestination { .. } | Output::Sweep => {}
-                Output::Warn(text) => (self.tell)(FollowEvent::Warning(text))?,
+                Output::Warn(text) => (self.on_event)(FollowEvent::Warning(text))?,
                 Output::InPlace => {
                     self.in_place()?;
                     return Ok(Some(Output::InPlace));
@@ -352,16 +352,16 @@ impl<'a> Follower<'a> {
     /// Takes a page of changes, and makes way for them.
     fn page(&mut self, page: ChangesReply) -> Result<(), Error> {
         // What the page tells anew isn't tried again, the followed path itself included.
-        let told: HashSet<_> = page.changes.iter().map(|change| change.path.as_bytes()).collect();
-        self.failed.retain(|_, failed| !told.contains(failed.placed.remote.as_bytes()));
-        self.waiting.retain(|_, placed| !told.contains(placed.remote.as_bytes()));
+        let changed: HashSet<_> = page.changes.iter().map(|change| change.path.as_bytes()).collect();
+        self.failed.retain(|_, failed| !changed.contains(failed.placed.remote.as_bytes()));
+        self.waiting.retain(|_, placed| !changed.contains(placed.remote.as_bytes()));
         let page = self.pages.page(page)?;
-        let owed = self.failed.len() + self.waiting.len();
-        if self.record.len() + owed + self.pages.seen.as_ref().map_or(0, HashSet::len) > PATHS_MAX {
+        let pending = self.failed.len() + self.waiting.len();
+        if self.record.len() + pending + self.pages.seen.as_ref().map_or(0, HashSet::len) > PATHS_MAX {
             return Err(Error::Limit(format!("more than {CATALOGUE_PATHS_MAX} paths")));
         }
         for warning in page.warnings {
-            (self.tell)(FollowEvent::Warning(warning))?;
+            (self.on_event)(FollowEvent::Warning(warning))?;
         }
         if page.live {
             self.note_unread(page.unread, page.unread_more)?;
@@ -405,10 +405,10 @@ impl Follower<'_> {
         let new = unread.iter().filter(|unread| !self.unread.0.contains(unread));
         for (path, _) in new {
             let reason = "the server can't read it, so it isn't known what is there".to_owned();
-            (self.tell)(FollowEvent::Failed { path: path.clone(), reason })?;
+            (self.on_event)(FollowEvent::Failed { path: path.clone(), reason })?;
         }
         if more > self.unread.1 {
-            (self.tell)(FollowEvent::Warning(format!("the server can't read {} besides", counted(more, "path"))))?;
+            (self.on_event)(FollowEvent::Warning(format!("the server can't read {} besides", counted(more, "path"))))?;
         }
         self.report.unread(&unread, more);
         self.unread = (unread, more);

@@ -248,33 +248,33 @@ pub enum FollowEnd {
 }
 
 /// Called with what happens; its errors end the follow.
-pub type Tell<'a> = dyn FnMut(FollowEvent) -> std::io::Result<()> + 'a;
+pub type OnEvent<'a> = dyn FnMut(FollowEvent) -> std::io::Result<()> + 'a;
 
 /// Pause before it is tried again.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Follows; blocks until it is up to date with [`FollowOptions::once`], otherwise until it is cancelled. `tell` is called with what happens.
+/// Follows; blocks until it is up to date with [`FollowOptions::once`], otherwise until it is cancelled. `on_event` is called with what happens.
 ///
 /// # Errors
-/// The server can't be reached at first, refuses, or breaks the protocol; the destination is impossible; `tell` failed; or it was cancelled.
-pub fn follow(options: &FollowOptions, tell: &mut Tell<'_>, cancel: &CancelToken) -> Result<FollowEnd, Error> {
-    repeated(options, tell, cancel, Driver::run)
+/// The server can't be reached at first, refuses, or breaks the protocol; the destination is impossible; `on_event` failed; or it was cancelled.
+pub fn follow(options: &FollowOptions, on_event: &mut OnEvent<'_>, cancel: &CancelToken) -> Result<FollowEnd, Error> {
+    repeated(options, on_event, cancel, Driver::run)
 }
 
 /// Runs a follow; again after a pause if it fails by something that may pass, unless it is to end.
 fn repeated(
     options: &FollowOptions,
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
     cancel: &CancelToken,
-    run: fn(&FollowOptions, &mut Tell<'_>, &CancelToken, &mut bool) -> Result<FollowEnd, Error>,
+    run: fn(&FollowOptions, &mut OnEvent<'_>, &CancelToken, &mut bool) -> Result<FollowEnd, Error>,
 ) -> Result<FollowEnd, Error> {
     let mut was_connected = false;
     loop {
-        let error = match run(options, tell, cancel, &mut was_connected) {
+        let error = match run(options, on_event, cancel, &mut was_connected) {
             Err(error @ (Error::DiskFull(_) | Error::Stalled { .. })) if !options.once => error,
             outcome => return outcome,
         };
-        tell(FollowEvent::Interrupted { reason: format!("{error}; trying again in {} s", PAUSE.as_secs()) })?;
+        on_event(FollowEvent::Interrupted { reason: format!("{error}; trying again in {} s", PAUSE.as_secs()) })?;
         let (cancelled, wait) = sync_channel(1);
         cancel.on_cancel(move || _ = cancelled.try_send(()));
         if cancel.is_cancelled() || wait.recv_timeout(PAUSE).is_ok() {

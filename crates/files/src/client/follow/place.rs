@@ -82,7 +82,7 @@ impl Place {
     pub(super) fn of(directory: &Path) -> Result<Place, RootError> {
         let root = Root::directory(directory, Links::Never)?;
         let top = root.open_dir(&RelPath::root())?;
-        let fine_device = top.tells_changes_apart().then(|| top.own_stat()).transpose()?.map(|stat| stat.device);
+        let fine_device = top.distinguishes_changes().then(|| top.own_stat()).transpose()?.map(|stat| stat.device);
         let (path, ledger) = (directory.to_owned(), Arc::default());
         Ok(Place {
             path,
@@ -234,7 +234,7 @@ impl Place {
             if !dir.is_spelled(&name)? {
                 return Ok(false);
             }
-            if name.iter().any(u8::is_ascii_alphabetic) && dir.tells_spellings_apart(&name) {
+            if name.iter().any(u8::is_ascii_alphabetic) && dir.distinguishes_spellings(&name) {
                 self.exact.borrow_mut().insert(parent);
             }
         }

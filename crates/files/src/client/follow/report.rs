@@ -124,8 +124,8 @@ impl Report {
     /// When there is something to say.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         let next = |after: Option<Instant>, pause| after.map_or(now, |after| after + pause);
-        let has_news = self.at != self.said || self.relay.as_ref().is_some_and(Relay::has_said);
-        let pause = if has_news { SAID_EVERY } else { SAID_AGAIN };
+        let has_changes = self.at != self.said || self.relay.as_ref().is_some_and(Relay::has_said);
+        let pause = if has_changes { SAID_EVERY } else { SAID_AGAIN };
         let say = (self.is_wanted && self.at.is_some()).then(|| next(self.said_at, pause));
         let ask = match self.asked_at {
             None => Some(now),
@@ -141,8 +141,8 @@ impl Report {
             self.asked_at = Some(now);
             return Some(Request::Hello);
         }
-        let has_news = self.at != self.said || self.relay.as_ref().is_some_and(Relay::has_said);
-        let pause = if has_news { SAID_EVERY } else { SAID_AGAIN };
+        let has_changes = self.at != self.said || self.relay.as_ref().is_some_and(Relay::has_said);
+        let pause = if has_changes { SAID_EVERY } else { SAID_AGAIN };
         let cursor = self.at.filter(|_| self.is_wanted)?;
         if self.said_at.is_some_and(|said| said + pause > now) {
             return None;

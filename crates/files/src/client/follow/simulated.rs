@@ -33,14 +33,14 @@ pub(crate) struct SimulatedFollower {
 impl SimulatedFollower {
     pub(crate) fn start(options: FollowOptions, now: Instant) -> Result<SimulatedFollower, Error> {
         let events = Rc::new(RefCell::new(Vec::new()));
-        let told = Rc::clone(&events);
-        let tell = Box::new(move |event| {
-            told.borrow_mut().push(event);
+        let seen = Rc::clone(&events);
+        let on_event = Box::new(move |event| {
+            seen.borrow_mut().push(event);
             Ok(())
         });
         // A test has few of them.
         let options: &FollowOptions = Box::leak(Box::new(options));
-        let follower = Follower::open(options, Box::leak(tell), now)?;
+        let follower = Follower::open(options, Box::leak(on_event), now)?;
         // One worker: what it does is in the order of the commands.
         let disk_options = DiskOptions { workers: 1, ..super::driver::disk_options(options) };
         let ledger = Arc::clone(&follower.ledger);
@@ -130,7 +130,7 @@ impl SimulatedFollower {
     }
 
     /// Whether something failed, or is held.
-    pub(crate) fn is_owing(&self) -> bool {
+    pub(crate) fn is_incomplete(&self) -> bool {
         let Follower { failed, gone, waiting, pages, .. } = &self.follower;
         !failed.is_empty() || !gone.is_empty() || !waiting.is_empty() || pages.seen.is_some()
     }

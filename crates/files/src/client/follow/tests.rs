@@ -29,7 +29,7 @@ struct Steps {
     files: SimServer,
     now: Instant,
     seq: u64,
-    told: Vec<FollowEvent>,
+    events: Vec<FollowEvent>,
 }
 
 impl Steps {
@@ -43,7 +43,7 @@ impl Steps {
         follower.connected().unwrap();
         let mut files = SimServer::default();
         files.window_bytes = 8 << 20;
-        let mut steps = Steps { temp, follower, files, now, seq: 0, told: Vec::new() };
+        let mut steps = Steps { temp, follower, files, now, seq: 0, events: Vec::new() };
         steps.following();
         steps
     }
@@ -109,7 +109,7 @@ impl Steps {
             sent.extend(self.files.send_some(&mut draw, &mut faults));
             did |= !sent.is_empty();
             sent.into_iter().for_each(|inbound| self.follower.inbound(inbound, self.now).unwrap());
-            self.told.extend(self.follower.take_events());
+            self.events.extend(self.follower.take_events());
             if !did {
                 return;
             }
@@ -185,16 +185,16 @@ fn directory_made_for_what_is_in_it_is_removed_with_it() {
 
 /// Its own change comes later, and is told as ever.
 #[test]
-fn directory_made_for_what_is_in_it_is_told_when_it_comes() {
+fn directory_made_for_its_content_is_reported_when_it_comes() {
     let mut steps = Steps::begin();
     let file = steps.file("d/f", noise(10, 1), 5);
     steps.page(false, vec![("d/f", file)]);
     steps.run();
     steps.page(true, vec![("d", ChangeContent::Dir { mode: 0o755 })]);
     steps.run();
-    let is_told =
+    let is_reported =
         |event: &FollowEvent| matches!(event, FollowEvent::Put { path, is_new: true, .. } if path.to_string() == "d");
-    assert_eq!(steps.told.iter().filter(|event| is_told(event)).count(), 1, "{:?}", steps.told);
+    assert_eq!(steps.events.iter().filter(|event| is_reported(event)).count(), 1, "{:?}", steps.events);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn what_was_renamed_ahead_is_known_though_the_rest_failed() {
         FollowEvent::Gone { path, kept: false, .. } => Some(path.to_string()),
         _ => None,
     };
-    assert_eq!(steps.told.iter().filter_map(gone).collect::<Vec<_>>(), ["g", "f"]);
+    assert_eq!(steps.events.iter().filter_map(gone).collect::<Vec<_>>(), ["g", "f"]);
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn what_is_moved_away_while_following_comes_again() {
     steps.page(true, vec![("d/3", third)]);
     steps.run();
     assert_eq!(contents(&elsewhere).into_keys().collect::<Vec<_>>(), ["1", "2"]);
-    assert!(steps.follower.cursor().is_none(), "not all is in place: {:?}", steps.told);
+    assert!(steps.follower.cursor().is_none(), "not all is in place: {:?}", steps.events);
     steps.following();
     steps.seq = 0;
     let changes = ["d/1", "d/2", "d/3"].map(|path| {
@@ -269,7 +269,7 @@ fn what_is_moved_away_while_following_comes_again() {
 
 /// What matches a glob comes without the directories above it.
 #[test]
-fn directory_that_is_not_told_stays_with_what_is_in_it() {
+fn directory_that_is_not_listed_stays_with_its_content() {
     let mut steps = Steps::begin();
     let file = steps.file("d/e/f", noise(10, 1), 5);
     steps.page(true, vec![("d/e/f", file)]);
@@ -285,7 +285,7 @@ fn directory_that_is_not_told_stays_with_what_is_in_it() {
     assert_eq!(steps.names(), ["d"]);
     assert_eq!(fs::read_dir(steps.copy().join("d")).unwrap().count(), 1);
     let is_kept = |event: &FollowEvent| matches!(event, FollowEvent::Gone { kept: true, .. });
-    assert!(!steps.told.iter().any(is_kept), "{:?}", steps.told);
+    assert!(!steps.events.iter().any(is_kept), "{:?}", steps.events);
 }
 
 #[test]
@@ -333,6 +333,6 @@ fn a_failure_is_said_once() {
         steps.page(true, changes);
         steps.run();
     }
-    let failed = steps.told.iter().filter(|event| matches!(event, FollowEvent::Failed { .. })).count();
-    assert_eq!(failed, 1, "{:?}", steps.told);
+    let failed = steps.events.iter().filter(|event| matches!(event, FollowEvent::Failed { .. })).count();
+    assert_eq!(failed, 1, "{:?}", steps.events);
 }

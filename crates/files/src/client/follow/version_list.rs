@@ -2,7 +2,7 @@
 
 use super::super::assembler::Inbound;
 use super::super::connection::{ConnectOptions, Connection};
-use super::super::exchange::{Exchange, Operation, Patience, Turn};
+use super::super::exchange::{Exchange, Operation, WaitLimit, Turn};
 use super::super::transfer::Source;
 use super::exclude::Excludes;
 use super::pages::{FOLLOW_ID, Pages};
@@ -176,8 +176,8 @@ impl Operation for Listed {
     }
 
     /// A server may take long to look at everything for the first time.
-    fn patience(&self) -> Patience {
-        Patience::WhileAlive
+    fn wait_limit(&self) -> WaitLimit {
+        WaitLimit::WhileAlive
     }
 }
 

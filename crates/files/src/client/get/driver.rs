@@ -8,10 +8,10 @@ use super::super::assembler::Inbound;
 use super::super::connection::Connection;
 use super::super::destination::{look_at, own_name, place};
 use super::super::disk::{Disk, DiskOptions, Notices};
-use super::super::exchange::{Operation, POLL_MAX, Patience, Turn};
+use super::super::exchange::{Operation, POLL_MAX, WaitLimit, Turn};
 use super::super::filter::Filter;
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
-use super::super::plan::{Plan, TellPlanned};
+use super::super::plan::{Plan, OnPlanned};
 use super::super::transfer::{Output, Placement, Progress, Source, Totals, Transfer};
 use super::{Error, Summary, WARNINGS_KEPT_MAX};
 use crate::path::RelPath;
@@ -79,7 +79,7 @@ pub(super) struct Driver<'a> {
     pub(super) path: Option<Target>,
     pub(super) filter: Filter,
     pub(super) max_delete: Option<u64>,
-    pub(super) dry_run: Option<TellPlanned>,
+    pub(super) dry_run: Option<OnPlanned>,
     pub(super) disk: DiskOptions,
     pub(super) notices: Arc<Notices>,
     pub(super) progress: ProgressReporter<'a>,
@@ -145,8 +145,8 @@ impl Operation for Driver<'_> {
     }
 
     /// The transfer has a timer of its own, which knows what the server hashes.
-    fn patience(&self) -> Patience {
-        Patience::Unlimited
+    fn wait_limit(&self) -> WaitLimit {
+        WaitLimit::Unlimited
     }
 
     fn cancel(&mut self) -> Result<(), Error> {
@@ -270,10 +270,10 @@ impl Driver<'_> {
             return Err(Error::NoDestination);
         }
         let path = self.path.as_ref().map(|target| target.path_of(base, &self.source));
-        if let Some(tell) = self.dry_run.take() {
+        if let Some(on_planned) = self.dry_run.take() {
             let (dir, placement) = look_at(base, name, &self.source, path.as_deref());
             let plan =
-                Plan::new(&dir, tell).map_err(|error| Error::Destination { path: dir, reason: error.to_string() })?;
+                Plan::new(&dir, on_planned).map_err(|error| Error::Destination { path: dir, reason: error.to_string() })?;
             self.sink = Sink::Plan(Box::new(plan));
             self.transfer.destination(placement, false);
             return Ok(());

@@ -36,7 +36,7 @@ impl Driver<'_> {
             match &mut self.sink {
                 Sink::Plan(plan) => {
                     let kind = if is_dir { PlannedKind::Dir } else { PlannedKind::File(None) };
-                    plan.tell(&Planned { local, change: PlannedChange::Deleted, kind })?;
+                    plan.report(&Planned { local, change: PlannedChange::Deleted, kind })?;
                     self.deleted += 1;
                 }
                 Sink::Disk(disk) => match delete(disk.root(), &local, is_dir) {

@@ -2,7 +2,7 @@
 
 use super::super::assembler::Inbound;
 use super::super::connection::Connection;
-use super::super::exchange::{Operation, POLL_MAX, Patience, Turn};
+use super::super::exchange::{Operation, POLL_MAX, WaitLimit, Turn};
 use super::super::pacing::{Pacer, piece_bytes};
 use super::super::reconnects::Reconnects;
 use super::super::transfer::HASH_BYTES_PER_SECOND_MIN;
@@ -57,7 +57,7 @@ enum Phase {
 
 pub(super) struct Driver<'a> {
     options: &'a PushOptions,
-    tell: &'a mut dyn FnMut(PushEvent) -> std::io::Result<()>,
+    on_event: &'a mut dyn FnMut(PushEvent) -> std::io::Result<()>,
     show: &'a mut dyn FnMut(PushProgress),
     cancel: &'a CancelToken,
     is_connected: bool,
@@ -77,7 +77,7 @@ pub(super) struct Driver<'a> {
 impl<'a> Driver<'a> {
     pub(super) fn new(
         options: &'a PushOptions,
-        tell: &'a mut dyn FnMut(PushEvent) -> std::io::Result<()>,
+        on_event: &'a mut dyn FnMut(PushEvent) -> std::io::Result<()>,
         show: &'a mut dyn FnMut(PushProgress),
         cancel: &'a CancelToken,
     ) -> Driver<'a> {
@@ -89,7 +89,7 @@ impl<'a> Driver<'a> {
         };
         Driver {
             options,
-            tell,
+            on_event,
             show,
             cancel,
             is_connected: false,
@@ -130,7 +130,7 @@ impl Operation for Driver<'_> {
 
     fn lost(&mut self, reason: &str) -> Result<bool, Error> {
         self.is_connected = false;
-        (self.tell)(PushEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
+        (self.on_event)(PushEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
         if let Some(times) = self.reconnects.lost_at(self.steps) {
             return Err(Error::Breaking { times });
         }
@@ -158,13 +158,13 @@ impl Operation for Driver<'_> {
         Ok(())
     }
 
-    fn patience(&self) -> Patience {
+    fn wait_limit(&self) -> WaitLimit {
         let is_hashing = self.tasks.iter().any(|task| matches!(task.phase, Phase::Hashing(_)));
         match self.is_connected && is_hashing {
             // Nothing is awaited of the server.
-            true => Patience::Unlimited,
+            true => WaitLimit::Unlimited,
             // One that hashes what is at the path may be silent meanwhile.
-            false => Patience::Extra(self.hashing_time()),
+            false => WaitLimit::Extra(self.hashing_time()),
         }
     }
 
@@ -361,15 +361,15 @@ impl Driver<'_> {
             && let Err(reason) = remove(&file.local, &stat)
         {
             let text = format!("{}: it is on the server, and stays here: {reason}", file.local.display());
-            (self.tell)(PushEvent::Warning(text))?;
+            (self.on_event)(PushEvent::Warning(text))?;
         }
-        (self.tell)(PushEvent::Pushed { file, size: stat.size, digest, seq, durable, same, resumed_bytes })?;
+        (self.on_event)(PushEvent::Pushed { file, size: stat.size, digest, seq, durable, same, resumed_bytes })?;
         Ok(())
     }
 
     fn file_failed(&mut self, file: PushFile, code: Option<ErrorCode>, reason: String) -> Result<(), Error> {
         self.progress.files_done += 1;
-        (self.tell)(PushEvent::Failed { file, code, reason })?;
+        (self.on_event)(PushEvent::Failed { file, code, reason })?;
         Ok(())
     }
 }

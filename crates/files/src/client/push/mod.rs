@@ -116,12 +116,12 @@ pub struct PushProgress {
 /// There is no connection, or nothing happens for too long. Failures of single files are events.
 pub fn push(
     options: &PushOptions,
-    tell: &mut dyn FnMut(PushEvent) -> std::io::Result<()>,
+    on_event: &mut dyn FnMut(PushEvent) -> std::io::Result<()>,
     progress: &mut dyn FnMut(PushProgress),
     cancel: &CancelToken,
 ) -> Result<(), Error> {
     let mut exchange = Exchange::open(&options.connect, cancel)?;
-    let outcome = exchange.run(&mut Driver::new(options, tell, progress, cancel));
+    let outcome = exchange.run(&mut Driver::new(options, on_event, progress, cancel));
     exchange.close();
     outcome
 }

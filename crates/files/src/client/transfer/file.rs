@@ -25,7 +25,7 @@ pub(super) enum Phase {
     Arrived,
     /// Its leaf values are requested: to find the leaves that are wrong, or before its content is fetched.
     Leaves(LeafQuery),
-    /// The disk copies leaves of the file in place that have these values. Empty once it was told of all.
+    /// The disk copies leaves of the file in place that have these values. Empty once it was given all.
     Reusing(Vec<Leaf>),
     /// The disk installs it.
     Installing,

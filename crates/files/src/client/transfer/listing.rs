@@ -73,7 +73,7 @@ pub(super) struct Opened {
     pub(super) base: Base,
     /// Its name, if it is a file or a link.
     pub(super) name: Option<RelPath>,
-    /// Its mode and time, if it is a directory and the server told them.
+    /// Its mode and time, if it is a directory and the server sent them.
     pub(super) dir: Option<DirStat>,
 }
 

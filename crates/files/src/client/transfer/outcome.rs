@@ -57,7 +57,7 @@ pub struct Totals {
     pub hole_bytes: u64,
 }
 
-/// What a transfer does, or waits for.
+/// Activity of a transfer, or what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Activity {
     /// A connection, the first or another one.
@@ -100,7 +100,7 @@ pub struct Progress {
     pub failed: u64,
     /// The listing is complete: the totals are final.
     pub listed: bool,
-    /// What it does now.
+    /// Its current activity.
     pub activity: Activity,
 }
 
@@ -139,7 +139,7 @@ impl Totals {
 }
 
 impl Transfer {
-    /// What it does now.
+    /// Its current activity.
     pub(super) fn activity(&self) -> Activity {
         if !self.connected {
             Activity::Connecting

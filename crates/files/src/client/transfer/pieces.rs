@@ -237,7 +237,7 @@ impl Transfer {
         Some((self.begin(key)?, leaves))
     }
 
-    /// The content of a file, which the disk is told of. If nothing was written of it yet, it is a partial file.
+    /// The content of a file, which the disk learns of. If nothing was written of it yet, it is a partial file.
     pub(super) fn begin(&mut self, key: FileKey) -> Option<ContentKey> {
         let (content, spec) = self.files.begin(key, self.options.verify)?;
         if let Some(spec) = spec {

@@ -30,9 +30,9 @@ pub(super) enum Reuse {
     /// There is no such file, or it is of no use.
     #[default]
     No,
-    /// It has so many bytes, and it isn't known what it has in common with the new version.
+    /// The file in place has this many bytes; their overlap with the new version isn't known.
     Possible(u64),
-    /// What they have in common is part of the content. The file in place had so many bytes.
+    /// The overlap is part of the content. The file in place had this many bytes.
     Done(u64),
 }
 
@@ -104,7 +104,7 @@ impl Transfer {
         is_asked
     }
 
-    /// The server doesn't tell the values: fetches all. `false` if they weren't asked for to reuse leaves.
+    /// The server doesn't send the values: fetches all. `false` if they weren't asked for to reuse leaves.
     pub(super) fn reuse_nothing(&mut self, key: FileKey) -> bool {
         let Some(task) = self.files.get_mut(key).filter(|task| matches!(task.reuse, Reuse::Possible(_))) else {
             return false;

@@ -16,7 +16,7 @@ use crate::root::Timestamp;
 pub struct FollowRequest {
     /// The client's number for this request.
     pub id: u32,
-    /// What is followed.
+    /// The followed path.
     #[serde(flatten)]
     pub target: ListTarget,
     /// Where it begins.
@@ -28,7 +28,7 @@ pub struct FollowRequest {
 pub struct FollowingReply {
     /// Id of the follow.
     pub id: u32,
-    /// What comes next.
+    /// Kind of the pages that come next.
     pub state: FollowState,
     /// Where it begins.
     pub cursor: Cursor,
@@ -39,13 +39,13 @@ pub struct FollowingReply {
     pub server: Option<ServerId>,
 }
 
-/// What comes at the beginning of a follow.
+/// Kind of the first pages of a follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FollowState {
     /// Everything that is there.
     Full,
-    /// What changed since.
+    /// Changes since the cursor.
     Changes,
 }
 
@@ -78,7 +78,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// What the server can't read.
+/// A path that the server can't read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RawUnread")]
 pub struct Unread {
@@ -115,12 +115,12 @@ pub struct Change {
     /// From the root.
     #[serde(flatten)]
     pub path: WirePath,
-    /// What is there.
+    /// Its content.
     #[serde(flatten)]
     pub content: ChangeContent,
 }
 
-/// What is at a path.
+/// Content of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum ChangeContent {

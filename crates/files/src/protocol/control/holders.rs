@@ -17,7 +17,7 @@ pub struct Have {
     pub holders: Vec<Holder>,
 }
 
-/// What somebody has, in place and verified.
+/// A follower's verified content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// Who.
@@ -77,7 +77,7 @@ impl<'de> Deserialize<'de> for HolderName {
 pub struct HoldersRequest {
     /// The client's number for this request.
     pub id: u32,
-    /// What they are asked for.
+    /// The content asked for.
     #[serde(flatten)]
     pub wanted: HoldersWanted,
     /// Holders to pass over, by name.
@@ -86,7 +86,7 @@ pub struct HoldersRequest {
     pub count: u32,
 }
 
-/// What holders are asked for.
+/// Content that holders are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HoldersWanted {
@@ -134,10 +134,10 @@ pub struct HoldersReply {
 /// A holder as a server knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownHolder {
-    /// What it has.
+    /// Its content.
     #[serde(flatten)]
     pub holder: Holder,
-    /// It has what was asked for.
+    /// Whether it has the content asked for.
     #[serde(default)]
     pub holds: bool,
     /// The user, or the name of the key, that said so.

@@ -34,7 +34,7 @@ pub enum Request {
         /// Id of the listing or the follow.
         id: u32,
     },
-    /// Asks to be told of changes.
+    /// Subscribes to changes.
     Follow(FollowRequest),
     /// Asks for files.
     Fetch(FetchRequest),
@@ -195,7 +195,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// When a fetch tells the digests.
+/// When a fetch sends the digests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DigestWish {

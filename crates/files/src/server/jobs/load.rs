@@ -27,7 +27,7 @@ pub(crate) struct Load<F> {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LoadHow {
     /// Cached or copied as a whole, whatever version of the file it is now.
-    AsItIs,
+    AnyVersion,
     /// Cached or copied, if the file still is the version that is being sent.
     Unchanged,
     /// That, and compressed.
@@ -57,7 +57,7 @@ impl Load<OpenFile> {
             let bytes = usize::try_from(length).unwrap_or(usize::MAX);
             let cut = match how {
                 // The plain dialect needs the whole piece in one frame.
-                LoadHow::AsItIs => Cut::Never,
+                LoadHow::AnyVersion => Cut::Never,
                 LoadHow::Unchanged | LoadHow::Compressed => Cut::May,
                 LoadHow::Rest => Cut::Was,
             };
@@ -73,7 +73,7 @@ impl Load<OpenFile> {
             pool.run(&pool.compress, device, requester, failed, move |_| Answer::Load(slot, self.pack()));
             return None;
         }
-        if how != LoadHow::AsItIs
+        if how != LoadHow::AnyVersion
             && let Err(failure) = file.check()
         {
             return Some((slot, Err(failure)));
@@ -104,7 +104,7 @@ impl Load<OpenFile> {
             let _ = fadvise(&*self.file.file, self.offset, Some(ahead), Advice::WillNeed);
         }
         let bytes = self.file.read(self.offset, space.bytes())?;
-        if self.how != LoadHow::AsItIs {
+        if self.how != LoadHow::AnyVersion {
             self.file.check()?;
         }
         let packs = self.how == LoadHow::Compressed && bytes.len() as u64 == self.length;

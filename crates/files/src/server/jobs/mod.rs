@@ -18,7 +18,7 @@ mod push;
 
 #[cfg(test)]
 pub(crate) use changes::PAGE_ENTRIES;
-pub(super) use changes::{Changes, ChangesBody, ChangesTold, PageForm, ReadPiece, is_full};
+pub(super) use changes::{Changes, ChangesBody, ChangesAnswer, PageForm, ReadPiece, is_full};
 pub(super) use extents::FindExtents;
 pub(super) use hash::Hash;
 pub(super) use leaves::{Leaves, LeavesAnswer};
@@ -28,7 +28,7 @@ pub(super) use open::Open;
 pub(super) use pool::{Context, Done, Pool, Requester};
 pub(super) use prepare::{Prepare, Prepared};
 pub(super) use publish::Publish;
-pub(super) use push::{PushJob, PushSees, PushTold, PushWrite};
+pub(super) use push::{PushJob, PushSees, PushUpdate, PushWrite};
 
 use super::Failure;
 use super::chunks::Layout;
@@ -76,11 +76,11 @@ pub(super) enum Answer<F> {
     Leaves(Result<LeavesAnswer, Failure>),
     /// The file and its size.
     Open(Result<(F, u64), Failure>),
-    Changes(Result<ChangesTold, Failure>),
+    Changes(Result<ChangesAnswer, Failure>),
     /// A piece of a published file.
     Piece(Result<Bytes, Failure>),
     /// What became of a push.
-    Push(PushTold),
+    Push(PushUpdate),
     Publish(Result<PublishedReply, Failure>),
 }
 

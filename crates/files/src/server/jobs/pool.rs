@@ -3,7 +3,7 @@
 use super::hash::{HashRuns, Hashed};
 use super::hasher::Hasher;
 use super::load::Load;
-use super::{Answer, PushTold};
+use super::{Answer, PushUpdate};
 use crate::digest::DigestCache;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
@@ -16,7 +16,7 @@ use crate::server::session::Ticket;
 use crate::server::snapshot::{RootSnapshot, RootWatch};
 use crate::server::storage::Storage;
 use crate::server::versions::Versions;
-use crate::server::watch::Published;
+use crate::server::watch::SharedCatalogue;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -84,7 +84,7 @@ pub(in crate::server) struct Context {
     pub(in crate::server) root: RootWatch,
     pub(in crate::server) hasher: Hasher,
     /// The catalogue, if the directory is watched.
-    pub(in crate::server) published: Option<Arc<Published>>,
+    pub(in crate::server) published: Option<Arc<SharedCatalogue>>,
     /// Versions of it, if any are kept.
     pub(super) versions: Option<Arc<Versions>>,
     pub(super) small_files: Arc<SmallFiles>,
@@ -95,7 +95,7 @@ pub(in crate::server) struct Context {
 #[cfg(test)]
 impl Context {
     /// What the one who watches needs, without threads.
-    pub(in crate::server) fn watching(root: RootWatch, published: Arc<Published>, waker: Waker) -> Arc<Context> {
+    pub(in crate::server) fn watching(root: RootWatch, published: Arc<SharedCatalogue>, waker: Waker) -> Arc<Context> {
         Arc::new(Context {
             root,
             hasher: Hasher::new(DigestCache::new(1 << 20)),
@@ -114,7 +114,7 @@ impl Pool {
         cache: DigestCache,
         small_files: Arc<SmallFiles>,
         storage: Box<dyn Storage>,
-        (published, versions): (Option<Arc<Published>>, Option<Arc<Versions>>),
+        (published, versions): (Option<Arc<SharedCatalogue>>, Option<Arc<Versions>>),
         waker: Waker,
     ) -> std::io::Result<(Pool, Receiver<Done>)> {
         let (sender, receiver) = channel();
@@ -170,15 +170,15 @@ impl Pool {
     /// Takes pushes from now on. `start` gets what answers for them.
     pub(crate) fn take_pushes<E>(
         &mut self,
-        start: impl FnOnce(Box<dyn Fn(Requester, PushTold) + Send>) -> Result<Pushes, E>,
+        start: impl FnOnce(Box<dyn Fn(Requester, PushUpdate) + Send>) -> Result<Pushes, E>,
     ) -> Result<(), E> {
         let (context, sender) = (self.context(), self.sender.clone());
-        let tell = move |requester, told| {
+        let send_update = move |requester, update| {
             // Fails if the server has ended meanwhile.
-            let _ = sender.send(Done::Answer(requester, Answer::Push(told)));
+            let _ = sender.send(Done::Answer(requester, Answer::Push(update)));
             context.waker.wake();
         };
-        self.pushes = Some(start(Box::new(tell))?);
+        self.pushes = Some(start(Box::new(send_update))?);
         Ok(())
     }
 

@@ -38,7 +38,7 @@ pub(crate) struct PushWrite {
 
 /// What became of a push.
 #[derive(Debug)]
-pub(crate) enum PushTold {
+pub(crate) enum PushUpdate {
     /// It may be sent, but for these ranges, which ascend.
     Begun { have: Vec<Range> },
     /// Something of it was written.
@@ -55,7 +55,7 @@ impl PushJob {
             Some(pushes) => pushes.start_job(requester, self),
             None => {
                 let failure = Failure::new(ErrorCode::Unsupported, "this server takes no pushes");
-                let failed = Answer::Push(PushTold::Failed(failure));
+                let failed = Answer::Push(PushUpdate::Failed(failure));
                 pool.answer(Done::Answer(requester, failed));
             }
         }

@@ -138,7 +138,7 @@ impl Receiver {
     }
 }
 
-/// An error if the outcome of a condition would tell its client more than it may know.
+/// An error if the outcome of a condition would reveal more than its client may know.
 fn check_condition(expected: Expected, sees: PushSees) -> Result<(), Failure> {
     let (may, right) = match expected {
         Expected::Anything => return Ok(()),

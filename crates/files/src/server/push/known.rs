@@ -1,4 +1,4 @@
-//! Who has pushed what: so much of a path may be told to a client that otherwise may not read it.
+//! Who has pushed what: a client that may not read a path learns only of what it pushed there.
 
 use crate::digest::Digest;
 use crate::path::RelPath;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// Paths of which it is known.
 const PATHS_MAX: usize = 4096;
 
-/// What tenants have pushed, by path. The oldest isn't kept if there is much of it: that is sent again.
+/// Files that tenants have pushed, by path. The oldest is forgotten if there are many: its content is sent again.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     begun: HashMap<RelPath, (u64, Digest)>,

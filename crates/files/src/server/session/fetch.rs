@@ -273,12 +273,12 @@ impl<F: Clone> Fetch<F> {
         }
         if !answers.is_empty() {
             self.announced += answers.len();
-            self.tell_refused(&answers, shared);
+            self.log_refused(&answers, shared);
             shared.reply(&self.envelope, &Reply::Files(FilesReply { id: self.id(), files: answers }));
         }
     }
 
-    fn tell_refused(&self, answers: &[FileAnswer], shared: &mut Shared<F>) {
+    fn log_refused(&self, answers: &[FileAnswer], shared: &mut Shared<F>) {
         let mut errors = answers.iter().filter_map(|answer| match answer {
             FileAnswer::Error { n, code, message } => Some((*n, Failure::new(*code, message.clone()))),
             _ => None,

@@ -108,7 +108,7 @@ impl<F: Clone> Session<F> {
         self
     }
 
-    /// What the client may do. Whatever it asks for is checked against this: paths with links resolved, which jobs do
+    /// The client's permissions. Whatever it asks for is checked against them: paths with links resolved, which jobs do
     /// ([`ClientRoot`](super::client_root::ClientRoot)), and others by [`Permissions::check`].
     pub(super) fn permissions(&self) -> &Permissions {
         &self.shared.permissions
@@ -282,9 +282,9 @@ impl<F: Clone> Session<F> {
             Answer::Changes(result) => {
                 let shared = &mut self.shared;
                 match self.plain_follow.as_mut().filter(|follow| follow.ticket() == ticket) {
-                    None => self.follows.told(ticket, result, shared),
+                    None => self.follows.on_changes(ticket, result, shared),
                     Some(follow) => {
-                        if !follow.told(result, shared) {
+                        if !follow.on_changes(result, shared) {
                             self.plain_follow = None;
                         }
                     }
@@ -296,7 +296,7 @@ impl<F: Clone> Session<F> {
                 }
             }
             Answer::Open(result) => self.plain.opened(result, &mut self.shared),
-            Answer::Push(told) => self.pushes.told(ticket, told, &mut self.shared),
+            Answer::Push(update) => self.pushes.on_update(ticket, update, &mut self.shared),
         }
     }
 

@@ -24,11 +24,11 @@ pub(super) struct DeleteLimit {
     released: Option<u64>,
 }
 
-/// What becomes of deletions.
+/// The decision on deletions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Publish,
-    /// Too many for now: a look at everything tells whether they really are.
+    /// Too many for now: a full scan shows whether they really are.
     LookAgain,
     Hold,
 }

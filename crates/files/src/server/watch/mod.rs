@@ -20,7 +20,7 @@ mod tests;
 mod unread;
 
 pub(super) use look::open as open_below;
-pub(super) use published::Published;
+pub(super) use published::SharedCatalogue;
 #[cfg(fuzzing)]
 pub use state::fuzz_body as fuzz_catalogue;
 pub(super) use state::{State, StateError};
@@ -80,7 +80,7 @@ const ROOT_CHECK: Duration = Duration::from_secs(2);
 /// Time between looks at the whole tree where the kernel doesn't report changes, and while deletions are held; and between looks at what
 /// can't be read.
 const RESCAN_BLIND: Duration = Duration::from_secs(30);
-/// Unreadable paths that the operator is told.
+/// Unreadable paths that the log names.
 const UNREAD_SHOWN_MAX: usize = 20;
 
 /// The threads. Dropping it ends them.
@@ -95,7 +95,7 @@ impl Watch {
     pub(super) fn start(
         options: WatchOptions,
         context: Arc<Context>,
-        published: Arc<Published>,
+        published: Arc<SharedCatalogue>,
     ) -> std::io::Result<Watch> {
         let events = Events::new(options.watches_max)?;
         events.everything();
@@ -132,7 +132,7 @@ struct Watcher {
     context: Arc<Context>,
     /// The root when it was last checked.
     root: Arc<Root>,
-    published: Arc<Published>,
+    published: Arc<SharedCatalogue>,
     events: Arc<Events>,
     /// Inode and device of the root at the start, or of the one before: nothing is deleted because another one has less.
     accepted: (Option<u64>, Option<u64>),
@@ -160,7 +160,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(options: WatchOptions, context: Arc<Context>, published: Arc<Published>, events: Arc<Events>) -> Watcher {
+    fn new(options: WatchOptions, context: Arc<Context>, published: Arc<SharedCatalogue>, events: Arc<Events>) -> Watcher {
         let mounts = Mounts::known_before(published.mounts_before());
         Watcher {
             root: context.root.last(),
@@ -238,7 +238,7 @@ impl Watcher {
         self.look(dirty);
     }
 
-    /// Tells those who follow what can't be read.
+    /// Notifies followers of unreadable paths.
     fn note_unread(&mut self) {
         if let Some(unread) = self.unread.take_changed() {
             let shown = unread.keys().take(UNREAD_SHOWN_MAX).map(ToString::to_string).collect();
@@ -270,7 +270,7 @@ impl Watcher {
         }
     }
 
-    /// Looks for what no event tells: another directory has taken the root's place, a person has released deletions.
+    /// Checks for changes without events: another directory in the root's place, deletions that a person has released.
     fn check(&mut self) {
         let now = self.context.root.look();
         if !Arc::ptr_eq(&now, &self.root) {

@@ -1,7 +1,7 @@
 //! File systems that are mounted below the served directory. A mount point without its file system, or with an empty one, is no reason to
 //! delete what was there.
 //!
-//! The kernel's table of mounts tells, and not the numbers of devices, which change with each mount of some file systems.
+//! The kernel's table of mounts shows it, unlike the numbers of devices, which change with each mount of some file systems.
 
 use crate::catalogue::Catalogue;
 use crate::path::RelPath;
@@ -21,13 +21,13 @@ const KNOWN_MAX: usize = 4096;
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Mounts {
-    /// Where something is mounted, and the number of the mount; `None` if the kernel doesn't tell.
+    /// Where something is mounted, and the number of the mount; `None` if the kernel doesn't report it.
     mounted: Option<BTreeMap<RelPath, u64>>,
     /// Where something is, or was and may come back: until then what is published there stays.
     known: BTreeSet<RelPath>,
 }
 
-/// What has changed since the table was read before.
+/// Changes since the table was read before.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changed {
     pub(super) mounted: Vec<RelPath>,
@@ -73,14 +73,14 @@ impl Mounts {
         Changed { mounted, gone }
     }
 
-    /// What was mounted and isn't any more is no mount point from now on: nothing is missing there, or a person has let it go.
+    /// Forgets mount points where nothing is mounted any more: nothing is missing there, or a person has released it.
     pub(super) fn forget_gone(&mut self) {
         if let Some(mounted) = &self.mounted {
             self.known.retain(|path| mounted.contains_key(path));
         }
     }
 
-    /// What of what is gone may only be out of sight, and why. `is_found` tells whether something was found below a path.
+    /// The missing paths that may only be out of sight, and why. `is_found`: whether something was found below a path.
     pub(super) fn out_of_sight(
         &self,
         catalogue: &Catalogue,
@@ -191,7 +191,7 @@ mod tests {
             let gone: Vec<_> = gone.iter().map(|name| path(name)).collect();
             mounts.out_of_sight(&catalogue, &gone, |_| is_found)
         };
-        assert!(held(&mounts, &["disk/a"], true).is_none(), "the kernel doesn't tell");
+        assert!(held(&mounts, &["disk/a"], true).is_none(), "the kernel doesn't report mounts");
         mounts.mounted = Some(BTreeMap::new());
         for gone in ["disk", "disk/a", "disk/a/b"] {
             let (why, hidden) = held(&mounts, &["other", gone], true).unwrap();

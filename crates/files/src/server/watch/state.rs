@@ -20,7 +20,7 @@ const NEW_NAME: &[u8] = b"catalogue.new";
 const RESERVED: u64 = 1 << 16;
 /// Bytes, beyond which the file is written anew if most of it is out of date.
 const REWRITE_FROM_BYTES: u64 = 1 << 20;
-/// What a record has beside its path and target, at most.
+/// Most bytes of a record beside its path and target.
 const RECORD_BYTES: usize = 130;
 
 const KIND_EPOCH: u8 = 1;
@@ -40,7 +40,7 @@ const GONE: u8 = 4;
 /// Which start of the machine it is.
 pub(super) type Boot = [u8; 16];
 
-/// The file. Numbers are in it before anybody hears of them.
+/// The file. Numbers are in it before anybody learns of them.
 #[derive(Debug)]
 pub(in crate::server) struct State {
     log: RecordLog,
@@ -117,7 +117,7 @@ impl State {
         let is_new = old.is_none();
         let is_same_boot = booted.is_some() && booted == boot;
         if !is_new && !is_same_boot {
-            // The last entries may be lost, and followers may have had them: of what is gone since, nobody would tell them.
+            // The last entries may be lost, and followers may have had them: no later change would say what is gone since.
             reserved += 1;
             floor = reserved;
         }

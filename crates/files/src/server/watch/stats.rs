@@ -1,4 +1,4 @@
-//! What an operator sees of the catalogue and of the watching. It is noted where something changes, so that nobody who asks waits for the disk.
+//! An operator's figures of the catalogue and of the watching, noted where something changes, so that nobody who asks waits for the disk.
 
 use crate::catalogue::Catalogue;
 use crate::protocol::follow::Epoch;

@@ -1,4 +1,4 @@
-//! What is there and could not be read, so that it isn't known.
+//! Paths that could not be read, so that their content isn't known.
 
 use super::dirty::Dirty;
 use crate::path::RelPath;
@@ -13,7 +13,7 @@ pub(super) struct Unread {
 }
 
 impl Unread {
-    /// Whether that is news.
+    /// Adds a path. Whether it is new.
     pub(super) fn add(&mut self, path: &RelPath, is_dir: bool) -> bool {
         let is_new = self.paths.insert(path.clone(), is_dir) != Some(is_dir);
         self.is_changed |= is_new;
@@ -28,7 +28,7 @@ impl Unread {
         self.paths.values().any(|is_dir| *is_dir)
     }
 
-    /// It was read, or isn't there.
+    /// Removes a path that was read, or isn't there.
     pub(super) fn remove(&mut self, path: &RelPath) {
         self.is_changed |= self.paths.remove(path).is_some();
     }

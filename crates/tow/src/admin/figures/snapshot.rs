@@ -10,7 +10,7 @@ pub enum Number {
     Whole(u64),
     Fraction(f64),
     Flag(bool),
-    /// It isn't known: null in JSON, and no metric.
+    /// Not known: null in JSON, and no metric.
     Unknown,
 }
 

@@ -35,7 +35,7 @@ fn peers(entries: &[Value]) -> String {
     table.render()
 }
 
-/// What a peer does, with its name if it has one.
+/// A peer's activity, with its name if it has one.
 pub fn does(peer: &Value) -> Name {
     let count = |name: &str| peer[name].as_u64().unwrap_or(0);
     let by = peer["user"].as_str().map(|user| format!(" ({user})")).unwrap_or_default();
@@ -119,7 +119,7 @@ fn followers(entries: &[Value]) -> String {
     table.render()
 }
 
-/// What is followed, or by whom somebody is known.
+/// The path that is followed, or the follower's name.
 fn follows(follower: &Value) -> String {
     let what = match (&follower["path"], &follower["glob"], &follower["via"]) {
         (Value::String(path), ..) => format!("/{path}"),

@@ -1,4 +1,4 @@
-//! What `tow follow --mirror` moves instead of fetching it, and what it does when its disk is full.
+//! Files that `tow follow --mirror` moves instead of fetching, and full disks.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -29,11 +29,11 @@ fn many(pair: &Pair) {
 }
 
 /// Nothing but directories is new, and nothing is deleted but directories.
-fn assert_only_moved(told: &str) {
-    let new: Vec<_> = [lines(told, "+ "), lines(told, "~ ")].concat();
+fn assert_only_moved(printed: &str) {
+    let new: Vec<_> = [lines(printed, "+ "), lines(printed, "~ ")].concat();
     assert!(new.iter().all(|line| line.ends_with('/')), "{new:?}");
-    assert_eq!(lines(told, "> ").len(), FILES + 50, "{told}");
-    assert!(lines(told, "- ").iter().all(|line| !line.contains("link-")), "{told}");
+    assert_eq!(lines(printed, "> ").len(), FILES + 50, "{printed}");
+    assert!(lines(printed, "- ").iter().all(|line| !line.contains("link-")), "{printed}");
 }
 
 #[test]
@@ -47,13 +47,13 @@ fn moved_directory_costs_no_content_and_is_no_deletion() {
     fs::rename(pair.source().join("d"), pair.source().join("e")).expect("rename");
     pair.wait_same();
     wait_until("it says so", || lines(&follower.output(), "> ").len() == FILES + 50);
-    let told = follower.output();
-    let first = told.find("up to date").expect("the first state");
-    assert_only_moved(&told[first..]);
+    let printed = follower.output();
+    let first = printed.find("up to date").expect("the first state");
+    assert_only_moved(&printed[first..]);
     follower.signal(Signal::TERM);
     drop(follower);
 
-    // Away meanwhile, and told by a server that knows nothing of what was there: in several pages.
+    // Away meanwhile, and sent by a server that knows nothing of what was there: in several pages.
     fs::rename(pair.source().join("e"), pair.source().join("f")).expect("rename");
     pair.serve();
     let outcome = pair.once(&["--mirror"]).expect_code(0);

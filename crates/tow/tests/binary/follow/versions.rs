@@ -131,7 +131,7 @@ fn versions_appear_as_a_whole_and_the_server_knows_where() {
     let outcome = run(tow(["follow", &publisher.server.url(""), "--versions", "--once"]).arg(&copy));
     outcome.expect_code(0);
     assert!(copy.join(&old).join("app/config").exists());
-    // Who follows everything isn't told of versions.
+    // A follower of everything receives no versions.
     run(tow(["follow", &publisher.server.url(""), "--once"]).arg(publisher.path("all"))).expect_code(0);
     assert!(publisher.path("all/app/config").exists() && !publisher.path("all/.tow-versions").exists());
 }
@@ -313,7 +313,7 @@ fn versions_of_nothing_are_not_found() {
 }
 
 #[test]
-fn followers_of_one_name_are_told_apart() {
+fn followers_of_one_name_are_distinct() {
     let publisher = Publisher::start(&["--accept-publish"]);
     let url = publisher.server.url("");
     write(&publisher.path("source/app/config"), b"one");

@@ -1,4 +1,4 @@
-//! What an operator sees of a running server or broker, and does: `tow status` and its kind, and the socket under them.
+//! An operator's view of a running server or broker, and actions: `tow status` and its kind, and the socket under them.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -157,7 +157,7 @@ fn a_broker_shows_services_workers_and_requests_that_wait() {
 }
 
 #[test]
-fn services_whose_names_are_not_utf8_are_told_apart_and_each_is_steered() {
+fn services_whose_names_are_not_utf8_are_distinct_and_each_is_steered() {
     let said = |outcome: Outcome| String::from_utf8(outcome.expect_code(0).stdout).expect("UTF-8");
     let place = Place::new();
     let broker = place.broker(&[]);
@@ -260,7 +260,7 @@ fn the_socket_is_for_its_user_alone_and_gone_at_the_end() {
 }
 
 #[test]
-fn several_servers_are_told_apart() {
+fn several_servers_are_distinguished() {
     let (place, folder) = (Place::new(), tempdir().expect("a folder"));
     place.tow(&["peers"]).expect_code(6);
     let (one, two, broker) = (place.serve(folder.path()), place.serve(folder.path()), place.broker(&[]));

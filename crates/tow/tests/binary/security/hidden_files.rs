@@ -1,4 +1,4 @@
-//! Files that are there for nobody: of transfers under way, and secrets; and what rules hide under other spellings.
+//! Files that are there for nobody: of transfers in progress, and secrets; and what rules hide under other spellings.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

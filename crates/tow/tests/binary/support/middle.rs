@@ -5,12 +5,12 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What is done to a frame.
+/// An attack on a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deed {
     LeaveOut,
     Double,
-    /// It comes behind the next one.
+    /// Delivered behind the next one.
     Delay,
     /// One bit of it is changed.
     Flip,
@@ -25,7 +25,7 @@ pub enum To {
 
 #[derive(Default)]
 struct Shared {
-    /// What is to be done, to the frame behind so many others.
+    /// The attack to make, and the number of frames before it.
     armed: Mutex<Option<(To, usize, Deed)>>,
     connections: AtomicUsize,
 }

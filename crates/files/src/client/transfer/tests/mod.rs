@@ -119,7 +119,7 @@ proptest! {
         world.check_installed()?;
     }
 
-    /// What was left is of another version with the same size and time: it is found out, and only what differs is
+    /// The rest is of another version with the same size and time: that is noticed, and only what differs is
     /// fetched again.
     #[test]
     fn wrong_resumed_leaf_is_found_and_fetched_again(wrong_leaf in 0u64..3, seed in any::<u64>()) {

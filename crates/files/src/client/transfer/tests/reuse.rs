@@ -108,7 +108,7 @@ fn file_with_nothing_in_common_is_fetched_as_a_whole() {
 }
 
 #[test]
-fn server_that_tells_no_values_is_asked_for_everything() {
+fn server_that_sends_no_values_is_asked_for_everything() {
     let mut world = World::new(4);
     let content = noise(5 * MIB, 4);
     world.server.add("f", content.clone());
