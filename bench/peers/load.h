@@ -13,7 +13,7 @@ enum { RAW_CLIENT = 'C', RAW_WORKER = 'W' };
 /* NULL: the raw protocol. */
 const struct dialect *load_dialect(const char *name);
 
-/* Opens connections, each known to the poller by its place in `streams`, and waits until all handshakes are over. Octets that come
+/* Opens connections, each known to the poller by its place in `streams`, and waits until all handshakes are over. Bytes that come
  * after a handshake stay in the buffers. */
 void load_connect(struct stream *streams, size_t count, uint16_t port, const struct dialect *dialect, char raw_role, int poller);
 

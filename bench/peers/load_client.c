@@ -3,7 +3,7 @@
  * usage: load_client --port PORT --requests N [--ahead N] [--dialect raw|0.1|0.2|majortomo] [--service NAME] [--services N]
  *                    [--clients N] [--size BYTES]
  *
- * The requests go to the services in turn. --ahead is what each client may have under way. It prints "connected" when all clients
+ * The requests go to the services in turn. --ahead is the number of requests that each client may have in flight. It prints "connected" when all clients
  * are, and begins at the first line on standard input. */
 #include "ledger.h"
 #include "load.h"

@@ -21,7 +21,7 @@ void buffer_append(struct buffer *buffer, const void *data, size_t size);
 struct stream {
     int fd;
     bool greeted, ready; /* ZMTP's handshake; ready means that messages may be sent */
-    bool awaits_space;    /* epoll tells when more can be written */
+    bool awaits_space;    /* epoll reports when more can be written */
     struct buffer in, out;
 };
 

@@ -30,7 +30,7 @@ struct client {
 static uint64_t total;       /* bytes that each client fetches */
 static size_t chunk = 250000; /* bytes in a request */
 static int model = 3;
-static uint64_t ahead = 10; /* requests under way */
+static uint64_t ahead = 10; /* requests in flight */
 static int file = -1;
 
 static _Noreturn void die_zmq(const char *what) { die_because(what, zmq_strerror(zmq_errno())); }

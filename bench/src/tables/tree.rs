@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{Bound, Content, Layout, Plan, Rows, Target, size_text, variant};
 use crate::Bench;
-use crate::folder::{keep, fill_cache, write_random};
+use crate::folder::{fill_cache, keep, write_random};
 use crate::process::run;
 use crate::receivers;
 use crate::seed::Seed;

@@ -42,7 +42,10 @@ impl Permissions {
 
     /// The same, with a function that is called for each refusal, with the verb, the subject, and the line that denies it, if one does.
     #[must_use]
-    pub fn on_refusal(self, on_refusal: impl Fn(Verb, &[u8], Option<&RuleLine>) + Send + Sync + 'static) -> Permissions {
+    pub fn on_refusal(
+        self,
+        on_refusal: impl Fn(Verb, &[u8], Option<&RuleLine>) + Send + Sync + 'static,
+    ) -> Permissions {
         Permissions { on_refusal: Some(Arc::new(on_refusal)), ..self }
     }
 

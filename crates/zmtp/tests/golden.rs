@@ -197,7 +197,7 @@ fn misspelt_refusal_of_libzmq_is_understood() {
     }
 }
 
-/// Hears the other side's recording and sends the messages of ours: the bytes must be those that libzmq sent.
+/// Feeds the other side's recording and sends the messages of ours: the bytes must be those that libzmq sent.
 fn speak(config: Config, ours: &str, theirs: &str) {
     let ours = recording(ours);
     let (mut end, outcome) = receive(&config, &recording(theirs), usize::MAX);

@@ -202,7 +202,10 @@ fn journalled_requests_are_acknowledged_when_durable_and_restored() {
     next.client_hello(0, 3, CLIENT, 1);
     next.request(0, 3, 1, 0, false, b"echo", Body::from("work"));
     let answered = actions(&mut next);
-    assert_eq!(answered[1], Action::Reply { peer: 3, number: 1, status: Status::OK, part: None, body: Body::from("done") });
+    assert_eq!(
+        answered[1],
+        Action::Reply { peer: 3, number: 1, status: Status::OK, part: None, body: Body::from("done") }
+    );
     next.worker_ready(0, 4, Kind::Numbered, b"echo", 5);
     assert_eq!(dispatched(&mut next).len(), 2);
 }
@@ -417,7 +420,8 @@ fn a_request_of_a_slow_worker_expires_at_its_deadline() {
     core.tick(1_100);
     let done = actions(&mut core);
     let body = Body::from("it was queued again");
-    let answered = |number| Action::Reply { peer: 1, number, status: Status::TIMED_OUT, part: None, body: body.clone() };
+    let answered =
+        |number| Action::Reply { peer: 1, number, status: Status::TIMED_OUT, part: None, body: body.clone() };
     assert_eq!(done, [answered(1), answered(2)]);
 }
 

@@ -267,8 +267,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
     /// Removes those that don't wait any more.
     fn prune_spool_queue(&mut self) {
         let connections = &mut self.connections;
-        self.spool_queue
-            .retain(|id| connections.of(*id).is_some_and(|connection| connection.assembler.waits_for_space().is_some()));
+        self.spool_queue.retain(|id| {
+            connections.of(*id).is_some_and(|connection| connection.assembler.waits_for_space().is_some())
+        });
     }
 
     /// Counts the bytes that a connection holds of messages that can't be taken yet. A peer that sends parts and never the end holds

@@ -292,8 +292,9 @@ pub(super) fn set_reading<W: BodySink>(transport: &mut impl Transport, connectio
 /// answered, and waiting for space would keep its requests until they expire. Other peers are soon read again, to their end:
 /// a worker's replies before it count.
 pub(super) fn give_up<W: BodySink>(transport: &mut impl Transport, connection: &Connection<W>) {
-    let waits =
-        connection.is_paused || connection.assembler.waits_for_space().is_some() || transport.is_deferred(connection.id);
+    let waits = connection.is_paused
+        || connection.assembler.waits_for_space().is_some()
+        || transport.is_deferred(connection.id);
     if waits && connection.has_hung_up {
         transport.disconnect(connection.id, "it has closed the connection, and its replies can't go anywhere");
     }

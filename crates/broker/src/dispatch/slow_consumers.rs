@@ -130,7 +130,10 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         self.transport.flush();
         let backlogs = self.connections.backlogs(now, STALLED_MAX_MS, &self.transport);
         for id in self.slow_consumers.excess(backlogs, memory_bytes) {
-            self.reject(id, "it reads too slowly what it is sent, and more waits for all peers than there is space for");
+            self.reject(
+                id,
+                "it reads too slowly what it is sent, and more waits for all peers than there is space for",
+            );
         }
     }
 

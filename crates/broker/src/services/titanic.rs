@@ -20,7 +20,8 @@ const TOO_LARGE_A_REPLY: &str =
     "the reply is here, but has with its code over 64 MiB or 1000 frames: a stock client of Majordomo is given it";
 
 /// Of a stored reply in a file, for which there is no memory now.
-const TOO_MANY_REPLIES: &str = "large replies that were asked for before have their space: confirm those, and ask again";
+const TOO_MANY_REPLIES: &str =
+    "large replies that were asked for before have their space: confirm those, and ask again";
 
 /// Why a stored reply in a file isn't given at once.
 enum NotNow {

@@ -28,7 +28,9 @@ impl LostBody {
             LostBody::NoSpace(NoSpace::Share) => {
                 "this user or address has its share of the space, or of the files, for large bodies on the broker's disk"
             }
-            LostBody::NoSpace(NoSpace::Ever) => "larger than all the space that such bodies may have on the broker's disk",
+            LostBody::NoSpace(NoSpace::Ever) => {
+                "larger than all the space that such bodies may have on the broker's disk"
+            }
             LostBody::TooLarge => "a body of several frames has more than 64 MiB",
         }
     }

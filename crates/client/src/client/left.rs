@@ -53,7 +53,8 @@ impl LeftBrokers {
         if until <= 1 {
             return;
         }
-        let left = Left { index, until, epoch, is_notified: false, is_last: false, next: now, failures: 0, attempt: None };
+        let left =
+            Left { index, until, epoch, is_notified: false, is_last: false, next: now, failures: 0, attempt: None };
         self.0.push(left);
     }
 

@@ -138,7 +138,13 @@ impl Request {
     ) -> Request {
         let Arrival { token, attempt, id, ttl_ms, body } = arrival;
         let expires = (ttl_ms > 0).then(|| Instant::now() + Duration::from_millis(u64::from(ttl_ms)));
-        Request { body, attempt, id, expires, answer: Answer { link, token, cancellation, next_part: 0, pending: true } }
+        Request {
+            body,
+            attempt,
+            id,
+            expires,
+            answer: Answer { link, token, cancellation, next_part: 0, pending: true },
+        }
     }
 
     /// Body of the request.

@@ -385,7 +385,12 @@ impl Catalogue {
     }
 
     /// The next changes of the paths that a follower wants.
-    pub fn changes_since(&self, at: Position, mut wants: impl FnMut(&[u8]) -> bool, limits: PageLimits) -> ChangesSince {
+    pub fn changes_since(
+        &self,
+        at: Position,
+        mut wants: impl FnMut(&[u8]) -> bool,
+        limits: PageLimits,
+    ) -> ChangesSince {
         if at.epoch != self.epoch || self.floor > at.after.max(at.full_until) {
             return ChangesSince::Restart;
         }

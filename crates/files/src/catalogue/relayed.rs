@@ -72,7 +72,7 @@ impl Catalogue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::{Identity, ChangesSince, PageLimits};
+    use crate::catalogue::{ChangesSince, Identity, PageLimits};
     use crate::protocol::control::FollowState;
     use crate::protocol::follow::FollowFrom;
 
@@ -112,13 +112,18 @@ mod tests {
         // What was deleted between isn't known here.
         assert_eq!(changes_since(&relay, FollowFrom::Cursor(at(18))).0, FollowState::Full);
         relay.advance(at(30), vec![gone("a", 25), dir("c", 28)]).unwrap();
-        assert_eq!(changes_since(&relay, FollowFrom::Cursor(at(20))), (FollowState::Changes, vec![25, 28], at(30), true));
+        assert_eq!(
+            changes_since(&relay, FollowFrom::Cursor(at(20))),
+            (FollowState::Changes, vec![25, 28], at(30), true)
+        );
         // One that is ahead of this relay waits, and never goes back.
         let ahead = FollowFrom::Cursor(at(40));
         assert_eq!(changes_since(&relay, ahead), (FollowState::Changes, vec![], at(40), true));
         let (position, _) = relay.begin(ahead).unwrap();
         relay.advance(at(50), vec![dir("d", 35), dir("e", 45)]).unwrap();
-        let ChangesSince::Changes { changes, .. } = relay.changes_since(position, |_| true, LIMITS) else { panic!("it goes on") };
+        let ChangesSince::Changes { changes, .. } = relay.changes_since(position, |_| true, LIMITS) else {
+            panic!("it goes on")
+        };
         assert_eq!(changes.iter().map(|(_, entry)| entry.seq).collect::<Vec<_>>(), [45]);
         // Another epoch begins anew, for those who are in the middle too.
         relay.reset(None, Cursor { epoch: Epoch([4; 16]), seq: 2 }, vec![dir("a", 1)]).unwrap();

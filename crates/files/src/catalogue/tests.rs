@@ -246,8 +246,9 @@ fn nobody_is_up_to_date_before_the_tree_was_read() {
     let mut catalogue = Catalogue::new(EPOCH);
     catalogue.put(&path("a"), file(1), Identity::default()).unwrap();
     let (position, _) = catalogue.begin(FollowFrom::Beginning).unwrap();
-    let is_live =
-        |catalogue: &Catalogue| matches!(catalogue.changes_since(position, |_| true, page(9)), ChangesSince::Changes { live: true, .. });
+    let is_live = |catalogue: &Catalogue| {
+        matches!(catalogue.changes_since(position, |_| true, page(9)), ChangesSince::Changes { live: true, .. })
+    };
     assert!(!is_live(&catalogue));
     catalogue.complete();
     assert!(is_live(&catalogue));

@@ -2,7 +2,7 @@
 
 use super::assembler::Inbound;
 use super::connection::{ConnectOptions, Connection};
-use super::exchange::{Exchange, Operation, WaitLimit, Turn};
+use super::exchange::{Exchange, Operation, Turn, WaitLimit};
 use crate::client::error::Error;
 use crate::limits::HOLDERS_PAGE_MAX;
 use crate::path::RelPath;

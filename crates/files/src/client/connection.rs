@@ -18,7 +18,7 @@ use crate::protocol::{PROPERTY, PROPERTY_VALUE, REQUESTS_PROPERTY, WireError};
 const STREAM_OVER_BYTES: u64 = 64 << 10;
 /// Largest message but for streamed bodies, in bytes.
 const MESSAGE_BYTES_MAX: u64 = (DATA_ENTRIES_MAX as u64 + 2) * STREAM_OVER_BYTES;
-/// Time without a first connection after which that is told.
+/// Time without a first connection after which that is reported.
 const REPORTED_AFTER: Duration = Duration::from_secs(1);
 /// Time for the last messages to leave.
 const LINGER: Duration = Duration::from_millis(300);
@@ -90,7 +90,7 @@ pub(super) struct Connection {
     wait: Option<Wait>,
 }
 
-/// The wait for the first connection, until it is told.
+/// The wait for the first connection, until it is reported.
 struct Wait {
     began: Instant,
     endpoint: Endpoint,

@@ -1,14 +1,14 @@
 //! Lists what a server has, without fetching it.
 //!
 //! A server that hashes says nothing before it has hashed a file, however large. For a listing with digests it is
-//! therefore first asked for one without them, which tells how long that may take.
+//! therefore first asked for one without them, which shows how long that may take.
 
 use crate::client::error::Error;
 use std::time::{Duration, Instant};
 
 use super::assembler::Inbound;
 use super::connection::{ConnectOptions, Connection};
-use super::exchange::{Exchange, Operation, WaitLimit, Turn};
+use super::exchange::{Exchange, Operation, Turn, WaitLimit};
 use super::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{

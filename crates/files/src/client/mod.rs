@@ -41,6 +41,6 @@ pub use follow::fuzz_follow_record;
 pub use get::{Destination, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
 pub use listing::{ListOptions, list};
 pub use pacing::BYTES_PER_SECOND_MIN;
-pub use plan::{Planned, PlannedChange, PlannedKind, OnPlanned};
+pub use plan::{OnPlanned, Planned, PlannedChange, PlannedKind};
 pub use towpath_blocking::CancelToken;
 pub use transfer::{Activity, FileFailure, HOLE_BYTES_MAX, LIST_ENTRIES_MAX, Progress, Source};

@@ -42,7 +42,7 @@ fn with_stem(digits: &[u8]) -> (Vec<u8>, Vec<u8>) {
     ([TRANSFER_PREFIX, digits, PART_SUFFIX].concat(), [TRANSFER_PREFIX, digits, STATE_SUFFIX].concat())
 }
 
-/// What stands for a source in the names of files that belong to all of it. No file has such a name, as it has slashes.
+/// Key of a source in the names of files that belong to all of it. No file has such a name, as it has slashes.
 pub fn source_key(source: &Source) -> Vec<u8> {
     match source {
         Source::Path(path) => [b"/path/", path.as_bytes()].concat(),

@@ -1,4 +1,4 @@
-//! What a transfer would do: looks at the destination, and changes nothing.
+//! Plan of a transfer: looks at the destination, and changes nothing.
 
 use std::io;
 use std::path::Path;
@@ -13,24 +13,24 @@ use crate::root::{FileKind, FileStat, Links, Root, RootError};
 pub struct Planned {
     /// Its path below the destination.
     pub local: RelPath,
-    /// What would be done.
+    /// The change.
     pub change: PlannedChange,
-    /// What it is, or would be.
+    /// Kind of the entry.
     pub kind: PlannedKind,
 }
 
-/// What would be done with a path.
+/// The planned change of a path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PlannedChange {
     /// Nothing has this name yet.
     New,
-    /// It would be replaced.
+    /// The entry would be replaced.
     Changed,
-    /// It would be deleted.
+    /// The entry would be deleted.
     Deleted,
 }
 
-/// What something is.
+/// Kind of an entry.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PlannedKind {
     /// A file, of this many bytes if it would be received.

@@ -21,7 +21,7 @@ pub(super) fn is_too_much(count: u64, known: u64, max_delete: Option<u64>) -> bo
     }
 }
 
-/// What is to be deleted.
+/// Paths to delete.
 #[derive(Debug, Default)]
 pub(super) struct Doomed {
     /// Paths, each after what is below it, and whether it is a directory.

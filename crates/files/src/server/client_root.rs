@@ -1,7 +1,7 @@
 //! The root as far as one client may see it: every access to files that a client causes goes through here.
 //!
-//! Files of transfers under way, of followers and other secrets aren't there for anybody. Rules are about paths with links resolved. What a
-//! client may not see answers as what isn't there does, so an error tells more only about what may be seen.
+//! Files of transfers in progress, of followers and other secrets aren't there for anybody. Rules are about paths with links resolved. What a
+//! client may not see answers as what isn't there does, so an error says more only about what may be seen.
 
 use super::resource_errors::Shortage;
 use crate::path::{RelPath, VERSIONS_NAME, is_reserved};
@@ -103,7 +103,7 @@ impl ClientRoot {
         }
     }
 
-    /// What was found, unless it is secret.
+    /// The found entry, unless it is secret.
     fn unless_secret<T>(&self, found: T, stat: &FileStat) -> Result<T, RootError> {
         if self.is_secret(stat) { Err(RootError::NotFound) } else { Ok(found) }
     }
@@ -176,7 +176,7 @@ impl ClientRoot {
         self.noted(path, opened)
     }
 
-    /// Tells the operator of an outcome that the rules decided.
+    /// Logs an outcome that the rules decided.
     fn noted<T>(&self, path: &RelPath, outcome: Result<T, RootError>) -> Result<T, RootError> {
         if matches!(outcome, Err(RootError::NotAllowed | RootError::NotFound)) {
             self.permissions.note_refusal(Verb::Read, self.subject(path));

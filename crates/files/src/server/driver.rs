@@ -314,7 +314,8 @@ impl Server {
         if let Some(push) = options.push {
             let directory = path.join(push.directory.as_os_str());
             let failed = |reason| ServeError::Push { path: directory.clone(), reason };
-            pool.take_pushes(|send_update| Pushes::start(push, &path, published.clone(), send_update)).map_err(failed)?;
+            pool.take_pushes(|send_update| Pushes::start(push, &path, published.clone(), send_update))
+                .map_err(failed)?;
         }
         let watch = options.watch.zip(published.clone()).map(|(options, published)| {
             Watch::start(options, pool.context(), published)

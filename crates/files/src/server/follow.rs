@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn numbers_of_what_is_hidden_are_not_shown_nor_found_out() {
-        use crate::catalogue::{Content, Identity, ChangesSince, PageLimits};
+        use crate::catalogue::{ChangesSince, Content, Identity, PageLimits};
         let rules = towpath_rules::Rules::parse("allow anyone to follow a\n").unwrap();
         let permissions = rules.permissions(None, towpath_rules::Origin::Local);
         let follow = Followed::new(ListTarget::Path(Vec::new().into()), permissions);
@@ -185,7 +185,8 @@ mod tests {
         catalogue.complete();
         let (at, _) = follow.begin(FollowFrom::Beginning, &catalogue).unwrap();
         let limits = PageLimits { changes: 10, bytes: 1000, examined: 100 };
-        let ChangesSince::Changes { position, live: true, .. } = catalogue.changes_since(at, |path| follow.may_see(path), limits)
+        let ChangesSince::Changes { position, live: true, .. } =
+            catalogue.changes_since(at, |path| follow.may_see(path), limits)
         else {
             panic!("all of it")
         };

@@ -207,6 +207,8 @@ impl Admission {
         let permissions = rules.permissions(name.map(|name| &name[..]), address.origin());
         let Some(audit) = self.audit.clone() else { return Some(permissions) };
         let (principal, address) = (principal.clone(), address.clone());
-        Some(permissions.on_refusal(move |verb, subject, line| audit.refused(&principal, &address, verb, subject, line)))
+        Some(
+            permissions.on_refusal(move |verb, subject, line| audit.refused(&principal, &address, verb, subject, line)),
+        )
     }
 }

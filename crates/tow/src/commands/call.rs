@@ -272,8 +272,11 @@ fn without_code(service: &[u8], body: &Body) -> Result<Option<Body>, Failure> {
         _ => {
             let reasons: Vec<_> = frames.iter().map(|frame| String::from_utf8_lossy(frame)).collect();
             let reported = reasons.join(" ");
-            let status =
-                if reported.starts_with("404") || reported.starts_with("501") { Status::NotFound } else { Status::Failed };
+            let status = if reported.starts_with("404") || reported.starts_with("501") {
+                Status::NotFound
+            } else {
+                Status::Failed
+            };
             Err(Failure::new(
                 status,
                 meaning(service, &reported).map_or(reported.clone(), |meaning| format!("{reported}: {meaning}")),

@@ -30,7 +30,9 @@ fn entries(core: &mut Core) -> Vec<Entry> {
 fn a_dead_letter_is_dispatched_again_until_a_worker_succeeds() {
     let mut core = journalled();
     let answered = give_up(&mut core, 1, Body::from("poison"));
-    let [Action::GaveUp { number: 1, attempts: 1, kept_for: Some(queue), .. }] = &answered[..] else { panic!("{answered:?}") };
+    let [Action::GaveUp { number: 1, attempts: 1, kept_for: Some(queue), .. }] = &answered[..] else {
+        panic!("{answered:?}")
+    };
     assert_eq!(queue[..], *b"dlq.echo");
     core.persisted(3);
     let [Action::Accepted { .. }, Action::Reply { status: Status::ATTEMPTS_USED_UP, body, .. }] =

@@ -41,7 +41,8 @@ impl BodyLoader {
         }
         self.in_progress += 1;
         let bytes = Err(io::Error::other("no thread can be had for it"));
-        let mut notifier = Notifier { answer: Some((token, bytes)), done: self.done.clone(), waker: self.waker.clone() };
+        let mut notifier =
+            Notifier { answer: Some((token, bytes)), done: self.done.clone(), waker: self.waker.clone() };
         // Without a thread the answer says so.
         let _ = self.pool.submit(0, client, move || {
             let bytes = body.to_vec_limited(BODY_BYTES_MAX).map(Bytes::from);

@@ -164,7 +164,9 @@ mod tests {
         let (mut said, mut received) = (Block::default(), Vec::new());
         say(&mut said);
         let block = said.drain().next().unwrap().block;
-        session.on_block(&block, None, AT(30), &mut |delivery| received.push((delivery.number, delivery.status))).unwrap();
+        session
+            .on_block(&block, None, AT(30), &mut |delivery| received.push((delivery.number, delivery.status)))
+            .unwrap();
         received
     }
 
@@ -227,7 +229,9 @@ mod tests {
         assert_eq!(refusal, format!("{}: the queue is full", Status::UNAVAILABLE));
         let mut received = Vec::new();
         session.on_time(AT(1_000), &mut |delivery| received.push((delivery.number, delivery.status, delivery.body)));
-        let [(1, Status::EXPIRED, first), (2, Status::TIMED_OUT, second)] = &received[..] else { panic!("{received:?}") };
+        let [(1, Status::EXPIRED, first), (2, Status::TIMED_OUT, second)] = &received[..] else {
+            panic!("{received:?}")
+        };
         let first = Body::from(format!("no broker took it within its time; the last refusal was {refusal}")) == *first;
         assert!(first && *second == Body::from("no outcome came within its time"), "{received:?}");
     }

@@ -3,7 +3,7 @@
 use super::super::assembler::Inbound;
 use super::super::connection::Connection;
 use super::super::disk::{Disk, DiskOptions};
-use super::super::exchange::{Exchange, Operation, POLL_MAX, WaitLimit, Turn};
+use super::super::exchange::{Exchange, Operation, POLL_MAX, Turn, WaitLimit};
 use super::super::get::workers;
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
 use super::super::transfer::Output;

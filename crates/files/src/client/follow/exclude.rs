@@ -1,4 +1,4 @@
-//! What isn't followed although it is below what is: `--exclude`.
+//! Paths below the followed one that are left out: `--exclude`.
 
 use crate::client::filter::{Filter, FilterRule};
 use crate::path::RelPath;

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 /// Smallest file that is copied from another one of the same content.
 const COPY_FROM_BYTES: u64 = 64 << 10;
 
-/// What the transfer is fed with.
+/// Entries that the transfer is fed with.
 #[derive(Debug)]
 pub(super) struct Feed {
     fed: Vec<Placed>,
@@ -29,7 +29,7 @@ pub(super) struct Feed {
     is_retry: bool,
     /// Files and links that are gone, by what they have: what is renamed isn't fetched.
     sources: HashMap<Moved, Vec<RelPath>>,
-    /// What was known to be where before.
+    /// Known entries before this feed.
     before: HashMap<RelPath, Known>,
     /// Directories that are to be made for what is below them.
     parents: BTreeSet<RelPath>,
@@ -37,7 +37,7 @@ pub(super) struct Feed {
     kept: BTreeMap<RelPath, RelPath>,
 }
 
-/// What could not be put in place.
+/// A path that could not be put in place.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) placed: Placed,
@@ -100,7 +100,8 @@ impl Follower<'_> {
             }
             self.take_over(&placed)?;
             self.gone.remove(&placed.local);
-            let before = self.record.get(&placed.local).filter(|_| !self.unreported.contains_key(&placed.local)).copied();
+            let before =
+                self.record.get(&placed.local).filter(|_| !self.unreported.contains_key(&placed.local)).copied();
             let reported = before.or_else(|| self.put_before(&placed.local));
             let refused = match self.plan(&placed, &mut feed) {
                 Ok(Plan::InPlace) if before.is_some() => continue,
@@ -155,7 +156,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// What is to be deleted, by what it has, once that is known.
+    /// Files to be deleted, by their content, once all are known.
     fn sources(&self, live: bool) -> HashMap<Moved, Vec<RelPath>> {
         let mut sources: HashMap<_, Vec<_>> = HashMap::new();
         if self.options.mirror && live {
@@ -180,7 +181,7 @@ impl Follower<'_> {
             // What is there already is this follower's, whatever comes next.
             self.put_unreported(local, put)?;
             if let Some((old, _)) = self.gone.remove(&from) {
-                // Of a file that was renamed twice, the first name is told.
+                // Of a file that was renamed twice, the first name is reported.
                 let old = self.unreported.remove(&from).flatten().unwrap_or(old);
                 self.unreported.insert(local.clone(), Some(old));
             }
@@ -290,7 +291,7 @@ impl Follower<'_> {
                 (None, _) => FollowEvent::Put { path: remote, seq, is_new, kind: PutKind::Dir },
             };
             if is_change {
-                // Told twice rather than never, should this be killed here.
+                // Reported twice rather than never, should this be killed here.
                 (self.on_event)(event)?;
             }
             self.record.put(&local, known).or_else(|error| self.noted_later(error))?;
@@ -315,7 +316,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Records what is in place before all that belongs to it is, so that nobody is told yet.
+    /// Records an entry that is in place before the rest of its change, so that it isn't reported yet.
     fn put_unreported(&mut self, local: &RelPath, known: Known) -> Result<(), Error> {
         if !self.record.get(local).is_some_and(|before| before.is_same(&known)) {
             self.unreported.entry(local.clone()).or_default();
@@ -350,7 +351,7 @@ fn why(failure: &FileFailure) -> Why {
 /// Whether it is a link, and the digest of its target or of the file.
 type Moved = (bool, Digest);
 
-/// What tells something that was moved; `None` for a directory, which is made anew.
+/// Key by which a moved entry is recognised; `None` for a directory, which is made anew.
 fn moved_by(known: &Known) -> Option<Moved> {
     match *known {
         Known::File { digest, .. } => Some((false, digest)),
@@ -359,7 +360,7 @@ fn moved_by(known: &Known) -> Option<Moved> {
     }
 }
 
-/// What is said when something isn't there that was put here.
+/// The warning about missing files that were put here.
 pub(super) fn missing(first: &RelPath, count: usize) -> String {
     let others = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
     format!("{first}{others}: put here before, and not there any more; everything is compared")

@@ -1,4 +1,4 @@
-//! What a follower does when a page is in place: stores how far it is, deletes what is gone, and tries again what failed.
+//! The end of a page: a follower stores its position, deletes what is gone, and tries again what failed.
 
 use super::super::names::glob_base;
 use super::super::sweep::{FEW_OF, is_too_much};
@@ -41,7 +41,7 @@ impl Follower<'_> {
         }
     }
 
-    /// What there is no space for now is written by [`Follower::store`].
+    /// Ignores a full disk: [`Follower::store`] writes the record later.
     pub(super) fn noted_later(&self, error: std::io::Error) -> Result<(), Error> {
         if is_full(&error) { Ok(()) } else { Err(self.record_failed(&error)) }
     }
@@ -84,7 +84,7 @@ impl Follower<'_> {
                 return Ok(());
             }
         }
-        // A follow that goes on is told when the server can read more. One that ends has not got all.
+        // A follow that goes on learns when the server can read more. One that ends is incomplete.
         let is_all_known = self.unread.0.is_empty() && self.unread.1 == 0;
         let is_deleted = self.gone.is_empty() || self.is_holding;
         let is_complete = is_deleted && self.failed.is_empty() && (is_all_known || !self.options.once);
@@ -192,12 +192,12 @@ impl Follower<'_> {
                     continue;
                 }
             };
-            // Told twice rather than never, should this be killed here.
+            // Reported twice rather than never, should this be killed here.
             (self.on_event)(FollowEvent::Gone { path, seq, kept: removal == Removal::Kept })?;
             self.record.forget(&local).or_else(|error| self.noted_later(error))?;
             self.dirs.remove(&local);
             if let Some(Some(path)) = self.unreported.remove(&local) {
-                // It was renamed, and nobody was told of that.
+                // It was renamed, which hasn't been reported.
                 (self.on_event)(FollowEvent::Gone { path, seq, kept: false })?;
             }
         }
@@ -206,7 +206,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// What counts as deleted. A directory is removed when nothing is left in it, so with it nothing is lost.
+    /// Paths that count as deleted. A directory is removed when nothing is left in it, so with it nothing is lost.
     fn counted(&self) -> Vec<RelPath> {
         let is_counted = |local: &RelPath| self.record.get(local).is_some_and(|known| *known != Known::Dir);
         self.gone.iter().filter(|(local, _)| is_counted(local)).map(|(_, (path, _))| path.clone()).collect()

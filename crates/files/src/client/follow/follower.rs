@@ -53,13 +53,13 @@ pub(super) struct Follower<'a> {
     pub(super) frozen: Option<Frozen>,
     pub(super) seed: Option<Seed>,
     pub(super) feed: Option<Feed>,
-    /// What the server said while something was fetched.
+    /// Replies that came during a fetch.
     replies: VecDeque<Reply>,
-    /// What is gone at the server and was put here, by path on the destination.
+    /// Entries that are gone at the server and were put here, by path on the destination.
     pub(super) gone: BTreeMap<RelPath, (RelPath, u64)>,
-    /// What the server can't read of what is followed, and how much more of it there may be.
+    /// Followed paths that the server can't read, and how many more there may be.
     pub(super) unread: (Vec<(RelPath, bool)>, u64),
-    /// What is in place and recorded, and nobody is told of yet; with the old path of what was renamed.
+    /// Entries in place and recorded that aren't reported yet; with the old path of renamed ones.
     pub(super) unreported: HashMap<RelPath, Option<RelPath>>,
     /// Inodes of the directories that were put here.
     pub(super) dirs: HashMap<RelPath, u64>,
@@ -67,9 +67,9 @@ pub(super) struct Follower<'a> {
     pub(super) is_missing: bool,
     /// Files whose content is here under another name, until it is known whether that name is to go.
     pub(super) waiting: BTreeMap<RelPath, Placed>,
-    /// What could not be put in place.
+    /// Paths that could not be put in place.
     pub(super) failed: BTreeMap<RelPath, Failed>,
-    /// What was said last of paths that fail.
+    /// The last error reported for each path that fails.
     pub(super) said: HashMap<RelPath, String>,
     pub(super) retry_at: Option<Instant>,
     pub(super) retry_after: Duration,
@@ -78,7 +78,7 @@ pub(super) struct Follower<'a> {
     pub(super) is_holding: bool,
     /// Where everything comes from, as the server has said.
     pub(super) origin: Option<Origin>,
-    /// It may be another server than before.
+    /// Whether the server may be another one than before.
     pub(super) is_unknown: bool,
     pub(super) others: Others,
     /// The cursor when everything fed is in place.
@@ -256,7 +256,7 @@ impl<'a> Follower<'a> {
                     self.begins(&following)?;
                     let is_full = self.pages.following(&following)?;
                     self.report.following(is_full, following.server);
-                    // What is told anew needn't be remembered.
+                    // A full state makes these obsolete.
                     self.gone.retain(|_, _| !is_full);
                     self.waiting.retain(|_, _| !is_full);
                     self.failed.retain(|_, _| !is_full);
@@ -301,7 +301,7 @@ impl<'a> Follower<'a> {
         others.take_over(&place.top().map_err(unusable)?, record, origin, (&placed.local, is_dir), options)
     }
 
-    /// What this source put at a path under another filter, if it is as it was put.
+    /// The entry that this source put at a path under another filter, if it is unchanged.
     pub(super) fn put_before(&mut self, local: &RelPath) -> Option<Known> {
         let Follower { others, place, origin, options, .. } = self;
         let origin = origin.as_ref().filter(|_| !others.is_empty())?;
@@ -309,7 +309,7 @@ impl<'a> Follower<'a> {
         place.is_as_put(local, &known).then_some(known)
     }
 
-    /// What the driver has to do next: send something, carry out a command, or all that was fed is in place
+    /// The driver's next step: send something, carry out a command, or all that was fed is in place
     /// ([`Output::InPlace`]).
     pub(super) fn next_output(&mut self) -> Result<Option<Output>, Error> {
         loop {
@@ -351,7 +351,7 @@ impl<'a> Follower<'a> {
 
     /// Takes a page of changes, and makes way for them.
     fn page(&mut self, page: ChangesReply) -> Result<(), Error> {
-        // What the page tells anew isn't tried again, the followed path itself included.
+        // Paths in the page aren't tried again, the followed path itself included.
         let changed: HashSet<_> = page.changes.iter().map(|change| change.path.as_bytes()).collect();
         self.failed.retain(|_, failed| !changed.contains(failed.placed.remote.as_bytes()));
         self.waiting.retain(|_, placed| !changed.contains(placed.remote.as_bytes()));

@@ -82,7 +82,7 @@ pub(super) struct Seed {
 }
 
 impl Seed {
-    /// What was put into a directory. Without its record nothing is known of it, and everything is fetched.
+    /// The entries that were put into a directory. Without its record nothing is known of it, and everything is fetched.
     pub(super) fn open(directory: &Path, source: &Source) -> Option<Seed> {
         let place = Place::of(directory).ok()?;
         let record = Record::open(&place.top().ok()?, source, &Excludes::default()).ok()?;

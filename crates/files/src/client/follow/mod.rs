@@ -57,7 +57,7 @@ pub struct FollowOptions {
     pub connect: ConnectOptions,
     /// A path or a glob on the server.
     pub source: Source,
-    /// What is left out.
+    /// Paths that are left out.
     pub exclude: Excludes,
     /// The directory that is kept up to date, made if there is none.
     pub destination: PathBuf,
@@ -132,7 +132,7 @@ impl FollowOptions {
     }
 }
 
-/// What happens while following. Paths are those on the server unless it says otherwise.
+/// An event of a follow. Paths are those on the server unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FollowEvent {
     /// Something new or changed is in place.
@@ -143,7 +143,7 @@ pub enum FollowEvent {
         seq: u64,
         /// Nothing was put there before.
         is_new: bool,
-        /// What it is.
+        /// Its kind.
         kind: PutKind,
     },
     /// Something is gone.
@@ -152,7 +152,7 @@ pub enum FollowEvent {
         path: RelPath,
         /// Its number; that of the page, for what a full state doesn't have.
         seq: u64,
-        /// It was left here: nothing is deleted, or it was changed here.
+        /// Whether it was left here: nothing is deleted, or it was changed here.
         kept: bool,
     },
     /// A file has another name.
@@ -164,7 +164,7 @@ pub enum FollowEvent {
         /// The number of the new one.
         seq: u64,
     },
-    /// What was changed at the destination is kept under another name there.
+    /// A file that was changed at the destination is kept under another name there.
     Conflict {
         /// The path.
         path: RelPath,
@@ -192,7 +192,7 @@ pub enum FollowEvent {
     },
     /// A version is in place, and `current` leads to it.
     Version {
-        /// What it is called.
+        /// Its label.
         label: String,
         /// Digest of its manifest.
         version: crate::digest::Digest,
@@ -217,7 +217,7 @@ pub enum HeldWhy {
     UnknownServer,
 }
 
-/// What was put.
+/// Kind of an entry that was put in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutKind {
     /// A file.

@@ -1,4 +1,4 @@
-//! What the server says of changes, checked.
+//! The server's pages of changes, checked.
 
 use super::super::names;
 use super::super::transfer::Source;
@@ -56,7 +56,7 @@ pub(super) struct CheckedPage {
     pub(super) cursor: Cursor,
     pub(super) live: bool,
     pub(super) changes: Vec<Placed>,
-    /// What can't be followed, for people.
+    /// Warnings about paths that can't be followed.
     pub(super) warnings: Vec<String>,
     /// With `live`: what the server can't read of it, and how much more of all that it serves.
     pub(super) unread: Vec<(RelPath, bool)>,
@@ -95,7 +95,7 @@ impl Pages {
         self.begins_anew
     }
 
-    /// What is to be sent when a page can be taken.
+    /// The request to send when a page can be taken.
     pub(super) fn next_request(&mut self) -> Option<Request> {
         if std::mem::replace(&mut self.is_awaiting, true) {
             return None;
@@ -107,7 +107,7 @@ impl Pages {
             Source::Path(path) => ListTarget::Path(path.into()),
             Source::Glob(glob) => ListTarget::Glob { glob: glob.clone() },
         };
-        // A full state that was interrupted begins anew: what it has told before the interruption isn't known.
+        // A full state that was interrupted begins anew: its pages before the interruption aren't known.
         let from = self.at.filter(|_| self.seen.is_none()).map_or(FollowFrom::Beginning, FollowFrom::Cursor);
         Some(Request::Follow(FollowRequest { id: FOLLOW_ID, target, from }))
     }
@@ -208,7 +208,7 @@ impl Pages {
 }
 
 impl Placed {
-    /// What a transfer puts in place; `None` for what is gone.
+    /// The entry that a transfer puts in place; `None` for a deletion.
     pub(super) fn entry(&self, now: Timestamp) -> Option<ListEntry> {
         let entry = |kind, size, mtime, mode, target, digest| ListEntry {
             path: (&self.remote).into(),

@@ -23,13 +23,13 @@ const REWRITE_FROM_BYTES: u64 = 1 << 20;
 /// Most bytes of a record, beside its path.
 const RECORD_BYTES: u64 = 100;
 
-/// What was put at a path.
+/// The entry that was put at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     File {
         size: u64,
         modified: Timestamp,
-        /// Time of the last change, by which another change is told apart; `None` if only the digest tells.
+        /// Time of the last change, by which another change is noticed; `None` if only the digest shows it.
         changed: Option<Timestamp>,
         digest: Digest,
     },
@@ -39,7 +39,7 @@ pub(super) enum Known {
 }
 
 impl Known {
-    /// What a change puts in place; `None` if it is gone.
+    /// The entry that a change puts in place; `None` if it is gone.
     pub(super) fn of(change: &Change) -> Option<Known> {
         Some(match &change.content {
             &ChangeContent::File { size, mtime, digest, .. } => {
@@ -75,13 +75,13 @@ impl Known {
 pub(super) struct Origin {
     /// The server, if it has a lasting number.
     pub(super) server: Option<ServerId>,
-    /// What stands for a server without one.
+    /// The placeholder of a server without one.
     pub(super) epoch: Epoch,
     /// The directory on the server that is the destination here.
     pub(super) base: RelPath,
 }
 
-/// What another record in the same destination has.
+/// Entries of another record in the same destination.
 #[derive(Debug)]
 pub(super) struct Other {
     pub(super) name: Vec<u8>,
@@ -119,11 +119,11 @@ impl Other {
         Some(other)
     }
 
-    /// It has nothing at a path any more: somebody else has. So it isn't up to date, and is told the full state again. False: its follower is at work.
+    /// Gives up a path that belongs to somebody else now. The record isn't up to date then, and its follower requests the full state again. False: that follower is at work.
     pub(super) fn give_up(&mut self, path: &RelPath) -> io::Result<bool> {
         let Some(log) = &mut self.log else { return Ok(false) };
         self.known.remove(path);
-        // In this order: what is forgotten is told again.
+        // In this order: forgotten entries come again.
         log.append(&encode_cursor(None, false))?;
         log.append(&encode_forgotten(path))?;
         log.flush()?;
@@ -140,12 +140,12 @@ pub(super) struct Record {
     /// Bytes that the file has at most when it is written anew.
     needed_bytes: u64,
     known: HashMap<RelPath, Known>,
-    /// What was about to be put when the follower ended.
+    /// Entries about to be put when the follower ended.
     intended: HashMap<RelPath, Known>,
     /// A path for each digest.
     by_digest: HashMap<Digest, RelPath>,
     cursor: Option<Cursor>,
-    /// What is gone up to the cursor is deleted too.
+    /// Whether files that are gone up to the cursor are deleted too.
     deletes: bool,
     copy: CopyId,
     origin: Option<Origin>,
@@ -246,7 +246,7 @@ impl Record {
         self.cursor
     }
 
-    /// What this follower does from now on. One that deletes needs the full state, if the one before didn't: nothing tells it again what was gone then.
+    /// Sets what this follower does from now on. One that deletes needs the full state, if the one before didn't: earlier deletions aren't sent again.
     pub(super) fn begin(&mut self, deletes: bool) -> io::Result<()> {
         if deletes && !self.deletes {
             self.store(None, false)?;
@@ -275,7 +275,7 @@ impl Record {
         self.log.flush()
     }
 
-    /// What was put at a path.
+    /// The entry that was put at a path.
     pub(super) fn get(&self, path: &RelPath) -> Option<&Known> {
         self.known.get(path)
     }
@@ -286,7 +286,7 @@ impl Record {
         self.known.get(path).filter(|known| known.digest() == Some(digest)).map(|known| (path, known))
     }
 
-    /// What was put anywhere.
+    /// All entries, by path.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&RelPath, &Known)> {
         self.known.iter()
     }
@@ -307,7 +307,7 @@ impl Record {
         self.log.flush()
     }
 
-    /// What was about to be put when the follower before this one ended.
+    /// Takes the entries about to be put when the follower before this one ended.
     pub(super) fn take_intended(&mut self) -> HashMap<RelPath, Known> {
         std::mem::take(&mut self.intended)
     }
@@ -327,7 +327,7 @@ impl Record {
         self.log.append(&encode_known(path, &known))
     }
 
-    /// What was put at a path isn't there any more, or isn't this follower's.
+    /// Forgets the entry of a path, which isn't there any more, or isn't this follower's.
     pub(super) fn forget(&mut self, path: &RelPath) -> io::Result<()> {
         let Some(known) = self.known.remove(path) else { return Ok(()) };
         self.forget_digest(path, &known);
@@ -343,7 +343,7 @@ impl Record {
 
     /// Forgets what isn't there any more, so that the full state is needed.
     pub(super) fn forget_missing(&mut self, missing: &[RelPath]) -> io::Result<()> {
-        // In this order: what is forgotten is told again.
+        // In this order: forgotten entries come again.
         self.store(None, false)?;
         missing.iter().try_for_each(|path| self.forget(path))?;
         self.flush()

@@ -1,4 +1,4 @@
-//! What a follower says of itself, and what a relay passes on.
+//! A follower's reports of itself, and those that a relay passes on.
 
 use super::FollowOptions;
 use super::pages::Placed;
@@ -28,16 +28,16 @@ pub(super) struct Report {
     durable: bool,
     /// Everything up to it is in place.
     at: Option<Cursor>,
-    /// What was said last on this connection, and when.
+    /// The last report on this connection, and its time.
     said: Option<Cursor>,
     said_at: Option<Instant>,
     /// The server wants to know.
     is_wanted: bool,
     asked_at: Option<Instant>,
-    /// What is followed is a version, of which others speak.
+    /// Whether a version is followed, which others report.
     is_silent: bool,
     relay: Option<Relay>,
-    /// What came since the last cursor of which everything was in place, for the relay: the last change of each path.
+    /// Changes since the last cursor of which everything was in place, for the relay: the last of each path.
     passed: HashMap<RelPath, Placed>,
     is_full: bool,
     /// Where a full state comes from in the first place.
@@ -100,7 +100,7 @@ impl Report {
         }
     }
 
-    /// What the server can't read is passed on.
+    /// Passes on the paths that the server can't read.
     pub(super) fn unread(&self, unread: &[(RelPath, bool)], more: u64) {
         if let Some(relay) = &self.relay {
             relay.set_unread(unread.iter().cloned().collect(), more);
@@ -135,7 +135,7 @@ impl Report {
         [say, ask].into_iter().flatten().min()
     }
 
-    /// What is to be said now.
+    /// The report that is due now.
     pub(super) fn next_request(&mut self, now: Instant) -> Option<Request> {
         if self.asked_at.is_none_or(|asked| self.relay.is_some() && asked + VIA_EVERY <= now) {
             self.asked_at = Some(now);

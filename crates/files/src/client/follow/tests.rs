@@ -136,7 +136,7 @@ impl Steps {
         names
     }
 
-    /// An edit that size and time don't tell.
+    /// An edit that size and time don't show.
     fn edit(&self, name: &str) -> Vec<u8> {
         let path = self.copy().join(name);
         let before = fs::metadata(&path).unwrap();
@@ -183,7 +183,7 @@ fn directory_made_for_what_is_in_it_is_removed_with_it() {
     }
 }
 
-/// Its own change comes later, and is told as ever.
+/// Its own change comes later, and is reported as usual.
 #[test]
 fn directory_made_for_its_content_is_reported_when_it_comes() {
     let mut steps = Steps::begin();
@@ -211,7 +211,7 @@ fn what_was_renamed_ahead_is_known_though_the_rest_failed() {
     steps.page(true, vec![("g", ChangeContent::Gone)]);
     steps.run();
     assert_eq!(steps.names(), [""; 0]);
-    // Nobody was told that it was renamed.
+    // The rename was never reported.
     let gone = |event: &FollowEvent| match event {
         FollowEvent::Gone { path, kept: false, .. } => Some(path.to_string()),
         _ => None,
@@ -267,7 +267,7 @@ fn what_is_moved_away_while_following_comes_again() {
     assert_eq!(steps.follower.cursor().map(|cursor| cursor.seq), Some(3));
 }
 
-/// What matches a glob comes without the directories above it.
+/// Matches of a glob come without the directories above them.
 #[test]
 fn directory_that_is_not_listed_stays_with_its_content() {
     let mut steps = Steps::begin();

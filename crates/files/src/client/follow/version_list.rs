@@ -2,7 +2,7 @@
 
 use super::super::assembler::Inbound;
 use super::super::connection::{ConnectOptions, Connection};
-use super::super::exchange::{Exchange, Operation, WaitLimit, Turn};
+use super::super::exchange::{Exchange, Operation, Turn, WaitLimit};
 use super::super::transfer::Source;
 use super::exclude::Excludes;
 use super::pages::{FOLLOW_ID, Pages};
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 
-/// A version as its server tells of it.
+/// A version as its server announces it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The path that it is of, and what it is called.
@@ -42,7 +42,7 @@ pub struct Versions {
     pub head: u64,
 }
 
-/// What is known of the versions.
+/// The known versions.
 #[derive(Debug)]
 pub(super) struct VersionList {
     /// The path that they are of.
@@ -76,7 +76,7 @@ impl VersionList {
         self.pages.lost();
     }
 
-    /// What is to be sent.
+    /// The next request to send.
     pub(super) fn next_request(&mut self) -> Option<Request> {
         self.pages.next_request()
     }

@@ -2,7 +2,7 @@
 
 use super::super::assembler::Inbound;
 use super::super::connection::Connection;
-use super::super::exchange::{Exchange, Operation, WaitLimit, Turn};
+use super::super::exchange::{Exchange, Operation, Turn, WaitLimit};
 use super::super::get::{Destination, GetOptions, get};
 use super::super::transfer::Source;
 use super::driver::Driver;
@@ -14,7 +14,7 @@ use super::passed_versions::{self, is_in_place};
 use super::record::{Known, Origin, Record};
 use super::report::{SAID_AGAIN, SAID_EVERY, VIA_EVERY};
 use super::version_list::{Version, VersionList};
-use super::{FollowEnd, FollowEvent, FollowOptions, PAUSE, OnEvent, repeated};
+use super::{FollowEnd, FollowEvent, FollowOptions, OnEvent, PAUSE, repeated};
 use crate::client::error::Error;
 use crate::client::names::follow_name;
 use crate::digest::Digest;
@@ -43,7 +43,11 @@ const POLL_MAX: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// As of [`follow()`](super::follow).
-pub fn follow_versions(options: &FollowOptions, on_event: &mut OnEvent<'_>, cancel: &CancelToken) -> Result<FollowEnd, Error> {
+pub fn follow_versions(
+    options: &FollowOptions,
+    on_event: &mut OnEvent<'_>,
+    cancel: &CancelToken,
+) -> Result<FollowEnd, Error> {
     repeated(options, on_event, cancel, run)
 }
 
@@ -97,7 +101,7 @@ struct Versions<'a> {
     cancel: &'a CancelToken,
     /// The path that the versions are of.
     of: RelPath,
-    /// What is followed to learn of them.
+    /// The path that is followed to learn of them.
     source: Source,
     /// The destination.
     top: Dir,
@@ -110,7 +114,7 @@ struct Versions<'a> {
     is_live: bool,
     /// All versions are known, and the newest isn't in place.
     is_wanted: bool,
-    /// What is in place: its label and digest.
+    /// The version in place: its label and digest.
     installed: Option<(String, Digest)>,
     said_at: Option<Instant>,
     /// When a relay has last asked which servers the versions come through.
@@ -292,7 +296,7 @@ impl Versions<'_> {
 /// Labels of the version that is in place now, and of the one before.
 type Labels<'a> = [Option<&'a str>; 2];
 
-/// Tells a relay's server which versions are in place, of these labels only if there are any.
+/// Passes the versions in place to a relay's server, of these labels only if there are any.
 fn pass_on(
     options: &FollowOptions,
     list: &VersionList,
@@ -374,7 +378,7 @@ fn install(
         let kept = [Some(label), before.as_deref().and_then(label_of)];
         // Where it was in place already, the one before isn't known: it stays.
         let kept = (!is_there).then_some(&kept);
-        // What is removed isn't told of any more.
+        // Removed versions aren't announced any more.
         pass_on(kept)?;
         kept.iter().for_each(|kept| passed_versions::remove_old(&top, *kept));
     } else if is_switched {
@@ -383,7 +387,7 @@ fn install(
     Ok(end)
 }
 
-/// What was followed to get the version of a path in a directory of this name.
+/// The source that was followed to get the version of a path in a directory of this name.
 fn source_of(of: &RelPath, name: &Path) -> Option<Source> {
     let name = VersionName { of: of.clone(), label: label_of(name)?.to_owned() };
     name.tree().ok().map(Source::Path)

@@ -8,10 +8,10 @@ use super::super::assembler::Inbound;
 use super::super::connection::Connection;
 use super::super::destination::{look_at, own_name, place};
 use super::super::disk::{Disk, DiskOptions, Notices};
-use super::super::exchange::{Operation, POLL_MAX, WaitLimit, Turn};
+use super::super::exchange::{Operation, POLL_MAX, Turn, WaitLimit};
 use super::super::filter::Filter;
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
-use super::super::plan::{Plan, OnPlanned};
+use super::super::plan::{OnPlanned, Plan};
 use super::super::transfer::{Output, Placement, Progress, Source, Totals, Transfer};
 use super::{Error, Summary, WARNINGS_KEPT_MAX};
 use crate::path::RelPath;
@@ -90,7 +90,7 @@ pub(super) struct Driver<'a> {
     /// Last seen value of [`Sink::pieces_read`].
     pub(super) pieces_read: u64,
     pub(super) finished: bool,
-    /// What isn't in the source is to be deleted now.
+    /// Whether paths that aren't in the source are to be deleted now.
     pub(super) is_sweeping: bool,
     pub(super) deleted: u64,
     pub(super) held: u64,
@@ -272,8 +272,8 @@ impl Driver<'_> {
         let path = self.path.as_ref().map(|target| target.path_of(base, &self.source));
         if let Some(on_planned) = self.dry_run.take() {
             let (dir, placement) = look_at(base, name, &self.source, path.as_deref());
-            let plan =
-                Plan::new(&dir, on_planned).map_err(|error| Error::Destination { path: dir, reason: error.to_string() })?;
+            let plan = Plan::new(&dir, on_planned)
+                .map_err(|error| Error::Destination { path: dir, reason: error.to_string() })?;
             self.sink = Sink::Plan(Box::new(plan));
             self.transfer.destination(placement, false);
             return Ok(());

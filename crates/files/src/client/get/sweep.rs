@@ -16,7 +16,7 @@ impl Driver<'_> {
             self.transfer.swept(Vec::new(), Instant::now());
             return Ok(());
         };
-        // The transfer is told of it by the caller.
+        // The caller cancels the transfer.
         if self.cancel.is_cancelled() {
             return Ok(());
         }
@@ -50,7 +50,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// What is to be deleted; `None` if there is no directory to look at.
+    /// The paths to delete; `None` if there is no directory to look at.
     fn doomed(&mut self) -> Option<Result<Doomed, RootError>> {
         let Self { sink, transfer, filter, progress, cancel, .. } = self;
         let (sink, transfer) = (&*sink, &*transfer);

@@ -2,7 +2,7 @@
 
 use super::super::assembler::Inbound;
 use super::super::connection::Connection;
-use super::super::exchange::{Operation, POLL_MAX, WaitLimit, Turn};
+use super::super::exchange::{Operation, POLL_MAX, Turn, WaitLimit};
 use super::super::pacing::{Pacer, piece_bytes};
 use super::super::reconnects::Reconnects;
 use super::super::transfer::HASH_BYTES_PER_SECOND_MIN;

@@ -73,7 +73,7 @@ pub enum PushEvent {
         seq: Option<u64>,
         /// Synced to disk.
         durable: bool,
-        /// It was there already.
+        /// Whether it was there already.
         same: bool,
         /// Bytes that the server had of an earlier push.
         resumed_bytes: u64,

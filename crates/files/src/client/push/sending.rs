@@ -1,4 +1,4 @@
-//! What is to be sent of a push next. Pure: the driver asks, and tells what the server says.
+//! The next messages of a push. Pure: the driver asks, and passes on the server's replies.
 
 use crate::limits::{CREDIT_BYTES_MAX, PIECE_COST_MIN, PUSH_CHUNK_BYTES_MAX};
 use crate::protocol::control::{PushReply, Range};

@@ -62,6 +62,9 @@ impl Credit {
 
     /// When there is more to grant, if that is a matter of time.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.pacer.as_ref().filter(|_| self.ungranted > 0 && self.ungranted >= self.chunk.min(self.window / 4)).map(Pacer::next)
+        self.pacer
+            .as_ref()
+            .filter(|_| self.ungranted > 0 && self.ungranted >= self.chunk.min(self.window / 4))
+            .map(Pacer::next)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::pool::{Context, Pool, Requester};
 use super::{Answer, RequestState};
-use crate::catalogue::{Catalogue, Content, Entry, ChangesSince, PageLimits, Position};
+use crate::catalogue::{Catalogue, ChangesSince, Content, Entry, PageLimits, Position};
 use crate::digest::HashError;
 use crate::limits::{
     CHANGES_PAGE_BYTES_MAX, CHANGES_PAGE_ENTRIES_MAX, CHANGES_PAGE_UNREAD_BYTES_MAX, CHANGES_PAGE_UNREAD_MAX,
@@ -20,19 +20,19 @@ use std::sync::Arc;
 
 /// Entries that are looked at before others may have the catalogue.
 const EXAMINED_MAX: usize = 4096;
-/// What a page has beside its changes, in bytes.
+/// Bytes of a page beside its changes.
 const PAGE_EXTRA_BYTES: usize = 256;
 
-/// Makes the next page of a follow, if there is anything to tell.
+/// Makes the next page of a follow, if there are any changes.
 #[derive(Debug)]
 pub(crate) struct Changes {
     pub(crate) followed: Arc<Followed>,
     /// Where it is; `None` before it has begun.
     pub(crate) at: Option<Position>,
     pub(crate) from: FollowFrom,
-    /// It has been told that it is up to date, and nothing since.
+    /// Whether the follower is up to date: it was sent `live`, and nothing since.
     pub(crate) is_live: bool,
-    /// The state of what can't be read that it was told last.
+    /// Number of the list of unreadable paths that it was sent last.
     pub(crate) unread_sent: u64,
     pub(crate) form: PageForm,
 }
@@ -46,10 +46,10 @@ pub(crate) enum PageForm {
     Entries(usize),
 }
 
-/// What there is to tell.
+/// The next page of a follow, and its new position.
 #[derive(Debug)]
 pub(crate) struct ChangesAnswer {
-    /// It begins, or begins again.
+    /// Set where the follow begins, or begins again.
     pub(crate) began: Option<FollowingReply>,
     pub(crate) page: Option<ChangesPage>,
     /// Where the follow is then.
@@ -93,7 +93,10 @@ impl Changes {
         );
     }
 
-    pub(in crate::server) fn make(self, published: &crate::server::watch::SharedCatalogue) -> Result<ChangesAnswer, Failure> {
+    pub(in crate::server) fn make(
+        self,
+        published: &crate::server::watch::SharedCatalogue,
+    ) -> Result<ChangesAnswer, Failure> {
         let followed = &self.followed;
         let filter = followed.filter()?;
         let (id, changes) = match self.form {
@@ -123,7 +126,7 @@ impl Changes {
                 ChangesSince::Restart => (at, from) = (None, FollowFrom::Beginning),
                 ChangesSince::Changes { changes, position, live } => {
                     at = Some(position);
-                    // Nobody is told twice that there is nothing, except that it is all there is. The plain dialect has no way to tell more.
+                    // An empty page is only sent to say that the follower is up to date, once. The plain dialect can't say more.
                     let has_unread = self.unread_sent != catalogue.unread_changes();
                     let has_unread = has_unread && matches!(self.form, PageForm::Json(_));
                     let is_new = live && (has_unread || !self.is_live || began.is_some());
@@ -158,7 +161,7 @@ fn wire((path, entry): (Arc<[u8]>, Entry)) -> Change {
     Change { seq: entry.seq, path: path.to_vec().into(), content: entry.content.to_wire() }
 }
 
-/// What a follower is told of what can't be read, and how much more there is.
+/// Unreadable paths that a follower may see, and how many more there are.
 fn unread(catalogue: &Catalogue, may_see: impl Fn(&[u8]) -> bool) -> (Vec<Unread>, u64) {
     let (all, mut more) = catalogue.unread();
     let (mut listed, mut bytes) = (Vec::new(), 0);

@@ -131,7 +131,7 @@ impl Slice {
 
 /// Why a walk doesn't go on now.
 enum Stop {
-    /// It gives way to others.
+    /// Gives way to others.
     Later,
     Failed(Failure),
 }

@@ -18,7 +18,7 @@ mod push;
 
 #[cfg(test)]
 pub(crate) use changes::PAGE_ENTRIES;
-pub(super) use changes::{Changes, ChangesBody, ChangesAnswer, PageForm, ReadPiece, is_full};
+pub(super) use changes::{Changes, ChangesAnswer, ChangesBody, PageForm, ReadPiece, is_full};
 pub(super) use extents::FindExtents;
 pub(super) use hash::Hash;
 pub(super) use leaves::{Leaves, LeavesAnswer};
@@ -79,7 +79,7 @@ pub(super) enum Answer<F> {
     Changes(Result<ChangesAnswer, Failure>),
     /// A piece of a published file.
     Piece(Result<Bytes, Failure>),
-    /// What became of a push.
+    /// Progress of a push.
     Push(PushUpdate),
     Publish(Result<PublishedReply, Failure>),
 }
@@ -90,7 +90,7 @@ pub(super) struct RequestState {
     cancel: CancelToken,
     begun: Instant,
     snapshot: Arc<RootSnapshot>,
-    /// What the client may do.
+    /// The client's permissions.
     permissions: Permissions,
     /// The client's share of [`Quotas::list_names`](super::quota::Quotas::list_names).
     list_names: Arc<Quota>,

@@ -72,7 +72,7 @@ pub(crate) struct Pool {
     pub(super) compress: BlockingPool,
     pub(super) copies: Copies<(Requester, Load<OpenFile>)>,
     pub(super) hash_runs: HashRuns,
-    /// What receives pushes, if the server takes any.
+    /// The receiver of pushes, if the server takes any.
     pub(super) pushes: Option<Pushes>,
     /// Devices of file systems mounted below the root that were groups. There are few.
     mounts: BTreeSet<u64>,
@@ -94,7 +94,7 @@ pub(in crate::server) struct Context {
 
 #[cfg(test)]
 impl Context {
-    /// What the one who watches needs, without threads.
+    /// The context of a watcher, without threads.
     pub(in crate::server) fn watching(root: RootWatch, published: Arc<SharedCatalogue>, waker: Waker) -> Arc<Context> {
         Arc::new(Context {
             root,

@@ -76,7 +76,7 @@ const _: () = assert!(SMALL_FILE_BYTES_MAX <= BATCH_BYTES_MAX as u64);
 /// A batch of files that is being prepared.
 struct Batch<'a> {
     root: &'a ClientRoot,
-    /// What followers are told, if the directory is watched.
+    /// The catalogue that followers see, if the directory is watched.
     published: Option<&'a SharedCatalogue>,
     cache: &'a DigestCache,
     /// Time at which the batch began.

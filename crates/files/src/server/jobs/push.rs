@@ -18,12 +18,12 @@ pub(crate) enum PushJob {
     Write(PushWrite),
 }
 
-/// What a client may be told of the path that it pushes to, beside of what it has put there itself.
+/// Knowledge that a client may have of the path that it pushes to, beside what it has put there itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PushSees {
     /// Whether something is there.
     pub(crate) existence: bool,
-    /// What the file has.
+    /// The file's content.
     pub(crate) content: bool,
 }
 
@@ -36,16 +36,16 @@ pub(crate) struct PushWrite {
     pub(crate) credit: u64,
 }
 
-/// What became of a push.
+/// Progress of a push.
 #[derive(Debug)]
 pub(crate) enum PushUpdate {
-    /// It may be sent, but for these ranges, which ascend.
+    /// The content may be sent, but for these ranges, which ascend.
     Begun { have: Vec<Range> },
     /// Something of it was written.
     Written { credit: u64 },
-    /// It is over: the file is in place, or was already.
+    /// Over: the file is in place, or was already.
     InPlace { digest: Digest, durable: bool, seq: Option<u64>, same: bool },
-    /// It is over.
+    /// Over, with a failure.
     Failed(Failure),
 }
 

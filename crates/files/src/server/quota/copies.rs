@@ -164,7 +164,7 @@ impl Counts {
     }
 
     /// Releases memory.
-    fn give_back(&self, change: impl FnOnce(&mut Held)) {
+    fn release(&self, change: impl FnOnce(&mut Held)) {
         let mut held = self.lock();
         change(&mut held);
         held.is_changed = true;
@@ -234,7 +234,7 @@ impl Share {
     /// Attaches the bytes that were read. The memory is released when the last slice of them is dropped.
     pub(crate) fn hold(mut self, bytes: PageBuffer) -> Bytes {
         if let Some(device) = self.ahead.take() {
-            self.counts.give_back(|held| subtract(&mut held.ahead, device, self.bytes));
+            self.counts.release(|held| subtract(&mut held.ahead, device, self.bytes));
         }
         Bytes::from_owner(Copy { bytes, _share: self })
     }
@@ -243,7 +243,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let Share { client, bytes, is_sure, ahead, .. } = *self;
-        self.counts.give_back(|held| {
+        self.counts.release(|held| {
             subtract(&mut held.clients, client, bytes);
             if let Some(device) = ahead {
                 subtract(&mut held.ahead, device, bytes);

@@ -10,7 +10,7 @@ use crate::protocol::envelope::client_of;
 use crate::protocol::follow::FollowFrom;
 use crate::server::Failure;
 use crate::server::follow::Followed;
-use crate::server::jobs::{Changes, ChangesBody, ChangesAnswer, Job, PageForm};
+use crate::server::jobs::{Changes, ChangesAnswer, ChangesBody, Job, PageForm};
 use crate::server::limits::{PAGES_AHEAD_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
 use crate::server::stats::{FollowStats, RequestKind};
 use std::sync::Arc;
@@ -111,7 +111,12 @@ impl Follows {
     }
 
     /// Sends a page of changes: false if the ticket isn't that of a follow.
-    pub(super) fn on_changes<F>(&mut self, ticket: Ticket, result: Result<ChangesAnswer, Failure>, shared: &mut Shared<F>) {
+    pub(super) fn on_changes<F>(
+        &mut self,
+        ticket: Ticket,
+        result: Result<ChangesAnswer, Failure>,
+        shared: &mut Shared<F>,
+    ) {
         let Some(at) = self.0.iter().position(|follow| follow.ticket == ticket) else { return };
         let Some(follow) = self.0.get_mut(at) else { return };
         follow.is_making = false;

@@ -10,7 +10,7 @@ use crate::protocol::follow::{Cursor, FollowFrom};
 use crate::protocol::plain::{PlainFollow as Request, error_frames, follow_frames};
 use crate::server::Failure;
 use crate::server::follow::Followed;
-use crate::server::jobs::{Changes, ChangesBody, ChangesAnswer, Job, PageForm, ReadPiece, is_full};
+use crate::server::jobs::{Changes, ChangesAnswer, ChangesBody, Job, PageForm, ReadPiece, is_full};
 use crate::server::stats::{FollowStats, RequestKind};
 use bytes::Bytes;
 use std::collections::VecDeque;

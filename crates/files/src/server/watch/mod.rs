@@ -160,7 +160,12 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(options: WatchOptions, context: Arc<Context>, published: Arc<SharedCatalogue>, events: Arc<Events>) -> Watcher {
+    fn new(
+        options: WatchOptions,
+        context: Arc<Context>,
+        published: Arc<SharedCatalogue>,
+        events: Arc<Events>,
+    ) -> Watcher {
         let mounts = Mounts::known_before(published.mounts_before());
         Watcher {
             root: context.root.last(),

@@ -57,7 +57,9 @@ fn publisher(pages: impl Fn(usize, &Value) -> Vec<Value> + Send + 'static) -> Wi
     let follows = AtomicUsize::new(0);
     WireServer::start(move |wire| {
         let (follow, mut has_answered) = (follows.fetch_add(1, Ordering::Relaxed), false);
-        converse(wire, &mut |id| if std::mem::replace(&mut has_answered, true) { Vec::new() } else { pages(follow, id) })
+        converse(wire, &mut |id| {
+            if std::mem::replace(&mut has_answered, true) { Vec::new() } else { pages(follow, id) }
+        })
     })
 }
 

@@ -209,7 +209,7 @@ proptest! {
                     copies.push(Wanted { tenant: client / 2, client, request, device: request % 2, bytes: left, cut: Cut::Was, what });
                 }
                 if let Some(device) = share.ahead.take() {
-                    share.counts.give_back(|held| subtract(&mut held.ahead, device, share.bytes));
+                    share.counts.release(|held| subtract(&mut held.ahead, device, share.bytes));
                 }
                 pieces[at].2 = Some(share);
             }
