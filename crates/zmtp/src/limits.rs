@@ -46,10 +46,10 @@ pub const SEAL_INLINE_MAX_AES: usize = 128 * 1024;
 
 /// Sealed frames of more bytes are opened elsewhere, if the driver takes them ([`crate::Connection::open_large_elsewhere`]): opening takes about
 /// 0.7 ms a MiB.
-pub const OPENED_HERE_BYTES_MAX: usize = 128 * 1024;
+pub const OPEN_INLINE_MAX: usize = 128 * 1024;
 
 /// The same with AES-256-GCM, which takes a fraction of that.
-pub const OPENED_HERE_BYTES_MAX_AES: usize = 1024 * 1024 + 4096;
+pub const OPEN_INLINE_MAX_AES: usize = 1024 * 1024 + 4096;
 
 /// Largest number of a frame that is sealed by AES-256-GCM: 8 PiB of a file in pieces of 1 MiB; at most 128 PiB, where each frame has 16 MiB. What an
 /// attacker learns from blocks that repeat grows with the square of the bytes under one key.

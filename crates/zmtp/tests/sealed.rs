@@ -5,7 +5,7 @@ mod harness;
 use bytes::Bytes;
 use harness::toy_seal::{OVERHEAD, toy_seal};
 use harness::{End, Part, at, command, config, converse, frame, heartbeat, long_header, messages};
-use towpath_zmtp::limits::{OPENED_HERE_BYTES_MAX, SEALED_FRAME_BYTES_MAX};
+use towpath_zmtp::limits::{OPEN_INLINE_MAX, SEALED_FRAME_BYTES_MAX};
 use towpath_zmtp::{Config, Error, Header, Outbox, SealJob, SocketType, Transmit};
 
 fn sealed(socket_type: SocketType) -> Config {
@@ -225,7 +225,7 @@ fn large_frames_are_opened_elsewhere_and_nothing_overtakes_them() {
         config.limits.stream_over_bytes = streams.then_some(1_000);
         let (mut client, mut server) = pair(config);
         server.connection.open_large_elsewhere();
-        let large = Bytes::from(vec![7; OPENED_HERE_BYTES_MAX + 1]);
+        let large = Bytes::from(vec![7; OPEN_INLINE_MAX + 1]);
         let sent = [vec!["before".into(), large.clone(), "end".into()], vec!["behind".into()]];
         for message in &sent {
             client.send(&message.iter().cloned().map(Part::Inside).collect::<Vec<_>>());

@@ -19,7 +19,7 @@ pub(super) struct ConnectionHealth {
     failures: Vec<Failure>,
     not_majordomo: bool,
     stock: bool,
-    unheard: bool,
+    is_silent: bool,
     ready_at: Option<Instant>,
 }
 
@@ -41,7 +41,7 @@ impl ConnectionHealth {
             failures: Vec::new(),
             not_majordomo: false,
             stock: false,
-            unheard: false,
+            is_silent: false,
             ready_at: None,
         }
     }
@@ -83,7 +83,7 @@ impl ConnectionHealth {
 
     /// Whether a stock broker has sent nothing at all.
     pub fn is_silent(&self) -> bool {
-        self.stock && self.unheard
+        self.stock && self.is_silent
     }
 
     /// Records a new connection.
@@ -94,14 +94,14 @@ impl ConnectionHealth {
         self.failures.clear();
         self.stock = protocol != PeerProtocol::Numbered;
         self.not_majordomo &= self.stock;
-        self.unheard = true;
+        self.is_silent = true;
         self.ready_at = Some(now);
     }
 
     /// Records that a stock broker's message was understood, or why not.
     pub fn received(&mut self, endpoint: Option<&Endpoint>, error: Option<&dyn std::fmt::Display>) {
         self.not_majordomo = error.is_some();
-        self.unheard = false;
+        self.is_silent = false;
         if let Some(error) = error {
             self.set(endpoint, &format!("what it sends isn't Majordomo; is it a broker? ({error})"));
         }

@@ -75,7 +75,7 @@ impl Credits {
     }
 
     /// Messages since the last one of the client that sent this envelope.
-    pub(super) fn unheard(&self, envelope: &Envelope) -> u64 {
+    pub(super) fn silence(&self, envelope: &Envelope) -> u64 {
         self.messages - self.clients.get(client_of(envelope)).map_or(0, |client| client.last)
     }
 

@@ -27,7 +27,7 @@ pub(super) use types::{Action, Ending, Envelope, IfShort, LogEvent, Outgoing, Pa
 
 use super::Failure;
 use super::jobs::Answer;
-use super::limits::{MESSAGES_UNHEARD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
+use super::limits::{MESSAGES_SILENT_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
 use super::quota::Quotas;
 use super::stats::RequestKind;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
@@ -418,9 +418,9 @@ impl<F: Clone> Session<F> {
     /// Ends a request of a client that seems to be gone, while others behind the same proxy are active.
     fn displace(&mut self) -> bool {
         let Shared { credits, .. } = &self.shared;
-        let unheard = self.requests().map(|(id, ticket, envelope)| (credits.unheard(envelope), id, ticket, envelope));
-        let Some((unheard, id, ticket, envelope)) = unheard.max_by_key(|(unheard, ..)| *unheard) else { return false };
-        if unheard < MESSAGES_UNHEARD_MAX {
+        let silence = self.requests().map(|(id, ticket, envelope)| (credits.silence(envelope), id, ticket, envelope));
+        let Some((silence, id, ticket, envelope)) = silence.max_by_key(|(silence, ..)| *silence) else { return false };
+        if silence < MESSAGES_SILENT_MAX {
             return false;
         }
         let message = "this client was silent, and others behind the same proxy needed its place";

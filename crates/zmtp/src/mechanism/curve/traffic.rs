@@ -5,7 +5,7 @@ use crate::crypto::{AesKey, AesNonce, Crypto, Dryoc, SharedKey, TAG_BYTES, Tag};
 use crate::error::Error;
 use crate::frame::FrameFlags;
 use crate::keys::PublicKey;
-use crate::limits::{AES_NUMBERS_MAX, OPENED_HERE_BYTES_MAX, OPENED_HERE_BYTES_MAX_AES};
+use crate::limits::{AES_NUMBERS_MAX, OPEN_INLINE_MAX, OPEN_INLINE_MAX_AES};
 use crate::limits::{SEAL_INLINE_MAX, SEAL_INLINE_MAX_AES};
 use crate::seal::{FrameNumber, FrameSeal, Opener, Sealer};
 use bytes::{Buf, BytesMut};
@@ -71,8 +71,8 @@ impl Cipher {
 
     fn opened_here_bytes_max(&self) -> usize {
         match self {
-            Cipher::XSalsa20Poly1305(..) => OPENED_HERE_BYTES_MAX,
-            Cipher::Aes256Gcm(..) => OPENED_HERE_BYTES_MAX_AES,
+            Cipher::XSalsa20Poly1305(..) => OPEN_INLINE_MAX,
+            Cipher::Aes256Gcm(..) => OPEN_INLINE_MAX_AES,
         }
     }
 }

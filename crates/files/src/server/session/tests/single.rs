@@ -334,7 +334,7 @@ fn clients_behind_a_proxy_have_their_own_ids_and_a_silent_one_gives_way() {
     let refused = replies(&mut session);
     assert!(matches!(&refused[..], [(to, Reply::Error(error))] if to == "active" && error.code == ErrorCode::Busy));
 
-    for _ in 0..MESSAGES_UNHEARD_MAX {
+    for _ in 0..MESSAGES_SILENT_MAX {
         session.request(client("active"), Ok(Request::Credit { bytes: 1 }));
     }
     list(&mut session, "active", 1);
