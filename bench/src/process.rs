@@ -352,7 +352,7 @@ pub fn reaped_cpu(pid: u32) -> f64 {
     ticks / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Lets [`peak_bytes`] begin anew.
+/// Lets [`peak_bytes`] begin again.
 pub fn reset_peak(pid: u32) {
     // It fails if the process has ended.
     let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");

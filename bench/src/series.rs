@@ -41,7 +41,7 @@ pub struct Sample {
     /// Bytes that crossed loopback, both ways.
     #[serde(default)]
     pub wire_bytes: Option<u64>,
-    /// Requests that were sent anew.
+    /// Requests that were sent again.
     #[serde(default)]
     pub resent: Option<u64>,
     /// Replies to an operator who looked meanwhile.

@@ -48,7 +48,7 @@ impl Destination {
 }
 
 impl<'a> Transfer<'a> {
-    /// A transfer from a server, of so many bytes over all receivers.
+    /// A transfer from a server, of this many bytes over all receivers.
     pub fn new(
         bench: &'a Bench,
         bytes: u64,

@@ -46,7 +46,7 @@ struct Arguments {
     size: u64,
     #[arg(long, default_value_t = 3_000_000)]
     requests: u64,
-    /// Each figure is the median of so many
+    /// Each figure is the median of this many
     #[arg(long, default_value_t = 5)]
     runs: usize,
 }

@@ -117,7 +117,7 @@ fn transfer(bench: &Bench, setup: &Setup<'_>, size: u64, beside: bool) -> Result
     let (root, logs) = (bench.folder.join("slow"), bench.folder.path());
     let mount = root.join(DISK);
     fs::create_dir_all(&mount)?;
-    // Mounted anew each time, and so read by nobody yet.
+    // Mounted again each time, and so read by nobody yet.
     let pace = Pace::BytesPerSecond(DISK_RATE);
     let disk = SlowDisk::mount(&mount, COLD_BYTES, pace).context("no FUSE file system can be mounted")?;
     let mut server = Server::start((setup.server)(&root)?, logs)?;

@@ -9,7 +9,7 @@ use crate::series::Kind;
 
 const AHEAD: [u64; 3] = [100, 1000, 10_000];
 const SIZES: [u64; 2] = [30, 250];
-/// Stock workers take one request at a time: so many of them keep a broker busy.
+/// Stock workers take one request at a time: this many of them keep a broker busy.
 const STOCK_WORKERS: u64 = 100;
 
 const OURS: &str = "tow broker, tow call and tow work";

@@ -21,7 +21,7 @@ pub fn asked_of_rules(verb: Verb, service: &[u8]) -> (Verb, Cow<'_, [u8]>) {
     (verb, service)
 }
 
-/// Who a peer is, and what it may do.
+/// A peer's identity and permissions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access {
     permissions: Permissions,

@@ -94,7 +94,7 @@ pub struct WorkerStats {
     pub id: Option<PeerId>,
     /// State of the worker.
     pub worker: WorkerInfo,
-    /// Where it really is.
+    /// Its real address.
     pub address: Option<Address>,
 }
 

@@ -277,7 +277,7 @@ fn another_broker_takes_over() {
     });
 }
 
-/// Waits until a broker has so many requests.
+/// Waits until a broker has this many requests.
 async fn holds(broker: &Running, requests: usize) {
     while broker.stop.snapshot(Wanted::Sums).unwrap().requests != requests {
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -70,12 +70,12 @@ pub(crate) struct World {
     changes: Vec<NameChange>,
     pub(crate) bodies: BTreeMap<String, Vec<u8>>,
     durable_bodies: BTreeMap<String, Vec<u8>>,
-    /// Names of bodies that a sync has failed to bring to the disk: none brings them there any more, unless they are made anew.
+    /// Names of bodies that a sync has failed to bring to the disk: none brings them there any more, unless they are made again.
     lost_bodies: BTreeSet<String>,
     /// Operations until the machine crashes.
     pub(crate) crash_in: Option<u64>,
     pub(crate) crashed: bool,
-    /// One operation in so many fails; 0 is none.
+    /// One operation in this many fails; 0 is none.
     pub(crate) fault_in: u64,
     pub(crate) failing: Option<Failing>,
     /// Operations that were due to fail; every second one does.

@@ -162,7 +162,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
             pending.kept = true;
         }
         storage.sync_bodies().map_err(|error| {
-            // An error is reported once only: the next sync would succeed though names are lost, so they are made anew.
+            // An error is reported once only: the next sync would succeed though names are lost, so they are made again.
             for pending in &mut batch.bodies {
                 (pending.kept, pending.copy) = (false, true);
             }

@@ -98,7 +98,7 @@ pub enum Command<S, A = Infallible> {
         /// Receives the answer.
         was_there: SyncSender<bool>,
     },
-    /// Ask again what each peer may do, end the connections of those who may do something else now, and send how many these were.
+    /// Check each peer's permissions again, end the connections of those whose permissions have changed, and send their number.
     Reauthorize(SyncSender<usize>),
 }
 

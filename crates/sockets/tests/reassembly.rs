@@ -54,7 +54,7 @@ impl Raw {
         Raw { stream, peer, unsent: VecDeque::new() }
     }
 
-    /// Sends up to so many bytes of what it has to say.
+    /// Sends up to this many bytes of what it has to say.
     fn send(&mut self, most: usize) {
         let bytes = self.unsent.as_slices().0;
         match self.stream.write(&bytes[..bytes.len().min(most)]) {

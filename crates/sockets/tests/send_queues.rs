@@ -16,7 +16,7 @@ const LEAST: usize = 16 * KIB;
 /// Bytes of a message, with what is counted for it beside.
 const MESSAGE: usize = 4 * KIB;
 
-/// A server, and so many clients that only read what they are turned for.
+/// A server, and this many clients that only read what they are turned for.
 fn crowd(server: HubOptions, count: usize) -> (Hub, Vec<Hub>, Vec<PeerId>) {
     let mut server = Hub::new(server).unwrap();
     let endpoint = server.bind(&anywhere()).unwrap();

@@ -32,7 +32,7 @@ pub const DEDICATED_BUFFER_BYTES: usize = 64 * 1024;
 /// without growing, which would copy it.
 pub(crate) const DEDICATED_BUFFER_FIRST_BYTES: usize = 1024 * 1024 + 4096;
 
-/// A buffer isn't allocated on the word of a header: one part in so many of the frame must have arrived.
+/// A buffer isn't allocated on the word of a header: one part in this many of the frame must have arrived.
 pub(crate) const DEDICATED_BUFFER_PART: usize = 32;
 
 /// Maximum plain bytes of a sealed frame that would otherwise be streamed: sealing and opening need it whole in memory.

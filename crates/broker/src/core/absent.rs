@@ -23,7 +23,7 @@ pub(super) struct Untried {
     bytes: usize,
 }
 
-/// A client without a connection, and what it has that may give way.
+/// A client without a connection, and its droppable requests and outcomes.
 #[derive(Debug, Clone)]
 struct Absent {
     since: Millis,
@@ -134,7 +134,7 @@ impl Core {
         self.drop_surplus_outcomes(now, &mut others, &mut forgotten) && self.forget_surplus(now, &others, forgotten)
     }
 
-    /// Whether outcomes of absent clients take so much memory that some of them have to go now.
+    /// Whether outcomes of absent clients take too much memory, so that some must be dropped now.
     #[inline]
     pub(super) fn has_surplus_outcomes(&self) -> bool {
         self.replies.absent_bytes > self.settings.bytes_max / 8 * 4

@@ -27,7 +27,7 @@ pub enum Action {
         peer: Peer,
         /// The request's number.
         number: u64,
-        /// How it ended.
+        /// Its status.
         status: Status,
         /// The index of a part; `None`: the outcome.
         part: Option<u32>,
@@ -64,7 +64,7 @@ pub enum Action {
         envelope: StockEnvelope,
         /// The service that the client asked for.
         service: Bytes,
-        /// How it ended.
+        /// Its status.
         status: Status,
         /// Whether more parts follow.
         partial: bool,
@@ -186,7 +186,7 @@ pub enum QueuedAction {
         peer: Peer,
         /// The request's number.
         number: u64,
-        /// How it ended.
+        /// Its status.
         status: Status,
         /// The request.
         body_ref: BodyRef,

@@ -50,7 +50,7 @@ fn below(length: usize, most: usize, divisor: usize) -> bool {
     length < (most / divisor).max(1)
 }
 
-/// Whether requests were refused because there was no space for anybody's. For an operator, who looks now and then.
+/// Whether requests of all clients were refused for lack of space. Kept for a while, since an operator looks now and then.
 #[derive(Debug, Default)]
 pub(super) struct FullMark {
     pub is_since_look: bool,
@@ -99,7 +99,7 @@ impl PausedClients {
 }
 
 impl Core {
-    /// Whether a request of so many bytes is admitted. `key`: its session; `None`: there is none yet.
+    /// Whether a request of this many bytes is admitted. `key`: its session; `None`: there is none yet.
     pub(super) fn admit(
         &mut self,
         tenant: TenantKey,
@@ -250,7 +250,7 @@ impl Core {
         below(bytes, self.settings.bytes_max, divisor) && below(requests, self.settings.requests_max, divisor)
     }
 
-    /// The memory pressure while so many bytes are queued for peers. They count once more, since the replies to requests that are
+    /// The memory pressure while this many bytes are queued for peers. They count once more, since the replies to requests that are
     /// here may be as large.
     pub fn memory_pressure(&self, waiting_bytes: usize) -> MemoryPressure {
         let Settings { bytes_max, requests_max, .. } = self.settings;

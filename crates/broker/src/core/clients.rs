@@ -300,7 +300,7 @@ impl Core {
         service
     }
 
-    /// Adds a request of so many bytes to its session.
+    /// Adds a request of this many bytes to its session.
     #[inline]
     pub(super) fn add_request(&mut self, key: SessionKey, number: u64, slot: u32, bytes: usize) {
         let session = &mut self.sessions[key];

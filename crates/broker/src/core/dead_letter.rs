@@ -207,7 +207,7 @@ impl Core {
         let Some(letter) = self.dead_letters.all.get_mut(&number) else { return };
         letter.moves += 1;
         let moves = letter.moves;
-        // Its retention begins anew.
+        // Its retention begins again.
         self.sessions[session].absent_since = now;
         self.unlist_dead_letter(number, former);
         self.list_dead_letter(number, key);
@@ -236,7 +236,7 @@ impl Core {
         ClientId(hasher.finish128().as_bytes())
     }
 
-    /// Marks a session as that of a dead letter of so many bytes for a service.
+    /// Marks a session as that of a dead letter of this many bytes for a service.
     pub(super) fn mark_dead_letter(
         &mut self,
         session: SessionKey,
@@ -254,7 +254,7 @@ impl Core {
         session.one_reply = false;
     }
 
-    /// A dead letter is no more: of this service, with so many bytes.
+    /// Releases a dead letter of this service, of this many bytes.
     #[cold]
     pub(super) fn unmark_dead_letter(
         &mut self,

@@ -1,4 +1,4 @@
-//! Drain: a broker that is drained, or is stopping, takes no more requests, still gives workers what it has, and sends numbered clients to
+//! Drain: a broker that is drained, or is stopping, accepts no more requests, still dispatches those that it has, and sends numbered clients to
 //! another broker. A drain can be ended; a stopping broker ends.
 
 use super::requests::State;

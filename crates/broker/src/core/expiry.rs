@@ -41,7 +41,7 @@ impl Deadlines {
         self.expiry = self.expiry.min(at);
     }
 
-    /// The earliest time for a sweep over so many requests.
+    /// The earliest time for a sweep over this many requests.
     fn next_sweep(&self, requests: usize) -> Millis {
         self.last_sweep + SWEEP_GRAIN.max((requests / SWEPT_PER_MILLISECOND) as Millis)
     }

@@ -67,7 +67,7 @@ impl Core {
         }
     }
 
-    /// Writes anew which numbers of a client are dropped, or forgets the record if none is.
+    /// Rewrites the dropped numbers of a client, or forgets the record if none is.
     pub(super) fn journal_dropped(&mut self, key: SessionKey) {
         let former = std::mem::take(&mut self.sessions[key].dropped_id);
         let session = &self.sessions[key];

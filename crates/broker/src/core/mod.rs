@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `Requests` | every request, in slots; the lists that requests are linked into |
 //! | `Sessions`, `SequenceMap`, `NumberSet` | clients, their requests by number, and the numbers that are over |
-//! | `Tenants` | who clients are, and what each tenant has |
+//! | `Tenants` | identities of clients, and each tenant's shares |
 //! | `Services`, `WaitingQueue` | services by name, and the requests that wait for a worker, by the turns of clients |
 //! | `Workers` | workers, what each holds, and when each may be given more |
 //! | `Roles` | which session or worker a connection belongs to |
@@ -252,7 +252,7 @@ impl Core {
         Some(self.services.at(request.service).name.clone())
     }
 
-    /// Ends the connection of a peer that may not do what it does.
+    /// Ends the connection of a peer that lacks a permission.
     pub(crate) fn forbid(&mut self, now: Millis, peer: Peer, reason: &'static str) {
         self.disconnect(now, peer, reason);
     }

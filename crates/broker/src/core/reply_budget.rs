@@ -64,7 +64,7 @@ pub(super) struct ServiceReplies {
 }
 
 impl ServiceReplies {
-    /// Learns from a reply of so many bytes.
+    /// Learns from a reply of this many bytes.
     #[inline]
     pub fn observe(&mut self, bytes: usize) {
         let recent = self.recent.unwrap_or(0);
@@ -261,14 +261,14 @@ impl ReplyBudget {
         client.kept.bytes > most / divisor
     }
 
-    /// Whether a reply of so many bytes fits, if it is kept until it is confirmed.
+    /// Whether a reply of this many bytes fits, if it is kept until it is confirmed.
     fn fits(&self, now: Millis, client: &ClientReplies, bytes: usize) -> bool {
         let (all, most) = (self.kept.bytes + bytes, self.bytes_max);
         if all <= most / 4 * 3 {
             return true;
         }
         // The rest is for clients that confirm, or have nothing here to confirm. Some of it is for requests of others, as long as it isn't
-        // known who confirms.
+        // known which clients confirm.
         let is_little = || client.kept.bytes + bytes <= 2 * self.client_bytes_min;
         let is_new = || client.is_new(now) && all <= most / 8 * 7;
         all <= most && (client.is_confirming(now) || client.kept.bytes == 0 || is_little() || is_new())
@@ -295,7 +295,7 @@ impl Core {
         session.client.is_some() && !session.is_dead_letter()
     }
 
-    /// A request is dispatched to whose reply so many bytes are expected.
+    /// Notes a dispatched request whose reply is expected to have this many bytes.
     #[inline]
     pub(super) fn expect_reply(&mut self, slot: u32, expected: ExpectedBytes) {
         if expected != ExpectedBytes::NOTHING {
@@ -347,7 +347,7 @@ impl Core {
         parked.into_iter().for_each(|key| self.unpark(now, key));
     }
 
-    /// Whether a reply of so many bytes fits.
+    /// Whether a reply of this many bytes fits.
     #[inline]
     pub(super) fn reply_fits(&self, now: Millis, slot: u32, bytes: usize) -> bool {
         let request = self.requests.at(slot);

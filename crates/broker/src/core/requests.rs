@@ -24,7 +24,7 @@ const HAS_PARTS: u8 = 1 << 7;
 /// Slots in a block.
 const BLOCK_SLOTS: usize = 512;
 
-/// Where a request is.
+/// State of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// Nowhere: the slot is free.

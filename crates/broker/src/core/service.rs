@@ -212,7 +212,7 @@ impl Services {
         self.lines.first(&self.at(key).waiting.order)?.1.first()
     }
 
-    /// The first requests in a service's queue that are wanted, so many at most. Of each client only those before the first unwanted one.
+    /// At most this many of the first requests in a service's queue that are wanted. Of each client only those before the first unwanted one.
     pub fn waiting(
         &self,
         requests: &Requests,

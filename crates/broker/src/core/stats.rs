@@ -71,13 +71,13 @@ pub struct LetterInfo {
     pub bytes: u64,
     /// When it was kept.
     pub since: Millis,
-    /// Where it is.
+    /// Its state.
     pub state: LetterState,
     /// Attempts at it since then, of workers of the dead-letter queue.
     pub attempts: u16,
 }
 
-/// Where a dead letter is.
+/// State of a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LetterState {
     /// In its queue.

@@ -1,4 +1,4 @@
-//! Tenants: who clients are, and what each has here.
+//! Tenants: identities of clients, and the shares of each.
 //!
 //! Clients of one tenant have one turn in a service's queue, and one share of everything that is limited.
 
@@ -10,7 +10,7 @@ use slab::Slab;
 use std::collections::HashMap;
 use towpath_sockets::Tenant;
 
-/// The tenant of what belongs to nobody who is connected: dead letters, and restored requests until their client connects. Also of
+/// The tenant of requests without a connected client: dead letters, and restored requests until their client connects. Also of
 /// connections whose tenant isn't known. It has no share, and so no limit of its own.
 pub(super) const NOBODY: TenantKey = 0;
 
@@ -42,7 +42,7 @@ pub(super) struct Tenants {
     of_peers: Vec<TenantKey>,
 }
 
-/// How much more of something a tenant may have that has `own`. `used`: what all tenants have of it, of `most`.
+/// The remaining units for a tenant that has `own`. `used`: the units of all tenants, of `most`.
 #[inline]
 pub(super) fn left_of_share(most: usize, used: usize, own: usize) -> usize {
     let free = most.saturating_sub(used);

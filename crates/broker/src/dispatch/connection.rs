@@ -46,7 +46,7 @@ pub(super) struct Connection<W: BodySink> {
     pub id: PeerId,
     /// Where it is, for logs.
     pub address: Option<Address>,
-    /// Who it is, and what it may do.
+    /// Its identity and permissions.
     pub access: Access,
     pub protocol: PeerProtocol,
     /// Records on their way to it.

@@ -2,9 +2,9 @@
 //!
 //! It has no sockets, files, threads or clocks of its own: [`Transport`] and [`Store`] are the system to it. The server runs it on a
 //! real one, the tests on a simulated one. A broker that doesn't lead ([`Store::next_leadership`]) has no peers, requests or entries; one that loses
-//! leadership drops them all without another word, and begins anew when it wins it again. One round:
+//! leadership silently drops them all, and starts over when it wins again. One round:
 //!
-//! 1. [`Dispatch::prepare`]: notices who leads, says what may be read, and for how long a poll may wait.
+//! 1. [`Dispatch::prepare`]: notices which broker leads, and decides what may be read and how long a poll may wait.
 //! 2. A poll of the transport.
 //! 3. [`Dispatch::take_events`]: each message is put together (`assembler`), decoded (`decode`), passed to the core, and what the core
 //!    wants is carried out (`encode`), or goes to the store (`entry_queue`).
@@ -45,7 +45,7 @@ pub struct Dispatch<T, S: Store> {
     pub transport: T,
     /// The journal and the spool.
     pub store: S,
-    /// All requests and who they are for.
+    /// All requests, and their clients and workers.
     pub core: Core,
     connections: Connections<S::Writer>,
     entries: EntryQueue,
@@ -80,7 +80,7 @@ impl<T: fmt::Debug, S: Store + fmt::Debug> fmt::Debug for Dispatch<T, S> {
 }
 
 impl<T: Transport, S: Store> Dispatch<T, S> {
-    /// A broker that goes on with what the store has, as soon as it leads. `authenticator` says who may connect.
+    /// A broker that recovers the store's content as soon as it leads. `authenticator` decides which clients may connect.
     pub fn new(transport: T, store: S, settings: Settings, authenticator: Option<Authenticator>) -> Dispatch<T, S> {
         let held_bytes_max = settings.late_bytes_max();
         let mut dispatch = Dispatch {

@@ -2,7 +2,7 @@
 
 use towpath_requests::numbered::BatchLimit;
 
-/// The least: with less, a turn costs more than what it does.
+/// The minimum: with less, the overhead of a poll exceeds its work.
 const READ_TURN_BYTES_MIN: usize = 4 * 1024;
 
 /// Space for a message's header and a little of the next: a block that is only partly read waits for another turn.

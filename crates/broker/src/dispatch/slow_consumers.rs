@@ -28,7 +28,7 @@ const BEGIN_INTERVAL_MS: Millis = 100;
 #[derive(Debug, Default)]
 pub(super) struct SlowConsumerMonitor {
     next_check: Millis,
-    /// When another large message may begin although so much waits.
+    /// When another large message may begin in spite of the backlog.
     next_begin: Millis,
     /// The backlogs were over the limit at the last check.
     was_over: bool,

@@ -35,7 +35,7 @@ impl LostBody {
         }
     }
 
-    /// How a request is refused, and when it may come again.
+    /// The refusal of a request, and when it may be sent again.
     pub fn of_request(self) -> (Status, u32) {
         match self {
             LostBody::Unwritten => (Status::NO_STORAGE, RETRY_MS),
@@ -44,7 +44,7 @@ impl LostBody {
         }
     }
 
-    /// How a request ends of which this was the reply. To keep its worker waiting for space could last for ever: what has the space
+    /// The outcome of a request whose reply this was. To keep its worker waiting for space could last for ever: what has the space
     /// may be waiting for this worker.
     pub fn of_reply(self) -> Status {
         match self {

@@ -62,7 +62,7 @@ impl ConnectionHealth {
         self.failures.iter().rev().find_map(|failure| failure.refusal)
     }
 
-    /// Whether each of so many endpoints refuses this client: only another configuration helps.
+    /// Whether each of this many endpoints refuses this client: only another configuration helps.
     pub fn refused_by_all(&self, endpoints: usize) -> bool {
         self.failures.iter().filter(|failure| failure.refusal.is_some()).count() == endpoints
     }

@@ -58,7 +58,7 @@ pub struct Entry {
     pub seq: u64,
     /// Content of the path.
     pub content: Content,
-    /// How to find out whether it is still that.
+    /// Identity, which shows whether it has changed.
     pub identity: Identity,
 }
 
@@ -76,7 +76,7 @@ impl Entry {
     }
 }
 
-/// How far a follower is in this catalogue.
+/// A follower's position in this catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     epoch: Epoch,
@@ -94,7 +94,7 @@ pub enum ChangesSince {
     Changes {
         /// By ascending number.
         changes: Vec<(Arc<[u8]>, Entry)>,
-        /// Where the follower is then.
+        /// The follower's new position.
         position: Position,
         /// Whether it then has everything.
         live: bool,
@@ -103,7 +103,7 @@ pub enum ChangesSince {
     Restart,
 }
 
-/// How much a page may have.
+/// Limits of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct PageLimits {
     /// Changes.
@@ -355,7 +355,7 @@ impl Catalogue {
         }
     }
 
-    /// Where a follow begins, and with what; `None` if that isn't known before the tree was read.
+    /// Position and state of a new follow; `None` if that isn't known before the tree was read.
     pub fn begin(&self, from: FollowFrom) -> Option<(Position, FollowState)> {
         let Catalogue { epoch, head, .. } = *self;
         match from {
@@ -373,7 +373,7 @@ impl Catalogue {
         }
     }
 
-    /// The number of the newest entry of certain paths; 0 if none is among so many.
+    /// The number of the newest entry of certain paths; 0 if none is among this many.
     pub fn newest(&self, examined: usize, mut wants: impl FnMut(&[u8]) -> bool) -> u64 {
         let mut newest = self.by_seq.iter().rev().take(examined);
         newest.find(|(_, path)| wants(path)).map_or(0, |(seq, _)| *seq)

@@ -125,7 +125,7 @@ mod tests {
             panic!("it goes on")
         };
         assert_eq!(changes.iter().map(|(_, entry)| entry.seq).collect::<Vec<_>>(), [45]);
-        // Another epoch begins anew, for those who are in the middle too.
+        // Another epoch starts over, also for followers in the middle.
         relay.reset(None, Cursor { epoch: Epoch([4; 16]), seq: 2 }, vec![dir("a", 1)]).unwrap();
         assert_eq!(relay.changes_since(position, |_| true, LIMITS), ChangesSince::Restart);
         assert_eq!(changes_since(&relay, ahead).0, FollowState::Full);

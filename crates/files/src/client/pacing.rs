@@ -31,7 +31,7 @@ impl Pacer {
         Self { rate: rate.max(BYTES_PER_SECOND_MIN), piece: piece.max(1), busy_until: now }
     }
 
-    /// Takes up to so many bytes that are due now; 0 if none are.
+    /// Takes up to this many bytes that are due now; 0 if none are.
     pub(super) fn take(&mut self, wanted: u64, now: Instant) -> u64 {
         if now < self.busy_until {
             return 0;

@@ -13,7 +13,7 @@ const DELETE_FREELY: u64 = 1000;
 /// Deletions are few if there is this many times as much.
 pub(super) const FEW_OF: usize = 10;
 
-/// Whether so many deletions, of `known` entries, are more than are made without being allowed.
+/// Whether this many deletions, of `known` entries, are more than are made without being allowed.
 pub(super) fn is_too_much(count: u64, known: u64, max_delete: Option<u64>) -> bool {
     match max_delete {
         Some(most) => count > most,

@@ -122,7 +122,7 @@ impl Member {
         Ok(())
     }
 
-    /// Has the follower do something. One that stalls begins anew, as it would.
+    /// Has the follower do something. One that stalls begins again, as it would.
     fn run(
         &mut self,
         now: Instant,

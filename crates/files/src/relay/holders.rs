@@ -1,4 +1,4 @@
-//! Who has what, as far as they have said.
+//! Holders, by their own reports.
 
 use crate::digest::Digest;
 use crate::limits::HOLDERS_MAX;
@@ -40,7 +40,7 @@ pub struct Holders {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HolderStats {
-    /// Who.
+    /// Its name and copy.
     pub name: String,
     /// Which copy.
     pub copy: Option<CopyId>,
@@ -58,7 +58,7 @@ pub struct HolderStats {
     pub said_at: Instant,
 }
 
-/// Who says what a holder has.
+/// The origin of a holder's report.
 #[derive(Clone, Copy, Debug)]
 pub struct Reporter<'a> {
     /// Whose names these are.
@@ -190,7 +190,7 @@ impl Holders {
         self.holders.values().filter_map(|said| said.holder.version)
     }
 
-    /// A page of those who don't speak for themselves by a connection that is there.
+    /// A page of holders that aren't connected themselves.
     pub fn elsewhere(&self, from: u32) -> Page<HolderStats> {
         let stats = |said: &Said| HolderStats {
             name: said.holder.name.as_str().to_owned(),
@@ -206,7 +206,7 @@ impl Holders {
         Page::of(numbered.map(|(number, said)| (number, said.peer.is_none().then(|| stats(said)))))
     }
 
-    /// The answer to who has something.
+    /// The answer to `holders`.
     pub fn answer(&self, request: &HoldersRequest, epoch: Option<Epoch>, most: usize, now: Instant) -> HoldersReply {
         let holds = |holder: &Holder| match request.wanted {
             HoldersWanted::Seq(seq) => Some(holder.cursor.epoch) == epoch && holder.cursor.seq >= seq,

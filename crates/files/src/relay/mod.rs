@@ -1,7 +1,7 @@
 //! State that the server of a relay shares with its follower.
 //!
 //! The follower puts into the server's catalogue what is in place and verified, with the numbers of the server where it comes from. So
-//! somebody who follows the one can go on at the other.
+//! a follower of the one can continue at the other.
 
 mod holders;
 mod via;
@@ -21,7 +21,7 @@ type Change = dyn Fn(&mut dyn FnMut(&mut Catalogue)) + Send + Sync;
 /// A path and what is there.
 pub type Passed = (Arc<[u8]>, Entry);
 
-/// The relaying server, for the follower that brings what it has.
+/// The relaying server, as seen by the follower that feeds it.
 #[derive(Clone)]
 pub struct Relay {
     change: Arc<Change>,

@@ -59,7 +59,7 @@ impl CatalogueView {
         self.holders().count()
     }
 
-    /// Those who have said what is in place and aren't connected: relays speak for them, or they were here before.
+    /// Holders that aren't connected: relays reported them, or they were connected before.
     pub fn holders_elsewhere(&self, from: u32) -> Page<HolderStats> {
         self.holders().elsewhere(from)
     }
@@ -72,7 +72,7 @@ impl CatalogueView {
         self.holders().versions().for_each(|version| *counts.entry(version).or_insert(0) += 1);
         let all: usize = counts.values().sum();
         let holders = |version: &VersionStats| counts.get(&version.digest).copied().unwrap_or(0);
-        // Who has a version of another path lacks none of this one.
+        // A holder of another path's version lacks none of this path.
         let mut elsewhere: HashMap<RelPath, usize> = HashMap::new();
         for of in listed.iter().map(|version| &version.of).collect::<HashSet<_>>() {
             let others = listed.iter().filter(|version| version.of != *of).map(&holders).sum();

@@ -64,7 +64,7 @@ pub(super) struct Clients {
 }
 
 impl Client {
-    /// Notes what it has, and those that it speaks for.
+    /// Notes its report, and those that it passes on.
     fn have(&mut self, peer: PeerId, said: Vec<Holder>, pool: &Pool, holders: &Mutex<Holders>) {
         let published = pool.context().published.clone();
         let salt = self.session.permissions().fingerprint(Verb::Follow);

@@ -82,7 +82,7 @@ pub struct ServerOptions {
     pub server_id: Option<ServerId>,
     /// Take files that clients push. None: none.
     pub push: Option<PushOptions>,
-    /// A follower brings what there is, with the numbers of another server: [`Server::relay`].
+    /// Whether a follower feeds it, with the numbers of another server: [`Server::relay`].
     pub is_relay: bool,
     /// Of a relay: the directory of the versions that it passes on, and nothing else.
     pub relayed_versions: Option<PathBuf>,
@@ -91,7 +91,7 @@ pub struct ServerOptions {
     pub secrets: Vec<PathBuf>,
     /// Others that aren't served, which may be below the root.
     pub unserved: Vec<PathBuf>,
-    /// Everybody may publish versions, and not only who has logged in, or is this process's user or root of this machine over ipc.
+    /// Whether everybody may publish versions, and not only clients that have logged in, or over ipc this process's user and root.
     pub accept_publish: bool,
 }
 

@@ -80,7 +80,7 @@ impl Followed {
         }
     }
 
-    /// The cursor to send: good only with the same permissions, so that who may follow more later gets all of it.
+    /// The cursor to send: valid only with the same permissions, so that a client that may follow more later gets all of it.
     pub(super) fn cursor(&self, at: Position) -> Cursor {
         let cursor = if self.permissions.is_unrestricted() { at.cursor() } else { at.sent_cursor() };
         salted(cursor, self.salt)
@@ -120,7 +120,7 @@ impl Filter {
 
     pub(super) fn wants(&self, path: &[u8]) -> bool {
         match self {
-            // Versions come only to those who ask for them by this name.
+            // Versions are sent only to follows of this name.
             Filter::Path(above) if above.is_root() => !is_version(path),
             Filter::Glob(_) if is_version(path) => false,
             Filter::Path(above) => {

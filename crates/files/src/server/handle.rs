@@ -73,7 +73,7 @@ impl Control {
     }
 }
 
-/// Ends the connections of clients who may do something else than before. Returns how many.
+/// Ends the connections of clients whose permissions have changed. Returns how many.
 fn judge_again(hub: &mut Hub, clients: &Clients, authenticator: Option<&Authenticator>) -> usize {
     hub.end_logins();
     let infos = hub.peers().collect::<Vec<_>>().into_iter().filter_map(|peer| hub.peer(peer));

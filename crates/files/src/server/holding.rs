@@ -1,4 +1,4 @@
-//! Who has what: what clients say of it, and what they ask.
+//! Holders: reports of clients, and their questions.
 
 use super::follow::salted;
 use super::watch::SharedCatalogue;
@@ -57,7 +57,7 @@ fn stats(holder: &Holder, user: Option<&Arc<str>>, said_at: Instant) -> HolderSt
     }
 }
 
-/// Who has what was asked for, if the asker may read or follow that: names and numbers reveal something too.
+/// The holders of a change or a version, if the client may read or follow it: names and numbers reveal something too.
 pub(super) fn answer(
     request: &HoldersRequest,
     asker: &Permissions,
@@ -79,7 +79,7 @@ pub(super) fn answer(
     Reply::Holders(reply)
 }
 
-/// Whether somebody may know who has something: a change of a path, or a version.
+/// Whether a client may know the holders of a change or a version.
 fn may_know(wanted: HoldersWanted, asker: &Permissions, catalogue: &Catalogue) -> bool {
     let may = |path: &[u8]| [Verb::Read, Verb::Follow, Verb::Publish].into_iter().any(|verb| asker.may(verb, path));
     match wanted {
@@ -91,7 +91,7 @@ fn may_know(wanted: HoldersWanted, asker: &Permissions, catalogue: &Catalogue) -
     }
 }
 
-/// The answer to somebody who doesn't read its answers.
+/// The answer to a client that doesn't read its answers.
 pub(super) fn busy(id: u32) -> Reply {
     Reply::Error(ErrorReply { id: Some(id), code: ErrorCode::Busy, message: "too many answers wait".to_owned() })
 }

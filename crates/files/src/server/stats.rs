@@ -100,7 +100,7 @@ pub struct TransferStats {
     pub sent_bytes: u64,
     /// Bytes of a push that have arrived.
     pub received_bytes: u64,
-    /// How far it is in the file, in bytes.
+    /// Its position in the file, in bytes.
     pub done_bytes: u64,
     /// Bytes of the file, if it is open.
     pub total_bytes: Option<u64>,
@@ -180,7 +180,7 @@ pub(super) fn has((sent, page): (u64, u64), said: Option<&HolderStats>) -> u64 {
 pub struct FailureStats {
     /// The client.
     pub peer: PeerId,
-    /// Where it connected from.
+    /// Address that it connected from.
     pub address: String,
     /// Its user, or the name of its key.
     pub user: Option<String>,

@@ -136,7 +136,7 @@ impl FakeDisk {
             let (start, leaf_length) = content.leaves.range(leaf).expect("a leaf of the file");
             assert!((start..start + leaf_length).contains(&at), "bytes of another leaf");
             let now = end.min(start + leaf_length) - at;
-            // Bytes that start a leaf anew come when it was wrong.
+            // Bytes that start a leaf again come when it was wrong.
             let written = content.written.entry(leaf).or_default();
             if at == start {
                 *written = 0;

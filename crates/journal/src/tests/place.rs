@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Until an attempt to write has failed, and so many more have; returns why.
+/// Until an attempt to write has failed, and this many more have; returns why.
 fn wait_until_failing(journal: &Journal, failures: &std::sync::mpsc::Receiver<()>, more: usize) -> String {
     let start = Instant::now();
     let mut left = more;

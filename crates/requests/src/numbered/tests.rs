@@ -85,7 +85,7 @@ proptest! {
     }
 }
 
-/// How many records the messages have for so many requests.
+/// How many records the messages have for this many requests.
 fn lengths(requests: usize, body_bytes: usize, limit: BatchLimit) -> Vec<usize> {
     let mut block = Block::default();
     block.set_limit(limit);

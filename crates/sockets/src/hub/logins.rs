@@ -1,4 +1,4 @@
-//! Decisions about the credentials of peers: at once or later, and fewer for those who have failed too often.
+//! Decisions about the credentials of peers: at once or later, and fewer for peers that have failed too often.
 
 use super::Hub;
 use super::member::Member;

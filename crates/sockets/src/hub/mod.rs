@@ -315,7 +315,7 @@ impl Hub {
     /// of a streamed body are still delivered, since others need the buffer. So is the rest of a message that goes on over budget
     /// ([`HubOptions::reassembly_bytes_max`]), since nobody else's does until it ends.
     pub fn pause_reading(&mut self, peer: PeerId, paused: bool) {
-        // Its deadlines start anew when reading does: now, and not at the last poll.
+        // Its deadlines start again when reading does: now, and not at the last poll.
         let now = Instant::now();
         if let Some(member) = self.peers.find_mut(peer).filter(|member| member.flow.paused != paused) {
             member.flow.paused = paused;

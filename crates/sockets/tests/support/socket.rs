@@ -65,7 +65,7 @@ pub async fn only_peer(socket: &Socket) -> PeerId {
     socket.peers()[0].id
 }
 
-/// Waits until so many messages have come in, over all peers, whether they have been taken or not.
+/// Waits until this many messages have come in, over all peers, whether they have been taken or not.
 pub async fn arrived(socket: &Socket, messages: u64) {
     let count = || socket.peers().iter().map(|peer| peer.messages_in).sum::<u64>();
     eventually("messages have arrived", || count() >= messages).await;

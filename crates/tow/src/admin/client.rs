@@ -48,11 +48,11 @@ pub struct ServerArgs {
     admin_token_file: Option<PathBuf>,
 }
 
-/// Where a server answers.
+/// Address of a server's admin interface.
 pub enum Client {
     /// On this socket.
     Socket(PathBuf),
-    /// At this address, those who have the token.
+    /// This address, with the token.
     Http(SocketAddr, Token),
 }
 
@@ -106,7 +106,7 @@ fn not_here(wanted: &str) -> Failure {
 
 /// A server that was found, and its status.
 pub struct Found {
-    /// How to ask it.
+    /// Its address.
     pub client: Client,
     /// Its answer.
     pub status: Value,

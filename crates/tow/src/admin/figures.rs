@@ -126,7 +126,7 @@ pub struct Server {
     pub is_ready: bool,
 }
 
-/// A catalogue, and who follows it.
+/// A catalogue and its followers.
 pub struct Catalogue {
     pub sums: CatalogueStats,
     pub followers: usize,

@@ -1,4 +1,4 @@
-//! Metrics in the text format of Prometheus, or that of OpenMetrics for those who ask for it. They are made anew for each scrape, from the sums
+//! Metrics in the text format of Prometheus, or that of OpenMetrics if requested. They are made for each scrape, from the sums
 //! of the server.
 //! Nothing has a label for a peer.
 

@@ -1,7 +1,7 @@
 //! The operator's view: a socket, and TCP addresses if they are asked for, on which a server or broker answers questions over HTTP, and the client
 //! of it.
 //!
-//! A thread of its own with a small runtime accepts connections ([`server`]), decides who may ask ([`access`]), and asks the event loop through a
+//! A thread of its own with a small runtime accepts connections ([`server`]), checks access ([`access`]), and asks the event loop through a
 //! [`View`] ([`api`], [`metrics`]). None of it may keep a server from ending. A socket that can't be had doesn't keep it from starting; an address that
 //! that it should listen on does.
 
@@ -64,7 +64,7 @@ struct Shared {
     is_stopping: AtomicBool,
 }
 
-/// Where it answers over TCP.
+/// Its TCP addresses.
 #[derive(Default)]
 struct HttpPlaces {
     page: Option<String>,
@@ -101,7 +101,7 @@ pub struct About<'a> {
     pub state: Option<&'a Path>,
     /// The directory that it serves.
     pub served: Option<&'a Path>,
-    /// Where actions are written down.
+    /// The audit file.
     pub audit: Option<&'a Audit>,
 }
 

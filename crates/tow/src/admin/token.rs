@@ -20,7 +20,7 @@ const BYTES: usize = 32;
 const CHARACTERS_MIN: usize = 32;
 const CHARACTERS_MAX: usize = 512;
 
-/// A token. Anyone who has it may do everything that the server's operator may.
+/// A token, which allows everything that the server's operator may do.
 #[derive(Clone)]
 pub struct Token(Arc<Zeroizing<String>>);
 

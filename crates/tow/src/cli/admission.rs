@@ -1,4 +1,4 @@
-//! Who is admitted by a server, and what each may do: keys, users and rules from files, which are read again when they change.
+//! Admission: keys, users and rules from files, which are read again when they change.
 
 use crate::cli::audit::Audit;
 use crate::cli::authorized_keys::AuthorizedKeys;
@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use towpath_rules::{Permissions, Rules};
 use towpath_sockets::{Address, Authenticator, Credentials, Principal};
 
-/// Where it is said who is admitted, and what each may do.
+/// The files of keys, users and rules.
 #[derive(Clone, Default)]
 pub struct Sources {
     /// `--rules`
@@ -113,7 +113,7 @@ impl Admission {
         self.state().rules.as_ref().is_some_and(|rules| rules.keys() > 0)
     }
 
-    /// Where it is said who is admitted.
+    /// The files of keys and users.
     pub fn sources(&self) -> &Sources {
         &self.sources
     }
@@ -144,7 +144,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Lets those in again who have another password.
+    /// Makes users with another password log in again.
     pub fn judged(&self) {
         self.revoked.write().unwrap_or_else(PoisonError::into_inner).clear();
     }

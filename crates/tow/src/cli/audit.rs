@@ -1,4 +1,4 @@
-//! The audit file: who came, what was refused to whom, and what operators did, in a JSON object a line.
+//! The audit file: logins, refusals and operators' actions, one JSON object per line.
 
 use crate::cli::auth_args::is_own;
 use crate::cli::exit::Failure;
@@ -37,7 +37,7 @@ struct Shared {
 }
 
 enum Line {
-    /// A line, and who waits until it is written.
+    /// A line, and the sender to notify once it is written.
     Text(String, Option<oneshot::Sender<io::Result<()>>>),
     Reopen,
 }
@@ -62,7 +62,7 @@ impl Audit {
         Ok(Audit(Arc::new(Shared { lines, lost: AtomicU64::new(0), counted: Mutex::default() })))
     }
 
-    /// Opens the file anew, which may have been moved away.
+    /// Reopens the file, which may have been moved away.
     pub fn reopen(&self) {
         if self.0.lines.try_send(Line::Reopen).is_err() {
             tracing::warn!("the audit file wasn't opened anew: too many lines wait for its disk");

@@ -41,13 +41,13 @@ pub struct RelayArgs {
 }
 
 impl RelayArgs {
-    /// Whether nothing says who may come.
+    /// Whether access is unrestricted.
     fn is_open(&self) -> bool {
         let files = [&self.authorized_keys, &self.plain_passwords, &self.rules];
         !self.anyone && files.iter().all(|file| file.is_none())
     }
 
-    /// Whether the follower's key is for those who follow it, too.
+    /// Whether the relay's server uses the follower's key, too.
     pub fn is_encrypted(&self) -> bool {
         self.plain_passwords.is_none() && (self.authorized_keys.is_some() || self.anyone || self.rules.is_some())
     }

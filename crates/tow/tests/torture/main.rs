@@ -296,7 +296,7 @@ impl Torture {
             expected.extend(tree(disk).into_iter().map(|(path, entry)| (Path::new("mnt").join(path), entry)));
         }
         let is_left_out = |path: &Path| path.iter().any(|name| name.to_string_lossy().ends_with(".skip"));
-        // Nor can one that began anew get what is on a disk that isn't there.
+        // Nor can one that began again get what is on a disk that isn't there.
         let may_lack = |path: &Path| copy.member == MEDDLED && self.source.is_unmounted() && path.starts_with("mnt");
         expected
             .retain(|path, _| !(copy.leaves_out && is_left_out(path) || may_lack(path) && !found.contains_key(path)));

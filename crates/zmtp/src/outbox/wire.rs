@@ -214,7 +214,7 @@ impl Staged {
         if self.large_is_first { [large, gathered] } else { [gathered, large] }
     }
 
-    /// Begins anew, when all has been written.
+    /// Begins again, when all has been written.
     pub(super) fn clear(&mut self) {
         self.gathered.clear();
         self.written = 0;

@@ -24,7 +24,7 @@ pub fn config(socket_type: SocketType) -> Config {
     Config::new(socket_type)
 }
 
-/// A heartbeat of so many milliseconds each.
+/// A heartbeat of this many milliseconds each.
 pub fn heartbeat(interval: u64, timeout: u64, ttl: u64) -> Option<Heartbeat> {
     let [interval, timeout, ttl] = [interval, timeout, ttl].map(Duration::from_millis);
     Some(Heartbeat { interval, timeout, ttl })

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A core with a worker, and so many outcomes of a client that it then left. The next tick is at 2.
+/// A core with a worker, and this many outcomes of a client that it then left. The next tick is at 2.
 fn with_outcomes(settings: Settings, outcomes: u64, length: usize) -> Core {
     let mut core = Core::new(settings);
     core.worker_ready(0, 9, Kind::Numbered, b"echo", 10);
@@ -309,7 +309,7 @@ fn dropped_numbers_wait_for_space_on_a_full_disk() {
     assert!(actions(&mut core).last().is_some_and(is_lost));
 }
 
-/// A body of so many bytes that isn't in memory.
+/// A body of this many bytes that isn't in memory.
 #[derive(Debug)]
 struct Elsewhere(u64);
 

@@ -133,7 +133,7 @@ impl LocalStore {
 impl Store for LocalStore {
     type Writer = SpoolTicket;
 
-    /// Recovered large bodies have their part of the space, whether or not there is so much.
+    /// Recovered large bodies count as used space, even beyond the quota.
     fn next_leadership(&mut self, now: Millis) -> Option<Leadership> {
         let Some(recovered) = self.recovered.take()? else { return Some(Leadership::Won(Recovered::default())) };
         let (clocks, space) = (Clocks::at(now), self.spooler.quota());

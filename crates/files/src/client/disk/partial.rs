@@ -226,7 +226,7 @@ impl OpenPartial {
     }
 
     /// Forgets leaves that are wrong, for every later transfer: one that doesn't verify, and one that knows no more of
-    /// this log than which leaves are in it. The log is therefore written anew without them.
+    /// this log than which leaves are in it. The log is therefore rewritten without them.
     pub(super) fn forget_leaves(&self, bad: &[u64]) -> Result<(), DiskError> {
         let Some(log) = &self.log else { return Ok(()) };
         self.check_name()?;

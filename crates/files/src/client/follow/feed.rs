@@ -351,7 +351,7 @@ fn why(failure: &FileFailure) -> Why {
 /// Whether it is a link, and the digest of its target or of the file.
 type Moved = (bool, Digest);
 
-/// Key by which a moved entry is recognised; `None` for a directory, which is made anew.
+/// Key by which a moved entry is recognised; `None` for a directory, which is made again.
 fn moved_by(known: &Known) -> Option<Moved> {
     match *known {
         Known::File { digest, .. } => Some((false, digest)),

@@ -131,7 +131,7 @@ mod tests {
                 content: ChangeContent::Dir { mode: 0 },
             };
             let mut frozen = Frozen::new(Digest([1; 32]), (1..=count).map(entry).collect(), None);
-            // A connection that is lost begins it anew.
+            // A connection that is lost begins it again.
             for _ in 0..2 {
                 frozen.ask(&follow);
                 assert_eq!(take(&mut frozen), [(count.min(1024), count <= 1024)]);

@@ -107,7 +107,7 @@ impl Pages {
             Source::Path(path) => ListTarget::Path(path.into()),
             Source::Glob(glob) => ListTarget::Glob { glob: glob.clone() },
         };
-        // A full state that was interrupted begins anew: its pages before the interruption aren't known.
+        // A full state that was interrupted begins again: its pages before the interruption aren't known.
         let from = self.at.filter(|_| self.seen.is_none()).map_or(FollowFrom::Beginning, FollowFrom::Cursor);
         Some(Request::Follow(FollowRequest { id: FOLLOW_ID, target, from }))
     }

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::io;
 
 const MAGIC: &[u8; 8] = b"TOWFOL3\n";
-/// Bytes, beyond which the file is written anew if most of it is out of date.
+/// Bytes, beyond which the file is rewritten if most of it is out of date.
 const REWRITE_FROM_BYTES: u64 = 1 << 20;
 /// Most bytes of a record, beside its path.
 const RECORD_BYTES: u64 = 100;
@@ -137,7 +137,7 @@ pub(super) struct Record {
     dir: Dir,
     name: Vec<u8>,
     log: RecordLog,
-    /// Bytes that the file has at most when it is written anew.
+    /// Bytes that the file has at most when it is rewritten.
     needed_bytes: u64,
     known: HashMap<RelPath, Known>,
     /// Entries about to be put when the follower ended.
@@ -165,7 +165,7 @@ pub(super) enum RecordError {
 }
 
 impl Record {
-    /// The record in a destination, made if there is none. A damaged one begins anew: everything is compared then.
+    /// The record in a destination, made if there is none. A damaged one begins again: everything is compared then.
     pub(super) fn open(dir: &Dir, source: &Source, exclude: &Excludes) -> Result<Record, RecordError> {
         let name = follow_name(source, exclude);
         let shown_name = String::from_utf8_lossy(&name).into_owned();
@@ -360,7 +360,7 @@ impl Record {
         Ok(())
     }
 
-    /// Writes the file anew if most of it is out of date.
+    /// Rewrites the file if most of it is out of date.
     fn rewrite_if_worthwhile(&mut self) {
         if self.log.length() < REWRITE_FROM_BYTES.max(2 * self.needed_bytes) {
             return;

@@ -261,7 +261,7 @@ pub struct ContentSpec {
     /// Leaf values, if they are known before any of the content arrives. An output that is written in order gets no
     /// leaf with another value.
     pub values: Option<Arc<[Leaf]>>,
-    /// Resume [`Found::Partial`] instead of starting anew.
+    /// Resume [`Found::Partial`] instead of starting over.
     pub resume: bool,
     /// Leaves are copied from the file in place.
     pub reuse: bool,

@@ -24,7 +24,7 @@ impl Credit {
         Self { window, chunk: chunk.max(1), unspent: 0, held: 0, ungranted: window, pacer }
     }
 
-    /// Begins anew with a new connection: the server knows of no credit.
+    /// Begins again with a new connection: the server knows of no credit.
     pub(super) fn reset(&mut self) {
         self.unspent = 0;
         self.ungranted = self.window.saturating_sub(self.held);

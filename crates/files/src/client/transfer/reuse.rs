@@ -45,7 +45,7 @@ pub(super) struct ReuseQueue {
 }
 
 impl ReuseQueue {
-    /// Begins anew: what was asked for doesn't come.
+    /// Begins again: what was asked for doesn't come.
     pub(super) fn interrupted(&mut self) {
         self.waiting.clear();
     }
@@ -63,7 +63,7 @@ impl ReuseQueue {
 }
 
 impl Transfer {
-    /// A file of so many bytes is in place that may have leaves in common with what is to come. Fetches it, or first the values of its leaves.
+    /// A file of this many bytes is in place that may have leaves in common with what is to come. Fetches it, or first the values of its leaves.
     pub(super) fn fetch_beside(&mut self, key: FileKey, older_bytes: u64) {
         let is_usual = self.options.verify && !self.options.in_order;
         if let Some(task) = self.files.get_mut(key).filter(|_| is_usual) {
@@ -95,7 +95,7 @@ impl Transfer {
         }
     }
 
-    /// The connection is lost: requests the values anew. `false` if they weren't asked for to reuse leaves.
+    /// The connection is lost: requests the values again. `false` if they weren't asked for to reuse leaves.
     pub(super) fn reuse_interrupted(&mut self, key: FileKey) -> bool {
         let is_asked = self.ask_for_values_to_reuse(key);
         if is_asked {

@@ -1,4 +1,4 @@
-//! Messages about who has what.
+//! Messages about holders.
 // docs/protocol/follow.md, "Who has what".
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -20,7 +20,7 @@ pub struct Have {
 /// A follower's verified content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Who.
+    /// Its name.
     pub name: HolderName,
     /// Which copy: there may be several of a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ impl RawHolders {
     }
 }
 
-/// Who has what.
+/// The holders.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldersReply {
     /// Id of the request.

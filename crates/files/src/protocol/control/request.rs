@@ -56,9 +56,9 @@ pub enum Request {
     Push(PushRequest),
     /// Freezes what is below a path.
     Publish(PublishRequest),
-    /// Says who has what.
+    /// Reports holders.
     Have(Have),
-    /// Asks who has what.
+    /// Asks for holders.
     Holders(HoldersRequest),
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct Changes {
 pub(crate) enum PageForm {
     /// As JSON, for the follow of this id.
     Json(u32),
-    /// At most so many entries.
+    /// At most this many entries.
     Entries(usize),
 }
 

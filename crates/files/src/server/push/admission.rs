@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 use towpath_quota::Permit;
 
-/// A tenant may have so many times the pushes that it leaves free.
+/// A tenant may have this many times the pushes that it leaves free.
 const TENANT_SHARE: usize = 3;
 
 impl Receiver {

@@ -49,7 +49,7 @@ impl Space {
         self.surveyed.is_some()
     }
 
-    /// An error if so many more bytes and files don't fit.
+    /// An error if this many more bytes and files don't fit.
     pub(super) fn check(&mut self, root: &Root, bytes: u64, files: u64) -> Result<(), Failure> {
         let interval = RECOUNT_INTERVAL.max(self.took.saturating_mul(RECOUNT_REST));
         let is_recent = |at: Instant| at.elapsed() < interval;

@@ -128,7 +128,7 @@ impl<F: Clone> Session<F> {
         if permissions.is_unrestricted() { self.may_publish } else { permissions.check(Verb::Publish, path) }
     }
 
-    /// Whether the client may say and know who has what: names of others.
+    /// Whether the client may report holders and ask for them, which shows names of others.
     fn may_know_holders(&self) -> bool {
         let may = |verb| self.shared.permissions.may_reach(verb, RelPath::root().as_bytes());
         may(Verb::Follow) || may(Verb::Publish)
@@ -379,7 +379,7 @@ impl<F: Clone> Session<F> {
         self.requests().find(|(_, of, _)| *of == ticket).map(|(.., envelope)| client_of(envelope))
     }
 
-    /// Whether so many replies wait for this client that it should not be read for now.
+    /// Whether too many replies wait for this client, so that it should not be read for now.
     pub(super) fn is_congested(&self) -> bool {
         self.shared.replies.len() >= REPLIES_WAITING_MAX
             || self.shared.reply_bytes >= REPLY_BYTES_WAITING_MAX

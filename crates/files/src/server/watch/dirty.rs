@@ -1,4 +1,4 @@
-//! Where something may have changed, since it was last looked at.
+//! Paths that may have changed since they were last looked at.
 
 use crate::path::RelPath;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ const NAMES_MAX: usize = 1024;
 /// Directories, beyond which the whole tree is.
 const DIRS_MAX: usize = 4096;
 
-/// Where to look. Says nothing about what is there.
+/// Paths to look at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Dirty {
     /// The whole tree.

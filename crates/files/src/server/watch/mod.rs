@@ -1,7 +1,7 @@
 //! Watching the served directory: what is finished there gets into the catalogue.
 //!
 //! Two threads. One takes the kernel's events ([`events`]), which only say where to look. The other looks ([`look`]), waits until files are
-//! finished and hashes them ([`finish`]), and notes what there is in the catalogue, which the jobs that make pages read.
+//! finished and hashes them ([`finish`]), and records them in the catalogue, which the jobs that make pages read.
 
 mod dirty;
 mod events;
@@ -296,7 +296,7 @@ impl Watcher {
         }
     }
 
-    /// Whether the root is the one that there was at the start, and what it is now; `None` if it can't be read.
+    /// Whether the root is the same as at the start, and its current identity; `None` if it can't be read.
     fn root_now(&mut self, root: &Root) -> Option<(FileStat, bool)> {
         let now = root.stat(&RelPath::root()).ok()?;
         let (inode, device) = &mut self.accepted;

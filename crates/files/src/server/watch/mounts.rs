@@ -23,7 +23,7 @@ const KNOWN_MAX: usize = 4096;
 pub(super) struct Mounts {
     /// Where something is mounted, and the number of the mount; `None` if the kernel doesn't report it.
     mounted: Option<BTreeMap<RelPath, u64>>,
-    /// Where something is, or was and may come back: until then what is published there stays.
+    /// Mount points that are in use, or were and may come back: until then the entries published there stay.
     known: BTreeSet<RelPath>,
 }
 
@@ -40,12 +40,12 @@ impl Mounts {
         Mounts { mounted: None, known }
     }
 
-    /// Where something is or was mounted.
+    /// Mount points in use, and earlier ones.
     pub(super) fn known(&self) -> &BTreeSet<RelPath> {
         &self.known
     }
 
-    /// Where file systems are mounted.
+    /// Mount points.
     pub(super) fn mounted(&self) -> impl Iterator<Item = &RelPath> {
         self.mounted.iter().flat_map(BTreeMap::keys)
     }

@@ -22,7 +22,7 @@ pub(in crate::server) struct SharedCatalogue {
     /// Whether something was published that followers don't know of.
     has_changes: AtomicBool,
     waker: Waker,
-    /// Where the one who watches is asked to look.
+    /// Paths that the watcher is asked to look at.
     events: OnceLock<Arc<Events>>,
 }
 
@@ -64,7 +64,7 @@ impl SharedCatalogue {
         let _ = self.events.set(events);
     }
 
-    /// A file was found: if it isn't what is published, the one who watches looks at it. No event comes of a file that is written under
+    /// Compares a file that was found: if it isn't the published one, the watcher looks at it. No event comes of a file that is written under
     /// another one of its names.
     pub(in crate::server) fn found(&self, path: &RelPath, stat: &FileStat) {
         let is_other = |entry: &Entry| matches!(entry.content, Content::File { .. }) && !entry.is_file(stat);

@@ -18,7 +18,7 @@ const NAME: &[u8] = b"catalogue";
 const NEW_NAME: &[u8] = b"catalogue.new";
 /// Numbers that may be given out before the next ones are reserved.
 const RESERVED: u64 = 1 << 16;
-/// Bytes, beyond which the file is written anew if most of it is out of date.
+/// Bytes, beyond which the file is rewritten if most of it is out of date.
 const REWRITE_FROM_BYTES: u64 = 1 << 20;
 /// Most bytes of a record beside its path and target.
 const RECORD_BYTES: usize = 130;
@@ -54,7 +54,7 @@ pub(in crate::server) struct State {
     boot: Option<Boot>,
     /// Where file systems are mounted below the root, or were.
     mounts: BTreeSet<RelPath>,
-    /// The size from which on it may be written anew.
+    /// The size from which on it may be rewritten.
     rewrite_from: u64,
 }
 
@@ -185,7 +185,7 @@ impl State {
         if self.log.length() > self.rewrite_from { self.rewrite(catalogue) } else { Ok(()) }
     }
 
-    /// Writes the file anew, with what counts.
+    /// Rewrites the file, with what counts.
     fn rewrite(&mut self, catalogue: &Catalogue) -> io::Result<()> {
         let State { reserved, root, boot, ref mounts, .. } = *self;
         let log = RecordLog::replace(&self.dir, NAME, NEW_NAME, MAGIC, |log| {

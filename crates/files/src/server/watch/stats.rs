@@ -72,7 +72,7 @@ impl CatalogueStats {
         stats
     }
 
-    /// Notes what there is now.
+    /// Updates the figures.
     pub(super) fn note(&mut self, catalogue: &Catalogue, now: Instant) {
         if catalogue.epoch() != self.epoch || catalogue.head() < self.head {
             // The server of a relay has begun again.
@@ -87,7 +87,7 @@ impl CatalogueStats {
         self.versions = catalogue.below(VERSIONS.as_bytes()).count();
     }
 
-    /// By how many numbers somebody is behind who has all up to one, and for how long at least the first change that is lacking has been there.
+    /// The lag of a follower that has everything up to a number: in changes, and the minimum age of the first missing one.
     pub fn behind(&self, seq: u64, now: Instant) -> (u64, Duration) {
         let changes = self.head.saturating_sub(seq);
         let since = self.times.of(seq + 1).filter(|_| changes > 0);

@@ -113,7 +113,7 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
-    /// Does something with the dead letters of a service, if there are so many, and says with how many.
+    /// Runs an action on the dead letters of a service, if there are this many; returns how many it changed.
     fn act_on_letters(&self, _service: &[u8], _action: LetterAction, _expected: usize) -> Result<usize, Refusal> {
         Err(Refusal::NoList)
     }

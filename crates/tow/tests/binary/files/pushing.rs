@@ -83,7 +83,7 @@ impl Taking {
     }
 }
 
-/// Makes files so many hours old.
+/// Makes files this many hours old.
 fn age(paths: &[PathBuf], hours: u64) {
     for path in paths {
         let file = fs::File::options().append(true).open(path).expect("open");

@@ -10,7 +10,7 @@ use crate::support::process::{Outcome, Process, Server, run, tow};
 use crate::support::tree::write;
 use crate::support::wait_until;
 
-/// A directory with so many files.
+/// A directory with this many files.
 fn source(folder: &TempDir, name: &str, files: u32, content: &str) -> PathBuf {
     let source = folder.path().join(name);
     (0..files).for_each(|n| write(&source.join(format!("sub/f{n}")), format!("{content} {n}").as_bytes()));

@@ -61,7 +61,7 @@ impl Middle {
         self.port
     }
 
-    /// Does something to one frame that goes this way from now on, behind so many others. Greetings count.
+    /// Does something to one frame that goes this way from now on, behind this many others. Greetings count.
     pub fn arm(&self, to: To, behind: usize, deed: Deed) {
         *self.shared.armed.lock().expect("no panic") = Some((to, behind, deed));
     }

@@ -251,7 +251,7 @@ fn without_credit_files_are_hashed_only_if_they_wait_for_it() {
 
 #[test]
 fn an_error_is_the_last_frame_of_a_plain_request() {
-    // Of so many frames, the empty one included, this one can't be had: among the last, and with many still to be begun.
+    // Of this many frames, the empty one included, this one can't be had: among the last, and with many still to be begun.
     for (frames, bad) in [(1, 0), (3, 0), (3, 2), (100, 0), (100, 5), (100, 50)] {
         let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
         for path in ["a", "b"] {
