@@ -23,7 +23,7 @@ pub struct Stats {
     pub hub: HubStats,
     /// Outcomes that nobody has confirmed, and their bytes of memory.
     pub outcomes: (usize, usize),
-    /// All new requests are refused for lack of space.
+    /// Whether all new requests are refused for lack of space.
     pub is_full: bool,
     /// Counters since the start.
     pub counters: Counters,

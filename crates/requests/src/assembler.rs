@@ -42,7 +42,7 @@ pub trait BodySink: std::fmt::Debug {
 /// The part of a message that isn't among its frames.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Attached<L> {
-    /// There is none.
+    /// No body.
     Nothing,
     /// A body.
     Body(Body),
@@ -59,7 +59,7 @@ pub struct Received<L> {
     pub attached: Attached<L>,
 }
 
-/// Where a streamed frame goes.
+/// Destination of a streamed frame.
 #[derive(Debug)]
 pub enum Destination<S: BodySink> {
     /// To memory: it is one of several frames of a body.

@@ -174,7 +174,7 @@ fn matches(tokens: &[Token], bytes: &[u8]) -> bool {
     tokens.iter().skip(token).all(|token| *token == Token::Any)
 }
 
-/// Where in a pattern a path may be.
+/// Positions in a pattern that a path may have reached.
 struct Walk {
     /// A bit for each segment that may match the next name.
     states: u64,

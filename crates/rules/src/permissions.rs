@@ -26,7 +26,7 @@ pub struct Decision {
 }
 
 impl Permissions {
-    /// Those of every peer where there are no rules: everything is allowed.
+    /// Permissions without rules: everything is allowed.
     pub fn unrestricted() -> Permissions {
         Permissions::default()
     }

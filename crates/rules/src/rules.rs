@@ -26,13 +26,13 @@ pub(crate) struct Rule {
     pub line: RuleLine,
     pub is_deny: bool,
     pub who: Vec<Who>,
-    /// Where from; empty: from anywhere.
+    /// Networks of its peers; empty: from anywhere.
     pub from: Vec<Network>,
     pub verbs: Vec<Verb>,
     pub subjects: Vec<Pattern>,
 }
 
-/// Where a rule stands.
+/// Position of a rule in its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleLine {
     /// Counted from 1.

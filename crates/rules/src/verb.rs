@@ -24,7 +24,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// All of them, as they are written.
+    /// All verbs, as they are written.
     pub const ALL: [Verb; 8] =
         [Verb::List, Verb::Read, Verb::Follow, Verb::Push, Verb::Publish, Verb::Call, Verb::Work, Verb::Admin];
 

@@ -302,7 +302,7 @@ impl<F> Connection<F> {
         self.stall = most.map(|most| LivenessTimer::new(most.saturating_mul(2), u64::MAX, now));
     }
 
-    /// Nothing was sent because this side was slow, such as a disk: that isn't the peer's fault.
+    /// Notes a delay of this side, such as by a slow disk, which isn't the peer's fault.
     pub fn on_local_delay(&mut self, now: Instant) {
         if let Some(stall) = &mut self.stall {
             stall.restart(now);

@@ -1,4 +1,4 @@
-//! Somebody in the middle who leaves out, doubles, swaps, delays, cuts, changes, reflects and adds frames, of the handshake and behind it.
+//! A man in the middle who drops, repeats, swaps, delays, cuts, changes, reflects and adds frames, during the handshake and after it.
 //!
 //! With CURVE, whatever is done: each end takes only what the other has sent, in its order; and it takes all of it, or the connection ends.
 
@@ -32,7 +32,7 @@ enum Deed {
     },
     /// Returned to its sender.
     Reflect,
-    /// Something comes before it.
+    /// Preceded by these bytes.
     Add(Vec<u8>),
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Refusal {
     pub reason: &'static str,
 }
 
-/// How much of the shared memory is used. Decides whether large messages are read, whose senders can't act on a refusal.
+/// Level of use of the shared memory. Decides whether large messages are read, whose senders can't act on a refusal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum MemoryPressure {
     /// At least half is free.
@@ -202,7 +202,7 @@ impl Core {
         (left(service_requests_max, all.requests, own.requests), left(service_bytes_max, all.bytes, own.bytes))
     }
 
-    /// How much of a tenant's waits for a service. Nobody's is what all have.
+    /// The waiting requests of a tenant for a service. For nobody: those of all.
     fn waiting_of(&self, tenant: TenantKey, service: ServiceKey) -> WaitingSums {
         match tenant {
             NOBODY => self.services.at(service).waiting.sums(),

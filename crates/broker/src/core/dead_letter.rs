@@ -17,10 +17,10 @@ use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_requests::numbered::{ClientId, Status};
 use towpath_requests::shown;
 
-/// How the name of a dead-letter queue begins.
+/// Prefix of the names of dead-letter queues.
 const PREFIX: &[u8] = b"dlq.";
 
-/// How it began in older versions, whose journals may have such names. An alias everywhere.
+/// The prefix of older versions, whose journals may have such names. An alias everywhere.
 const ALIAS: &[u8] = b"aside.";
 
 /// The number of a dead letter in its session. Those of clients begin with 1.
@@ -42,9 +42,9 @@ pub(super) struct DeadLetters {
     bytes: usize,
     /// Bytes of their bodies that aren't in memory.
     large_bytes: u64,
-    /// Those of them that don't just wait in their dead-letter queue: a worker has them, or they were sent to their service again.
+    /// Those that don't just wait in their dead-letter queue: a worker has them, or they were sent to their service again.
     away: usize,
-    /// Where the next retry begins.
+    /// Number at which the next retry begins.
     next: LetterNumber,
 }
 
@@ -106,7 +106,7 @@ impl DeadLetters {
         self.large_bytes -= large_bytes;
     }
 
-    /// Those of the postponed ones that are dispatched again now. The others have their turn a second later.
+    /// Takes the postponed ones that are dispatched again now. The others follow a second later.
     fn take_turn(&mut self, postponed: impl Iterator<Item = LetterNumber>) -> Vec<LetterNumber> {
         let next = self.next;
         let turn: Vec<LetterNumber> = postponed.filter(|&number| number >= next).take(RETRIES_PER_SECOND).collect();

@@ -56,7 +56,7 @@ pub enum Entry {
     Finished {
         /// Its id in the journal.
         id: u64,
-        /// How it ended.
+        /// Its status.
         status: Status,
         /// The reply or the reason.
         body: Body,

@@ -30,9 +30,9 @@ pub struct Purge {
 /// An operation on the dead letters of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LetterAction {
-    /// They are sent to their service again. One that fails there comes back.
+    /// Sends them to their service again. One that fails there comes back.
     Requeue,
-    /// They are removed.
+    /// Removes them.
     Drop,
 }
 

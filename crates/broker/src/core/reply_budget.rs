@@ -131,7 +131,7 @@ impl ClientReplies {
 pub(super) struct ReplyBudget {
     /// Outcomes that aren't confirmed.
     kept: Outcomes,
-    /// Those of clients, not of stored requests: others' requests are taken beside them.
+    /// Outcomes of clients, without those of stored requests: requests of others are accepted beside them.
     of_clients: Outcomes,
     /// Bytes of those of clients that are absent.
     pub absent_bytes: usize,
@@ -219,7 +219,7 @@ impl ReplyBudget {
         self.kept
     }
 
-    /// Those of them that are clients'.
+    /// The part of clients.
     #[inline]
     pub fn of_clients(&self) -> Outcomes {
         self.of_clients

@@ -85,7 +85,7 @@ pub(super) struct Request {
     pub status: Status,
     /// Attempts so far, also those of other brokers and before it became a dead letter, as far as they are known.
     pub attempt: u16,
-    /// Those of them that don't count against the broker's attempts at it.
+    /// Attempts that don't count against the broker's attempts at it.
     pub uncounted: u16,
     /// Of a numbered client's request.
     pub checksum: RequestChecksum,

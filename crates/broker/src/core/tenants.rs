@@ -27,7 +27,7 @@ pub(super) struct Holdings {
     pub requests: usize,
     /// Bytes of memory of its requests, unconfirmed replies and gaps.
     pub bytes: usize,
-    /// Those of them that are unconfirmed outcomes, which have a budget of their own. Not of stored requests.
+    /// The unconfirmed outcomes among them, which have a budget of their own. Not of stored requests.
     pub outcomes: Outcomes,
     /// Services that its requests have added.
     pub services: usize,

@@ -44,7 +44,7 @@ impl PeerProtocol {
 #[derive(Debug)]
 pub(super) struct Connection<W: BodySink> {
     pub id: PeerId,
-    /// Where it is, for logs.
+    /// Its address, for logs.
     pub address: Option<Address>,
     /// Its identity and permissions.
     pub access: Access,

@@ -56,7 +56,7 @@ pub struct Dispatch<T, S: Store> {
     /// Stock clients that wait for space in the spool, in this order.
     spool_queue: VecDeque<PeerId>,
     tasks: Vec<QueuedAction>,
-    /// They are being done.
+    /// Whether actions are being carried out.
     is_acting: bool,
     batcher: ReplyBatcher,
     pub(crate) services: Services,
@@ -64,7 +64,7 @@ pub struct Dispatch<T, S: Store> {
     held_bytes_max: usize,
     slow_consumers: SlowConsumerMonitor,
     authenticator: Option<Authenticator>,
-    /// This broker leads: it has peers, and appends to the store.
+    /// Whether this broker leads: it has peers, and appends to the store.
     is_leading: bool,
     is_stopping: bool,
 }

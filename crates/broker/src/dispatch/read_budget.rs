@@ -1,4 +1,4 @@
-//! How much is read of one peer before what it says is passed on.
+//! Budget of bytes that are read from one peer before they are passed on.
 
 use towpath_requests::numbered::BatchLimit;
 

@@ -29,7 +29,7 @@ pub enum OperatorError {
         /// As the operator expected.
         expected: usize,
     },
-    /// There is another number of dead letters.
+    /// The number of dead letters isn't the expected one.
     #[error("dead letters: {letters}, expected: {expected}; nothing was done")]
     OtherLetters {
         /// Dead letters.
@@ -51,7 +51,7 @@ pub enum OperatorError {
         /// Dead letters.
         done: usize,
     },
-    /// There can't be such a service.
+    /// The service's name is invalid.
     #[error("{0}")]
     NoService(&'static str),
     /// Too many services are paused.

@@ -90,7 +90,7 @@ pub(super) fn close<T: Transport, S: Store>(broker: &mut Broker<'_, T, S>, token
     }
 }
 
-/// There is no space for the answer now.
+/// Answers that there is no space for the reply now.
 fn answer_later(core: &mut Core, token: &Token) {
     core.built_in_reply(token, Status::UNAVAILABLE, Body::from(TOO_MANY_REPLIES));
 }

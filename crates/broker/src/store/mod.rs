@@ -19,7 +19,7 @@ use towpath_requests::numbered::Token;
 use towpath_sockets::Tenant;
 use towpath_spool::{BodyKind, NoSpace};
 
-/// Where entries and large bodies are kept. Nothing here waits for a disk or a network; [`Store::durable`] and the `next_*` methods report what is
+/// Storage of entries and large bodies. Nothing here waits for a disk or a network; [`Store::durable`] and the `next_*` methods report what is
 /// done.
 ///
 /// Several brokers may have one log, of which one leads: it alone appends. An append is in the log for good once [`Store::durable`] covers it. One
@@ -50,7 +50,7 @@ pub trait Store {
     /// Takes the number ([`BodySink::number`]) of a body that was finished, and the body.
     fn next_spooled(&mut self) -> Option<(u64, io::Result<Body>)>;
 
-    /// How much of the spool is used.
+    /// Usage of the spool.
     fn spool_usage(&self) -> SpoolUsage;
 
     /// Begins to read a large body into memory; false if too many are being read. Clients take turns.
@@ -76,7 +76,7 @@ pub enum Leadership {
 /// Why an entry wasn't appended.
 #[derive(Debug)]
 pub enum AppendError {
-    /// There is no space now. To be tried again.
+    /// No space now; try again later.
     Later,
     /// Such an entry is never taken, for this reason.
     Never(String),
@@ -91,7 +91,7 @@ pub struct Recovered {
     pub last_id: u64,
 }
 
-/// How much of the spool is used, of how much. Requests may use less than replies, so that what they led to has space.
+/// Usage of the spool, and its limits. Requests may use less than replies, so that there is space for their outcomes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpoolUsage {
     /// Bytes used.

@@ -23,7 +23,7 @@ const TIMEOUT: Millis = 60;
 /// Entries that may wait behind a block that is being written.
 const WAITING_MAX: usize = 60;
 
-/// Who wrote a block, and its number among those of that member's process.
+/// The writer of a block, and its number among those of that member's process.
 type BlockId = (u64, u64);
 
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ pub struct Stream {
     requests: Vec<Request>,
     answers: Vec<(Millis, BlockId, Verdict)>,
     processes: u64,
-    /// Nothing is lost or late any more.
+    /// Whether faults have ended.
     pub is_calm: bool,
 }
 
@@ -118,7 +118,7 @@ pub struct Member {
     changes: VecDeque<Option<usize>>,
     /// How often it has won.
     pub terms: u64,
-    /// Nothing that it sends arrives, nor any answer.
+    /// Whether it is cut off: neither its messages arrive nor any answer.
     pub is_cut_off: bool,
     /// A fault: it takes a refused block for its own, unread.
     is_rash: bool,

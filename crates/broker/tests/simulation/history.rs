@@ -93,10 +93,10 @@ struct Known {
     ghost: Option<Body>,
     outcomes: Vec<(Status, Body)>,
     acknowledged: Vec<usize>,
-    /// Who had acknowledged it when its client forgot it.
+    /// Brokers that had acknowledged it when its client forgot it.
     must_know: Vec<usize>,
     answered: BTreeMap<(usize, u64), (Status, Body)>,
-    /// Who has said that its outcome was dropped.
+    /// Brokers that have said that its outcome was dropped.
     dropped: BTreeSet<usize>,
 }
 
@@ -105,7 +105,7 @@ impl History {
         self.events.push((now, event));
     }
 
-    /// All promises; the first that is broken is the error.
+    /// Checks all promises; the first that is broken is the error.
     pub fn check(&self) -> Result<(), String> {
         self.check_numbered()?;
         self.check_stock()

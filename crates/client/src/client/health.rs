@@ -13,7 +13,7 @@ const LASTS_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct ConnectionHealth {
     failure: String,
-    /// There was a connection or a failure.
+    /// Whether there was a connection or a failure.
     is_tried: bool,
     /// Failures by endpoint since the last connection.
     failures: Vec<Failure>,

@@ -62,7 +62,7 @@ pub(super) struct State {
     /// Why the client has ended.
     pub ended: Option<String>,
     pub health: ConnectionHealth,
-    /// All brokers refuse everything, so there is no point in leaving this one.
+    /// Set if all brokers refuse everything, so that failover is pointless.
     stays: bool,
 }
 

@@ -85,7 +85,7 @@ pub struct WorkerStatus {
     pub connected: Vec<Endpoint>,
     /// Endpoints without a connection, and why. For people.
     pub failures: Vec<(Endpoint, String)>,
-    /// Something that was understood has come from a broker.
+    /// Whether a valid message has come from a broker.
     pub has_received: bool,
     /// Counters over all connections.
     pub counters: WorkerCounters,

@@ -54,7 +54,7 @@ impl Cancellation {
 #[error("the reply isn't wanted any more")]
 pub struct NotWanted;
 
-/// How the work on a request ended without a reply.
+/// The end of a request without a reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkError {
     /// The request fails, for this reason.

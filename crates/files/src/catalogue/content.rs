@@ -30,7 +30,7 @@ pub enum Content {
         /// Time of its last change.
         modified: Timestamp,
     },
-    /// Nothing any more.
+    /// A deletion.
     Gone,
 }
 

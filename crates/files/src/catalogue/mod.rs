@@ -35,7 +35,7 @@ pub struct Catalogue {
     is_complete: bool,
     /// The numbers are another server's, and followers may be ahead.
     is_relayed: bool,
-    /// Nothing is known yet of the other server.
+    /// Whether nothing is known yet of the other server.
     is_awaiting: bool,
     /// Only versions are passed on.
     is_of_versions: bool,

@@ -20,7 +20,7 @@ const ID: u32 = 1;
 /// A connection for requests that have one answer each.
 pub struct Asker<'a>(Exchange<'a>);
 
-/// Who has something.
+/// The holders of a change or a version.
 #[derive(Clone, Debug, Default)]
 pub struct Holding {
     /// How many have it.
@@ -38,7 +38,7 @@ impl<'a> Asker<'a> {
         Exchange::open(options, cancel).map(Asker)
     }
 
-    /// Who has something; with `named`, their names too.
+    /// The holders of a change or a version; with `named`, their names too.
     ///
     /// # Errors
     /// As of all requests.

@@ -26,7 +26,7 @@ pub(super) trait Operation {
     /// Does what can be done now.
     fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<Self::Outcome>, Error>;
 
-    /// There is a connection.
+    /// Called once connected.
     fn connected(&mut self, connection: &mut Connection, now: Instant) -> Result<(), Error>;
 
     /// The connection is lost: whether the operation goes on with another one.
@@ -68,7 +68,7 @@ pub(super) trait Operation {
 pub(super) enum Turn<T> {
     /// The operation is over.
     Over(T),
-    /// Nothing is to be done before this time has passed, or something happens.
+    /// Wait for this time, or until an event.
     Wait(Duration),
 }
 
@@ -111,7 +111,7 @@ impl<'a> Exchange<'a> {
         })
     }
 
-    /// There was a connection to this server before: another one isn't the first.
+    /// Notes that this server was connected before, so that the next connection isn't the first.
     pub(super) fn assume_connected_before(&mut self, was_connected: bool) {
         self.was_connected = was_connected;
     }

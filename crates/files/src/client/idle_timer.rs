@@ -24,7 +24,7 @@ impl IdleTimer {
         self.since
     }
 
-    /// Something happened.
+    /// Notes progress.
     pub(super) fn progressed(&mut self, now: Instant) {
         *self = Self::new(self.since.max(now));
     }
@@ -41,7 +41,7 @@ impl IdleTimer {
     }
 }
 
-/// Whether a reply is of no use to anybody who doesn't wait for just this one.
+/// Whether a reply is no progress unless the client waits for just this one.
 pub(super) fn is_no_progress(reply: &Reply) -> bool {
     match reply {
         Reply::Unknown | Reply::Hello(_) | Reply::Cancelled(_) => true,

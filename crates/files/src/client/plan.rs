@@ -8,7 +8,7 @@ use super::transfer::{DiskCommand, DiskError, DiskReport, Found};
 use crate::path::RelPath;
 use crate::root::{FileKind, FileStat, Links, Root, RootError};
 
-/// Something that a transfer would do.
+/// A change that a transfer would make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
     /// Its path below the destination.
@@ -22,7 +22,7 @@ pub struct Planned {
 /// The planned change of a path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PlannedChange {
-    /// Nothing has this name yet.
+    /// The name is free.
     New,
     /// The entry would be replaced.
     Changed,

@@ -30,7 +30,7 @@ pub(super) struct Doomed {
     pub(super) found: u64,
 }
 
-/// Something in the destination, as [`find`] asks about it.
+/// An entry of the destination, as [`find`] asks about it.
 pub(super) struct Candidate<'a> {
     pub(super) local: &'a RelPath,
     pub(super) stat: &'a FileStat,

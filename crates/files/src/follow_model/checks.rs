@@ -104,7 +104,7 @@ impl World {
         Ok(())
     }
 
-    /// Nothing unfinished or unverified has a final name, and where a person has moved a directory to, nothing is written.
+    /// Checks that no unfinished or unverified file has a final name, and that nothing is written to where a person has moved a directory.
     pub fn check_contents(&mut self) -> Result<(), String> {
         for member in &self.members {
             for (place, before) in &member.moved {

@@ -8,7 +8,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where file systems are mounted.
+/// Mount point of file systems.
 const MOUNT_POINT: &str = "m";
 /// Paths in them.
 const MOUNTED_PATHS: [&str; 3] = ["m/a", "m/b", "m/d/a"];

@@ -43,7 +43,7 @@ pub struct Member {
     pub kept: HashSet<Digest>,
     /// Directories that a person has moved away, with what was in them: nobody writes there any more.
     pub moved: Vec<(PathBuf, BTreeMap<String, What>)>,
-    /// Where they are moved to, out of the destination.
+    /// Directory to move them to, outside of the destination.
     pub outside: PathBuf,
     pub persons: u64,
     /// The last number with which it was up to date.
@@ -403,7 +403,7 @@ impl Member {
         format!("a person moves {path} to {}, and makes another one: {is_replaced}", to.display())
     }
 
-    /// Where a path of the server goes.
+    /// Local path of a path on the server.
     pub fn local(&self, remote: &str) -> Option<String> {
         let local = match remote.strip_prefix(self.below)? {
             "" => remote,

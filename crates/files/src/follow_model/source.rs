@@ -68,7 +68,7 @@ struct Writer {
 
 pub struct Source {
     pub dir: PathBuf,
-    /// Where the directory is that another one has replaced.
+    /// Path of the directory that another one has replaced.
     elsewhere: PathBuf,
     pub is_replaced: bool,
     /// Contents that were complete.

@@ -6,7 +6,7 @@ use crate::limits::{ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
 /// Bytes of the request id that `ZMQ_REQ_CORRELATE` puts before the empty frame.
 const REQUEST_ID_BYTES: usize = 4;
 
-/// How a message from a client begins.
+/// Beginning of a message from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
     /// Nothing but an envelope, as `ZMQ_PROBE_ROUTER` sends: to be ignored.

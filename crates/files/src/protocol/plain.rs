@@ -25,7 +25,7 @@ pub enum PlainMessage {
 pub struct PlainFollow {
     /// The followed path; empty for the root. Not checked beyond its length.
     pub path: Bytes,
-    /// Where it begins.
+    /// Its beginning.
     pub from: FollowFrom,
 }
 

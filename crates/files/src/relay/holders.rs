@@ -180,7 +180,7 @@ impl Holders {
         }
     }
 
-    /// How many are known.
+    /// Number of known holders.
     pub fn count(&self) -> usize {
         self.holders.len()
     }

@@ -105,7 +105,7 @@ pub struct Root {
     /// The mount, if the kernel reports it.
     place: Option<Place>,
     only: Option<OnlyFile>,
-    /// Where versions are.
+    /// The root of versions.
     versions: Option<Arc<Root>>,
     /// Files that aren't served.
     secrets: Arc<Secrets>,
@@ -176,7 +176,7 @@ impl Root {
         self.versions.is_some()
     }
 
-    /// Where a path of a version is.
+    /// Root and path of a path of a version.
     fn version(&self, path: &RelPath) -> Option<(&Root, RelPath)> {
         let versions = self.versions.as_deref()?;
         let rest = path.as_bytes().strip_prefix(VERSIONS_NAME)?;

@@ -89,7 +89,7 @@ impl Resolver {
         self.open_with_openat2(path.as_bytes(), flags, self.resolve() | ResolveFlags::NO_XDEV)
     }
 
-    /// How it handles links.
+    /// Its handling of links.
     pub(super) fn links(&self) -> Links {
         self.links
     }

@@ -236,13 +236,13 @@ impl ClientRoot {
         if path.is_root() { self.only_file().unwrap_or(path).as_bytes() } else { path.as_bytes() }
     }
 
-    /// Where a path leads, through links.
+    /// The target of a path, through links.
     fn resolve(&self, path: &RelPath) -> Result<RelPath, RootError> {
         // Whatever is wrong, it may be wrong with something that isn't to be seen.
         self.root.real_path(path).map_err(|error| hidden(Some(error)))
     }
 
-    /// Where a name is, through links above it.
+    /// The place of a name, through links above it.
     fn place_of(&self, path: &RelPath) -> Result<RelPath, RootError> {
         match path.split() {
             Some((parent, name)) if self.linkless.is_some() => Ok(self.resolve(&parent)?.join(name)?),
@@ -294,7 +294,7 @@ fn is_label(name: &[u8]) -> bool {
     std::str::from_utf8(name).is_ok_and(manifest::is_label)
 }
 
-/// Where what is in a version was when it was published.
+/// The original path of an entry in a version.
 fn original(path: &[u8]) -> Option<&[u8]> {
     let (_, rest) = VersionName::split_known(path)?;
     let rest = rest.strip_prefix(TREE.as_bytes())?;

@@ -73,7 +73,7 @@ impl Client {
         self.said = own.or(self.said.take());
     }
 
-    /// Something of it that was refused, or failed.
+    /// The record of a refusal or failure.
     fn failure(
         &self,
         peer: PeerId,

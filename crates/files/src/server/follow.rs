@@ -91,7 +91,7 @@ impl Followed {
         if self.permissions.is_unrestricted() { catalogue.head() } else { at.sent_cursor().seq }
     }
 
-    /// Where to begin, as the catalogue has it.
+    /// The beginning in the catalogue's numbers.
     fn inner_from(&self, from: FollowFrom) -> FollowFrom {
         match from {
             FollowFrom::Cursor(cursor) => FollowFrom::Cursor(salted(cursor, self.salt)),

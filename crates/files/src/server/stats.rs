@@ -174,7 +174,7 @@ pub(super) fn has((sent, page): (u64, u64), said: Option<&HolderStats>) -> u64 {
     }
 }
 
-/// Something that was refused, or failed.
+/// A refusal or failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FailureStats {

@@ -27,7 +27,7 @@ static CANNOT_PROBE: AtomicBool = AtomicBool::new(false);
 pub enum Residency {
     /// Everything probed is in memory: sending the range will hardly wait for a disk.
     Cached,
-    /// Something isn't in memory, or can't be probed.
+    /// Not all in memory, or not known.
     Uncached,
 }
 

@@ -85,7 +85,7 @@ pub(crate) struct End {
     pub(crate) refused: Option<Refusal>,
     /// The peer has closed its side, behind all that it had to say.
     pub(crate) is_end_of_input: bool,
-    /// They probably won't: final if it happens again and again.
+    /// Whether the two sides probably won't agree, which is final if it happens repeatedly.
     pub(crate) suspected: bool,
     /// Whether the peer's bytes may have been changed on their way.
     pub(crate) tampered: bool,

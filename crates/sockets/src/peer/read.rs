@@ -28,7 +28,7 @@ pub(crate) struct Budget {
     pub small: usize,
 }
 
-/// How far reading from a peer has got.
+/// Progress of reading from a peer.
 pub(crate) struct ReadState {
     /// Bytes received that the state machine has not taken yet.
     pub(crate) input: BytesMut,

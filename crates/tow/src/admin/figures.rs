@@ -57,7 +57,7 @@ pub struct About {
     zero: Option<Zero>,
 }
 
-/// How the page speaks of a figure that should be zero.
+/// The page's texts about a figure that should be zero.
 #[derive(Debug)]
 struct Zero {
     /// The value of its label, if it has one.
@@ -68,7 +68,7 @@ struct Zero {
 
 type Text = &'static str;
 
-/// How a value is read.
+/// Reads a value.
 type Read<S> = fn(&S) -> Number;
 
 /// Values of a label, each with its member in JSON, and how it is read.

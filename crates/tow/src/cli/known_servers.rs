@@ -19,7 +19,7 @@ const HEAD: &str = "# Keys of servers, for CURVE: ENDPOINT KEY [NAME]. Written b
 /// A server and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownServer {
-    /// Where it is, in canonical form.
+    /// Its endpoint, in canonical form.
     pub endpoint: Endpoint,
     /// Its public key.
     pub key: PublicKey,

@@ -45,7 +45,7 @@ struct State {
     dir: Option<Arc<Dir>>,
     /// `pending`, if it was opened.
     file: Option<File>,
-    /// Nothing was noted since the copy was last up to date.
+    /// Whether nothing was noted since the copy was last up to date.
     is_whole: bool,
     seq: u64,
     is_ended: bool,

@@ -115,7 +115,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(outcome.status().map_or(ExitCode::SUCCESS, |status| ExitCode::from(status as u8)))
 }
 
-/// Where each file goes.
+/// The target path of each file.
 fn places(files: &[OsString], target: &OsStr, location: &Location) -> Result<Vec<PushFile>, Failure> {
     let wrong = |what: &OsStr, why: &dyn std::fmt::Display| Failure::usage(format!("{}: {why}", what.display()));
     let path = location.literal().unwrap_or_else(|| location.path.clone());

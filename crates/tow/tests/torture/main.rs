@@ -288,7 +288,7 @@ impl Torture {
         self.push = Some((process, content, name));
     }
 
-    /// How a copy differs from what it must be like.
+    /// Differences of a copy from its expected content.
     fn differences(&self, copy: &Copy) -> Vec<String> {
         let (mut expected, found) = (tree(&self.source.root), tree(&copy.root));
         // What is on a disk that isn't there is held.
@@ -404,7 +404,7 @@ impl Torture {
         fs::remove_dir_all(&copy).expect("rm -r");
     }
 
-    /// Somebody works in a copy while its follower has nothing to do: moves a directory out of it, and edits a file so that size and
+    /// Works in a copy while its follower has nothing to do, as a person would: moves a directory out of it, and edits a file so that size and
     /// time are as before.
     fn meddle(&mut self) {
         let root = self.folder.path().join("meddled");
@@ -435,7 +435,7 @@ impl Torture {
         }
     }
 
-    /// Nobody has touched what was moved away, and all local work is still there.
+    /// Checks that moved trees are untouched, and all local work is still there.
     fn check_meddled(&mut self) {
         for (path, was) in &self.moved_away {
             let differences = differences(was, &tree(path));

@@ -83,7 +83,7 @@ pub enum StoreError {
     /// The place for large bodies.
     #[error("no place for large bodies: {}: {reason}", directory.display())]
     Spool {
-        /// Where they should be.
+        /// Directory where they should be.
         directory: PathBuf,
         /// Why they can't.
         reason: io::Error,

@@ -34,7 +34,7 @@ pub struct SpoolTicket {
     coming: Arc<Coming>,
 }
 
-/// How far a body has come.
+/// Progress of a body.
 #[derive(Debug)]
 struct Coming {
     length: u64,
@@ -43,7 +43,7 @@ struct Coming {
 }
 
 impl Coming {
-    /// How much more it is going to need, if it is on its way at all.
+    /// Bytes that it still needs, if it is on its way at all.
     fn expected(&self) -> u64 {
         let come = self.come.load(Ordering::Relaxed);
         let paced_ms = self.since.elapsed().saturating_sub(PACE_BEGINS_AFTER).as_millis() as u64;
@@ -75,7 +75,7 @@ impl BodySink for SpoolTicket {
 #[derive(Debug)]
 pub(super) struct Spooler {
     writing: Writing,
-    /// Where bodies are, for people.
+    /// Directory of bodies, for people.
     directory: PathBuf,
     quota: Arc<SpoolQuota>,
     /// Of tenants with bodies of requests.

@@ -227,7 +227,7 @@ impl Node {
         self.apply(world);
     }
 
-    /// All connections are lost.
+    /// Loses all connections.
     pub fn lose_links(&mut self, world: &mut World) {
         for link in self.broker().transport.links() {
             self.receive(world, link, Packet::Close);

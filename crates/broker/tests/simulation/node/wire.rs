@@ -32,7 +32,7 @@ pub struct Wire {
     client: Option<ClientId>,
     /// Requests that its worker has, and whether parts of the reply have come.
     given: BTreeMap<[u8; 16], (Key, bool)>,
-    /// Those that any worker was given, over all connections.
+    /// Requests that any worker was given, over all connections.
     known: Rc<RefCell<BTreeMap<[u8; 16], Key>>>,
     /// Requests of which parts of a reply have come, over all connections: a reply over another one doesn't count then.
     in_parts: Rc<RefCell<BTreeSet<Key>>>,

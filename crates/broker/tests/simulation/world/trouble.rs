@@ -5,7 +5,7 @@ use crate::ends::SERVICES;
 use towpath_broker::core::LetterAction;
 
 impl Sim {
-    /// Something goes wrong.
+    /// Makes a fault.
     pub(super) fn trouble(&mut self) {
         let (seat, node) = (self.rng.index(self.seats.len()), self.rng.index(self.nodes.len()));
         let mut at = self.rng.below(self.weights.iter().sum());

@@ -34,7 +34,7 @@ struct Account {
 }
 
 impl Ledger {
-    /// Something is going to be put at a path. What is there may be replaced: as it is, if that is `sure`, and else with one of these contents.
+    /// Plans to put something at a path. The file in place may be replaced: as it is, if that is `sure`, and else with one of these contents.
     pub(in crate::client) fn plan(&self, path: &RelPath, there: Option<FileStat>, is_sure: bool, digests: Vec<Digest>) {
         self.lock().insert(path.clone(), Account { there, is_sure, digests, ..Account::default() });
     }

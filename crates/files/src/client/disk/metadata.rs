@@ -26,10 +26,10 @@ const UMASK_DEFAULT: u32 = 0o022;
 /// directories keep a set-group-id bit that they inherit here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Modes {
-    /// Those that the umask of this process leaves, as with cp.
+    /// The bits that the umask of this process leaves, as with cp.
     #[default]
     Umask,
-    /// All but the permission of everybody to write.
+    /// All bits but the permission of everybody to write.
     Preserve,
     /// None: everything gets the mode of what is made here.
     Ignore,

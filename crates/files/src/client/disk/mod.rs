@@ -79,7 +79,7 @@ pub(crate) struct DiskOptions {
 }
 
 impl DiskOptions {
-    /// Those of files that a server is sent: verified, and compared with what is there by digest.
+    /// Options for pushed files: verified, and compared with what is there by digest.
     pub(crate) fn of_pushes(workers: usize) -> DiskOptions {
         DiskOptions { verify: true, check: true, workers, place: Some("on the server"), ..DiskOptions::default() }
     }

@@ -144,7 +144,7 @@ impl Operation for Driver<'_> {
     }
 }
 
-/// How a follower's files are written.
+/// Disk options of a follower.
 pub(super) fn disk_options(options: &FollowOptions) -> DiskOptions {
     DiskOptions { durable: options.durable, verify: true, workers: workers(), ..DiskOptions::default() }
 }

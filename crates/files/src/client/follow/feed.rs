@@ -33,7 +33,7 @@ pub(super) struct Feed {
     before: HashMap<RelPath, Known>,
     /// Directories that are to be made for what is below them.
     parents: BTreeSet<RelPath>,
-    /// Where the trash has what is replaced.
+    /// Paths in the trash of replaced files.
     kept: BTreeMap<RelPath, RelPath>,
 }
 
@@ -56,7 +56,7 @@ impl Failed {
 pub(super) enum Why {
     /// The server has something else there by now, or nothing, and will say so.
     OutOfDate,
-    /// There is no space for it.
+    /// No space for it.
     NoSpace,
     Other,
 }
@@ -240,7 +240,7 @@ impl Follower<'_> {
         Ok(plan)
     }
 
-    /// All that was fed is in place, or has failed.
+    /// Ends a feed: all its entries are in place, or have failed.
     pub(super) fn in_place(&mut self) -> Result<(), Error> {
         let Some(feed) = self.feed.take() else { return Ok(()) };
         self.check_destination()?;

@@ -63,7 +63,7 @@ pub(super) struct Follower<'a> {
     pub(super) unreported: HashMap<RelPath, Option<RelPath>>,
     /// Inodes of the directories that were put here.
     pub(super) dirs: HashMap<RelPath, u64>,
-    /// Something that was put here isn't there any more, or may not be.
+    /// Whether an entry that was put here is missing, or may be.
     pub(super) is_missing: bool,
     /// Files whose content is here under another name, until it is known whether that name is to go.
     pub(super) waiting: BTreeMap<RelPath, Placed>,
@@ -76,7 +76,7 @@ pub(super) struct Follower<'a> {
     /// Until when the end waits for what the server has not noticed yet.
     pub(super) grace_until: Option<Instant>,
     pub(super) is_holding: bool,
-    /// Where everything comes from, as the server has said.
+    /// The origin of everything, as reported by the server.
     pub(super) origin: Option<Origin>,
     /// Whether the server may be another one than before.
     pub(super) is_unknown: bool,
@@ -167,7 +167,7 @@ impl<'a> Follower<'a> {
         })
     }
 
-    /// There is a connection.
+    /// Begins the follow on a new connection.
     pub(super) fn connected(&mut self) {
         self.is_connected = true;
         self.transfer.connected();

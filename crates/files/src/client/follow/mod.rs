@@ -141,7 +141,7 @@ pub enum FollowEvent {
         path: RelPath,
         /// Its number.
         seq: u64,
-        /// Nothing was put there before.
+        /// Whether nothing was put there before.
         is_new: bool,
         /// Its kind.
         kind: PutKind,
@@ -168,7 +168,7 @@ pub enum FollowEvent {
     Conflict {
         /// The path.
         path: RelPath,
-        /// Where it is kept, below the destination.
+        /// Its path below the destination.
         kept_as: RelPath,
     },
     /// Everything up to a number is in place.
@@ -204,14 +204,14 @@ pub enum FollowEvent {
         /// Why.
         reason: String,
     },
-    /// Something to know.
+    /// A warning.
     Warning(String),
 }
 
 /// Why deletions are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldWhy {
-    /// There are too many at a time.
+    /// Too many at a time.
     TooMany,
     /// The server has no lasting number: it may be another one than before.
     UnknownServer,
@@ -243,7 +243,7 @@ pub enum FollowEnd {
     UpToDate,
     /// Deletions are held.
     Held,
-    /// Something could not be put in place.
+    /// Some entries could not be put in place.
     Incomplete,
 }
 

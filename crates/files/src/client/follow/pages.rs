@@ -21,7 +21,7 @@ const OWNER_MODE: u32 = 0o700;
 /// The warning that nothing is followed although something is there.
 pub const ALL_EXCLUDED: &str = "all that is there is left out by --exclude";
 
-/// Where the follow is.
+/// Position of the follow.
 #[derive(Debug)]
 pub(super) struct Pages {
     source: Source,
@@ -38,7 +38,7 @@ pub(super) struct Pages {
     pub(super) is_live: bool,
     /// The destination's paths of a full state, until it is complete.
     pub(super) seen: Option<HashSet<RelPath>>,
-    /// Something in it was left out.
+    /// Whether something in it was left out.
     has_excluded: bool,
 }
 
@@ -192,7 +192,7 @@ impl Pages {
         }
     }
 
-    /// Where something goes; `None` for the followed directory.
+    /// Path of an entry in the destination; `None` for the followed directory.
     fn local(&self, remote: &RelPath, content: &ChangeContent) -> Result<Option<RelPath>, String> {
         let local = remote.below(&self.base()).ok_or("it is not below what is followed")?;
         if local.names().any(names::is_reserved) {

@@ -436,7 +436,7 @@ impl Place {
         Ok(())
     }
 
-    /// Something that was put in place, as it is to be found again.
+    /// The record of an entry that was put in place.
     pub(super) fn as_put(&self, known: &Known, stat: &FileStat) -> Known {
         match *known {
             Known::File { size, digest, .. } => {

@@ -70,7 +70,7 @@ impl Known {
     }
 }
 
-/// Where what was put came from.
+/// Origin of the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     /// The server, if it has a lasting number.
@@ -241,7 +241,7 @@ impl Record {
         Err(RecordError::Root(RootError::Exists))
     }
 
-    /// How far the destination is; `None` if it needs the full state.
+    /// The destination's cursor; `None` if it needs the full state.
     pub(super) fn cursor(&self) -> Option<Cursor> {
         self.cursor
     }
@@ -260,7 +260,7 @@ impl Record {
         self.copy
     }
 
-    /// Where what was put came from, if it is known.
+    /// Origin of the entries, if it is known.
     pub(super) fn origin(&self) -> Option<&Origin> {
         self.origin.as_ref()
     }
@@ -296,7 +296,7 @@ impl Record {
         self.known.len()
     }
 
-    /// Something is about to be put at a path. After a crash it is to be seen whether it was: [`Record::take_intended`].
+    /// Notes that an entry is about to be put at a path. After a crash, [`Record::take_intended`] returns it, to check whether it was.
     pub(super) fn intend(&mut self, path: &RelPath, known: &Known) -> io::Result<()> {
         let is_there = self.known.get(path).is_some_and(|there| there.is_same(known));
         if is_there { Ok(()) } else { self.log.append(&encode_intended(path, known)) }
@@ -312,7 +312,7 @@ impl Record {
         std::mem::take(&mut self.intended)
     }
 
-    /// Something was put at a path.
+    /// Records the entry that was put at a path.
     pub(super) fn put(&mut self, path: &RelPath, known: Known) -> io::Result<()> {
         if self.known.get(path) == Some(&known) {
             return Ok(());

@@ -40,7 +40,7 @@ pub(super) struct Report {
     /// Changes since the last cursor of which everything was in place, for the relay: the last of each path.
     passed: HashMap<RelPath, Placed>,
     is_full: bool,
-    /// Where a full state comes from in the first place.
+    /// The first server of a full state.
     server: Option<ServerId>,
 }
 
@@ -63,7 +63,7 @@ impl Report {
         }
     }
 
-    /// There is a new connection.
+    /// Begins on a new connection.
     pub(super) fn connected(&mut self) {
         (self.said, self.is_wanted, self.asked_at) = (None, false, None);
         if let Some(relay) = &self.relay {
@@ -88,7 +88,7 @@ impl Report {
         }
     }
 
-    /// Something isn't in place any more.
+    /// Starts over, since an entry isn't in place any more.
     pub(super) fn begin_anew(&mut self) {
         self.at = None;
     }

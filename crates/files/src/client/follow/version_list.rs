@@ -47,7 +47,7 @@ pub struct Versions {
 pub(super) struct VersionList {
     /// The path that they are of.
     of: RelPath,
-    /// Those of paths below it count too.
+    /// Whether versions of paths below it count too.
     with_below: bool,
     pages: Pages,
     known: BTreeMap<RelPath, Version>,

@@ -110,9 +110,9 @@ struct Versions<'a> {
     origin: Option<Origin>,
     list: VersionList,
     is_connected: bool,
-    /// All versions are known.
+    /// Whether all versions are known.
     is_live: bool,
-    /// All versions are known, and the newest isn't in place.
+    /// Whether all versions are known, and the newest isn't in place.
     is_wanted: bool,
     /// The version in place: its label and digest.
     installed: Option<(String, Digest)>,

@@ -60,7 +60,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Where a source goes, by itself.
+    /// Destination of a source by itself.
     fn path_of(&self, base: Base, source: &Source) -> PathBuf {
         match self {
             Target::Path(path) => path.clone(),

@@ -200,7 +200,7 @@ impl Driver<'_> {
         PushProgress { bytes_done, ..self.progress }
     }
 
-    /// Something helped.
+    /// Notes progress.
     fn step(&mut self) {
         self.steps += 1;
         self.busy = None;

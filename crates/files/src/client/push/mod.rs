@@ -57,7 +57,7 @@ impl PushOptions {
     }
 }
 
-/// Something that happened.
+/// An event of a push.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PushEvent {
@@ -92,11 +92,11 @@ pub enum PushEvent {
         /// The reason.
         reason: String,
     },
-    /// Something that isn't as it should be, though the file is in place.
+    /// A minor problem of a file that is in place.
     Warning(String),
 }
 
-/// How far it is.
+/// Progress of a push.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PushProgress {
     /// Files that are over.

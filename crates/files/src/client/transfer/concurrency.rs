@@ -5,7 +5,7 @@ const FETCHES_OPEN_MAX: usize = 4;
 /// Small files in one fetch.
 const SMALL_BATCH_MAX: usize = 1024;
 
-/// How much the server accepts at a time: less than all while it has many clients and says so.
+/// The number of requests that the server accepts at a time: fewer while it has many clients and answers `busy`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Concurrency {
     /// Open fetches.

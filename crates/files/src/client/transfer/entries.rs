@@ -16,7 +16,7 @@ use crate::root::Timestamp;
 /// Memory that directories may take until they are finished, in bytes.
 const DIRS_BYTES_MAX: usize = 256 << 20;
 
-/// Something that is to be at the destination. Its paths are checked.
+/// An entry for the destination. Its paths are checked.
 #[derive(Debug)]
 pub(super) enum Entry {
     /// A file, fetched unless it is there already.

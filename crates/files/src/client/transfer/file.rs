@@ -10,7 +10,7 @@ use crate::digest::{Digest, Leaf, LeafSize};
 use crate::path::RelPath;
 use crate::protocol::control::Range;
 
-/// How far a file is.
+/// Progress of a file.
 #[derive(Debug)]
 pub(super) enum Phase {
     /// Another name of a file whose first name isn't in place, or that the disk is linking.

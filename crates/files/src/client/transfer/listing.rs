@@ -109,7 +109,7 @@ impl Listing {
         }
     }
 
-    /// Nothing is requested: entries come by [`Listing::feed`].
+    /// Requests nothing: entries come by [`Listing::feed`].
     pub(super) fn expect_entries(&mut self) {
         (self.complete, self.opened, self.placement) = (true, true, Some(Placement::Below));
         self.is_fed = true;
@@ -355,7 +355,7 @@ impl Listing {
         Ok(None)
     }
 
-    /// Where an entry goes. That it is below what was asked for is checked here; that no link leads out, when it is written.
+    /// Path of an entry in the destination. That it is below what was asked for is checked here; that no link leads out, when it is written.
     fn local_path(&self, remote: &RelPath) -> Result<RelPath, String> {
         let stripped = match (&self.placement, &self.source) {
             (Some(Placement::As(local)), Source::Path(source)) => {

@@ -27,7 +27,7 @@ const COMMAND_LEAVES: usize = 64;
 /// Whether leaves of the file in place can be reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reuse {
-    /// There is no such file, or it is of no use.
+    /// No such file, or an unusable one.
     #[default]
     No,
     /// The file in place has this many bytes; their overlap with the new version isn't known.
@@ -40,7 +40,7 @@ pub(super) enum Reuse {
 #[derive(Debug, Default)]
 pub(super) struct ReuseQueue {
     waiting: VecDeque<FileKey>,
-    /// Those whose values were asked for, until they are over.
+    /// Files whose values were requested, until they are done.
     active: Vec<FileKey>,
 }
 

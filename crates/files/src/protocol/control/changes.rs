@@ -19,7 +19,7 @@ pub struct FollowRequest {
     /// The followed path.
     #[serde(flatten)]
     pub target: ListTarget,
-    /// Where it begins.
+    /// Its beginning.
     pub from: FollowFrom,
 }
 
@@ -30,7 +30,7 @@ pub struct FollowingReply {
     pub id: u32,
     /// Kind of the pages that come next.
     pub state: FollowState,
-    /// Where it begins.
+    /// Its beginning.
     pub cursor: Cursor,
     /// The newest number.
     pub head: u64,
@@ -54,11 +54,11 @@ pub enum FollowState {
 pub struct ChangesReply {
     /// Id of the follow.
     pub id: u32,
-    /// Where the client is when all of this is in place.
+    /// The client's position once all of this is in place.
     pub cursor: Cursor,
     /// The newest number.
     pub head: u64,
-    /// Nothing more is known now.
+    /// Whether nothing more is known now.
     #[serde(default)]
     pub live: bool,
     /// At most [`CHANGES_PAGE_ENTRIES_MAX`], by ascending number.
@@ -68,7 +68,7 @@ pub struct ChangesReply {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[serde(deserialize_with = "at_most::<CHANGES_PAGE_UNREAD_MAX, _, _>")]
     pub unread: Vec<Unread>,
-    /// How much more of that there is.
+    /// The number of further ones.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unread_more: u64,
 }
@@ -148,7 +148,7 @@ pub enum ChangeContent {
         /// Time of its last change.
         mtime: Timestamp,
     },
-    /// Nothing any more.
+    /// A deletion.
     Gone,
 }
 

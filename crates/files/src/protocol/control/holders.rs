@@ -124,9 +124,9 @@ pub struct HoldersReply {
     pub id: u32,
     /// How many have what was asked for.
     pub holding: u32,
-    /// How many are known.
+    /// Number of known ones.
     pub total: u32,
-    /// Those known, by name. At most [`HOLDERS_PAGE_MAX`].
+    /// Known ones, by name. At most [`HOLDERS_PAGE_MAX`].
     #[serde(deserialize_with = "at_most::<HOLDERS_PAGE_MAX, _, _>")]
     pub holders: Vec<KnownHolder>,
 }

@@ -27,7 +27,7 @@ const PAGE_EXTRA_BYTES: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Changes {
     pub(crate) followed: Arc<Followed>,
-    /// Where it is; `None` before it has begun.
+    /// Its position; `None` before it has begun.
     pub(crate) at: Option<Position>,
     pub(crate) from: FollowFrom,
     /// Whether the follower is up to date: it was sent `live`, and nothing since.
@@ -37,7 +37,7 @@ pub(crate) struct Changes {
     pub(crate) form: PageForm,
 }
 
-/// How a page is wanted.
+/// Form of a page.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PageForm {
     /// As JSON, for the follow of this id.
@@ -52,7 +52,7 @@ pub(crate) struct ChangesAnswer {
     /// Set where the follow begins, or begins again.
     pub(crate) began: Option<FollowingReply>,
     pub(crate) page: Option<ChangesPage>,
-    /// Where the follow is then.
+    /// The new position of the follow.
     pub(crate) at: Option<Position>,
     pub(crate) unread_sent: u64,
 }

@@ -45,7 +45,7 @@ pub(crate) enum Done {
 pub(crate) struct Requester {
     pub(crate) peer: PeerId,
     pub(crate) ticket: Ticket,
-    /// Who the client is: its jobs take turns with those of other tenants.
+    /// The client's tenant: its jobs take turns with those of other tenants.
     pub(crate) tenant: u64,
     /// The client: its jobs take turns with those of other clients of the tenant.
     pub(crate) key: u64,

@@ -9,7 +9,7 @@ use crate::server::Failure;
 use bytes::Bytes;
 use towpath_quota::Permit;
 
-/// Something to do for a push.
+/// A job for a push.
 #[derive(Debug)]
 pub(crate) enum PushJob {
     /// Begin it. The permit is for the pieces that aren't written yet.
@@ -41,7 +41,7 @@ pub(crate) struct PushWrite {
 pub(crate) enum PushUpdate {
     /// The content may be sent, but for these ranges, which ascend.
     Begun { have: Vec<Range> },
-    /// Something of it was written.
+    /// A part of it was written.
     Written { credit: u64 },
     /// Over: the file is in place, or was already.
     InPlace { digest: Digest, durable: bool, seq: Option<u64>, same: bool },

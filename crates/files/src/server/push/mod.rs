@@ -43,7 +43,7 @@ impl PushOptions {
     }
 }
 
-/// Something for the thread to do.
+/// A command for the thread.
 #[derive(Debug)]
 enum Order {
     Job(Requester, PushJob),

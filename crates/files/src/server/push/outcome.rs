@@ -1,4 +1,4 @@
-//! How a push ends: the file published, or why not.
+//! The end of a push: the file published, or the reason why not.
 
 use super::receiver::{Push, Receiver};
 use crate::catalogue::{Content, Identity};

@@ -32,7 +32,7 @@ struct Follow {
     /// Pages that may be sent.
     asked: u32,
     is_making: bool,
-    /// Something was published since the last page was begun.
+    /// Whether something was published since the last page was begun.
     has_changes: bool,
     /// The last page said that the client is up to date.
     is_live: bool,
@@ -104,7 +104,7 @@ impl Follows {
         self.0.retain(|follow| follow.ticket != ticket);
     }
 
-    /// Something was published.
+    /// Notes that something was published.
     pub(super) fn published<F>(&mut self, shared: &mut Shared<F>) {
         self.0.iter_mut().for_each(|follow| follow.has_changes = true);
         self.make_pages(shared);

@@ -114,7 +114,7 @@ impl<F: Clone> Session<F> {
         &self.shared.permissions
     }
 
-    /// Something was published: whether anybody here follows.
+    /// Notes that something was published. Whether this client follows.
     pub(super) fn published(&mut self) -> bool {
         self.follows.published(&mut self.shared);
         if let Some(follow) = &mut self.plain_follow {

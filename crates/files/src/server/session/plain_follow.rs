@@ -28,10 +28,10 @@ pub(super) struct PlainFollow {
     envelope: Envelope,
     followed: Arc<Followed>,
     from: FollowFrom,
-    /// Where it is when `changes` are sent.
+    /// Its position once `changes` are sent.
     at: Option<Position>,
     changes: VecDeque<(Arc<[u8]>, Entry)>,
-    /// How much of the first change's file was sent.
+    /// Bytes of the first change's file that were sent.
     offset: u64,
     /// A `full` is to be sent.
     full_pending: bool,
@@ -89,7 +89,7 @@ impl PlainFollow {
         FollowStats { seq: self.sent(), is_live, ..self.followed.stats(self.at) }
     }
 
-    /// Something was published.
+    /// Notes that something was published.
     pub(super) fn published<F>(&mut self, shared: &mut Shared<F>) {
         self.has_changes = true;
         self.progress(shared);

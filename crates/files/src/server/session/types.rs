@@ -50,7 +50,7 @@ pub(in crate::server) enum LogEvent {
     Ended { ticket: Ticket, path: WirePath, files: usize, bytes: u64, ending: Ending },
 }
 
-/// How a request for files ended.
+/// End of a request for files.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(in crate::server) enum Ending {
     /// All was sent that can be had.

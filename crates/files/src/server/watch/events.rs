@@ -50,7 +50,7 @@ struct Watched {
 /// Reason for waking the watcher.
 #[derive(Debug)]
 pub(super) enum Woken {
-    /// Something happened.
+    /// Events came.
     Dirty { dirty: Dirty, overflows: u64 },
     /// A time has come.
     Due,

@@ -22,7 +22,7 @@ const WRITTEN_SHOWN_MAX: usize = 20;
 pub(super) struct Unfinished {
     settle: Duration,
     files: BTreeMap<RelPath, Waiting>,
-    /// Those of them that were reported.
+    /// Those that were reported.
     reported: BTreeSet<RelPath>,
     /// By the time at which they are looked at.
     by_due: BTreeSet<(Instant, RelPath)>,
@@ -77,7 +77,7 @@ impl Unfinished {
         self.files.len() + self.large.len() + usize::from(self.hashing.is_some())
     }
 
-    /// How many are written to all the time, and the first of them.
+    /// Number of files that are written to all the time, and the first of them.
     pub(super) fn written(&self) -> (usize, Vec<String>) {
         (self.reported.len(), self.reported.iter().take(WRITTEN_SHOWN_MAX).map(ToString::to_string).collect())
     }
@@ -104,7 +104,7 @@ impl Unfinished {
         files.chain(&self.large_stats).chain(self.hashing.iter().map(|hashing| (&hashing.path, &hashing.stat)))
     }
 
-    /// Something happened to a file, or it isn't what is published.
+    /// Notes a file that had an event, or that differs from its published entry.
     pub(super) fn found(&mut self, path: RelPath, stat: FileStat) {
         self.first.remove(&path);
         // A reader that finds it meanwhile finds what is being hashed, and a later change would show in its times.
@@ -119,7 +119,7 @@ impl Unfinished {
         self.wait(path, stat, before);
     }
 
-    /// Nobody can say whether a file is open for writing, or somebody has it open: it has to rest.
+    /// Waits for the settle time of a file that is open for writing, or may be.
     fn let_rest(&mut self, path: RelPath, waiting: Waiting) {
         self.by_due.insert((waiting.rested, path.clone()));
         if waiting.is_reported {
@@ -204,7 +204,7 @@ impl Unfinished {
 enum Look {
     /// Unchanged.
     Same(File),
-    /// Something happened to it.
+    /// Changed.
     Changed(FileStat),
 }
 

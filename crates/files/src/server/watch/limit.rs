@@ -64,7 +64,7 @@ impl DeleteLimit {
         std::mem::replace(&mut self.held, gone) < gone
     }
 
-    /// How many are held.
+    /// Number of held deletions.
     pub(super) fn held(&self) -> u64 {
         self.held
     }

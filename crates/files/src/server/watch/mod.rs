@@ -41,7 +41,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use unread::Unread;
 
-/// How a server watches its directory.
+/// Options of watching.
 #[derive(Clone, Debug)]
 pub struct WatchOptions {
     /// How long nothing may have happened to a file before it is published, if it isn't known that nobody has it open for writing.
@@ -146,13 +146,13 @@ struct Watcher {
     unread_shown: (Vec<String>, usize),
     /// Some directories can't be watched.
     is_blind: bool,
-    /// They couldn't when everything was looked at before.
+    /// The same at the full scan before.
     was_blind: bool,
     /// When everything was last looked at, a directory that has something published could not be read.
     lacks_known: bool,
     /// Why deletions are held, which was logged.
     holding: Option<&'static str>,
-    /// There are too many paths, which was logged.
+    /// Whether there are too many paths, which was logged.
     is_full: bool,
     /// When everything was last looked at, and how long that took.
     looked: Option<(Instant, Duration)>,

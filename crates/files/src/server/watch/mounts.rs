@@ -21,7 +21,7 @@ const KNOWN_MAX: usize = 4096;
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Mounts {
-    /// Where something is mounted, and the number of the mount; `None` if the kernel doesn't report it.
+    /// Mount points, and the numbers of the mounts; `None` if the kernel doesn't report it.
     mounted: Option<BTreeMap<RelPath, u64>>,
     /// Mount points that are in use, or were and may come back: until then the entries published there stay.
     known: BTreeSet<RelPath>,

@@ -15,7 +15,7 @@ use towpath_sockets::Waker;
 /// See the [module](self).
 pub(in crate::server) struct SharedCatalogue {
     catalogue: Mutex<Catalogue>,
-    /// Where the catalogue is stored, if it is. Locked after the catalogue.
+    /// Stored state of the catalogue, if any. Locked after the catalogue.
     state: Mutex<Option<State>>,
     /// Never locked while the disk is used.
     stats: Mutex<CatalogueStats>,
@@ -112,7 +112,7 @@ impl SharedCatalogue {
         self.with_state(|state| state.note_root(inode));
     }
 
-    /// Where file systems were mounted below the root before a restart.
+    /// Mount points below the root before a restart.
     pub(super) fn mounts_before(&self) -> BTreeSet<RelPath> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.as_ref().map(|state| state.mounts().clone()).unwrap_or_default()

@@ -108,7 +108,7 @@ impl SimulatedServer {
         }
     }
 
-    /// Somebody reads a file, and finds this.
+    /// Reports a file that was read.
     pub(crate) fn found(&self, path: &RelPath, stat: &FileStat) {
         self.published.found(path, stat);
     }
@@ -161,7 +161,7 @@ impl SimulatedServer {
         self.published.read().is_complete()
     }
 
-    /// All entries, of what is gone too.
+    /// All entries, including deletions.
     pub(crate) fn entries(&self) -> BTreeMap<String, Entry> {
         let text = |path: &[u8]| String::from_utf8(path.to_vec()).expect("names are ASCII");
         let catalogue: &Catalogue = &self.published.read();

@@ -52,7 +52,7 @@ pub(in crate::server) struct State {
     /// The root's inode.
     root: Option<u64>,
     boot: Option<Boot>,
-    /// Where file systems are mounted below the root, or were.
+    /// Mount points below the root, current and earlier ones.
     mounts: BTreeSet<RelPath>,
     /// The size from which on it may be rewritten.
     rewrite_from: u64,
@@ -149,7 +149,7 @@ impl State {
         self.log.flush()
     }
 
-    /// Where file systems were mounted below the root, as it was noted last.
+    /// Mount points below the root, as they were noted last.
     pub(super) fn mounts(&self) -> &BTreeSet<RelPath> {
         &self.mounts
     }

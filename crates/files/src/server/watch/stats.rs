@@ -50,7 +50,7 @@ pub struct WatchStats {
     pub looked: Option<(Instant, Duration)>,
     /// Some directories can't be watched: everything is looked at every 30 s.
     pub is_blind: bool,
-    /// There are too many paths: others aren't published.
+    /// Whether there are too many paths, so that some aren't published.
     pub is_full: bool,
     /// Overflows of the kernel's queue of events.
     pub overflows: u64,

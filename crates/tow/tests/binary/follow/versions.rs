@@ -258,7 +258,7 @@ fn versions_come_through_a_relay_and_holders_behind_it_are_known() {
     );
 }
 
-/// Who may publish one path rules neither what others follow, nor their labels, nor what is kept of them.
+/// The right to publish one path affects neither other paths' followers, nor their labels, nor the versions that are kept.
 #[test]
 fn a_version_belongs_to_its_path() {
     let publisher = Publisher::start(&["--accept-publish"]);

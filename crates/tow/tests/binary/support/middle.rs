@@ -1,4 +1,4 @@
-//! Somebody between two ends, who does something to one of their frames.
+//! A proxy between two ends that attacks one of their frames.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
