@@ -78,7 +78,7 @@ pub enum JournalError {
 impl JournalError {
     /// Whether the disk is full.
     pub(super) fn is_full(&self) -> bool {
-        matches!(self, JournalError::Io { source, .. } if super::segments::is_full(source))
+        matches!(self, JournalError::Io { source, .. } if super::storage::is_full(source))
     }
 
     pub(super) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> JournalError {

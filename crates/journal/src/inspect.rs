@@ -5,8 +5,9 @@ use super::block::SegmentHeader;
 use super::index::Index;
 use super::read::{Next, Reader};
 use super::record::{Record, What};
-use super::recover::{self, CutTail};
+use super::recover;
 use super::storage::{DirStorage, StorageFile};
+use super::types::CutTail;
 use std::io;
 use std::path::Path;
 

@@ -29,8 +29,9 @@ mod writer;
 
 pub use error::JournalError;
 pub use inspect::{Inspected, InspectedKind, InspectedSegment, fuzz_segment, inspect};
-pub use recover::CutTail;
-pub use types::{Entry, JournalFigures, JournalOptions, Lsn, Recovered, RecoveredLetter, RecoveredRequest, Status};
+pub use types::{
+    CutTail, Entry, JournalFigures, JournalOptions, Lsn, Recovered, RecoveredLetter, RecoveredRequest, Status,
+};
 
 use queue::{Batch, PendingBody, Shared};
 use replay::Finished;

@@ -2,8 +2,8 @@
 
 use super::index::{Index, body_name};
 use super::record::{Record, Stored, What};
-use super::recover::CutTail;
 use super::storage::Storage;
+use super::types::CutTail;
 use super::{JournalError, RecoveredLetter, RecoveredRequest};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};

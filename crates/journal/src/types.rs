@@ -1,7 +1,7 @@
 //! Types of the journal's interface.
 
-use super::CutTail;
 use bytes::Bytes;
+use std::path::PathBuf;
 use std::time::Duration;
 use towpath_requests::body::Body;
 
@@ -85,6 +85,27 @@ pub enum Entry<'a> {
 /// Position of an entry among all that were appended since the journal was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
+
+/// An end that was cut off because it was torn or damaged. Its records may never have been durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutTail {
+    /// Path of the segment.
+    pub path: PathBuf,
+    /// Offset of the cut.
+    pub offset: u64,
+    /// Bytes cut off, without trailing zeros. In a reused file, most of them may be old.
+    pub bytes: u64,
+    /// Kind of the damage.
+    pub what: &'static str,
+    /// Requests that could not be restored because a needed part was cut off.
+    pub lost_requests: u64,
+}
+
+impl CutTail {
+    /// Consequence for clients.
+    pub(super) const MEANING: &str = "the journal's end is cut off: what was written when the broker or its machine ended was never \
+        acknowledged; but if the disk has damaged it since, acknowledged requests and outcomes may have been in it, which are gone";
+}
 
 /// Content of a journal when it was opened.
 #[derive(Debug)]

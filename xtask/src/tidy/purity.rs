@@ -13,7 +13,7 @@ const PURE: &[&str] = &[
     "crates/files/src/protocol",
     "crates/files/src/catalogue",
     "crates/files/src/server/session",
-    "crates/files/src/client/transfer",
+    "crates/files/src/transfer",
     "crates/broker/src/core",
     "crates/broker/src/dispatch",
     "crates/broker/src/services",

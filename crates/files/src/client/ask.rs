@@ -1,11 +1,11 @@
 //! Requests that have one answer each.
 
-use super::assembler::Inbound;
 use super::connection::{ConnectOptions, Connection};
 use super::exchange::{Exchange, Operation, Turn, WaitLimit};
-use crate::client::error::Error;
+use crate::error::Error;
 use crate::limits::HOLDERS_PAGE_MAX;
 use crate::path::RelPath;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
     ErrorReply, HoldersReply, HoldersRequest, HoldersWanted, KnownHolder, PublishRequest, PublishedReply, Reply,
     Request, request_id,

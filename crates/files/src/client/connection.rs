@@ -9,8 +9,8 @@ use towpath_sockets::{
     SocketError, SocketType, Waker,
 };
 
-use super::assembler::{Assembler, Inbound};
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX};
+use crate::protocol::assembler::{Assembler, Inbound};
 use crate::protocol::control::Request;
 use crate::protocol::{PROPERTY, PROPERTY_VALUE, REQUESTS_PROPERTY, WireError};
 

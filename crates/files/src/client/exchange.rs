@@ -3,11 +3,11 @@
 //! There are two time limits, the same for all operations: [`ConnectOptions::connect_timeout`] for the first connection, and
 //! [`ConnectOptions::idle_timeout`] for going on without progress or connection after that.
 
-use super::assembler::Inbound;
 use super::connection::{ConnectOptions, Connection, ConnectionEvent};
-use super::error::Error;
-use super::idle_timer::IdleTimer;
+use crate::error::Error;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{Reply, Request, request_id};
+use crate::transfer::idle_timer::IdleTimer;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 

@@ -3,7 +3,7 @@
 mod driver;
 mod sweep;
 
-use crate::client::error::Error;
+use crate::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use std::time::Instant;
 use towpath_sockets::Endpoint;
 
 use super::connection::ConnectOptions;
-use super::disk::{DiskOptions, Metadata, Modes};
 use super::exchange::Exchange;
-use super::filter::Filter;
 use super::ordered_writer::OrderedWriter;
 use super::output::Sink;
 use super::plan::OnPlanned;
-use super::transfer::{FileFailure, LIST_ENTRIES_MAX, Progress, Source, Transfer, TransferOptions};
+use crate::disk::{DiskOptions, Metadata, Modes};
+use crate::filter::Filter;
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Compression, FollowLinks};
+use crate::transfer::{FileFailure, LIST_ENTRIES_MAX, Progress, Source, Transfer, TransferOptions};
 pub(super) use driver::workers;
 use driver::{Driver, ProgressReporter, Target};
 use towpath_blocking::CancelToken;

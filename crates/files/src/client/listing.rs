@@ -3,17 +3,17 @@
 //! A server that hashes says nothing before it has hashed a file, however large. For a listing with digests it is
 //! therefore first asked for one without them, which shows how long that may take.
 
-use crate::client::error::Error;
+use crate::error::Error;
 use std::time::{Duration, Instant};
 
-use super::assembler::Inbound;
 use super::connection::{ConnectOptions, Connection};
 use super::exchange::{Exchange, Operation, Turn, WaitLimit};
-use super::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT};
 use crate::protocol::ErrorCode;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
     Base, EntryKind, FollowLinks, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request,
 };
+use crate::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT};
 use towpath_blocking::CancelToken;
 
 /// Bytes that a server may hash for a page, beside its last file.

@@ -4,9 +4,9 @@ use std::io;
 use std::path::Path;
 
 use super::output::answer_without_effect;
-use super::transfer::{DiskCommand, DiskError, DiskReport, Found};
 use crate::path::RelPath;
 use crate::root::{FileKind, FileStat, Links, Root, RootError};
+use crate::transfer::{DiskCommand, DiskError, DiskReport, Found};
 
 /// A change that a transfer would make.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! Deletes what a destination has and the source hasn't.
 
-use super::filter::Filter;
-use super::names::is_reserved;
-use super::transfer::LIST_ENTRIES_MAX;
+use crate::filter::Filter;
 use crate::path::RelPath;
 use crate::root::{FileKind, FileStat, Root, RootError};
+use crate::transfer::LIST_ENTRIES_MAX;
+use crate::transfer::names::is_reserved;
 use std::collections::HashSet;
 
 /// Deletions that are never held, unless they are of everything.
@@ -105,8 +105,8 @@ pub(super) fn delete(root: &Root, local: &RelPath, is_dir: bool) -> Result<bool,
 
 #[cfg(test)]
 mod tests {
-    use super::super::filter::FilterRule;
     use super::*;
+    use crate::filter::FilterRule;
     use crate::root::Links;
     use std::fs;
     use std::os::unix::fs::symlink;

@@ -1,7 +1,7 @@
 //! Actions of an administrator on the source: file systems come and go, files and directories can't be read for a while, files have several names.
 
 use super::source::{PATHS, Source};
-use crate::client::transfer::tests::world::Draw;
+use crate::transfer::tests::world::Draw;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use std::collections::HashSet;
 use std::fs::{self, Permissions};

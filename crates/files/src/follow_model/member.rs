@@ -2,16 +2,16 @@
 
 use super::checks::is_of_person;
 use super::source::{Digests, What};
-use crate::client::assembler::Inbound;
 use crate::client::follow::simulated::{FOLLOW_ID, SimulatedFollower};
 use crate::client::follow::{Excludes, FollowEvent, FollowOptions};
-use crate::client::transfer::tests::server::SimServer;
-use crate::client::transfer::tests::world::{Draw, Faults, noise};
 use crate::client::{ConnectOptions, Error, Source};
 use crate::digest::Digest;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{FollowState, Reply, Request};
 use crate::protocol::follow::{Cursor, FollowFrom};
 use crate::server::simulated::{SimulatedServer, SimulatedSession};
+use crate::transfer::tests::server::SimServer;
+use crate::transfer::tests::world::{Draw, Faults, noise};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
 //! The directory that is served, and what programs do to it.
 
 use super::devices::Devices;
-use crate::client::transfer::tests::server::SimFile;
-use crate::client::transfer::tests::world::{Draw, noise};
 use crate::digest::Digest;
 use crate::path::is_reserved;
+use crate::transfer::tests::server::SimFile;
+use crate::transfer::tests::world::{Draw, noise};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::Write;

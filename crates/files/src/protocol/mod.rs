@@ -3,6 +3,7 @@
 //! Decoders take bytes from anybody, never panic, and check every count and length against [`crate::limits`].
 // docs/protocol/files.md has the tables.
 
+pub mod assembler;
 pub mod control;
 pub mod data;
 pub mod envelope;

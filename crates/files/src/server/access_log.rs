@@ -52,10 +52,6 @@ pub(super) fn request(ClientName { address, user, key_name: name }: &ClientName,
         Ok(Request::Follow(follow)) => {
             tracing::info!(%address, user = shown(user), name = shown(name), id = follow.id, from = %follow.from, "follow")
         }
-        Ok(Request::Publish(publish)) => {
-            let path = Escaped(publish.path.as_bytes());
-            tracing::info!(%address, id = publish.id, %path, label = publish.label, "publish");
-        }
         Ok(Request::Cancel { id }) => tracing::info!(%address, id, "cancel"),
         Ok(_) => {}
         Err(error) => {

@@ -2,9 +2,9 @@
 
 use super::access_log::{self, ClientName, shown};
 use super::failures::{Failures, LOST};
-use super::jobs::{Done, Pool, RequestState, Requester};
+use super::jobs::{Done, Job, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
-use super::publishers::Publishers;
+use super::operations::publishers::Publishers;
 use super::quota::Quotas;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
 use super::stats::has;
@@ -320,6 +320,9 @@ impl Clients {
                 Action::Start(ticket, job) => {
                     let requester = Requester { peer, ticket, tenant: client.tenant_number, key: client.key };
                     let request = client.request(ticket);
+                    if let Job::Operation(operation) = &job {
+                        operation.log(&client.name);
+                    }
                     if let Some(answer) = job.start(pool, requester, &request) {
                         client.session.finish(ticket, answer);
                     }

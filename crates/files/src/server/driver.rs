@@ -7,7 +7,7 @@ use super::handle::{Control, Handle};
 use super::jobs::{Done, Pool};
 use super::lasting_id::lasting_id;
 use super::open_file::OpenFile;
-use super::publishers::Publishers;
+use super::operations::publishers::Publishers;
 use super::push::{PushOptions, Pushes};
 use super::quota::small_files::SmallFiles;
 use super::session::{IfShort, Outgoing, Part, Ticket};

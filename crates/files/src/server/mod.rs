@@ -20,7 +20,7 @@ mod holding;
 mod jobs;
 mod lasting_id;
 mod open_file;
-mod publishers;
+mod operations;
 mod push;
 mod quota;
 mod resource_errors;

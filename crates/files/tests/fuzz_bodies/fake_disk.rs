@@ -1,10 +1,8 @@
 //! A disk in memory that refuses to install what wasn't shown to be right.
 
 use std::collections::{HashMap, VecDeque};
-use towpath_files::client::transfer::{
-    ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, Found, SmallOutcome,
-};
 use towpath_files::digest::{Digest, LeafHasher, LeafSize};
+use towpath_files::transfer::{ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, Found, SmallOutcome};
 
 /// A size of files that don't fit.
 pub const LARGE: u64 = 1 << 62;

@@ -11,18 +11,16 @@ use crate::error::SocketError;
 use crate::hub::Hub;
 use crate::message::Message;
 use crate::net::endpoint::Endpoint;
+use crate::on_tokio::{HubReady, Turn};
 use crate::options::HubOptions;
 use crate::peer::PeerInfo;
 use crate::peer_id::PeerId;
 use crate::unsent::Unsent;
 use linger::LingerGuard;
-use rustix::fd::{AsFd, OwnedFd};
 use state::State;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::io::unix::AsyncFd;
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use towpath_zmtp::{Frames, Queued};
 
@@ -67,14 +65,11 @@ impl Socket {
     /// # Panics
     /// If the runtime has I/O disabled.
     pub fn new(mut options: HubOptions) -> Result<Socket, SocketError> {
-        let runtime = Handle::try_current().map_err(|_| SocketError::NoRuntime)?;
         let socket_type = options.socket_type;
         // Streamed bodies could not be delivered here.
         options.stream_over_bytes = None;
         let hub = Hub::new(options)?;
-        let fd = rustix::io::fcntl_dupfd_cloexec(hub.as_fd(), 0)?;
-        #[expect(deprecated, reason = "its successor is unsafe; an OwnedFd keeps what that one asks for")]
-        let fd = AsyncFd::new(fd)?;
+        let ready = HubReady::new(&hub)?;
         let shared = Arc::new(Shared {
             state: Mutex::new(State::new(hub, socket_type)),
             received: Notify::new(),
@@ -82,7 +77,7 @@ impl Socket {
             hung_up: Notify::new(),
             closed: watch::Sender::new(None),
         });
-        runtime.spawn(drive(Driver(shared.clone()), fd));
+        ready.runtime().spawn(drive(Driver(shared.clone()), ready));
         Ok(Socket { shared })
     }
 
@@ -208,10 +203,13 @@ impl fmt::Debug for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.hung_up = true;
         // The runtime may end before the task runs again.
-        if let Some(hub) = &mut self.shared.lock().hub {
+        if let Some(hub) = &mut state.hub {
             hub.flush();
         }
+        drop(state);
         self.shared.hung_up.notify_one();
     }
 }
@@ -249,43 +247,28 @@ impl Drop for Driver {
     }
 }
 
-async fn drive(driver: Driver, fd: AsyncFd<OwnedFd>) {
+async fn drive(driver: Driver, ready: HubReady) {
     let shared = &driver.0;
-    loop {
-        let (outcome, is_over, deadline) = {
-            let mut state = shared.lock();
-            (state.poll(shared), state.is_over(), state.deadline())
-        };
-        match outcome {
-            Ok(_) if is_over => return,
-            Ok(true) => {
-                tokio::task::yield_now().await;
-                continue;
-            }
-            Ok(false) => {}
+    let turn = || {
+        let mut state = shared.lock();
+        match state.poll(shared) {
+            Ok(_) if state.hung_up || state.is_over() => Turn::Over,
+            Ok(true) => Turn::Again,
+            Ok(false) => Turn::Wait(state.deadline()),
             Err(error) => {
                 tracing::error!(%error, "the socket is closed by an error");
-                return;
+                state.hung_up = false;
+                Turn::Over
             }
         }
-        let timer = async {
-            match deadline {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            ready = fd.readable() => match ready {
-                // The poll above takes all that there is, so an edge that comes from here on is a new one.
-                Ok(mut guard) => guard.clear_ready(),
-                Err(_) => return,
-            },
-            () = timer => {}
-            () = shared.hung_up.notified() => break,
-        }
-    }
+    };
+    ready.drive(turn, &shared.hung_up).await;
     let (hub, left) = {
         let mut state = shared.lock();
+        // Closed, or failed: what is left is counted.
+        if !state.hung_up {
+            return;
+        }
         (state.hub.take(), state.left(LINGER))
     };
     if let Some(guard) = hub.map(LingerGuard::new) {

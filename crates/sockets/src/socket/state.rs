@@ -24,6 +24,8 @@ pub(super) struct State {
     /// None when the socket is closed.
     pub(super) hub: Option<Hub>,
     closing: Option<Closing>,
+    /// The socket was dropped.
+    pub(super) hung_up: bool,
     socket_type: SocketType,
     peers: VecDeque<PeerId>,
     received: VecDeque<Received>,
@@ -57,6 +59,7 @@ impl State {
         State {
             hub: Some(hub),
             closing: None,
+            hung_up: false,
             socket_type,
             peers: VecDeque::new(),
             received: VecDeque::new(),

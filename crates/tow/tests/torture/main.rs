@@ -427,8 +427,8 @@ impl Torture {
             {
                 let path = root.join(path);
                 let times = fs::metadata(&path).and_then(|metadata| metadata.modified()).expect("stat");
-                let content = self.source.content(size);
-                fs::write(&path, &content).expect("write");
+                let content = self.random.bytes(size as usize);
+                self.source.contents.edit(&path, &content).expect("write");
                 fs::File::options().write(true).open(&path).expect("open").set_modified(times).expect("touch");
                 self.local_work.push(content);
             }

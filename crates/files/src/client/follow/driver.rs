@@ -1,17 +1,17 @@
 //! Joins a follower with its connection and its disk.
 
-use super::super::assembler::Inbound;
 use super::super::connection::Connection;
-use super::super::disk::{Disk, DiskOptions};
 use super::super::exchange::{Exchange, Operation, POLL_MAX, Turn, WaitLimit};
 use super::super::get::workers;
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
-use super::super::transfer::Output;
 use super::follower::Follower;
 use super::pages::FOLLOW_ID;
 use super::{FollowEnd, FollowOptions, OnEvent};
-use crate::client::error::Error;
+use crate::disk::{Disk, DiskOptions};
+use crate::error::Error;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::request_id;
+use crate::transfer::Output;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;

@@ -1,19 +1,19 @@
 //! Puts the changes of a page in place: what is here already is used, the rest is given to the transfer.
 
-use super::super::transfer::FileFailure;
 use super::finish::is_full;
 use super::follower::Follower;
 use super::pages::{FOLLOW_ID, Placed};
 use super::place::Plan;
 use super::record::Known;
 use super::{FollowEvent, PutKind};
-use crate::client::error::Error;
 use crate::digest::{Digest, wall_clock};
+use crate::error::Error;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{ChangeContent, Request};
 use crate::protocol::follow::Cursor;
 use crate::root::{FileKind, RootError};
+use crate::transfer::FileFailure;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Smallest file that is copied from another one of the same content.

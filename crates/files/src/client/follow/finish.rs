@@ -1,16 +1,16 @@
 //! The end of a page: a follower stores its position, deletes what is gone, and tries again what failed.
 
-use super::super::names::glob_base;
 use super::super::sweep::{FEW_OF, is_too_much};
-use super::super::transfer::Source;
 use super::feed::{Failed, Why};
 use super::follower::Follower;
 use super::place::Removal;
 use super::record::Known;
 use super::{FollowEnd, FollowEvent, HeldWhy};
-use crate::client::error::Error;
 use crate::counted_are;
+use crate::error::Error;
 use crate::path::RelPath;
+use crate::transfer::Source;
+use crate::transfer::names::glob_base;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::time::Duration;

@@ -4,11 +4,6 @@
 //! The driver calls [`Follower::connected`], [`Follower::lost`], [`Follower::inbound`], [`Follower::disk`] and [`Follower::tick`], and after each
 //! carries out all of [`Follower::next_output`].
 
-use super::super::assembler::Inbound;
-use super::super::disk::Ledger;
-use super::super::filter::Filter;
-use super::super::names::follow_name;
-use super::super::transfer::{DiskReport, LIST_ENTRIES_MAX, Output, Transfer, TransferOptions};
 use super::feed::{self, Failed, Feed};
 use super::finish::RETRY_MIN;
 use super::frozen::{Frozen, Seed};
@@ -18,15 +13,20 @@ use super::place::{Place, Survey};
 use super::record::{Known, Origin, Record};
 use super::report::Report;
 use super::{FollowEnd, FollowEvent, FollowOptions};
-use crate::client::error::Error;
 use crate::counted;
+use crate::disk::Ledger;
+use crate::error::Error;
+use crate::filter::Filter;
 use crate::limits::CATALOGUE_PATHS_MAX;
 use crate::path::RelPath;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
     ChangeContent, ChangesReply, ErrorReply, FollowLinks, FollowingReply, HelloReply, Reply, Request, request_id,
 };
 use crate::protocol::follow::Cursor;
 use crate::root::RootError;
+use crate::transfer::names::follow_name;
+use crate::transfer::{DiskReport, LIST_ENTRIES_MAX, Output, Transfer, TransferOptions};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,15 +1,15 @@
 //! The pages of a version, from its manifest: the follower takes them as if the server had sent them.
 
-use super::exclude::Excludes;
 use super::pages::FOLLOW_ID;
 use super::place::Place;
 use super::record::{Known, Record};
-use crate::client::transfer::Source;
 use crate::digest::Digest;
+use crate::filter::Excludes;
 use crate::limits::CHANGES_PAGE_ENTRIES_MAX;
 use crate::path::RelPath;
 use crate::protocol::control::{Change, ChangesReply, FollowState, FollowingReply, Reply, Request};
 use crate::protocol::follow::{Cursor, Epoch};
+use crate::transfer::Source;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

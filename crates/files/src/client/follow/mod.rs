@@ -5,7 +5,6 @@
 //! that with the connection and the disk.
 
 mod driver;
-mod exclude;
 mod feed;
 mod finish;
 mod follower;
@@ -25,19 +24,19 @@ mod trash;
 mod version_list;
 mod versions;
 
-pub use exclude::Excludes;
+pub use crate::filter::Excludes;
 #[cfg(fuzzing)]
 pub use record_items::fuzz_body as fuzz_follow_record;
 
 use super::connection::ConnectOptions;
 use super::get::WINDOW_BYTES_DEFAULT;
-use super::names::changes_names;
-use super::transfer::Source;
-use crate::client::error::Error;
+use crate::error::Error;
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::path::RelPath;
 use crate::protocol::control::{Compression, HolderName};
 use crate::relay::Relay;
+use crate::transfer::Source;
+use crate::transfer::names::changes_names;
 use driver::Driver;
 use frozen::Frozen;
 pub use pages::ALL_EXCLUDED;

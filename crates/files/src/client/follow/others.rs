@@ -1,13 +1,13 @@
 //! Other records of the same destination: another source is followed into it too, or was.
 
-use super::super::names::{glob_base, is_follow_name, random_names};
-use super::super::transfer::Source;
 use super::FollowOptions;
 use super::record::{Known, Origin, Other, Record};
-use crate::client::error::Error;
+use crate::error::Error;
 use crate::path::RelPath;
 use crate::protocol::follow::{Epoch, ServerId};
 use crate::root::Dir;
+use crate::transfer::Source;
+use crate::transfer::names::{glob_base, is_follow_name, random_names};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;

@@ -1,9 +1,7 @@
 //! The server's pages of changes, checked.
 
-use super::super::names;
-use super::super::transfer::Source;
 use super::Excludes;
-use crate::client::error::Error;
+use crate::error::Error;
 use crate::path::{Escaped, RelPath};
 use crate::protocol::control::{
     Change, ChangeContent, ChangesReply, EntryKind, FollowRequest, FollowState, FollowingReply, ListEntry, ListTarget,
@@ -11,6 +9,8 @@ use crate::protocol::control::{
 };
 use crate::protocol::follow::{Cursor, FollowFrom};
 use crate::root::Timestamp;
+use crate::transfer::Source;
+use crate::transfer::names;
 use std::collections::HashSet;
 
 /// Id of the follow: those of fetches are counted from 1.

@@ -3,8 +3,8 @@
 use super::FollowOptions;
 use super::version_list::Version;
 use crate::catalogue::{Content, Entry, Identity};
-use crate::client::error::Error;
 use crate::digest::Digest;
+use crate::error::Error;
 use crate::path::RelPath;
 use crate::protocol::follow::{Cursor, ServerId};
 use crate::protocol::manifest::{MANIFEST, OF_PREFIX};

@@ -3,13 +3,13 @@
 use super::FollowOptions;
 use super::record::{Known, Record};
 use super::trash::Trash;
-use crate::client::disk::{Ledger, Metadata, remove_left_over};
-use crate::client::error::Error;
-use crate::client::names::{is_partial, partial_names, with_suffix};
 use crate::digest::Digest;
+use crate::disk::{Ledger, Metadata, remove_left_over};
+use crate::error::Error;
 use crate::path::RelPath;
 use crate::protocol::control::{Change, ChangeContent};
 use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, Timestamp, set_mode, set_modified};
+use crate::transfer::names::{is_partial, partial_names, with_suffix};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -193,8 +193,9 @@ impl Place {
                 matches!(own, Own::Yes).then_some(true)
             }
             (ChangeContent::Dir { .. }, FileKind::Dir, _) => Some(true),
-            // Another type. If what is in a directory is going to be deleted, this is for later; what is left then isn't the follower's.
-            (_, FileKind::Dir, Own::Yes) => (deletes || self.cleared(path)?).then_some(true),
+            // Another type. If what is in a directory is going to be deleted, this is for later; what is left then isn't the follower's. One that
+            // a follower before made for a file that it didn't finish isn't in the record: without files, it is nobody's work.
+            (_, FileKind::Dir, own) => (matches!(own, Own::Yes) && deletes || self.cleared(path)?).then_some(true),
             (_, _, Own::Yes) => Some(true),
             (_, _, Own::Perhaps(digest)) => {
                 let found = self.digest(path)?.filter(|(found, there)| *found == digest && there.same_content(&stat));

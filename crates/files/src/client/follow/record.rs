@@ -5,19 +5,19 @@ use super::Excludes;
 use super::record_items::{
     Item, decode, encode_copy, encode_cursor, encode_forgotten, encode_intended, encode_known, encode_origin,
 };
-use crate::client::names::{follow_name, partial_names};
-use crate::client::transfer::Source;
 use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::protocol::control::{Change, ChangeContent};
 use crate::protocol::follow::{CopyId, Cursor, Epoch, ServerId};
 use crate::random::random;
-use crate::record_log::{LogError, MODE, RecordLog};
+use crate::record_log::{Format, LogError, MODE, RecordLog};
 use crate::root::{Dir, RootError, Timestamp};
+use crate::transfer::Source;
+use crate::transfer::names::{follow_name, partial_names};
 use std::collections::HashMap;
 use std::io;
 
-const MAGIC: &[u8; 8] = b"TOWFOL3\n";
+const FORMAT: Format = Format { magic: b"TOWFOL3\n", body_bytes_max: 64 << 10 };
 /// Bytes, beyond which the file is rewritten if most of it is out of date.
 const REWRITE_FROM_BYTES: u64 = 1 << 20;
 /// Most bytes of a record, beside its path.
@@ -109,12 +109,12 @@ impl Other {
             _ => {}
         };
         let read = match locks {
-            true => file.try_clone().map_err(LogError::from).and_then(|file| RecordLog::open(file, MAGIC, &mut take)),
+            true => file.try_clone().map_err(LogError::from).and_then(|file| RecordLog::open(file, &FORMAT, &mut take)),
             false => Err(LogError::Locked),
         };
         match read {
             Ok(log) => other.log = Some(log),
-            Err(_) => _ = RecordLog::read(&file, MAGIC, &mut take).ok()?,
+            Err(_) => _ = RecordLog::read(&file, &FORMAT, &mut take).ok()?,
         }
         Some(other)
     }
@@ -186,7 +186,7 @@ impl Record {
             let (mut known, mut intended) = (HashMap::new(), HashMap::new());
             let (mut cursor, mut deletes, mut is_strange) = (None, false, false);
             let (mut copy, mut origin) = (None, None);
-            let opened = RecordLog::open(file, MAGIC, |body| match decode(body) {
+            let opened = RecordLog::open(file, &FORMAT, |body| match decode(body) {
                 Some(Item::Cursor(at)) => (cursor, deletes) = (at, true),
                 Some(Item::CursorOfPuts(at)) => (cursor, deletes) = (Some(at), false),
                 Some(Item::Known(path, what)) => {
@@ -365,7 +365,7 @@ impl Record {
         if self.log.length() < REWRITE_FROM_BYTES.max(2 * self.needed_bytes) {
             return;
         }
-        let log = RecordLog::replace(&self.dir, &self.name, &partial_names(&self.name).1, MAGIC, |log| {
+        let log = RecordLog::replace(&self.dir, &self.name, &partial_names(&self.name).1, &FORMAT, |log| {
             log.append(&encode_copy(self.copy))?;
             self.origin.iter().try_for_each(|origin| log.append(&encode_origin(origin)))?;
             self.known.iter().try_for_each(|(path, known)| log.append(&encode_known(path, known)))?;

@@ -4,7 +4,7 @@ use super::FollowOptions;
 use super::pages::Placed;
 use super::place::Place;
 use crate::catalogue::{Content, Entry, Identity};
-use crate::client::error::Error;
+use crate::error::Error;
 use crate::limits::HAVE_HOLDERS_MAX;
 use crate::path::RelPath;
 use crate::protocol::control::{ChangeContent, Have, HelloReply, Holder, HolderName, Request};

@@ -2,12 +2,12 @@
 
 use super::follower::Follower;
 use super::{FollowEvent, FollowOptions};
-use crate::client::assembler::Inbound;
-use crate::client::disk::{Disk, DiskOptions};
-use crate::client::error::Error;
-use crate::client::transfer::{DiskCommand, DiskError, DiskReport, Output};
+use crate::disk::{Disk, DiskOptions};
+use crate::error::Error;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::Request;
 use crate::protocol::follow::Cursor;
+use crate::transfer::{DiskCommand, DiskError, DiskReport, Output};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -2,16 +2,16 @@
 
 use super::simulated::{FOLLOW_ID, SimulatedFollower};
 use super::{FollowEvent, FollowOptions};
-use crate::client::assembler::Inbound;
-use crate::client::names::partial_names;
-use crate::client::transfer::tests::server::{SimFile, SimServer};
-use crate::client::transfer::tests::world::{Draw, Faults, noise};
 use crate::client::{ConnectOptions, Error, Source};
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
     Change, ChangeContent, ChangesReply, FollowState, FollowingReply, LinkTarget, Reply, Request,
 };
 use crate::protocol::follow::{Cursor, Epoch};
 use crate::root::Timestamp;
+use crate::transfer::names::partial_names;
+use crate::transfer::tests::server::{SimFile, SimServer};
+use crate::transfer::tests::world::{Draw, Faults, noise};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -238,6 +238,23 @@ fn what_is_edited_while_a_new_version_comes_is_kept() {
             "{size}"
         );
     }
+}
+
+/// As one that was killed leaves it, which had made it for a file that hadn't come.
+#[test]
+fn a_directory_without_files_gives_its_name_to_a_file() {
+    let mut steps = Steps::begin();
+    fs::create_dir_all(steps.copy().join("d/deep")).unwrap();
+    fs::create_dir(steps.copy().join("e")).unwrap();
+    fs::write(steps.copy().join("e/mine"), "work").unwrap();
+    let changes = ["d", "e"].map(|path| (path, steps.file(path, noise(10, 1), 5)));
+    steps.page(true, changes.into_iter().collect());
+    steps.run();
+    let there = contents(&steps.copy());
+    assert_eq!((&there["d"], &there["e"]), (&noise(10, 1), &noise(10, 1)));
+    let kept: Vec<_> = fs::read_dir(steps.copy()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let kept: Vec<_> = kept.iter().filter(|name| name.to_string_lossy().contains("conflict")).collect();
+    assert!(matches!(kept[..], [name] if name.to_string_lossy().starts_with("e.tow-conflict-")), "{kept:?}");
 }
 
 #[test]

@@ -1,19 +1,19 @@
 //! The versions that a server has published.
 
-use super::super::assembler::Inbound;
 use super::super::connection::{ConnectOptions, Connection};
 use super::super::exchange::{Exchange, Operation, Turn, WaitLimit};
-use super::super::transfer::Source;
-use super::exclude::Excludes;
 use super::pages::{FOLLOW_ID, Pages};
-use crate::client::error::Error;
 use crate::digest::Digest;
+use crate::error::Error;
+use crate::filter::Excludes;
 use crate::limits::{VERSIONS_LISTED_MAX, VERSIONS_MAX};
 use crate::path::RelPath;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{ChangeContent, ErrorReply, FollowingReply, Reply, Request, request_id};
 use crate::protocol::follow::Cursor;
 use crate::protocol::manifest::{MANIFEST, VersionName, versions_of};
 use crate::root::Timestamp;
+use crate::transfer::Source;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;

@@ -1,12 +1,9 @@
 //! Follows versions: puts the newest one in place beside the old one, and then switches a link.
 
-use super::super::assembler::Inbound;
 use super::super::connection::Connection;
 use super::super::exchange::{Exchange, Operation, Turn, WaitLimit};
 use super::super::get::{Destination, GetOptions, get};
-use super::super::transfer::Source;
 use super::driver::Driver;
-use super::exclude::Excludes;
 use super::frozen::Frozen;
 use super::others::Others;
 use super::pages::FOLLOW_ID;
@@ -15,16 +12,19 @@ use super::record::{Known, Origin, Record};
 use super::report::{SAID_AGAIN, SAID_EVERY, VIA_EVERY};
 use super::version_list::{Version, VersionList};
 use super::{FollowEnd, FollowEvent, FollowOptions, OnEvent, PAUSE, repeated};
-use crate::client::error::Error;
-use crate::client::names::follow_name;
 use crate::digest::Digest;
+use crate::error::Error;
+use crate::filter::Excludes;
 use crate::limits::{HAVE_HOLDERS_MAX, MANIFEST_BYTES_MAX};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{Change, FollowingReply, Have, Holder, Reply, Request, request_id};
 use crate::protocol::manifest::{TREE, VERSIONS, VersionName, decode, is_label, versions_of};
 use crate::relay::Relay;
 use crate::root::{Dir, Links, Root, check_own_dir};
+use crate::transfer::Source;
+use crate::transfer::names::follow_name;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;

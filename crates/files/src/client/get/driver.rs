@@ -4,18 +4,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::assembler::Inbound;
 use super::super::connection::Connection;
 use super::super::destination::{look_at, own_name, place};
-use super::super::disk::{Disk, DiskOptions, Notices};
 use super::super::exchange::{Operation, POLL_MAX, Turn, WaitLimit};
-use super::super::filter::Filter;
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
 use super::super::plan::{OnPlanned, Plan};
-use super::super::transfer::{Output, Placement, Progress, Source, Totals, Transfer};
 use super::{Error, Summary, WARNINGS_KEPT_MAX};
+use crate::disk::{Disk, DiskOptions, Notices};
+use crate::filter::Filter;
 use crate::path::RelPath;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{Base, DirStat};
+use crate::transfer::{Output, Placement, Progress, Source, Totals, Transfer};
 use towpath_blocking::CancelToken;
 
 /// Disk workers, at least.
@@ -29,7 +29,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Twice as many as there are cores. All bytes of a leaf go to one worker: with no more workers than cores, leaves
 /// would wait for a worker that waits for a core or for its turn to write to the file, and a core would be idle.
-pub(in crate::client) fn workers() -> usize {
+pub(crate) fn workers() -> usize {
     std::thread::available_parallelism().map_or(WORKERS_MIN, |cores| (2 * cores.get()).clamp(WORKERS_MIN, WORKERS_MAX))
 }
 

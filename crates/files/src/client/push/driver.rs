@@ -1,20 +1,20 @@
 //! Joins pushes with their connection and their files.
 
-use super::super::assembler::Inbound;
 use super::super::connection::Connection;
 use super::super::exchange::{Operation, POLL_MAX, Turn, WaitLimit};
-use super::super::pacing::{Pacer, piece_bytes};
-use super::super::reconnects::Reconnects;
-use super::super::transfer::HASH_BYTES_PER_SECOND_MIN;
 use super::sending::Sending;
 use super::{PushEvent, PushFile, PushOptions, PushProgress};
-use crate::client::error::Error;
 use crate::digest::{Digest, FileHasher, HashError};
+use crate::error::Error;
 use crate::limits::{CHUNK_BYTES_MIN, PUSH_CHUNK_BYTES_MAX};
 use crate::protocol::ErrorCode;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{ErrorReply, PushRequest, PushedReply, Range, Reply, Request, WirePath};
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::root::{FileKind, FileStat};
+use crate::transfer::HASH_BYTES_PER_SECOND_MIN;
+use crate::transfer::pacing::{Pacer, piece_bytes};
+use crate::transfer::reconnects::Reconnects;
 use rustix::fs::{Mode, OFlags};
 use std::collections::VecDeque;
 use std::fs::File;

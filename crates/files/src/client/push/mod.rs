@@ -7,8 +7,8 @@ pub use sending::Sending;
 
 use super::connection::ConnectOptions;
 use super::exchange::Exchange;
-use crate::client::error::Error;
 use crate::digest::Digest;
+use crate::error::Error;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::Expected;

@@ -114,7 +114,7 @@ impl HashRuns {
 
 impl Context {
     /// Hashes the next slice of a file: see [`Hasher::slice`](super::hasher::Hasher::slice).
-    pub(super) fn hash(
+    pub(in crate::server) fn hash(
         &self,
         file: &OpenFile,
         progress: &mut Option<FileHasher>,

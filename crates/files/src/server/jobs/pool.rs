@@ -86,7 +86,7 @@ pub(in crate::server) struct Context {
     /// The catalogue, if the directory is watched.
     pub(in crate::server) published: Option<Arc<SharedCatalogue>>,
     /// Versions of it, if any are kept.
-    pub(super) versions: Option<Arc<Versions>>,
+    pub(in crate::server) versions: Option<Arc<Versions>>,
     pub(super) small_files: Arc<SmallFiles>,
     pub(super) storage: Box<dyn Storage>,
     waker: Waker,

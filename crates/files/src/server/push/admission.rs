@@ -2,7 +2,6 @@
 
 use super::receiver::{Push, Receiver, Stage, open, version};
 use super::space::Space;
-use crate::client::transfer::{DiskCommand, FileKey};
 use crate::digest::LeafSize;
 use crate::limits::{PUSH_NAMES_MAX, PUSHES_OF_ALL_MAX};
 use crate::path::{RelPath, is_reserved};
@@ -11,6 +10,7 @@ use crate::protocol::control::{Expected, PushRequest};
 use crate::root::{FileKind, FileStat, Root, RootError};
 use crate::server::Failure;
 use crate::server::jobs::{PushSees, Requester};
+use crate::transfer::{DiskCommand, FileKey};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use towpath_quota::Permit;

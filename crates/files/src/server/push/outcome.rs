@@ -2,13 +2,13 @@
 
 use super::receiver::{Push, Receiver};
 use crate::catalogue::{Content, Identity};
-use crate::client::transfer::DiskError;
 use crate::digest::SETTLED_AFTER_SECONDS;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::PushRequest;
 use crate::root::{FileStat, RootError};
 use crate::server::jobs::PushUpdate;
 use crate::server::{Failure, RECEIPTS};
+use crate::transfer::DiskError;
 
 impl Receiver {
     /// Reports the result of putting a file in place.

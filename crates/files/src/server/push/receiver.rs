@@ -5,11 +5,8 @@ use super::known::Known;
 use super::outcome::{conflict, failure};
 use super::space::Space;
 use super::{Order, PushOptions};
-use crate::client::transfer::{
-    ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Part, Partial, Version,
-};
-use crate::client::{Disk, DiskOptions};
 use crate::digest::{Leaf, LeafSize, merge_leaves};
+use crate::disk::{Disk, DiskOptions};
 use crate::limits::HAVE_RANGES_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
@@ -19,6 +16,9 @@ use crate::server::Failure;
 use crate::server::jobs::{PushJob, PushUpdate, PushWrite, Requester};
 use crate::server::session::Ticket;
 use crate::server::watch::SharedCatalogue;
+use crate::transfer::{
+    ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Part, Partial, Version,
+};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

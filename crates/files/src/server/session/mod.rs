@@ -5,7 +5,7 @@
 //! [`Session::taken_back`] where an action asks for it; [`Session::next_message`] while the socket has space, with actions in between; then
 //! [`Session::take_waits_for_files`] and [`Session::is_congested`].
 //!
-//! [`Fetch`] and [`Plain`] have the state of transfers, [`Queries`] that of listings and leaves. All memory is bounded by
+//! [`Fetch`] and [`Plain`] have the state of transfers, [`Queries`] that of listings and operations. All memory is bounded by
 //! [`limits`](super::limits) and the number of requests.
 
 mod credit;
@@ -28,6 +28,7 @@ pub(super) use types::{Action, Ending, Envelope, IfShort, LogEvent, Outgoing, Pa
 use super::Failure;
 use super::jobs::Answer;
 use super::limits::{MESSAGES_SILENT_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
+use super::operations::{Client, Operation, operation};
 use super::quota::Quotas;
 use super::stats::RequestKind;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
@@ -123,11 +124,6 @@ impl<F: Clone> Session<F> {
         self.plain_follow.is_some() || self.follows.requests().next().is_some()
     }
 
-    fn may_publish(&self, path: &[u8]) -> bool {
-        let permissions = &self.shared.permissions;
-        if permissions.is_unrestricted() { self.may_publish } else { permissions.check(Verb::Publish, path) }
-    }
-
     /// Whether the client may report holders and ask for them, which shows names of others.
     fn may_know_holders(&self) -> bool {
         let may = |verb| self.shared.permissions.may_reach(verb, RelPath::root().as_bytes());
@@ -189,22 +185,24 @@ impl<F: Clone> Session<F> {
                     self.queries.list(ticket, envelope, list, &mut self.shared);
                 }
             }
-            Request::Leaves(leaves) => {
-                if let Some(ticket) = self.admit(&envelope, leaves.id) {
-                    self.queries.leaves(ticket, envelope, leaves, &mut self.shared);
-                }
-            }
             Request::Push(request) => self.push(envelope, request),
-            Request::Publish(request) if !self.may_publish(request.path.as_bytes()) => {
-                let failure = Queries::may_not_publish(!self.shared.permissions.is_unrestricted());
-                self.shared.refuse(&envelope, (RequestKind::Publish, request.id), request.path, failure);
-            }
-            Request::Publish(publish) => {
-                if let Some(ticket) = self.admit(&envelope, publish.id) {
-                    self.queries.publish(ticket, envelope, publish, &mut self.shared);
+            Request::Fetch(request) => self.fetch(envelope, request, credit),
+            request => {
+                if let Ok(operation) = operation(request) {
+                    self.start(envelope, operation);
                 }
             }
-            Request::Fetch(request) => self.fetch(envelope, request, credit),
+        }
+    }
+
+    fn start(&mut self, envelope: Envelope, operation: Box<dyn Operation>) {
+        let client = Client { permissions: &self.shared.permissions, may_publish: self.may_publish };
+        if let Err(failure) = operation.check(client) {
+            let (what, path) = ((operation.kind(), operation.id()), operation.path().clone());
+            return self.shared.refuse(&envelope, what, path, failure);
+        }
+        if let Some(ticket) = self.admit(&envelope, operation.id()) {
+            self.queries.start(ticket, envelope, operation, &mut self.shared);
         }
     }
 
@@ -277,8 +275,7 @@ impl<F: Clone> Session<F> {
                 self.with_fetch(ticket, |fetch, shared| fetch.loaded(slot, result, shared));
             }
             Answer::List(result) => self.queries.listed(ticket, result, &mut self.shared),
-            Answer::Publish(result) => self.queries.published(ticket, result, &mut self.shared),
-            Answer::Leaves(result) => self.queries.found_leaves(ticket, result, &mut self.shared),
+            Answer::Reply(result) => self.queries.answered(ticket, result, &mut self.shared),
             Answer::Changes(result) => {
                 let shared = &mut self.shared;
                 match self.plain_follow.as_mut().filter(|follow| follow.ticket() == ticket) {

@@ -26,6 +26,7 @@ const FILE_MODE: u32 = 0o600;
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// A version that is being made.
+#[derive(Debug)]
 pub(in crate::server) struct Freezing {
     request: PublishRequest,
     /// The path, and the label there.
@@ -42,6 +43,7 @@ pub(in crate::server) struct Freezing {
 }
 
 /// A directory that is removed if it doesn't become a version.
+#[derive(Debug)]
 struct New {
     path: PathBuf,
     tree: Root,

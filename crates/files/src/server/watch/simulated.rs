@@ -3,8 +3,8 @@
 use super::events::{Events, Woken};
 use super::{SharedCatalogue, State, WatchOptions, Watcher};
 use crate::catalogue::{Catalogue, Content, Entry};
-use crate::client::assembler::Inbound;
 use crate::path::RelPath;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{Holder, Request};
 use crate::protocol::follow::{Epoch, ServerId};
 use crate::root::{FileStat, Secrets};

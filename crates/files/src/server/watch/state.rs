@@ -6,14 +6,14 @@ use crate::digest::Digest;
 use crate::fields::take;
 use crate::path::{PATH_BYTES_MAX, RelPath};
 use crate::protocol::follow::Epoch;
-use crate::record_log::{LogError, MODE, RecordLog};
+use crate::record_log::{Format, LogError, MODE, RecordLog};
 use crate::root::{Dir, Links, Root, RootError, Timestamp, make_private_dir};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-const MAGIC: &[u8; 8] = b"TOWCAT2\n";
+const FORMAT: Format = Format { magic: b"TOWCAT2\n", body_bytes_max: 64 << 10 };
 const NAME: &[u8] = b"catalogue";
 const NEW_NAME: &[u8] = b"catalogue.new";
 /// Numbers that may be given out before the next ones are reserved.
@@ -104,7 +104,7 @@ impl State {
             created => created?,
         };
         let mut loaded = Loaded::default();
-        let log = RecordLog::open(file, MAGIC, |body| loaded.take(body)).map_err(|error| match error {
+        let log = RecordLog::open(file, &FORMAT, |body| loaded.take(body)).map_err(|error| match error {
             LogError::Locked => StateError::Locked,
             LogError::Io(error) => error.into(),
             LogError::Root(error) => error.into(),
@@ -188,7 +188,7 @@ impl State {
     /// Rewrites the file, with what counts.
     fn rewrite(&mut self, catalogue: &Catalogue) -> io::Result<()> {
         let State { reserved, root, boot, ref mounts, .. } = *self;
-        let log = RecordLog::replace(&self.dir, NAME, NEW_NAME, MAGIC, |log| {
+        let log = RecordLog::replace(&self.dir, NAME, NEW_NAME, &FORMAT, |log| {
             log.append(&[&[KIND_EPOCH], &catalogue.epoch().0[..]].concat())?;
             log.append(&encode_number(KIND_RESERVED, reserved))?;
             log.append(&encode_number(KIND_FLOOR, catalogue.floor()))?;

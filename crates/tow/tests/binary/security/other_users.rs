@@ -198,7 +198,7 @@ fn digest_file_of_another_user_is_not_used() {
     let path = shared.join("digests");
     for what in ["a file", "a link"] {
         let planted = match what {
-            "a file" => Some(plant(&path, b"TOWDIG1\n")),
+            "a file" => Some(plant(&path, b"TOWDIG2\n")),
             _ => {
                 symlink("target", &path).expect("link");
                 assert!(Command::new("chown").args(["-h", "12345"]).arg(&path).status().expect("chown").success());

@@ -196,11 +196,11 @@ fn answered_requests_are_released() {
                 session.finish(ticket, Answer::List(Ok(Page { json: Bytes::new(), more: false })));
                 ticket
             }
-            Some(Action::Start(ticket, Job::Leaves(_))) => {
+            Some(Action::Start(ticket, Job::Operation(_))) => {
                 let reply = LeavesReply { id: 1, from: 0, count: 0, total: 0 };
-                let found = LeavesAnswer { reply, attachment: Bytes::new() };
+                let found = Answered::new(Reply::Leaves(reply), Some(Bytes::new()));
                 let result = if n == 1 { Ok(found) } else { Err(Failure::changed("another")) };
-                session.finish(ticket, Answer::Leaves(result));
+                session.finish(ticket, Answer::Reply(result));
                 ticket
             }
             other => panic!("{other:?}"),
