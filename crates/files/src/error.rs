@@ -76,7 +76,7 @@ pub enum Error {
     Foreign {
         /// The path as it was given.
         path: PathBuf,
-        /// What is whose, and what to do.
+        /// The owner of the copy, and what to do.
         reason: String,
     },
     /// Everything that a server has would go into the working directory.
@@ -122,7 +122,7 @@ pub enum Fault {
     Rejection(Refusal),
     /// The network's, or there is no server.
     Network,
-    /// It was cancelled.
+    /// Cancelled.
     Cancelled,
 }
 

@@ -86,12 +86,12 @@ impl Follower {
         let cancel = CancelToken::new();
         let cancelled = cancel.clone();
         let thread = std::thread::spawn(move || {
-            let tell = &mut |event| {
+            let on_event = &mut |event| {
                 // Nobody may look at the events any more.
                 let _ = sender.send(event);
                 Ok(())
             };
-            follow(&options, tell, &cancelled)
+            follow(&options, on_event, &cancelled)
         });
         Follower { destination: destination.to_owned(), events, cancel, thread: Some(thread) }
     }

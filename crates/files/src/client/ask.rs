@@ -1,7 +1,7 @@
 //! Requests that have one answer each.
 
 use super::connection::{ConnectOptions, Connection};
-use super::exchange::{Exchange, Operation, Patience, Turn};
+use super::exchange::{Exchange, Operation, Turn, WaitLimit};
 use crate::error::Error;
 use crate::limits::HOLDERS_PAGE_MAX;
 use crate::path::RelPath;
@@ -20,7 +20,7 @@ const ID: u32 = 1;
 /// A connection for requests that have one answer each.
 pub struct Asker<'a>(Exchange<'a>);
 
-/// Who has something.
+/// The holders of a change or a version.
 #[derive(Clone, Debug, Default)]
 pub struct Holding {
     /// How many have it.
@@ -38,7 +38,7 @@ impl<'a> Asker<'a> {
         Exchange::open(options, cancel).map(Asker)
     }
 
-    /// Who has something; with `named`, their names too.
+    /// The holders of a change or a version; with `named`, their names too.
     ///
     /// # Errors
     /// As of all requests.
@@ -49,7 +49,7 @@ impl<'a> Asker<'a> {
             let count = if named { HOLDERS_PAGE_MAX as u32 } else { 0 };
             let request = Request::Holders(HoldersRequest { id: ID, wanted, from, count });
             let Reply::Holders(HoldersReply { holding, total, holders, .. }) =
-                self.ask(&request, Patience::Extra(Duration::ZERO))?
+                self.ask(&request, WaitLimit::Extra(Duration::ZERO))?
             else {
                 return Err(Error::Protocol("another answer than was asked for".to_owned()));
             };
@@ -71,15 +71,15 @@ impl<'a> Asker<'a> {
         let label = label.map(str::to_owned);
         let request = Request::Publish(PublishRequest { id: ID, path: path.into(), label, keep });
         // Copying may take long.
-        match self.ask(&request, Patience::WhileAlive)? {
+        match self.ask(&request, WaitLimit::WhileAlive)? {
             Reply::Published(published) => Ok(published),
             _ => Err(Error::Protocol("another answer than was asked for".to_owned())),
         }
     }
 
     /// Sends a request, and waits for its answer.
-    fn ask(&mut self, request: &Request, patience: Patience) -> Result<Reply, Error> {
-        self.0.run(&mut Question { request, patience, answer: None })
+    fn ask(&mut self, request: &Request, wait_limit: WaitLimit) -> Result<Reply, Error> {
+        self.0.run(&mut Question { request, wait_limit, answer: None })
     }
 
     /// Ends the connection.
@@ -91,7 +91,7 @@ impl<'a> Asker<'a> {
 /// A request, until it has its answer.
 struct Question<'a> {
     request: &'a Request,
-    patience: Patience,
+    wait_limit: WaitLimit,
     answer: Option<Reply>,
 }
 
@@ -121,7 +121,7 @@ impl Operation for Question<'_> {
         }
     }
 
-    fn patience(&self) -> Patience {
-        self.patience
+    fn wait_limit(&self) -> WaitLimit {
+        self.wait_limit
     }
 }

@@ -15,7 +15,7 @@ use super::connection::ConnectOptions;
 use super::exchange::Exchange;
 use super::ordered_writer::OrderedWriter;
 use super::output::Sink;
-use super::plan::TellPlanned;
+use super::plan::OnPlanned;
 use crate::disk::{DiskOptions, Metadata, Modes};
 use crate::filter::Filter;
 use crate::limits::CHUNK_BYTES_DEFAULT;
@@ -62,14 +62,14 @@ pub struct GetOptions {
     pub max_bytes: Option<u64>,
     /// Files, directories and links, beyond which the transfer fails.
     pub max_entries: usize,
-    /// What is taken of a directory or of the matches of a pattern.
+    /// Filter for a directory or the matches of a pattern.
     pub filter: Filter,
     /// Delete what is in the destination and not in the source, when all of that is in place. Of a directory only.
     pub delete: bool,
     /// Deletions, beyond which none is made; by default 1,000 if that is over a tenth, or everything.
     pub max_delete: Option<u64>,
-    /// Change nothing, and tell this what would be done. Of a path as destination only.
-    pub dry_run: Option<TellPlanned>,
+    /// Change nothing, and call this for each change that would be made. Only with a path as destination.
+    pub dry_run: Option<OnPlanned>,
     /// Bytes that the server may send in a second, on average; [`BYTES_PER_SECOND_MIN`](super::BYTES_PER_SECOND_MIN) at least.
     pub bytes_per_second: Option<u64>,
 }
@@ -148,7 +148,7 @@ pub struct Summary {
     pub warnings: Vec<String>,
     /// Number of warnings.
     pub warned: u64,
-    /// What was deleted, or would be.
+    /// Paths that were deleted, or would be.
     pub deleted: u64,
     /// Deletions that are held: none was made.
     pub held: u64,

@@ -1,13 +1,13 @@
 //! Lists what a server has, without fetching it.
 //!
 //! A server that hashes says nothing before it has hashed a file, however large. For a listing with digests it is
-//! therefore first asked for one without them, which tells how long that may take.
+//! therefore first asked for one without them, which shows how long that may take.
 
 use crate::error::Error;
 use std::time::{Duration, Instant};
 
 use super::connection::{ConnectOptions, Connection};
-use super::exchange::{Exchange, Operation, Patience, Turn};
+use super::exchange::{Exchange, Operation, Turn, WaitLimit};
 use crate::protocol::ErrorCode;
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
@@ -57,7 +57,7 @@ pub fn list(
 struct List<'a> {
     listing: Listing<'a>,
     take: &'a mut dyn FnMut(ListEntry) -> Result<(), std::io::Error>,
-    /// When it is requested again, as the server has no room for it.
+    /// When it is requested again, as the server has no space for it.
     busy: Option<(Instant, Error)>,
     /// Entries were handed over, which can't be taken back: such a listing isn't requested again.
     is_handed_over: bool,
@@ -107,8 +107,8 @@ impl Operation for List<'_> {
         Ok(true)
     }
 
-    fn patience(&self) -> Patience {
-        Patience::Extra(self.listing.extra_timeout())
+    fn wait_limit(&self) -> WaitLimit {
+        WaitLimit::Extra(self.listing.extra_timeout())
     }
 
     fn failed(&mut self, error: Error) -> Result<(), Error> {
@@ -228,8 +228,8 @@ mod tests {
         assert_eq!(listing.extra_timeout(), Duration::ZERO);
         assert_eq!(given(&mut listing, page(1, "large", EntryKind::File, true)), (0, Request::More { id: 1 }));
         // Said to be large, and not hashed.
-        let (told, next) = given(&mut listing, page(1, "other", EntryKind::Other, false));
-        assert_eq!((told, &next), (0, &Request::List(ListRequest { id: 2, digest: true, ..survey })));
+        let (yielded, next) = given(&mut listing, page(1, "other", EntryKind::Other, false));
+        assert_eq!((yielded, &next), (0, &Request::List(ListRequest { id: 2, digest: true, ..survey })));
         assert_eq!(listing.extra_timeout().as_secs(), (SIZE + (1 << 30)) / (200 << 20));
         assert!(listing.page_of(page(1, "late", EntryKind::File, false)).is_err());
         assert_eq!(given(&mut listing, page(2, "large", EntryKind::File, true)), (1, Request::More { id: 2 }));

@@ -31,5 +31,5 @@ pub use connection::ConnectOptions;
 pub use follow::fuzz_follow_record;
 pub use get::{Destination, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
 pub use listing::{ListOptions, list};
-pub use plan::{Planned, PlannedChange, PlannedKind, TellPlanned};
+pub use plan::{OnPlanned, Planned, PlannedChange, PlannedKind};
 pub use towpath_blocking::CancelToken;

@@ -51,7 +51,7 @@ pub trait ReadAt {
     /// Whether it still is this version. Blocks.
     fn is_still(&self, version: &FileVersion) -> Result<bool, RootError>;
 
-    /// Length of the hole that begins at an offset; 0 if there is none, or if nobody tells.
+    /// Length of the hole that begins at an offset; 0 if there is none, or if that is unknown.
     fn hole_at(&self, offset: u64, size: u64) -> u64;
 }
 

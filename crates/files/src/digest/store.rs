@@ -23,7 +23,7 @@ use std::path::Path;
 
 /// Of a validator: device and inode of a local file. The rest of it is stored behind the other time.
 const INODE_BYTES: usize = 16;
-/// What a body has beside its leaves.
+/// Bytes of a body beside its leaves.
 const FIXED_BYTES: usize = VALIDATOR_BYTES + 8 + 12 + 8;
 const FORMAT: Format =
     Format { magic: b"TOWDIG2\n", body_bytes_max: FIXED_BYTES + (super::LEAVES_MAX as usize) * size_of::<Leaf>() };

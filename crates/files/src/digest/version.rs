@@ -1,4 +1,4 @@
-//! Versions of a file: by what they are told apart.
+//! Versions of a file, and the validators that distinguish them.
 
 use super::SETTLED_AFTER_SECONDS;
 use crate::root::{FileStat, Timestamp};
@@ -6,7 +6,7 @@ use crate::root::{FileStat, Timestamp};
 /// As many as a local file's device, inode and ctime take.
 pub(super) const VALIDATOR_BYTES: usize = 28;
 
-/// Opaque bytes by which a source tells the versions of its files apart: another content has others.
+/// Opaque bytes that distinguish the versions of a file: another content has others.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Validator(pub(super) [u8; VALIDATOR_BYTES]);
 

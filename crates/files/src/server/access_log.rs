@@ -1,4 +1,4 @@
-//! What the log says of clients: what they ask for, what they get, what they are refused.
+//! The log's lines about clients: their requests, results and refusals.
 
 use super::RECEIPTS;
 use super::session::{Ending, LogEvent, Ticket};

@@ -1,7 +1,7 @@
 //! The served files as far as one client may see them: every access to files that a client causes goes through here.
 //!
-//! Files of transfers under way, of followers and other secrets aren't there for anybody. Rules are about paths with links resolved. What a
-//! client may not see answers as what isn't there does, so an error tells more only about what may be seen.
+//! Files of transfers in progress, of followers and other secrets aren't there for anybody. Rules are about paths with links resolved. What a
+//! client may not see answers as what isn't there does, so an error says more only about what may be seen.
 
 use super::resource_errors::Shortage;
 use super::source::{Attributes, Opened, OpenedDir, Source};
@@ -112,7 +112,7 @@ impl ClientRoot {
         }
     }
 
-    /// What was found, unless it is secret.
+    /// The found entry, unless it is secret.
     fn unless_secret<T>(&self, found: T, of: &Attributes) -> Result<T, RootError> {
         if self.is_secret(of) { Err(RootError::NotFound) } else { Ok(found) }
     }
@@ -187,7 +187,7 @@ impl ClientRoot {
         self.noted(path, opened)
     }
 
-    /// Tells the operator of an outcome that the rules decided.
+    /// Logs an outcome that the rules decided.
     fn noted<T>(&self, path: &RelPath, outcome: Result<T, RootError>) -> Result<T, RootError> {
         if matches!(outcome, Err(RootError::NotAllowed | RootError::NotFound)) {
             self.permissions.note_refusal(Verb::Read, self.subject(path));
@@ -248,14 +248,14 @@ impl ClientRoot {
         if path.is_root() { self.only_file().unwrap_or(path).as_bytes() } else { path.as_bytes() }
     }
 
-    /// Where a path leads, through links.
+    /// The target of a path, through links.
     fn resolve(&self, path: &RelPath) -> Result<RelPath, RootError> {
         // Whatever is wrong, it may be wrong with something that isn't to be seen.
         let Some(root) = self.source.local() else { return Ok(path.clone()) };
         root.real_path(path).map_err(|error| hidden(Some(error)))
     }
 
-    /// Where a name is, through links above it.
+    /// The place of a name, through links above it.
     fn place_of(&self, path: &RelPath) -> Result<RelPath, RootError> {
         match path.split() {
             Some((parent, name)) if self.linkless.is_some() => Ok(self.resolve(&parent)?.join(name)?),
@@ -307,7 +307,7 @@ fn is_label(name: &[u8]) -> bool {
     std::str::from_utf8(name).is_ok_and(manifest::is_label)
 }
 
-/// Where what is in a version was when it was published.
+/// The original path of an entry in a version.
 fn original(path: &[u8]) -> Option<&[u8]> {
     let (_, rest) = VersionName::split_known(path)?;
     let rest = rest.strip_prefix(TREE.as_bytes())?;

@@ -16,7 +16,7 @@ use super::snapshot::{RootWatch, Served};
 use super::source::Source;
 use super::storage::{PageCache, Storage};
 use super::versions::Versions;
-use super::watch::{Published, State, StateError, Watch, WatchOptions};
+use super::watch::{SharedCatalogue, State, StateError, Watch, WatchOptions};
 use crate::catalogue::Catalogue;
 use crate::digest::DigestCache;
 use crate::limits::{CONTROL_BYTES_MAX, ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
@@ -88,7 +88,7 @@ pub struct ServerOptions {
     pub server_id: Option<ServerId>,
     /// Take files that clients push. None: none.
     pub push: Option<PushOptions>,
-    /// A follower brings what there is, with the numbers of another server: [`Server::relay`].
+    /// Whether a follower feeds it, with the numbers of another server: [`Server::relay`].
     pub is_relay: bool,
     /// Of a relay: the directory of the versions that it passes on, and nothing else.
     pub relayed_versions: Option<PathBuf>,
@@ -97,7 +97,7 @@ pub struct ServerOptions {
     pub secrets: Vec<PathBuf>,
     /// Others that aren't served, which may be below the root.
     pub unserved: Vec<PathBuf>,
-    /// Everybody may publish versions, and not only who has logged in, or is this process's user or root of this machine over ipc.
+    /// Whether everybody may publish versions, and not only clients that have logged in, or over ipc this process's user and root.
     pub accept_publish: bool,
     /// Bytes a second that all clients together are sent, on average; at least
     /// [`BYTES_PER_SECOND_MIN`](crate::transfer::BYTES_PER_SECOND_MIN).
@@ -196,7 +196,7 @@ pub enum ServeError {
     Secret {
         /// The file or directory.
         secret: PathBuf,
-        /// What is served.
+        /// The served path.
         path: PathBuf,
     },
     /// The file of digests can't be used.
@@ -255,7 +255,7 @@ pub struct Server {
     done: Receiver<Done>,
     authenticator: Option<Authenticator>,
     control: Control,
-    published: Option<Arc<Published>>,
+    published: Option<Arc<SharedCatalogue>>,
     versions: Option<Arc<Versions>>,
     is_relay: bool,
     rate: Option<Rate>,
@@ -306,21 +306,21 @@ impl Server {
         let small_files = SmallFiles::new(options.small_files_bytes);
         let published = match (&options.watch, &options.state_directory) {
             (None, _) if options.relayed_versions.is_some() => {
-                Some(Published::new(Catalogue::relayed_versions(), None, waker.clone()))
+                Some(SharedCatalogue::new(Catalogue::relayed_versions(), None, waker.clone()))
             }
-            (None, _) if options.is_relay => Some(Published::new(Catalogue::relayed(), None, waker.clone())),
+            (None, _) if options.is_relay => Some(SharedCatalogue::new(Catalogue::relayed(), None, waker.clone())),
             (None, _) => None,
             (Some(_), None) => {
                 let mut catalogue = Catalogue::new(Epoch(random()));
                 catalogue.server = options.server_id;
-                Some(Published::new(catalogue, None, waker.clone()))
+                Some(SharedCatalogue::new(catalogue, None, waker.clone()))
             }
             (Some(_), Some(directory)) => {
                 let failed =
                     |error: StateError| ServeError::State { path: directory.clone(), reason: error.to_string() };
                 let (state, mut catalogue) = State::open(directory, Epoch(random())).map_err(failed)?;
                 catalogue.server = Some(lasting_id(directory, options.server_id)?);
-                Some(Published::new(catalogue, Some(state), waker.clone()))
+                Some(SharedCatalogue::new(catalogue, Some(state), waker.clone()))
             }
         };
         let published = published.map(Arc::new);
@@ -353,7 +353,8 @@ impl Server {
         if let Some(push) = options.push {
             let directory = path.join(push.directory.as_os_str());
             let failed = |reason| ServeError::Push { path: directory.clone(), reason };
-            pool.take_pushes(|tell| Pushes::start(push, &path, published.clone(), tell)).map_err(failed)?;
+            pool.take_pushes(|send_update| Pushes::start(push, &path, published.clone(), send_update))
+                .map_err(failed)?;
         }
         let watch = options.watch.zip(published.clone()).zip(root).map(|((options, published), root)| {
             Watch::start(options, (pool.context(), root), published)
@@ -395,14 +396,14 @@ impl Server {
         self.control.handle()
     }
 
-    /// What a follower passes on through this server: with [`ServerOptions::is_relay`].
+    /// The relay through this server: with [`ServerOptions::is_relay`].
     pub fn relay(&self) -> Option<Relay> {
         let published = Arc::clone(self.published.as_ref().filter(|_| self.is_relay)?);
         let (via, holders) = self.clients.shared_with_relay();
         Some(Relay::new(move |change| published.change(|catalogue| change(catalogue)), via, holders))
     }
 
-    /// What the server publishes, as its operator sees it, if it watches its directory or is a relay.
+    /// An operator's view of the catalogue, if it watches its directory or is a relay.
     pub fn catalogue(&self) -> Option<CatalogueView> {
         let (published, (_, holders)) = (self.published.clone()?, self.clients.shared_with_relay());
         Some(CatalogueView::new(published, self.versions.clone(), holders))
@@ -422,13 +423,13 @@ impl Server {
                 self.clients.done(done, &mut touched);
             }
             self.clients.start_copies();
-            if self.published.as_ref().is_some_and(|published| published.take_news()) {
+            if self.published.as_ref().is_some_and(|published| published.take_changed()) {
                 self.clients.published(&mut touched);
             }
             self.control.turn(&mut self.hub, &self.clients, self.authenticator.as_ref());
             self.take_turns();
             loop {
-                touched.append(&mut self.clients.may_open());
+                touched.append(&mut self.clients.take_unblocked());
                 if touched.is_empty() {
                     break;
                 }
@@ -516,7 +517,7 @@ impl Server {
                 Ok(()) => {}
                 // The event that says so is on its way.
                 Err(SendError::Gone(_)) => break,
-                // It said that it had room. A message must not be lost, so the connection is.
+                // It said that it had space. A message must not be lost, so the connection is.
                 Err(SendError::Full(_)) => {
                     hub.disconnect(peer, "its queue is full");
                     break;
@@ -528,7 +529,7 @@ impl Server {
     }
 }
 
-/// What a client may do; `None`: it may not stay.
+/// A client's permissions; `None`: it may not stay.
 pub(super) fn may(authenticator: Option<&Authenticator>, info: &PeerInfo, is_new: bool) -> Option<Permissions> {
     match authenticator {
         Some(authenticator) => authenticator.permissions(&info.principal, &info.address, is_new),

@@ -83,7 +83,7 @@ impl OpenFile {
         matches!(self.content, Handle::File { is_local: true, .. })
     }
 
-    /// Appends the file up to this size, or a little more, as far as there is room, and returns the number of bytes. Blocks.
+    /// Appends the file up to this size, or a little more, as far as there is space, and returns the number of bytes. Blocks.
     pub(super) fn append(&self, buffer: &mut MappedBuffer, size: usize) -> Result<usize, Failure> {
         let begin = buffer.len();
         while buffer.len() - begin < size {
@@ -91,9 +91,9 @@ impl OpenFile {
             let at = done as u64;
             let count = match &self.content {
                 Handle::File { file, .. } => buffer.append_from(&**file, at).map_err(reading)?,
-                Handle::Pieces(pieces) => buffer.append_with(|room| {
-                    let wanted = room.len().min(size - done);
-                    pieces.read_at(room.get_mut(..wanted).unwrap_or_default(), at)
+                Handle::Pieces(pieces) => buffer.append_with(|space| {
+                    let wanted = space.len().min(size - done);
+                    pieces.read_at(space.get_mut(..wanted).unwrap_or_default(), at)
                 })?,
             };
             if count == 0 {
@@ -191,7 +191,7 @@ impl Failure {
     }
 
     fn short(shortage: Shortage, error: &std::io::Error) -> Failure {
-        shortage.tell(error);
+        shortage.log(error);
         Failure { code: ErrorCode::Busy, message: shortage.message().to_owned() }
     }
 }

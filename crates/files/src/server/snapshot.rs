@@ -15,7 +15,7 @@ pub(super) struct RootWatch {
     path: PathBuf,
     /// The same for all roots.
     versions: OnceLock<Arc<Root>>,
-    /// What isn't served, whatever the root is.
+    /// Files that aren't served, whatever the root is.
     secrets: Arc<Secrets>,
     root: Mutex<Arc<Root>>,
     /// Held while a new root is opened, so that it is opened and logged once.

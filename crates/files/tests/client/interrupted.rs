@@ -15,7 +15,7 @@ use towpath_sockets::Endpoint;
 
 use crate::support::*;
 
-/// A relay in front of a server that cuts its first connections after so many bytes from the server.
+/// A relay in front of a server that cuts its first connections after this many bytes from the server.
 fn cutting_proxy(server: &Endpoint, cuts: Vec<usize>) -> (Endpoint, Arc<AtomicUsize>) {
     let Endpoint::Tcp { host, port } = server.clone() else { panic!("tcp only") };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -57,7 +57,7 @@ pub struct Arguments {
     server: FileServerArgs,
 }
 
-/// What became of the files.
+/// Results of the files.
 #[derive(Debug, Default)]
 struct Outcome {
     pushed: u64,
@@ -88,7 +88,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let (outcome, as_json) = (Arc::new(Mutex::new(Outcome::default())), arguments.json);
     let (shown, noted) = (bar.clone(), Arc::clone(&outcome));
     let ended = watchdog.run(None, END_TIMEOUT, move || {
-        let mut tell = |event: PushEvent| {
+        let mut on_event = |event: PushEvent| {
             noted.lock().unwrap_or_else(PoisonError::into_inner).note(&event);
             if as_json { show_json(&event) } else { show(&event) }
         };
@@ -99,7 +99,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             };
             shown.set(progress.bytes_done, progress.bytes, files);
         };
-        push(&options, &mut tell, &mut progress, &cancel)
+        push(&options, &mut on_event, &mut progress, &cancel)
     })?;
     bar.finish();
     let Ok(ended) = ended else {
@@ -115,7 +115,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(outcome.status().map_or(ExitCode::SUCCESS, |status| ExitCode::from(status as u8)))
 }
 
-/// Where each file goes.
+/// The target path of each file.
 fn places(files: &[OsString], target: &OsStr, location: &Location) -> Result<Vec<PushFile>, Failure> {
     let wrong = |what: &OsStr, why: &dyn std::fmt::Display| Failure::usage(format!("{}: {why}", what.display()));
     let path = location.literal().unwrap_or_else(|| location.path.clone());

@@ -1,4 +1,4 @@
-//! `tow serve`: a directory or a file for everybody who asks.
+//! `tow serve`: a server of a directory or a file.
 
 use crate::admin::{About, Admin, AdminArgs, FilesView};
 use crate::cli::certificate::config_folder;
@@ -56,7 +56,7 @@ pub struct Arguments {
     /// Hold deletions back if more than N and a tenth of all paths are due. SIGUSR1 releases them.
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "watch")]
     max_delete: u64,
-    /// Watch so many directories at most, and look at everything each 30 s if there are more.
+    /// Watch at most N directories; if there are more, scan everything every 30 s.
     #[arg(long, value_name = "N", requires = "watch", hide = true)]
     max_watches: Option<usize>,
     /// Accept pushed files below this subdirectory; . for all.
@@ -105,7 +105,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.bytes_per_second = arguments.bwlimit;
     let interval = arguments.listen.heartbeat;
     let timeout = interval * HEARTBEATS_MISSED_MAX;
-    // The library of a client of the plain dialect would end the connection by itself, and lose what it has asked for.
+    // The library of a client of the plain dialect would end the connection by itself, and lose its requests.
     options.hub.heartbeat = Some(Heartbeat { interval, timeout, ttl: Duration::ZERO });
     options.hub.congestion = arguments.congestion;
     options.hub.max_peers = arguments.listen.max_peers;

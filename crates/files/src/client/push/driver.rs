@@ -1,7 +1,7 @@
 //! Joins pushes with their connection and their files.
 
 use super::super::connection::Connection;
-use super::super::exchange::{Operation, POLL_MAX, Patience, Turn};
+use super::super::exchange::{Operation, POLL_MAX, Turn, WaitLimit};
 use super::sending::Sending;
 use super::{PushEvent, PushFile, PushOptions, PushProgress};
 use crate::digest::{Digest, FileHasher, HashError};
@@ -28,7 +28,7 @@ use towpath_sockets::{FileRange, Message};
 const OPEN_MAX: usize = 4;
 /// Bytes that are hashed before the connection has its turn.
 const HASH_SLICE_BYTES: u64 = 8 << 20;
-/// Waits before a push that the server has no room for is tried again: doubled each time.
+/// Waits before a push that the server has no space for is tried again: doubled each time.
 const BUSY_WAIT_MIN: Duration = Duration::from_millis(50);
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(2);
 
@@ -57,11 +57,11 @@ enum Phase {
 
 pub(super) struct Driver<'a> {
     options: &'a PushOptions,
-    tell: &'a mut dyn FnMut(PushEvent) -> std::io::Result<()>,
+    on_event: &'a mut dyn FnMut(PushEvent) -> std::io::Result<()>,
     show: &'a mut dyn FnMut(PushProgress),
     cancel: &'a CancelToken,
     is_connected: bool,
-    /// Why the server has no room, if that is the last that it said.
+    /// Why the server has no space, if that is the last that it said.
     busy: Option<String>,
     /// Files that aren't begun.
     files: VecDeque<PushFile>,
@@ -77,7 +77,7 @@ pub(super) struct Driver<'a> {
 impl<'a> Driver<'a> {
     pub(super) fn new(
         options: &'a PushOptions,
-        tell: &'a mut dyn FnMut(PushEvent) -> std::io::Result<()>,
+        on_event: &'a mut dyn FnMut(PushEvent) -> std::io::Result<()>,
         show: &'a mut dyn FnMut(PushProgress),
         cancel: &'a CancelToken,
     ) -> Driver<'a> {
@@ -89,7 +89,7 @@ impl<'a> Driver<'a> {
         };
         Driver {
             options,
-            tell,
+            on_event,
             show,
             cancel,
             is_connected: false,
@@ -130,7 +130,7 @@ impl Operation for Driver<'_> {
 
     fn lost(&mut self, reason: &str) -> Result<bool, Error> {
         self.is_connected = false;
-        (self.tell)(PushEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
+        (self.on_event)(PushEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
         if let Some(times) = self.reconnects.lost_at(self.steps) {
             return Err(Error::Breaking { times });
         }
@@ -158,13 +158,13 @@ impl Operation for Driver<'_> {
         Ok(())
     }
 
-    fn patience(&self) -> Patience {
+    fn wait_limit(&self) -> WaitLimit {
         let is_hashing = self.tasks.iter().any(|task| matches!(task.phase, Phase::Hashing(_)));
         match self.is_connected && is_hashing {
             // Nothing is awaited of the server.
-            true => Patience::Unlimited,
+            true => WaitLimit::Unlimited,
             // One that hashes what is at the path may be silent meanwhile.
-            false => Patience::Extra(self.hashing_time()),
+            false => WaitLimit::Extra(self.hashing_time()),
         }
     }
 
@@ -200,7 +200,7 @@ impl Driver<'_> {
         PushProgress { bytes_done, ..self.progress }
     }
 
-    /// Something helped.
+    /// Notes progress.
     fn step(&mut self) {
         self.steps += 1;
         self.busy = None;
@@ -361,15 +361,15 @@ impl Driver<'_> {
             && let Err(reason) = remove(&file.local, &stat)
         {
             let text = format!("{}: it is on the server, and stays here: {reason}", file.local.display());
-            (self.tell)(PushEvent::Warning(text))?;
+            (self.on_event)(PushEvent::Warning(text))?;
         }
-        (self.tell)(PushEvent::Pushed { file, size: stat.size, digest, seq, durable, same, resumed_bytes })?;
+        (self.on_event)(PushEvent::Pushed { file, size: stat.size, digest, seq, durable, same, resumed_bytes })?;
         Ok(())
     }
 
     fn file_failed(&mut self, file: PushFile, code: Option<ErrorCode>, reason: String) -> Result<(), Error> {
         self.progress.files_done += 1;
-        (self.tell)(PushEvent::Failed { file, code, reason })?;
+        (self.on_event)(PushEvent::Failed { file, code, reason })?;
         Ok(())
     }
 }

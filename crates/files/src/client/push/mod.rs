@@ -57,7 +57,7 @@ impl PushOptions {
     }
 }
 
-/// Something that happened.
+/// An event of a push.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PushEvent {
@@ -73,7 +73,7 @@ pub enum PushEvent {
         seq: Option<u64>,
         /// Synced to disk.
         durable: bool,
-        /// It was there already.
+        /// Whether it was there already.
         same: bool,
         /// Bytes that the server had of an earlier push.
         resumed_bytes: u64,
@@ -92,11 +92,11 @@ pub enum PushEvent {
         /// The reason.
         reason: String,
     },
-    /// Something that isn't as it should be, though the file is in place.
+    /// A minor problem of a file that is in place.
     Warning(String),
 }
 
-/// How far it is.
+/// Progress of a push.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PushProgress {
     /// Files that are over.
@@ -116,12 +116,12 @@ pub struct PushProgress {
 /// There is no connection, or nothing happens for too long. Failures of single files are events.
 pub fn push(
     options: &PushOptions,
-    tell: &mut dyn FnMut(PushEvent) -> std::io::Result<()>,
+    on_event: &mut dyn FnMut(PushEvent) -> std::io::Result<()>,
     progress: &mut dyn FnMut(PushProgress),
     cancel: &CancelToken,
 ) -> Result<(), Error> {
     let mut exchange = Exchange::open(&options.connect, cancel)?;
-    let outcome = exchange.run(&mut Driver::new(options, tell, progress, cancel));
+    let outcome = exchange.run(&mut Driver::new(options, on_event, progress, cancel));
     exchange.close();
     outcome
 }

@@ -29,7 +29,7 @@ impl FindExtents<OpenFile> {
     }
 }
 
-/// Looks up data and holes of a file from an offset on. Empty if it has no holes, or if the file system doesn't tell. Blocks.
+/// Looks up data and holes of a file from an offset on. Empty if it has no holes, or if the file system doesn't report them. Blocks.
 ///
 /// Moves the position of the open file, which nothing else uses.
 pub(crate) fn layout(source: &OpenFile, from: u64) -> Result<Layout, Failure> {

@@ -24,7 +24,7 @@ pub(crate) struct Hasher {
     pub(crate) cache: DigestCache,
     /// Oldest first.
     cancelled: Mutex<VecDeque<FileHasher>>,
-    /// What the cache doesn't take, since the file may change again without a change of its times. Oldest first.
+    /// Digests that the cache doesn't take, since the file may change again without a change of its times. Oldest first.
     fresh: Mutex<VecDeque<(FileKey, Arc<Digested>)>>,
 }
 
@@ -134,7 +134,7 @@ mod tests {
     use std::fs::File;
     use std::time::{Duration, SystemTime};
 
-    /// A file with holes, that was last changed when it can be told from what it is later.
+    /// A file with holes, that was last changed long enough ago that a later change shows.
     fn settled(size: u64) -> (File, FileStat) {
         let file = tempfile::tempfile().unwrap();
         file.set_len(size).unwrap();
@@ -150,7 +150,7 @@ mod tests {
         let hashing = Hasher::new(DigestCache::new(1 << 20));
         let size = 3 * KEPT_FROM_BYTES;
         let (file, stat) = settled(size);
-        // The number of polls tells how much is hashed.
+        // The number of polls shows how much is hashed.
         let asked = Cell::new(0);
         let until = |most| {
             asked.set(0);

@@ -132,7 +132,7 @@ impl Slice {
 
 /// Why a walk doesn't go on now.
 enum Stop {
-    /// It gives way to others.
+    /// Gives way to others.
     Later,
     Failed(Failure),
 }
@@ -156,7 +156,7 @@ pub(crate) struct Listing {
     glob: Option<Glob>,
     /// From the listed directory downwards.
     levels: Vec<Level>,
-    /// An entry for which the page had no room.
+    /// An entry for which the page had no space.
     held_back: Option<ListEntry>,
     /// Entries in the next page. The first is short, so that the client can begin while the next is made.
     page_entries: usize,
@@ -251,9 +251,9 @@ impl Lister<'_> {
             OpenedDir::Local(dir) => dir,
             OpenedDir::Pages(pages) => return Level::of_pages(path, (real, pages), self.names, all),
         };
-        let room = usize::try_from(self.names.available()).unwrap_or(usize::MAX) / NAME_BYTES_MIN;
-        let mut names = match dir.entries(names_max.min(room)) {
-            Err(RootError::TooMany(_)) if room < names_max => return Err(LevelError::no_room()),
+        let space = usize::try_from(self.names.available()).unwrap_or(usize::MAX) / NAME_BYTES_MIN;
+        let mut names = match dir.entries(names_max.min(space)) {
+            Err(RootError::TooMany(_)) if space < names_max => return Err(LevelError::no_space()),
             // The rest of the limit would mean nothing to the client.
             Err(RootError::TooMany(_)) => return Err(LevelError::Root(RootError::TooMany(NAMES_MAX))),
             names => names?,

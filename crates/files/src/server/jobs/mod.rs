@@ -1,4 +1,4 @@
-//! What runs in the pool of threads, since it may block: parts of fetches, listings and follows, a module each with its job, the answer, and
+//! Jobs that run in the pool of threads, since they may block: parts of fetches, listings and follows, a module each with its job, the answer, and
 //! what happens between them; and [`operations`](super::operations), which have one answer each.
 
 mod changes;
@@ -14,7 +14,7 @@ mod push;
 
 #[cfg(test)]
 pub(crate) use changes::PAGE_ENTRIES;
-pub(super) use changes::{Changes, ChangesBody, ChangesTold, PageForm, ReadPiece, is_full};
+pub(super) use changes::{Changes, ChangesAnswer, ChangesBody, PageForm, ReadPiece, is_full};
 pub(super) use extents::FindExtents;
 pub(super) use hash::Hash;
 pub(super) use list::{List, Page};
@@ -22,7 +22,7 @@ pub(super) use load::{Load, LoadHow, Loaded};
 pub(super) use open::Open;
 pub(super) use pool::{Context, Done, Pool, Requester};
 pub(super) use prepare::{Prepare, Prepared};
-pub(super) use push::{PushJob, PushSees, PushTold, PushWrite};
+pub(super) use push::{PushJob, PushSees, PushUpdate, PushWrite};
 
 use super::Failure;
 use super::chunks::Layout;
@@ -68,12 +68,12 @@ pub(super) enum Answer<F> {
     List(Result<Page, Failure>),
     /// The file and its size.
     Open(Result<(F, u64), Failure>),
-    Changes(Result<ChangesTold, Failure>),
+    Changes(Result<ChangesAnswer, Failure>),
     /// A piece of a published file.
     Piece(Result<Bytes, Failure>),
-    /// What became of a push.
-    Push(PushTold),
-    /// Of an operation.
+    /// Progress of a push.
+    Push(PushUpdate),
+    /// Reply of an operation.
     Reply(Result<Answered, Failure>),
 }
 
@@ -83,7 +83,7 @@ pub(super) struct RequestState {
     pub(super) cancel: CancelToken,
     begun: Instant,
     snapshot: Arc<RootSnapshot>,
-    /// What the client may do.
+    /// The client's permissions.
     permissions: Permissions,
     /// The client's share of [`Quotas::list_names`](super::quota::Quotas::list_names).
     list_names: Arc<Quota>,

@@ -3,7 +3,7 @@
 use super::hash::{HashRuns, Hashed};
 use super::hasher::Hasher;
 use super::load::Load;
-use super::{Answer, PushTold};
+use super::{Answer, PushUpdate};
 use crate::digest::DigestCache;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
@@ -16,7 +16,7 @@ use crate::server::session::Ticket;
 use crate::server::snapshot::{RootSnapshot, Served};
 use crate::server::storage::Storage;
 use crate::server::versions::Versions;
-use crate::server::watch::Published;
+use crate::server::watch::SharedCatalogue;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(crate) enum Done {
 pub(crate) struct Requester {
     pub(crate) peer: PeerId,
     pub(crate) ticket: Ticket,
-    /// Who the client is: its jobs take turns with those of other tenants.
+    /// The client's tenant: its jobs take turns with those of other tenants.
     pub(crate) tenant: u64,
     /// The client: its jobs take turns with those of other clients of the tenant.
     pub(crate) key: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Pool {
     pub(super) compress: BlockingPool,
     pub(super) copies: Copies<(Requester, Load<OpenFile>)>,
     pub(super) hash_runs: HashRuns,
-    /// What receives pushes, if the server takes any.
+    /// The receiver of pushes, if the server takes any.
     pub(super) pushes: Option<Pushes>,
     /// Devices of file systems mounted below the root that were groups. There are few.
     mounts: BTreeSet<u64>,
@@ -93,7 +93,7 @@ pub(in crate::server) struct Context {
     pub(in crate::server) served: Served,
     pub(in crate::server) hasher: Hasher,
     /// The catalogue, if the directory is watched.
-    pub(in crate::server) published: Option<Arc<Published>>,
+    pub(in crate::server) published: Option<Arc<SharedCatalogue>>,
     /// Versions of it, if any are kept.
     pub(in crate::server) versions: Option<Arc<Versions>>,
     pub(super) small_files: Arc<SmallFiles>,
@@ -103,8 +103,8 @@ pub(in crate::server) struct Context {
 
 #[cfg(test)]
 impl Context {
-    /// What the one who watches needs, without threads.
-    pub(in crate::server) fn watching(served: Served, published: Arc<Published>, waker: Waker) -> Arc<Context> {
+    /// The context of a watcher, without threads.
+    pub(in crate::server) fn watching(served: Served, published: Arc<SharedCatalogue>, waker: Waker) -> Arc<Context> {
         Arc::new(Context {
             served,
             hasher: Hasher::new(DigestCache::new(1 << 20)),
@@ -123,7 +123,7 @@ impl Pool {
         cache: DigestCache,
         small_files: Arc<SmallFiles>,
         storage: Box<dyn Storage>,
-        (published, versions): (Option<Arc<Published>>, Option<Arc<Versions>>),
+        (published, versions): (Option<Arc<SharedCatalogue>>, Option<Arc<Versions>>),
         waker: Waker,
     ) -> std::io::Result<(Pool, Receiver<Done>)> {
         let (sender, receiver) = channel();
@@ -181,15 +181,15 @@ impl Pool {
     /// Takes pushes from now on. `start` gets what answers for them.
     pub(crate) fn take_pushes<E>(
         &mut self,
-        start: impl FnOnce(Box<dyn Fn(Requester, PushTold) + Send>) -> Result<Pushes, E>,
+        start: impl FnOnce(Box<dyn Fn(Requester, PushUpdate) + Send>) -> Result<Pushes, E>,
     ) -> Result<(), E> {
         let (context, sender) = (self.context(), self.sender.clone());
-        let tell = move |requester, told| {
+        let send_update = move |requester, update| {
             // Fails if the server has ended meanwhile.
-            let _ = sender.send(Done::Answer(requester, Answer::Push(told)));
+            let _ = sender.send(Done::Answer(requester, Answer::Push(update)));
             context.waker.wake();
         };
-        self.pushes = Some(start(Box::new(tell))?);
+        self.pushes = Some(start(Box::new(send_update))?);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::server::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, SMALL_FILE_BYTES_M
 use crate::server::open_file::OpenFile;
 use crate::server::quota::small_files::SmallFiles;
 use crate::server::source::Attributes;
-use crate::server::watch::Published;
+use crate::server::watch::SharedCatalogue;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -77,8 +77,8 @@ const _: () = assert!(SMALL_FILE_BYTES_MAX <= BATCH_BYTES_MAX as u64);
 /// A batch of files that is being prepared.
 struct Batch<'a> {
     root: &'a ClientRoot,
-    /// What followers are told, if the directory is watched.
-    published: Option<&'a Published>,
+    /// The catalogue that followers see, if the directory is watched.
+    published: Option<&'a SharedCatalogue>,
     cache: &'a DigestCache,
     /// Time at which the batch began.
     began: Timestamp,
@@ -342,7 +342,7 @@ mod tests {
         let request = FetchRequest { id: 1, chunk_bytes, compress: None, digest, credit_bytes: 0, files };
         let (root, cache) = (served(temp.path()), DigestCache::new(0));
         let small_files = &SmallFiles::new(8 * BATCH_BYTES_MAX);
-        let told = || {
+        let answered = || {
             let (root, cache, request, began) = (&root, &cache, &request, wall_clock());
             let published = None;
             let preparing = Batch { root, published, cache, began, small_files, request, mount: None, open_max: 1 };
@@ -351,14 +351,14 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(told(), Some(Digest::of(b"content")));
+        assert_eq!(answered(), Some(Digest::of(b"content")));
         // A wrong digest in the cache shows that the file isn't hashed again.
         let (known, began) = (Digest::of(b"known"), Timestamp { seconds: i64::MAX, nanoseconds: 0 });
         let stat = OpenFile::open(&root, &"f".parse().unwrap()).unwrap().attributes;
         cache.remember_small(&stat, known, began);
-        assert_eq!(told(), Some(known));
+        assert_eq!(answered(), Some(known));
         std::fs::write(temp.path().join("f"), b"changed").unwrap();
         std::fs::File::open(temp.path().join("f")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
-        assert_eq!(told(), Some(Digest::of(b"changed")));
+        assert_eq!(answered(), Some(Digest::of(b"changed")));
     }
 }

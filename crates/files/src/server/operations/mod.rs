@@ -18,7 +18,7 @@ use towpath_rules::Permissions;
 
 /// A request that has one answer.
 pub(super) trait Operation: fmt::Debug + Send {
-    /// What statistics and log call it.
+    /// Its kind in statistics and the log.
     fn kind(&self) -> RequestKind;
 
     /// The client's number for it.
@@ -45,7 +45,7 @@ pub(super) struct Client<'a> {
     pub(super) may_publish: bool,
 }
 
-/// What a client is sent.
+/// A reply to a client.
 #[derive(Debug)]
 pub(super) struct Answered {
     reply: Reply,

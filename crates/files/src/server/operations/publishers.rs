@@ -1,13 +1,13 @@
-//! Who may publish versions, where no rules say so.
+//! Clients that may publish versions, if there are no rules.
 
 use towpath_sockets::{Address, PeerInfo, Principal};
 
-/// Who may publish versions.
+/// Clients that may publish versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) enum Publishers {
     /// There are no versions.
     Nobody,
-    /// Who has logged in, and over ipc this process's user and root.
+    /// Clients that have logged in, and over ipc this process's user and root.
     Known,
     /// Everybody.
     All,

@@ -26,7 +26,7 @@ struct Query {
     ticket: Ticket,
     envelope: Envelope,
     what: RequestKind,
-    /// What it is about, for the operator.
+    /// The path that it is about, for the operator.
     path: WirePath,
     /// For a listing.
     pages: Option<Pages>,

@@ -273,7 +273,7 @@ impl Simulation {
                     (_, how) if self.chance.one_in(2) => {
                         // The beginning of one that is cut, and what is left, cost no more than the whole.
                         let may_be_cut =
-                            how != LoadHow::AsItIs && length >= 2 * PIECE_COST_MIN && self.chance.one_in(2);
+                            how != LoadHow::AnyVersion && length >= 2 * PIECE_COST_MIN && self.chance.one_in(2);
                         let least = if may_be_cut { PIECE_COST_MIN as usize } else { length as usize };
                         let most = if may_be_cut { length as usize - least } else { length as usize };
                         Ok(Loaded::Copied(Bytes::from(vec![0; least + self.chance.below(most - least + 1)])))

@@ -174,7 +174,7 @@ impl Pieces for Object {
     }
 }
 
-/// What begins with a prefix.
+/// The keys that begin with a prefix.
 struct Prefix {
     store: Arc<Store>,
     path: RelPath,

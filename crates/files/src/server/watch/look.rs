@@ -18,12 +18,12 @@ const NAMES_MAX: usize = 1 << 20;
 /// Paths of held deletions that are logged.
 const HELD_SHOWN_MAX: usize = 5;
 
-/// What a look found.
+/// Result of a look.
 #[derive(Debug, Default)]
 struct Findings {
     /// Directories that are still to be read, in whole.
     dirs: Vec<RelPath>,
-    /// What is published as it is: directories and links.
+    /// Entries that are published at once: directories and links.
     now: Vec<(RelPath, Content, Identity)>,
     /// Files that aren't what the catalogue has.
     files: Vec<(RelPath, FileStat)>,
@@ -32,7 +32,7 @@ struct Findings {
     lacks_known: bool,
 }
 
-/// What tells a file that was renamed: device, inode, size and time.
+/// Key by which a renamed file is recognised: device, inode, size and time.
 type Moved = HashMap<(u64, u64, u64, crate::root::Timestamp), (Content, bool)>;
 
 impl Watcher {
@@ -178,7 +178,7 @@ impl Watcher {
         };
         if is_whole {
             self.unread.keep(path, &names);
-            // Some file systems don't tell what others do in them.
+            // Some file systems don't report what others do in them.
             self.is_blind |= self.mounts.is_mounted(path) && !dir.has_events();
         }
         let mut unreadable = None;

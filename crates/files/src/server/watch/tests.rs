@@ -1,4 +1,4 @@
-//! A watched directory in which things happen that events don't tell plainly.
+//! A watched directory in which things happen that events don't show plainly.
 
 use super::simulated::{SimulatedServer, as_plain_user, has_own_mounts};
 use crate::catalogue::Content;
@@ -84,7 +84,7 @@ fn directories_that_changed_places_are_watched_where_they_are() {
 }
 
 #[test]
-fn what_could_not_be_read_is_told_and_published_once_it_can_be() {
+fn unreadable_files_are_reported_and_published_once_they_can_be_read() {
     let mut watched = Watched::with(&["f"]);
     write(&watched.at("secret/deep/x"), "x");
     write(&watched.at("names/y"), "y");
@@ -110,7 +110,7 @@ fn what_could_not_be_read_is_told_and_published_once_it_can_be() {
 }
 
 #[test]
-fn what_is_unreadable_at_the_start_is_told_before_anybody_is_up_to_date() {
+fn files_unreadable_at_the_start_are_reported_before_anybody_is_up_to_date() {
     let temp = tempfile::tempdir().unwrap();
     write(&temp.path().join("source/a/in/x"), "x");
     write(&temp.path().join("source/f"), "f");

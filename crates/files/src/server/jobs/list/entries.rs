@@ -40,7 +40,7 @@ pub(super) fn entry(path: &RelPath, of: &Attributes, target: Option<Vec<u8>>) ->
     }
 }
 
-/// A number for a file that has several names. It tells nothing about the file system, and hardly ever belongs to two files.
+/// A number for a file that has several names. It reveals nothing about the file system, and hardly ever belongs to two files.
 fn file_number(stat: &FileStat) -> u64 {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     // All that a number in JSON can hold anywhere.

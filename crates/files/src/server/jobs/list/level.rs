@@ -48,7 +48,7 @@ impl From<RootError> for LevelError {
 }
 
 impl LevelError {
-    pub(super) fn no_room() -> LevelError {
+    pub(super) fn no_space() -> LevelError {
         LevelError::Busy(Failure::new(ErrorCode::Busy, "listings that are not over keep too many names"))
     }
 }
@@ -71,7 +71,7 @@ impl Level {
         quota: &Arc<Quota>,
         all: bool,
     ) -> Result<Level, LevelError> {
-        let permit = quota.try_acquire(memory_bytes(&names)).ok_or_else(LevelError::no_room)?;
+        let permit = quota.try_acquire(memory_bytes(&names)).ok_or_else(LevelError::no_space)?;
         let stat = dir.own_stat()?;
         let identity = Some((stat.device, stat.inode));
         Ok(Level { path: path.clone(), real, names: Names::Dir { names, open: Some(dir) }, permit, identity, all })
@@ -84,7 +84,7 @@ impl Level {
         quota: &Arc<Quota>,
         all: bool,
     ) -> Result<Level, LevelError> {
-        let permit = quota.try_acquire(0).ok_or_else(LevelError::no_room)?;
+        let permit = quota.try_acquire(0).ok_or_else(LevelError::no_space)?;
         let names = Names::Pages { entries: Vec::new(), pages, is_last: false };
         let mut level = Level { path: path.clone(), real, names, permit, identity: None, all };
         // So that a directory that can't be listed is known now.
@@ -102,7 +102,7 @@ impl Level {
         page.reverse();
         let names: u64 = page.iter().map(|entry| name_bytes(&entry.name)).sum();
         let bytes = (page.capacity() * size_of::<Listed>()) as u64 + names;
-        self.permit = quota.try_acquire(bytes).ok_or_else(LevelError::no_room)?;
+        self.permit = quota.try_acquire(bytes).ok_or_else(LevelError::no_space)?;
         *entries = page;
         Ok(true)
     }
@@ -125,7 +125,7 @@ impl Level {
 }
 
 impl Names {
-    /// Takes the next one, with what it is if the listing tells.
+    /// Takes the next one, with its attributes if the listing has them.
     pub(super) fn pop(&mut self) -> Option<(Box<[u8]>, Option<Attributes>)> {
         match self {
             Names::Dir { names, .. } => names.pop().map(|entry| (entry.name, None)),
