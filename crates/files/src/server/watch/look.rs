@@ -125,7 +125,8 @@ impl Watcher {
             self.published.note_mounts(self.mounts.known());
         }
         for path in mounted.iter().chain(&gone) {
-            // What has happened in it out of sight had no events.
+            // What happens in a directory out of sight has no events, or events of which nothing was found: all below is read again.
+            self.events.unwatch(path);
             self.events.look_into(path);
             if let Some((parent, name)) = path.split() {
                 self.events.look_at(&parent, name);

@@ -270,3 +270,21 @@ fn a_file_system_that_is_mounted_is_published_and_watched() {
         unmount(watched.at("disk"), UnmountFlags::empty()).unwrap();
     });
 }
+
+#[test]
+fn what_changed_just_before_it_was_hidden_is_seen_when_it_is_back() {
+    with_mounts(|| {
+        let mut watched = Watched::with(&["disk/deep/x", "f"]);
+        write(&watched.at("disk/deep/x"), "changed");
+        mount_empty(&watched.at("disk"));
+        // The events are of a directory that isn't to be seen now.
+        watched.server.settle();
+        assert!(watched.has("disk/deep/x", "disk/deep/x"), "what was published stays");
+        unmount(watched.at("disk"), UnmountFlags::empty()).unwrap();
+        watched.server.settle();
+        assert!(watched.has("disk/deep/x", "changed"));
+        write(&watched.at("disk/deep/y"), "y");
+        watched.server.settle();
+        assert!(watched.has("disk/deep/y", "y"), "it is still watched");
+    });
+}
