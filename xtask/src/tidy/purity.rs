@@ -14,6 +14,7 @@ const PURE: &[&str] = &[
     "crates/files/src/catalogue",
     "crates/files/src/server/session",
     "crates/files/src/transfer",
+    "crates/files/src/client/open/reading",
     "crates/broker/src/core",
     "crates/broker/src/dispatch",
     "crates/broker/src/services",

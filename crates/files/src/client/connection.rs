@@ -38,6 +38,8 @@ pub struct ConnectOptions {
     pub heartbeat: Option<Heartbeat>,
     /// Called with the reason, once, if there is no first connection after a second.
     pub on_wait: Option<fn(&Endpoint, &str)>,
+    /// Ends everything that the client does, from another thread.
+    pub cancel: CancelToken,
 }
 
 impl ConnectOptions {
@@ -52,6 +54,7 @@ impl ConnectOptions {
             idle_timeout: seconds(60),
             heartbeat: Some(heartbeat),
             on_wait: None,
+            cancel: CancelToken::new(),
         }
     }
 }
@@ -112,15 +115,21 @@ impl Connection {
         // The transfer counts connections without progress; those that bring little before they break still help.
         hub.stable_after = Duration::ZERO;
         let mut hub = Hub::new(hub)?;
-        let waker = hub.waker();
-        cancel.on_cancel(move || waker.wake());
         hub.connect(&options.endpoint)?;
         let (assembler, events, unsent) = (Assembler::default(), VecDeque::new(), VecDeque::new());
         let wait = options.on_wait.map(|on_wait| {
             let reason = "no answer yet".to_owned();
             Wait { began: Instant::now(), endpoint: options.endpoint.clone(), reason, on_wait }
         });
-        Ok(Self { hub, server: None, assembler, reassembly_bytes: 0, events, unsent, wait })
+        let connection = Self { hub, server: None, assembler, reassembly_bytes: 0, events, unsent, wait };
+        connection.wake_on(cancel);
+        Ok(connection)
+    }
+
+    /// Has [`Connection::poll`] end when something is cancelled.
+    pub(super) fn wake_on(&self, cancel: &CancelToken) {
+        let waker = self.hub.waker();
+        cancel.on_cancel(move || waker.wake());
     }
 
     /// Wakes [`Connection::poll`] from another thread.

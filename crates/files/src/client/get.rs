@@ -9,10 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use towpath_sockets::Endpoint;
-
-use super::connection::ConnectOptions;
-use super::exchange::Exchange;
+use super::exchange::Connector;
 use super::ordered_writer::OrderedWriter;
 use super::output::Sink;
 use super::plan::OnPlanned;
@@ -29,10 +26,8 @@ use towpath_blocking::CancelToken;
 /// Default credit window, in bytes.
 pub const WINDOW_BYTES_DEFAULT: u64 = 8 << 20;
 
-/// Options of [`get()`].
+/// Options of [`FileClient::get`](super::FileClient::get).
 pub struct GetOptions {
-    /// The server.
-    pub connect: ConnectOptions,
     /// A path or a pattern on the server.
     pub source: Source,
     /// Links that are followed: by default the source itself, if it is one.
@@ -74,7 +69,7 @@ pub struct GetOptions {
     pub bytes_per_second: Option<u64>,
 }
 
-/// The destination of [`get()`].
+/// The destination of [`FileClient::get`](super::FileClient::get).
 pub enum Destination {
     /// A path. A single file goes to it, or into it if it is a directory; what is in a directory goes directly into
     /// it. `None`: the source's own name in the working directory; a root that is a directory has none.
@@ -91,9 +86,8 @@ pub enum Destination {
 
 impl GetOptions {
     /// The defaults for a source.
-    pub fn new(endpoint: Endpoint, source: Source) -> Self {
+    pub fn new(source: Source) -> Self {
         Self {
-            connect: ConnectOptions::new(endpoint),
             source,
             follow: FollowLinks::Path,
             destination: Destination::Path(None),
@@ -116,7 +110,7 @@ impl GetOptions {
     }
 }
 
-/// The outcome of [`get()`].
+/// The outcome of [`FileClient::get`](super::FileClient::get).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
     /// Files in place, including those that existed.
@@ -161,17 +155,16 @@ pub struct Summary {
 /// Warnings that are kept.
 const WARNINGS_KEPT_MAX: usize = 1000;
 
-/// Gets files; blocks until it is done. `progress` is called now and then, on this thread: with a path as destination
-/// several times a second, so that its silence shows that this thread hangs in a call to the disk.
-///
-/// # Errors
-/// The transfer failed as a whole. Failures of single files are in the [`Summary`].
-pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &CancelToken) -> Result<Summary, Error> {
+pub(super) fn get(
+    connector: &Connector,
+    options: GetOptions,
+    progress: &mut dyn FnMut(Progress),
+    cancel: &CancelToken,
+) -> Result<Summary, Error> {
     let begun = Instant::now();
     tracing::info!("buffers of {}", towpath_buffers::describe_buffer_bytes());
-    let GetOptions {
-        connect, source, follow, destination, verify, compress, chunk_bytes, window_bytes, durable, ..
-    } = options;
+    let idle_timeout = connector.options.idle_timeout;
+    let GetOptions { source, follow, destination, verify, compress, chunk_bytes, window_bytes, durable, .. } = options;
     let in_order = matches!(destination, Destination::Writer(_));
     let path = match &destination {
         Destination::Path(path) => path.as_ref().map(|path| Target::Path(path.clone())),
@@ -196,7 +189,7 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
         check: options.check && verify,
         durable,
         bytes_per_second: options.bytes_per_second,
-        idle_timeout: connect.idle_timeout,
+        idle_timeout,
         in_order,
         max_bytes: options.max_bytes,
         max_entries: options.max_entries,
@@ -211,7 +204,7 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
         Destination::Writer(output) => Sink::Writer(Box::new(OrderedWriter::new(output, cancel.clone()))),
         Destination::Discard => Sink::Discard,
     };
-    let mut exchange = Exchange::open(&connect, cancel)?;
+    let mut exchange = connector.exchange(cancel)?;
     let mut driver = Driver {
         transfer: Transfer::new(transfer, begun),
         sink,
@@ -235,5 +228,5 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
     };
     let failure = exchange.run(&mut driver)?.map(|error| exchange.explain(error));
     exchange.close();
-    driver.end(failure, connect.idle_timeout)
+    driver.end(failure, idle_timeout)
 }

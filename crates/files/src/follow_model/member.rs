@@ -4,7 +4,7 @@ use super::checks::is_of_person;
 use super::source::{Digests, What};
 use crate::client::follow::simulated::{FOLLOW_ID, SimulatedFollower};
 use crate::client::follow::{Excludes, FollowEvent, FollowOptions};
-use crate::client::{ConnectOptions, Error, Source};
+use crate::client::{Error, Source};
 use crate::digest::Digest;
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{FollowState, Reply, Request};
@@ -80,8 +80,7 @@ impl Member {
     }
 
     pub fn start(&mut self, now: Instant) -> Result<(), String> {
-        let connect = ConnectOptions::new("tcp://127.0.0.1:1".parse().unwrap());
-        let mut options = FollowOptions::new(connect, Source::Path(self.below.parse().unwrap()), self.dir.clone());
+        let mut options = FollowOptions::new(Source::Path(self.below.parse().unwrap()), self.dir.clone());
         options.mirror = self.mirrors;
         options.max_delete = Some(self.max_delete);
         options.window_bytes = 8 << 20;

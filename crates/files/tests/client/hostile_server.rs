@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_files::client::{CancelToken, ConnectOptions, Destination, Error, ListOptions, list};
+use towpath_files::client::{ConnectOptions, Destination, Error, FileClient, ListOptions};
 use towpath_files::digest::{Digest, LeafSize, TreeHasher};
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::*;
@@ -20,18 +20,18 @@ use towpath_sockets::{Endpoint, Event, Hub, HubOptions, Message, PeerId, SocketT
 use crate::support::*;
 
 /// A ROUTER in a thread that answers each request by `answer`.
-struct HostileServer {
-    endpoint: Endpoint,
+pub struct HostileServer {
+    pub endpoint: Endpoint,
     stop: Arc<AtomicBool>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The messages that answer a request, as frames.
-type Answer = Vec<Vec<Bytes>>;
+pub type Answer = Vec<Vec<Bytes>>;
 
 impl HostileServer {
-    fn start(answer: impl FnMut(Request) -> Answer + Send + 'static) -> Self {
+    pub fn start(answer: impl FnMut(Request) -> Answer + Send + 'static) -> Self {
         Self::start_talking(answer, Duration::from_secs(1), Vec::new)
     }
 
@@ -81,7 +81,7 @@ impl Drop for HostileServer {
     }
 }
 
-fn reply(reply: &Reply) -> Vec<Bytes> {
+pub fn reply(reply: &Reply) -> Vec<Bytes> {
     reply.to_frames().to_vec()
 }
 
@@ -108,7 +108,7 @@ fn page(id: u32, entries: Vec<ListEntry>) -> Vec<Bytes> {
     reply(&Reply::List(ListPage { id, base: Base::Dir, dir: None, entries, more: false }))
 }
 
-fn metadata(n: u32, content: &[u8]) -> FileAnswer {
+pub fn metadata(n: u32, content: &[u8]) -> FileAnswer {
     FileAnswer::Metadata(FileMetadata {
         n,
         size: content.len() as u64,
@@ -120,11 +120,11 @@ fn metadata(n: u32, content: &[u8]) -> FileAnswer {
     })
 }
 
-fn piece(n: u32, offset: u64, length: u64, end: bool) -> DataEntry {
+pub fn piece(n: u32, offset: u64, length: u64, end: bool) -> DataEntry {
     DataEntry { n, end, body: Body::Plain, offset, length, body_length: length }
 }
 
-fn data(id: u32, entry: DataEntry, body: &[u8]) -> Vec<Bytes> {
+pub fn data(id: u32, entry: DataEntry, body: &[u8]) -> Vec<Bytes> {
     let header = DataHeader { id, entries: vec![entry] }.encode().unwrap();
     vec![header.into(), Bytes::copy_from_slice(body)]
 }
@@ -438,7 +438,7 @@ fn wrong_leaf_is_fetched_again_for_an_output() {
     });
     let output = Shared::default();
     let mut to_writer = options(&server.endpoint, path_source("f"), Path::new("."));
-    to_writer.destination = Destination::Writer(Box::new(output.clone()));
+    to_writer.get.destination = Destination::Writer(Box::new(output.clone()));
     let summary = run(to_writer).unwrap();
     assert!(output.content() == content, "the output differs");
     assert!(summary.verified && summary.received_bytes > summary.bytes, "{summary:?}");
@@ -472,7 +472,7 @@ fn wrong_content_never_reaches_an_output() {
         }
     }
     let mut to_writer = options(&server.endpoint, path_source("f"), Path::new("."));
-    to_writer.destination = Destination::Writer(Box::new(Untouched));
+    to_writer.get.destination = Destination::Writer(Box::new(Untouched));
     let result = run(to_writer);
     assert!(matches!(result, Err(Error::Unmet { .. })), "{result:?}");
 }
@@ -498,19 +498,13 @@ fn server_that_sends_only_useless_messages_is_given_up() {
             let result = match kind {
                 0 => run(options).map(drop),
                 1 => {
-                    options.destination = Destination::Writer(Box::new(Shared::default()));
+                    options.get.destination = Destination::Writer(Box::new(Shared::default()));
                     run(options).map(drop)
                 }
                 _ => {
-                    let target = ListTarget::Path(b"f".to_vec().into());
-                    let options = ListOptions {
-                        connect: options.connect,
-                        target,
-                        recursive: false,
-                        digest: false,
-                        follow: FollowLinks::None,
-                    };
-                    list(&options, &mut |_| Ok(()), &CancelToken::new()).map(drop)
+                    let mut entries =
+                        FileClient::new(options.connect).list(ListOptions::new(path_source("f"))).unwrap();
+                    entries.try_for_each(|entry| entry.map(drop))
                 }
             };
             assert!(matches!(result, Err(Error::Stalled { .. })), "{kind}: {result:?}");
@@ -542,7 +536,7 @@ fn file_that_changes_before_output_is_fetched_again() {
         _ => Vec::new(),
     });
     let mut options = options(&server.endpoint, path_source("f"), Path::new("."));
-    options.destination = Destination::Writer(Box::new(Shared::default()));
+    options.get.destination = Destination::Writer(Box::new(Shared::default()));
     match run(options) {
         Err(Error::Refused { code, .. }) => assert_eq!(code, ErrorCode::NotFound),
         other => panic!("{other:?}"),
@@ -564,15 +558,10 @@ fn partly_delivered_listing_is_not_restarted() {
         }
         _ => Vec::new(),
     });
-    let connect = ConnectOptions::new(server.endpoint.clone());
-    let target = ListTarget::Path(b"".to_vec().into());
-    let options = ListOptions { connect, target, recursive: true, digest: false, follow: FollowLinks::None };
-    let mut calls = 0;
-    let take = &mut |_| {
-        calls += 1;
-        if calls > 1 { Err(std::io::Error::other("called twice")) } else { Ok(()) }
-    };
-    let result = list(&options, take, &CancelToken::new());
-    assert!(matches!(result, Err(Error::Refused { code: ErrorCode::Busy, .. })), "{result:?}");
-    assert_eq!(calls, 1);
+    let client = FileClient::new(ConnectOptions::new(server.endpoint.clone()));
+    let mut entries = client.list(ListOptions { recursive: true, ..ListOptions::new(path_source("")) }).unwrap();
+    assert_eq!(entries.next().unwrap().unwrap().path.as_bytes(), b"f");
+    let result = entries.next();
+    assert!(matches!(result, Some(Err(Error::Refused { code: ErrorCode::Busy, .. }))), "{result:?}");
+    assert_eq!(entries.next(), None);
 }

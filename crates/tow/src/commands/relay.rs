@@ -72,16 +72,17 @@ pub struct Serving {
     _reload: Option<Box<dyn Fn() + Send>>,
 }
 
-/// Starts it, if there is an endpoint. It may pass on only versions. `key` is the follower's own.
+/// Starts it, if there is an endpoint. `key` and `mechanism` are the follower's own.
 pub fn start(
     arguments: RelayArgs,
     key: Option<&Path>,
-    only_versions: bool,
+    mechanism: &MechanismConfig,
     options: &mut FollowOptions,
 ) -> Result<Option<Serving>, Failure> {
     if arguments.endpoints.is_empty() {
         return Ok(None);
     }
+    let only_versions = options.versions;
     match &options.source {
         Source::Path(path) if path.is_root() || only_versions => {}
         _ => {
@@ -97,7 +98,7 @@ pub fn start(
     server.check_secrets().map_err(Failure::usage)?;
     let security = listen.security()?;
     if let Some(open) = listen.open_endpoint().filter(|_| is_open)
-        && !matches!(options.connect.mechanism, MechanismConfig::Null)
+        && !matches!(mechanism, MechanismConfig::Null)
     {
         return Err(Failure::usage(format!(
             "--serve {open}: what needs a login isn't passed on to everybody; use --key with --authorized-keys, --rules, a loopback address or ipc://PATH"

@@ -1,7 +1,7 @@
 //! Joins a follower with its connection and its disk.
 
 use super::super::connection::Connection;
-use super::super::exchange::{Exchange, Operation, POLL_MAX, Turn, WaitLimit};
+use super::super::exchange::{Connector, Operation, POLL_MAX, Turn, WaitLimit};
 use super::super::get::workers;
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
 use super::follower::Follower;
@@ -25,16 +25,18 @@ pub(super) struct Driver<'a> {
 
 impl Driver<'_> {
     pub(super) fn run(
+        connector: &Connector,
         options: &FollowOptions,
         on_event: &mut OnEvent<'_>,
         cancel: &CancelToken,
         was_connected: &mut bool,
     ) -> Result<FollowEnd, Error> {
         let refused = |reason: String| Error::Destination { path: options.destination.clone(), reason };
-        let follower = Follower::open(options, on_event, Instant::now())?;
-        let mut exchange = Exchange::open(&options.connect, cancel)?;
+        let idle_timeout = connector.options.idle_timeout;
+        let follower = Follower::open(options, idle_timeout, on_event, Instant::now())?;
+        let mut exchange = connector.exchange(cancel)?;
         exchange.assume_connected_before(*was_connected);
-        let waker = exchange.connection().waker();
+        let waker = exchange.waker();
         let ledger = Arc::clone(&follower.ledger);
         let disk = Disk::of_follower(&options.destination, disk_options(options), ledger, move || waker.wake())
             .map_err(|error| refused(error.to_string()))?;
@@ -43,11 +45,11 @@ impl Driver<'_> {
         let outcome = exchange.run(&mut driver);
         *was_connected = exchange.was_connected();
         exchange.close();
-        let ended = driver.sink.end(options.connect.idle_timeout);
+        let ended = driver.sink.end(idle_timeout);
         if outcome.is_ok()
             && let Err(place) = ended
         {
-            return Err(Error::Hangs { place, seconds: options.connect.idle_timeout.as_secs() });
+            return Err(Error::Hangs { place, seconds: idle_timeout.as_secs() });
         }
         outcome
     }

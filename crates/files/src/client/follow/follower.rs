@@ -38,6 +38,7 @@ const PATHS_MAX: usize = 2 * CATALOGUE_PATHS_MAX;
 
 pub(super) struct Follower<'a> {
     pub(super) options: &'a FollowOptions,
+    idle_timeout: Duration,
     pub(super) on_event: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
     /// The time, as the driver knew it last.
     pub(super) now: Instant,
@@ -89,6 +90,7 @@ pub(super) struct Follower<'a> {
 impl<'a> Follower<'a> {
     pub(super) fn open(
         options: &'a FollowOptions,
+        idle_timeout: Duration,
         on_event: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
         now: Instant,
     ) -> Result<Self, Error> {
@@ -113,7 +115,7 @@ impl<'a> Follower<'a> {
             verify: true,
             durable: options.durable,
             bytes_per_second: options.bytes_per_second,
-            idle_timeout: options.connect.idle_timeout,
+            idle_timeout,
             follow: FollowLinks::None,
             in_order: false,
             check: false,
@@ -124,6 +126,7 @@ impl<'a> Follower<'a> {
         };
         Ok(Follower {
             options,
+            idle_timeout,
             on_event,
             now,
             is_connected: false,
@@ -327,8 +330,7 @@ impl<'a> Follower<'a> {
                     return Ok(Some(Output::InPlace));
                 }
                 Output::Finished => {
-                    let seconds = self.options.connect.idle_timeout.as_secs();
-                    let stalled = || Error::Stalled { seconds, connected: true };
+                    let stalled = || Error::Stalled { seconds: self.idle_timeout.as_secs(), connected: true };
                     return Err(self.transfer.failure().unwrap_or_else(stalled));
                 }
             }

@@ -14,6 +14,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// As by default.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Far more than the disk takes for a command.
 const REPORT_WAIT: Duration = Duration::from_secs(20);
 
@@ -40,7 +42,7 @@ impl SimulatedFollower {
         });
         // A test has few of them.
         let options: &FollowOptions = Box::leak(Box::new(options));
-        let follower = Follower::open(options, Box::leak(on_event), now)?;
+        let follower = Follower::open(options, IDLE_TIMEOUT, Box::leak(on_event), now)?;
         // One worker: what it does is in the order of the commands.
         let disk_options = DiskOptions { workers: 1, ..super::driver::disk_options(options) };
         let ledger = Arc::clone(&follower.ledger);

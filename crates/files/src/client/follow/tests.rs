@@ -2,7 +2,7 @@
 
 use super::simulated::{FOLLOW_ID, SimulatedFollower};
 use super::{FollowEvent, FollowOptions};
-use crate::client::{ConnectOptions, Error, Source};
+use crate::client::{Error, Source};
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
     Change, ChangeContent, ChangesReply, FollowState, FollowingReply, LinkTarget, Reply, Request,
@@ -36,8 +36,7 @@ impl Steps {
     /// A mirror that is to get the full state.
     fn begin() -> Steps {
         let (temp, now) = (tempfile::tempdir().unwrap(), Instant::now());
-        let connect = ConnectOptions::new("tcp://127.0.0.1:1".parse().unwrap());
-        let mut options = FollowOptions::new(connect, Source::Path("".parse().unwrap()), temp.path().join("copy"));
+        let mut options = FollowOptions::new(Source::Path("".parse().unwrap()), temp.path().join("copy"));
         (options.mirror, options.max_delete) = (true, Some(100));
         let mut follower = SimulatedFollower::start(options, now).unwrap();
         follower.connected().unwrap();

@@ -1,7 +1,7 @@
 //! The versions that a server has published.
 
-use super::super::connection::{ConnectOptions, Connection};
-use super::super::exchange::{Exchange, Operation, Turn, WaitLimit};
+use super::super::connection::Connection;
+use super::super::exchange::{Connector, Operation, Turn, WaitLimit};
 use super::pages::{FOLLOW_ID, Pages};
 use crate::digest::Digest;
 use crate::error::Error;
@@ -133,15 +133,9 @@ impl VersionList {
 }
 
 /// The versions of all paths of a server, and its present number.
-///
-/// # Errors
-/// There is no connection, the server refuses or has nothing to follow, or nothing happens for too long.
-pub fn versions(connect: &ConnectOptions, cancel: &CancelToken) -> Result<Versions, Error> {
-    let mut exchange = Exchange::open(connect, cancel)?;
+pub(in crate::client) fn versions(connector: &Connector, cancel: &CancelToken) -> Result<Versions, Error> {
     let list = VersionList::new(&RelPath::root(), true)?;
-    let versions = exchange.run(&mut Listed { list, is_complete: false });
-    exchange.close();
-    versions
+    connector.run(&mut Listed { list, is_complete: false }, cancel)
 }
 
 /// A list of versions, until it is complete.

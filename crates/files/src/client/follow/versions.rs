@@ -1,7 +1,7 @@
 //! Follows versions: puts the newest one in place beside the old one, and then switches a link.
 
 use super::super::connection::Connection;
-use super::super::exchange::{Exchange, Operation, Turn, WaitLimit};
+use super::super::exchange::{Connector, Operation, Turn, WaitLimit};
 use super::super::get::{Destination, GetOptions, get};
 use super::driver::Driver;
 use super::frozen::Frozen;
@@ -11,7 +11,7 @@ use super::passed_versions::{self, is_in_place};
 use super::record::{Known, Origin, Record};
 use super::report::{SAID_AGAIN, SAID_EVERY, VIA_EVERY};
 use super::version_list::{Version, VersionList};
-use super::{FollowEnd, FollowEvent, FollowOptions, OnEvent, PAUSE, repeated};
+use super::{FollowEnd, FollowEvent, FollowOptions, OnEvent, PAUSE};
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::filter::Excludes;
@@ -39,19 +39,9 @@ const CURRENT: &str = "current";
 const DIGITS: usize = 12;
 const POLL_MAX: Duration = Duration::from_secs(1);
 
-/// Follows the versions of a server; blocks until the newest is in place with [`FollowOptions::once`], otherwise until it is cancelled.
-///
-/// # Errors
-/// As of [`follow()`](super::follow).
-pub fn follow_versions(
-    options: &FollowOptions,
-    on_event: &mut OnEvent<'_>,
-    cancel: &CancelToken,
-) -> Result<FollowEnd, Error> {
-    repeated(options, on_event, cancel, run)
-}
-
-fn run(
+/// Follows the versions of a server, until the newest is in place with [`FollowOptions::once`], otherwise until it is cancelled.
+pub(super) fn run(
+    connector: &Connector,
     options: &FollowOptions,
     on_event: &mut OnEvent<'_>,
     cancel: &CancelToken,
@@ -69,8 +59,9 @@ fn run(
     let top = Root::directory(&options.destination, Links::Never).and_then(|root| root.open_dir(&RelPath::root()));
     let top = top.map_err(|error| unusable(error.to_string()))?;
     let record = Record::open(&top, &source, &Excludes::default()).map_err(|error| unusable(error.to_string()))?;
-    let mut exchange = Exchange::open(&options.connect, cancel)?;
+    let mut exchange = connector.exchange(cancel)?;
     let mut follower = Versions {
+        connector,
         options,
         on_event,
         cancel,
@@ -96,6 +87,7 @@ fn run(
 }
 
 struct Versions<'a> {
+    connector: &'a Connector,
     options: &'a FollowOptions,
     on_event: &'a mut OnEvent<'a>,
     cancel: &'a CancelToken,
@@ -241,6 +233,7 @@ impl Versions<'_> {
             return Ok(None);
         }
         match install(
+            self.connector,
             self.options,
             &self.of,
             &version,
@@ -311,6 +304,7 @@ fn pass_on(
 
 /// Puts a version in place, and switches the link to it.
 fn install(
+    connector: &Connector,
     options: &FollowOptions,
     of: &RelPath,
     version: &Version,
@@ -338,7 +332,7 @@ fn install(
         .filter(|path| *path != destination)
         .try_for_each(|path| check_own_dir(path))
         .map_err(refused)?;
-    let (bytes, entries) = manifest(options, version, cancel)?;
+    let (bytes, entries) = manifest(connector, options, version, cancel)?;
     let before = std::fs::read_link(destination.join(CURRENT)).ok();
     let seed = before.as_ref().and_then(|before| Some((destination.join(before), source_of(of, before)?)));
     let mut inner = options.clone();
@@ -351,7 +345,7 @@ fn install(
         FollowEvent::Failed { .. } | FollowEvent::Interrupted { .. } | FollowEvent::Warning(_) => on_event(event),
         _ => Ok(()),
     };
-    let end = Driver::run(&inner, quiet, cancel, &mut false)?;
+    let end = Driver::run(connector, &inner, quiet, cancel, &mut false)?;
     if end != FollowEnd::UpToDate {
         return Ok(end);
     }
@@ -406,7 +400,12 @@ fn label_of(name: &Path) -> Option<&str> {
 }
 
 /// Gets and checks the manifest of a version, and its entries, whose paths are those on the server.
-fn manifest(options: &FollowOptions, version: &Version, cancel: &CancelToken) -> Result<(Vec<u8>, Vec<Change>), Error> {
+fn manifest(
+    connector: &Connector,
+    options: &FollowOptions,
+    version: &Version,
+    cancel: &CancelToken,
+) -> Result<(Vec<u8>, Vec<Change>), Error> {
     #[derive(Clone, Default)]
     struct Buffer(Arc<Mutex<Vec<u8>>>);
     impl Write for Buffer {
@@ -425,12 +424,11 @@ fn manifest(options: &FollowOptions, version: &Version, cancel: &CancelToken) ->
     }
     let buffer = Buffer::default();
     let path = version.name.manifest().map_err(|error| wrong(error.to_string()))?;
-    let mut fetch = GetOptions::new(options.connect.endpoint.clone(), Source::Path(path));
-    fetch.connect = options.connect.clone();
+    let mut fetch = GetOptions::new(Source::Path(path));
     fetch.destination = Destination::Writer(Box::new(buffer.clone()));
     fetch.bytes_per_second = options.bytes_per_second;
     fetch.max_bytes = Some(version.manifest_bytes);
-    get(fetch, &mut |_| {}, cancel)?;
+    get(connector, fetch, &mut |_| {}, cancel)?;
     let bytes = std::mem::take(&mut *buffer.0.lock().unwrap_or_else(PoisonError::into_inner));
     if Digest::of(&bytes) != version.digest {
         return Err(wrong("its manifest has another digest".to_owned()));

@@ -3,7 +3,7 @@
 mod model;
 
 use super::*;
-use crate::client::{CancelToken, Destination, GetOptions, Source as Wanted, get};
+use crate::client::{ConnectOptions, Destination, FileClient, GetOptions, Source as Wanted};
 use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::root::RootError;
@@ -38,9 +38,9 @@ fn start(memory: &Memory) -> TestServer {
 }
 
 fn get_all(server: &TestServer, into: &Path) -> crate::client::Summary {
-    let mut options = GetOptions::new(server.endpoint.clone(), Wanted::Path(Default::default()));
+    let mut options = GetOptions::new(Wanted::Path(Default::default()));
     options.destination = Destination::Path(Some(into.to_owned()));
-    get(options, &mut |_| {}, &CancelToken::new()).unwrap()
+    FileClient::new(ConnectOptions::new(server.endpoint.clone())).get(options, &mut |_| {}).unwrap()
 }
 
 fn read_tree(top: &Path) -> BTreeMap<String, Vec<u8>> {
