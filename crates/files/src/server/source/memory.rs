@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(in crate::server) enum Call {
     Stat,
     Open,
-    /// Of so many bytes.
+    /// Of this many bytes.
     Read(usize),
     List,
 }

@@ -42,7 +42,7 @@ impl Chance {
     }
 }
 
-/// Requests to the store and refused ones, and how often it refuses: one in so many; 0: never.
+/// Requests to the store and refused ones, and how often it refuses: one in this many; 0: never.
 #[derive(Default)]
 struct Faults {
     one_in: usize,
