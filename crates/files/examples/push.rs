@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let client = FileClient::connect(ConnectOptions::new(endpoint.parse()?))?;
     let mut failed = 0;
-    let mut tell = |event| {
+    let mut on_event = |event| {
         match event {
             PushEvent::Pushed { file, size, same, .. } => {
                 println!("{} {size} bytes{}", file.remote, if same { ", there before" } else { "" });
@@ -33,6 +33,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         Ok(())
     };
-    client.push(PushOptions::new(vec![source]), &mut tell, &mut |_| {})?;
+    client.push(PushOptions::new(vec![source]), &mut on_event, &mut |_| {})?;
     if failed > 0 { Err("some files failed".into()) } else { Ok(()) }
 }

@@ -6,7 +6,10 @@ pub mod catalogue;
 pub mod client;
 mod counted;
 pub mod digest;
+mod disk;
+mod error;
 mod fields;
+mod filter;
 #[cfg(test)]
 mod follow_model;
 pub mod limits;
@@ -17,6 +20,7 @@ mod record_log;
 pub mod relay;
 pub mod root;
 pub mod server;
+pub mod transfer;
 
 pub use counted::{counted, counted_are};
 /// Used by the options of servers and clients.

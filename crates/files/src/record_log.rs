@@ -16,8 +16,6 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 
 /// Mode of such files.
 pub(crate) const MODE: u32 = 0o600;
-/// Largest body.
-const BODY_BYTES_MAX: usize = 64 << 10;
 const MAGIC_BYTES: usize = 8;
 const LENGTH_BYTES: usize = 4;
 const HEAD_BYTES: usize = LENGTH_BYTES + 4;
@@ -25,9 +23,19 @@ const CHECK_BYTES: usize = 8;
 /// Bytes that are collected before they are written.
 const BUFFER_BYTES: usize = 256 << 10;
 
+/// A kind of such files.
+#[derive(Debug)]
+pub(crate) struct Format {
+    /// Bytes that a file begins with, the format's version among them.
+    pub(crate) magic: &'static [u8; MAGIC_BYTES],
+    /// Largest body, in bytes.
+    pub(crate) body_bytes_max: usize,
+}
+
 /// Such a file, open and locked against other processes.
 #[derive(Debug)]
 pub(crate) struct RecordLog {
+    format: &'static Format,
     file: File,
     /// With what is in the buffer.
     length: u64,
@@ -51,34 +59,38 @@ pub(crate) enum LogError {
 
 impl RecordLog {
     /// Takes a file that was opened for reading and writing, and calls `each` with every record, oldest first.
-    pub(crate) fn open(file: File, magic: &[u8; 8], each: impl FnMut(&[u8])) -> Result<RecordLog, LogError> {
+    pub(crate) fn open(file: File, format: &'static Format, each: impl FnMut(&[u8])) -> Result<RecordLog, LogError> {
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
             Errno::AGAIN => LogError::Locked,
             errno => LogError::Io(errno.into()),
         })?;
-        let mut log = RecordLog { file, length: 0, buffer: Vec::new() };
-        match RecordLog::read(&log.file, magic, each)? {
+        let mut log = RecordLog { format, file, length: 0, buffer: Vec::new() };
+        match RecordLog::read(&log.file, format, each)? {
             Some(end) => log.truncate(end)?,
-            None => log.clear(magic)?,
+            None => log.clear()?,
         }
         Ok(log)
     }
 
     /// Calls `each` with every record of a file that another process may be appending to. Returns where they end; `None`: it is new.
-    pub(crate) fn read(file: &File, magic: &[u8; 8], mut each: impl FnMut(&[u8])) -> Result<Option<u64>, LogError> {
+    pub(crate) fn read(
+        file: &File,
+        format: &'static Format,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<Option<u64>, LogError> {
         let end = file.metadata()?.len();
         let mut reader = BufReader::new(file);
         let mut found = Vec::new();
         reader.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut found)?;
-        if found.len() < MAGIC_BYTES && magic.starts_with(&found) {
+        if found.len() < MAGIC_BYTES && format.magic.starts_with(&found) {
             return Ok(None);
         }
-        if found != magic {
+        if found != format.magic {
             return Err(LogError::Foreign);
         }
         let mut at = MAGIC_BYTES as u64;
         while at < end
-            && let Some(body) = read_record(&mut reader, at, end)?
+            && let Some(body) = read_record(&mut reader, format, at, end)?
         {
             each(&body);
             at += (HEAD_BYTES + body.len() + CHECK_BYTES) as u64;
@@ -91,7 +103,7 @@ impl RecordLog {
         dir: &Dir,
         name: &[u8],
         new_name: &[u8],
-        magic: &[u8; 8],
+        format: &'static Format,
         fill: impl FnOnce(&mut RecordLog) -> io::Result<()>,
     ) -> Result<RecordLog, LogError> {
         match dir.remove_file(new_name) {
@@ -99,7 +111,7 @@ impl RecordLog {
             Err(error) => return Err(error.into()),
         }
         // Locked before it has the name.
-        let mut log = RecordLog::open(dir.create_file(new_name, MODE)?, magic, |_| {})?;
+        let mut log = RecordLog::open(dir.create_file(new_name, MODE)?, format, |_| {})?;
         fill(&mut log)?;
         log.sync()?;
         dir.rename(new_name, dir, name)?;
@@ -113,7 +125,7 @@ impl RecordLog {
 
     /// Appends a record, at [`RecordLog::flush`] at the latest.
     pub(crate) fn append(&mut self, body: &[u8]) -> io::Result<()> {
-        let length = u32::try_from(body.len()).ok().filter(|_| body.len() <= BODY_BYTES_MAX);
+        let length = u32::try_from(body.len()).ok().filter(|_| body.len() <= self.format.body_bytes_max);
         let length = length.ok_or_else(|| io::Error::other("a record over the limit"))?.to_be_bytes();
         let at = self.length;
         self.buffer.extend_from_slice(&length);
@@ -142,9 +154,9 @@ impl RecordLog {
     }
 
     /// Removes all records.
-    pub(crate) fn clear(&mut self, magic: &[u8; 8]) -> io::Result<()> {
+    pub(crate) fn clear(&mut self) -> io::Result<()> {
         self.truncate(0)?;
-        self.file.write_all(magic)?;
+        self.file.write_all(self.format.magic)?;
         self.length = MAGIC_BYTES as u64;
         Ok(())
     }
@@ -159,7 +171,7 @@ impl RecordLog {
 }
 
 /// Reads the record that begins here: `None` if it is what a crash leaves at the end.
-fn read_record(reader: &mut impl Read, at: u64, end: u64) -> Result<Option<Vec<u8>>, LogError> {
+fn read_record(reader: &mut impl Read, format: &Format, at: u64, end: u64) -> Result<Option<Vec<u8>>, LogError> {
     let mut head = [0; HEAD_BYTES];
     if end - at < HEAD_BYTES as u64 {
         return Ok(None);
@@ -171,7 +183,7 @@ fn read_record(reader: &mut impl Read, at: u64, end: u64) -> Result<Option<Vec<u
         return if is_zeros(reader)? { Ok(None) } else { Err(LogError::Damaged(at)) };
     }
     let length = u32::from_be_bytes(length) as usize;
-    if length > BODY_BYTES_MAX {
+    if length > format.body_bytes_max {
         return Err(LogError::Damaged(at));
     }
     let behind = at + (HEAD_BYTES + length + CHECK_BYTES) as u64;
@@ -214,12 +226,12 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    const MAGIC: &[u8; 8] = b"TOWTEST1";
+    const FORMAT: Format = Format { magic: b"TOWTEST1", body_bytes_max: 1000 };
 
     fn open(path: &Path) -> Result<(RecordLog, Vec<Vec<u8>>), LogError> {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut records = Vec::new();
-        RecordLog::open(file, MAGIC, |body| records.push(body.to_vec())).map(|log| (log, records))
+        RecordLog::open(file, &FORMAT, |body| records.push(body.to_vec())).map(|log| (log, records))
     }
 
     #[test]

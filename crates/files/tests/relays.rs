@@ -84,12 +84,12 @@ impl Follower {
         let client = FileClient::new(ConnectOptions::new(of.endpoint.clone()));
         let cancel = client.options().cancel.clone();
         let thread = std::thread::spawn(move || {
-            let tell = &mut |event| {
+            let on_event = &mut |event| {
                 // Nobody may look at the events any more.
                 let _ = sender.send(event);
                 Ok(())
             };
-            client.follow_with(&options, tell)
+            client.follow_with(&options, on_event)
         });
         Follower { destination: destination.to_owned(), events, cancel, thread: Some(thread) }
     }

@@ -57,7 +57,7 @@ pub enum JournalError {
         /// Format version of the file.
         version: u32,
     },
-    /// Too much is queued for the disk. Nothing was appended. There is room again when the journal wakes its owner.
+    /// Too much is queued for the disk. Nothing was appended. There is space again when the journal wakes its owner.
     #[error("the journal's queue is full: the disk is slower than what comes in")]
     Full,
     /// The journal can't be written for now, for example because the disk is full. Nothing was appended; writing is
@@ -78,7 +78,7 @@ pub enum JournalError {
 impl JournalError {
     /// Whether the disk is full.
     pub(super) fn is_full(&self) -> bool {
-        matches!(self, JournalError::Io { source, .. } if super::segments::is_full(source))
+        matches!(self, JournalError::Io { source, .. } if super::storage::is_full(source))
     }
 
     pub(super) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> JournalError {

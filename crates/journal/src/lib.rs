@@ -29,8 +29,9 @@ mod writer;
 
 pub use error::JournalError;
 pub use inspect::{Inspected, InspectedKind, InspectedSegment, fuzz_segment, inspect};
-pub use recover::CutTail;
-pub use types::{Entry, JournalFigures, JournalOptions, Lsn, Recovered, RecoveredLetter, RecoveredRequest, Status};
+pub use types::{
+    CutTail, Entry, JournalFigures, JournalOptions, Lsn, Recovered, RecoveredLetter, RecoveredRequest, Status,
+};
 
 use queue::{Batch, PendingBody, Shared};
 use replay::Finished;
@@ -153,7 +154,7 @@ impl Journal {
             writer.unmarked_since = (batch.records > 0).then(Instant::now);
         }
         writer.remove_unneeded();
-        writer.tell_figures();
+        writer.publish_figures();
         let thread = {
             let ended = Ended(shared.clone());
             let run = move || {

@@ -9,28 +9,7 @@ use super::block::{BadHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::read::{Next, Reader};
 use super::record::Record;
 use super::storage::{Storage, StorageFile};
-use std::path::PathBuf;
-
-/// An end that was cut off because it was torn or damaged. Its records may never have been durable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CutTail {
-    /// Path of the segment.
-    pub path: PathBuf,
-    /// Offset of the cut.
-    pub offset: u64,
-    /// Bytes cut off, without trailing zeros. In a reused file, most of them may be old.
-    pub bytes: u64,
-    /// Kind of the damage.
-    pub what: &'static str,
-    /// Requests that could not be restored because a needed part was cut off.
-    pub lost_requests: u64,
-}
-
-impl CutTail {
-    /// Consequence for clients.
-    pub(super) const MEANING: &str = "the journal's end is cut off: what was written when the broker or its machine ended was never \
-        acknowledged; but if the disk has damaged it since, acknowledged requests and outcomes may have been in it, which are gone";
-}
+use super::types::CutTail;
 
 /// A segment found on disk.
 #[derive(Clone, Copy, Debug)]

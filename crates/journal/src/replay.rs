@@ -2,8 +2,8 @@
 
 use super::index::{Index, body_name};
 use super::record::{Record, Stored, What};
-use super::recover::CutTail;
 use super::storage::Storage;
+use super::types::CutTail;
 use super::{JournalError, RecoveredLetter, RecoveredRequest};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -116,7 +116,7 @@ impl Replay {
     }
 }
 
-/// What a journal holds.
+/// Content of a journal.
 pub(super) struct Finished {
     pub(super) requests: Vec<RecoveredRequest>,
     /// Names of the files that they need.

@@ -4,7 +4,7 @@ use super::JournalError;
 use super::block::{ALIGNMENT, BLOCK_HEADER_BYTES, BlockHeader, SEGMENT_HEADER_BYTES, SegmentHeader, next_offset};
 use super::queue::Batch;
 use super::recover::{FoundSegment, segment_name};
-use super::storage::{Storage, StorageFile};
+use super::storage::{Storage, StorageFile, is_full};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -130,7 +130,7 @@ impl<S: Storage> Segments<S> {
             return false;
         }
         let Some(active) = self.active.as_mut().filter(|active| !active.doubtful) else { return false };
-        // There is room: the previous block initialised these bytes.
+        // There is space: the previous block initialised these bytes.
         let done = active.file.write_all_at(&[0; BLOCK_HEADER_BYTES], active.offset);
         if done.and_then(|()| active.file.sync()).is_err() {
             active.doubtful = true;
@@ -276,10 +276,4 @@ impl<S: Storage> Segments<S> {
 /// Whether the name doesn't exist.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
-}
-
-/// Whether the disk is full. Then earlier content is intact.
-pub(super) fn is_full(error: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }

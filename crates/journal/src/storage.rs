@@ -282,3 +282,9 @@ impl StorageFile for File {
         }
     }
 }
+
+/// Whether the disk is full. Then earlier content is intact.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}

@@ -1,7 +1,7 @@
 //! Types of the journal's interface.
 
-use super::CutTail;
 use bytes::Bytes;
+use std::path::PathBuf;
 use std::time::Duration;
 use towpath_requests::body::Body;
 
@@ -16,7 +16,7 @@ pub struct JournalOptions {
     /// Start although durable records are damaged: what is damaged is marked as a gap in its file, and the requests of which a part was in it are
     /// given up.
     pub repairs: bool,
-    /// Give up requests that the disk has no room for ([`Journal::take_given_up`](super::Journal::take_given_up)) instead
+    /// Give up requests that the disk has no space for ([`Journal::take_given_up`](super::Journal::take_given_up)) instead
     /// of waiting for space.
     pub gives_up: bool,
 }
@@ -48,9 +48,9 @@ pub enum Entry<'a> {
         service: &'a [u8],
         /// Expiry in milliseconds since 1970. 0: never.
         expires_unix_ms: u64,
-        /// What its client sent, in short.
+        /// Checksum of the request as its client sent it.
         checksum: u32,
-        /// It is a dead letter: the copy of this request of this client, after so many attempts.
+        /// Set for a dead letter, the copy of this request of this client: the attempts that it had.
         letter: Option<u16>,
         /// Body for the worker.
         body: &'a Body,
@@ -86,6 +86,27 @@ pub enum Entry<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
+/// An end that was cut off because it was torn or damaged. Its records may never have been durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutTail {
+    /// Path of the segment.
+    pub path: PathBuf,
+    /// Offset of the cut.
+    pub offset: u64,
+    /// Bytes cut off, without trailing zeros. In a reused file, most of them may be old.
+    pub bytes: u64,
+    /// Kind of the damage.
+    pub what: &'static str,
+    /// Requests that could not be restored because a needed part was cut off.
+    pub lost_requests: u64,
+}
+
+impl CutTail {
+    /// Consequence for clients.
+    pub(super) const MEANING: &str = "the journal's end is cut off: what was written when the broker or its machine ended was never \
+        acknowledged; but if the disk has damaged it since, acknowledged requests and outcomes may have been in it, which are gone";
+}
+
 /// Content of a journal when it was opened.
 #[derive(Debug)]
 pub struct Recovered {
@@ -110,9 +131,9 @@ pub struct RecoveredRequest {
     pub service: Bytes,
     /// Expiry in milliseconds since 1970. 0: never.
     pub expires_unix_ms: u64,
-    /// What its client sent, in short.
+    /// Checksum of the request as its client sent it.
     pub checksum: u32,
-    /// It is a dead letter: a copy of the request that has this number.
+    /// Set for a dead letter: a copy of the request that has this number.
     pub letter: Option<RecoveredLetter>,
     /// Body for the worker, empty if there is an outcome. A body outside memory is a
     /// [`SpooledBody`](towpath_spool::SpooledBody).

@@ -13,14 +13,6 @@ struct Crate {
     folder: &'static str,
     /// Top-level modules by layer, bottom to top, layers parted by `|`. A module imports from lower layers only.
     layers: &'static str,
-    /// Imports that the layers forbid, each with a reason.
-    known: &'static [Known],
-}
-
-struct Known {
-    from: &'static str,
-    to: &'static str,
-    why: &'static str,
 }
 
 const CRATES: &[Crate] = &[
@@ -28,35 +20,24 @@ const CRATES: &[Crate] = &[
         folder: "crates/zmtp",
         layers: "crypto deviations random | keys | error frame limits liveness secret socket_type \
             | credentials seal metadata greeting | command inbox outbox | event mechanism | config | connection",
-        known: &[],
     },
     Crate {
         folder: "crates/sockets",
-        layers: "message peer_id random waker | error event handle options unsent | disk net options_check | auth peer | hub | socket",
-        known: &[],
+        layers: "message peer_id random waker | error event handle options unsent | disk net options_check | auth peer | hub | on_tokio | socket",
     },
     Crate {
         folder: "crates/files",
-        layers: "path counted | fields random | root | digest record_log | limits | protocol | catalogue | relay | client server",
-        known: &[Known { from: "server", to: "client", why: "pushed files are received as a client receives files" }],
+        layers: "path counted | fields random | root | record_log | digest | limits | filter protocol | catalogue error | relay transfer | disk | client server",
     },
-    Crate { folder: "crates/requests", layers: "limits | body | assembler numbered | message | majordomo", known: &[] },
+    Crate { folder: "crates/requests", layers: "limits | body | assembler numbered | message | majordomo" },
     Crate {
         folder: "crates/journal",
         layers: "block file_lock | storage | read | error | types | record | queue recover | segments | directory index \
             | compaction inspect replay | writer | discard",
-        known: &[
-            Known { from: "types", to: "recover", why: "Recovered says which tails were cut off" },
-            Known { from: "error", to: "segments", why: "is_full knows which I/O errors mean a full disk" },
-        ],
     },
-    Crate { folder: "crates/client", layers: "connection | client worker | sans_io", known: &[] },
-    Crate {
-        folder: "crates/broker",
-        layers: "core | access store transport | stats | services | dispatch | server",
-        known: &[],
-    },
-    Crate { folder: "crates/tow", layers: "cli | runtime | admin | commands", known: &[] },
+    Crate { folder: "crates/client", layers: "connection | client worker | sans_io" },
+    Crate { folder: "crates/broker", layers: "core | access store transport | stats | services | dispatch | server" },
+    Crate { folder: "crates/tow", layers: "cli | runtime | admin | commands" },
 ];
 
 pub fn check(tree: &Tree) -> Vec<Problem> {
@@ -72,7 +53,6 @@ fn problems(tree: &Tree, krate: &Crate) -> Vec<Problem> {
         .collect();
     let imports = imports(tree, krate.folder);
     let mut problems = Vec::new();
-    let mut used = BTreeSet::new();
     for Import { file, line, from, to } in &imports {
         let mut report = |advice: String| problems.push(Problem::new(file, *line, RULE, advice));
         let (Some(own), Some(other)) = (layer.get(from.as_str()), layer.get(to.as_str())) else {
@@ -83,18 +63,7 @@ fn problems(tree: &Tree, krate: &Crate) -> Vec<Problem> {
         if own > other {
             continue;
         }
-        match krate.known.iter().position(|known| known.from == from && known.to == to) {
-            Some(known) => _ = used.insert(known),
-            None => report(format!("{from} may not import from {to}, which isn't in a layer below its own")),
-        }
-    }
-    for (position, known) in krate.known.iter().enumerate() {
-        if !used.contains(&position) {
-            let Known { from, to, why } = known;
-            let advice =
-                format!("{from} no longer imports from {to} ({why}); remove it from xtask/src/tidy/modules.rs");
-            problems.push(Problem::new(krate.folder, 0, RULE, advice));
-        }
+        report(format!("{from} may not import from {to}, which isn't in a layer below its own"));
     }
     problems
 }
@@ -172,25 +141,16 @@ mod tests {
         Tree::new(files.iter().map(|(path, text)| (format!("c/src/{path}"), (*text).to_owned())))
     }
 
-    fn krate(layers: &'static str, known: &'static [Known]) -> Crate {
-        Crate { folder: "c", layers, known }
+    fn krate(layers: &'static str) -> Crate {
+        Crate { folder: "c", layers }
     }
 
     #[test]
     fn imports_point_down() {
         let tree = tree(&[("lib.rs", ""), ("a.rs", "use crate::b::X;"), ("b.rs", "")]);
-        assert!(problems(&tree, &krate("b | a", &[])).is_empty());
-        assert_eq!(problems(&tree, &krate("a | b", &[])).len(), 1);
-        assert_eq!(problems(&tree, &krate("a b", &[])).len(), 1);
-    }
-
-    #[test]
-    fn known_imports_pass_until_they_are_gone() {
-        const KNOWN: &[Known] = &[Known { from: "a", to: "b", why: "for a test" }];
-        let there = tree(&[("lib.rs", ""), ("a.rs", "use crate::b::X;"), ("b.rs", "")]);
-        assert!(problems(&there, &krate("a | b", KNOWN)).is_empty());
-        let gone = tree(&[("lib.rs", ""), ("a.rs", ""), ("b.rs", "")]);
-        assert_eq!(problems(&gone, &krate("a | b", KNOWN)).len(), 1);
+        assert!(problems(&tree, &krate("b | a")).is_empty());
+        assert_eq!(problems(&tree, &krate("a | b")).len(), 1);
+        assert_eq!(problems(&tree, &krate("a b")).len(), 1);
     }
 
     #[test]
@@ -210,6 +170,6 @@ mod tests {
     #[test]
     fn modules_that_are_not_in_the_table_are_reported() {
         let tree = tree(&[("lib.rs", ""), ("a.rs", "use crate::b::X;"), ("b.rs", "")]);
-        assert_eq!(problems(&tree, &krate("a", &[])).len(), 1);
+        assert_eq!(problems(&tree, &krate("a")).len(), 1);
     }
 }

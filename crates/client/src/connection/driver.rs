@@ -3,17 +3,11 @@
 //! The lock is never held across a wait. Callers change the state and wake the task, unless it is about to run anyway: at
 //! full load nobody is woken, and everything that callers did meanwhile is sent together.
 
-use rustix::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use tokio::io::unix::AsyncFd;
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use towpath_sockets::{Hub, HubOptions, SocketError};
-
-/// Longest wait without a deadline.
-const WAIT_MOST: Duration = Duration::from_secs(3600);
+use towpath_sockets::{Hub, HubOptions, HubReady, SocketError, Turn};
 
 /// State that a task drives.
 pub(crate) trait Drive: Send + Sized + 'static {
@@ -80,18 +74,15 @@ impl<S: Drive> Shared<S> {
         linger: Duration,
         prepare: impl FnOnce(&mut Hub) -> Result<(), SocketError>,
     ) -> Result<Arc<Shared<S>>, SocketError> {
-        let runtime = Handle::try_current().map_err(|_| SocketError::NoRuntime)?;
         let mut hub = Hub::new(options)?;
         prepare(&mut hub)?;
-        let fd = rustix::io::fcntl_dupfd_cloexec(hub.as_fd(), 0)?;
-        #[expect(deprecated, reason = "its successor is unsafe; an OwnedFd keeps what that one asks for")]
-        let fd = AsyncFd::new(fd)?;
+        let ready = HubReady::new(&hub)?;
         let shared = Arc::new(Shared {
             inner: Mutex::new(Inner { state, hub: Some(hub), on_its_way: true, hung_up: false }),
             work: Notify::new(),
             closed: tokio::sync::watch::Sender::new(false),
         });
-        runtime.spawn(drive(Ending(Arc::clone(&shared)), fd, linger));
+        ready.runtime().spawn(drive(Ending(Arc::clone(&shared)), ready, linger));
         Ok(shared)
     }
 
@@ -154,12 +145,6 @@ impl<S: Drive> Shared<S> {
     }
 }
 
-enum Turn {
-    Again,
-    Wait(Option<Instant>),
-    Over,
-}
-
 /// Ends the state of a task that panicked, or whose runtime is gone: else callers would wait for ever.
 struct Ending<S: Drive>(Arc<Shared<S>>);
 
@@ -185,32 +170,9 @@ impl<S: Drive> Drop for Ending<S> {
     }
 }
 
-async fn drive<S: Drive>(ending: Ending<S>, fd: AsyncFd<OwnedFd>, linger: Duration) {
+async fn drive<S: Drive>(ending: Ending<S>, ready: HubReady, linger: Duration) {
     let shared = Arc::clone(&ending.0);
-    let mut sleep = std::pin::pin!(tokio::time::sleep(WAIT_MOST));
-    loop {
-        let deadline = match shared.turn() {
-            Turn::Again => {
-                tokio::task::yield_now().await;
-                continue;
-            }
-            Turn::Wait(deadline) => deadline.unwrap_or_else(|| Instant::now() + WAIT_MOST).into(),
-            Turn::Over => break,
-        };
-        // Resetting the timer costs a system call to wake the runtime; a timer that fires early costs a turn.
-        if deadline < sleep.deadline() || sleep.is_elapsed() {
-            sleep.as_mut().reset(deadline);
-        }
-        tokio::select! {
-            ready = fd.readable() => match ready {
-                // A turn handles everything, so any edge from here on is a new one.
-                Ok(mut guard) => guard.clear_ready(),
-                Err(_) => break,
-            },
-            () = sleep.as_mut() => {}
-            () = shared.work.notified() => {}
-        }
-    }
+    ready.drive(|| shared.turn(), &shared.work).await;
     if let Some(hub) = ending.end("it was closed") {
         let _ = tokio::task::spawn_blocking(move || hub.close(linger)).await;
     }

@@ -1,11 +1,11 @@
 //! Requests that have one answer each.
 
-use super::assembler::Inbound;
 use super::connection::Connection;
-use super::error::Error;
-use super::exchange::{Connector, Operation, Patience, Turn};
+use super::exchange::{Connector, Operation, Turn, WaitLimit};
+use crate::error::Error;
 use crate::limits::HOLDERS_PAGE_MAX;
 use crate::path::RelPath;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
     ErrorReply, HoldersReply, HoldersRequest, HoldersWanted, KnownHolder, PublishRequest, PublishedReply, Reply,
     Request, request_id,
@@ -38,7 +38,7 @@ pub(super) fn holding(
         let count = if named { HOLDERS_PAGE_MAX as u32 } else { 0 };
         let request = Request::Holders(HoldersRequest { id: ID, wanted, from, count });
         let Reply::Holders(HoldersReply { holding, total, holders, .. }) =
-            ask(connector, &request, Patience::Extra(Duration::ZERO), cancel)?
+            ask(connector, &request, WaitLimit::Extra(Duration::ZERO), cancel)?
         else {
             return Error::protocol("another answer than was asked for");
         };
@@ -62,21 +62,21 @@ pub(super) fn publish(
     let label = label.map(str::to_owned);
     let request = Request::Publish(PublishRequest { id: ID, path: path.into(), label, keep });
     // Copying may take long.
-    match ask(connector, &request, Patience::WhileAlive, cancel)? {
+    match ask(connector, &request, WaitLimit::WhileAlive, cancel)? {
         Reply::Published(published) => Ok(published),
         _ => Error::protocol("another answer than was asked for"),
     }
 }
 
 /// Sends a request, and waits for its answer.
-fn ask(connector: &Connector, request: &Request, patience: Patience, cancel: &CancelToken) -> Result<Reply, Error> {
-    connector.ask(&mut Question { request, patience, answer: None }, cancel)
+fn ask(connector: &Connector, request: &Request, wait_limit: WaitLimit, cancel: &CancelToken) -> Result<Reply, Error> {
+    connector.ask(&mut Question { request, wait_limit, answer: None }, cancel)
 }
 
 /// A request, until it has its answer.
 struct Question<'a> {
     request: &'a Request,
-    patience: Patience,
+    wait_limit: WaitLimit,
     answer: Option<Reply>,
 }
 
@@ -106,7 +106,7 @@ impl Operation for Question<'_> {
         }
     }
 
-    fn patience(&self) -> Patience {
-        self.patience
+    fn wait_limit(&self) -> WaitLimit {
+        self.wait_limit
     }
 }

@@ -2,16 +2,16 @@
 
 use super::ask::{self, Holding};
 use super::connection::ConnectOptions;
-use super::error::Error;
 use super::exchange::Connector;
 use super::follow::{self, Events, FollowEnd, FollowEvent, FollowOptions, Versions};
 use super::get::{self, GetOptions, Summary};
 use super::listing::{Entries, ListOptions};
 use super::open::RemoteFile;
 use super::push::{self, PushEvent, PushOptions, PushProgress};
-use super::transfer::Progress;
+use crate::error::Error;
 use crate::path::RelPath;
 use crate::protocol::control::{HoldersWanted, PublishedReply};
+use crate::transfer::Progress;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -74,18 +74,18 @@ impl FileClient {
     }
 
     /// Pushes files: returns when each is in place or has failed. What the server has of a file that isn't complete stays there for a day, and
-    /// is resumed. `tell` is called with what happens, and ends the push by an error; `progress` now and then.
+    /// is resumed. `on_event` is called with what happens, and ends the push by an error; `progress` now and then.
     ///
     /// # Errors
-    /// There is no connection, nothing happens for too long, a reader fails, or there is no room for what it has. Failures of single files are
+    /// There is no connection, nothing happens for too long, a reader fails, or there is no space for its bytes. Failures of single files are
     /// events.
     pub fn push(
         &self,
         options: PushOptions,
-        tell: &mut dyn FnMut(PushEvent) -> io::Result<()>,
+        on_event: &mut dyn FnMut(PushEvent) -> io::Result<()>,
         progress: &mut dyn FnMut(PushProgress),
     ) -> Result<(), Error> {
-        push::push(&self.0, options, tell, progress, &self.0.options.cancel)
+        push::push(&self.0, options, on_event, progress, &self.0.options.cancel)
     }
 
     /// Follows a path, a pattern, or the versions of a path: brings the destination up to date, and keeps it so.
@@ -97,16 +97,16 @@ impl FileClient {
     }
 
     /// Follows like [`follow`](Self::follow), on this thread: returns when it is up to date with [`FollowOptions::once`], otherwise when it
-    /// fails. `tell` is called with what happens, before it is noted as done.
+    /// fails. `on_event` is called with what happens, before it is noted as done.
     ///
     /// # Errors
-    /// The server can't be reached at first, refuses, or breaks the protocol; the destination is impossible; or `tell` failed.
+    /// The server can't be reached at first, refuses, or breaks the protocol; the destination is impossible; or `on_event` failed.
     pub fn follow_with(
         &self,
         options: &FollowOptions,
-        tell: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
+        on_event: &mut dyn FnMut(FollowEvent) -> io::Result<()>,
     ) -> Result<FollowEnd, Error> {
-        follow::follow(&self.0, options, tell, &self.0.options.cancel)
+        follow::follow(&self.0, options, on_event, &self.0.options.cancel)
     }
 
     /// The versions of all paths of the server, and its present number.

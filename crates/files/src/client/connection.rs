@@ -9,8 +9,8 @@ use towpath_sockets::{
     SocketError, SocketType, Waker,
 };
 
-use super::assembler::{Assembler, Inbound};
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX};
+use crate::protocol::assembler::{Assembler, Inbound};
 use crate::protocol::control::Request;
 use crate::protocol::{PROPERTY, PROPERTY_VALUE, REQUESTS_PROPERTY, WireError};
 
@@ -18,8 +18,8 @@ use crate::protocol::{PROPERTY, PROPERTY_VALUE, REQUESTS_PROPERTY, WireError};
 const STREAM_OVER_BYTES: u64 = 64 << 10;
 /// Largest message but for streamed bodies, in bytes.
 const MESSAGE_BYTES_MAX: u64 = (DATA_ENTRIES_MAX as u64 + 2) * STREAM_OVER_BYTES;
-/// Time without a first connection after which that is told.
-const TOLD_AFTER: Duration = Duration::from_secs(1);
+/// Time without a first connection after which that is reported.
+const REPORTED_AFTER: Duration = Duration::from_secs(1);
 /// Time for the last messages to leave.
 const LINGER: Duration = Duration::from_millis(300);
 
@@ -88,17 +88,17 @@ pub(super) struct Connection {
     /// Bytes of an incomplete message when it was last looked at.
     reassembly_bytes: usize,
     events: VecDeque<ConnectionEvent>,
-    /// Requests for which the send queue had no room.
+    /// Requests for which the send queue had no space.
     unsent: VecDeque<Message>,
     wait: Option<Wait>,
 }
 
-/// The wait for the first connection, until it is told.
+/// The wait for the first connection, until it is reported.
 struct Wait {
     began: Instant,
     endpoint: Endpoint,
     reason: String,
-    tell: fn(&Endpoint, &str),
+    on_wait: fn(&Endpoint, &str),
 }
 
 impl Connection {
@@ -117,9 +117,9 @@ impl Connection {
         let mut hub = Hub::new(hub)?;
         hub.connect(&options.endpoint)?;
         let (assembler, events, unsent) = (Assembler::default(), VecDeque::new(), VecDeque::new());
-        let wait = options.on_wait.map(|tell| {
+        let wait = options.on_wait.map(|on_wait| {
             let reason = "no answer yet".to_owned();
-            Wait { began: Instant::now(), endpoint: options.endpoint.clone(), reason, tell }
+            Wait { began: Instant::now(), endpoint: options.endpoint.clone(), reason, on_wait }
         });
         let connection = Self { hub, server: None, assembler, reassembly_bytes: 0, events, unsent, wait };
         connection.wake_on(cancel);
@@ -162,9 +162,9 @@ impl Connection {
     /// Sends and receives; waits at most `timeout` for something to happen.
     pub(super) fn poll(&mut self, timeout: Duration) -> Result<(), SocketError> {
         let Some(wait) = &self.wait else { return self.hub.poll(Some(timeout)) };
-        self.hub.poll(Some(timeout.min(TOLD_AFTER.saturating_sub(wait.began.elapsed()))))?;
-        if let Some(wait) = self.wait.take_if(|wait| wait.began.elapsed() >= TOLD_AFTER) {
-            (wait.tell)(&wait.endpoint, &wait.reason);
+        self.hub.poll(Some(timeout.min(REPORTED_AFTER.saturating_sub(wait.began.elapsed()))))?;
+        if let Some(wait) = self.wait.take_if(|wait| wait.began.elapsed() >= REPORTED_AFTER) {
+            (wait.on_wait)(&wait.endpoint, &wait.reason);
         }
         Ok(())
     }

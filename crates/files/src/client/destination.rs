@@ -1,17 +1,17 @@
 //! The place of a transfer's files, once it is known what the source is.
 
-use crate::client::error::Error;
+use crate::error::Error;
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::disk::{DIR_BITS, Metadata, OWNER_MODE, SET_GROUP_ID};
-use super::transfer::{Placement, Source};
+use crate::disk::{DIR_BITS, Metadata, OWNER_MODE, SET_GROUP_ID};
 use crate::path::RelPath;
 use crate::protocol::control::{Base, DirStat};
 use crate::root::{Links, Root};
+use crate::transfer::{Placement, Source};
 
 /// A directory that exists, and how files are placed below it.
 #[derive(Debug)]

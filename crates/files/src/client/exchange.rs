@@ -3,11 +3,11 @@
 //! There are two time limits, the same for all operations: [`ConnectOptions::connect_timeout`] for the first connection, and
 //! [`ConnectOptions::idle_timeout`] for going on without progress or connection after that.
 
-use super::assembler::Inbound;
 use super::connection::{ConnectOptions, Connection, ConnectionEvent};
-use super::error::Error;
-use super::idle_timer::IdleTimer;
+use crate::error::Error;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{Reply, Request, request_id};
+use crate::transfer::idle_timer::IdleTimer;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
@@ -30,7 +30,7 @@ pub(super) trait Operation {
     /// Does what can be done now.
     fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<Self::Outcome>, Error>;
 
-    /// There is a connection.
+    /// Called once connected.
     fn connected(&mut self, connection: &mut Connection, now: Instant) -> Result<(), Error>;
 
     /// The connection is lost: whether the operation goes on with another one.
@@ -50,7 +50,7 @@ pub(super) trait Operation {
     }
 
     /// How long the server may be silent now.
-    fn patience(&self) -> Patience;
+    fn wait_limit(&self) -> WaitLimit;
 
     /// Ends because it was cancelled: at once with an error, or with the next turn.
     fn cancel(&mut self) -> Result<(), Error> {
@@ -62,8 +62,8 @@ pub(super) trait Operation {
         Err(error)
     }
 
-    /// Waits a moment for room in memory: whether there is some, so that more may be read from the connection.
-    fn make_room(&mut self, _connection: &mut Connection) -> Result<bool, Error> {
+    /// Waits a moment for space in memory: whether there is some, so that more may be read from the connection.
+    fn make_space(&mut self, _connection: &mut Connection) -> Result<bool, Error> {
         Ok(true)
     }
 }
@@ -72,13 +72,13 @@ pub(super) trait Operation {
 pub(super) enum Turn<T> {
     /// The operation is over.
     Over(T),
-    /// Nothing is to be done before this time has passed, or something happens.
+    /// Wait for this time, or until an event.
     Wait(Duration),
 }
 
 /// How long the server may be silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
+pub(super) enum WaitLimit {
     /// For the idle timeout, and so much longer.
     Extra(Duration),
     /// As long as it takes, as long as it answers `hello` within the idle timeout.
@@ -165,8 +165,8 @@ impl Operation for Greeting {
         Ok(false)
     }
 
-    fn patience(&self) -> Patience {
-        Patience::Extra(Duration::ZERO)
+    fn wait_limit(&self) -> WaitLimit {
+        WaitLimit::Extra(Duration::ZERO)
     }
 }
 
@@ -200,7 +200,7 @@ impl Exchange {
         })
     }
 
-    /// There was a connection to this server before: another one isn't the first.
+    /// Notes that this server was connected before, so that the next connection isn't the first.
     pub(super) fn assume_connected_before(&mut self, was_connected: bool) {
         self.was_connected |= was_connected;
     }
@@ -236,13 +236,13 @@ impl Exchange {
                 Turn::Over(outcome) => return Ok(outcome),
                 Turn::Wait(wait) => wait,
             };
-            match self.left(operation.patience(), Instant::now()) {
+            match self.left(operation.wait_limit(), Instant::now()) {
                 Ok(left) => self.connection.poll(wait.min(left).min(POLL_IDLE_MAX))?,
                 Err(error) => operation.failed(error)?,
             }
             while let Some(event) = self.connection.next() {
                 self.event(event, operation)?;
-                while !operation.make_room(&mut self.connection)? && !self.cancel.is_cancelled() {}
+                while !operation.make_space(&mut self.connection)? && !self.cancel.is_cancelled() {}
             }
         }
     }
@@ -269,15 +269,15 @@ impl Exchange {
     }
 
     /// Time until the operation fails or a `hello` is due, unless something happens.
-    fn left(&mut self, patience: Patience, now: Instant) -> Result<Duration, Error> {
+    fn left(&mut self, wait_limit: WaitLimit, now: Instant) -> Result<Duration, Error> {
         let ConnectOptions { connect_timeout, idle_timeout, .. } = self.options;
-        let limit = match patience {
+        let limit = match wait_limit {
             _ if !self.was_connected => connect_timeout,
-            Patience::Unlimited => {
+            WaitLimit::Unlimited => {
                 self.idle.progressed(now);
                 return Ok(Duration::MAX);
             }
-            Patience::Extra(extra) if self.is_connected => idle_timeout.saturating_add(extra),
+            WaitLimit::Extra(extra) if self.is_connected => idle_timeout.saturating_add(extra),
             _ => idle_timeout,
         };
         let silent = now.saturating_duration_since(self.idle.since());
@@ -292,7 +292,7 @@ impl Exchange {
                 }
             });
         }
-        if patience != Patience::WhileAlive || !self.is_connected {
+        if wait_limit != WaitLimit::WhileAlive || !self.is_connected {
             return Ok(left);
         }
         let since = self.hello_at.map_or(self.idle.since(), |at| at.max(self.idle.since()));
@@ -343,11 +343,11 @@ impl Exchange {
                 Ok(())
             }
             ConnectionEvent::Inbound(inbound) => {
-                let is_alive = operation.patience() == Patience::WhileAlive && is_hello(&inbound);
+                let is_alive = operation.wait_limit() == WaitLimit::WhileAlive && is_hello(&inbound);
                 if operation.inbound(inbound, &mut self.connection, now)? || is_alive {
                     self.idle.progressed(now);
                 } else {
-                    self.idle.was_of_no_use();
+                    self.idle.was_no_progress();
                 }
                 Ok(())
             }

@@ -3,22 +3,22 @@
 mod driver;
 mod sweep;
 
-use crate::client::error::Error;
+use crate::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::disk::{DiskOptions, Metadata, Modes};
 use super::exchange::Connector;
-use super::filter::Filter;
 use super::ordered_writer::OrderedWriter;
 use super::output::Sink;
-use super::plan::TellPlanned;
-use super::transfer::{FileFailure, LIST_ENTRIES_MAX, Progress, Source, Transfer, TransferOptions};
+use super::plan::OnPlanned;
+use crate::disk::{DiskOptions, Metadata, Modes};
+use crate::filter::Filter;
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Compression, FollowLinks};
+use crate::transfer::{FileFailure, LIST_ENTRIES_MAX, Progress, Source, Transfer, TransferOptions};
 pub(super) use driver::workers;
 use driver::{Driver, ProgressReporter, Target};
 use towpath_blocking::CancelToken;
@@ -57,14 +57,14 @@ pub struct GetOptions {
     pub max_bytes: Option<u64>,
     /// Files, directories and links, beyond which the transfer fails.
     pub max_entries: usize,
-    /// What is taken of a directory or of the matches of a pattern.
+    /// Filter for a directory or the matches of a pattern.
     pub filter: Filter,
     /// Delete what is in the destination and not in the source, when all of that is in place. Of a directory only.
     pub delete: bool,
     /// Deletions, beyond which none is made; by default 1,000 if that is over a tenth, or everything.
     pub max_delete: Option<u64>,
-    /// Change nothing, and tell this what would be done. Of a path as destination only.
-    pub dry_run: Option<TellPlanned>,
+    /// Change nothing, and call this for each change that would be made. Only with a path as destination.
+    pub dry_run: Option<OnPlanned>,
     /// Bytes that the server may send in a second, on average; [`BYTES_PER_SECOND_MIN`](super::BYTES_PER_SECOND_MIN) at least.
     pub bytes_per_second: Option<u64>,
 }
@@ -142,7 +142,7 @@ pub struct Summary {
     pub warnings: Vec<String>,
     /// Number of warnings.
     pub warned: u64,
-    /// What was deleted, or would be.
+    /// Paths that were deleted, or would be.
     pub deleted: u64,
     /// Deletions that are held: none was made.
     pub held: u64,

@@ -1,18 +1,18 @@
 //! Lists what a server has, without fetching it.
 //!
 //! A server that hashes says nothing before it has hashed a file, however large. For a listing with digests it is
-//! therefore first asked for one without them, which tells how long that may take.
+//! therefore first asked for one without them, which shows how long that may take.
 
-use super::assembler::Inbound;
 use super::connection::Connection;
-use super::error::Error;
-use super::exchange::{Connector, Operation, Patience, Turn};
+use super::exchange::{Connector, Operation, Turn, WaitLimit};
 use super::stream::Stream;
-use super::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT, Source};
+use crate::error::Error;
 use crate::protocol::ErrorCode;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
     Base, EntryKind, FollowLinks, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request,
 };
+use crate::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT, Source};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -70,7 +70,7 @@ impl Entries {
         Ok(Self { stream, page: Vec::new().into_iter(), waker, base: None })
     }
 
-    /// What was listed, once all entries were taken.
+    /// The kind of what was listed, once all entries were taken.
     pub fn base(&self) -> Option<Base> {
         self.base
     }
@@ -109,11 +109,11 @@ impl fmt::Debug for Entries {
 struct List {
     listing: Listing,
     pages: SyncSender<Vec<ListEntry>>,
-    /// A page that there was no room for.
+    /// A page that did not fit.
     full: Option<Vec<ListEntry>>,
-    /// What is sent when it is handed over.
+    /// The request to send once it is handed over.
     next: Option<Request>,
-    /// When it is requested again, as the server has no room for it.
+    /// When it is requested again, as the server is too busy for it.
     busy: Option<(Instant, Error)>,
     /// Entries were handed over, which can't be taken back: such a listing isn't requested again.
     is_handed_over: bool,
@@ -177,11 +177,11 @@ impl Operation for List {
         Ok(true)
     }
 
-    fn patience(&self) -> Patience {
+    fn wait_limit(&self) -> WaitLimit {
         match self.full {
             // The reader takes its time.
-            Some(_) => Patience::Unlimited,
-            None => Patience::Extra(self.listing.extra_timeout()),
+            Some(_) => WaitLimit::Unlimited,
+            None => WaitLimit::Extra(self.listing.extra_timeout()),
         }
     }
 
@@ -303,8 +303,8 @@ mod tests {
         assert_eq!(listing.extra_timeout(), Duration::ZERO);
         assert_eq!(given(&mut listing, page(1, "large", EntryKind::File, true)), (0, Request::More { id: 1 }));
         // Said to be large, and not hashed.
-        let (told, next) = given(&mut listing, page(1, "other", EntryKind::Other, false));
-        assert_eq!((told, &next), (0, &Request::List(ListRequest { id: 2, digest: true, ..survey })));
+        let (yielded, next) = given(&mut listing, page(1, "other", EntryKind::Other, false));
+        assert_eq!((yielded, &next), (0, &Request::List(ListRequest { id: 2, digest: true, ..survey })));
         assert_eq!(listing.extra_timeout().as_secs(), (SIZE + (1 << 30)) / (200 << 20));
         assert!(listing.page_of(page(1, "late", EntryKind::File, false)).is_err());
         assert_eq!(given(&mut listing, page(2, "large", EntryKind::File, true)), (1, Request::More { id: 2 }));

@@ -5,15 +5,15 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use super::output::answer_without_effect;
-use super::transfer::{ContentSpec, DiskCommand, DiskReport, SmallFile, SmallOutcome};
 use crate::digest::{Digest, Leaf, LeafHasher, LeafSize};
+use crate::transfer::{ContentSpec, DiskCommand, DiskReport, SmallFile, SmallOutcome};
 use towpath_blocking::CancelToken;
 
 /// Zeros of a hole are written in pieces of this size.
 const ZEROS: &[u8] = &[0; 64 << 10];
 
 /// Writes one file. Blocks as long as its output does: what isn't written gives no credit back, so the server waits.
-pub(super) struct OrderedWriter {
+pub(crate) struct OrderedWriter {
     output: Box<dyn Write + Send>,
     /// Checked within holes, which may be of any size.
     cancel: CancelToken,
@@ -35,7 +35,7 @@ struct Content {
 type Taken = (u64, Vec<(u64, Leaf)>);
 
 impl OrderedWriter {
-    pub(super) fn new(output: Box<dyn Write + Send>, cancel: CancelToken) -> Self {
+    pub(crate) fn new(output: Box<dyn Write + Send>, cancel: CancelToken) -> Self {
         Self { output, cancel, content: None, written: 0 }
     }
 
@@ -43,7 +43,7 @@ impl OrderedWriter {
     ///
     /// # Errors
     /// The output failed.
-    pub(super) fn command(&mut self, command: DiskCommand) -> io::Result<Option<DiskReport>> {
+    pub(crate) fn command(&mut self, command: DiskCommand) -> io::Result<Option<DiskReport>> {
         match command {
             DiskCommand::Begin(spec) => self.begin(spec).map(|()| None),
             DiskCommand::Abandon { .. } => {

@@ -1,12 +1,12 @@
-//! Where the content of files goes: a directory, an output, or nowhere.
+//! Destinations of content: a directory, an output, or none.
 
 use std::io;
 use std::time::Duration;
 
-use super::disk::Disk;
 use super::ordered_writer::OrderedWriter;
 use super::plan::Plan;
-use super::transfer::{DiskCommand, DiskReport, Found, SmallOutcome};
+use crate::disk::Disk;
+use crate::transfer::{DiskCommand, DiskReport, Found, SmallOutcome};
 
 /// Bytes that may be queued for the disk; beyond it the connection isn't read. Compressed bodies count as they are in
 /// the file, so that a server can't fill the memory with zeros.

@@ -1,6 +1,6 @@
 //! Operations on threads of their own.
 
-use super::error::Error;
+use crate::error::Error;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use towpath_blocking::CancelToken;
@@ -43,9 +43,9 @@ impl<R> Drop for Worker<R> {
     }
 }
 
-/// What an operation hands over, and how it ended.
+/// The items of an operation, and how it ended.
 pub(super) struct Stream<T, R> {
-    // Dropped first: the operation may wait for room.
+    // Dropped first: the operation may wait for space.
     items: Receiver<T>,
     worker: Worker<Result<R, Error>>,
 }

@@ -1,10 +1,10 @@
 //! Deletes what a destination has and the source hasn't.
 
-use super::filter::Filter;
-use super::names::is_reserved;
-use super::transfer::LIST_ENTRIES_MAX;
+use crate::filter::Filter;
 use crate::path::RelPath;
 use crate::root::{FileKind, FileStat, Root, RootError};
+use crate::transfer::LIST_ENTRIES_MAX;
+use crate::transfer::names::is_reserved;
 use std::collections::HashSet;
 
 /// Deletions that are never held, unless they are of everything.
@@ -13,7 +13,7 @@ const DELETE_FREELY: u64 = 1000;
 /// Deletions are few if there is this many times as much.
 pub(super) const FEW_OF: usize = 10;
 
-/// Whether so many deletions, of `known` entries, are more than are made without being allowed.
+/// Whether this many deletions, of `known` entries, are more than are made without being allowed.
 pub(super) fn is_too_much(count: u64, known: u64, max_delete: Option<u64>) -> bool {
     match max_delete {
         Some(most) => count > most,
@@ -21,7 +21,7 @@ pub(super) fn is_too_much(count: u64, known: u64, max_delete: Option<u64>) -> bo
     }
 }
 
-/// What is to be deleted.
+/// Paths to delete.
 #[derive(Debug, Default)]
 pub(super) struct Doomed {
     /// Paths, each after what is below it, and whether it is a directory.
@@ -30,7 +30,7 @@ pub(super) struct Doomed {
     pub(super) found: u64,
 }
 
-/// Something in the destination, as [`find`] asks about it.
+/// An entry of the destination, as [`find`] asks about it.
 pub(super) struct Candidate<'a> {
     pub(super) local: &'a RelPath,
     pub(super) stat: &'a FileStat,
@@ -105,8 +105,8 @@ pub(super) fn delete(root: &Root, local: &RelPath, is_dir: bool) -> Result<bool,
 
 #[cfg(test)]
 mod tests {
-    use super::super::filter::FilterRule;
     use super::*;
+    use crate::filter::FilterRule;
     use crate::root::Links;
     use std::fs;
     use std::os::unix::fs::symlink;

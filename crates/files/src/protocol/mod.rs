@@ -3,6 +3,7 @@
 //! Decoders take bytes from anybody, never panic, and check every count and length against [`crate::limits`].
 // docs/protocol/files.md has the tables.
 
+pub mod assembler;
 pub mod control;
 pub mod data;
 pub mod envelope;
@@ -50,7 +51,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Tells the dialect from a message's first frame; `None` for anything that this protocol does not know.
+    /// Finds the dialect by a message's first frame; `None` for anything that this protocol does not know.
     pub fn of(first_frame: &[u8]) -> Option<Self> {
         if first_frame == CONTROL_TAG {
             Some(Self::Control)

@@ -15,13 +15,13 @@ const FILES_MAX: usize = 1000;
 #[derive(Debug, Default)]
 pub struct Secrets {
     paths: Vec<PathBuf>,
-    /// Device and inode, sorted.
-    known: RwLock<Vec<(u64, u64)>>,
+    /// Device and inode, and where that was, sorted.
+    known: RwLock<Vec<((u64, u64), PathBuf)>>,
     looked: Mutex<Option<Instant>>,
 }
 
 impl Secrets {
-    /// Those at these paths, and what is directly in them.
+    /// Files at these paths, and directly in them.
     pub fn new(paths: Vec<PathBuf>) -> Secrets {
         let secrets = Secrets { paths, ..Secrets::default() };
         secrets.look();
@@ -34,10 +34,13 @@ impl Secrets {
         paths.into_iter().find(|path| place(path).is_some_and(|place| place.starts_with(&root)))
     }
 
-    /// Whether it is one of them.
+    /// Whether it is one of them. Blocks on the disk of the secret if it seems so: one that was replaced since the last look has left its inode
+    /// to whatever was made next.
     pub fn has(&self, stat: &FileStat) -> bool {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.binary_search(&(stat.device, stat.inode)).is_ok()
+        let file = (stat.device, stat.inode);
+        let found = known.binary_search_by_key(&file, |(known, _)| *known).ok();
+        found.and_then(|index| known.get(index)).is_some_and(|(_, path)| identity(path) == Some(file))
     }
 
     /// Whether [`Secrets::refresh`] has nothing to do. Doesn't block.
@@ -63,9 +66,9 @@ impl Secrets {
         };
         let mut found = Vec::new();
         for path in &self.paths {
-            found.extend(identity(path));
             let inside = std::fs::read_dir(path).into_iter().flatten().take(FILES_MAX).flatten();
-            found.extend(inside.filter_map(|entry| identity(&entry.path())));
+            let paths = inside.map(|entry| entry.path()).chain([path.clone()]);
+            found.extend(paths.filter_map(|path| Some((identity(&path)?, path))));
         }
         found.sort_unstable();
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = found;
@@ -78,7 +81,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((stat.device, stat.inode))
 }
 
-/// Where a path leads, as far as it exists.
+/// The target of a path, as far as it exists.
 fn place(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     let mut missing = Vec::new();
@@ -133,6 +136,10 @@ mod tests {
             assert!(secrets.has(&stat(secret)), "{secret}");
         }
         assert!(!secrets.has(&stat("other")) && secrets.is_fresh());
+        // Not looked at since: what it was may be another file by now.
+        let removed = stat("state/log");
+        std::fs::remove_file(at("state/log")).unwrap();
+        assert!(!secrets.has(&removed));
         std::fs::rename(at("other"), at("key")).unwrap();
         secrets.look();
         assert!(secrets.has(&stat("key")));

@@ -1,7 +1,7 @@
 //! Globs: which paths match, and below which directories some may.
 
 use super::Failure;
-use crate::client::filter::class_of;
+use crate::filter::class_of;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use globset::{GlobBuilder, GlobMatcher};

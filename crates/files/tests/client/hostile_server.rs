@@ -338,9 +338,9 @@ fn file_too_large_for_any_disk_is_refused() {
 fn silent_server_stalls_the_transfer() {
     let destination = tempfile::tempdir().unwrap();
     let server = HostileServer::start(|_| Vec::new());
-    let mut patient = options(&server.endpoint, path_source(""), destination.path());
-    patient.connect.idle_timeout = Duration::from_millis(300);
-    let result = run(patient);
+    let mut relaxed = options(&server.endpoint, path_source(""), destination.path());
+    relaxed.connect.idle_timeout = Duration::from_millis(300);
+    let result = run(relaxed);
     assert!(matches!(result, Err(Error::Stalled { connected: true, .. })), "{result:?}");
 }
 
@@ -352,9 +352,9 @@ fn refused_connection_is_reported() {
     drop(taken);
     let destination = tempfile::tempdir().unwrap();
     let endpoint: Endpoint = format!("tcp://127.0.0.1:{port}").parse().unwrap();
-    let mut impatient = options(&endpoint, path_source(""), destination.path());
-    impatient.connect.connect_timeout = Duration::from_millis(300);
-    let result = run(impatient);
+    let mut strict = options(&endpoint, path_source(""), destination.path());
+    strict.connect.connect_timeout = Duration::from_millis(300);
+    let result = run(strict);
     assert!(matches!(result, Err(Error::Connect { .. })), "{result:?}");
 }
 
@@ -477,7 +477,7 @@ fn wrong_content_never_reaches_an_output() {
     assert!(matches!(result, Err(Error::Unmet { .. })), "{result:?}");
 }
 
-/// It sends what nobody understands or requested, and never an answer.
+/// The server sends what nobody understands or requested, and never an answer.
 #[test]
 fn server_that_sends_only_useless_messages_is_given_up() {
     let nonsense = Bytes::from_static(br#"{"re":"weather","is":"fine"}"#);
@@ -543,7 +543,7 @@ fn file_that_changes_before_output_is_fetched_again() {
     }
 }
 
-/// A server may find in the middle that a listing needs more room than there is. Entries that were delivered aren't
+/// A server may find in the middle that a listing needs more space than there is. Entries that were delivered aren't
 /// delivered again.
 #[test]
 fn partly_delivered_listing_is_not_restarted() {
@@ -553,7 +553,7 @@ fn partly_delivered_listing_is_not_restarted() {
             vec![reply(&Reply::List(ListPage { id, base: Base::Dir, dir: None, entries, more: true }))]
         }
         Request::More { id } => {
-            let message = "no room".to_owned();
+            let message = "no space".to_owned();
             vec![reply(&Reply::Error(ErrorReply { id: Some(id), code: ErrorCode::Busy, message }))]
         }
         _ => Vec::new(),

@@ -20,7 +20,7 @@ fn open(endpoint: &Endpoint, path: &str) -> Result<RemoteFile, Error> {
     FileClient::connect(ConnectOptions::new(endpoint.clone()))?.open(&path.parse().unwrap())
 }
 
-/// What the error of a reader was made of.
+/// The error that a reader failed with.
 fn source(error: &std::io::Error) -> &Error {
     error.get_ref().and_then(|source| source.downcast_ref()).unwrap()
 }

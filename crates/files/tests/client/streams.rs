@@ -131,7 +131,7 @@ fn trees_and_readers_are_pushed() {
         ]
     };
     let (mut pushed, mut failed, mut warned, mut last) = (Vec::new(), Vec::new(), Vec::new(), (0, 0));
-    let mut tell = |event: PushEvent| {
+    let mut on_event = |event: PushEvent| {
         match event {
             PushEvent::Pushed { file, .. } => pushed.push(file.remote.to_string()),
             PushEvent::Failed { file, reason, .. } => failed.push((file.local, reason)),
@@ -141,7 +141,7 @@ fn trees_and_readers_are_pushed() {
         Ok(())
     };
     client
-        .push(PushOptions::new(sources()), &mut tell, &mut |progress| last = (progress.files_done, progress.files))
+        .push(PushOptions::new(sources()), &mut on_event, &mut |progress| last = (progress.files_done, progress.files))
         .unwrap();
     pushed.sort();
     assert_eq!(pushed, ["in/stream", "in/tree/a", "in/tree/d/b", "in/tree/d/e/c"]);

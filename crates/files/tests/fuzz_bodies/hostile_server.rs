@@ -7,21 +7,19 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use towpath_files::client::Filter;
-use towpath_files::client::assembler::{Assembler, Inbound};
-use towpath_files::client::transfer::{
-    DiskReport, LIST_ENTRIES_MAX, Output, Placement, Source, Transfer, TransferOptions,
-};
 use towpath_files::digest::{Digest, LeafHasher, LeafSize};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
+use towpath_files::protocol::assembler::{Assembler, Inbound};
 use towpath_files::protocol::control::{
     Base, DigestReply, ErrorReply, FileAnswer, FileMetadata, FilesReply, FollowLinks, LeavesReply, LeavesRequest,
     Range, Reply, Request, VoidReply,
 };
 use towpath_files::protocol::data::{Body, DataEntry, DataHeader};
 use towpath_files::root::Timestamp;
+use towpath_files::transfer::{DiskReport, LIST_ENTRIES_MAX, Output, Placement, Source, Transfer, TransferOptions};
 
-/// What the server has, or claims to have.
+/// Names that the server has, or claims to have.
 const NAMES: [&str; 8] = ["a", "b", "d/x", "d/y", "../out", "/etc/passwd", "d/../../out", "c"];
 const SIZES: [u64; 8] = [0, 1, 100, 64 << 10, (64 << 10) + 1, 1 << 20, (2 << 20) + 5, LARGE];
 const STEPS_MAX: usize = 300;

@@ -1,10 +1,10 @@
-//! Who peers are, for sharing.
+//! Tenants: identities of peers for sharing.
 
 use crate::net::address::Address;
 use bytes::Bytes;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Who a peer is, for sharing: peers of one tenant have one turn and one share, however many connections they make.
+/// A peer's identity for sharing: peers of one tenant have one turn and one share, however many connections they make.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Tenant {

@@ -11,18 +11,16 @@ use crate::error::SocketError;
 use crate::hub::Hub;
 use crate::message::Message;
 use crate::net::endpoint::Endpoint;
+use crate::on_tokio::{HubReady, Turn};
 use crate::options::HubOptions;
 use crate::peer::PeerInfo;
 use crate::peer_id::PeerId;
 use crate::unsent::Unsent;
 use linger::LingerGuard;
-use rustix::fd::{AsFd, OwnedFd};
 use state::State;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::io::unix::AsyncFd;
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use towpath_zmtp::{Frames, Queued};
 
@@ -50,7 +48,7 @@ pub struct Socket {
 struct Shared {
     state: Mutex<State>,
     received: Notify,
-    room: Notify,
+    writable: Notify,
     hung_up: Notify,
     /// Unsent messages, when it is closed.
     closed: watch::Sender<Option<Unsent>>,
@@ -67,22 +65,19 @@ impl Socket {
     /// # Panics
     /// If the runtime has I/O disabled.
     pub fn new(mut options: HubOptions) -> Result<Socket, SocketError> {
-        let runtime = Handle::try_current().map_err(|_| SocketError::NoRuntime)?;
         let socket_type = options.socket_type;
         // Streamed bodies could not be delivered here.
         options.stream_over_bytes = None;
         let hub = Hub::new(options)?;
-        let fd = rustix::io::fcntl_dupfd_cloexec(hub.as_fd(), 0)?;
-        #[expect(deprecated, reason = "its successor is unsafe; an OwnedFd keeps what that one asks for")]
-        let fd = AsyncFd::new(fd)?;
+        let ready = HubReady::new(&hub)?;
         let shared = Arc::new(Shared {
             state: Mutex::new(State::new(hub, socket_type)),
             received: Notify::new(),
-            room: Notify::new(),
+            writable: Notify::new(),
             hung_up: Notify::new(),
             closed: watch::Sender::new(None),
         });
-        runtime.spawn(drive(Driver(shared.clone()), fd));
+        ready.runtime().spawn(drive(Driver(shared.clone()), ready));
         Ok(Socket { shared })
     }
 
@@ -106,11 +101,11 @@ impl Socket {
     ///
     /// Cancel-safe: if the future is dropped, the message was not sent, and a reply is still due.
     pub async fn send(&self, mut message: Message) -> Result<(), SocketError> {
-        let owed = self.shared.lock().owed;
+        let request_number = self.shared.lock().request_number;
         loop {
-            let room = self.shared.room.notified();
+            let writable = self.shared.writable.notified();
             // Bound first: a guard in the match would still be held in its arms.
-            let outcome = self.shared.lock().send(message, owed)?;
+            let outcome = self.shared.lock().send(message, request_number)?;
             match outcome {
                 None => {
                     self.shared.wake();
@@ -118,14 +113,14 @@ impl Socket {
                 }
                 Some(back) => message = back,
             }
-            room.await;
+            writable.await;
         }
     }
 
     /// Sends a message to one peer; waits until its queue isn't full. A peer that is gone is an error.
     pub async fn send_to(&self, peer: PeerId, mut message: Message) -> Result<(), SocketError> {
         loop {
-            let room = self.shared.room.notified();
+            let writable = self.shared.writable.notified();
             let outcome = self.shared.lock().send_to(peer, message)?;
             match outcome {
                 None => {
@@ -134,7 +129,7 @@ impl Socket {
                 }
                 Some(back) => message = back,
             }
-            room.await;
+            writable.await;
         }
     }
 
@@ -187,7 +182,7 @@ impl Socket {
         // A time beyond what a clock can represent never comes.
         self.shared.lock().close(Instant::now().checked_add(linger));
         // Callers that wait to send learn that it is too late.
-        self.shared.room.notify_waiters();
+        self.shared.writable.notify_waiters();
         self.shared.wake();
         let unsent = closed.wait_for(Option::is_some).await;
         unsent.ok().and_then(|unsent| *unsent).unwrap_or_default()
@@ -208,10 +203,13 @@ impl fmt::Debug for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.hung_up = true;
         // The runtime may end before the task runs again.
-        if let Some(hub) = &mut self.shared.lock().hub {
+        if let Some(hub) = &mut state.hub {
             hub.flush();
         }
+        drop(state);
         self.shared.hung_up.notify_one();
     }
 }
@@ -245,47 +243,32 @@ impl Drop for Driver {
         let unsent = hub.map(|hub| LingerGuard::new(hub).end()).unwrap_or_default();
         self.0.closed.send_replace(Some(unsent));
         self.0.received.notify_waiters();
-        self.0.room.notify_waiters();
+        self.0.writable.notify_waiters();
     }
 }
 
-async fn drive(driver: Driver, fd: AsyncFd<OwnedFd>) {
+async fn drive(driver: Driver, ready: HubReady) {
     let shared = &driver.0;
-    loop {
-        let (outcome, is_over, deadline) = {
-            let mut state = shared.lock();
-            (state.poll(shared), state.is_over(), state.deadline())
-        };
-        match outcome {
-            Ok(_) if is_over => return,
-            Ok(true) => {
-                tokio::task::yield_now().await;
-                continue;
-            }
-            Ok(false) => {}
+    let turn = || {
+        let mut state = shared.lock();
+        match state.poll(shared) {
+            Ok(_) if state.hung_up || state.is_over() => Turn::Over,
+            Ok(true) => Turn::Again,
+            Ok(false) => Turn::Wait(state.deadline()),
             Err(error) => {
                 tracing::error!(%error, "the socket is closed by an error");
-                return;
+                state.hung_up = false;
+                Turn::Over
             }
         }
-        let timer = async {
-            match deadline {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            ready = fd.readable() => match ready {
-                // The poll above takes all that there is, so an edge that comes from here on is a new one.
-                Ok(mut guard) => guard.clear_ready(),
-                Err(_) => return,
-            },
-            () = timer => {}
-            () = shared.hung_up.notified() => break,
-        }
-    }
+    };
+    ready.drive(turn, &shared.hung_up).await;
     let (hub, left) = {
         let mut state = shared.lock();
+        // Closed, or failed: what is left is counted.
+        if !state.hung_up {
+            return;
+        }
         (state.hub.take(), state.left(LINGER))
     };
     if let Some(guard) = hub.map(LingerGuard::new) {

@@ -26,7 +26,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("worker", "work"),
 ];
 
-/// The command, the option that it doesn't have, and what it has.
+/// The command, the unknown option, and the options that it has.
 const OPTIONS: &[(&str, &str, &str)] = &[
     ("get", "--mirror", "'--delete' deletes what the source doesn't have"),
     ("get", "-a", "leave it out: directories, modes and times are always copied"),

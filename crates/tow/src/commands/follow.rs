@@ -120,7 +120,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let (destination, of) = (options.destination.clone(), arguments.location.clone());
     let mut is_looked_at = arguments.versions;
     let outcome = watchdog.run(None, END_TIMEOUT, move || {
-        let mut tell = |event: FollowEvent| {
+        let mut on_event = |event: FollowEvent| {
             is_looked_at |= matches!(&event, FollowEvent::Warning(why) if why == ALL_EXCLUDED);
             if matches!(event, FollowEvent::UpToDate { .. })
                 && !std::mem::replace(&mut is_looked_at, true)
@@ -134,7 +134,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             }
             if as_json { show_json(&event) } else { show(&event, is_mirror) }
         };
-        let outcome = client.follow_with(&options, &mut tell);
+        let outcome = client.follow_with(&options, &mut on_event);
         // Of one that ends by itself.
         let has_acted = outcome.is_err() || exec.is_none_or(Exec::finish);
         outcome.map(|end| if has_acted || end != FollowEnd::UpToDate { end } else { FollowEnd::Incomplete })
@@ -162,7 +162,7 @@ fn holder_name(text: &str) -> Result<HolderName, String> {
     HolderName::new(text)
 }
 
-/// Tells the command of `--exec`.
+/// Passes an event to the command of `--exec`.
 fn act(exec: &Exec, event: &FollowEvent) -> io::Result<()> {
     match event {
         FollowEvent::Put { .. } | FollowEvent::Gone { .. } | FollowEvent::Renamed { .. } => {

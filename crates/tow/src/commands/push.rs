@@ -65,7 +65,7 @@ pub struct Arguments {
     server: FileServerArgs,
 }
 
-/// What became of the files.
+/// Results of the files.
 #[derive(Debug, Default)]
 struct Outcome {
     pushed: u64,
@@ -100,7 +100,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let (outcome, as_json) = (Arc::new(Mutex::new(Outcome::default())), arguments.json);
     let (shown, noted) = (bar.clone(), Arc::clone(&outcome));
     let ended = watchdog.run(None, END_TIMEOUT, move || {
-        let mut tell = |event: PushEvent| {
+        let mut on_event = |event: PushEvent| {
             noted.lock().unwrap_or_else(PoisonError::into_inner).note(&event);
             if as_json { show_json(&event) } else { show(&event) }
         };
@@ -111,7 +111,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             };
             shown.set(progress.bytes_done, progress.bytes, files);
         };
-        client.push(options, &mut tell, &mut progress)
+        client.push(options, &mut on_event, &mut progress)
     })?;
     bar.finish();
     let Ok(ended) = ended else {
@@ -129,7 +129,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(outcome.status().map_or(ExitCode::SUCCESS, |status| ExitCode::from(status as u8)))
 }
 
-/// What is pushed, and where each goes.
+/// The sources, and where each goes.
 fn sources(
     files: &[OsString],
     target: &OsStr,

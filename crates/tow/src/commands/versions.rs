@@ -1,4 +1,4 @@
-//! `tow versions`: what a server has published, and who holds it.
+//! `tow versions`: published versions of a server, and their holders.
 
 use super::follow::with_path;
 use super::get::{cancel_on_signal, failure_at, source_of};
@@ -45,7 +45,7 @@ pub struct Arguments {
     server: FileServerArgs,
 }
 
-/// What is asked.
+/// The question to the server.
 enum Question {
     Who(String),
     Wait(String, u32),
@@ -168,7 +168,7 @@ fn no_version(version: &str) -> Error {
     Error::Unmet { code: ErrorCode::NotFound, message }
 }
 
-/// What is asked for: a label, a digest or its first digits, or else the number of a change, which was given out if it is about now.
+/// The version asked for: a label, a digest or its first digits, or else the number of a change, which was given out if it is about now.
 fn wanted(version: &str, of: &RelPath, known: &Versions, is_now: bool) -> Result<HoldersWanted, Error> {
     if let Some(version) = known.versions.iter().find(|known| known.name.of == *of && known.name.label == version) {
         return Ok(HoldersWanted::Version(version.digest));
@@ -205,7 +205,7 @@ fn print_versions(known: &Versions, of: &RelPath, as_json: bool) -> Result<(), F
     if as_json { Ok(()) } else { print_line(format_args!("now at {}", known.head)) }
 }
 
-/// Who has something, and the versions that there are.
+/// The holders, and the known versions.
 struct Answered {
     holding: Holding,
     known: Versions,
@@ -218,7 +218,7 @@ impl Answered {
         versions.find(|version| version.digest == digest).map(|version| &version.name.of)
     }
 
-    /// Those who are to have it and don't. Who follows no versions lacks none, nor who follows those of another path.
+    /// Followers that should have it and don't. A follower of no versions lacks none, nor does one of another path's versions.
     fn missing(&self, wanted: HoldersWanted) -> impl Iterator<Item = &KnownHolder> {
         let is_asked = move |holder: &Holder| match (wanted, holder.version) {
             (HoldersWanted::Seq(_), version) => version.is_none(),

@@ -1,4 +1,4 @@
-//! What is below a directory while others change it, and what a copy must have.
+//! Content of a directory while others change it, and of its copies.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -121,7 +121,7 @@ fn read_all(root: &Path, contents: &Contents, files: &mut u64) -> Option<PathBuf
                 Ok(metadata) if metadata.is_file() => {
                     if let Ok(content) = fs::read(&path) {
                         *files += 1;
-                        if !contents.has(&content) {
+                        if !contents.has(&content) && !contents.has_that_of(&path) {
                             return Some(path);
                         }
                     }

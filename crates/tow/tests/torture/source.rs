@@ -28,6 +28,19 @@ impl Contents {
         self.0.lock().expect("no panic holds it").insert(blake3::hash(content));
     }
 
+    /// Changes a file in place, which takes more than one step, and adds its new content.
+    pub fn edit(&self, path: &Path, content: &[u8]) -> std::io::Result<()> {
+        let mut contents = self.0.lock().expect("no panic holds it");
+        contents.insert(blake3::hash(content));
+        fs::write(path, content)
+    }
+
+    /// Whether the source had what a file has, which nobody changes in place meanwhile.
+    pub fn has_that_of(&self, path: &Path) -> bool {
+        let contents = self.0.lock().expect("no panic holds it");
+        fs::read(path).map_or(true, |content| contents.contains(&blake3::hash(&content)))
+    }
+
     /// True if the source had this.
     pub fn has(&self, content: &[u8]) -> bool {
         self.0.lock().expect("no panic holds it").contains(&blake3::hash(content))
@@ -42,7 +55,7 @@ struct Writer {
 
 /// The tree, and where what isn't served is.
 pub struct Source {
-    /// What is served.
+    /// The served directory.
     pub root: PathBuf,
     pub contents: Contents,
     /// Beside it, on the same file system.
@@ -95,7 +108,7 @@ impl Source {
         source
     }
 
-    /// What lies below the mount point, mounted or not: what isn't there is held.
+    /// The disk of the mount point, mounted or not: deletions are held while it isn't.
     pub fn disk(&self) -> Option<&Path> {
         self.disk.as_deref()
     }

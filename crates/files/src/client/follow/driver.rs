@@ -1,17 +1,17 @@
 //! Joins a follower with its connection and its disk.
 
-use super::super::assembler::Inbound;
 use super::super::connection::Connection;
-use super::super::disk::{Disk, DiskOptions};
-use super::super::exchange::{Connector, Operation, POLL_MAX, Patience, Turn};
+use super::super::exchange::{Connector, Operation, POLL_MAX, Turn, WaitLimit};
 use super::super::get::workers;
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
-use super::super::transfer::Output;
 use super::follower::Follower;
 use super::pages::FOLLOW_ID;
-use super::{FollowEnd, FollowOptions, Tell};
-use crate::client::error::Error;
+use super::{FollowEnd, FollowOptions, OnEvent};
+use crate::disk::{Disk, DiskOptions};
+use crate::error::Error;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::request_id;
+use crate::transfer::Output;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
@@ -27,13 +27,13 @@ impl Driver<'_> {
     pub(super) fn run(
         connector: &Connector,
         options: &FollowOptions,
-        tell: &mut Tell<'_>,
+        on_event: &mut OnEvent<'_>,
         cancel: &CancelToken,
         was_connected: &mut bool,
     ) -> Result<FollowEnd, Error> {
         let refused = |reason: String| Error::Destination { path: options.destination.clone(), reason };
         let idle_timeout = connector.options.idle_timeout;
-        let follower = Follower::open(options, idle_timeout, tell, Instant::now())?;
+        let follower = Follower::open(options, idle_timeout, on_event, Instant::now())?;
         let mut exchange = connector.exchange(cancel)?;
         exchange.assume_connected_before(*was_connected);
         let waker = exchange.waker();
@@ -119,21 +119,21 @@ impl Operation for Driver<'_> {
         self.follower.transfer.arriving(now);
     }
 
-    fn patience(&self) -> Patience {
+    fn wait_limit(&self) -> WaitLimit {
         let Follower { is_connected, feed, pages, frozen, .. } = &self.follower;
         match is_connected {
             // Another connection is tried for ever, unless following is to end.
-            false if self.options.once => Patience::Extra(Duration::ZERO),
-            false => Patience::Unlimited,
+            false if self.options.once => WaitLimit::Extra(Duration::ZERO),
+            false => WaitLimit::Unlimited,
             // The transfer has a timer of its own, and where all is known nothing is awaited.
-            true if feed.is_some() || frozen.is_some() || pages.is_live => Patience::Unlimited,
+            true if feed.is_some() || frozen.is_some() || pages.is_live => WaitLimit::Unlimited,
             // A server may take long to look at everything for the first time.
-            true => Patience::WhileAlive,
+            true => WaitLimit::WhileAlive,
         }
     }
 
     /// Back-pressure: while too much is queued for the disk, nothing is read from the connection.
-    fn make_room(&mut self, connection: &mut Connection) -> Result<bool, Error> {
+    fn make_space(&mut self, connection: &mut Connection) -> Result<bool, Error> {
         if !self.sink.is_over(DISK_QUEUE_BYTES_MAX) {
             return Ok(true);
         }
@@ -146,7 +146,7 @@ impl Operation for Driver<'_> {
     }
 }
 
-/// How a follower's files are written.
+/// Disk options of a follower.
 pub(super) fn disk_options(options: &FollowOptions) -> DiskOptions {
     DiskOptions { durable: options.durable, verify: true, workers: workers(), ..DiskOptions::default() }
 }

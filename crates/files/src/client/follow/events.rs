@@ -1,9 +1,9 @@
 //! The events of a follow, one by one.
 
 use super::{FollowEnd, FollowEvent, FollowOptions, follow};
-use crate::client::error::Error;
 use crate::client::exchange::Connector;
 use crate::client::stream::Stream;
+use crate::error::Error;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -30,11 +30,11 @@ impl Events {
     ) -> Result<Self, Error> {
         let (done, awaited) = sync_channel(1);
         let stream = Stream::start(1, cancel, move |events, cancel| {
-            let tell = &mut |event| {
+            let on_event = &mut |event| {
                 let is_done = events.send(event).is_ok() && awaited.recv().is_ok();
                 if is_done { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
             };
-            follow(&connector, &options, tell, cancel)
+            follow(&connector, &options, on_event, cancel)
         })?;
         Ok(Self { done, is_open: false, stream, end: None })
     }
@@ -50,7 +50,7 @@ impl Iterator for Events {
 
     fn next(&mut self) -> Option<Self::Item> {
         if std::mem::take(&mut self.is_open) {
-            // Fails if the follow was cancelled, which is told below.
+            // Fails if the follow was cancelled, which is reported below.
             let _ = self.done.send(());
         }
         if let Some(event) = self.stream.next() {

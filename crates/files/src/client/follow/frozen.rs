@@ -1,15 +1,15 @@
 //! The pages of a version, from its manifest: the follower takes them as if the server had sent them.
 
-use super::exclude::Excludes;
 use super::pages::FOLLOW_ID;
 use super::place::Place;
 use super::record::{Known, Record};
-use crate::client::transfer::Source;
 use crate::digest::Digest;
+use crate::filter::Excludes;
 use crate::limits::CHANGES_PAGE_ENTRIES_MAX;
 use crate::path::RelPath;
 use crate::protocol::control::{Change, ChangesReply, FollowState, FollowingReply, Reply, Request};
 use crate::protocol::follow::{Cursor, Epoch};
+use crate::transfer::Source;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub(super) struct Seed {
 }
 
 impl Seed {
-    /// What was put into a directory. Without its record nothing is known of it, and everything is fetched.
+    /// The entries that were put into a directory. Without its record nothing is known of it, and everything is fetched.
     pub(super) fn open(directory: &Path, source: &Source) -> Option<Seed> {
         let place = Place::of(directory).ok()?;
         let record = Record::open(&place.top().ok()?, source, &Excludes::default()).ok()?;
@@ -131,7 +131,7 @@ mod tests {
                 content: ChangeContent::Dir { mode: 0 },
             };
             let mut frozen = Frozen::new(Digest([1; 32]), (1..=count).map(entry).collect(), None);
-            // A connection that is lost begins it anew.
+            // A connection that is lost begins it again.
             for _ in 0..2 {
                 frozen.ask(&follow);
                 assert_eq!(take(&mut frozen), [(count.min(1024), count <= 1024)]);

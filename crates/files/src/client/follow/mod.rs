@@ -6,7 +6,6 @@
 
 mod driver;
 mod events;
-mod exclude;
 mod feed;
 mod finish;
 mod follower;
@@ -26,20 +25,20 @@ mod trash;
 mod version_list;
 mod versions;
 
+pub use crate::filter::Excludes;
 pub use events::Events;
-pub use exclude::Excludes;
 #[cfg(fuzzing)]
 pub use record_items::fuzz_body as fuzz_follow_record;
 
 use super::exchange::Connector;
 use super::get::WINDOW_BYTES_DEFAULT;
-use super::names::changes_names;
-use super::transfer::Source;
-use crate::client::error::Error;
+use crate::error::Error;
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::path::RelPath;
 use crate::protocol::control::{Compression, HolderName};
 use crate::relay::Relay;
+use crate::transfer::Source;
+use crate::transfer::names::changes_names;
 use driver::Driver;
 use frozen::Frozen;
 pub use pages::ALL_EXCLUDED;
@@ -57,7 +56,7 @@ pub use version_list::{Version, Versions};
 pub struct FollowOptions {
     /// A path or a glob on the server.
     pub source: Source,
-    /// What is left out.
+    /// Paths that are left out.
     pub exclude: Excludes,
     /// The directory that is kept up to date, made if there is none.
     pub destination: PathBuf,
@@ -135,7 +134,7 @@ impl FollowOptions {
     }
 }
 
-/// What happens while following. Paths are those on the server unless it says otherwise.
+/// An event of a follow. Paths are those on the server unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FollowEvent {
     /// Something new or changed is in place.
@@ -144,9 +143,9 @@ pub enum FollowEvent {
         path: RelPath,
         /// Its number.
         seq: u64,
-        /// Nothing was put there before.
+        /// Whether nothing was put there before.
         is_new: bool,
-        /// What it is.
+        /// Its kind.
         kind: PutKind,
     },
     /// Something is gone.
@@ -155,7 +154,7 @@ pub enum FollowEvent {
         path: RelPath,
         /// Its number; that of the page, for what a full state doesn't have.
         seq: u64,
-        /// It was left here: nothing is deleted, or it was changed here.
+        /// Whether it was left here: nothing is deleted, or it was changed here.
         kept: bool,
     },
     /// A file has another name.
@@ -167,11 +166,11 @@ pub enum FollowEvent {
         /// The number of the new one.
         seq: u64,
     },
-    /// What was changed at the destination is kept under another name there.
+    /// A file that was changed at the destination is kept under another name there.
     Conflict {
         /// The path.
         path: RelPath,
-        /// Where it is kept, below the destination.
+        /// Its path below the destination.
         kept_as: RelPath,
     },
     /// Everything up to a number is in place.
@@ -195,7 +194,7 @@ pub enum FollowEvent {
     },
     /// A version is in place, and `current` leads to it.
     Version {
-        /// What it is called.
+        /// Its label.
         label: String,
         /// Digest of its manifest.
         version: crate::digest::Digest,
@@ -207,20 +206,20 @@ pub enum FollowEvent {
         /// Why.
         reason: String,
     },
-    /// Something to know.
+    /// A warning.
     Warning(String),
 }
 
 /// Why deletions are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldWhy {
-    /// There are too many at a time.
+    /// Too many at a time.
     TooMany,
     /// The server has no lasting number: it may be another one than before.
     UnknownServer,
 }
 
-/// What was put.
+/// Kind of an entry that was put in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutKind {
     /// A file.
@@ -246,12 +245,12 @@ pub enum FollowEnd {
     UpToDate,
     /// Deletions are held.
     Held,
-    /// Something could not be put in place.
+    /// Some entries could not be put in place.
     Incomplete,
 }
 
 /// Called with what happens; its errors end the follow.
-pub type Tell<'a> = dyn FnMut(FollowEvent) -> std::io::Result<()> + 'a;
+pub type OnEvent<'a> = dyn FnMut(FollowEvent) -> std::io::Result<()> + 'a;
 
 /// Pause before it is tried again.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -260,18 +259,18 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub(super) fn follow(
     connector: &Connector,
     options: &FollowOptions,
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
     cancel: &CancelToken,
 ) -> Result<FollowEnd, Error> {
-    type Run = fn(&Connector, &FollowOptions, &mut Tell<'_>, &CancelToken, &mut bool) -> Result<FollowEnd, Error>;
+    type Run = fn(&Connector, &FollowOptions, &mut OnEvent<'_>, &CancelToken, &mut bool) -> Result<FollowEnd, Error>;
     let run: Run = if options.versions { versions::run } else { Driver::run };
     let mut was_connected = false;
     loop {
-        let error = match run(connector, options, tell, cancel, &mut was_connected) {
+        let error = match run(connector, options, on_event, cancel, &mut was_connected) {
             Err(error @ (Error::DiskFull(_) | Error::Stalled { .. })) if !options.once => error,
             outcome => return outcome,
         };
-        tell(FollowEvent::Interrupted { reason: format!("{error}; trying again in {} s", PAUSE.as_secs()) })?;
+        on_event(FollowEvent::Interrupted { reason: format!("{error}; trying again in {} s", PAUSE.as_secs()) })?;
         let (cancelled, wait) = sync_channel(1);
         let cancel = cancel.child();
         cancel.on_cancel(move || _ = cancelled.try_send(()));

@@ -1,8 +1,8 @@
 //! The directory in which a follower keeps what it deletes or replaces: `--trash`.
 
-use crate::client::names::with_suffix;
 use crate::path::RelPath;
 use crate::root::{Dir, FileKind, Links, Root, RootError, set_mode, set_modified};
+use crate::transfer::names::with_suffix;
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;

@@ -1,24 +1,24 @@
 //! The versions that a server has published.
 
-use super::super::assembler::Inbound;
 use super::super::connection::Connection;
-use super::super::exchange::{Connector, Operation, Patience, Turn};
-use super::super::transfer::Source;
-use super::exclude::Excludes;
+use super::super::exchange::{Connector, Operation, Turn, WaitLimit};
 use super::pages::{FOLLOW_ID, Pages};
-use crate::client::error::Error;
 use crate::digest::Digest;
+use crate::error::Error;
+use crate::filter::Excludes;
 use crate::limits::{VERSIONS_LISTED_MAX, VERSIONS_MAX};
 use crate::path::RelPath;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{ChangeContent, ErrorReply, FollowingReply, Reply, Request, request_id};
 use crate::protocol::follow::Cursor;
 use crate::protocol::manifest::{MANIFEST, VersionName, versions_of};
 use crate::root::Timestamp;
+use crate::transfer::Source;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 
-/// A version as its server tells of it.
+/// A version as its server announces it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The path that it is of, and what it is called.
@@ -42,12 +42,12 @@ pub struct Versions {
     pub head: u64,
 }
 
-/// What is known of the versions.
+/// The known versions.
 #[derive(Debug)]
 pub(super) struct VersionList {
     /// The path that they are of.
     of: RelPath,
-    /// Those of paths below it count too.
+    /// Whether versions of paths below it count too.
     with_below: bool,
     pages: Pages,
     known: BTreeMap<RelPath, Version>,
@@ -76,7 +76,7 @@ impl VersionList {
         self.pages.lost();
     }
 
-    /// What is to be sent.
+    /// The next request to send.
     pub(super) fn next_request(&mut self) -> Option<Request> {
         self.pages.next_request()
     }
@@ -170,8 +170,8 @@ impl Operation for Listed {
     }
 
     /// A server may take long to look at everything for the first time.
-    fn patience(&self) -> Patience {
-        Patience::WhileAlive
+    fn wait_limit(&self) -> WaitLimit {
+        WaitLimit::WhileAlive
     }
 }
 

@@ -1,12 +1,9 @@
 //! Follows versions: puts the newest one in place beside the old one, and then switches a link.
 
-use super::super::assembler::Inbound;
 use super::super::connection::Connection;
-use super::super::exchange::{Connector, Operation, Patience, Turn};
+use super::super::exchange::{Connector, Operation, Turn, WaitLimit};
 use super::super::get::{Destination, GetOptions, get};
-use super::super::transfer::Source;
 use super::driver::Driver;
-use super::exclude::Excludes;
 use super::frozen::Frozen;
 use super::others::Others;
 use super::pages::FOLLOW_ID;
@@ -14,17 +11,20 @@ use super::passed_versions::{self, is_in_place};
 use super::record::{Known, Origin, Record};
 use super::report::{SAID_AGAIN, SAID_EVERY, VIA_EVERY};
 use super::version_list::{Version, VersionList};
-use super::{FollowEnd, FollowEvent, FollowOptions, PAUSE, Tell};
-use crate::client::error::Error;
-use crate::client::names::follow_name;
+use super::{FollowEnd, FollowEvent, FollowOptions, OnEvent, PAUSE};
 use crate::digest::Digest;
+use crate::error::Error;
+use crate::filter::Excludes;
 use crate::limits::{HAVE_HOLDERS_MAX, MANIFEST_BYTES_MAX};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{Change, FollowingReply, Have, Holder, Reply, Request, request_id};
 use crate::protocol::manifest::{TREE, VERSIONS, VersionName, decode, is_label, versions_of};
 use crate::relay::Relay;
 use crate::root::{Dir, Links, Root, check_own_dir};
+use crate::transfer::Source;
+use crate::transfer::names::follow_name;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -43,7 +43,7 @@ const POLL_MAX: Duration = Duration::from_secs(1);
 pub(super) fn run(
     connector: &Connector,
     options: &FollowOptions,
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
     cancel: &CancelToken,
     was_connected: &mut bool,
 ) -> Result<FollowEnd, Error> {
@@ -63,7 +63,7 @@ pub(super) fn run(
     let mut follower = Versions {
         connector,
         options,
-        tell,
+        on_event,
         cancel,
         list: VersionList::new(&of, false)?,
         of,
@@ -89,11 +89,11 @@ pub(super) fn run(
 struct Versions<'a> {
     connector: &'a Connector,
     options: &'a FollowOptions,
-    tell: &'a mut Tell<'a>,
+    on_event: &'a mut OnEvent<'a>,
     cancel: &'a CancelToken,
     /// The path that the versions are of.
     of: RelPath,
-    /// What is followed to learn of them.
+    /// The path that is followed to learn of them.
     source: Source,
     /// The destination.
     top: Dir,
@@ -102,11 +102,11 @@ struct Versions<'a> {
     origin: Option<Origin>,
     list: VersionList,
     is_connected: bool,
-    /// All versions are known.
+    /// Whether all versions are known.
     is_live: bool,
-    /// All versions are known, and the newest isn't in place.
+    /// Whether all versions are known, and the newest isn't in place.
     is_wanted: bool,
-    /// What is in place: its label and digest.
+    /// The version in place: its label and digest.
     installed: Option<(String, Digest)>,
     said_at: Option<Instant>,
     /// When a relay has last asked which servers the versions come through.
@@ -141,7 +141,7 @@ impl Operation for Versions<'_> {
     fn lost(&mut self, reason: &str) -> Result<bool, Error> {
         (self.is_connected, self.is_live) = (false, false);
         self.list.lost();
-        (self.tell)(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
+        (self.on_event)(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
         Ok(true)
     }
 
@@ -160,14 +160,14 @@ impl Operation for Versions<'_> {
         Ok(true)
     }
 
-    fn patience(&self) -> Patience {
+    fn wait_limit(&self) -> WaitLimit {
         match self.is_connected {
             // Another connection is tried for ever, unless following is to end.
-            false if self.options.once => Patience::Extra(Duration::ZERO),
-            false => Patience::Unlimited,
-            true if self.is_live => Patience::Unlimited,
+            false if self.options.once => WaitLimit::Extra(Duration::ZERO),
+            false => WaitLimit::Unlimited,
+            true if self.is_live => WaitLimit::Unlimited,
             // A server may take long to look at everything for the first time.
-            true => Patience::WhileAlive,
+            true => WaitLimit::WhileAlive,
         }
     }
 }
@@ -238,14 +238,14 @@ impl Versions<'_> {
             &self.of,
             &version,
             &|kept| pass_on(self.options, &self.list, self.origin.as_ref(), kept),
-            self.tell,
+            self.on_event,
             self.cancel,
         ) {
             Ok(FollowEnd::UpToDate) => {
                 let Version { name: VersionName { label, .. }, digest, seq, .. } = version;
                 (self.installed, self.said_at) = (Some((label.clone(), digest)), None);
                 self.claim_current().map_err(|error| self.refused(&error))?;
-                (self.tell)(FollowEvent::Version { label, version: digest, seq })?;
+                (self.on_event)(FollowEvent::Version { label, version: digest, seq })?;
                 self.say(connection);
                 Ok(self.options.once.then_some(FollowEnd::UpToDate))
             }
@@ -255,7 +255,7 @@ impl Versions<'_> {
                 let reason = outcome
                     .map_or_else(|error| error.to_string(), |_| "something could not be put in place".to_owned());
                 let reason = format!("version {}: {reason}; trying again in {} s", version.name.label, PAUSE.as_secs());
-                (self.tell)(FollowEvent::Interrupted { reason })?;
+                (self.on_event)(FollowEvent::Interrupted { reason })?;
                 self.retry_at = Some(Instant::now() + PAUSE);
                 Ok(None)
             }
@@ -289,7 +289,7 @@ impl Versions<'_> {
 /// Labels of the version that is in place now, and of the one before.
 type Labels<'a> = [Option<&'a str>; 2];
 
-/// Tells a relay's server which versions are in place, of these labels only if there are any.
+/// Passes the versions in place to a relay's server, of these labels only if there are any.
 fn pass_on(
     options: &FollowOptions,
     list: &VersionList,
@@ -309,7 +309,7 @@ fn install(
     of: &RelPath,
     version: &Version,
     pass_on: &dyn Fn(Option<&Labels<'_>>) -> Result<(), Error>,
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
     cancel: &CancelToken,
 ) -> Result<FollowEnd, Error> {
     let destination = &options.destination;
@@ -342,7 +342,7 @@ fn install(
     (inner.relay, inner.trash, inner.exclude) = (None, None, Excludes::default());
     inner.frozen = Some(Frozen::new(version.digest, entries, seed));
     let quiet = &mut |event: FollowEvent| match event {
-        FollowEvent::Failed { .. } | FollowEvent::Interrupted { .. } | FollowEvent::Warning(_) => tell(event),
+        FollowEvent::Failed { .. } | FollowEvent::Interrupted { .. } | FollowEvent::Warning(_) => on_event(event),
         _ => Ok(()),
     };
     let end = Driver::run(connector, &inner, quiet, cancel, &mut false)?;
@@ -372,7 +372,7 @@ fn install(
         let kept = [Some(label), before.as_deref().and_then(label_of)];
         // Where it was in place already, the one before isn't known: it stays.
         let kept = (!is_there).then_some(&kept);
-        // What is removed isn't told of any more.
+        // Removed versions aren't announced any more.
         pass_on(kept)?;
         kept.iter().for_each(|kept| passed_versions::remove_old(&top, *kept));
     } else if is_switched {
@@ -381,7 +381,7 @@ fn install(
     Ok(end)
 }
 
-/// What was followed to get the version of a path in a directory of this name.
+/// The source that was followed to get the version of a path in a directory of this name.
 fn source_of(of: &RelPath, name: &Path) -> Option<Source> {
     let name = VersionName { of: of.clone(), label: label_of(name)?.to_owned() };
     name.tree().ok().map(Source::Path)

@@ -4,18 +4,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::assembler::Inbound;
 use super::super::connection::Connection;
 use super::super::destination::{look_at, own_name, place};
-use super::super::disk::{Disk, DiskOptions, Notices};
-use super::super::exchange::{Operation, POLL_MAX, Patience, Turn};
-use super::super::filter::Filter;
+use super::super::exchange::{Operation, POLL_MAX, Turn, WaitLimit};
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
-use super::super::plan::{Plan, TellPlanned};
-use super::super::transfer::{Output, Placement, Progress, Source, Totals, Transfer};
+use super::super::plan::{OnPlanned, Plan};
 use super::{Error, Summary, WARNINGS_KEPT_MAX};
+use crate::disk::{Disk, DiskOptions, Notices};
+use crate::filter::Filter;
 use crate::path::RelPath;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{Base, DirStat};
+use crate::transfer::{Output, Placement, Progress, Source, Totals, Transfer};
 use towpath_blocking::CancelToken;
 
 /// Disk workers, at least.
@@ -29,7 +29,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Twice as many as there are cores. All bytes of a leaf go to one worker: with no more workers than cores, leaves
 /// would wait for a worker that waits for a core or for its turn to write to the file, and a core would be idle.
-pub(in crate::client) fn workers() -> usize {
+pub(crate) fn workers() -> usize {
     std::thread::available_parallelism().map_or(WORKERS_MIN, |cores| (2 * cores.get()).clamp(WORKERS_MIN, WORKERS_MAX))
 }
 
@@ -60,7 +60,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Where a source goes, by itself.
+    /// Destination of a source by itself.
     fn path_of(&self, base: Base, source: &Source) -> PathBuf {
         match self {
             Target::Path(path) => path.clone(),
@@ -79,7 +79,7 @@ pub(super) struct Driver<'a> {
     pub(super) path: Option<Target>,
     pub(super) filter: Filter,
     pub(super) max_delete: Option<u64>,
-    pub(super) dry_run: Option<TellPlanned>,
+    pub(super) dry_run: Option<OnPlanned>,
     pub(super) disk: DiskOptions,
     pub(super) notices: Arc<Notices>,
     pub(super) progress: ProgressReporter<'a>,
@@ -90,7 +90,7 @@ pub(super) struct Driver<'a> {
     /// Last seen value of [`Sink::pieces_read`].
     pub(super) pieces_read: u64,
     pub(super) finished: bool,
-    /// What isn't in the source is to be deleted now.
+    /// Whether paths that aren't in the source are to be deleted now.
     pub(super) is_sweeping: bool,
     pub(super) deleted: u64,
     pub(super) held: u64,
@@ -145,8 +145,8 @@ impl Operation for Driver<'_> {
     }
 
     /// The transfer has a timer of its own, which knows what the server hashes.
-    fn patience(&self) -> Patience {
-        Patience::Unlimited
+    fn wait_limit(&self) -> WaitLimit {
+        WaitLimit::Unlimited
     }
 
     fn cancel(&mut self) -> Result<(), Error> {
@@ -160,7 +160,7 @@ impl Operation for Driver<'_> {
     }
 
     /// Back-pressure: while too much is queued for the disk, nothing is read from the connection.
-    fn make_room(&mut self, connection: &mut Connection) -> Result<bool, Error> {
+    fn make_space(&mut self, connection: &mut Connection) -> Result<bool, Error> {
         if self.finished || !self.sink.is_over(DISK_QUEUE_BYTES_MAX) {
             return Ok(true);
         }
@@ -270,10 +270,10 @@ impl Driver<'_> {
             return Err(Error::NoDestination);
         }
         let path = self.path.as_ref().map(|target| target.path_of(base, &self.source));
-        if let Some(tell) = self.dry_run.take() {
+        if let Some(on_planned) = self.dry_run.take() {
             let (dir, placement) = look_at(base, name, &self.source, path.as_deref());
-            let plan =
-                Plan::new(&dir, tell).map_err(|error| Error::Destination { path: dir, reason: error.to_string() })?;
+            let plan = Plan::new(&dir, on_planned)
+                .map_err(|error| Error::Destination { path: dir, reason: error.to_string() })?;
             self.sink = Sink::Plan(Box::new(plan));
             self.transfer.destination(placement, false);
             return Ok(());

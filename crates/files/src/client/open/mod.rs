@@ -4,16 +4,16 @@
 
 mod reading;
 
-use super::assembler::Inbound;
 use super::connection::Connection;
-use super::error::Error;
-use super::exchange::{Connector, Exchange, Operation, Patience, Turn};
+use super::exchange::{Connector, Exchange, Operation, Turn, WaitLimit};
 use super::get::WINDOW_BYTES_DEFAULT;
-use super::reconnects::Reconnects;
 use super::stream::Worker;
 use crate::digest::Digest;
+use crate::error::Error;
 use crate::path::RelPath;
+use crate::protocol::assembler::Inbound;
 use crate::root::Timestamp;
+use crate::transfer::reconnects::Reconnects;
 use reading::{Info, Reading};
 use std::fmt;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
@@ -41,7 +41,7 @@ pub struct RemoteFile {
     leaf_offset: u64,
 }
 
-/// What the thread and the reader have in common.
+/// State shared by the thread and the reader.
 struct Shared {
     state: Mutex<State>,
     /// The state has changed for the reader.
@@ -118,7 +118,7 @@ impl RemoteFile {
         self.info.modified
     }
 
-    /// What is here of the leaf at the position.
+    /// The part of the leaf at the position that is here.
     fn here(&self) -> &[u8] {
         let skipped = self.position.checked_sub(self.leaf_offset).and_then(|skipped| usize::try_from(skipped).ok());
         skipped.and_then(|skipped| self.leaf.get(skipped..)).unwrap_or_default()
@@ -130,7 +130,7 @@ impl BufRead for RemoteFile {
         if self.here().is_empty() && self.position < self.info.size {
             let leaf = self.info.leaves.index_at(self.position);
             let found = self.shared.lock().reading.take(leaf);
-            // The thread has room again, or another place to read at.
+            // The thread has space again, or another place to read at.
             self.waker.wake();
             self.leaf = match found {
                 Some(found) => found,
@@ -203,7 +203,7 @@ impl Driver<'_> {
 }
 
 impl Operation for Driver<'_> {
-    /// It ends only by an error.
+    /// Ends only by an error.
     type Outcome = std::convert::Infallible;
 
     fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<Self::Outcome>, Error> {
@@ -236,14 +236,14 @@ impl Operation for Driver<'_> {
         Ok(is_progress)
     }
 
-    fn patience(&self) -> Patience {
+    fn wait_limit(&self) -> WaitLimit {
         let state = self.shared.lock();
         match state.reading.info() {
             // It may have to be hashed.
-            None => Patience::WhileAlive,
-            Some(_) if state.reading.is_waiting() => Patience::Extra(Duration::ZERO),
+            None => WaitLimit::WhileAlive,
+            Some(_) if state.reading.is_waiting() => WaitLimit::Extra(Duration::ZERO),
             // Until the reader goes on.
-            Some(_) => Patience::Unlimited,
+            Some(_) => WaitLimit::Unlimited,
         }
     }
 

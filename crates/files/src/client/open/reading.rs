@@ -3,12 +3,12 @@
 //! First come the digest and the values of the leaves, whose merge must be the digest. Then runs of leaves are fetched, from where the reader
 //! is, as far ahead as it may be. Each leaf is compared with its value before the reader gets it.
 
-use crate::client::assembler::Inbound;
-use crate::client::error::Error;
 use crate::digest::{Digest, Leaf, LeafHasher, LeafSize, merge_leaves};
+use crate::error::Error;
 use crate::limits::{CHUNK_BYTES_DEFAULT, LEAF_VALUE_BYTES, LEAVES_PAGE_MAX, PIECE_COST_MIN};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
     DigestWish, FetchFile, FetchRequest, FileAnswer, FileMetadata, LeavesReply, LeavesRequest, Range, Reply, Request,
 };
@@ -29,7 +29,7 @@ const BUSY_WAIT: Duration = Duration::from_secs(1);
 /// Pieces of a fetch that may cost more than their bytes.
 const SMALL_PIECES_MAX: u64 = 16;
 
-/// What is known of the file before it is read.
+/// The metadata of a file before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Info {
     pub(super) size: u64,
@@ -61,7 +61,7 @@ pub(super) struct Reading {
     wrong: BTreeMap<u64, u32>,
     /// When the server is asked again, as it was too busy.
     retry_at: Option<Instant>,
-    /// What it said then.
+    /// The reason that it gave.
     busy: Option<String>,
     requests: VecDeque<Request>,
     /// Verified leaves that the reader hasn't taken.
@@ -129,7 +129,7 @@ impl Reading {
         }
     }
 
-    /// What is known of the file, once it can be read.
+    /// The metadata of the file, once it can be read.
     pub(super) fn info(&self) -> Option<Info> {
         match self.stage {
             Stage::Open(info) => Some(info),
@@ -200,7 +200,7 @@ impl Reading {
         ids.into_iter().for_each(|id| self.give_up(id));
     }
 
-    /// What is to be sent.
+    /// The requests to send.
     pub(super) fn next_request(&mut self, now: Instant) -> Option<Request> {
         if self.retry_at.take_if(|at| *at <= now).is_some() {
             self.connected();
@@ -243,7 +243,7 @@ impl Reading {
         self.requests.push_back(Request::Leaves(request));
     }
 
-    /// Requests the next run of leaves, if there is room for it.
+    /// Requests the next run of leaves, if there is space for it.
     fn fetch(&mut self) {
         let (Stage::Open(info), Some(wanted)) = (&self.stage, self.wanted) else { return };
         let leaves = info.leaves;
@@ -255,8 +255,8 @@ impl Reading {
         let end = leaves.file_bytes().min(offset.saturating_add(count.saturating_mul(leaves.leaf_bytes())));
         let held = self.ready.values().map(|leaf| leaf.len() as u64).sum::<u64>()
             + self.fetches.values().map(Fetch::bytes).sum::<u64>();
-        let has_room = held == 0 || again.is_some() || held + (end - offset) <= self.ahead;
-        if end == offset || !has_room || self.fetches.len() + self.cancelled.len() >= OPEN_MAX {
+        let has_space = held == 0 || again.is_some() || held + (end - offset) <= self.ahead;
+        if end == offset || !has_space || self.fetches.len() + self.cancelled.len() >= OPEN_MAX {
             return;
         }
         match again {

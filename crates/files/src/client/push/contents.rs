@@ -1,12 +1,12 @@
-//! What is pushed: files, all files of a directory, and what a reader has.
+//! The contents of a push: files, all files of a directory, and the bytes of a reader.
 
-use super::{PushEvent, PushFile, PushOptions, PushProgress, PushSource, Show, Tell};
-use crate::client::error::Error;
-use crate::client::filter::Filter;
-use crate::client::transfer::LIST_ENTRIES_MAX;
+use super::{OnEvent, PushEvent, PushFile, PushOptions, PushProgress, PushSource, Show};
+use crate::error::Error;
+use crate::filter::Filter;
 use crate::limits::PUSH_NAMES_MAX;
 use crate::path::{RelPath, is_reserved};
 use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError};
+use crate::transfer::LIST_ENTRIES_MAX;
 use rustix::fs::{Mode, OFlags};
 use std::collections::HashSet;
 use std::fs::File;
@@ -42,10 +42,10 @@ enum Content {
     Spooled(File),
 }
 
-/// All files of the sources. What can't be pushed is told.
+/// All files of the sources. What can't be pushed is reported.
 pub(super) fn items(
     options: &mut PushOptions,
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
     show: &mut Show<'_>,
     cancel: &CancelToken,
 ) -> Result<Vec<Item>, Error> {
@@ -58,7 +58,7 @@ pub(super) fn items(
             }
             PushSource::Tree { local, remote, filter } => {
                 Walk { local: &local, remote: &remote, filter: &filter, items: &mut items, empty: 0 }
-                    .all(tell, cancel)?;
+                    .all(on_event, cancel)?;
             }
             PushSource::Reader { reader, remote } => {
                 let spooled = spool(reader, &options.spool_dir, show, cancel)?;
@@ -126,15 +126,15 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn all(mut self, tell: &mut Tell<'_>, cancel: &CancelToken) -> Result<(), Error> {
+    fn all(mut self, on_event: &mut OnEvent<'_>, cancel: &CancelToken) -> Result<(), Error> {
         let opened = Root::directory(self.local, Links::Never);
         let opened = opened.and_then(|root| root.open_dir(&RelPath::root()).map(|top| (Arc::new(root), top)));
         let (root, top) = match opened {
             Ok(opened) => opened,
-            Err(error) => return self.leave_out(&RelPath::root(), error.to_string(), tell),
+            Err(error) => return self.leave_out(&RelPath::root(), error.to_string(), on_event),
         };
         // By descriptors, so that nothing that is renamed leads elsewhere.
-        let mut dirs: Vec<Level> = self.enter(RelPath::root(), top, tell)?.into_iter().collect();
+        let mut dirs: Vec<Level> = self.enter(RelPath::root(), top, on_event)?.into_iter().collect();
         while let Some(Level { path, dir, left }) = dirs.last_mut() {
             if cancel.is_cancelled() {
                 return Err(Error::Cancelled);
@@ -145,7 +145,7 @@ impl Walk<'_> {
             };
             let Ok(below) = path.join(&name) else {
                 let path = path.clone();
-                self.leave_out(&path, "a name in it, or a path, is too long".to_owned(), tell)?;
+                self.leave_out(&path, "a name in it, or a path, is too long".to_owned(), on_event)?;
                 continue;
             };
             match dir.stat(&name) {
@@ -156,16 +156,16 @@ impl Walk<'_> {
                     match dir.open_dir(&name) {
                         Ok(_) if dirs.len() >= PUSH_NAMES_MAX => {
                             let reason = format!("what is below it has more than {PUSH_NAMES_MAX} names in its path");
-                            self.leave_out(&below, reason, tell)?;
+                            self.leave_out(&below, reason, on_event)?;
                         }
-                        Ok(opened) => dirs.extend(self.enter(below, opened, tell)?),
-                        Err(error) => self.leave_out(&below, error.to_string(), tell)?,
+                        Ok(opened) => dirs.extend(self.enter(below, opened, on_event)?),
+                        Err(error) => self.leave_out(&below, error.to_string(), on_event)?,
                     }
                 }
                 Ok(_) if !self.filter.takes(&below, false) => {}
                 Ok(stat) if stat.kind == FileKind::File => {
                     let Some(file) = self.file(&below) else {
-                        self.leave_out(&below, "its path would be too long on the server".to_owned(), tell)?;
+                        self.leave_out(&below, "its path would be too long on the server".to_owned(), on_event)?;
                         continue;
                     };
                     if self.items.len() >= LIST_ENTRIES_MAX {
@@ -176,11 +176,11 @@ impl Walk<'_> {
                 }
                 Ok(stat) => {
                     let what = if stat.kind == FileKind::Link { "a symbolic link" } else { "a device, pipe or socket" };
-                    self.leave_out(&below, format!("it is {what}, and only regular files are pushed"), tell)?;
+                    self.leave_out(&below, format!("it is {what}, and only regular files are pushed"), on_event)?;
                 }
                 // It is gone.
                 Err(RootError::NotFound) => {}
-                Err(error) => self.leave_out(&below, error.to_string(), tell)?,
+                Err(error) => self.leave_out(&below, error.to_string(), on_event)?,
             }
         }
         if self.empty > 0 {
@@ -189,12 +189,12 @@ impl Walk<'_> {
                 count => format!("{count} empty directories are"),
             };
             let of = self.local.display();
-            tell(PushEvent::Warning(format!("{of}: {empty} left out, since only files are pushed")))?;
+            on_event(PushEvent::Warning(format!("{of}: {empty} left out, since only files are pushed")))?;
         }
         Ok(())
     }
 
-    fn enter(&mut self, path: RelPath, dir: Dir, tell: &mut Tell<'_>) -> Result<Option<Level>, Error> {
+    fn enter(&mut self, path: RelPath, dir: Dir, on_event: &mut OnEvent<'_>) -> Result<Option<Level>, Error> {
         match dir.entries(NAMES_MAX) {
             Ok(entries) => {
                 self.empty += u64::from(entries.is_empty());
@@ -204,7 +204,7 @@ impl Walk<'_> {
                 left.sort_unstable_by(|left, right| right.cmp(left));
                 Ok(Some(Level { path, dir, left }))
             }
-            Err(error) => self.leave_out(&path, error.to_string(), tell).map(|()| None),
+            Err(error) => self.leave_out(&path, error.to_string(), on_event).map(|()| None),
         }
     }
 
@@ -215,10 +215,10 @@ impl Walk<'_> {
         Some(PushFile { local, remote })
     }
 
-    fn leave_out(&self, below: &RelPath, reason: String, tell: &mut Tell<'_>) -> Result<(), Error> {
+    fn leave_out(&self, below: &RelPath, reason: String, on_event: &mut OnEvent<'_>) -> Result<(), Error> {
         let file = self.file(below);
         let file = file.unwrap_or_else(|| PushFile { local: self.local.to_owned(), remote: self.remote.clone() });
-        tell(PushEvent::Failed { file, code: None, reason })?;
+        on_event(PushEvent::Failed { file, code: None, reason })?;
         Ok(())
     }
 }

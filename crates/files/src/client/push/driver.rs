@@ -1,21 +1,21 @@
 //! Joins pushes with their connection and their files.
 
-use super::super::assembler::Inbound;
 use super::super::connection::Connection;
-use super::super::exchange::{Operation, POLL_MAX, Patience, Turn};
-use super::super::pacing::{Pacer, piece_bytes};
-use super::super::reconnects::Reconnects;
-use super::super::transfer::HASH_BYTES_PER_SECOND_MIN;
+use super::super::exchange::{Operation, POLL_MAX, Turn, WaitLimit};
 use super::contents::Item;
 use super::sending::Sending;
-use super::{PushEvent, PushFile, PushOptions, PushProgress, Show, Tell};
-use crate::client::error::Error;
+use super::{OnEvent, PushEvent, PushFile, PushOptions, PushProgress, Show};
 use crate::digest::{Digest, FileHasher, HashError};
+use crate::error::Error;
 use crate::limits::{CHUNK_BYTES_MIN, PUSH_CHUNK_BYTES_MAX, PUSHES_MAX};
 use crate::protocol::ErrorCode;
+use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{ErrorReply, PushRequest, PushedReply, Range, Reply, Request, WirePath};
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::root::FileStat;
+use crate::transfer::HASH_BYTES_PER_SECOND_MIN;
+use crate::transfer::pacing::{Pacer, piece_bytes};
+use crate::transfer::reconnects::Reconnects;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use towpath_sockets::{FileRange, Message};
 
 /// Bytes that are hashed before the connection has its turn.
 const HASH_SLICE_BYTES: u64 = 8 << 20;
-/// Waits before a push that the server has no room for is tried again: doubled each time.
+/// Waits before a push that the server has no space for is tried again: doubled each time.
 const BUSY_WAIT_MIN: Duration = Duration::from_millis(50);
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(2);
 
@@ -54,11 +54,11 @@ enum Phase {
 
 pub(super) struct Driver<'a> {
     options: &'a PushOptions,
-    tell: &'a mut Tell<'a>,
+    on_event: &'a mut OnEvent<'a>,
     show: &'a mut Show<'a>,
     cancel: &'a CancelToken,
     is_connected: bool,
-    /// Why the server has no room, if that is the last that it said.
+    /// Why the server has no space, if that is the last that it said.
     busy: Option<String>,
     /// Files that aren't begun.
     files: VecDeque<Item>,
@@ -75,7 +75,7 @@ impl<'a> Driver<'a> {
     pub(super) fn new(
         options: &'a PushOptions,
         items: Vec<Item>,
-        tell: &'a mut Tell<'_>,
+        on_event: &'a mut OnEvent<'_>,
         show: &'a mut Show<'_>,
         cancel: &'a CancelToken,
     ) -> Driver<'a> {
@@ -86,7 +86,7 @@ impl<'a> Driver<'a> {
         };
         Driver {
             options,
-            tell,
+            on_event,
             show,
             cancel,
             is_connected: false,
@@ -127,7 +127,7 @@ impl Operation for Driver<'_> {
 
     fn lost(&mut self, reason: &str) -> Result<bool, Error> {
         self.is_connected = false;
-        (self.tell)(PushEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
+        (self.on_event)(PushEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
         if let Some(times) = self.reconnects.lost_at(self.steps) {
             return Err(Error::Breaking { times });
         }
@@ -155,13 +155,13 @@ impl Operation for Driver<'_> {
         Ok(())
     }
 
-    fn patience(&self) -> Patience {
+    fn wait_limit(&self) -> WaitLimit {
         let is_hashing = self.tasks.iter().any(|task| matches!(task.phase, Phase::Hashing(_)));
         match self.is_connected && is_hashing {
             // Nothing is awaited of the server.
-            true => Patience::Unlimited,
+            true => WaitLimit::Unlimited,
             // One that hashes what is at the path may be silent meanwhile.
-            false => Patience::Extra(self.hashing_time()),
+            false => WaitLimit::Extra(self.hashing_time()),
         }
     }
 
@@ -197,7 +197,7 @@ impl Driver<'_> {
         PushProgress { bytes_done, ..self.progress }
     }
 
-    /// Something helped.
+    /// Notes progress.
     fn step(&mut self) {
         self.steps += 1;
         self.busy = None;
@@ -358,16 +358,16 @@ impl Driver<'_> {
             && let Err(reason) = item.remove(&stat)
         {
             let text = format!("{}: it is on the server, and stays here: {reason}", item.file.local.display());
-            (self.tell)(PushEvent::Warning(text))?;
+            (self.on_event)(PushEvent::Warning(text))?;
         }
         let file = item.file;
-        (self.tell)(PushEvent::Pushed { file, size: stat.size, digest, seq, durable, same, resumed_bytes })?;
+        (self.on_event)(PushEvent::Pushed { file, size: stat.size, digest, seq, durable, same, resumed_bytes })?;
         Ok(())
     }
 
     fn file_failed(&mut self, file: PushFile, code: Option<ErrorCode>, reason: String) -> Result<(), Error> {
         self.progress.files_done += 1;
-        (self.tell)(PushEvent::Failed { file, code, reason })?;
+        (self.on_event)(PushEvent::Failed { file, code, reason })?;
         Ok(())
     }
 }

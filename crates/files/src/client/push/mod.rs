@@ -7,9 +7,9 @@ mod sending;
 pub use sending::Sending;
 
 use super::exchange::Connector;
-use super::filter::Filter;
-use crate::client::error::Error;
 use crate::digest::Digest;
+use crate::error::Error;
+use crate::filter::Filter;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::Expected;
@@ -33,7 +33,7 @@ pub enum PushSource {
         /// Which of its files are pushed.
         filter: Filter,
     },
-    /// What a reader has until its end. It is read before anything is sent, into an unnamed file.
+    /// The bytes of a reader until its end. They are read before anything is sent, into an unnamed file.
     Reader {
         /// The reader.
         reader: Box<dyn Read + Send>,
@@ -54,7 +54,7 @@ pub struct PushFile {
 /// Options of [`FileClient::push`](super::FileClient::push).
 #[derive(Debug)]
 pub struct PushOptions {
-    /// What is pushed. No two files may have the same path on the server.
+    /// The sources. No two files may have the same path on the server.
     pub sources: Vec<PushSource>,
     /// State of the path without which a file isn't put there.
     pub expected: Expected,
@@ -94,7 +94,7 @@ impl fmt::Debug for PushSource {
     }
 }
 
-/// Something that happened.
+/// An event of a push.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PushEvent {
@@ -110,7 +110,7 @@ pub enum PushEvent {
         seq: Option<u64>,
         /// Synced to disk.
         durable: bool,
-        /// It was there already.
+        /// Whether it was there already.
         same: bool,
         /// Bytes that the server had of an earlier push.
         resumed_bytes: u64,
@@ -129,11 +129,11 @@ pub enum PushEvent {
         /// The reason.
         reason: String,
     },
-    /// Something that isn't as it should be, though the file is in place.
+    /// A minor problem of a file that is in place.
     Warning(String),
 }
 
-/// How far it is.
+/// Progress of a push.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PushProgress {
     /// Files that are over.
@@ -147,14 +147,14 @@ pub struct PushProgress {
 }
 
 /// Called with what happens; its errors end the push.
-type Tell<'a> = dyn FnMut(PushEvent) -> std::io::Result<()> + 'a;
+type OnEvent<'a> = dyn FnMut(PushEvent) -> std::io::Result<()> + 'a;
 /// Called with the progress.
 type Show<'a> = dyn FnMut(PushProgress) + 'a;
 
 pub(super) fn push(
     connector: &Connector,
     mut options: PushOptions,
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
     show: &mut Show<'_>,
     cancel: &CancelToken,
 ) -> Result<(), Error> {
@@ -162,6 +162,6 @@ pub(super) fn push(
         // What can't be pushed needn't be read.
         connector.connect(cancel)?;
     }
-    let items = contents::items(&mut options, tell, show, cancel)?;
-    connector.run(&mut Driver::new(&options, items, tell, show, cancel), cancel)
+    let items = contents::items(&mut options, on_event, show, cancel)?;
+    connector.run(&mut Driver::new(&options, items, on_event, show, cancel), cancel)
 }

@@ -26,7 +26,7 @@ pub enum List {
     Followers,
     /// Versions that a file server keeps.
     Versions,
-    /// What a file server refused, or what failed.
+    /// Refusals and failures of a file server.
     Failures,
     /// Services of a broker.
     Services,
@@ -113,7 +113,7 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
-    /// Does something with the dead letters of a service, if there are so many, and says with how many.
+    /// Runs an action on the dead letters of a service, if there are this many; returns how many it changed.
     fn act_on_letters(&self, _service: &[u8], _action: LetterAction, _expected: usize) -> Result<usize, Refusal> {
         Err(Refusal::NoList)
     }
@@ -139,7 +139,7 @@ fn peer_json(info: &PeerInfo, protocol: Option<&str>, role: Option<&str>) -> Val
         "address": info.address.to_string(),
         "mechanism": info.mechanism,
         "connected_seconds": seconds(info.connected_at.elapsed()),
-        "heard_seconds": seconds(info.last_heard.elapsed()),
+        "heard_seconds": seconds(info.last_received.elapsed()),
         "received_bytes": info.bytes_in,
         "sent_bytes": info.bytes_out,
         "received_messages": info.messages_in,

@@ -177,7 +177,7 @@ impl Arguments {
         Ok((sources, Some(Path::new(last))))
     }
 
-    /// What is the same for all sources.
+    /// Checks that are the same for all sources; returns the size of chunks.
     fn check(&self) -> Result<u64, Failure> {
         let chunk_bytes = if self.zstd { COMPRESSED_CHUNK_BYTES } else { CHUNK_BYTES_DEFAULT };
         let chunk_bytes = self.chunk.unwrap_or(chunk_bytes.min(self.window));
@@ -370,7 +370,7 @@ fn one(
             return Err(if is_kept { failure.with(format_args!("\n{RESUME_HINT}")) } else { failure });
         }
     };
-    tell(&summary);
+    print_summary(&summary);
     if is_plan && !as_json {
         eprint_line(format_args!("tow: {}", describe_plan(&summary)));
     } else if bar.is_visible() && summary.failed == 0 {
@@ -381,7 +381,7 @@ fn one(
 }
 
 /// Prints warnings, what failed, and what is held.
-fn tell(summary: &Summary) {
+fn print_summary(summary: &Summary) {
     let and_more = |count: u64| match count.checked_sub(LINES_SHOWN_MAX as u64) {
         None | Some(0) => {}
         Some(more) => eprint_line(format_args!("tow: and {more} more")),

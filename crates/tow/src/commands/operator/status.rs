@@ -118,7 +118,7 @@ pub fn render_journal(reply: &Value) -> String {
     lines
 }
 
-/// What is published, who follows, and what keeps something from being published.
+/// Lines about the catalogue: what is published, who follows, and what can't be published.
 fn catalogue(catalogue: &Value, line: &mut impl FnMut(&str, String)) {
     let [paths, versions] = ["path", "version"].map(|name| counted_of(&catalogue[format!("{name}s")], name));
     let [seq, followers] = ["seq", "followers"].map(|name| &catalogue[name]);

@@ -88,7 +88,7 @@ impl Taking {
     }
 }
 
-/// Makes files so many hours old.
+/// Makes files this many hours old.
 fn age(paths: &[PathBuf], hours: u64) {
     for path in paths {
         let file = fs::File::options().append(true).open(path).expect("open");
@@ -245,7 +245,7 @@ fn nothing_gets_outside_or_gets_special_modes() {
     assert_eq!(fs::read_dir(taking.path("beside")).expect("read").count(), 0);
     fs::create_dir(taking.path("in/dir")).expect("mkdir");
     assert_eq!(error(&wire.ask(&offer(4, "in/dir", b"x"))), "conflict");
-    // A server takes nothing unless it is told to.
+    // A server takes nothing unless it is asked to.
     let closed = Server::start(&taking.path(""));
     let outcome = run(&mut taking.command(&taking.source("x", 5), &closed.url("in/x"), &[])).expect_code(5);
     assert!(outcome.stdout.windows(13).any(|text| text == b"--accept-push"), "{outcome:?}");
@@ -303,7 +303,7 @@ fn pushers_that_lie_are_refused() {
     // Depending on the moment it was written as fast as it came.
     assert!(answer["re"] == "pushed" || error(&answer) == "bad-request", "{answer}");
     assert!(!taking.path("in/x").exists());
-    // What is too large is told before anything is sent; a push that can't be is no push.
+    // A push that is too large is refused before anything is sent; a push that can't be is no push.
     for wrong in [json!({"size": 1_u64 << 63}), json!({"digest": "00"}), json!({"mode": 65536}), json!({"if": 7})] {
         let mut push = offer(3, "in/z", b"z");
         push.as_object_mut().expect("an object").extend(wrong.as_object().expect("an object").clone());
@@ -401,12 +401,12 @@ fn pushed_file_is_published_with_its_number() {
     let seq = pushed["seq"].as_u64().expect("a number");
     wait_until("it is followed", || copy.join("in/x").exists());
     assert_eq!(digest(&copy.join("in/x")), digest(&source));
-    let told = |output: String| {
+    let reported = |output: String| {
         let events = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect::<Vec<_>>();
         events.into_iter().find(|event| event["path"] == "in/x")
     };
-    wait_until("it is told", || told(follower.output()).is_some());
-    assert_eq!(told(follower.output()).expect("an event")["seq"], seq);
+    wait_until("it is reported", || reported(follower.output()).is_some());
+    assert_eq!(reported(follower.output()).expect("an event")["seq"], seq);
     // The same once more has the same number.
     let again = taking.push(&source, "in/x", &[]).expect_code(0).summary();
     assert_eq!((&again["seq"], &again["same"]), (&json!(seq), &json!(true)));
@@ -485,7 +485,7 @@ fn interrupted_push_ends_by_the_signal_and_is_resumed() {
 
 /// Hashing takes minutes: that nobody is there is said before.
 #[test]
-fn missing_server_is_told_while_the_file_is_hashed() {
+fn missing_server_is_reported_while_the_file_is_hashed() {
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("source");
     fs::File::create(&source).expect("create").set_len(1 << 40).expect("set the length");
