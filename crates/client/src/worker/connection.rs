@@ -56,6 +56,8 @@ pub(super) struct BrokerConnection {
     /// When it began to leave, and since when it holds nothing.
     leaving: Option<Instant>,
     quiet: Option<Instant>,
+    /// When to see whether the kernel has sent everything.
+    look_again: Option<Instant>,
     ended: bool,
     wakers: Vec<Waker>,
 }
@@ -89,6 +91,7 @@ impl BrokerConnection {
             failure: NOT_TRIED.to_owned(),
             leaving: None,
             quiet: None,
+            look_again: None,
             ended: false,
             wakers: Vec::new(),
         }
@@ -330,10 +333,11 @@ impl Drive for BrokerConnection {
         }
         if self.leaving.is_some() {
             let receives_nothing = self.session.is_idle() && !self.incoming.has_backlog();
-            // A long reply leaves the hub later than it was given to it.
-            let has_sent = self.pending.is_empty() && self.block.is_empty() && !hub.has_output();
-            let is_quiet = receives_nothing && has_sent;
+            // A long reply leaves the hub later than it was given to it, and the kernel later still.
+            let has_given = receives_nothing && self.pending.is_empty() && self.block.is_empty() && !hub.has_output();
+            let is_quiet = has_given && !hub.has_untaken();
             self.quiet = if is_quiet { self.quiet.or(Some(now)) } else { None };
+            self.look_again = (has_given && !is_quiet).then_some(now + LEAVE_QUIET);
         }
         Ok(hub.is_busy())
     }
@@ -342,7 +346,7 @@ impl Drive for BrokerConnection {
         let session = self.session.deadline().and_then(|at| self.origin.checked_add(at));
         let quiet = self.quiet.map(|since| since + LEAVE_QUIET);
         let leaving = self.leaving.filter(|_| self.peer.is_none()).map(|since| since + LEAVE_CONNECTION);
-        session.into_iter().chain(quiet).chain(leaving).min()
+        session.into_iter().chain(quiet).chain(self.look_again).chain(leaving).min()
     }
 
     fn is_over(&self) -> bool {

@@ -440,6 +440,13 @@ impl Hub {
         self.peers.iter().any(|member| member.peer.is_ready() && member.peer.connection.outbox_ref().has_output())
     }
 
+    /// Whether the kernel still holds bytes that a ready peer's system hasn't acknowledged, as far as it is known: they are lost if this side
+    /// closes, and the peer sends something then. No event says when they are gone.
+    pub fn has_untaken(&self) -> bool {
+        let mut ready = self.peers.iter().filter(|member| member.peer.is_ready());
+        ready.any(|member| towpath_outq::untaken_bytes(&member.peer.fd).is_some_and(|bytes| bytes > 0))
+    }
+
     /// Counts from now on the messages that go with their peer instead of being sent.
     pub(crate) fn count_lost(&mut self) {
         self.lost = Some(Unsent::default());

@@ -105,7 +105,9 @@ impl Follower<'_> {
             let reported = before.or_else(|| self.put_before(&placed.local));
             let refused = match self.plan(&placed, &mut feed) {
                 Ok(Plan::InPlace) if before.is_some() => continue,
-                Ok(Plan::InPlace | Plan::Get) => None,
+                // Only its report is missing.
+                Ok(Plan::InPlace) => self.place.plan_as_it_is(&placed.local).err().map(|error| error.to_string()),
+                Ok(Plan::Get) => None,
                 Ok(Plan::Refused(reason)) => Some(reason),
                 Err(error) => Some(error.to_string()),
             };
@@ -318,10 +320,14 @@ impl Follower<'_> {
 
     /// Records an entry that is in place before the rest of its change, so that it isn't reported yet.
     fn put_unreported(&mut self, local: &RelPath, known: Known) -> Result<(), Error> {
-        if !self.record.get(local).is_some_and(|before| before.is_same(&known)) {
+        let is_reported = !self.unreported.contains_key(local);
+        let noted = if is_reported && self.record.get(local).is_some_and(|before| before.is_same(&known)) {
+            self.record.put(local, known)
+        } else {
             self.unreported.entry(local.clone()).or_default();
-        }
-        self.record.put(local, known).or_else(|error| self.noted_later(error))
+            self.record.put_unreported(local, known)
+        };
+        noted.or_else(|error| self.noted_later(error))
     }
 
     /// Asks for the full state if something that was put here isn't there any more. Returns whether something isn't.

@@ -222,6 +222,12 @@ impl Place {
         Ok(Plan::Refused("what is there was changed here, and no name is free to keep it".to_owned()))
     }
 
+    /// Plans to leave what is at a path, which was put there before.
+    pub(super) fn plan_as_it_is(&self, path: &RelPath) -> Result<(), RootError> {
+        self.ledger.plan(path, self.stat(path)?, true, Vec::new());
+        Ok(())
+    }
+
     /// Whether all directories above spell a path so.
     fn is_spelled(&self, path: &RelPath) -> Result<bool, RootError> {
         for (parent, name) in std::iter::successors(Some(path.clone()), RelPath::parent).filter_map(|path| {
@@ -431,7 +437,7 @@ impl Place {
             if let Ok(Some(stat)) = self.stat(&path)
                 && self.is_own(&path, &intended, &stat).is_ok_and(|is_own| is_own)
             {
-                record.put(&path, self.as_put(&intended, &stat))?;
+                record.put_unreported(&path, self.as_put(&intended, &stat))?;
             }
         }
         Ok(())

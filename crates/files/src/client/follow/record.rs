@@ -4,6 +4,7 @@
 use super::Excludes;
 use super::record_items::{
     Item, decode, encode_copy, encode_cursor, encode_forgotten, encode_intended, encode_known, encode_origin,
+    encode_unreported,
 };
 use crate::digest::Digest;
 use crate::path::RelPath;
@@ -14,10 +15,10 @@ use crate::record_log::{Format, LogError, MODE, RecordLog};
 use crate::root::{Dir, RootError, Timestamp};
 use crate::transfer::Source;
 use crate::transfer::names::{follow_name, partial_names};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
-const FORMAT: Format = Format { magic: b"TOWFOL3\n", body_bytes_max: 64 << 10 };
+const FORMAT: Format = Format { magic: b"TOWFOL4\n", body_bytes_max: 64 << 10 };
 /// Bytes, beyond which the file is rewritten if most of it is out of date.
 const REWRITE_FROM_BYTES: u64 = 1 << 20;
 /// Most bytes of a record, beside its path.
@@ -140,6 +141,8 @@ pub(super) struct Record {
     /// Bytes that the file has at most when it is rewritten.
     needed_bytes: u64,
     known: HashMap<RelPath, Known>,
+    /// Entries whose change isn't reported yet.
+    unreported: HashSet<RelPath>,
     /// Entries about to be put when the follower ended.
     intended: HashMap<RelPath, Known>,
     /// A path for each digest.
@@ -183,7 +186,7 @@ impl Record {
                 },
                 created => created?,
             };
-            let (mut known, mut intended) = (HashMap::new(), HashMap::new());
+            let (mut known, mut intended, mut unreported) = (HashMap::new(), HashMap::new(), HashSet::new());
             let (mut cursor, mut deletes, mut is_strange) = (None, false, false);
             let (mut copy, mut origin) = (None, None);
             let opened = RecordLog::open(file, &FORMAT, |body| match decode(body) {
@@ -191,10 +194,19 @@ impl Record {
                 Some(Item::CursorOfPuts(at)) => (cursor, deletes) = (Some(at), false),
                 Some(Item::Known(path, what)) => {
                     intended.remove(&path);
+                    unreported.remove(&path);
+                    known.insert(path, what);
+                }
+                Some(Item::Unreported(path, what)) => {
+                    intended.remove(&path);
+                    unreported.insert(path.clone());
                     known.insert(path, what);
                 }
                 Some(Item::Intended(path, what)) => _ = intended.insert(path, what),
-                Some(Item::Forgotten(path)) => _ = known.remove(&path),
+                Some(Item::Forgotten(path)) => {
+                    unreported.remove(&path);
+                    known.remove(&path);
+                }
                 Some(Item::Copy(id)) => copy = Some(id),
                 Some(Item::Origin(of)) => origin = Some(of),
                 None => is_strange = true,
@@ -211,6 +223,7 @@ impl Record {
                         log,
                         needed_bytes,
                         known,
+                        unreported,
                         intended,
                         by_digest,
                         cursor,
@@ -312,10 +325,27 @@ impl Record {
         std::mem::take(&mut self.intended)
     }
 
-    /// Records the entry that was put at a path.
+    /// Records the entry that was put at a path, and whose change was reported.
     pub(super) fn put(&mut self, path: &RelPath, known: Known) -> io::Result<()> {
+        let was_unreported = self.unreported.remove(path);
+        if self.insert(path, known) || was_unreported { self.log.append(&encode_known(path, &known)) } else { Ok(()) }
+    }
+
+    /// Records the entry that was put at a path, and whose change isn't reported yet.
+    pub(super) fn put_unreported(&mut self, path: &RelPath, known: Known) -> io::Result<()> {
+        let is_new = self.unreported.insert(path.clone());
+        if self.insert(path, known) || is_new { self.log.append(&encode_unreported(path, &known)) } else { Ok(()) }
+    }
+
+    /// Paths of entries whose change isn't reported yet.
+    pub(super) fn unreported(&self) -> impl Iterator<Item = &RelPath> {
+        self.unreported.iter()
+    }
+
+    /// Notes an entry, and returns whether it is another one.
+    fn insert(&mut self, path: &RelPath, known: Known) -> bool {
         if self.known.get(path) == Some(&known) {
-            return Ok(());
+            return false;
         }
         match self.known.insert(path.clone(), known) {
             Some(before) => self.forget_digest(path, &before),
@@ -324,12 +354,13 @@ impl Record {
         if let Some(digest) = known.digest() {
             self.by_digest.insert(digest, path.clone());
         }
-        self.log.append(&encode_known(path, &known))
+        true
     }
 
     /// Forgets the entry of a path, which isn't there any more, or isn't this follower's.
     pub(super) fn forget(&mut self, path: &RelPath) -> io::Result<()> {
         let Some(known) = self.known.remove(path) else { return Ok(()) };
+        self.unreported.remove(path);
         self.forget_digest(path, &known);
         self.needed_bytes -= record_bytes(path);
         self.log.append(&encode_forgotten(path))
@@ -368,7 +399,10 @@ impl Record {
         let log = RecordLog::replace(&self.dir, &self.name, &partial_names(&self.name).1, &FORMAT, |log| {
             log.append(&encode_copy(self.copy))?;
             self.origin.iter().try_for_each(|origin| log.append(&encode_origin(origin)))?;
-            self.known.iter().try_for_each(|(path, known)| log.append(&encode_known(path, known)))?;
+            self.known.iter().try_for_each(|(path, known)| match self.unreported.contains(path) {
+                true => log.append(&encode_unreported(path, known)),
+                false => log.append(&encode_known(path, known)),
+            })?;
             self.intended.iter().try_for_each(|(path, known)| log.append(&encode_intended(path, known)))?;
             log.append(&encode_cursor(self.cursor, self.deletes))
         });

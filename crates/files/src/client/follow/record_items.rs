@@ -16,8 +16,11 @@ const KIND_LINK: u8 = 5;
 const KIND_COPY: u8 = 6;
 const KIND_ORIGIN: u8 = 7;
 const KIND_CURSOR_OF_PUTS: u8 = 8;
-/// Added to one of the three before: it is about to be put there.
+/// Added to one of the three entries: it is about to be put there.
 const INTENDED: u8 = 0x10;
+/// Added to one of the three entries: it was put there, and isn't reported yet.
+const UNREPORTED: u8 = 0x20;
+const FLAGS: u8 = INTENDED | UNREPORTED;
 
 /// One of the things that a record says.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,6 +29,7 @@ pub(super) enum Item {
     /// Of a follower that deletes nothing.
     CursorOfPuts(Cursor),
     Known(RelPath, Known),
+    Unreported(RelPath, Known),
     Intended(RelPath, Known),
     Forgotten(RelPath),
     Copy(CopyId),
@@ -72,9 +76,17 @@ pub(super) fn encode_known(path: &RelPath, known: &Known) -> Vec<u8> {
 }
 
 pub(super) fn encode_intended(path: &RelPath, known: &Known) -> Vec<u8> {
+    encode_flagged(path, known, INTENDED)
+}
+
+pub(super) fn encode_unreported(path: &RelPath, known: &Known) -> Vec<u8> {
+    encode_flagged(path, known, UNREPORTED)
+}
+
+fn encode_flagged(path: &RelPath, known: &Known, flag: u8) -> Vec<u8> {
     let mut body = encode_known(path, known);
     if let Some(kind) = body.first_mut() {
-        *kind |= INTENDED;
+        *kind |= flag;
     }
     body
 }
@@ -83,7 +95,12 @@ pub(super) fn decode(body: &[u8]) -> Option<Item> {
     let (kind, mut rest) = body.split_first()?;
     let item = |path, known| {
         let path = RelPath::new(path).ok()?;
-        Some(if kind & INTENDED == 0 { Item::Known(path, known) } else { Item::Intended(path, known) })
+        match kind & FLAGS {
+            0 => Some(Item::Known(path, known)),
+            INTENDED => Some(Item::Intended(path, known)),
+            UNREPORTED => Some(Item::Unreported(path, known)),
+            _ => None,
+        }
     };
     match *kind {
         KIND_CURSOR if rest.is_empty() => Some(Item::Cursor(None)),
@@ -96,15 +113,15 @@ pub(super) fn decode(body: &[u8]) -> Option<Item> {
             let (epoch, base) = (Epoch(take(&mut rest)?), RelPath::new(rest).ok()?);
             Some(Item::Origin(Origin { server: (has_server == 1).then_some(id), epoch, base }))
         }
-        _ if kind & !INTENDED == KIND_FILE => {
+        _ if kind & !FLAGS == KIND_FILE => {
             let size = u64::from_be_bytes(take(&mut rest)?);
             let (modified, changed) = (take_time(&mut rest)?, take_time(&mut rest)?);
             let changed = Some(changed).filter(|changed| *changed != Timestamp::default());
             let digest = Digest(take(&mut rest)?);
             item(rest, Known::File { size, modified, changed, digest })
         }
-        _ if kind & !INTENDED == KIND_DIR => item(rest, Known::Dir),
-        _ if kind & !INTENDED == KIND_LINK => {
+        _ if kind & !FLAGS == KIND_DIR => item(rest, Known::Dir),
+        _ if kind & !FLAGS == KIND_LINK => {
             let digest = Digest(take(&mut rest)?);
             item(rest, Known::Link(digest))
         }
@@ -125,6 +142,7 @@ pub fn fuzz_body(body: &[u8]) {
         Item::Cursor(cursor) => encode_cursor(*cursor, true),
         Item::CursorOfPuts(cursor) => encode_cursor(Some(*cursor), false),
         Item::Known(path, known) => encode_known(path, known),
+        Item::Unreported(path, known) => encode_unreported(path, known),
         Item::Intended(path, known) => encode_intended(path, known),
         Item::Forgotten(path) => encode_forgotten(path),
         Item::Copy(copy) => encode_copy(*copy),
@@ -150,7 +168,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn random_records_decode_and_encode_alike(kind in 0u8..24, rest in proptest::collection::vec(0u8.., 0..150)) {
+        fn random_records_decode_and_encode_alike(kind in 0u8..40, rest in proptest::collection::vec(0u8.., 0..150)) {
             fuzz_body(&[&[kind], &rest[..]].concat());
         }
     }

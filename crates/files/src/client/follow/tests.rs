@@ -81,10 +81,32 @@ impl Steps {
         }))
     }
 
+    /// Another follower begins where this one was killed.
+    fn restart(&mut self) {
+        let mut options = FollowOptions::new(Source::Path("".parse().unwrap()), self.copy());
+        (options.mirror, options.max_delete) = (true, Some(100));
+        // The record is locked by the first one.
+        let (elsewhere, now) = (self.temp.path().join("elsewhere"), self.now);
+        let other = SimulatedFollower::start(FollowOptions::new(options.source.clone(), elsewhere), now).unwrap();
+        drop(std::mem::replace(&mut self.follower, other));
+        self.follower = SimulatedFollower::start(options, now).unwrap();
+        self.follower.connected().unwrap();
+        let files = std::mem::take(&mut self.files.files);
+        self.files = SimServer::default();
+        (self.files.files, self.files.window_bytes) = (files, 8 << 20);
+        self.seq = 0;
+        self.following();
+    }
+
     /// Everything that can be done is done.
     fn run(&mut self) {
+        while self.step() {}
+    }
+
+    /// Does one thing, if there is one.
+    fn step(&mut self) -> bool {
         let (mut draw, mut faults) = (Draw::new(1), Faults::default());
-        loop {
+        {
             let mut did = self.follower.has_commands();
             self.follower.disk_step(self.now).unwrap();
             while let Some(request) = self.follower.requests.pop_front() {
@@ -109,9 +131,7 @@ impl Steps {
             did |= !sent.is_empty();
             sent.into_iter().for_each(|inbound| self.follower.inbound(inbound, self.now).unwrap());
             self.events.extend(self.follower.take_events());
-            if !did {
-                return;
-            }
+            did
         }
     }
 
@@ -216,6 +236,39 @@ fn what_was_renamed_ahead_is_known_though_the_rest_failed() {
         _ => None,
     };
     assert_eq!(steps.events.iter().filter_map(gone).collect::<Vec<_>>(), ["g", "f"]);
+}
+
+/// What a follower put in place just before it was killed, the next one reports, however often that is killed too.
+#[test]
+fn what_was_put_and_not_reported_is_reported_after_a_kill() {
+    for kills in [1, 2] {
+        let mut steps = Steps::begin();
+        let changes = ["d/f", "g"].map(|path| (path, steps.file(path, noise(LARGE, path.len() as u64), 5)));
+        for _ in 0..kills {
+            steps.page(true, changes.to_vec());
+            // One is in place, and the page isn't over.
+            let is_there = |steps: &Steps| ["d/f", "g"].iter().any(|name| steps.copy().join(name).exists());
+            while !is_there(&steps) {
+                steps.step();
+            }
+            assert!(steps.follower.is_busy() && steps.events.is_empty());
+            steps.restart();
+        }
+        steps.page(true, changes.to_vec());
+        steps.run();
+        let is_put = |wanted: &str| {
+            let is_it =
+                |event: &&FollowEvent| matches!(event, FollowEvent::Put { path, .. } if path.to_string() == wanted);
+            steps.events.iter().filter(is_it).count()
+        };
+        assert_eq!((is_put("d/f"), is_put("g")), (1, 1), "{:?}", steps.events);
+        // Nothing is reported again later.
+        steps.events.clear();
+        steps.restart();
+        steps.page(true, changes.to_vec());
+        steps.run();
+        assert!(!steps.events.iter().any(|event| matches!(event, FollowEvent::Put { .. })), "{:?}", steps.events);
+    }
 }
 
 #[test]

@@ -253,7 +253,12 @@ impl Watcher {
                 FileKind::Other => {}
             }
         }
-        found.gone.extend(missing.into_keys().filter_map(|name| path.join(&name).ok()));
+        for gone in missing.into_keys().filter_map(|name| path.join(&name).ok()) {
+            // At once: it may be there again when this look comes to what is below it, and is watched then.
+            self.events.unwatch(&gone);
+            self.unread.remove_below(&gone);
+            found.gone.push(gone);
+        }
         match unreadable {
             Some(error) => self.unreadable_dir(path, &error),
             None if is_whole => self.unread.remove(path),
@@ -308,11 +313,7 @@ impl Watcher {
             files.retain(|(path, _)| !held.contains(path));
         }
         let moved = moved(&published.read(), &gone);
-        for path in &gone {
-            self.events.unwatch(path);
-            self.unfinished.remove_below(path);
-            self.unread.remove_below(path);
-        }
+        gone.iter().for_each(|path| self.unfinished.remove_below(path));
         // A file that was renamed has the content that it had. Only its name is new.
         let (renamed, files): (Vec<_>, Vec<_>) = files
             .into_iter()

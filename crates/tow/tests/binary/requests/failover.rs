@@ -176,8 +176,10 @@ fn long_reply_of_a_worker_that_ends_is_not_run_again() {
     let caller = Process::start(&mut call(&[&broker], &["large", "please"]));
     wait_until("it runs", || runs.exists());
     first.signal(Signal::TERM);
-    first.finish().expect_code(0);
+    let ended = first.finish().expect_code(0);
+    eprintln!("the first worker: {}", ended.stderr);
     let _second = work(&[&broker], &command);
     assert_eq!(caller.finish().expect_code(0).stdout.len(), BYTES);
-    assert_eq!(std::fs::read_to_string(&runs).expect("read"), "run\n");
+    let runs = std::fs::read_to_string(&runs).expect("read");
+    assert_eq!(runs, "run\n", "{}", broker.log());
 }

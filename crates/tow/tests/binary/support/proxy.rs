@@ -256,7 +256,8 @@ fn forward(mut from: &TcpStream, mut to: &TcpStream, mut permit: impl FnMut(&mut
             };
             let (now, later) = rest.split_at_mut(granted);
             if to.write_all(now).is_err() {
-                break 'reading;
+                // What this end has sent before is still on its way the other way round, whose end closes both.
+                return;
             }
             rest = later;
         }
