@@ -64,6 +64,12 @@ impl CatalogueView {
         self.holders().elsewhere(from)
     }
 
+    /// The same who lack the newest number, so many at most, those who lack most first.
+    pub fn last_elsewhere(&self, most: usize) -> Vec<HolderStats> {
+        let CatalogueStats { epoch, head, .. } = self.stats();
+        self.holders().elsewhere_without(epoch, head, most)
+    }
+
     /// The published versions, the oldest first. May wait for the disk.
     pub fn versions(&self) -> Vec<VersionStats> {
         let Some(versions) = &self.versions else { return Vec::new() };

@@ -116,15 +116,14 @@ impl Found {
     fn is(&self, wanted: &str) -> bool {
         self.status["program"] == wanted || self.status["pid"].as_u64().is_some_and(|pid| pid.to_string() == wanted)
     }
+}
 
-    /// The server in a line.
-    pub fn describe(&self) -> String {
-        let endpoints: Vec<_> =
-            self.status["endpoints"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let (program, pid) = (self.status["program"].as_str().unwrap_or("?"), &self.status["pid"]);
-        let state = self.status["state"].as_str().unwrap_or("?");
-        format!("{program} (pid {pid}, {state}) on {}: {}", endpoints.join(", "), self.client)
-    }
+/// A server in a line.
+pub fn describe(status: &Value, client: &Client) -> String {
+    let endpoints: Vec<_> = status["endpoints"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let (program, pid) = (status["program"].as_str().unwrap_or("?"), &status["pid"]);
+    let state = status["state"].as_str().unwrap_or("?");
+    format!("{program} (pid {pid}, {state}) on {}: {client}", endpoints.join(", "))
 }
 
 /// Servers that answer, of the kind that is wanted, or the one that is named by its place.
@@ -183,7 +182,8 @@ pub fn find_one(server: &ServerArgs, program: Option<&str>) -> Result<Client, Fa
     match found.pop() {
         Some(only) if found.is_empty() => Ok(only.client),
         last => {
-            let all: Vec<_> = found.iter().chain(&last).map(Found::describe).collect();
+            let all: Vec<_> =
+                found.iter().chain(&last).map(|Found { client, status }| describe(status, client)).collect();
             let why = "several servers run here; name one with --admin: serve, broker, a process id or the socket";
             Err(Failure::usage(format!("{why}\n{}", all.join("\n"))))
         }
