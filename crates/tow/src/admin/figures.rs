@@ -1,4 +1,4 @@
-//! All figures of servers, a line for each. `/metrics`, the numbers of the status, and what the page wants to be zero follow from these tables; a test
+//! All figures of servers, a line for each. `/metrics`, the numbers of the status, and what should be zero follow from these tables; a test
 //! compares them with the documentation.
 
 mod snapshot;
@@ -58,7 +58,7 @@ pub struct About {
     zero: Option<Zero>,
 }
 
-/// How the page speaks of a figure that should be zero.
+/// How people are told of a figure that should be zero.
 #[derive(Debug)]
 struct Zero {
     /// The value of its label, if it has one.
@@ -94,7 +94,7 @@ impl<S> Figure<S> {
     }
 }
 
-/// A figure that should be zero; the page calls it so.
+/// A figure that should be zero, with a title for people.
 const fn zero<S>(title: Text, figure: Figure<S>) -> Figure<S> {
     zero_of("", title, figure.about.help, figure)
 }
