@@ -53,7 +53,7 @@ pub struct LastRefusal {
     pub at: Millis,
     /// Whose it was, if that is known.
     pub tenant: Option<Tenant>,
-    /// As the client was told.
+    /// As the client got it.
     pub reason: &'static str,
 }
 

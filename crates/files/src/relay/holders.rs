@@ -89,6 +89,27 @@ struct Names {
     by_turn: BTreeMap<u64, (HolderName, Option<CopyId>)>,
 }
 
+impl Holders {
+    /// Those who have a version, so that `lacks` says of it that there is a newer one, and what that is; so many at most, those first who have lacked it
+    /// longest. With the connection by which each speaks for itself.
+    pub fn with_old_version<T: Clone>(
+        &self,
+        lacks: impl Fn(Digest) -> Option<(u64, T)>,
+        most: usize,
+    ) -> Vec<(Option<PeerId>, HolderStats, u64, T)> {
+        let mut last: Vec<(u64, T, &Said)> = Vec::new();
+        for said in self.holders.values() {
+            let Some((seq, newer)) = said.holder.version.and_then(&lacks) else { continue };
+            let place = last.partition_point(|(other, ..)| *other <= seq);
+            if place < most {
+                last.insert(place, (seq, newer, said));
+                last.truncate(most);
+            }
+        }
+        last.into_iter().map(|(seq, newer, said)| (said.peer, said.stats(), seq, newer)).collect()
+    }
+}
+
 impl Said {
     fn stats(&self) -> HolderStats {
         HolderStats {
@@ -327,6 +348,10 @@ mod tests {
         };
         assert_eq!((names(9, 20), names(9, 1)), (vec!["b".to_owned(), "a".to_owned()], vec!["b".to_owned()]));
         assert!(holders.elsewhere_without(Epoch([2; 16]), 9, 20).is_empty());
+        let old = |digest| (digest == Digest([7; 32])).then_some((100, "v2"));
+        let old = holders.with_old_version(old, 20);
+        assert_eq!((old.len(), old[0].1.name.as_str(), old[0].2, old[0].3), (1, "versions", 100, "v2"));
+        assert!(holders.with_old_version(|_| None::<(u64, ())>, 20).is_empty());
     }
 
     #[test]

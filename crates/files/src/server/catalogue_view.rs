@@ -1,6 +1,6 @@
 //! What a server that watches its directory publishes, as its operator sees it. It answers without the event loop.
 
-use super::versions::Versions;
+use super::versions::{Versions, newer_versions};
 use super::watch::{CatalogueStats, Published};
 use crate::digest::Digest;
 use crate::path::RelPath;
@@ -8,7 +8,7 @@ use crate::relay::{HolderStats, Holders};
 use crate::root::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use towpath_sockets::Page;
+use towpath_sockets::{Page, PeerId};
 
 /// What a server that watches its directory publishes; clones show the same.
 #[derive(Clone, Debug)]
@@ -68,6 +68,13 @@ impl CatalogueView {
     pub fn last_elsewhere(&self, most: usize) -> Vec<HolderStats> {
         let CatalogueStats { epoch, head, .. } = self.stats();
         self.holders().elsewhere_without(epoch, head, most)
+    }
+
+    /// Those who have an older version than the newest of its path, so many at most, those first who have lacked a newer one longest: with the
+    /// connection by which each speaks for itself, the number of the version after theirs, and the label of the newest.
+    pub fn with_old_versions(&self, most: usize) -> Vec<(Option<PeerId>, HolderStats, u64, String)> {
+        let newer = self.versions.as_ref().map(|_| newer_versions(&self.published)).unwrap_or_default();
+        self.holders().with_old_version(|digest| newer.get(&digest).cloned(), most)
     }
 
     /// The published versions, the oldest first. May wait for the disk.

@@ -58,7 +58,7 @@ pub struct About {
     zero: Option<Zero>,
 }
 
-/// How people are told of a figure that should be zero.
+/// What the status says of a figure that should be zero.
 #[derive(Debug)]
 struct Zero {
     /// The value of its label, if it has one.

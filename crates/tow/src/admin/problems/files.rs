@@ -22,6 +22,8 @@ pub struct Follower {
     pub via: Option<String>,
     /// Changes that it lacks, and for how long it has lacked the first of them.
     pub behind: (u64, Duration),
+    /// The label of the newest version, if it is this that it lacks.
+    pub version: Option<String>,
     /// How long ago it last said what it has.
     pub said: Option<Duration>,
 }
@@ -54,12 +56,15 @@ fn of_follower(follower: &Follower) -> Option<Found> {
     if changes == 0 || age <= BEHIND {
         return None;
     }
-    let lacks = format!("{} {}, for {}", number(changes), verb(changes, "change", "changes"), time(age));
+    let lacks = match &follower.version {
+        Some(label) => format!("version {label}, for {}", time(age)),
+        None => format!("{} {}, for {}", number(changes), verb(changes, "change", "changes"), time(age)),
+    };
     let said = follower.said.map(|said| format!("; last report {} ago", time(said))).unwrap_or_default();
     let (kind, cause) = match (&follower.peer, &follower.via) {
-        (Some(_), _) => (Kind::FollowerBehind, format!("behind by {lacks}{said}")),
-        (None, Some(relay)) => (Kind::FollowerBehind, format!("behind by {lacks}, via {relay}{said}")),
-        (None, None) => (Kind::FollowerGone, format!("not connected, and lacks {lacks}{said}")),
+        (Some(_), _) => (Kind::FollowerBehind, format!("it lacks {lacks}{said}")),
+        (None, Some(relay)) => (Kind::FollowerBehind, format!("it lacks {lacks}, via {relay}{said}")),
+        (None, None) => (Kind::FollowerGone, format!("it isn't connected, and lacks {lacks}{said}")),
     };
     Some(Found {
         kind,

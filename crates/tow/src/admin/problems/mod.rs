@@ -79,7 +79,7 @@ kinds! {
         "Start a worker: `tow work SERVICE`. If nobody needs the replies: `tow purge SERVICE`"
     JournalFailed "journal_failed" Critical
         "The journal can't be written: nothing is acknowledged"
-        "Make room on its disk, or repair it; the broker tries again by itself. `tow journal` has the error"
+        "Free space on its disk, or repair it; the broker tries again by itself. `tow journal` has the error"
     Full "full" Critical
         "The broker has all the requests that it can hold, and refuses new ones"
         "`tow services` shows what waits. Start workers, purge what nobody needs, or raise `--max-memory`"
@@ -114,10 +114,10 @@ kinds! {
         "An operator has paused a service, and requests wait"
         "`tow resume SERVICE`"
     FollowerBehind "follower_behind" Warning
-        "A follower has lacked a change for over 5 minutes"
+        "A follower has lacked a change, or the newest version, for over 5 minutes"
         "Look at its log and its disk. `tow transfers` shows what its transfers wait for"
     FollowerGone "follower_gone" Warning
-        "A follower isn't connected, and has lacked a change for over 5 minutes"
+        "A follower isn't connected, and has lacked a change, or the newest version, for over 5 minutes"
         "Start it again. One that was ended for good is forgotten a day after its last report"
     HeldDeletions "held_deletions" Warning
         "Deletions are held until a person releases them"

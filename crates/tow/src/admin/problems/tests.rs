@@ -144,8 +144,8 @@ fn a_worker_that_fails_again_and_again() {
     let text = "worker 3.0 of reports: it has failed 5 requests in a row";
     assert_eq!(only(&of_worker(failed(5), 0)), said(Kind::WorkerFails, text));
     assert!(of_worker(failed(4), 0).is_empty());
-    let gave_back = |times| WorkerInfo { gave_back_in_a_row: times, gave_back: Some("no room".into()), ..worker() };
-    let text = "worker 3.0 of reports: it has given requests back 6 times in a row: no room";
+    let gave_back = |times| WorkerInfo { gave_back_in_a_row: times, gave_back: Some("disk full".into()), ..worker() };
+    let text = "worker 3.0 of reports: it has given requests back 6 times in a row: disk full";
     assert_eq!(only(&of_worker(gave_back(6), 0)), said(Kind::WorkerFails, text));
     assert!(of_worker(gave_back(1), 0).is_empty());
 }
@@ -222,15 +222,19 @@ fn followers_that_lack_something() {
         name: "box".to_owned(),
         via: via.map(str::to_owned),
         behind: (changes, Duration::from_secs(60 * minutes)),
+        version: None,
         said: Some(Duration::from_secs(90)),
     };
     let look = |follower| of_files(&FilesStats::default(), None, &[follower]);
-    let text = "follower box: behind by 122 changes, for 18 min; last report 90 s ago";
+    let text = "follower box: it lacks 122 changes, for 18 min; last report 90 s ago";
     assert_eq!(only(&look(follower(Some("3.0"), None, 122, 18))), said(Kind::FollowerBehind, text));
-    let text = "follower box: behind by 1 change, for 18 min, via relay; last report 90 s ago";
+    let text = "follower box: it lacks 1 change, for 18 min, via relay; last report 90 s ago";
     assert_eq!(only(&look(follower(None, Some("relay"), 1, 18))), said(Kind::FollowerBehind, text));
-    let text = "follower box: not connected, and lacks 122 changes, for 18 min; last report 90 s ago";
+    let text = "follower box: it isn't connected, and lacks 122 changes, for 18 min; last report 90 s ago";
     assert_eq!(only(&look(follower(None, None, 122, 18))), said(Kind::FollowerGone, text));
+    let old = Follower { version: Some("v42".to_owned()), ..follower(Some("3.0"), None, 1, 18) };
+    let text = "follower box: it lacks version v42, for 18 min; last report 90 s ago";
+    assert_eq!(only(&look(old)), said(Kind::FollowerBehind, text));
     for peer in [None, Some("3.0")] {
         assert!(look(follower(peer, None, 122, 5)).is_empty(), "it may catch up yet");
         assert!(look(follower(peer, None, 0, 0)).is_empty());

@@ -95,7 +95,7 @@ fn a_full_broker_says_so_and_who_has_the_most() {
     let cause = full["cause"].as_str().expect("a cause");
     assert!(cause.contains("who has the most, 127.0.0.1, has 4 requests"), "{full}");
     assert_eq!(problems(&place, "large_client").len(), 1);
-    wait_until("the refusal is told", || !problems(&place, "refused").is_empty());
+    wait_until("the refusal is a problem", || !problems(&place, "refused").is_empty());
     assert_eq!(problems(&place, "refused")[0]["subject"], "127.0.0.1");
     place.tow(&["status", "--check"]).expect_code(11);
     let _workers = ["a", "b", "c", "d", "e"].map(|service| work(&[&broker], &[service, "--", "true"]));

@@ -12,7 +12,7 @@ use towpath_sockets::{Page, Wanted};
 /// Followers that aren't connected are numbered from here on. No slot of a peer is as high.
 const ELSEWHERE: u32 = 1 << 31;
 
-/// Followers that aren't connected and lack something, in the list of problems.
+/// Followers that aren't connected and lack something, or have an old version, in the list of problems.
 const ELSEWHERE_MAX: usize = 20;
 
 /// The catalogue, and how far the last of its followers is behind.
@@ -57,16 +57,27 @@ pub fn last_followers(view: &CatalogueView, last: &[FollowerStats]) -> Vec<Follo
         name: said.as_ref().map_or_else(|| info.address.to_string(), |said| said.name.clone()),
         via: None,
         behind: sums.behind(follow.has(said.as_ref()), now),
+        version: None,
         said: said.as_ref().map(ago),
     });
     let elsewhere = view.last_elsewhere(ELSEWHERE_MAX).into_iter().map(|said| Follower {
         peer: None,
         behind: sums.behind(said.seq, now),
+        version: None,
         said: Some(ago(&said)),
         name: said.name,
         via: said.via,
     });
-    here.chain(elsewhere).collect()
+    let old = view.with_old_versions(ELSEWHERE_MAX).into_iter().map(|(peer, said, next, newest)| Follower {
+        peer: peer.map(|peer| peer.to_string()),
+        // It lacks this one at least.
+        behind: (1, sums.behind(next.saturating_sub(1), now).1),
+        version: Some(newest),
+        said: Some(ago(&said)),
+        name: said.name,
+        via: said.via,
+    });
+    here.chain(elsewhere).chain(old).collect()
 }
 
 fn of_follower(follower: &FollowerStats, sums: &CatalogueStats, now: Instant) -> Value {
