@@ -126,11 +126,20 @@ pub fn describe(status: &Value, client: &Client) -> String {
     format!("{program} (pid {pid}, {state}) on {}: {client}", endpoints.join(", "))
 }
 
-/// Servers that answer, of the kind that is wanted, or the one that is named by its place.
-pub fn find(server: &ServerArgs, program: Option<&str>) -> Result<Vec<Found>, Failure> {
+/// Servers that answer, of the kind that is wanted, or the one that is named by its place. Those that don't answer are named on standard error.
+fn find(server: &ServerArgs, program: Option<&str>) -> Result<Vec<Found>, Failure> {
+    let (found, hung) = search(server, program)?;
+    if let Some(failure) = hung {
+        eprint_line(format_args!("tow: {}", Printable(&failure.to_string())));
+    }
+    Ok(found)
+}
+
+/// The same, with why the last of those that don't answer doesn't.
+pub fn search(server: &ServerArgs, program: Option<&str>) -> Result<(Vec<Found>, Option<Failure>), Failure> {
     if let Some(client) = server.place()? {
         let status = client.get("/api/v1/status")?;
-        return Ok(vec![Found { client, status }]);
+        return Ok((vec![Found { client, status }], None));
     }
     let wanted = server.admin.as_deref();
     let (mut found, mut denied, mut hung) = (Vec::new(), None, None);
@@ -151,12 +160,7 @@ pub fn find(server: &ServerArgs, program: Option<&str>) -> Result<Vec<Found>, Fa
     let of_kind = |found: &Found| program.is_none_or(|program| found.is(program));
     found.retain(|found| is_wanted(found) && of_kind(found));
     match (found.is_empty(), hung.or(denied)) {
-        (false, failure) => {
-            if let Some(failure) = failure.filter(|failure| failure.status != Status::Refused) {
-                eprint_line(format_args!("tow: {}", Printable(&failure.to_string())));
-            }
-            Ok(found)
-        }
+        (false, failure) => Ok((found, failure.filter(|failure| failure.status != Status::Refused))),
         (true, Some(failure)) => Err(failure),
         (true, None) => {
             let what = program.map_or("server or broker".to_owned(), |program| format!("tow {program}"));

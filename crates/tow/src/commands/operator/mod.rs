@@ -13,9 +13,9 @@ pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requ
 pub use top::top;
 
 use crate::admin::List;
-use crate::admin::client::{Client, Found, ServerArgs, describe, find, find_one};
-use crate::cli::escape::{Json, Line};
-use crate::cli::exit::Failure;
+use crate::admin::client::{Client, Found, ServerArgs, describe, find_one, search};
+use crate::cli::escape::{Json, Line, Printable};
+use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, print_bytes, print_line};
 use crate::cli::service_name::{NameArgs, ServiceName};
 use crate::cli::units::duration;
@@ -106,16 +106,23 @@ pub struct PurgeArguments {
 
 /// Prints the state of each server.
 pub fn status(StatusArguments { check, common: arguments }: &StatusArguments) -> Result<ExitCode, Failure> {
-    let mut worst = None;
+    let (mut worst, mut failed) = (None, None);
     repeat(arguments, arguments.watch, || {
         let mut text = String::new();
-        let found = find(&arguments.server, None)?;
+        let (found, hung) = search(&arguments.server, None)?;
+        match hung {
+            Some(failure) if *check => failed = Some(failure),
+            Some(failure) => eprint_line(format_args!("tow: {}", Printable(&failure.to_string()))),
+            None => {}
+        }
         for Found { client, status } in &found {
             let problems = match client.get("/api/v1/problems") {
                 Ok(problems) => problems,
                 // It is starting, or of another version.
-                Err(_) if !check => Value::Null,
-                Err(failure) => return Err(failure),
+                Err(failure) => {
+                    failed = failed.take().or(Some(failure).filter(|_| *check));
+                    Value::Null
+                }
             };
             worst = worst.max(problems::worst(&problems));
             let shown = match (arguments.json, check, &found[..]) {
@@ -133,7 +140,16 @@ pub fn status(StatusArguments { check, common: arguments }: &StatusArguments) ->
         }
         Ok(text)
     })?;
-    Ok(worst.filter(|_| *check).map_or(ExitCode::SUCCESS, |status| ExitCode::from(status as u8)))
+    let worst = worst.filter(|_| *check);
+    match failed {
+        // What is known to be critical is worse.
+        Some(failure) if worst == Some(Status::Critical) => {
+            eprint_line(format_args!("tow: {}", Printable(&failure.to_string())));
+        }
+        Some(failure) => return Err(failure),
+        None => {}
+    }
+    Ok(worst.map_or(ExitCode::SUCCESS, |status| ExitCode::from(status as u8)))
 }
 
 /// Prints a list of a server.
