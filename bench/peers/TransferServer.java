@@ -15,7 +15,7 @@ import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 
 /**
- * raw_server's protocol (a 16-octet request, an 8-octet length and the file) in Java: {@code copy} reads and writes through an array of
+ * raw_server's protocol (a 16-byte request, an 8-byte length and the file) in Java: {@code copy} reads and writes through an array of
  * 4 KiB, {@code transfer} uses FileChannel.transferTo. One connection at a time.
  */
 public class TransferServer {

@@ -57,7 +57,7 @@ static void nats_add(struct stream *stream, size_t client, uint32_t number, cons
     stream_say(stream, "\r\n");
 }
 
-/* A confirmation is a message that tells the record's place, or the PONG at the opening. */
+/* A confirmation is a message with the record's place, or the PONG at the opening. */
 static bool nats_confirmed(struct stream *stream) {
     size_t after;
     const char *text;

@@ -16,7 +16,7 @@ enum { CLIENTS_MOST = 10000, REQUESTS_MOST = 100000000, EVENTS_AT_ONCE = 256, AH
 
 struct client {
     uint64_t under_way;
-    uint32_t *numbers; /* of what is under way, in a ring: confirmations come in order */
+    uint32_t *numbers; /* of records in flight, in a ring: confirmations come in order */
     uint64_t oldest;
 };
 

@@ -1,5 +1,5 @@
 /* What a client keeps of its requests: when each was sent, whether it was answered, and how long that took. The first four
- * octets of a body are the request's number, so that a reply that is lost, doubled or somebody else's is noticed. */
+ * bytes of a body are the request's number, so that a reply that is lost, doubled or somebody else's is noticed. */
 #ifndef LEDGER_H
 #define LEDGER_H
 
@@ -37,7 +37,7 @@ void ledger_add(struct ledger *ledger, const struct ledger *other);
 /* Prints one JSON object, named as `tow call --json` names its own. */
 void ledger_report(const struct ledger *ledger);
 
-/* A body of `size` octets for a request. */
+/* A body of `size` bytes for a request. */
 void fill_body(unsigned char *body, size_t size, uint32_t number);
 uint32_t body_number(const void *body, size_t size);
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-/* Handshakes that may be under way at once: less than the servers' backlog. */
+/* Handshakes that may be in progress at once: less than the servers' backlog. */
 enum { CONNECTING_AT_ONCE = 500 };
 
 const struct dialect *load_dialect(const char *name) { return strcmp(name, "raw") == 0 ? NULL : dialect_named(name); }

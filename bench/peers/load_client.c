@@ -3,7 +3,7 @@
  * usage: load_client --port PORT --requests N [--ahead N] [--dialect raw|0.1|0.2|majortomo] [--service NAME] [--services N]
  *                    [--clients N] [--size BYTES]
  *
- * The requests go to the services in turn. --ahead is what each client may have under way. It prints "connected" when all clients
+ * The requests go to the services in turn. --ahead is the number of requests that each client may have in flight. It prints "connected" when all clients
  * are, and begins at the first line on standard input. */
 #include "ledger.h"
 #include "load.h"
@@ -25,7 +25,7 @@ static uint64_t *under_way; /* by client */
 static size_t clients = 1, services = 1, body_size = 30;
 static uint64_t ahead = 1;
 static struct ledger ledger;
-static struct buffer *heads; /* by service: all octets of a request before its body */
+static struct buffer *heads; /* by service: all bytes of a request before its body */
 static unsigned char body[BODY_MOST];
 static int poller;
 
@@ -61,7 +61,7 @@ static void fill(size_t client) {
     for (; under_way[client] < ahead && ledger.sent < ledger.requests; under_way[client]++) ask(client, ledger_send(&ledger, now));
 }
 
-/* The body of the next reply of a client; one of no octets if there is none. */
+/* The body of the next reply of a client; one of no bytes if there is none. */
 static struct frame next_reply(struct stream *stream) {
     struct frame frames[MESSAGE_FRAMES_MOST];
     size_t count = stream_next(stream, frames);
@@ -96,8 +96,8 @@ static void rehearse(size_t client) {
 static void await_start(void) {
     puts("connected");
     fflush(stdout);
-    for (int octet; (octet = getchar()) != '\n';)
-        if (octet == EOF) die_because("start", "standard input has ended");
+    for (int byte; (byte = getchar()) != '\n';)
+        if (byte == EOF) die_because("start", "standard input has ended");
 }
 
 static void run(void) {

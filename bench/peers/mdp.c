@@ -55,8 +55,8 @@ size_t mdp_reply_head(const struct dialect *dialect, struct frame address, struc
 }
 
 size_t mdp_control(const struct dialect *dialect, enum mdp_command command, const char *service, struct frame *to) {
-    char octet = command == MDP_READY ? MDP_READY : command == MDP_HEARTBEAT ? dialect->heartbeat : dialect->disconnect;
-    size_t count = worker_head(dialect, octet, to);
+    char byte = command == MDP_READY ? MDP_READY : command == MDP_HEARTBEAT ? dialect->heartbeat : dialect->disconnect;
+    size_t count = worker_head(dialect, byte, to);
     if (command == MDP_READY) to[count++] = text(service);
     return count;
 }

@@ -39,7 +39,7 @@ size_t mdp_reply_body(const struct dialect *dialect, const struct frame *frames,
 /* What a worker got. For a request, where the client's address is; an empty frame and the body follow it. */
 enum mdp_command mdp_understand(const struct dialect *dialect, const struct frame *frames, size_t count, size_t *address);
 
-/* The name of the n-th of some services: the only one's is just its name. Writes at most SERVICE_MOST octets and a NUL. */
+/* The name of the n-th of some services: the only one's is just its name. Writes at most SERVICE_MOST bytes and a NUL. */
 void service_name(char *to, const char *name, size_t n, size_t services);
 
 #endif

@@ -25,7 +25,7 @@ void announce(int port);
 /* A blocking connection to 127.0.0.1. */
 int connect_loopback(uint16_t port);
 
-/* All of it or the end of the program. False from `read_exactly` means that the peer closed before the first octet. */
+/* All of it or the end of the program. False from `read_exactly` means that the peer closed before the first byte. */
 void write_all(int fd, const void *data, size_t size, int send_flags);
 bool read_exactly(int fd, void *data, size_t size);
 
@@ -47,7 +47,7 @@ void allow_many_descriptors(void);
 void report(uint64_t bytes, double seconds);
 
 /* The raw protocol: a request names a file by its place on the server's command line and how much of it is wanted (0: all of it);
- * the answer is the length and as many octets. Both numbers are big-endian. */
+ * the answer is the length and as many bytes. Both numbers are big-endian. */
 enum { RAW_REQUEST_BYTES = 16, RAW_HEADER_BYTES = 8 };
 
 #endif

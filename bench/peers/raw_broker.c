@@ -1,5 +1,5 @@
-/* The least that a broker can do, for comparison: one thread, epoll, and no protocol but frames. Connections say by one octet
- * whether they are clients or workers. A client's frame gets the client's slot in its first four octets and goes to the workers
+/* The least that a broker can do, for comparison: one thread, epoll, and no protocol but frames. Connections say by one byte
+ * whether they are clients or workers. A client's frame gets the client's slot in its first four bytes and goes to the workers
  * in turn; a worker's frame goes back to the slot's client. What a turn has for a connection is written at once.
  *
  * usage: raw_broker */

@@ -22,7 +22,7 @@
 
 enum { PIPE_BYTES = 1 << 20, SENDFILE_MOST = 0x7ffff000 };
 
-/* Sends `length` octets of a file from its beginning. False: the receiver went away. */
+/* Sends `length` bytes of a file from its beginning. False: the receiver went away. */
 typedef bool (*sender)(int to, int from, uint64_t length);
 
 static size_t buffer_bytes = 65536;

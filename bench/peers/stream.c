@@ -12,20 +12,20 @@
 #include <netinet/tcp.h>
 #include <unistd.h>
 
-enum { LINE_MOST = 4096, READ_BYTES = 256 << 10, ROOM_AT_FIRST = 16 << 10 };
+enum { LINE_MOST = 4096, READ_BYTES = 256 << 10, SPACE_AT_FIRST = 16 << 10 };
 enum { FLAG_MORE = 1, FLAG_LONG = 2, FLAG_COMMAND = 4, GREETING_BYTES = 64, SHORT_HEADER = 2, LONG_HEADER = 9, SHORT_MOST = 255 };
 
 unsigned char *buffer_reserve(struct buffer *buffer, size_t size) {
-    if (buffer->room - buffer->end >= size) return buffer->data + buffer->end;
+    if (buffer->space - buffer->end >= size) return buffer->data + buffer->end;
     size_t kept = buffer->end - buffer->begin;
     if (buffer->begin > 0 && buffer->begin >= kept) {
         memcpy(buffer->data, buffer->data + buffer->begin, kept);
         buffer->begin = 0;
         buffer->end = kept;
     }
-    while (buffer->room - buffer->end < size) {
-        buffer->room = buffer->room == 0 ? ROOM_AT_FIRST : buffer->room * 2;
-        buffer->data = realloc(buffer->data, buffer->room);
+    while (buffer->space - buffer->end < size) {
+        buffer->space = buffer->space == 0 ? SPACE_AT_FIRST : buffer->space * 2;
+        buffer->data = realloc(buffer->data, buffer->space);
         if (buffer->data == NULL) die("realloc");
     }
     return buffer->data + buffer->end;
@@ -65,7 +65,7 @@ static void shake_hands(int fd, const void *ready, size_t size) {
     write_all(fd, ready, size, 0);
 }
 
-/* The literals' own NUL is the last octet of the Identity's length. */
+/* The literals' own NUL is the last byte of the Identity's length. */
 void stream_connect_zmtp(struct stream *stream, uint16_t port) {
     static const unsigned char ready[] = "\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06" "DEALER\x08Identity\0\0\0";
     int fd = connect_loopback(port);
@@ -82,8 +82,8 @@ void stream_accept_zmtp(struct stream *stream, int fd) {
 bool stream_read(struct stream *stream) {
     struct buffer *in = &stream->in;
     if (in->begin == in->end) in->begin = in->end = 0;
-    size_t room = in->room - in->end > READ_BYTES / 4 ? in->room - in->end : READ_BYTES;
-    ssize_t got = recv(stream->fd, buffer_reserve(in, room), room, 0);
+    size_t space = in->space - in->end > READ_BYTES / 4 ? in->space - in->end : READ_BYTES;
+    ssize_t got = recv(stream->fd, buffer_reserve(in, space), space, 0);
     if (got < 0) {
         if (errno == EAGAIN || errno == EINTR) return true;
         if (errno == ECONNRESET) return false;
@@ -103,10 +103,10 @@ void stream_flush(struct stream *stream, int poller, void *tag) {
         out->begin = sent < 0 ? out->end : out->begin + (size_t)sent;
     }
     if (out->begin == out->end) out->begin = out->end = 0;
-    bool awaits_room = out->begin < out->end;
-    if (awaits_room != stream->awaits_room) {
-        stream->awaits_room = awaits_room;
-        control(stream, poller, EPOLL_CTL_MOD, EPOLLIN | (awaits_room ? EPOLLOUT : 0), tag);
+    bool awaits_space = out->begin < out->end;
+    if (awaits_space != stream->awaits_space) {
+        stream->awaits_space = awaits_space;
+        control(stream, poller, EPOLL_CTL_MOD, EPOLLIN | (awaits_space ? EPOLLOUT : 0), tag);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Connections with buffers for programs with one thread and epoll: octets in, octets out, and messages of ZMTP 3.1 frames
+/* Connections with buffers for programs with one thread and epoll: bytes in, bytes out, and messages of ZMTP 3.1 frames
  * in them. All that a turn writes leaves together. */
 #ifndef STREAM_H
 #define STREAM_H
@@ -11,17 +11,17 @@
 
 struct buffer {
     unsigned char *data;
-    size_t begin, end, room;
+    size_t begin, end, space;
 };
 
-/* Room for so many octets behind the end. */
+/* Space for so many bytes behind the end. */
 unsigned char *buffer_reserve(struct buffer *buffer, size_t size);
 void buffer_append(struct buffer *buffer, const void *data, size_t size);
 
 struct stream {
     int fd;
     bool greeted, ready; /* ZMTP's handshake; ready means that messages may be sent */
-    bool awaits_room;    /* epoll tells when more can be written */
+    bool awaits_space;    /* epoll reports when more can be written */
     struct buffer in, out;
 };
 
@@ -40,14 +40,14 @@ void stream_accept_zmtp(struct stream *stream, int fd);
 
 /* Takes what has arrived, up to a bound. False: the other side has closed. */
 bool stream_read(struct stream *stream);
-/* Writes what it can; the rest when there is room. */
+/* Writes what it can; the rest when there is space. */
 void stream_flush(struct stream *stream, int poller, void *tag);
 
 /* Appends a short or long frame. */
 void stream_put(struct stream *stream, const void *data, size_t size, bool more);
 
-/* For protocols of lines: appends text, and finds the next line that was read whole, from an octet on; NULL if there is none. It lasts
- * until the next call; `after` is where the octets behind it begin. */
+/* For protocols of lines: appends text, and finds the next line that was read whole, from an byte on; NULL if there is none. It lasts
+ * until the next call; `after` is where the bytes behind it begin. */
 void stream_say(struct stream *stream, const char *text);
 const char *stream_line(const struct stream *stream, size_t from, size_t *after);
 

@@ -1,4 +1,4 @@
-/* Things that are found by a name of some octets. A thing begins with a `struct entry`. */
+/* Things that are found by a name of some bytes. A thing begins with a `struct entry`. */
 #ifndef TABLE_H
 #define TABLE_H
 
@@ -19,7 +19,7 @@ struct table {
 
 void table_open(struct table *table);
 struct entry *table_find(const struct table *table, const void *name, size_t size);
-/* Makes a thing of `size` octets, all zero but its entry, and adds it. None of the name may be there. */
+/* Makes a thing of `size` bytes, all zero but its entry, and adds it. None of the name may be there. */
 void *table_add(struct table *table, size_t size, const void *name, size_t name_size);
 /* Removes and frees it. */
 void table_remove(struct table *table, struct entry *entry);

@@ -1,5 +1,5 @@
 /* The worker-pool experiment with plain sockets: the server has a thread for each connection, which reads a request and puts it
- * into a queue; the workers take from the queue and write the reply. A message is its length in four octets and a body.
+ * into a queue; the workers take from the queue and write the reply. A message is its length in four bytes and a body.
  *
  * usage: thread_pool [--requests N] [--clients N] [--workers N] [--size BYTES] [--work-us N] */
 #define _GNU_SOURCE
@@ -20,7 +20,7 @@ struct job {
     struct job *next;
     int fd;
     uint32_t size;
-    unsigned char octets[]; /* the length and the body, as they were read */
+    unsigned char bytes[]; /* the length and the body, as they were read */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -37,8 +37,8 @@ static void *serve_connection(void *with) {
         struct job *job = malloc(sizeof *job + LENGTH_BYTES + size);
         if (job == NULL) die("malloc");
         *job = (struct job){.fd = fd, .size = size};
-        memcpy(job->octets, &size, LENGTH_BYTES);
-        if (!read_exactly(fd, job->octets + LENGTH_BYTES, size)) break;
+        memcpy(job->bytes, &size, LENGTH_BYTES);
+        if (!read_exactly(fd, job->bytes + LENGTH_BYTES, size)) break;
         pthread_mutex_lock(&lock);
         *last = job;
         last = &job->next;
@@ -60,7 +60,7 @@ static void *serve(void *with) {
         if (first == NULL) last = &first;
         pthread_mutex_unlock(&lock);
         work(work_us);
-        write_all(job->fd, job->octets, LENGTH_BYTES + job->size, 0);
+        write_all(job->fd, job->bytes, LENGTH_BYTES + job->size, 0);
         free(job);
     }
     return NULL;

@@ -66,7 +66,7 @@ static void zmtp_open(int fd, struct answer *answer) {
 
 static size_t append_frame(unsigned char *to, const char *body, bool more) {
     size_t size = strlen(body);
-    if (size > 255) die_because("request", "a path of more than 255 octets");
+    if (size > 255) die_because("request", "a path of more than 255 bytes");
     to[0] = more ? FLAG_MORE : 0;
     to[1] = (unsigned char)size;
     memcpy(to + SHORT_HEADER, body, size);
@@ -85,7 +85,7 @@ static size_t zmtp_request(const struct job *job, unsigned char *to) {
 
 static void send_ready(int fd) {
     static const unsigned char ready[] = "\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06" "DEALER\x08Identity\0\0\0";
-    write_all(fd, ready, sizeof ready, 0); /* the literal's own NUL is the last octet of the Identity's length */
+    write_all(fd, ready, sizeof ready, 0); /* the literal's own NUL is the last byte of the Identity's length */
 }
 
 static void command(int fd, const unsigned char *body, size_t size) {

@@ -19,7 +19,7 @@ enum { HEAD_MOST = 2048, REQUEST_MOST = 512 };
 struct answer {
     unsigned char head[HEAD_MOST];
     size_t head_size, head_wanted;
-    uint64_t body; /* octets of the body that are still to come */
+    uint64_t body; /* bytes of the body that are still to come */
     bool in_body;
     bool ready; /* the handshake is over; requests may be sent */
     bool greeted;
@@ -31,11 +31,11 @@ struct protocol {
     const char *name;
     /* Sends what opens a connection and says how much of the first head to collect. */
     void (*open)(int fd, struct answer *answer);
-    /* Writes a request of at most REQUEST_MOST octets. */
+    /* Writes a request of at most REQUEST_MOST bytes. */
     size_t (*request)(const struct job *job, unsigned char *to);
-    /* Looks at a head of `head_wanted` octets: more of it is wanted, or it was part of the handshake, or a body follows. */
+    /* Looks at a head of `head_wanted` bytes: more of it is wanted, or it was part of the handshake, or a body follows. */
     enum head_means (*understand)(int fd, struct answer *answer);
-    /* The octets of a head to begin with, once the handshake is over. */
+    /* The bytes of a head to begin with, once the handshake is over. */
     size_t head_least;
 };
 

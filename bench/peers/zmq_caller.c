@@ -1,9 +1,9 @@
 /* A stock client on libzmq: one request at a time (a REQ socket in dialect 0.1, otherwise a DEALER), some ahead, or all at once.
  *
  * usage: zmq_caller --endpoint ENDPOINT [--endpoint ANOTHER]... --requests N [--ahead N] [--dialect plain|0.1|0.2|majortomo]
- *                   [--service NAME] [--size BYTES] [--patience-ms N] [--milliseconds N]
+ *                   [--service NAME] [--size BYTES] [--timeout-ms N] [--milliseconds N]
  *
- * --ahead 0 sends all requests before it takes a reply. With --patience-ms and one request at a time, a reply that doesn't come
+ * --ahead 0 sends all requests before it takes a reply. With --timeout-ms and one request at a time, a reply that doesn't come
  * in that time makes it close the socket and send the request anew, to the next endpoint. After --milliseconds it asks
  * nothing more. */
 #include "peer.h"
@@ -21,14 +21,14 @@ static const struct dialect *dialect;
 static const char *service = "echo";
 static size_t body_size = 30;
 static uint64_t ahead = 1;
-static int patience_ms = -1;
+static int timeout_ms = -1;
 static double limit_seconds = 0; /* 0: none */
 static bool request_socket; /* REQ adds and takes the delimiter itself */
 static unsigned char body[BODY_MOST];
 
 static void *connect_caller(void *context) {
     void *socket = open_socket(context, request_socket ? ZMQ_REQ : ZMQ_DEALER);
-    zmq_setsockopt(socket, ZMQ_RCVTIMEO, &patience_ms, sizeof patience_ms);
+    zmq_setsockopt(socket, ZMQ_RCVTIMEO, &timeout_ms, sizeof timeout_ms);
     if (zmq_connect(socket, endpoints[current]) != 0) die_zmq(endpoints[current]);
     return socket;
 }
@@ -42,7 +42,7 @@ static void call(void *socket, uint32_t number) {
     send_frames(socket, frames + first, count - first, false);
 }
 
-/* The body of a reply; false if patience ended. */
+/* The body of a reply; false if it timed out. */
 static bool take(void *socket, struct message *message, struct frame *reply) {
     if (!receive_message(socket, message, 0)) return false;
     struct frame frames[FRAMES_MOST + 1];
@@ -106,7 +106,7 @@ int main(int argc, char **argv) {
         {"endpoint", required_argument, NULL, 'e'}, {"dialect", required_argument, NULL, 'd'},
         {"service", required_argument, NULL, 's'},  {"requests", required_argument, NULL, 'n'},
         {"ahead", required_argument, NULL, 'a'},    {"size", required_argument, NULL, 'b'},
-        {"patience-ms", required_argument, NULL, 'p'}, {"milliseconds", required_argument, NULL, 'm'},
+        {"timeout-ms", required_argument, NULL, 'p'}, {"milliseconds", required_argument, NULL, 'm'},
         {NULL, 0, NULL, 0},
     };
     uint64_t requests = 0;
@@ -123,12 +123,12 @@ int main(int argc, char **argv) {
         case 'a': ahead = parse_count(optarg, REQUESTS_MOST); break;
         case 'b': body_size = parse_count(optarg, BODY_MOST); break;
         case 'm': limit_seconds = (double)parse_count(optarg, 3600000) / 1e3; break;
-        case 'p': patience_ms = (int)parse_count(optarg, 3600000); break;
+        case 'p': timeout_ms = (int)parse_count(optarg, 3600000); break;
         default: return 2;
         }
     }
     if (endpoint_count == 0 || requests == 0) die_because("usage", "zmq_caller --endpoint ENDPOINT --requests N ...");
-    if (patience_ms >= 0 && ahead != 1) die_because("usage", "--patience-ms is for one request at a time");
+    if (timeout_ms >= 0 && ahead != 1) die_because("usage", "--timeout-ms is for one request at a time");
     request_socket = ahead == 1 && dialect->delimiter && dialect->request == 0;
     prepare_process();
     void *context = zmq_ctx_new();

@@ -24,13 +24,13 @@ enum { EVENTS_AT_ONCE = 64, CLIENTS_MOST = 4000, CHUNK_MOST = 1 << 30 };
 
 struct client {
     void *socket;
-    uint64_t asked, received; /* octets */
+    uint64_t asked, received; /* bytes */
 };
 
-static uint64_t total;       /* octets that each client fetches */
-static size_t chunk = 250000; /* octets in a request */
+static uint64_t total;       /* bytes that each client fetches */
+static size_t chunk = 250000; /* bytes in a request */
 static int model = 3;
-static uint64_t ahead = 10; /* requests under way */
+static uint64_t ahead = 10; /* requests in flight */
 static int file = -1;
 
 static _Noreturn void die_zmq(const char *what) { die_because(what, zmq_strerror(zmq_errno())); }

@@ -57,7 +57,7 @@ static bool answer(void *socket, struct message *message) {
 
 static void *serve(void *context) {
     void *socket = connect_worker(context);
-    double heard = now_seconds(), sent = heard;
+    double last_received = now_seconds(), sent = last_received;
     prepare_thread();
     for (;;) {
         struct message message;
@@ -65,17 +65,17 @@ static void *serve(void *context) {
         double now;
         if (receive_message(socket, &message, 0)) {
             alive = answer(socket, &message);
-            heard = now = now_seconds();
+            last_received = now = now_seconds();
         } else {
             now = now_seconds();
-            alive = now - heard < LIVENESS * heartbeat_seconds;
+            alive = now - last_received < LIVENESS * heartbeat_seconds;
         }
         if (dialect->worker == NULL) continue;
         if (!alive) {
             zmq_close(socket);
             sleep_us(RECONNECT_US);
             socket = connect_worker(context);
-            heard = sent = now_seconds();
+            last_received = sent = now_seconds();
         } else if (now - sent > heartbeat_seconds) {
             control(socket, MDP_HEARTBEAT);
             sent = now;

@@ -9,7 +9,7 @@ use crate::process::{Life, Ready, ServerSpec};
 use crate::programs::Programs;
 use crate::servers::free_port;
 
-/// What is between the clients and the workers.
+/// The broker between clients and workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broker {
     /// `tow broker`, and whether it keeps a journal.
@@ -35,7 +35,7 @@ pub enum Broker {
 }
 
 impl Broker {
-    /// What the ends speak with it.
+    /// The dialect of its clients and workers.
     pub fn dialect(self) -> &'static str {
         match self {
             Self::Tow { .. } | Self::Libzmq | Self::RawMajordomo => "0.1",

@@ -11,7 +11,7 @@ use crate::operator::Look;
 use crate::process::{Life, Ready, ServerSpec};
 use crate::programs::Programs;
 
-/// What the clients and workers are made of.
+/// The implementation of clients and workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
     /// `tow work` and `tow call`, which number their requests and take several at once.
@@ -42,15 +42,15 @@ pub struct Setup {
     pub broker: Broker,
     pub worker_ends: Ends,
     pub client_ends: Ends,
-    /// Workers, or what one `tow work` may have under way; 0 leaves that to it.
+    /// Workers, or the requests that one `tow work` may have in flight; 0 leaves that to it.
     pub workers: u64,
     /// Each worker is a process of its own.
     pub apart: bool,
     pub clients: u64,
     pub services: u64,
-    /// What a worker takes for a request.
+    /// Time that a worker takes for a request.
     pub work_ms: u64,
-    /// What an operator looks at meanwhile, of our broker.
+    /// The view of our broker that an operator has open meanwhile.
     pub look: Option<Look>,
     /// Connections are encrypted: of our own broker and ends only.
     pub keys: Option<&'static Keys>,
@@ -115,11 +115,11 @@ impl Setup {
     }
 }
 
-/// What is asked.
+/// The requests of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub requests: u64,
-    /// What all clients together have under way; 0: everything at once.
+    /// Requests that all clients together have in flight; 0: everything at once.
     pub ahead: u64,
     /// Bytes of a body.
     pub size: u64,
@@ -133,7 +133,7 @@ pub struct Ports {
 }
 
 impl Setup {
-    /// What joins them, as [`Broker::spec`] starts it.
+    /// The broker that joins them, as [`Broker::spec`] starts it.
     pub fn broker(&self, programs: &Programs, state: &Path, back: u16) -> Result<Option<ServerSpec>> {
         let mut spec = self.broker.spec(programs, state, back)?;
         if let (Some(spec), Some(keys)) = (&mut spec, self.keys) {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::Bench;
 use crate::ends::{Ends, Load, Ports, Setup};
-use crate::folder::warm_memory;
+use crate::folder::touch_memory;
 use crate::operator::{Operator, socket_in};
 use crate::process::{Running, Server, show};
 use crate::series::{Kind, Sample, Variant};
@@ -21,7 +21,7 @@ const MEMORY_BYTES: u64 = 256 << 20;
 /// How long a client may take: several times what the slowest needs, 100,000 requests one after another behind the broker in C.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// What a client prints when it has finished. Ours leaves out what nobody else counts.
+/// A client's results. Ours leaves out what nobody else counts.
 #[derive(Debug, Deserialize)]
 pub struct Report {
     pub requests: u64,
@@ -95,7 +95,7 @@ pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
     } else {
         Box::new(|| Running::start(client, logs))
     };
-    warm_memory(MEMORY_BYTES)?;
+    touch_memory(MEMORY_BYTES)?;
     for server in [&mut broker, &mut workers].into_iter().flatten() {
         server.start_counting();
     }

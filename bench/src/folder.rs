@@ -45,7 +45,7 @@ impl Folder {
             write_random(&path, bytes, &mut Seed::new(bytes))?;
             self.flush()?;
         }
-        warm_cache(&path)?;
+        fill_cache(&path)?;
         Ok(path)
     }
 
@@ -84,10 +84,10 @@ pub fn write_random(path: &Path, bytes: u64, seed: &mut Seed) -> Result<()> {
 }
 
 /// Reads a file, or all files of a tree, so that they are in the page cache.
-pub fn warm_cache(path: &Path) -> Result<()> {
+pub fn fill_cache(path: &Path) -> Result<()> {
     if path.is_dir() {
         for entry in fs::read_dir(path)? {
-            warm_cache(&entry?.path())?;
+            fill_cache(&entry?.path())?;
         }
     } else if path.is_file() {
         let mut file = File::open(path)?;
@@ -99,7 +99,7 @@ pub fn warm_cache(path: &Path) -> Result<()> {
 
 /// Takes memory from the system as a program and gives it back: on a virtual machine, memory that was not in use lately costs a
 /// fault of the host at first, which would be measured instead of the programs.
-pub fn warm_memory(bytes: u64) -> Result<()> {
+pub fn touch_memory(bytes: u64) -> Result<()> {
     let mut memory = vec![0_u8; usize::try_from(bytes)?];
     for page in memory.chunks_mut(PAGE_BYTES) {
         if let Some(first) = page.first_mut() {
@@ -112,7 +112,7 @@ pub fn warm_memory(bytes: u64) -> Result<()> {
 
 /// The same as a file in `folder`: the system gives a large file larger pieces than a program, from elsewhere. Nothing of it reaches
 /// the disk unless the system hurries.
-pub fn warm_file_memory(folder: &Path, bytes: u64) -> Result<()> {
+pub fn touch_file_memory(folder: &Path, bytes: u64) -> Result<()> {
     let path = folder.join("memory");
     let mut file = File::create(&path)?;
     let block = vec![1; BLOCK_BYTES];

@@ -1,4 +1,4 @@
-//! Keys and certificates of the servers that encrypt, made anew for each table.
+//! Keys and certificates of the servers that encrypt, made again for each table.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What a reader must know of the machine to make sense of the figures.
+//! The machine, as far as a reader needs it to make sense of the figures.
 
 use std::fs;
 use std::process::Command;
@@ -35,7 +35,7 @@ impl Machine {
         }
     }
 
-    /// What makes it another one, in short.
+    /// The properties that distinguish machines, in short.
     pub fn system(&self) -> String {
         format!("{}, {} cores, {} GiB, kernel {}", self.processor, self.cores, self.memory_gib, self.kernel)
     }

@@ -73,7 +73,7 @@ struct Options {
     report_only: bool,
 }
 
-/// What all tables need.
+/// State that all tables need.
 pub struct Bench {
     programs: Programs,
     folder: Folder,

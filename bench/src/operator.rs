@@ -19,7 +19,7 @@ const NEXT_PAGE: Duration = Duration::from_millis(20);
 /// Longest time for a reply.
 const REPLY_LIMIT: Duration = Duration::from_secs(30);
 
-/// What an operator looks at.
+/// A view that an operator has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// 10 scrapes a second, and a page with these lists.

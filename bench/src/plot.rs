@@ -15,7 +15,7 @@ const OURS: [&str; 3] = ["#0b7a75", "#19a89f", "#7cc6b9"];
 const LIMIT: [&str; 3] = ["#8a6d1f", "#c49a2a", "#dfc477"];
 const PEERS: [&str; 6] = ["#4a5a8a", "#8a94b8", "#b5658a", "#d59bb5", "#7a7f87", "#b3b8be"];
 
-/// What a mark stands for, which decides its colour.
+/// Kind of a mark, which decides its colour.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     Ours,
@@ -45,7 +45,7 @@ pub struct Bar {
     pub note: String,
 }
 
-/// What the bars measure.
+/// Quantity that the bars show.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// Less is better; the lengths can be compared.

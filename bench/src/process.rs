@@ -32,26 +32,26 @@ pub struct ServerSpec {
     pub life: Life,
 }
 
-/// What a server does as clients come and go.
+/// Lifetime of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It serves until it is ended.
+    /// Serves until it is ended.
     Long,
     /// The same, but it takes seconds to notice that it should end: it is killed.
     Killed,
     /// Each client gets a process of its own, whose memory can't be known when it is over.
     Forks,
-    /// It ends after the first client.
+    /// Ends after the first client.
     Once,
 }
 
 /// How a server is known to accept connections.
 pub enum Ready {
-    /// It prints a line on standard output that ends in its port.
+    /// Prints a line on standard output that ends in its port.
     Line,
-    /// It was told this port and accepts a connection on it.
+    /// Was given this port and accepts a connection on it.
     Port(u16),
-    /// It accepts none, and prints a line.
+    /// Accepts no connection, and prints a line.
     Said,
 }
 
@@ -65,7 +65,7 @@ pub struct Server {
     log: PathBuf,
 }
 
-/// What a server used from the moment that it was ready.
+/// Resources that a server used since it was ready.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerUsage {
     pub cpu_seconds: f64,
@@ -352,7 +352,7 @@ pub fn reaped_cpu(pid: u32) -> f64 {
     ticks / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Lets [`peak_bytes`] begin anew.
+/// Lets [`peak_bytes`] begin again.
 pub fn reset_peak(pid: u32) {
     // It fails if the process has ended.
     let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");

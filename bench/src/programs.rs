@@ -59,7 +59,7 @@ const PYTHON: [&str; 2] = ["python", "nats-server"];
 /// Programs of this crate.
 const OWN: [&str; 4] = ["tow_ends", "tow_pings", "tow_pool", "raw_verified"];
 
-/// What says its version, and the option that makes it do so.
+/// Programs that print their version, and the option for it.
 const VERSIONED: [(&str, &str); 14] = [
     ("tow", "--version"),
     ("nginx", "-v"),

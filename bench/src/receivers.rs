@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::keys::Keys;
 use crate::programs::Programs;
 
-/// Requests that a receiver keeps under way where the model allows more than one.
+/// Requests that a receiver keeps in flight where the model allows more than one.
 pub const AHEAD: u64 = 10;
 
 /// How a receiver on libzmq asks for a file.

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::seed::Seed;
 
-/// What a variant is to the reader.
+/// Kind of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// Our server, our receiver or both.
     Ours,
-    /// What people use today.
+    /// Software that people use today.
     Peer,
-    /// What the system calls alone can do.
+    /// The limit of the system calls alone.
     Limit,
 }
 
@@ -41,7 +41,7 @@ pub struct Sample {
     /// Bytes that crossed loopback, both ways.
     #[serde(default)]
     pub wire_bytes: Option<u64>,
-    /// Requests that were sent anew.
+    /// Requests that were sent again.
     #[serde(default)]
     pub resent: Option<u64>,
     /// Replies to an operator who looked meanwhile.
@@ -53,7 +53,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// What can be compared: the time, of one request where requests are counted, since slow peers get fewer.
+    /// The time to compare: of one request where requests are counted, since slow peers get fewer.
     fn pace(&self) -> f64 {
         self.seconds / self.requests.max(1) as f64
     }
@@ -75,7 +75,7 @@ pub struct Variant<'a> {
     pub kind: Kind,
     /// The commands, for the report.
     pub how: String,
-    /// What the samples belong to: a size, a number of clients. One empty name where there is nothing to tell apart.
+    /// Groups of samples: a size, a number of clients. One empty name if there is only one group.
     pub groups: Vec<String>,
     /// Runs it once. True asks for the contents to be checked too.
     pub run: Box<dyn FnMut(bool) -> Result<Vec<Sample>> + 'a>,

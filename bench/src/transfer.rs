@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::Bench;
-use crate::folder::{compare, remove, warm_file_memory, warm_memory};
+use crate::folder::{compare, remove, touch_file_memory, touch_memory};
 use crate::operator::{Look, Operator};
 use crate::process::{Server, ServerSpec, run, show};
 use crate::series::Sample;
@@ -19,7 +19,7 @@ const CACHES_BYTES: u64 = 64 << 20;
 type ServerMaker<'a> = Box<dyn Fn() -> Result<ServerSpec> + 'a>;
 type ReceiverMaker<'a> = Box<dyn Fn(u16) -> Result<Command> + 'a>;
 
-/// What is to be measured.
+/// A transfer to measure.
 pub struct Transfer<'a> {
     bench: &'a Bench,
     server: Option<ServerMaker<'a>>,
@@ -33,7 +33,7 @@ pub struct Transfer<'a> {
 
 struct Destination {
     path: PathBuf,
-    /// What must be there afterwards.
+    /// The files that must be there afterwards.
     source: PathBuf,
     /// Made before the run, for receivers that don't make folders.
     folder: bool,
@@ -48,7 +48,7 @@ impl Destination {
 }
 
 impl<'a> Transfer<'a> {
-    /// A transfer from a server, of so many bytes over all receivers.
+    /// A transfer from a server, of this many bytes over all receivers.
     pub fn new(
         bench: &'a Bench,
         bytes: u64,
@@ -127,8 +127,8 @@ impl<'a> Transfer<'a> {
         if self.to.is_some() {
             // At the last moment: what is free meanwhile may be taken back by the host.
             let bytes = self.bytes + self.bytes / 16 + CACHES_BYTES;
-            warm_memory(bytes)?;
-            warm_file_memory(self.bench.folder.path(), bytes)?;
+            touch_memory(bytes)?;
+            touch_file_memory(self.bench.folder.path(), bytes)?;
         }
         let operator = self.look.as_ref().map(|(socket, look)| Operator::start(socket, *look));
         let finished = run((self.receiver)(port)?, logs).with_context(|| {

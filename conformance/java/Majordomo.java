@@ -8,7 +8,7 @@ import org.zeromq.ZMsg;
 /** Majordomo clients and a worker with JeroMQ, from the tables of the protocol: request|work ENDPOINT SERVICE. */
 public final class Majordomo {
     private static final int REQUESTS = 50;
-    private static final int PATIENCE_MS = 15_000;
+    private static final int TIMEOUT_MS = 15_000;
 
     public static void main(String[] arguments) {
         try (ZContext context = new ZContext()) {
@@ -90,7 +90,7 @@ public final class Majordomo {
 
     private static ZMQ.Socket connect(ZContext context, SocketType type, String endpoint) {
         ZMQ.Socket socket = context.createSocket(type);
-        socket.setReceiveTimeOut(PATIENCE_MS);
+        socket.setReceiveTimeOut(TIMEOUT_MS);
         socket.connect(endpoint);
         return socket;
     }

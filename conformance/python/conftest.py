@@ -37,7 +37,7 @@ class Server:
         line = self.process.stdout.readline().decode()
         if not line.startswith({"serve": "serving ", "broker": "broker "}[command]) or " on " not in line:
             self.stop()
-            raise AssertionError(f"no line that tells the endpoint but {line!r}; log: {self.log()}")
+            raise AssertionError(f"no line with the endpoint but {line!r}; log: {self.log()}")
         self.endpoint = line.rstrip("\n").rpartition(" on ")[2]
 
     def log(self) -> str:
@@ -163,7 +163,7 @@ MONITORS = itertools.count()
 
 
 def monitor_of(socket: zmq.Socket, events: int = zmq.EVENT_ALL) -> zmq.Socket:
-    """Where a socket tells its events. pyzmq would name it by the socket's descriptor, and that of a socket which has just been
+    """Where a socket reports its events. pyzmq would name it by the socket's descriptor, and that of a socket which has just been
     closed may come again before libzmq has freed its name."""
     return socket.get_monitor_socket(events, f"inproc://monitor-{next(MONITORS)}")
 

@@ -61,7 +61,7 @@ class Client:
         return entries
 
     def fetch(self, files: list[dict], credit_bytes=8 << 20, **options) -> list[File]:
-        """Fetches and checks everything that the protocol tells a client to check."""
+        """Fetches and checks everything that the protocol asks a client to check."""
         request_id = self.next_id()
         self.send(op="fetch", id=request_id, files=files, credit_bytes=credit_bytes, **options)
         received: list[File | None] = [None] * len(files)

@@ -10,13 +10,13 @@ TO_SERVER, TO_CLIENT = 0, 1
 
 
 class Relay:
-    """Connects each of its own connections to the server. What has passed is in `heard`, by direction."""
+    """Connects each of its own connections to the server. What has passed is in `received`, by direction."""
 
     def __init__(self, server):
         self.port = int(server.endpoint.rpartition(":")[2])
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"tcp://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.heard = bytearray(), bytearray()
+        self.received = bytearray(), bytearray()
         self.stalled = set()
         # Where the bytes of an end go, and in which direction.
         self.ways = {}
@@ -86,7 +86,7 @@ class Relay:
             data = end.recv(65_536)
         with contextlib.suppress(OSError):
             if data:
-                self.heard[direction].extend(data)
+                self.received[direction].extend(data)
                 target.sendall(data)
             else:
                 del self.ways[end]

@@ -106,7 +106,7 @@ def test_unknown_dialects_are_logged_by_name(peers, once, name):
 def test_oversized_message_is_logged(peers, once):
     dealer = once(peers.server)
     dealer.send_multipart([b"", b"MDPC01", b"good", *[bytes(700 << 10)] * 100])
-    wait_until(lambda: "a message of over" in peers.server.log(), "the log tells why")
+    wait_until(lambda: "a message of over" in peers.server.log(), "the log says why")
     peers.work()
 
 
@@ -236,7 +236,7 @@ def test_bodies_over_the_limits_are_refused(peers, once):
     half = bytes(33 << 20)
     dealer.send_multipart([b"", b"MDPC01", b"good", half, half], copy=False)
     assert dealer.recv_multipart()[:4] == [b"", b"MDPC01", b"good", b"413"]
-    wait_until(lambda: peers.server.resident_kib() < before + 40_000, "its memory is given back")
+    wait_until(lambda: peers.server.resident_kib() < before + 40_000, "its memory is released")
     peers.work()
 
 

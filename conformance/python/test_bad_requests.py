@@ -191,7 +191,7 @@ def test_gaps_in_numbers_are_limited(peers, connected):
         try:
             client.send(*(confirm(2 * n) for n in range(start, start + 4000)))
         except zmq.Again:
-            break  # Ended in between, which the monitor tells.
+            break  # Ended in between, which the monitor reports.
     assert monitor.poll(DEADLINE_SECONDS * 1000)
     assert peers.server.resident_kib() < before + 100_000
     peers.work()

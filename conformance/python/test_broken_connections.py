@@ -65,9 +65,9 @@ def test_pings_of_the_broker_set_no_deadline(broker, connected):
     with Relay(server) as relay:
         client = mdp.Client(connected(relay.endpoint))
         assert client.ask(b"mmi.service", SERVICE) == [b"404"]
-        heard = relay.heard[TO_CLIENT]
-        wait_until(lambda: heard.count(b"\4PING") > 3, "PINGs come")
-        assert heard.count(b"\4PING\0\0") == heard.count(b"\4PING")
+        received = relay.received[TO_CLIENT]
+        wait_until(lambda: received.count(b"\4PING") > 3, "PINGs come")
+        assert received.count(b"\4PING\0\0") == received.count(b"\4PING")
 
 
 def test_the_end_of_a_stock_client_that_waits_is_logged(broker, connected):
@@ -96,7 +96,7 @@ def test_a_reply_over_a_new_connection_counts(broker, connected, dialect):
         client.send(SERVICE, b"once")
         address, body = worker.request()
         relay.reset()
-        # libzmq connects again, and doesn't tell.
+        # libzmq connects again, and doesn't report it.
         wait_until(lambda: relay.connections == 2, "the worker is connected again")
         worker.reply(address, *body)
         assert client.receive(SERVICE) == [[b"once"]]

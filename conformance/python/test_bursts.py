@@ -86,7 +86,7 @@ def test_stopping_broker_delivers_replies(broker, connected):
         record = worker.request()
         worker.send(reply(record.token, flags=ATTACHED), attached=[BODY])
     server.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: "stopping" in server.log(), "it has heard")
+    wait_until(lambda: "stopping" in server.log(), "it is stopping")
     assert [client.receive(b"long") for _ in range(60)] == [[[BODY]]] * 60
     assert server.process.wait(60) == 0
 

@@ -28,7 +28,7 @@ class Chance:
         self.addresses = [b"a", b"0" * 32]
         self.names = [bytes([n]) * 16 for n in range(3)]
 
-    def heard(self, frames) -> None:
+    def received(self, frames) -> None:
         """Remembers tokens and numbers to send back."""
         if frames[0] == WORKER and len(frames) > 1 and len(frames[1]) >= 18 and frames[1][0] == 0xC2:
             self.tokens = [*self.tokens[-10:], frames[1][2:18]]
@@ -118,7 +118,7 @@ def test_random_messages_disturb_no_one(broker, good, context, tmp_path, journal
             try:
                 socket.send_multipart(chance.message(), zmq.NOBLOCK)
                 while True:
-                    chance.heard(socket.recv_multipart(zmq.NOBLOCK))
+                    chance.received(socket.recv_multipart(zmq.NOBLOCK))
             except zmq.Again:
                 pass
             if chance.random.random() < 0.05:

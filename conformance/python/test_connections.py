@@ -57,8 +57,8 @@ def test_libzmq_answers_heartbeats_of_the_server(serve, connected, tree):
         assert whole_at_once(dealer, b"one") == b"1"
         # One more interval than may pass without an answer. A PING's TTL is 0: a client of the plain dialect couldn't ask again.
         for direction, command in ((TO_CLIENT, b"\x04PING\x00\x00"), (TO_SERVER, b"\x04PONG")):
-            heard = way.heard[direction]
-            wait_until(lambda heard=heard, command=command: heard.count(command) > 5, f"{command} was sent")
+            received = way.received[direction]
+            wait_until(lambda received=received, command=command: received.count(command) > 5, f"{command} was sent")
         assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=0.1)
         assert whole_at_once(dealer, b"one") == b"1"
 

@@ -14,7 +14,7 @@ from mdp import MDP01, Client, Worker
 from test_plain_dialect import whole_at_once
 
 # libzmq closes a connection at a greeting with another mechanism. On a busy machine that is before it has sent its own, and nobody
-# can tell why.
+# can learn why.
 pytestmark = pytest.mark.alone
 
 
@@ -76,7 +76,7 @@ def test_heartbeats_go_inside(serve, connected, tree, keys, secured):
 
 
 def refusal(dealer) -> tuple[int, int]:
-    """The first event that tells why a handshake failed, and its value."""
+    """The first event that says why a handshake failed, and its value."""
     monitor = monitor_of(dealer, zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
                          | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
     assert monitor.poll(DEADLINE_SECONDS * 1000)
@@ -84,7 +84,7 @@ def refusal(dealer) -> tuple[int, int]:
     return event["event"], event["value"]
 
 
-def test_stock_clients_are_told_that_they_are_refused(serve, context, tree, keys, secured):
+def test_stock_clients_learn_that_they_are_refused(serve, context, tree, keys, secured):
     server_key, alice, eve = keys
     server = serve(tree[0], *secured)
     for settings in (options(eve, server_key), options(alice, eve)):
@@ -226,7 +226,7 @@ def test_rules_hold_for_stock_programs(serve, connected, tree, tmp_path):
         answers.append(of_bob.recv_multipart())
     # As if it weren't there.
     assert answers[0] == answers[1] and answers[0][0] == b"error"
-    # Alice's key is taken away: her connection ends, and libzmq is told why when it connects again.
+    # Alice's key is taken away: her connection ends, and libzmq learns why when it connects again.
     monitor = monitor_of(of_alice, zmq.EVENT_HANDSHAKE_FAILED_AUTH)
     rules.write_text("\n".join(lines[1:]).replace("allow alice bob", "allow bob") + "\n")
     assert monitor.poll(DEADLINE_SECONDS * 1000)

@@ -22,7 +22,7 @@ OUTSTANDING = 10_000
 SILENCE_MS = 30
 
 
-class Told:
+class Statistics:
     """The broker's statistics."""
 
     def __init__(self, client):
@@ -50,7 +50,7 @@ class Told:
 
 @pytest.fixture
 def stats(connected):
-    return lambda server: Told(mdp.Client(connected(server), mdp.MDP02))
+    return lambda server: Statistics(mdp.Client(connected(server), mdp.MDP02))
 
 
 def stop(process):
@@ -280,7 +280,7 @@ def test_second_signal_ends_a_draining_broker(broker, connected):
 
 
 def in_small_memory(directory, size) -> list:
-    """Words that run a command which has so much room in this directory, and no more: root may mount it, others may in a user
+    """Words that run a command which has so much space in this directory, and no more: root may mount it, others may in a user
     namespace of their own."""
     script = f'mount -t tmpfs -o size={size} tmpfs "$0" && exec "$@"'
     for flags in ((), ("--user", "--map-root-user")):

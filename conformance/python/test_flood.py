@@ -8,7 +8,7 @@ from raw import connections, message
 
 
 def flood(raws, data: bytes, full: threading.Event, end: threading.Event) -> None:
-    """Sends them over and over to all that take them, and throws away what they say. Tells when none of them takes more for a moment."""
+    """Sends them over and over to all that take them, and throws away what they say. Reports when none of them takes more for a moment."""
     left = {raw.socket: memoryview(data) for raw in raws}
     while not end.is_set():
         is_idle = True

@@ -209,7 +209,7 @@ def test_the_readme_shows_this_client():
 
 
 class FakeServer:
-    """A server whose changes are written here, for `tow follow`. It has none of the files that it tells of."""
+    """A server whose changes are written here, for `tow follow`. It has none of the files that it announces."""
 
     EPOCH = "5" * 32
 
@@ -288,7 +288,7 @@ def test_a_mapped_file_is_published_when_it_is_unmapped(serve, connected, tmp_pa
     with open(root / "mapped", "w+b") as file:
         file.truncate(100_000)
         mapped = mmap.mmap(file.fileno(), 100_000)
-    # Closed, but written to all the same, of which the kernel tells nothing.
+    # Closed, but written to all the same, which the kernel doesn't report.
     mapped[:5] = b"first"
     (root / "other").write_bytes(b"1")
     assert changes_until_live(dealer)[0] == [(b"file", b"other", b"1")]

@@ -288,13 +288,13 @@ def test_heartbeats_go_both_ways(broker, mdp_client, mdp_worker, dialect):
     server = broker("--heartbeat", "0.1")
     client = mdp_client(server)
     worker, silent = mdp_worker(server, dialect=dialect), mdp_worker(server, b"silent", dialect)
-    start, heard = time.monotonic(), 0
+    start, received = time.monotonic(), 0
     # Longer than the timeout of a silent worker.
     while time.monotonic() - start < 1:
         assert worker.command() == (dialect.heartbeat, [])
-        heard += 1
+        received += 1
         worker.heartbeat()
-    assert heard >= 5
+    assert received >= 5
     assert client.ask(b"mmi.service", b"echo") == [b"200"]
     # The silent worker gets DISCONNECT and isn't used any more.
     silent.expect_disconnect()
@@ -314,7 +314,7 @@ def test_silent_busy_worker_keeps_its_request(broker, mdp_client, mdp_worker):
     address, _ = busy.request()
     other = mdp_worker(server)
     start = time.monotonic()
-    while time.monotonic() - start < 1:  # four times the patience with an idle one
+    while time.monotonic() - start < 1:  # four times the timeout of an idle one
         assert other.command() == (b"\4", [])
         other.heartbeat()
     busy.reply(address, b"done")

@@ -135,7 +135,7 @@ def test_our_client_and_worker_at_their_broker(their_broker, end, context, major
 
 
 def test_our_worker_detects_their_dialect(their_broker, end, context):
-    # When it has heard no heartbeat for ten seconds. Our client doesn't try, and says what to do.
+    # When it has received no heartbeat for ten seconds. Our client doesn't try, and says what to do.
     end("work", "shout", [their_broker], "--", "tr", "a-z", "A-Z")
     with majortomo.Client(their_broker.endpoint, zmq_context=context) as client:
         assert ask(client, "shout", b"theirs") == [[b"THEIRS"]]

@@ -173,9 +173,9 @@ def test_whole_file_is_queued_without_memory(serve, connected, tmp_path):
     with open(source, "wb") as file:
         file.truncate(1 << 30)
     server = serve(source)
-    warm = connected(server)
-    warm.send_multipart([b"fetch", b"0", b"1000000"])
-    warm.recv()
+    first = connected(server)
+    first.send_multipart([b"fetch", b"0", b"1000000"])
+    first.recv()
     before = server.resident_kib()
     dealers = [connected(server, RCVHWM=1) for _ in range(10)]
     for dealer in dealers:

@@ -77,7 +77,7 @@ def test_titanic_behind_a_proxy(broker, connected, proxied, tmp_path, kind):
     assert client.ask(b"titanic.close", name) == [b"200"]
 
 
-def test_a_worker_behind_a_proxy_is_told_apart(broker, connected, proxied):
+def test_a_worker_behind_a_proxy_is_distinguished(broker, connected, proxied):
     server = broker()
     worker = mdp.Worker(connected(proxied(server)), b"echo")
     wait_until(lambda: "connect workers to the broker itself" in server.log(), "the log says what to do")

@@ -156,7 +156,7 @@ def test_requests_over_the_budget_wait_at_their_clients(broker, good, connected)
     data += frame(bytes(1_000_000), MORE) * 30 + frame(b"")
     with connections(server, 20) as raws, futures.ThreadPoolExecutor(20) as pool:
         sending = [pool.submit(raw.send, data) for raw in raws]
-        wait_until(lambda: server.resident_kib() > 100_000, "there is no room for more")
+        wait_until(lambda: server.resident_kib() > 100_000, "there is no space for more")
         for _ in range(20):
             # Not a request to a worker: those that had begun may have taken all the memory.
             assert peers.stock_client.ask(b"mmi.service", b"good") == [b"200"]

@@ -70,7 +70,7 @@ def test_request_that_kills_workers_is_given_up(broker, connected, worker, kind)
     assert asking.reply() == numbered.Reply(1, 200, None, b"good")
 
 
-def test_worker_is_told_attempt_and_time_left(broker, connected, worker):
+def test_worker_learns_attempt_and_time_left(broker, connected, worker):
     server = broker()
     asking = numbered.Client(connected(server))
     asking.send(numbered.request(1, b"slow", b"body", ttl_ms=20_000))

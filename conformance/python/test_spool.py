@@ -50,7 +50,7 @@ def large(client, number, body=BODY, service=b"slow") -> None:
     client.send(request(number, service, flags=ATTACHED), attached=[body])
 
 
-def test_numbered_client_is_told_when_to_retry(broker, connected, spooled):
+def test_numbered_client_learns_when_to_retry(broker, connected, spooled):
     server = broker("--max-spool", "4M")
     in_spool = spooled(server)
     client = numbered.Client(connected(server))
@@ -58,7 +58,7 @@ def test_numbered_client_is_told_when_to_retry(broker, connected, spooled):
     large(client, 2)
     refused = client.reply()
     assert (type(refused), refused.number, refused.status) == (Refused, 2, 503)
-    assert refused.retry_ms > 0 and "room" in refused.reason
+    assert refused.retry_ms > 0 and "space" in refused.reason
     # A body that can never fit isn't to be retried: a quarter is for replies alone.
     large(client, 3, bytes(3 * MIB + 1))
     refused = client.reply()
@@ -115,7 +115,7 @@ def test_reply_over_the_quota_ends_its_request(broker, connected, spooled):
         worker.send(reply(worker.request().token, flags=ATTACHED), attached=[body])
         outcome = client.reply()
         assert (type(outcome), outcome.number, outcome.status) == (Reply, number, status)
-        assert status == 200 or b"room" in outcome.body
+        assert status == 200 or b"space" in outcome.body
         client.send(confirm(number))
         stock.send(b"old", BODY)
         old.reply(old.request()[0], body)
@@ -146,7 +146,7 @@ def test_stock_clients_wait_for_the_quota_in_order(broker, connected, spooled):
         client.send(b"slow", b"%d" % number + BODY)
         # The others have sent a handshake and small requests.
         wait_until(lambda: sum(count > 10_000 for count in received(server)) == number + 2, "it has begun to arrive")
-    wait_until(lambda: "no room" in server.log(), "the log says so")
+    wait_until(lambda: "no space" in server.log(), "the log says so")
     # A body that can never fit is refused, and small requests pass.
     assert clients[0].socket.poll(100) == 0
     never = mdp.Client(connected(server))
@@ -180,7 +180,7 @@ def test_clients_waiting_for_the_quota_hold_up_no_one(broker, connected, spooled
     for raw in raws:
         raw.send(begun + bytes(100_000))
     wait_until(lambda: sum(count > 100 for count in received(server)) >= 52, "all have begun")
-    wait_until(lambda: "no room" in server.log(), "they wait")
+    wait_until(lambda: "no space" in server.log(), "they wait")
     assert in_spool() == 6 * MIB
     worker.send(reply(token, flags=ATTACHED), attached=[bytes(2 * MIB)])
     assert client.reply() == Reply(1, 200, None, bytes(2 * MIB))

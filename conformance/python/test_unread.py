@@ -164,7 +164,7 @@ def test_unread_replies_to_a_numbered_client_are_bounded(small, connected, end):
     for _ in range(20):
         assert reader.ask(b"echo", b"hello") == [b"hello"]
     ends = take_all(client, work, set(range(1, 2_001)), more)
-    assert "there is no room for a reply" in server.log()
+    assert "there is no space for a reply" in server.log()
     # Unforeseen replies didn't fit. The others waited.
     assert 0 < ends[507] < done
 

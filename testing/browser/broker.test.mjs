@@ -26,13 +26,13 @@ test('a peer that is clicked can be disconnected, and its client connects again'
   await panel.getByText(worker.address).waitFor();
   await panel.getByRole('button', { name: 'Disconnect…' }).click();
   const dialog = page.getByRole('dialog', { name: `Disconnect peer ${worker.id}?` });
-  await dialog.getByLabel(/Reason/).fill('make room');
+  await dialog.getByLabel(/Reason/).fill('maintenance');
   await check(page, 'the dialog');
   await dialog.getByRole('button', { name: 'Disconnect' }).click();
   await page.getByRole('status').getByText(`Disconnected peer ${worker.id}.`).waitFor();
   await panel.getByText('No longer in this list.').waitFor();
   await go(page, 'Disconnected');
-  await row(page, 'make room').filter({ hasText: worker.id }).waitFor();
+  await row(page, 'maintenance').filter({ hasText: worker.id }).waitFor();
   await go(page, 'Peers');
   await row(page, 'worker of echo').waitFor();
   const [again] = (await broker.get('workers')).workers;

@@ -192,7 +192,7 @@ fn deny() -> Result<Outcome, String> {
 pub enum Outcome {
     /// All of it ran and passed.
     Passed,
-    /// What it needs isn't here: this.
+    /// Skipped, since this is missing.
     Skipped(String),
 }
 
@@ -223,7 +223,7 @@ pub fn check(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Runs the steps in order and prints a summary. Stops at the first that fails, unless told to keep going. Tells whether none
+/// Runs the steps in order and prints a summary. Stops at the first that fails, unless it should keep going. Returns whether none
 /// failed.
 pub fn run(steps: &[Step], options: &Options) -> bool {
     let mut results: Vec<(Step, Duration, Result<Outcome, String>)> = Vec::new();

@@ -15,7 +15,7 @@ const REQUESTS: u64 = 1_000;
 /// Requests that are in flight together.
 const IN_FLIGHT: [u64; 3] = [1, 10, 100];
 
-/// A request and its reply, with so many in flight.
+/// A request and its reply, with this many in flight.
 #[divan::bench(args = IN_FLIGHT)]
 fn round_trip(bencher: Bencher, in_flight: u64) {
     let mut core = Core::new(Settings { secret: [3, 4], ..Settings::default() });

@@ -38,7 +38,7 @@ struct Arguments {
     /// The tow to look at
     #[arg(long)]
     tow: PathBuf,
-    /// Requests under way
+    /// Requests in flight
     #[arg(long, default_value_t = 1000)]
     ahead: u64,
     /// Bytes of a body
@@ -46,7 +46,7 @@ struct Arguments {
     size: u64,
     #[arg(long, default_value_t = 3_000_000)]
     requests: u64,
-    /// Each figure is the median of so many
+    /// Each figure is the median of this many
     #[arg(long, default_value_t = 5)]
     runs: usize,
 }
@@ -177,7 +177,7 @@ fn samples(data: &Path) -> Outcome<BTreeMap<&'static str, u64>> {
     if samples.is_empty() { Err("perf saw nothing: is kernel.perf_event_paranoid over 1?".into()) } else { Ok(samples) }
 }
 
-/// What a stack was at, the innermost function first, a line each.
+/// The part of a stack that it was in, the innermost function first, a line each.
 fn part_of(stack: &str) -> &'static str {
     let has = |names: &[&str]| names.iter().any(|name| stack.contains(name));
     let innermost = stack.lines().next().unwrap_or_default();

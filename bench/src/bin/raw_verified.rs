@@ -24,7 +24,7 @@ use towpath_buffers::{PageBuffer, buffer_bytes};
 /// Buffers between the threads of a receiver.
 const BLOCKS: usize = 6;
 const WORKERS: usize = 2;
-/// What the digest's thread reads at a time.
+/// Bytes that the digest's thread reads at a time.
 const READ_BYTES: usize = 256 << 10;
 const SENDFILE_MOST: usize = 1 << 20;
 /// The largest pipe that everybody may make.
@@ -60,11 +60,11 @@ enum How {
     Splice,
 }
 
-/// What is known of a file that is received, and what becomes known.
+/// A file that is being received.
 struct Received {
     file: File,
     size: u64,
-    /// What a thread hashes on its own: a subtree of BLAKE3's.
+    /// Bytes that a thread hashes on its own: a subtree of BLAKE3's.
     block_bytes: usize,
     values: Mutex<Vec<ChainingValue>>,
 }

@@ -38,7 +38,7 @@ struct CallArguments {
     connect: Vec<Endpoint>,
     #[arg(long)]
     requests: usize,
-    /// Requests that each client has under way
+    /// Requests that each client has in flight
     #[arg(long, default_value_t = 1)]
     ahead: usize,
     #[arg(long, default_value_t = 1)]
@@ -61,7 +61,7 @@ struct WorkArguments {
     connect: Vec<Endpoint>,
     #[arg(long, default_value_t = 1)]
     jobs: u32,
-    /// What each request takes
+    /// Milliseconds that each request takes
     #[arg(long, default_value_t = 0)]
     work_ms: u64,
 }
@@ -100,7 +100,7 @@ async fn work(arguments: WorkArguments) -> Outcome<()> {
     Ok(())
 }
 
-/// What all clients together have done.
+/// Results of all clients together.
 struct Ledger {
     requests: usize,
     until: Option<Instant>,
@@ -219,20 +219,20 @@ async fn rehearse(client: &Client, size: usize, durable: bool) -> Outcome<()> {
 }
 
 async fn until_replied(client: &Client, ledger: &RefCell<Ledger>, ahead: usize, size: usize) -> Outcome<()> {
-    let mut under_way = 0;
+    let mut in_flight = 0;
     let mut arrived = Vec::new();
     loop {
-        while under_way < ahead {
+        while in_flight < ahead {
             let Some(number) = ledger.borrow_mut().send() else {
                 break;
             };
             client.try_send(SERVICE, body(number, size), CallOptions::default())?;
-            under_way += 1;
+            in_flight += 1;
         }
-        if under_way == 0 {
+        if in_flight == 0 {
             return Ok(());
         }
-        under_way -= client.receive_many(&mut arrived).await;
+        in_flight -= client.receive_many(&mut arrived).await;
         for completed in arrived.drain(..) {
             ledger.borrow_mut().answer(replied(&completed)?)?;
         }
@@ -241,15 +241,15 @@ async fn until_replied(client: &Client, ledger: &RefCell<Ledger>, ahead: usize, 
 
 /// Requests become durable in their order.
 async fn until_durable(client: &Client, ledger: &RefCell<Ledger>, ahead: usize, size: usize) -> Outcome<()> {
-    let mut under_way = VecDeque::new();
+    let mut in_flight = VecDeque::new();
     loop {
-        while under_way.len() < ahead {
+        while in_flight.len() < ahead {
             let Some(number) = ledger.borrow_mut().send() else {
                 break;
             };
-            under_way.push_back((number, client.try_send(SERVICE, body(number, size), CallOptions::default())?));
+            in_flight.push_back((number, client.try_send(SERVICE, body(number, size), CallOptions::default())?));
         }
-        let Some((number, sent_as)) = under_way.pop_front() else {
+        let Some((number, sent_as)) = in_flight.pop_front() else {
             return Ok(());
         };
         check_durable(client.accepted(sent_as).await)?;

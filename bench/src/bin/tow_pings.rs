@@ -165,7 +165,7 @@ impl Peer {
     }
 }
 
-/// Gets pieces until it is told to stop.
+/// Gets pieces until it is stopped.
 fn pull(mut peer: Peer, stop: &AtomicBool) -> Outcome<u64> {
     (0..AHEAD).for_each(|_| peer.ask());
     let mut got = 0;

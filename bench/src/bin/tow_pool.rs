@@ -37,7 +37,7 @@ struct Arguments {
     /// Bytes of a body
     #[arg(long)]
     size: usize,
-    /// What each request takes
+    /// Milliseconds that each request takes
     #[arg(long)]
     work_us: u64,
 }

@@ -1,4 +1,4 @@
-//! What a table came to on several machines, side by side. The report itself keeps the columns of the other machines: a measurement
+//! Results of a table on several machines, side by side. The report itself keeps the columns of the other machines: a measurement
 //! replaces that of the same machine, and leaves the others as they are.
 
 use std::fmt::Write;

@@ -103,7 +103,7 @@ fn described_machine(entries: &[Entry], previous: &Previous) -> String {
     )
 }
 
-/// What makes it another machine.
+/// The properties that distinguish machines.
 fn system(machine: &Machine) -> String {
     format!(
         "| processor | {}, {} cores |\n| memory | {} GiB |\n| kernel | {} |\n| disk | {} |\n",
@@ -111,7 +111,7 @@ fn system(machine: &Machine) -> String {
     )
 }
 
-/// What the tables were measured with; where they differ, what the last one was.
+/// Versions that the tables were measured with; where they differ, the last one.
 fn versions(tables: &[&Table]) -> Vec<(String, String)> {
     let mut versions: Vec<(String, String)> = Vec::new();
     for (name, version) in tables.iter().flat_map(|table| &table.machine.versions) {
@@ -396,7 +396,7 @@ impl Figure {
     }
 }
 
-/// What is missing and why, the groups of a variant that fail alike together.
+/// The missing results and the reasons, the groups of a variant that fail alike together.
 fn not_run(text: &mut String, table: &Table) {
     let mut missing: Vec<(String, Vec<&str>)> = Vec::new();
     for row in &table.rows {

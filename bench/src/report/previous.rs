@@ -1,4 +1,4 @@
-//! What the report says already. A table without results here keeps what it has, so that one can be measured by itself, and on
+//! The previous report. A table without results here keeps what it has, so that one can be measured by itself, and on
 //! another machine than the others.
 
 use std::fs;

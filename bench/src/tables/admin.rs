@@ -1,4 +1,4 @@
-//! What it costs a server that somebody looks at it.
+//! The cost of an operator's view for a server.
 
 use std::process::Command;
 

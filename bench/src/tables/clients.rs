@@ -11,7 +11,7 @@ use crate::servers;
 use crate::transfer::Transfer;
 
 const COUNTS: [u64; 4] = [1, 10, 100, 1000];
-/// All receivers together get as much as so many large files, where there is more than one.
+/// All receivers together get as much as this many large files, where there is more than one.
 const LARGE_FILES: u64 = 4;
 
 const OURS: &str = "tow serve to our receivers";

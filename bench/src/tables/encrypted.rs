@@ -167,7 +167,7 @@ fn content(size: u64, requests: u64) -> Content {
              against the file's digest, which the server computes meanwhile, unless the row says otherwise. All receivers on libzmq \
              keep {} requests ahead. Then {} requests of a client on our library; and PINGs, one every few milliseconds, while \
              the same process gets pieces of 16 MiB over another connection or the same one: p50 and p99 are the times to the PONG. On the same connection \
-             it comes behind the frame that is under way.",
+             it comes behind the frame that is being sent.",
             size_text(size),
             receivers::AHEAD,
             count_text(requests)

@@ -1,4 +1,4 @@
-//! What a client notices when its broker is killed.
+//! The outage that a client notices when its broker is killed.
 
 use std::path::Path;
 use std::process::Command;
@@ -25,7 +25,7 @@ const REQUESTS: &str = "2000000";
 
 const OURS: &str = "two tow brokers";
 const OURS_AGAIN: &str = "tow broker, started again";
-const GUIDE: &str = "broker in C, started again, patience 2500 ms";
+const GUIDE: &str = "broker in C, started again, timeout 2500 ms";
 
 /// Which brokers there are, and whose ends.
 #[derive(Clone, Copy)]
@@ -36,12 +36,12 @@ struct Scenario {
     standby: bool,
     ahead: u64,
     /// After how long without a reply a stock client asks again, and how often its workers and broker beat.
-    patience_ms: u64,
+    timeout_ms: u64,
 }
 
 pub fn plan(bench: &Bench) -> Plan<'_> {
-    let ours = |standby, journal, ahead| Scenario { ours: true, journal, standby, ahead, patience_ms: 0 };
-    let stock = |standby, patience_ms| Scenario { ours: false, journal: false, standby, ahead: 1, patience_ms };
+    let ours = |standby, journal, ahead| Scenario { ours: true, journal, standby, ahead, timeout_ms: 0 };
+    let stock = |standby, timeout_ms| Scenario { ours: false, journal: false, standby, ahead: 1, timeout_ms };
     let variants = [
         (Kind::Ours, OURS, ours(true, false, 1)),
         (Kind::Ours, "two tow brokers, 100 ahead", ours(true, false, 100)),
@@ -49,9 +49,9 @@ pub fn plan(bench: &Bench) -> Plan<'_> {
         (Kind::Ours, "tow broker --journal, started again", ours(false, true, 1)),
         (Kind::Ours, "tow broker --journal, started again, 100 ahead", ours(false, true, 100)),
         (Kind::Peer, GUIDE, stock(false, 2500)),
-        (Kind::Peer, "two brokers in C, patience 2500 ms", stock(true, 2500)),
-        (Kind::Peer, "broker in C, started again, patience 250 ms", stock(false, 250)),
-        (Kind::Peer, "two brokers in C, patience 250 ms", stock(true, 250)),
+        (Kind::Peer, "two brokers in C, timeout 2500 ms", stock(true, 2500)),
+        (Kind::Peer, "broker in C, started again, timeout 250 ms", stock(false, 250)),
+        (Kind::Peer, "two brokers in C, timeout 250 ms", stock(true, 250)),
     ]
     .into_iter()
     .map(|(kind, name, scenario)| Variant {
@@ -77,7 +77,7 @@ impl Scenario {
             }
         } else {
             command = programs.command("mdp_broker")?;
-            command.args(["--bind", &bind, "--heartbeat-ms", &self.patience_ms.to_string()]);
+            command.args(["--bind", &bind, "--heartbeat-ms", &self.timeout_ms.to_string()]);
         }
         Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
     }
@@ -93,7 +93,7 @@ impl Scenario {
         } else {
             for endpoint in endpoints {
                 let mut command = programs.command("zmq_worker")?;
-                command.args(["--endpoint", endpoint, "--heartbeat-ms", &self.patience_ms.to_string()]);
+                command.args(["--endpoint", endpoint, "--heartbeat-ms", &self.timeout_ms.to_string()]);
                 commands.push(command);
             }
         }
@@ -111,7 +111,7 @@ impl Scenario {
         } else {
             command = programs.command("zmq_caller")?;
             command.args(["--requests", REQUESTS, "--milliseconds", &ASKING.as_millis().to_string()]);
-            command.args(["--patience-ms", &self.patience_ms.to_string()]);
+            command.args(["--timeout-ms", &self.timeout_ms.to_string()]);
             command.args(endpoints.iter().flat_map(|endpoint| ["--endpoint", endpoint]));
         }
         Ok(command)
@@ -164,7 +164,7 @@ fn content() -> Content {
             "A client sends one request after another, or keeps 100 in flight; {} ms later its broker gets SIGKILL. Shown is the \
              longest time between two replies: until the first reply through another broker that is already running, or through the \
              same one, restarted at once. Our ends notice the lost connection, and the client sends again what has no outcome. \
-             Stock ends can't notice it: the client asks again at the next endpoint when its patience (a timeout) ends, and a \
+             Stock ends can't notice it: the client asks again at the next endpoint when its timeout ends, and a \
              worker registers again when a broker that doesn't know it answers its heartbeat, which it sends at the same interval. \
              Every reply arrives, and once.",
             KILLED_AFTER.as_millis()

@@ -54,21 +54,21 @@ pub enum TableId {
     Tripping,
     /// The same service behind different Majordomo brokers
     Majordomo,
-    /// What a broker can do with many requests ahead, and what one costs it
+    /// A broker's throughput with many requests in flight, and the cost of one
     Throughput,
-    /// What a request costs with 1 to 10,000 services
+    /// The cost of a request with 1 to 10,000 services
     Services,
-    /// What a request costs with 1 to 10,000 workers
+    /// The cost of a request with 1 to 10,000 workers
     Workers,
-    /// What a request costs with 1 to 1000 clients
+    /// The cost of a request with 1 to 1000 clients
     Callers,
     /// A pool of workers that take a while
     Pool,
     /// Requests that are on the disk before they are confirmed
     Journal,
-    /// What a client notices when its broker is killed
+    /// The outage that a client notices when its broker is killed
     Failover,
-    /// What it costs a server that somebody looks at it
+    /// The cost of an operator's view for a server
     Admin,
 }
 
@@ -151,7 +151,7 @@ pub enum Figure {
     BrokerMicroseconds,
 }
 
-/// What was aimed for, and what was measured.
+/// A goal and the measured result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Target {
     pub text: String,
@@ -192,7 +192,7 @@ pub struct Table {
     pub targets: Vec<Target>,
 }
 
-/// What a table's module says about it.
+/// Description of a table by its module.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Content {
     pub title: String,

@@ -1,4 +1,4 @@
-//! What a request costs as there are more services, workers or clients: it should not matter.
+//! The cost of a request by the number of services, workers or clients, which should not matter.
 //!
 //! One thing is varied at a time. Each service needs a worker, so there are as many workers for one service as for the most; what
 //! their connections cost is in the table of the workers, which goes as far.
@@ -13,7 +13,7 @@ use crate::series::Kind;
 const SIZE: u64 = 30;
 /// Requests that one client has in flight.
 const AHEAD: u64 = 1000;
-/// What each of several clients has: the same, however many there are, since what comes together costs less.
+/// Requests in flight of each of several clients: the same, however many there are, since what comes together costs less.
 const AHEAD_EACH: u64 = 10;
 /// Where clients are varied.
 const WORKERS: u64 = 100;
@@ -22,7 +22,7 @@ const WORKERS_OF_SERVICES: u64 = 10_000;
 const OURS: &str = "tow broker";
 const LIBZMQ: &str = "broker in C on libzmq";
 
-/// What there is more of.
+/// The number that is varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
     Services,

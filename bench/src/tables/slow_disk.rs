@@ -15,17 +15,17 @@ use crate::receivers;
 use crate::series::{Kind, Sample, Variant};
 use crate::servers;
 
-/// What the disk reads a second.
+/// Bytes that the disk reads in a second.
 const DISK_RATE: u64 = 50_000_000;
 /// More than it can read meanwhile.
 const COLD_BYTES: u64 = 16 << 30;
 /// Receivers of its file.
 const COLD_RECEIVERS: &str = "2";
-/// What part of the large file the others get: who waits for the disk takes a while even for that.
+/// The part of the large file that the others get: who waits for the disk takes a while even for that.
 const PART: u64 = 4;
 const READ_LIMIT: Duration = Duration::from_secs(20);
 
-const WARM: &str = "warm";
+const CACHED: &str = "cached";
 const DISK: &str = "disk";
 const ALONE: &str = "nobody reads it";
 const BESIDE: &str = "two receivers read it";
@@ -47,12 +47,12 @@ struct Setup<'a> {
 
 pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
     let size = bench.size / PART;
-    bench.folder.source(&format!("slow/{WARM}"), size)?;
-    let by_name = [WARM.to_owned(), format!("{DISK}/{UNCACHED_FILE}")];
+    bench.folder.source(&format!("slow/{CACHED}"), size)?;
+    let by_name = [CACHED.to_owned(), format!("{DISK}/{UNCACHED_FILE}")];
     let programs = &bench.programs;
     let nginx = |more: &'static str| move |root: &Path| servers::nginx_with(programs, bench.folder.path(), root, more);
     let raw = move |root: &Path| {
-        let files = [root.join(WARM), root.join(DISK).join(UNCACHED_FILE)];
+        let files = [root.join(CACHED), root.join(DISK).join(UNCACHED_FILE)];
         servers::raw(programs, &["--how", "sendfile", "--congestion", "cubic"], &files)
     };
     let setups = [
@@ -95,7 +95,7 @@ pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
     Ok(Plan { content: content(size), variants: variants.collect(), targets })
 }
 
-fn warm_receiver(bench: &Bench, setup: &Setup<'_>, port: u16, size: u64) -> Result<Command> {
+fn cached_receiver(bench: &Bench, setup: &Setup<'_>, port: u16, size: u64) -> Result<Command> {
     receivers::dropping(&bench.programs, setup.protocol, port, size, &["--path", &setup.paths[0], "--chunk", "1048576"])
 }
 
@@ -107,7 +107,7 @@ fn cold_receivers(bench: &Bench, setup: &Setup<'_>, port: u16) -> Result<Command
 fn how(bench: &Bench, setup: &Setup<'_>, size: u64) -> String {
     let shown = || -> Result<String> {
         let server = (setup.server)(&bench.folder.join("slow"))?;
-        let commands = [server.command, cold_receivers(bench, setup, 0)?, warm_receiver(bench, setup, 0, size)?];
+        let commands = [server.command, cold_receivers(bench, setup, 0)?, cached_receiver(bench, setup, 0, size)?];
         Ok(bench.anonymous(&commands.each_ref().map(show).join(" ; ")))
     };
     shown().unwrap_or_else(|why| format!("({why:#})"))
@@ -117,7 +117,7 @@ fn transfer(bench: &Bench, setup: &Setup<'_>, size: u64, beside: bool) -> Result
     let (root, logs) = (bench.folder.join("slow"), bench.folder.path());
     let mount = root.join(DISK);
     fs::create_dir_all(&mount)?;
-    // Mounted anew each time, and so read by nobody yet.
+    // Mounted again each time, and so read by nobody yet.
     let pace = Pace::BytesPerSecond(DISK_RATE);
     let disk = SlowDisk::mount(&mount, COLD_BYTES, pace).context("no FUSE file system can be mounted")?;
     let mut server = Server::start((setup.server)(&root)?, logs)?;
@@ -129,7 +129,7 @@ fn transfer(bench: &Bench, setup: &Setup<'_>, size: u64, beside: bool) -> Result
         None
     };
     server.start_counting();
-    let finished = run(warm_receiver(bench, setup, server.port, size)?, logs);
+    let finished = run(cached_receiver(bench, setup, server.port, size)?, logs);
     server.stop_counting();
     // In this order: who waits for the disk can't be ended.
     disk.release();

@@ -1,4 +1,4 @@
-//! What a broker can do with many requests ahead, and what one costs it.
+//! A broker's throughput with many requests in flight, and the cost of one.
 
 use super::{Bound, Content, Figure, Layout, Plan, Rows, Target, count_text};
 use crate::Bench;
@@ -9,7 +9,7 @@ use crate::series::Kind;
 
 const AHEAD: [u64; 3] = [100, 1000, 10_000];
 const SIZES: [u64; 2] = [30, 250];
-/// Stock workers take one request at a time: so many of them keep a broker busy.
+/// Stock workers take one request at a time: this many of them keep a broker busy.
 const STOCK_WORKERS: u64 = 100;
 
 const OURS: &str = "tow broker, tow call and tow work";

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{Bound, Content, Layout, Plan, Rows, Target, size_text, variant};
 use crate::Bench;
-use crate::folder::{keep, warm_cache, write_random};
+use crate::folder::{fill_cache, keep, write_random};
 use crate::process::run;
 use crate::receivers;
 use crate::seed::Seed;
@@ -132,7 +132,7 @@ fn copy_tree(bench: &Bench, from: &Path, to: &Path) -> Result<()> {
 
 fn tree(bench: &Bench, name: &'static str, path: PathBuf) -> Result<Tree> {
     bench.folder.flush()?;
-    warm_cache(&path)?;
+    fill_cache(&path)?;
     let path = keep(path);
     let (files, bytes) = count(path)?;
     if files == 0 {

@@ -14,7 +14,7 @@ use crate::servers;
 const MB: u64 = 1_000_000;
 const SIZES: [u64; 8] = [7 * MB, 21 * MB, 63 * MB, 98 * MB, 200 * MB, 350 * MB, 700 * MB, 1 << 30];
 /// Transfers before those that count.
-const WARM_UP: usize = 3;
+const RUN_IN: usize = 3;
 const TRADITIONAL: &str = "read and write, 4 KiB";
 
 /// Names of rows and the options of raw_server.
@@ -71,8 +71,8 @@ fn by_size<'a>(
                 ..Sample::default()
             })
         };
-        // The first transfers compile, where the server is Java, and warm up the rest.
-        for &size in sizes.iter().take(WARM_UP) {
+        // The first transfers compile, where the server is Java, and fill caches elsewhere.
+        for &size in sizes.iter().take(RUN_IN) {
             once(size)?;
         }
         let samples = sizes.iter().map(|&size| once(size)).collect();

@@ -1,4 +1,4 @@
-//! What peers may do: the one place that decides about services, ids of clients and names of stored requests.
+//! Permissions of peers: the one place that decides about services, ids of clients and names of stored requests.
 
 use crate::core::{canonical_name, is_dead_letter_queue};
 use std::borrow::Cow;
@@ -13,7 +13,7 @@ pub(crate) const MAY_NOT_CALL: &str = "not allowed to call this service, by the 
 /// Why a worker is refused.
 pub(crate) const MAY_NOT_WORK: &str = "not allowed to serve this service, by the rules of this broker";
 
-/// What rules are asked when a peer does something with a service: its name may be an alias, and dead letters are for operators, also if somebody
+/// The question to the rules when a peer does something with a service: its name may be an alias, and dead letters are for operators, also if somebody
 /// may call everything.
 pub fn asked_of_rules(verb: Verb, service: &[u8]) -> (Verb, Cow<'_, [u8]>) {
     let service = canonical_name(service);
@@ -21,7 +21,7 @@ pub fn asked_of_rules(verb: Verb, service: &[u8]) -> (Verb, Cow<'_, [u8]>) {
     (verb, service)
 }
 
-/// Who a peer is, and what it may do.
+/// A peer's identity and permissions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access {
     permissions: Permissions,
@@ -31,7 +31,7 @@ pub(crate) struct Access {
 /// Whose a client's id is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 enum Owner {
-    /// That of all who can't be told apart.
+    /// The identity of all that can't be distinguished.
     #[default]
     Nobody,
     /// That of the holder of a name, or of a key without one.
@@ -50,7 +50,7 @@ impl Access {
         Access { permissions, owner }
     }
 
-    /// What a peer may do whose connection has ended: nothing.
+    /// Permissions of a peer whose connection has ended: none.
     pub fn nothing() -> Access {
         Access { permissions: Permissions::nothing(), owner: Owner::Nobody }
     }

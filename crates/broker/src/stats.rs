@@ -24,7 +24,7 @@ pub struct Stats {
     pub hub: HubStats,
     /// Outcomes that nobody has confirmed, and their bytes of memory.
     pub outcomes: (usize, usize),
-    /// All new requests are refused for lack of room.
+    /// Whether all new requests are refused for lack of space.
     pub is_full: bool,
     /// Counters since the start.
     pub counters: Counters,
@@ -40,7 +40,7 @@ pub struct Stats {
     pub has_storage_failed: bool,
     /// Names of services that an operator has paused.
     pub paused: Vec<Bytes>,
-    /// It is being drained.
+    /// Whether it is being drained.
     pub is_draining: bool,
     /// Requests without an outcome, not counting dead letters that wait in their queue.
     pub left: usize,
@@ -69,17 +69,17 @@ pub const LISTED_MAX: usize = 10_000;
 pub struct PeerStats {
     /// The connection itself.
     pub info: PeerInfo,
-    /// What it does.
+    /// Its activity.
     pub activity: Activity,
 }
 
-/// What a connection does.
+/// Activity of a connection.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Activity {
     /// Its protocol, or dialect of Majordomo; `None` before its first message.
     pub protocol: Option<String>,
-    /// It has introduced itself as a client or a worker.
+    /// Whether it has introduced itself as a client or a worker.
     pub has_role: bool,
     /// Of a client: requests whose outcome it hasn't confirmed.
     pub requests: usize,
@@ -94,13 +94,13 @@ pub struct WorkerStats {
     pub id: Option<PeerId>,
     /// State of the worker.
     pub worker: WorkerInfo,
-    /// Where it really is.
+    /// Its real address.
     pub address: Option<Address>,
     /// For how long nothing came from it, if that was asked for.
     pub silent_for: Option<Duration>,
 }
 
-/// What an operator may have to look at. Clients of one user or address count as one.
+/// Services, workers and clients that an operator may have to look at. Clients of one user or address count as one.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Concerns {
@@ -118,7 +118,7 @@ pub struct Concerns {
     pub heartbeat: Duration,
 }
 
-/// A service and its queue, as `mmi.queue` tells it.
+/// A service and its queue, as in `mmi.queue`.
 pub fn queue_json(service: &ServiceInfo, now: Millis) -> Value {
     let mut queue = json!({
         "waiting": service.waiting,
@@ -134,7 +134,7 @@ pub fn queue_json(service: &ServiceInfo, now: Millis) -> Value {
     queue
 }
 
-/// A worker, as `mmi.workers` tells it.
+/// A worker, as in `mmi.workers`.
 pub fn worker_json(WorkerStats { worker, address, .. }: &WorkerStats, now: Millis) -> Value {
     let mut listed = json!({
         "address": address.as_ref().map(|address| address.to_string()),
@@ -175,7 +175,7 @@ pub fn seconds(since: Millis, now: Millis) -> f64 {
     now.saturating_sub(since) as f64 / 1000.0
 }
 
-/// The spool, as `mmi.spool` tells it.
+/// The spool, as in `mmi.spool`.
 pub fn spool_json(usage: &SpoolUsage) -> Value {
     json!({
         "bytes": usage.bytes,

@@ -80,12 +80,12 @@ pub trait Transport {
     /// Whether a peer's READY had a property of this name.
     fn has_property(&self, peer: PeerId, name: &str) -> bool;
 
-    /// Where a peer is.
+    /// A peer's address.
     fn address(&self, peer: PeerId) -> Option<Address>;
 
-    /// Who a peer is, as far as its mechanism says.
+    /// A peer's identity as its mechanism establishes it.
     fn principal(&self, peer: PeerId) -> Principal;
 
-    /// Who a peer is, for sharing.
+    /// A peer's tenant.
     fn tenant(&self, peer: PeerId) -> Option<Tenant>;
 }

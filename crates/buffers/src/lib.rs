@@ -62,7 +62,7 @@ pub struct PageBuffer {
 }
 
 impl PageBuffer {
-    /// An empty buffer with room for this many bytes, or up to a page more.
+    /// An empty buffer with space for this many bytes, or up to a page more.
     pub fn with_capacity(bytes: usize) -> PageBuffer {
         PageBuffer::aligned(Vec::with_capacity(bytes.saturating_add(PAGE_BYTES - 1)), 0)
     }
@@ -78,12 +78,12 @@ impl PageBuffer {
         PageBuffer { memory, start }
     }
 
-    /// Bytes it has room for without moving.
+    /// Bytes it has space for without moving.
     pub fn capacity(&self) -> usize {
         self.memory.capacity() - self.start
     }
 
-    /// Makes room for this many more bytes, moving to a larger buffer if need be.
+    /// Makes space for this many more bytes, moving to a larger buffer if need be.
     pub fn reserve(&mut self, more: usize) {
         let wanted = self.len().saturating_add(more);
         if wanted > self.capacity() {
@@ -110,7 +110,7 @@ impl PageBuffer {
         self.memory.truncate(self.start.saturating_add(bytes));
     }
 
-    /// Appends what one pread gives, which may be as much as there is room for; how many bytes that were, 0 at the file's end.
+    /// Appends what one pread gives, which may be as much as there is space for; how many bytes that were, 0 at the file's end.
     ///
     /// # Errors
     /// Those of pread, but for an interrupted one, which is repeated.

@@ -16,7 +16,7 @@ pub struct MappedBuffer {
 }
 
 impl MappedBuffer {
-    /// An empty buffer with room for this many bytes.
+    /// An empty buffer with space for this many bytes.
     ///
     /// # Errors
     /// The system has no memory left, or the process has too many mappings.
@@ -24,7 +24,7 @@ impl MappedBuffer {
         Ok(MappedBuffer { memory: MmapOptions::new().len(bytes).populate().map_anon()?, length: 0 })
     }
 
-    /// Bytes it has room for.
+    /// Bytes it has space for.
     pub fn capacity(&self) -> usize {
         self.memory.len()
     }
@@ -34,18 +34,31 @@ impl MappedBuffer {
         self.length = self.length.min(bytes);
     }
 
-    /// Appends what one pread gives, at most as much as there is room for; how many bytes that were, 0 at the file's end.
+    /// Appends what one pread gives, at most as much as there is space for; how many bytes that were, 0 at the file's end.
     ///
     /// # Errors
     /// Those of pread, but for an interrupted one, which is repeated.
     pub fn append_from(&mut self, file: impl AsFd, offset: u64) -> rustix::io::Result<usize> {
-        let room = self.memory.get_mut(self.length..).unwrap_or_default();
-        loop {
-            match rustix::io::pread(&file, &mut *room, offset) {
-                Err(Errno::INTR) => {}
-                result => return result.inspect(|count| self.length += count),
+        self.append_with(|space| {
+            loop {
+                match rustix::io::pread(&file, &mut *space, offset) {
+                    Err(Errno::INTR) => {}
+                    result => return result,
+                }
             }
-        }
+        })
+    }
+
+    /// Appends what is put into the space that is left; `fill` returns how many bytes that are, and so does this.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub fn append_with<E>(&mut self, fill: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<usize, E> {
+        let space = self.memory.get_mut(self.length..).unwrap_or_default();
+        let most = space.len();
+        let count = fill(space)?.min(most);
+        self.length += count;
+        Ok(count)
     }
 }
 
@@ -70,7 +83,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn reading_appends_as_far_as_there_is_room() {
+    fn reading_appends_as_far_as_there_is_space() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"one two").unwrap();
         let mut buffer = MappedBuffer::with_capacity(10).unwrap();

@@ -48,7 +48,7 @@ impl Client {
         Client(ClientSession::new(client, requests_max, usize::MAX, WELCOME_TIMEOUT))
     }
 
-    /// Submits a request if there is room, and returns its number.
+    /// Submits a request if there is space, and returns its number.
     pub fn submit(
         &mut self,
         now: Millis,
@@ -58,8 +58,8 @@ impl Client {
         volatile: bool,
     ) -> Option<u64> {
         let (service, ttl) = (service.as_ref(), ttl.map(Duration::from_millis));
-        let room = self.0.has_room(&body, 0);
-        room.then(|| self.0.submit(NewRequest { service, body, ttl, volatile, owner: 0 }, Duration::from_millis(now)))
+        let space = self.0.has_space(&body, 0);
+        space.then(|| self.0.submit(NewRequest { service, body, ttl, volatile, owner: 0 }, Duration::from_millis(now)))
     }
 
     /// A connection is ready. Appends the greeting.
@@ -119,8 +119,8 @@ pub enum Work {
 }
 
 impl From<WorkerEvent> for Work {
-    fn from(heard: WorkerEvent) -> Work {
-        match heard {
+    fn from(received: WorkerEvent) -> Work {
+        match received {
             WorkerEvent::Request(arrival) => Work::Request(arrival.token, arrival.body),
             WorkerEvent::Cancelled(token) => Work::Cancelled(token),
         }
@@ -149,7 +149,7 @@ impl Worker {
 
     /// The connection is lost, and with it requests that can't be answered on another.
     pub fn disconnected(&mut self, mut sink: impl FnMut(Work)) {
-        self.0.disconnected(&mut |heard| sink(heard.into()));
+        self.0.disconnected(&mut |received| sink(received.into()));
     }
 
     /// Takes a message.
@@ -160,7 +160,7 @@ impl Worker {
         out: &mut Block,
         mut sink: impl FnMut(Work),
     ) -> Result<(), WireError> {
-        self.0.on_block(block, attached.map(Ok), out, None, &mut |heard| sink(heard.into()))
+        self.0.on_block(block, attached.map(Ok), out, None, &mut |received| sink(received.into()))
     }
 
     /// Sends a reply, or part of one. Returns whether it is still wanted.

@@ -21,7 +21,7 @@ use towpath_client::{Body, Endpoint, LargeBody, SocketError, Spool};
 use towpath_requests::numbered::{Block, CLIENT_HEADER, ClientId, FromClient, Status, ToClient};
 use towpath_sockets::{Frame, HubOptions, Socket, SocketType, Wanted};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Running {
     endpoint: Endpoint,
@@ -76,7 +76,7 @@ fn on_both<F: Future<Output = ()>>(test: impl Fn() -> F) {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap(),
     ] {
         runtime.block_on(async {
-            tokio::time::timeout(PATIENCE, test()).await.expect("it takes too long");
+            tokio::time::timeout(TIMEOUT, test()).await.expect("it takes too long");
         });
     }
 }
@@ -117,7 +117,7 @@ fn callers_return_when_the_runtime_is_gone() {
             assert!(worker.next().await.is_none());
             worker.closed().await;
         };
-        tokio::time::timeout(PATIENCE, all).await.expect("it waits");
+        tokio::time::timeout(TIMEOUT, all).await.expect("it waits");
     });
 }
 
@@ -130,8 +130,8 @@ fn calls_in_order_and_side_by_side() {
         let two = Body::of_frames(["how far?".into(), vec![7; 9000].into()]);
         assert_eq!(client.call("echo", two.clone()).await.unwrap().body, two);
         // No clock counts so far, and nobody needs one to.
-        let patient = CallOptions { ttl: Some(Duration::MAX), ..CallOptions::default() };
-        assert_eq!(client.call_with("echo", "whenever", patient).await.unwrap().body, Body::from("whenever"));
+        let waiting = CallOptions { ttl: Some(Duration::MAX), ..CallOptions::default() };
+        assert_eq!(client.call_with("echo", "whenever", waiting).await.unwrap().body, Body::from("whenever"));
         let calls: Vec<_> = (0..50)
             .map(|n| {
                 let client = client.clone();
@@ -277,7 +277,7 @@ fn another_broker_takes_over() {
     });
 }
 
-/// Waits until a broker has so many requests.
+/// Waits until a broker has this many requests.
 async fn holds(broker: &Running, requests: usize) {
     while broker.stop.snapshot(Wanted::Sums).unwrap().requests != requests {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -285,7 +285,7 @@ async fn holds(broker: &Running, requests: usize) {
 }
 
 #[test]
-fn a_broker_that_was_left_is_told_which_outcomes_it_need_not_keep() {
+fn a_broker_that_was_left_learns_which_outcomes_it_may_drop() {
     on_both(|| async {
         let folder = tempfile::tempdir().unwrap();
         let journal = folder.path().join("journal");
@@ -295,7 +295,7 @@ fn a_broker_that_was_left_is_told_which_outcomes_it_need_not_keep() {
             let options = options(100, Dialect::Auto);
             Worker::at_once(std::slice::from_ref(endpoint), "later", options, std::convert::identity).unwrap()
         };
-        // The second one ends while the broker is away, and tells it nothing as long as it lives.
+        // The second one ends while the broker is away, and sends it nothing as long as it lives.
         let [first, second] = [(); 2].map(|()| client(&[&one.endpoint, &two.endpoint], Dialect::Auto));
         for client in [&first, &second] {
             for number in 1..=20 {
@@ -315,7 +315,7 @@ fn a_broker_that_was_left_is_told_which_outcomes_it_need_not_keep() {
         second.close().await;
         let one = Running::at(endpoint, |options| options.journal = Some(journal.clone()));
         holds(&one, 20).await;
-        // One that ends tells it as well.
+        // One that ends notifies it as well.
         let third = client(&[&one.endpoint, &two.endpoint], Dialect::Auto);
         third.send("nobody", "x", CallOptions::default()).await.unwrap();
         holds(&one, 21).await;
@@ -463,7 +463,7 @@ impl LargeBody for Elsewhere {
 /// Runs to its end on one thread: large bodies take their time.
 fn on_one<F: Future<Output = ()>>(test: F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("it takes too long") });
+    runtime.block_on(async { tokio::time::timeout(TIMEOUT, test).await.expect("it takes too long") });
 }
 
 #[test]
@@ -486,7 +486,7 @@ fn bodies_of_several_frames_pass_up_to_their_limits_and_no_further() {
         let error = client.call("echo", Body::large(Arc::new(Elsewhere))).await.unwrap_err();
         assert!(matches!(error, CallError::NotMade(SubmitError::BadBody)), "{error}");
 
-        // A worker's too large reply, however it is given, is told as a failure, once.
+        // A worker's too large reply, however it is given, is reported as a failure, once.
         let too_large = |_| of_frames(&[32 * MIB, 32 * MIB + 1]);
         let at_once = Worker::at_once(here, "at once", options(1, Dialect::Auto), too_large).unwrap();
         let (asked, later) = (Arc::new(AtomicU32::new(0)), Worker::connect(here, "later", options(2, Dialect::Auto)));

@@ -9,7 +9,7 @@ use towpath_client::client::{Client, ClientOptions};
 use towpath_client::worker::{Worker, WorkerOptions};
 use towpath_requests::Body;
 
-/// Cargo puts them beside the tests; it has built them, unless it was told to run this test alone.
+/// Cargo puts them beside the tests; it has built them, unless this test alone was asked for.
 fn example(name: &str) -> Command {
     let tests = std::env::current_exe().unwrap();
     let path: PathBuf = tests.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);

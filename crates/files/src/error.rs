@@ -5,11 +5,11 @@ use std::io;
 use std::path::PathBuf;
 use towpath_sockets::{Refusal, SocketError};
 
-/// Why an operation failed. What has arrived is kept, for another one to resume.
+/// Why an operation failed. What has arrived is kept, for another one to resume. Each says whose fault it is, as [`Error::fault`] does.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no connection.
+    /// There is no connection ([`Fault::Network`]).
     #[error("cannot connect to {endpoint}: {reason}")]
     Connect {
         /// The server.
@@ -17,7 +17,7 @@ pub enum Error {
         /// The error of the last attempt.
         reason: String,
     },
-    /// Nothing happened for too long.
+    /// Nothing happened for too long ([`Fault::Server`], or [`Fault::Network`] if there was no connection).
     #[error("nothing happened for {seconds} s{}", if *connected { "" } else { ": no connection" })]
     Stalled {
         /// How long.
@@ -25,13 +25,13 @@ pub enum Error {
         /// Whether there was a connection.
         connected: bool,
     },
-    /// Connections broke one after another, without progress.
+    /// Connections broke one after another, without progress ([`Fault::Network`]).
     #[error("the connection broke {times} times in a row without any progress")]
     Breaking {
         /// How often.
         times: u32,
     },
-    /// The server refuses this client, and would again.
+    /// The server refuses this client, and would again ([`Fault::Rejection`]).
     #[error("{endpoint}{}: {reason}", if *refusal == Refusal::Login { " does not let this client in" } else { "" })]
     Rejected {
         /// The server.
@@ -41,7 +41,7 @@ pub enum Error {
         /// Whether it is about the login.
         refusal: Refusal,
     },
-    /// The server refused the request.
+    /// The server refused the request ([`Fault::Refusal`]).
     #[error("the server says: {message} ({code})")]
     Refused {
         /// The server's code.
@@ -49,7 +49,7 @@ pub enum Error {
         /// The server's reason.
         message: String,
     },
-    /// The source can't be had, as this side found.
+    /// The source can't be had, as this side found ([`Fault::Refusal`], with the code that the server would have sent).
     #[error("{message}")]
     Unmet {
         /// The code that the server would have sent.
@@ -57,13 +57,13 @@ pub enum Error {
         /// The reason.
         message: String,
     },
-    /// The server breaks the protocol.
+    /// The server breaks the protocol ([`Fault::Server`]).
     #[error("the server breaks the protocol: {0}")]
     Protocol(String),
-    /// More than this side takes.
+    /// More than this side takes ([`Fault::Local`]).
     #[error("{0}")]
     Limit(String),
-    /// The destination is impossible.
+    /// The destination is impossible ([`Fault::Local`]).
     #[error("{}: {reason}", path.display())]
     Destination {
         /// The path as it was given.
@@ -71,21 +71,21 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
-    /// The destination has what comes from somewhere else.
+    /// The destination has what comes from somewhere else ([`Fault::Local`]).
     #[error("{}: {reason}", path.display())]
     Foreign {
         /// The path as it was given.
         path: PathBuf,
-        /// What is whose, and what to do.
+        /// The owner of the copy, and what to do.
         reason: String,
     },
-    /// Everything that a server has would go into the working directory.
+    /// Everything that a server has would go into the working directory ([`Fault::Local`]).
     #[error("name a destination for everything that is there; . is this directory")]
     NoDestination,
-    /// The disk is full, or too small.
+    /// The disk of this side is full, or too small ([`Fault::Local`]).
     #[error("no space left: {0}")]
     DiskFull(String),
-    /// The disk of the destination hangs. A thread waits for it, until the process ends at the latest.
+    /// The disk of the destination hangs ([`Fault::Local`]). A thread waits for it, until the process ends at the latest.
     #[error("the disk hangs: no write {place} has finished for {seconds} s")]
     Hangs {
         /// The directory, for people.
@@ -93,7 +93,7 @@ pub enum Error {
         /// For how long, in seconds.
         seconds: u64,
     },
-    /// The output failed.
+    /// The output failed, or whatever is called with what arrives ([`Fault::Local`]).
     #[error("cannot write the output: {reason}")]
     Output {
         /// Its kind, such as a reader that is gone.
@@ -101,10 +101,13 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
-    /// The sockets of this side failed.
+    /// The sockets of this side failed ([`Fault::Local`]).
     #[error("{0}")]
     Socket(String),
-    /// Cancelled.
+    /// Something else on this side failed, such as reading what is to be pushed ([`Fault::Local`]).
+    #[error("{0}")]
+    Local(String),
+    /// The operation was cancelled ([`Fault::Cancelled`]).
     #[error("interrupted")]
     Cancelled,
 }
@@ -122,7 +125,7 @@ pub enum Fault {
     Rejection(Refusal),
     /// The network's, or there is no server.
     Network,
-    /// It was cancelled.
+    /// Cancelled.
     Cancelled,
 }
 
@@ -142,7 +145,8 @@ impl Error {
             | Self::DiskFull(_)
             | Self::Hangs { .. }
             | Self::Output { .. }
-            | Self::Socket(_) => Fault::Local,
+            | Self::Socket(_)
+            | Self::Local(_) => Fault::Local,
         }
     }
 
@@ -186,5 +190,25 @@ impl From<SocketError> for Error {
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         Self::Output { kind: error.kind(), reason: error.to_string() }
+    }
+}
+
+/// For readers: the error is the source of the other one.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        use io::ErrorKind;
+        let kind = match &error {
+            // Not `Interrupted`, which readers try again.
+            Error::Cancelled => ErrorKind::Other,
+            Error::Stalled { connected: true, .. } => ErrorKind::TimedOut,
+            Error::Protocol(_) => ErrorKind::InvalidData,
+            error => match error.fault() {
+                Fault::Network => ErrorKind::NotConnected,
+                Fault::Refusal(ErrorCode::NotFound) => ErrorKind::NotFound,
+                Fault::Refusal(ErrorCode::Denied) | Fault::Rejection(_) => ErrorKind::PermissionDenied,
+                _ => ErrorKind::Other,
+            },
+        };
+        io::Error::new(kind, error)
     }
 }

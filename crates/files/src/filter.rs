@@ -13,9 +13,9 @@ const PATTERN_BYTES_MAX: usize = 4096;
 /// A pattern, and what happens to what it matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilterRule {
-    /// It is taken.
+    /// Matching paths are fetched.
     Include(String),
-    /// It is left out, with all below it.
+    /// Matching paths are left out, with all below them.
     Exclude(String),
 }
 

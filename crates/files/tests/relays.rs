@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use towpath_files::client::follow::{FollowEnd, FollowEvent, FollowOptions, follow};
-use towpath_files::client::{Asker, CancelToken, ConnectOptions, Error, Source};
+use towpath_files::client::follow::{FollowEnd, FollowEvent, FollowOptions};
+use towpath_files::client::{CancelToken, ConnectOptions, Error, FileClient, Source};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::control::{HolderName, HoldersWanted};
 use towpath_files::relay::Relay;
@@ -48,10 +48,8 @@ impl Running {
     }
 
     fn holding(&self, seq: u64) -> u32 {
-        let (connect, cancel) = (ConnectOptions::new(self.endpoint.clone()), CancelToken::new());
-        let mut asker = Asker::open(&connect, &cancel).unwrap();
-        let holding = asker.holding(HoldersWanted::Seq(seq), true).unwrap();
-        asker.close();
+        let client = FileClient::new(ConnectOptions::new(self.endpoint.clone()));
+        let holding = client.holding(HoldersWanted::Seq(seq), true).unwrap();
         assert_eq!(holding.holders.iter().filter(|known| known.holds).count(), holding.holding as usize);
         holding.holding
     }
@@ -78,20 +76,20 @@ struct Follower {
 impl Follower {
     fn start(of: &Running, destination: &Path, through: Option<&Running>) -> Follower {
         let source = Source::Path(RelPath::root());
-        let mut options = FollowOptions::new(ConnectOptions::new(of.endpoint.clone()), source, destination.to_owned());
+        let mut options = FollowOptions::new(source, destination.to_owned());
         options.mirror = true;
         options.name = HolderName::near(&destination.file_name().unwrap().to_string_lossy());
         options.relay = through.and_then(|server| server.relay.clone());
         let (sender, events) = channel();
-        let cancel = CancelToken::new();
-        let cancelled = cancel.clone();
+        let client = FileClient::new(ConnectOptions::new(of.endpoint.clone()));
+        let cancel = client.options().cancel.clone();
         let thread = std::thread::spawn(move || {
-            let tell = &mut |event| {
+            let on_event = &mut |event| {
                 // Nobody may look at the events any more.
                 let _ = sender.send(event);
                 Ok(())
             };
-            follow(&options, tell, &cancelled)
+            client.follow_with(&options, on_event)
         });
         Follower { destination: destination.to_owned(), events, cancel, thread: Some(thread) }
     }

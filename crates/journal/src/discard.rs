@@ -2,7 +2,7 @@
 //!
 //! A block whose write failed may be whole on the disk all the same, for example if only the zeros behind it didn't fit.
 //! Its place is therefore durably marked as the end first; where that fails, the whole batch stays and is written when
-//! there is room.
+//! there is space.
 
 use super::index::body_name;
 use super::queue::Batch;

@@ -57,7 +57,7 @@ pub enum JournalError {
         /// Format version of the file.
         version: u32,
     },
-    /// Too much is queued for the disk. Nothing was appended. There is room again when the journal wakes its owner.
+    /// Too much is queued for the disk. Nothing was appended. There is space again when the journal wakes its owner.
     #[error("the journal's queue is full: the disk is slower than what comes in")]
     Full,
     /// The journal can't be written for now, for example because the disk is full. Nothing was appended; writing is

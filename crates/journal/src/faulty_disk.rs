@@ -1,4 +1,4 @@
-//! A disk in memory that fails when it is told to, and that forgets, when the machine crashes, what was not synced: any part of it.
+//! A disk in memory that fails on command, and that forgets, when the machine crashes, what was not synced: any part of it.
 
 #![allow(clippy::unwrap_used, reason = "for tests")]
 #![cfg_attr(not(test), allow(dead_code, reason = "other crates use a part of it"))]
@@ -57,7 +57,7 @@ pub(crate) enum Failing {
     SyncOfRemoval,
     /// Every second time, to use a spare.
     Reuse,
-    /// There is no room for the last bytes of a long write.
+    /// There is no space for the last bytes of a long write.
     EndOfWrite,
 }
 
@@ -70,18 +70,18 @@ pub(crate) struct World {
     changes: Vec<NameChange>,
     pub(crate) bodies: BTreeMap<String, Vec<u8>>,
     durable_bodies: BTreeMap<String, Vec<u8>>,
-    /// Names of bodies that a sync has failed to bring to the disk: none brings them there any more, unless they are made anew.
+    /// Names of bodies that a sync has failed to bring to the disk: none brings them there any more, unless they are made again.
     lost_bodies: BTreeSet<String>,
     /// Operations until the machine crashes.
     pub(crate) crash_in: Option<u64>,
     pub(crate) crashed: bool,
-    /// One operation in so many fails; 0 is none.
+    /// One operation in this many fails; 0 is none.
     pub(crate) fault_in: u64,
     pub(crate) failing: Option<Failing>,
     /// Operations that were due to fail; every second one does.
     failures: u64,
     /// Bytes that files may have together.
-    pub(crate) room: Option<usize>,
+    pub(crate) space: Option<usize>,
 }
 
 #[derive(Clone, Default)]
@@ -226,9 +226,9 @@ impl World {
         self.changes.push(change);
     }
 
-    fn room_for(&self, more: usize) -> io::Result<()> {
+    fn space_for(&self, more: usize) -> io::Result<()> {
         let used: usize = self.names.values().map(|inode| self.inodes[*inode].cached.len()).sum();
-        if self.room.is_some_and(|room| used + more > room) { Err(full()) } else { Ok(()) }
+        if self.space.is_some_and(|space| used + more > space) { Err(full()) } else { Ok(()) }
     }
 }
 
@@ -273,7 +273,7 @@ impl StorageFile for DiskFile {
         world.operation()?;
         let end = offset as usize + written;
         let length = world.inodes[self.inode].cached.len();
-        world.room_for(end.saturating_sub(length))?;
+        world.space_for(end.saturating_sub(length))?;
         let inode = &mut world.inodes[self.inode];
         inode.cached.resize(length.max(end), 0);
         inode.cached[offset as usize..end].copy_from_slice(&bytes[..written]);
@@ -285,7 +285,7 @@ impl StorageFile for DiskFile {
         let mut world = self.disk.world();
         world.operation()?;
         let old = world.inodes[self.inode].cached.len();
-        world.room_for((length as usize).saturating_sub(old))?;
+        world.space_for((length as usize).saturating_sub(old))?;
         let inode = &mut world.inodes[self.inode];
         inode.cached.resize(length as usize, 0);
         inode.dirty.extend(old / PAGE..(length as usize).div_ceil(PAGE));

@@ -31,7 +31,7 @@ struct Move {
     bytes: u32,
 }
 
-/// How much of a record is still needed.
+/// The part of a record that is still needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needed {
     No,
@@ -108,7 +108,7 @@ impl Index {
         }
     }
 
-    /// How much of a record in this segment has to be kept.
+    /// The part of a record in this segment that has to be kept.
     pub(super) fn needed(&self, record: &Record, segment: u32) -> Needed {
         let Some(slot) = self.slots.get(&record.id) else { return Needed::No };
         match record.what {

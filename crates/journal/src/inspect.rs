@@ -37,7 +37,7 @@ pub enum InspectedKind {
         service: Vec<u8>,
         /// Expiry in milliseconds since 1970. 0: never.
         expires_unix_ms: u64,
-        /// It is a dead letter, after so many attempts: the client and the number are those of the request that it is a copy of.
+        /// A dead letter, and the attempts before it: the client and the number are those of the request that it is a copy of.
         letter: Option<u16>,
         /// Bytes of the body.
         body_bytes: u64,

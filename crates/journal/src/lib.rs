@@ -154,7 +154,7 @@ impl Journal {
             writer.unmarked_since = (batch.records > 0).then(Instant::now);
         }
         writer.remove_unneeded();
-        writer.tell_figures();
+        writer.publish_figures();
         let thread = {
             let ended = Ended(shared.clone());
             let run = move || {

@@ -101,7 +101,7 @@ impl<F: StorageFile> Reader<F> {
     }
 
     /// Makes one block without records of the damaged bytes from here to `until`, where the block with this sequence number begins or the segment
-    /// ends, so that they can be skipped from now on. False: there is no room for that.
+    /// ends, so that they can be skipped from now on. False: there is no space for that.
     pub(super) fn mark_gap(&mut self, until: u64, sequence: u64) -> io::Result<bool> {
         let lost = sequence.saturating_sub(self.sequence);
         let header = BLOCK_HEADER_BYTES as u64;

@@ -116,7 +116,7 @@ impl Replay {
     }
 }
 
-/// What a journal holds.
+/// Content of a journal.
 pub(super) struct Finished {
     pub(super) requests: Vec<RecoveredRequest>,
     /// Names of the files that they need.

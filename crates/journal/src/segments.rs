@@ -130,7 +130,7 @@ impl<S: Storage> Segments<S> {
             return false;
         }
         let Some(active) = self.active.as_mut().filter(|active| !active.doubtful) else { return false };
-        // There is room: the previous block initialised these bytes.
+        // There is space: the previous block initialised these bytes.
         let done = active.file.write_all_at(&[0; BLOCK_HEADER_BYTES], active.offset);
         if done.and_then(|()| active.file.sync()).is_err() {
             active.doubtful = true;

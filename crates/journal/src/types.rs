@@ -16,7 +16,7 @@ pub struct JournalOptions {
     /// Start although durable records are damaged: what is damaged is marked as a gap in its file, and the requests of which a part was in it are
     /// given up.
     pub repairs: bool,
-    /// Give up requests that the disk has no room for ([`Journal::take_given_up`](super::Journal::take_given_up)) instead
+    /// Give up requests that the disk has no space for ([`Journal::take_given_up`](super::Journal::take_given_up)) instead
     /// of waiting for space.
     pub gives_up: bool,
 }
@@ -48,9 +48,9 @@ pub enum Entry<'a> {
         service: &'a [u8],
         /// Expiry in milliseconds since 1970. 0: never.
         expires_unix_ms: u64,
-        /// What its client sent, in short.
+        /// Checksum of the request as its client sent it.
         checksum: u32,
-        /// It is a dead letter: the copy of this request of this client, after so many attempts.
+        /// Set for a dead letter, the copy of this request of this client: the attempts that it had.
         letter: Option<u16>,
         /// Body for the worker.
         body: &'a Body,
@@ -131,9 +131,9 @@ pub struct RecoveredRequest {
     pub service: Bytes,
     /// Expiry in milliseconds since 1970. 0: never.
     pub expires_unix_ms: u64,
-    /// What its client sent, in short.
+    /// Checksum of the request as its client sent it.
     pub checksum: u32,
-    /// It is a dead letter: a copy of the request that has this number.
+    /// Set for a dead letter: a copy of the request that has this number.
     pub letter: Option<RecoveredLetter>,
     /// Body for the worker, empty if there is an outcome. A body outside memory is a
     /// [`SpooledBody`](towpath_spool::SpooledBody).

@@ -42,7 +42,7 @@ pub(super) struct Writer<S: Storage, W> {
     paused_until: Option<Instant>,
     /// Length of the next pause.
     pause: Duration,
-    /// Give up requests that the disk has no room for.
+    /// Give up requests that the disk has no space for.
     pub(super) gives_up: bool,
     /// When the last block was written, if no end mark is behind it.
     pub(super) unmarked_since: Option<Instant>,
@@ -95,7 +95,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
                 self.mark_end();
             }
             self.remove_unneeded();
-            self.tell_figures();
+            self.publish_figures();
             batch.reset();
             empty = batch;
         }
@@ -124,7 +124,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
                 if last {
                     return Ok(());
                 }
-                // Nobody may send anything for long: whether there is room again shows when this is written.
+                // Nobody may send anything for long: whether there is space again shows when this is written.
                 record::encode(&Entry::Forgotten { id: 0 }, record::PREFIX_BYTES, &mut batch.bytes);
                 batch.records += 1;
             }
@@ -162,7 +162,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
             pending.kept = true;
         }
         storage.sync_bodies().map_err(|error| {
-            // An error is reported once only: the next sync would succeed though names are lost, so they are made anew.
+            // An error is reported once only: the next sync would succeed though names are lost, so they are made again.
             for pending in &mut batch.bodies {
                 (pending.kept, pending.copy) = (false, true);
             }
@@ -271,7 +271,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         }
     }
 
-    pub(super) fn tell_figures(&self) {
+    pub(super) fn publish_figures(&self) {
         let (shared, segments) = (&self.shared, &self.segments);
         shared.segments.store(segments.sealed.len() as u64 + 1, Ordering::Relaxed);
         shared.log_bytes.store(segments.used_bytes(), Ordering::Relaxed);

@@ -9,7 +9,7 @@ const F_SETSIG: libc::c_int = 10;
 
 /// Whether anybody has a file open for writing, or a shared writable map of it. The file itself is open for reading only.
 ///
-/// A read lease can be had only if nobody has; it is given back at once.
+/// A read lease can be had only if nobody has; it is released at once.
 ///
 /// # Errors
 /// It can't be found out: the file is another user's, or its file system has no leases.
@@ -49,7 +49,7 @@ mod tests {
         assert!(is_open);
         drop(writer);
         assert!(!is_open_for_writing(&reader).expect("a lease"));
-        // It was given back: nobody waits for it.
+        // It was released: nobody waits for it.
         let writer = File::options().write(true).open(&path).expect("open for writing");
         assert!(is_open_for_writing(&reader).expect("a lease"));
         drop(writer);

@@ -27,7 +27,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
 
-    /// What isn't taken before and after the other side reads.
+    /// Unacknowledged bytes before and after the other side reads.
     fn before_and_after(mut writer: impl Write + AsFd, mut reader: impl Read) -> (u64, u64) {
         assert_eq!(untaken_bytes(&writer), Some(0));
         writer.write_all(&[7; 1000]).unwrap();

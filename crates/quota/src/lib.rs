@@ -2,7 +2,7 @@
 //!
 //! A [`Quota`] counts units. Acquiring some returns a [`Permit`], and dropping the permit releases them. A holder, such as a client, gets
 //! a share of the quota, with a maximum of its own and a minimum that others can't use up. Holders that have to wait take turns in a
-//! [`FairQueue`]: by tenant, that is by who they are, and then by key, such as a connection.
+//! [`FairQueue`]: by tenant, that is by identity, and then by key, such as a connection.
 //!
 //! ```
 //! use towpath_quota::Quota;

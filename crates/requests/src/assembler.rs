@@ -42,7 +42,7 @@ pub trait BodySink: std::fmt::Debug {
 /// The part of a message that isn't among its frames.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Attached<L> {
-    /// There is none.
+    /// No body.
     Nothing,
     /// A body.
     Body(Body),
@@ -59,14 +59,14 @@ pub struct Received<L> {
     pub attached: Attached<L>,
 }
 
-/// Where a streamed frame goes.
+/// Destination of a streamed frame.
 #[derive(Debug)]
 pub enum Destination<S: BodySink> {
     /// To memory: it is one of several frames of a body.
     Memory,
     /// To a file: it is the whole body.
     File(S),
-    /// To a file as soon as there is room for it: see [`Assembler::resume`].
+    /// To a file as soon as there is space for it: see [`Assembler::resume`].
     Waiting {
         /// Bytes of the frame.
         length: u64,
@@ -176,8 +176,8 @@ impl<S: BodySink> Assembler<S> {
         }
     }
 
-    /// Takes [`towpath_sockets::Event::BodyEnd`]. `no_room` is why a body is lost that still waits for room.
-    pub fn end(&mut self, more: bool, no_room: impl FnOnce() -> S::Lost) -> Progress<S::Lost> {
+    /// Takes [`towpath_sockets::Event::BodyEnd`]. `no_space` is why a body is lost that still waits for space.
+    pub fn end(&mut self, more: bool, no_space: impl FnOnce() -> S::Lost) -> Progress<S::Lost> {
         let Some(mut partial) = self.current.take() else { return Progress::Incomplete };
         match std::mem::replace(&mut partial.streamed, Streamed::None) {
             Streamed::None => {}
@@ -188,7 +188,7 @@ impl<S: BodySink> Assembler<S> {
                 self.enqueue(partial.frames, Err(number));
                 return Progress::Writing(number);
             }
-            Streamed::Waiting { .. } => partial.streamed = Streamed::Lost(no_room()),
+            Streamed::Waiting { .. } => partial.streamed = Streamed::Lost(no_space()),
             lost @ Streamed::Lost(_) => partial.streamed = lost,
         }
         if more {
@@ -210,15 +210,15 @@ impl<S: BodySink> Assembler<S> {
         }
     }
 
-    /// Bytes of a body that waits for room, if there is one.
-    pub fn waits_for_room(&self) -> Option<u64> {
+    /// Bytes of a body that waits for space, if there is one.
+    pub fn waits_for_space(&self) -> Option<u64> {
         match self.current.as_ref()?.streamed {
             Streamed::Waiting { length, .. } => Some(length),
             _ => None,
         }
     }
 
-    /// Goes on with a body that waited for room.
+    /// Goes on with a body that waited for space.
     pub fn resume(&mut self, mut sink: S) {
         if let Some(partial) = &mut self.current
             && let Streamed::Waiting { bytes, .. } = &mut partial.streamed
@@ -345,7 +345,7 @@ mod tests {
     #[derive(Debug)]
     struct File {
         number: u64,
-        room: usize,
+        space: usize,
         files: Files,
     }
 
@@ -357,7 +357,7 @@ mod tests {
         }
 
         fn write(&mut self, bytes: Bytes) -> Result<(), &'static str> {
-            self.room = self.room.checked_sub(bytes.len()).ok_or("full")?;
+            self.space = self.space.checked_sub(bytes.len()).ok_or("full")?;
             self.files.borrow_mut().entry(self.number).or_default().0.extend_from_slice(&bytes);
             Ok(())
         }
@@ -380,9 +380,9 @@ mod tests {
     fn messages_behind_a_body_wait_for_its_file() {
         let files = Files::default();
         let mut assembler: Assembler<File> = Assembler::default();
-        assembler.begin(frames(&[b"head"]), |_| Destination::File(File { number: 7, room: 9, files: files.clone() }));
+        assembler.begin(frames(&[b"head"]), |_| Destination::File(File { number: 7, space: 9, files: files.clone() }));
         assembler.data("body".into());
-        assert!(matches!(assembler.end(false, || "no room"), Progress::Writing(7)));
+        assert!(matches!(assembler.end(false, || "no space"), Progress::Writing(7)));
         assert!(files.borrow()[&7].1);
         assert!(matches!(assembler.message(frames(&[b"behind"])), Progress::Queued));
         assert!(assembler.next_ready().is_none() && assembler.has_backlog() && !assembler.is_over_limit());
@@ -399,23 +399,23 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_waits_for_room_goes_on_or_is_lost() {
+    fn a_body_that_waits_for_space_goes_on_or_is_lost() {
         let files = Files::default();
-        for room in [Some(9), Some(2), None] {
+        for space in [Some(9), Some(2), None] {
             let mut assembler: Assembler<File> = Assembler::default();
             assembler.begin(frames(&[b"head"]), |_| Destination::Waiting { length: 6 });
             assembler.data("one".into());
-            assert_eq!(assembler.waits_for_room(), Some(6));
-            if let Some(room) = room {
-                assembler.resume(File { number: 1, room, files: files.clone() });
-                assert_eq!(assembler.waits_for_room(), None);
+            assert_eq!(assembler.waits_for_space(), Some(6));
+            if let Some(space) = space {
+                assembler.resume(File { number: 1, space, files: files.clone() });
+                assert_eq!(assembler.waits_for_space(), None);
             }
             assembler.data("two".into());
-            let progress = assembler.end(false, || "no room");
-            match room {
+            let progress = assembler.end(false, || "no space");
+            match space {
                 Some(9) => assert!(matches!(progress, Progress::Writing(1))),
                 Some(_) => assert_eq!(message(progress).attached, Attached::Lost("full")),
-                None => assert_eq!(message(progress).attached, Attached::Lost("no room")),
+                None => assert_eq!(message(progress).attached, Attached::Lost("no space")),
             }
         }
     }
@@ -425,12 +425,12 @@ mod tests {
         let mut assembler: Assembler<File> = Assembler::default();
         assembler.begin(frames(&[b"head", b"some"]), |_| Destination::Memory);
         assembler.data("more".into());
-        assert!(matches!(assembler.end(true, || "no room"), Progress::Incomplete));
+        assert!(matches!(assembler.end(true, || "no space"), Progress::Incomplete));
         assert_eq!(assembler.partial().map(<[Bytes]>::len), Some(3));
         assembler.lose_body(1, "too large");
         assembler.begin(frames(&[b"dropped"]), |_| unreachable!());
         assembler.data("dropped".into());
-        assert!(matches!(assembler.end(true, || "no room"), Progress::Incomplete));
+        assert!(matches!(assembler.end(true, || "no space"), Progress::Incomplete));
         let message = message(assembler.message(frames(&[b"dropped"])));
         assert_eq!((message.frames.len(), message.attached), (1, Attached::Lost("too large")));
     }
@@ -448,10 +448,10 @@ mod tests {
             for (at, in_file) in bodies.iter().enumerate() {
                 let name = [at as u8];
                 let progress = if *in_file {
-                    let file = File { number: at as u64, room: 1, files: files.clone() };
+                    let file = File { number: at as u64, space: 1, files: files.clone() };
                     assembler.begin(frames(&[&name]), |_| Destination::File(file));
                     assembler.data("x".into());
-                    assembler.end(false, || "no room")
+                    assembler.end(false, || "no space")
                 } else {
                     assembler.message(frames(&[&name]))
                 };

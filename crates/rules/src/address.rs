@@ -1,10 +1,10 @@
-//! Where peers are, and networks that a rule names.
+//! Addresses of peers, and networks that a rule names.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Where a peer is.
+/// Address of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// At an IP address.

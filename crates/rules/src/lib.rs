@@ -1,4 +1,4 @@
-//! Rules: who may do what.
+//! Rules: permissions of peers.
 //!
 //! A file of rules names keys, users and groups, and allows or denies them verbs on paths and services. [`Rules::parse`] reads it, and
 //! [`Rules::permissions`] gives what one peer may do, which a server asks before it does anything for the peer. Nothing is allowed that no line

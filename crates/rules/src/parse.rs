@@ -28,7 +28,7 @@ const RESERVED: [&str; 4] = ["anyone", "anonymous", "from", "to"];
 pub struct LineError {
     /// Counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Description of the mistake.
     pub message: String,
 }
 
@@ -255,7 +255,7 @@ fn checked_name(name: &str) -> Result<&str, String> {
     is_name(name).then_some(name).ok_or_else(|| format!("{name:?} can't be a name"))
 }
 
-/// What was probably meant.
+/// The known word that was probably meant.
 fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let alike = known.into_iter().map(|known| (strsim::normalized_damerau_levenshtein(word, known), known));
     let best = alike.filter(|(alike, _)| *alike >= LIKENESS).max_by(|(one, _), (other, _)| one.total_cmp(other));

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 /// Names in a pattern of paths: its states have a bit each.
 const SEGMENTS_MAX: usize = 62;
 
-/// What stands for the peer's name.
+/// Placeholder of the peer's name.
 const NAME: &str = "{name}";
 
 /// A pattern of paths below the root, or of services.
@@ -174,7 +174,7 @@ fn matches(tokens: &[Token], bytes: &[u8]) -> bool {
     tokens.iter().skip(token).all(|token| *token == Token::Any)
 }
 
-/// Where in a pattern a path may be.
+/// Positions in a pattern that a path may have reached.
 struct Walk {
     /// A bit for each segment that may match the next name.
     states: u64,

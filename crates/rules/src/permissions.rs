@@ -1,19 +1,19 @@
-//! What one peer may do.
+//! Permissions of one peer.
 
 use crate::rules::{Rule, RuleLine};
 use crate::verb::Verb;
 use std::fmt::{self, Formatter};
 use std::sync::Arc;
 
-type Tell = dyn Fn(Verb, &[u8], Option<&RuleLine>) + Send + Sync;
+type OnRefusal = dyn Fn(Verb, &[u8], Option<&RuleLine>) + Send + Sync;
 
-/// What one peer may do. Cheap to clone.
+/// Permissions of one peer. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Permissions {
     /// `None`: everything.
     rules: Option<Arc<[Arc<Rule>]>>,
-    /// Is told of refusals.
-    tell: Option<Arc<Tell>>,
+    /// Called for each refusal.
+    on_refusal: Option<Arc<OnRefusal>>,
 }
 
 /// A decision, and why.
@@ -26,7 +26,7 @@ pub struct Decision {
 }
 
 impl Permissions {
-    /// Those of every peer where there are no rules: everything is allowed.
+    /// Permissions without rules: everything is allowed.
     pub fn unrestricted() -> Permissions {
         Permissions::default()
     }
@@ -37,13 +37,16 @@ impl Permissions {
     }
 
     pub(crate) fn of(rules: Vec<Arc<Rule>>) -> Permissions {
-        Permissions { rules: Some(rules.into()), tell: None }
+        Permissions { rules: Some(rules.into()), on_refusal: None }
     }
 
-    /// The same, where a function is told of each refusal: the verb, the subject, and the line that denies it, if one does.
+    /// The same, with a function that is called for each refusal, with the verb, the subject, and the line that denies it, if one does.
     #[must_use]
-    pub fn telling(self, tell: impl Fn(Verb, &[u8], Option<&RuleLine>) + Send + Sync + 'static) -> Permissions {
-        Permissions { tell: Some(Arc::new(tell)), ..self }
+    pub fn on_refusal(
+        self,
+        on_refusal: impl Fn(Verb, &[u8], Option<&RuleLine>) + Send + Sync + 'static,
+    ) -> Permissions {
+        Permissions { on_refusal: Some(Arc::new(on_refusal)), ..self }
     }
 
     /// Whether there are no rules.
@@ -69,12 +72,12 @@ impl Permissions {
         is_allowed
     }
 
-    /// Tells of a refusal, unless the peer may do this.
+    /// Reports a refusal, unless the peer may do this.
     pub fn note_refusal(&self, verb: Verb, subject: &[u8]) {
-        if let (Some(tell), Some(rules)) = (&self.tell, &self.rules) {
+        if let (Some(on_refusal), Some(rules)) = (&self.on_refusal, &self.rules) {
             let Verdict { is_allowed, by } = decide(rules, verb, subject);
             if !is_allowed {
-                tell(verb, subject, by.map(|rule| &rule.line));
+                on_refusal(verb, subject, by.map(|rule| &rule.line));
             }
         }
     }

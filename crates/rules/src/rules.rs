@@ -1,4 +1,4 @@
-//! What a file of rules says.
+//! The rules of a file.
 
 use crate::address::{Network, Origin};
 use crate::parse::{self, RulesError};
@@ -26,13 +26,13 @@ pub(crate) struct Rule {
     pub line: RuleLine,
     pub is_deny: bool,
     pub who: Vec<Who>,
-    /// Where from; empty: from anywhere.
+    /// Networks of its peers; empty: from anywhere.
     pub from: Vec<Network>,
     pub verbs: Vec<Verb>,
     pub subjects: Vec<Pattern>,
 }
 
-/// Where a rule stands.
+/// Position of a rule in its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleLine {
     /// Counted from 1.
@@ -81,7 +81,7 @@ impl Rules {
         self.rules.len()
     }
 
-    /// What a peer may do. Without a name it is anonymous.
+    /// Permissions of a peer. Without a name it is anonymous.
     pub fn permissions(&self, name: Option<&[u8]>, origin: Origin) -> Permissions {
         let is_about = |who: &Who| match who {
             Who::Anyone => true,

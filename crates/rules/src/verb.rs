@@ -1,15 +1,15 @@
-//! What a rule is about.
+//! Verbs of rules.
 
 use std::fmt::{self, Display, Formatter};
 
-/// What a peer does with a path or a service.
+/// An action of a peer on a path or a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verb {
     /// See a path: its name, size and times.
     List,
     /// Get the content of a file, and its digest.
     Read,
-    /// Be told of changes.
+    /// Receive changes.
     Follow,
     /// Send files.
     Push,
@@ -19,12 +19,12 @@ pub enum Verb {
     Call,
     /// Serve a service.
     Work,
-    /// See and do what is for operators alone: dead letters, and where workers are.
+    /// See and do what only operators may: dead letters, and where workers are.
     Admin,
 }
 
 impl Verb {
-    /// All of them, as they are written.
+    /// All verbs, as they are written.
     pub const ALL: [Verb; 8] =
         [Verb::List, Verb::Read, Verb::Follow, Verb::Push, Verb::Publish, Verb::Call, Verb::Work, Verb::Admin];
 

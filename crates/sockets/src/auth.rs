@@ -46,13 +46,13 @@ impl Authenticator {
         Authenticator { permit: Some(Arc::new(permit)), ..self }
     }
 
-    /// The same, with a function that is told of each client that is refused: the identity that it claimed.
+    /// The same, with a function that is called for each refused client, with the identity that it claimed.
     #[must_use]
-    pub fn telling(self, refused: impl Fn(&Principal, &Address) + Send + Sync + 'static) -> Authenticator {
+    pub fn on_refusal(self, refused: impl Fn(&Principal, &Address) + Send + Sync + 'static) -> Authenticator {
         Authenticator { refused: Some(Arc::new(refused)), ..self }
     }
 
-    /// Tells that a client was refused.
+    /// Reports a refused client.
     pub(crate) fn note_refusal(&self, claimed: &Principal, address: &Address) {
         if let Some(refused) = &self.refused {
             refused(claimed, address);
@@ -69,7 +69,7 @@ impl Authenticator {
         })
     }
 
-    /// What a peer may do that is new, or judged again; `None`: it may not stay.
+    /// Permissions of a peer that is new or checked again; `None`: it may not stay.
     pub fn permissions(&self, principal: &Principal, address: &Address, is_new: bool) -> Option<Permissions> {
         let Some(permit) = &self.permit else { return Some(Permissions::unrestricted()) };
         catch_unwind(AssertUnwindSafe(|| permit(principal, address, is_new))).unwrap_or_else(|_| {

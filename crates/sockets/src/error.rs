@@ -64,7 +64,7 @@ pub enum SocketError {
     OutOfTurn(&'static str),
 }
 
-/// How to find out who listens at an address.
+/// A command that shows which process listens at an address.
 fn who_has(endpoint: &str, source: &io::Error) -> &'static str {
     match endpoint.split_once("://") {
         Some(("tcp", _)) if source.kind() == io::ErrorKind::AddrInUse => "; ss -ltnp shows which process listens there",

@@ -101,7 +101,7 @@ pub enum Event {
         reason: String,
         /// Whether this side was connecting. It retries with backoff, unless it was to connect once.
         connecting: bool,
-        /// What the two sides will never agree on, as with a wrong password. Then the next attempt is a minute later.
+        /// The point on which the two sides will never agree, such as a password. Then the next attempt is a minute later.
         refused: Option<Refusal>,
     },
 }

@@ -34,7 +34,7 @@ pub enum Wanted {
     Workers(u32),
     /// Follows of clients of a file server, by slot.
     Followers(u32),
-    /// What a file server refused, or what failed, the latest first.
+    /// Refusals and failures of a file server, the latest first.
     Failures(u32),
 }
 
@@ -98,8 +98,8 @@ pub enum Command<S, A = Infallible> {
         /// Receives the answer.
         was_there: SyncSender<bool>,
     },
-    /// Ask again what each peer may do, end the connections of those who may do something else now, and send how many these were.
-    JudgeAgain(SyncSender<usize>),
+    /// Check each peer's permissions again, end the connections of those whose permissions have changed, and send their number.
+    Reauthorize(SyncSender<usize>),
 }
 
 impl<S, A> Handle<S, A> {
@@ -124,7 +124,7 @@ impl<S, A> Handle<S, A> {
         self.ask(|reply| Command::Snapshot { wanted, reply })
     }
 
-    /// Ends a connection; the peer is told the reason. False if there is no such peer any more, or the server doesn't answer.
+    /// Ends a connection; the peer receives the reason. False if there is no such peer any more, or the server doesn't answer.
     pub fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
         self.ask(|was_there| Command::Disconnect { peer, reason: reason.to_owned(), was_there }).unwrap_or(false)
     }
@@ -134,7 +134,7 @@ impl<S, A> Handle<S, A> {
     pub fn judge_again(&self) -> Option<usize> {
         // Without a limit of time: it has to be done, however long the event loop takes.
         let (sender, receiver) = sync_channel(1);
-        self.send(Command::JudgeAgain(sender));
+        self.send(Command::Reauthorize(sender));
         receiver.recv().ok()
     }
 

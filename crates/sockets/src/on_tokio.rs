@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 /// Longest wait without a deadline.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// What a turn leaves to do.
+/// Work that a turn leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// There is more to do at once.

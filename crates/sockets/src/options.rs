@@ -77,7 +77,7 @@ pub struct HubOptions {
     /// processor time. Zero: never.
     pub busy_poll: Duration,
     /// Maximum bytes read from a peer in one poll. The application can react to a peer's messages, for example with
-    /// [`crate::Hub::pause_reading`], after at most so many bytes. At least 1.
+    /// [`crate::Hub::pause_reading`], after at most this many bytes. At least 1.
     pub read_budget_bytes: usize,
     /// Maximum bytes of a message that is delivered whole.
     pub max_message_bytes: u64,
@@ -105,7 +105,7 @@ pub struct HubOptions {
     pub congestion: Congestion,
     /// Pause between attempts to connect.
     pub reconnect: Backoff,
-    /// A connection that was ready for this long was stable, and the pauses of `reconnect` start anew after it. A peer that ends each one right
+    /// A connection that was ready for this long was stable, and the pauses of `reconnect` start again after it. A peer that ends each one right
     /// after the handshake is retried as seldom as one that can't be reached.
     pub stable_after: Duration,
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use support::*;
 use towpath_sockets::{Backoff, Endpoint, Event, Hub, SocketType};
 
-/// Does the handshake with anyone who comes, and ends the connection.
+/// Does the handshake with any peer, and ends the connection.
 fn fickle_server() -> Endpoint {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -91,7 +91,7 @@ fn short_file_is_padded_with_zeros_and_reported() {
     let mut whole = true;
     until(&mut [&mut pair.server, &mut pair.client], |_, event| {
         match event {
-            Event::FileSent { tag: 3, whole: told, .. } => whole = told,
+            Event::FileSent { tag: 3, whole: is_whole, .. } => whole = is_whole,
             Event::BodyData { data, .. } => body.extend_from_slice(&data),
             Event::BodyEnd { more: false, .. } => return Some(()),
             _ => {}
@@ -238,7 +238,7 @@ fn clearing_a_full_queue_makes_it_writable() {
 }
 
 /// A file that only read(2) reads, as some filesystems have them all, and what it holds: more than is read at a time, and than a
-/// socket has room for. It is the environment of a process that waits until it is let go. `None` where the kernel sends it itself.
+/// socket has space for. It is the environment of a process that waits until it is let go. `None` where the kernel sends it itself.
 fn unsendable() -> Option<(Child, Arc<File>, Vec<u8>)> {
     let mut command = Command::new("cat");
     command.env_clear().stdin(Stdio::piped());

@@ -82,7 +82,7 @@ async fn sockets_accept_times_beyond_the_clock() {
             socket::recv(&other).await;
         }
         drop(one);
-        assert!(matches!(socket::within("it is told", other.recv()).await, Err(SocketError::OutOfTurn(_))));
+        assert!(matches!(socket::within("it fails", other.recv()).await, Err(SocketError::OutOfTurn(_))));
         assert!(socket::within("it is closed", other.close(most)).await.is_empty());
     }
 }

@@ -54,7 +54,7 @@ fn hub_and_client(read_budget_bytes: usize) -> (Hub, TcpStream, PeerId) {
 #[test]
 fn close_behind_the_last_message_is_seen() {
     let (mut hub, mut client, _) = hub_and_client(1 << 20);
-    // The message and the end are both there before the hub looks: one edge tells of both.
+    // The message and the end are both there before the hub looks: one edge stands for both.
     client.write_all(b"\x00\x05hello").expect("write");
     client.shutdown(Shutdown::Both).expect("shutdown");
     turn_until(&mut hub, |event| matches!(event, Event::Gone { .. }));

@@ -42,17 +42,17 @@ fn full_queue_returns_the_message_and_reports_when_writable() {
     assert_eq!(refused.length(), 10_004, "what was refused comes back whole");
     assert!(pair.server.queued(pair.at_server).memory_bytes < 120_000);
     let mut received = 0u32;
-    let mut room = false;
+    let mut space = false;
     until(&mut [&mut pair.server, &mut pair.client], |_, event| {
         match event {
             Event::Message { frames, .. } => {
                 assert_eq!(frames[0], Bytes::copy_from_slice(&received.to_be_bytes()), "none lost, in order");
                 received += 1;
             }
-            Event::Writable { .. } => room = true,
+            Event::Writable { .. } => space = true,
             _ => {}
         }
-        (received == sent && room).then_some(())
+        (received == sent && space).then_some(())
     });
 }
 

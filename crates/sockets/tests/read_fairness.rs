@@ -31,14 +31,14 @@ fn peers_that_flood_are_read_in_turn() {
         client.flush();
         assert!(!client.has_output());
     }
-    let (mut heard, mut turns, mut messages) = (HashSet::new(), 0, 0);
-    while heard.len() < PEERS {
+    let (mut received, mut turns, mut messages) = (HashSet::new(), 0, 0);
+    while received.len() < PEERS {
         turns += 1;
-        assert!(turns <= PEERS + 5, "{} of {PEERS} were heard, with {messages} messages", heard.len());
+        assert!(turns <= PEERS + 5, "{} of {PEERS} were read, with {messages} messages", received.len());
         server.poll(Some(Duration::from_secs(1))).unwrap();
         while let Some(event) = server.next_event() {
             if let Event::Message { peer, .. } = event {
-                heard.insert(peer);
+                received.insert(peer);
                 messages += 1;
             }
         }

@@ -54,7 +54,7 @@ impl Raw {
         Raw { stream, peer, unsent: VecDeque::new() }
     }
 
-    /// Sends up to so many bytes of what it has to say.
+    /// Sends up to this many bytes of what it has to say.
     fn send(&mut self, most: usize) {
         let bytes = self.unsent.as_slices().0;
         match self.stream.write(&bytes[..bytes.len().min(most)]) {
@@ -133,7 +133,7 @@ proptest! {
                 break;
             }
             prop_assert!(round < 20_000, "{due:?}");
-            // Now and then the application doesn't want to hear of somebody, whatever that one is in the middle of.
+            // Now and then the application pauses a peer, whatever that peer is in the middle of.
             if let Some(peer) = paused.take() {
                 server.pause_reading(peer, false);
             }
@@ -160,20 +160,20 @@ fn peers_that_stop_in_mid_message_are_cut_only_when_others_wait() {
         raw.unsent.extend(frame(100, false));
         raw.unsent.extend(frame(140_000, false));
     }
-    // Those who came first take half of the room and more, and one goes on without: the others are in line.
+    // Those who came first take more than half of the budget, and one goes on without: the others wait.
     within(|| {
         stalled.iter_mut().for_each(|raw| raw.send(usize::MAX));
         assert!(poll(&mut server).is_empty());
         (begun(&server) >= 4 * (whole.len() / 3)).then_some(())
     });
-    let (mut heard, mut gone) = (Vec::new(), HashSet::new());
+    let (mut received, mut gone) = (Vec::new(), HashSet::new());
     let began = Instant::now();
     within(|| {
         stalled.iter_mut().chain(&mut honest).for_each(|raw| raw.send(usize::MAX));
         server.poll(Some(Duration::from_millis(1))).unwrap();
         while let Some(event) = server.next_event() {
             match event {
-                Event::Message { peer, .. } => heard.push(peer),
+                Event::Message { peer, .. } => received.push(peer),
                 Event::Gone { peer, reason } => {
                     assert!(reason.contains("others wait"), "{reason}");
                     assert!(gone.insert(peer) && began.elapsed() >= Duration::from_millis(500));
@@ -182,7 +182,7 @@ fn peers_that_stop_in_mid_message_are_cut_only_when_others_wait() {
             }
         }
         assert!(begun(&server) <= MOST);
-        (heard.len() == 2 * honest.len()).then_some(())
+        (received.len() == 2 * honest.len()).then_some(())
     });
     assert!(!gone.is_empty() && honest.iter().all(|raw| !gone.contains(&raw.peer)));
     // The peers left may still finish.
@@ -191,11 +191,11 @@ fn peers_that_stop_in_mid_message_are_cut_only_when_others_wait() {
     for raw in &mut stalled {
         raw.unsent.extend(&whole[whole.len() / 3..]);
     }
-    let mut heard = HashSet::new();
+    let mut received = HashSet::new();
     within(|| {
         stalled.iter_mut().for_each(|raw| raw.send(usize::MAX));
-        heard.extend(poll(&mut server));
-        (heard.len() == stalled.len()).then_some(())
+        received.extend(poll(&mut server));
+        (received.len() == stalled.len()).then_some(())
     });
 }
 
@@ -211,23 +211,23 @@ fn deferred_messages_begin_one_by_one_while_small_ones_pass() {
         raw.unsent.extend(frame(10_000, false));
     }
     let peers: Vec<PeerId> = raws.iter().map(|raw| raw.peer).collect();
-    let mut heard = Vec::new();
-    let mut hear = |server: &mut Hub, count: usize| {
+    let mut received = Vec::new();
+    let mut receive = |server: &mut Hub, count: usize| {
         within(|| {
             raws.iter_mut().filter(|raw| !raw.unsent.is_empty()).for_each(|raw| raw.send(usize::MAX));
-            heard.extend(poll(server));
-            (heard.len() >= count).then_some(())
+            received.extend(poll(server));
+            (received.len() >= count).then_some(())
         });
         // A turn after the last one that had something to say finds nothing more.
-        heard.extend(poll(server));
-        heard.len()
+        received.extend(poll(server));
+        received.len()
     };
-    assert_eq!(hear(&mut server, 5), 5);
+    assert_eq!(receive(&mut server, 5), 5);
     assert_eq!((0..4).filter(|&at| server.is_deferred(peers[at])).count(), 3);
     server.set_large_messages(LargeMessages::AllowOne);
-    assert_eq!(hear(&mut server, 6), 6);
+    assert_eq!(receive(&mut server, 6), 6);
     server.set_large_messages(LargeMessages::Defer);
-    assert_eq!(hear(&mut server, 6), 6);
+    assert_eq!(receive(&mut server, 6), 6);
     // One of those that wait goes, which nobody would read of.
     let gone = (0..4).find(|&at| server.is_deferred(raws[at].peer)).unwrap();
     let peer = raws[gone].peer;

@@ -44,7 +44,7 @@ fn delivered(pair: &mut Pair, message: Message) -> (Vec<Bytes>, Vec<(u64, bool)>
         }
         is_whole.then_some(())
     });
-    // The sender may hear of the last range after the receiver has it.
+    // The sender may get the event of the last range after the receiver has it.
     while let Some(event) = pair.server.next_event() {
         if let Event::FileSent { tag, whole, .. } = event {
             sent.push((tag, whole));
@@ -355,7 +355,7 @@ fn tenants_take_turns_for_memory_however_many_connections_they_have() {
         }
         (order.len() == 3).then_some(())
     });
-    // One frame at a time has room.
+    // One frame at a time has space.
     assert_eq!(order, [1, 3, 2]);
 }
 

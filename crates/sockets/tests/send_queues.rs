@@ -16,7 +16,7 @@ const LEAST: usize = 16 * KIB;
 /// Bytes of a message, with what is counted for it beside.
 const MESSAGE: usize = 4 * KIB;
 
-/// A server, and so many clients that only read what they are turned for.
+/// A server, and this many clients that only read what they are turned for.
 fn crowd(server: HubOptions, count: usize) -> (Hub, Vec<Hub>, Vec<PeerId>) {
     let mut server = Hub::new(server).unwrap();
     let endpoint = server.bind(&anywhere()).unwrap();
@@ -71,14 +71,14 @@ fn full_queues_leave_some_budget_for_others_and_stay_within_it() {
     let sent = fill(&mut server, *last);
     assert!(sent * MESSAGE >= LEAST);
     // A peer that reads gets everything, and its queue takes more.
-    let (mut got, mut room) = (0, false);
+    let (mut got, mut space) = (0, false);
     until(&mut [&mut server, clients.last_mut().unwrap()], |at, event| {
         match event {
             Event::Message { .. } => got += usize::from(at == 1),
-            Event::Writable { peer } => room |= peer == *last,
+            Event::Writable { peer } => space |= peer == *last,
             _ => {}
         }
-        (got == sent && room).then_some(())
+        (got == sent && space).then_some(())
     });
     assert!(server.is_writable(*last));
 }

@@ -35,7 +35,7 @@ impl<S: Read> Silent<S> {
     }
 }
 
-/// Sends one message of so many bytes to such a peer, which takes so many of them: what it has taken when it is given up, and
+/// Sends one message of this many bytes to such a peer, which takes this many of them: what it has taken when it is given up, and
 /// why.
 fn given_up(length: usize, takes: usize, detect_stalls: bool) -> (usize, String) {
     let (mut hub, endpoint) = beating(&anywhere());

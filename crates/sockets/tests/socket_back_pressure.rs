@@ -15,10 +15,10 @@ const MIB: u64 = 1 << 20;
 const BODY_BYTES: u64 = 64 << 10;
 /// Bytes received and not taken from which on a socket reads no more.
 const RECEIVED_BYTES: u64 = 16 * MIB;
-/// All that is sent, far more than there is room for.
+/// All that is sent, far more than there is space for.
 const MESSAGES: u64 = 48 * MIB / BODY_BYTES;
 
-/// A socket that has little room for what waits to leave.
+/// A socket that has little space for what waits to leave.
 fn narrow(socket_type: SocketType) -> Socket {
     Socket::new(options(socket_type).with(|options| options.send_queue_bytes = MIB as usize)).unwrap()
 }
@@ -35,7 +35,7 @@ fn body() -> Bytes {
 async fn take_all(receiver: &Socket, sent: &AtomicU64, most_ahead: u64, over: &Endpoint) {
     for number in 0..MESSAGES {
         let ahead = sent.load(Ordering::SeqCst).saturating_sub(number);
-        assert!(ahead * BODY_BYTES <= most_ahead, "{ahead} messages are under way over {over}");
+        assert!(ahead * BODY_BYTES <= most_ahead, "{ahead} messages are in flight over {over}");
         let frames = recv(receiver).await.frames;
         assert_eq!(frames[0][..], number.to_be_bytes(), "none lost, in order");
         assert_eq!(frames[1].len() as u64, BODY_BYTES);
@@ -65,7 +65,7 @@ async fn sender_waits_for_a_slow_consumer() {
             });
             // So much is taken from a sender whose messages nobody takes.
             let most_sent = || sent.load(Ordering::SeqCst) * BODY_BYTES > RECEIVED_BYTES;
-            eventually("what there is room for is sent", most_sent).await;
+            eventually("what there is space for is sent", most_sent).await;
             let most_ahead = match endpoint {
                 // The kernel's buffers are as large as the machine's settings have them.
                 Endpoint::Tcp { .. } => u64::MAX,
@@ -129,12 +129,12 @@ async fn slow_consumer_does_not_delay_other_peers() {
             taken
         }
     });
-    // The one gets what there is room for, the other one all the rest.
+    // The one gets what there is space for, the other one all the rest.
     for number in 0..2 * MESSAGES {
-        within("a peer has room", dealer.send(numbered(number, &body()))).await.unwrap();
+        within("a peer has space", dealer.send(numbered(number, &body()))).await.unwrap();
     }
     let busy_peer = dealer.peers().into_iter().max_by_key(|peer| peer.messages_out).unwrap().id;
-    within("it has room", dealer.send_to(busy_peer, Message::new().with(Bytes::new()))).await.unwrap();
+    within("it has space", dealer.send_to(busy_peer, Message::new().with(Bytes::new()))).await.unwrap();
     let taken: u64 = within("all is read", reading).await.unwrap();
     for _ in taken..2 * MESSAGES {
         recv(&idle).await;
@@ -162,7 +162,7 @@ async fn flooding_peer_does_not_starve_others() {
         eventually("the server holds what it can", || held() >= RECEIVED_BYTES).await;
         send(&modest, &["may I?"]).await;
         eventually("it has arrived", || server.peers().iter().all(|peer| peer.messages_in > 0)).await;
-        let first_heard = async {
+        let first_received = async {
             for before in 0..MESSAGES {
                 if recv(&server).await.frames[0] == "may I?" {
                     return before;
@@ -171,7 +171,7 @@ async fn flooding_peer_does_not_starve_others() {
             MESSAGES
         };
         // It waits for no more of the flood than had arrived already.
-        let before = within("the modest one is heard", first_heard).await;
+        let before = within("the modest one is read", first_received).await;
         assert!(before * BODY_BYTES <= RECEIVED_BYTES + 2 * MIB, "{kind:?}: {before} messages came first");
         for _ in before..MESSAGES {
             recv(&server).await;

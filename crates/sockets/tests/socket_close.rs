@@ -21,7 +21,7 @@ fn nearby() -> (TempDir, Endpoint) {
     (folder, endpoint)
 }
 
-/// A hub that reads nothing unless it is told to.
+/// A hub that reads nothing unless it is asked to.
 fn server(endpoint: &Endpoint) -> (Hub, Endpoint) {
     let mut hub = Hub::new(options(Router)).unwrap();
     let endpoint = hub.bind(endpoint).unwrap();
@@ -77,7 +77,7 @@ async fn messages_not_sent_within_linger_are_counted() {
     let (mut hub, endpoint) = server(&endpoint);
     let socket = with_a_full_queue(&mut hub, &endpoint).await;
     let mut sending = Box::pin(async { while socket.send(Message::new().with(vec![7; BODY_BYTES])).await.is_ok() {} });
-    assert!(at_once(&mut sending).await.is_none(), "there is room without end");
+    assert!(at_once(&mut sending).await.is_none(), "there is space without end");
     let (unsent, ()) = within("it is closed", async { tokio::join!(socket.close(Duration::ZERO), sending) }).await;
     assert_eq!(unsent.peers, 1);
     assert!(unsent.messages > 0, "{unsent:?}");

@@ -104,9 +104,9 @@ async fn req_learns_that_its_peer_is_gone_and_asks_the_next() {
         assert!(at_once(&mut waiting).await.is_none());
         recv(&rep).await;
         drop(rep);
-        let outcome = within("it is told", waiting).await;
+        let outcome = within("it fails", waiting).await;
         assert!(matches!(outcome, Err(SocketError::PeerGone(peer)) if peer == asked), "{outcome:?}");
-        assert!(is_out_of_turn(within("an answer comes at once", req.recv()).await), "it was told once");
+        assert!(is_out_of_turn(within("an answer comes at once", req.recv()).await), "it has been reported");
 
         let mut sending = Box::pin(req.send(message(&["and you?"])));
         assert!(at_once(&mut sending).await.is_none(), "nobody is there");
@@ -172,7 +172,7 @@ async fn rep_learns_that_its_peer_is_gone_and_serves_the_next() {
     let peer = recv(&rep).await.peer;
     drop(gone);
     eventually("it is gone", || rep.peers().is_empty()).await;
-    let outcome = within("it is told", rep.send(message(&["too late"]))).await;
+    let outcome = within("it fails", rep.send(message(&["too late"]))).await;
     assert!(matches!(outcome, Err(SocketError::PeerGone(which)) if which == peer), "{outcome:?}");
     next.connect(&endpoint).unwrap();
     send(&next, &["second"]).await;
@@ -191,20 +191,20 @@ async fn rep_waiting_to_send_learns_that_its_peer_is_gone() {
     let mut peer = UnixStream::connect(path).unwrap();
     peer.write_all(&[&raw_greeting()[..], &raw_ready(), b"\x01\x00\x00\x011\x01\x00\x00\x012"].concat()).unwrap();
     recv(&rep).await;
-    // More than the kernel has room for.
+    // More than the kernel has space for.
     within("it is taken", rep.send(Message::new().with(vec![0; 16 << 20]))).await.unwrap();
     let peer_id = recv(&rep).await.peer;
     let mut waiting = Box::pin(rep.send(message(&["never"])));
     assert!(at_once(&mut waiting).await.is_none(), "the queue is full");
     drop(peer);
-    let outcome = within("it is told", waiting).await;
+    let outcome = within("it fails", waiting).await;
     assert!(matches!(outcome, Err(SocketError::PeerGone(which)) if which == peer_id), "{outcome:?}");
     assert!(is_out_of_turn(within("an answer comes at once", rep.send(message(&["again"]))).await));
 }
 
 /// A REP of which one reply fills the queue, a DEALER that has asked it twice, and its second request taken while the first reply
 /// waits. Nothing leaves in between: these tests have the only thread.
-async fn owing_behind_a_full_queue() -> (Socket, Socket) {
+async fn replying_behind_a_full_queue() -> (Socket, Socket) {
     let rep = Socket::new(options(Rep).with(|options| options.send_queue_bytes = 1000)).unwrap();
     let dealer = socket(Dealer);
     join(&rep, &dealer, &anywhere());
@@ -219,7 +219,7 @@ async fn owing_behind_a_full_queue() -> (Socket, Socket) {
 
 #[tokio::test]
 async fn cancelled_reply_is_still_due() {
-    let (rep, dealer) = owing_behind_a_full_queue().await;
+    let (rep, dealer) = replying_behind_a_full_queue().await;
     let mut waiting = Box::pin(rep.send(message(&["given up"])));
     assert!(at_once(&mut waiting).await.is_none(), "the queue is full");
     drop(waiting);
@@ -230,9 +230,9 @@ async fn cancelled_reply_is_still_due() {
 
 #[tokio::test]
 async fn rep_sends_one_of_two_concurrent_replies() {
-    let (rep, dealer) = owing_behind_a_full_queue().await;
+    let (rep, dealer) = replying_behind_a_full_queue().await;
     let (mut one, mut other) = (Box::pin(rep.send(message(&["one"]))), Box::pin(rep.send(message(&["other"]))));
-    assert!(at_once(&mut one).await.is_none() && at_once(&mut other).await.is_none(), "both wait for room");
+    assert!(at_once(&mut one).await.is_none() && at_once(&mut other).await.is_none(), "both wait for space");
     assert_eq!(recv(&dealer).await.frames[1].len(), 2000);
     let [one, other] = within("both are answered", async { [one.await, other.await] }).await;
     assert!(one.is_ok() && is_out_of_turn(other));
@@ -241,9 +241,9 @@ async fn rep_sends_one_of_two_concurrent_replies() {
 
 #[tokio::test]
 async fn delayed_reply_never_answers_the_next_request() {
-    let (rep, dealer) = owing_behind_a_full_queue().await;
+    let (rep, dealer) = replying_behind_a_full_queue().await;
     let (mut one, mut other) = (Box::pin(rep.send(message(&["one"]))), Box::pin(rep.send(message(&["other"]))));
-    assert!(at_once(&mut one).await.is_none() && at_once(&mut other).await.is_none(), "both wait for room");
+    assert!(at_once(&mut one).await.is_none() && at_once(&mut other).await.is_none(), "both wait for space");
     send(&dealer, &["next", "", "third"]).await;
     within("it is taken", one).await.unwrap();
     arrived(&rep, 3).await;
@@ -331,9 +331,9 @@ fn socket_is_closed_when_its_runtime_ends() {
         (dealer, other)
     });
     drop(ended);
-    let received = runtime().block_on(within("it is told", other.recv()));
+    let received = runtime().block_on(within("it fails", other.recv()));
     assert!(matches!(received, Err(SocketError::Closed)), "{received:?}");
-    let sent = runtime().block_on(within("it is told", dealer.send(message(&["to nobody"]))));
+    let sent = runtime().block_on(within("it fails", dealer.send(message(&["to nobody"]))));
     assert!(matches!(sent, Err(SocketError::Closed)), "{sent:?}");
 }
 
@@ -347,7 +347,7 @@ fn recv_ends_with_the_runtime() {
         assert!(at_once(&mut waiting).await.is_none());
         // Where a runtime waits no other one may be dropped.
         std::thread::spawn(move || drop(ended)).join().unwrap();
-        within("it is told", waiting).await
+        within("it fails", waiting).await
     });
     assert!(matches!(outcome, Err(SocketError::Closed)), "{outcome:?}");
 }

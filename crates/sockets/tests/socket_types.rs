@@ -168,7 +168,7 @@ async fn messages_of_each_peer_arrive_in_order() {
     assert_eq!(next.into_values().collect::<Vec<_>>(), [100; 4]);
 }
 
-/// Answers so many requests with their own frames.
+/// Answers this many requests with their own frames.
 async fn echo(rep: &Socket, requests: usize) {
     for _ in 0..requests {
         let question = recv(rep).await;

@@ -23,7 +23,7 @@ struct Arrived {
     frames: Vec<Vec<u8>>,
     streamed: Vec<usize>,
     lengths: Vec<u64>,
-    under_way: Vec<u8>,
+    current: Vec<u8>,
 }
 
 impl Arrived {
@@ -35,8 +35,8 @@ impl Arrived {
                 self.lengths.push(length);
                 self.streamed.push(self.frames.len());
             }
-            Event::BodyData { data, .. } => self.under_way.extend_from_slice(&data),
-            Event::BodyEnd { .. } => self.frames.push(std::mem::take(&mut self.under_way)),
+            Event::BodyData { data, .. } => self.current.extend_from_slice(&data),
+            Event::BodyEnd { .. } => self.frames.push(std::mem::take(&mut self.current)),
             _ => {}
         }
     }

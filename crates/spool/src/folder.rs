@@ -55,7 +55,7 @@ impl Folder {
         Ok(Folder { directory, path: instead, _temporary: Some(temporary) })
     }
 
-    /// Where it was when it was opened.
+    /// Its path when it was opened.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -9,7 +9,7 @@ mod quota;
 mod writing;
 
 pub use folder::{default_spool_folder, make_dir};
-pub use quota::{BodyKind, NoRoom, SpoolQuota, SpoolShare};
+pub use quota::{BodyKind, NoSpace, SpoolQuota, SpoolShare};
 pub use towpath_quota::Permit;
 pub use writing::{PendingWrite, Writing};
 
@@ -77,13 +77,13 @@ impl Spool {
         Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
 
-    /// Refuses a body that the file system has no room for.
-    pub fn check_room(&self, length: u64) -> io::Result<()> {
+    /// Refuses a body that the file system has no space for.
+    pub fn check_space(&self, length: u64) -> io::Result<()> {
         let free = self.free_bytes()?;
         if length <= free {
             return Ok(());
         }
-        let why = format!("it has {length} bytes, and there is room for {free}");
+        let why = format!("it has {length} bytes, and there is space for {free}");
         Err(io::Error::new(io::ErrorKind::StorageFull, why))
     }
 

@@ -9,8 +9,8 @@ use towpath_quota::{Permit, Quota};
 /// A holder may have this many times what is free for requests of all holders: all that one may have, if it is the only one.
 const TIMES_FREE: u64 = 6;
 
-/// Kind of a body. Requests leave the last quarter of the quota to replies: whatever waits for workers, what they have done can be
-/// told, and its space is released.
+/// Kind of a body. Requests leave the last quarter of the quota to replies: however many wait for workers, their outcomes can be
+/// reported, and its space is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyKind {
     /// A request's.
@@ -19,9 +19,9 @@ pub enum BodyKind {
     Reply,
 }
 
-/// Why there is no room for a body.
+/// Why there is no space for a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoRoom {
+pub enum NoSpace {
     /// Other bodies have it for now.
     Now,
     /// The holder has its share.
@@ -40,7 +40,7 @@ pub struct SpoolQuota {
     files: Arc<Quota>,
 }
 
-/// What one holder's bodies have of a quota. One may have all that is for requests; an eighth more is for others.
+/// One holder's share of a quota. It may have all that is for requests; an eighth more is for others.
 #[derive(Debug)]
 pub struct SpoolShare {
     bytes: Arc<Quota>,
@@ -116,12 +116,12 @@ impl SpoolQuota {
     }
 
     /// Acquires bytes that have arrived.
-    pub fn try_acquire(&self, kind: BodyKind, share: Option<&SpoolShare>, bytes: u64) -> Result<Permit, NoRoom> {
+    pub fn try_acquire(&self, kind: BodyKind, share: Option<&SpoolShare>, bytes: u64) -> Result<Permit, NoSpace> {
         try_acquire(&self.bytes, kind, share.map(|share| &share.bytes), bytes)
     }
 
     /// Acquires an empty file.
-    pub fn try_acquire_file(&self, kind: BodyKind, share: Option<&SpoolShare>) -> Result<Permit, NoRoom> {
+    pub fn try_acquire_file(&self, kind: BodyKind, share: Option<&SpoolShare>) -> Result<Permit, NoSpace> {
         try_acquire(&self.files, kind, share.map(|share| &share.files), 1)
     }
 
@@ -138,15 +138,15 @@ fn part_of(max: u64, kind: BodyKind) -> u64 {
     }
 }
 
-/// What requests of all holders may have: an eighth more than one of them, and than requests without a holder.
+/// The part for requests of all holders: an eighth more than one of them, and than requests without a holder.
 fn part_with_others(max: u64) -> u64 {
     max - max / 8
 }
 
-fn try_acquire(quota: &Arc<Quota>, kind: BodyKind, share: Option<&Arc<Quota>>, units: u64) -> Result<Permit, NoRoom> {
+fn try_acquire(quota: &Arc<Quota>, kind: BodyKind, share: Option<&Arc<Quota>>, units: u64) -> Result<Permit, NoSpace> {
     let limit = part_of(quota.max(), kind);
     if units > limit {
-        return Err(NoRoom::Ever);
+        return Err(NoSpace::Ever);
     }
     let limit = if share.is_some() { limit.max(part_with_others(quota.max())) } else { limit };
     // Only one thread acquires.
@@ -155,7 +155,7 @@ fn try_acquire(quota: &Arc<Quota>, kind: BodyKind, share: Option<&Arc<Quota>>, u
         Some(share) => share.try_acquire(units),
         None => quota.try_acquire(units),
     };
-    permit.ok_or(NoRoom::Now)
+    permit.ok_or(NoSpace::Now)
 }
 
 #[cfg(test)]
@@ -166,17 +166,17 @@ mod tests {
     #[test]
     fn requests_leave_a_quarter_of_the_bytes_to_replies() {
         let quota = SpoolQuota::new(1000, 8);
-        assert_eq!(quota.try_acquire(BodyKind::Request, None, 751).unwrap_err(), NoRoom::Ever);
+        assert_eq!(quota.try_acquire(BodyKind::Request, None, 751).unwrap_err(), NoSpace::Ever);
         let requests =
             [quota.try_acquire(BodyKind::Request, None, 700), quota.try_acquire(BodyKind::Request, None, 50)];
         assert!(requests.iter().all(Result::is_ok));
-        assert_eq!(quota.try_acquire(BodyKind::Request, None, 1).unwrap_err(), NoRoom::Now);
+        assert_eq!(quota.try_acquire(BodyKind::Request, None, 1).unwrap_err(), NoSpace::Now);
         let reply = quota.try_acquire(BodyKind::Reply, None, 250).unwrap();
-        assert_eq!(quota.try_acquire(BodyKind::Reply, None, 1).unwrap_err(), NoRoom::Now);
-        assert_eq!(quota.try_acquire(BodyKind::Reply, None, 1001).unwrap_err(), NoRoom::Ever);
+        assert_eq!(quota.try_acquire(BodyKind::Reply, None, 1).unwrap_err(), NoSpace::Now);
+        assert_eq!(quota.try_acquire(BodyKind::Reply, None, 1001).unwrap_err(), NoSpace::Ever);
         drop((requests, reply));
         assert_eq!(quota.taken(), 0);
-        assert_eq!(SpoolQuota::new(0, 8).try_acquire(BodyKind::Reply, None, 1).unwrap_err(), NoRoom::Ever);
+        assert_eq!(SpoolQuota::new(0, 8).try_acquire(BodyKind::Reply, None, 1).unwrap_err(), NoSpace::Ever);
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         let quota = SpoolQuota::new(1000, 8);
         let kept = quota.acquire(2000);
         assert_eq!((quota.taken(), quota.files()), (2000, 1));
-        assert_eq!(quota.try_acquire(BodyKind::Reply, None, 0).unwrap_err(), NoRoom::Now);
+        assert_eq!(quota.try_acquire(BodyKind::Reply, None, 0).unwrap_err(), NoSpace::Now);
         drop(kept);
         assert!(quota.try_acquire(BodyKind::Reply, None, 1000).is_ok());
         assert_eq!((quota.taken(), quota.files()), (0, 0));
@@ -194,19 +194,19 @@ mod tests {
     fn requests_leave_a_quarter_of_the_files_to_replies() {
         let quota = SpoolQuota::new(1000, 8);
         let requests: Vec<_> = (0..6).map(|_| quota.try_acquire_file(BodyKind::Request, None).unwrap()).collect();
-        assert_eq!(quota.try_acquire_file(BodyKind::Request, None).unwrap_err(), NoRoom::Now);
+        assert_eq!(quota.try_acquire_file(BodyKind::Request, None).unwrap_err(), NoSpace::Now);
         let replies = [
             quota.try_acquire_file(BodyKind::Reply, None).unwrap(),
             quota.try_acquire_file(BodyKind::Reply, None).unwrap(),
         ];
-        assert_eq!(quota.try_acquire_file(BodyKind::Reply, None).unwrap_err(), NoRoom::Now);
+        assert_eq!(quota.try_acquire_file(BodyKind::Reply, None).unwrap_err(), NoSpace::Now);
         drop((requests, replies));
         assert_eq!(quota.files(), 0);
-        assert_eq!(SpoolQuota::new(1000, 0).try_acquire_file(BodyKind::Reply, None).unwrap_err(), NoRoom::Ever);
+        assert_eq!(SpoolQuota::new(1000, 0).try_acquire_file(BodyKind::Reply, None).unwrap_err(), NoSpace::Ever);
     }
 
     #[test]
-    fn a_holder_leaves_room_for_others() {
+    fn a_holder_leaves_space_for_others() {
         let quota = SpoolQuota::new(1600, 1000);
         let (hog, other) = (quota.share(), quota.share());
         let take = |share: &SpoolShare, bytes: u64| {

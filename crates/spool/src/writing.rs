@@ -67,7 +67,7 @@ impl Drop for PendingWrite {
 /// Number of a body, and the body or the error.
 type Finished = (u64, io::Result<Arc<SpooledBody>>);
 
-/// Handle to the thread, which ends with this and all bodies under way.
+/// Handle to the thread, which ends with this and all bodies in progress.
 #[derive(Debug)]
 pub struct Writing {
     jobs: Sender<Job>,
@@ -93,7 +93,7 @@ impl Place {
                 writer
             }),
             None => {
-                spool.check_room(length)?;
+                spool.check_space(length)?;
                 spool.create()
             }
         }
@@ -122,7 +122,7 @@ impl Writing {
         Ok(Writing { jobs, finished, next: 0 })
     }
 
-    /// Begins a body of this many bytes. `permit`: for its file; without one nothing is counted, and the disk is asked for the room.
+    /// Begins a body of this many bytes. `permit`: for its file; without one nothing is counted, and the disk is asked for the space.
     pub fn begin(&mut self, length: u64, permit: Option<Permit>) -> PendingWrite {
         self.next += 1;
         let _ = self.jobs.send(Job::Begin { number: self.next, length, permit });

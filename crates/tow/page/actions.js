@@ -8,7 +8,7 @@ import { count, named, visible } from './format.js';
 /** @typedef {import('./api.js').Row} Row */
 /** @typedef {import('./list.js').Action} Action */
 
-/** Bytes of the reason that a peer is told. */
+/** Bytes of the reason that is sent to a peer. */
 const REASON_BYTES_MAX = 200;
 
 /** @param {string} name as it is shown */

@@ -288,7 +288,7 @@ class Page {
 }
 
 /**
- * `./` tells tools for accessibility that this is no link past the tabs.
+ * `./` shows tools for accessibility that this is no link past the tabs.
  * @param {View} view
  */
 function makeTab(view) {

@@ -72,7 +72,7 @@ enum Command {
     Get(get::Arguments),
     /// Keep a local copy of a path on a server up to date, change by change.
     Follow(follow::Arguments),
-    /// Send files to a server that takes them, and resume.
+    /// Send files, directories or standard input to a server that takes them, and resume.
     Push(push::Arguments),
     /// Freeze a directory of a server as a version.
     Publish(publish::Arguments),

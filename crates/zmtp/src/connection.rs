@@ -42,7 +42,7 @@ pub struct Connection<F> {
     inbox: Inbox,
     outbox: Outbox<F>,
     handshake_deadline: Option<Instant>,
-    last_heard: Instant,
+    last_received: Instant,
     /// Bytes received since the peer last showed that it lives.
     unopened_bytes: usize,
     next_ping: Option<Instant>,
@@ -83,7 +83,7 @@ impl<F> Connection<F> {
             phase: Phase::Greeting { begun: false },
             outbox,
             handshake_deadline: after(now, config.handshake_timeout),
-            last_heard: now,
+            last_received: now,
             unopened_bytes: 0,
             next_ping: None,
             pong_timeout: config.heartbeat.map_or(Duration::ZERO, |heartbeat| heartbeat.timeout),
@@ -283,7 +283,7 @@ impl<F> Connection<F> {
     #[inline]
     pub fn on_life(&mut self, now: Instant) {
         self.unopened_bytes = 0;
-        self.last_heard = now;
+        self.last_received = now;
         self.pong = None;
     }
 
@@ -296,13 +296,13 @@ impl<F> Connection<F> {
     }
 
     /// Gives the peer up if it takes nothing of its backlog and says nothing for twice the heartbeat's interval and timeout: for peers that are
-    /// known to read as long as they live. Nothing else tells that such a peer has died, since no PING goes behind a backlog.
+    /// known to read as long as they live. Nothing else shows that such a peer has died, since no PING goes behind a backlog.
     pub fn detect_stalls(&mut self, now: Instant) {
         let most = self.config.heartbeat.map(|heartbeat| heartbeat.interval.saturating_add(heartbeat.timeout));
         self.stall = most.map(|most| LivenessTimer::new(most.saturating_mul(2), u64::MAX, now));
     }
 
-    /// Nothing was sent because this side was slow, such as a disk: that isn't the peer's fault.
+    /// Notes a delay of this side, such as by a slow disk, which isn't the peer's fault.
     pub fn on_local_delay(&mut self, now: Instant) {
         if let Some(stall) = &mut self.stall {
             stall.restart(now);
@@ -357,7 +357,7 @@ impl<F> Connection<F> {
         self.inbox.body_end_is_due() || self.inbox.has_opened() || matches!(self.verdict, Verdict::Accepted(_))
     }
 
-    /// Why the peer has closed the connection, as far as the handshake tells.
+    /// Why the peer has closed the connection, as far as the handshake shows.
     pub fn closed(&self) -> Option<Error> {
         match self.phase {
             Phase::Greeting { begun: true } => Some(Error::ClosedAtGreeting { ours: self.mechanism.name() }),
@@ -409,8 +409,8 @@ impl<F> Connection<F> {
     }
 
     /// When bytes last came from the peer that show that it lives.
-    pub fn last_heard(&self) -> Instant {
-        self.last_heard
+    pub fn last_received(&self) -> Instant {
+        self.last_received
     }
 
     /// Deviations from the specification that were tolerated.
@@ -423,7 +423,7 @@ impl<F> Connection<F> {
         if !self.is_ready() {
             return self.handshake_deadline;
         }
-        let ttl = self.peer_ttl.filter(|_| self.reading).and_then(|ttl| after(self.last_heard, ttl));
+        let ttl = self.peer_ttl.filter(|_| self.reading).and_then(|ttl| after(self.last_received, ttl));
         let pong = self.pong.as_ref().filter(|_| self.reading).and_then(LivenessTimer::deadline);
         [self.next_ping, pong, ttl].into_iter().flatten().min()
     }
@@ -437,7 +437,7 @@ impl<F> Connection<F> {
         if self.reading && self.pong.as_mut().is_some_and(|pong| pong.is_expired(now)) {
             return Err(Error::HeartbeatTimeout);
         }
-        let silence = now.saturating_duration_since(self.last_heard);
+        let silence = now.saturating_duration_since(self.last_received);
         if self.reading && self.peer_ttl.is_some_and(|ttl| silence >= ttl) {
             return Err(Error::TtlExpired);
         }
@@ -452,7 +452,7 @@ impl<F> Connection<F> {
                     stall.restart(now);
                 }
                 self.stall_written = written;
-                stall.restart(self.last_heard);
+                stall.restart(self.last_received);
                 if stall.is_expired(now) {
                     return Err(Error::Stalled);
                 }

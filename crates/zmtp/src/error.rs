@@ -10,7 +10,7 @@ pub enum Error {
     /// The first bytes are those of another protocol.
     #[error("{what} answers there, not a ZeroMQ socket")]
     OtherProtocol {
-        /// What it is, with an article.
+        /// Name of the offending thing, with an article.
         what: &'static str,
     },
     /// The first bytes are not a ZMTP greeting.
@@ -160,17 +160,17 @@ pub enum Error {
     Stalled,
 }
 
-/// What two sides will never agree on, as far as can be known: a retry is useless.
+/// A disagreement that lasts, as far as can be known: a retry is useless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The credentials, or the mechanism that carries them.
     Login,
-    /// What the peer is: it speaks another protocol or version, or is another kind of socket.
+    /// The peer speaks another protocol or version, or is another kind of socket.
     Peer,
 }
 
 impl Error {
-    /// What the two sides will never agree on; `None` if a retry may help.
+    /// The point on which the two sides will never agree; `None` if a retry may help.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
             Error::Mechanism { .. } => Some(Refusal::Login),

@@ -56,7 +56,7 @@ pub fn decode(input: &[u8], mechanism: &'static str) -> Result<Option<(u8, u8)>,
     Ok(Some((greeting[10], greeting[11])))
 }
 
-/// What servers of other protocols send first, or answer to a greeting.
+/// First bytes of servers of other protocols, sent by themselves or in answer to a greeting.
 const OTHER_PROTOCOLS: [(&[u8], &str); 8] = [
     (b"SSH-", "an SSH server"),
     (b"HTTP/", "a web server (HTTP)"),

@@ -56,10 +56,10 @@ enum OpenState {
     Here(Box<dyn Opener>),
     /// A frame is to be opened elsewhere.
     Due(OpenJob),
-    /// It is being opened, and has so many bytes.
+    /// Being opened; its bytes.
     Away(usize),
     Done(Opened),
-    /// It could not be opened, which has been reported.
+    /// Could not be opened, which has been reported.
     Failed,
 }
 
@@ -266,7 +266,7 @@ impl Inbox {
         self.reserved_bits_seen += u64::from(header.reserved_bits);
         self.frame_count += 1;
         self.continued = true;
-        // The frames before are delivered now; the limit on whole messages starts anew.
+        // The frames before are delivered now; the limit on whole messages starts again.
         self.message_bytes = 0;
         self.detached = 0;
         self.streaming = Some(Streaming { remaining: header.length, more: header.more });

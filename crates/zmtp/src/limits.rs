@@ -32,27 +32,27 @@ pub const DEDICATED_BUFFER_BYTES: usize = 64 * 1024;
 /// without growing, which would copy it.
 pub(crate) const DEDICATED_BUFFER_FIRST_BYTES: usize = 1024 * 1024 + 4096;
 
-/// A buffer isn't allocated on the word of a header: one part in so many of the frame must have arrived.
+/// A buffer isn't allocated on the word of a header: one part in this many of the frame must have arrived.
 pub(crate) const DEDICATED_BUFFER_PART: usize = 32;
 
 /// Maximum plain bytes of a sealed frame that would otherwise be streamed: sealing and opening need it whole in memory.
 pub const SEALED_FRAME_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Bodies of more bytes are sealed elsewhere: sealing takes about 0.7 ms a MiB.
-pub const SEALED_HERE_BYTES_MAX: usize = 16 * 1024;
+pub const SEAL_INLINE_MAX: usize = 16 * 1024;
 
 /// The same with AES-256-GCM: another thread would take longer than sealing.
-pub const SEALED_HERE_BYTES_MAX_AES: usize = 128 * 1024;
+pub const SEAL_INLINE_MAX_AES: usize = 128 * 1024;
 
 /// Sealed frames of more bytes are opened elsewhere, if the driver takes them ([`crate::Connection::open_large_elsewhere`]): opening takes about
 /// 0.7 ms a MiB.
-pub const OPENED_HERE_BYTES_MAX: usize = 128 * 1024;
+pub const OPEN_INLINE_MAX: usize = 128 * 1024;
 
 /// The same with AES-256-GCM, which takes a fraction of that.
-pub const OPENED_HERE_BYTES_MAX_AES: usize = 1024 * 1024 + 4096;
+pub const OPEN_INLINE_MAX_AES: usize = 1024 * 1024 + 4096;
 
 /// Largest number of a frame that is sealed by AES-256-GCM: 8 PiB of a file in pieces of 1 MiB; at most 128 PiB, where each frame has 16 MiB. What an
-/// attacker can tell from blocks that repeat grows with the square of the bytes under one key.
+/// attacker learns from blocks that repeat grows with the square of the bytes under one key.
 pub const AES_NUMBERS_MAX: u64 = 1 << 33;
 
 /// As many bytes of a sealed frame within a heartbeat's timeout are a sign of life though the frame isn't complete.

@@ -23,7 +23,7 @@ impl LivenessTimer {
         LivenessTimer { timeout, since: now, written_before, checked: false, delivered: None }
     }
 
-    /// Starts anew at a sign of life, or because silence until then was not the peer's fault.
+    /// Starts again at a sign of life, or because silence until then was not the peer's fault.
     pub fn restart(&mut self, at: Instant) {
         if at > self.since {
             *self = LivenessTimer::new(self.timeout, self.written_before, at);

@@ -1,4 +1,4 @@
-//! Properties that peers tell each other in READY and INITIATE (RFC 23).
+//! Properties that peers exchange in READY and INITIATE (RFC 23).
 
 use crate::error::Error;
 use crate::limits::METADATA_PROPERTIES_MAX;

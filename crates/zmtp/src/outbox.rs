@@ -380,7 +380,7 @@ impl<F> Outbox<F> {
         }
     }
 
-    /// The next frame that the driver has to seal, with its body, to be given back to [`Outbox::sealed`]. Once for each frame, and one at a
+    /// The next frame that the driver has to seal, with its body, to be returned to [`Outbox::sealed`]. Once for each frame, and one at a
     /// time; it may be asked for while the frame before it is being written.
     pub fn seal_job(&mut self) -> Option<(SealJob, &Body<F>)> {
         if !self.next_is_sealed_elsewhere() {

@@ -47,7 +47,7 @@ impl FrameNumber {
     }
 }
 
-/// Where the frames of one direction get their numbers. A frame that is sealed elsewhere takes its own when sealing begins, so that others can
+/// The source of frame numbers of one direction. A frame that is sealed elsewhere takes its own when sealing begins, so that others can
 /// leave while it waits for memory, a disk or a thread.
 #[derive(Debug)]
 pub(crate) struct FrameNumbers(AtomicU64);
@@ -108,7 +108,7 @@ impl SealJob {
         self.body_at() + self.body_bytes
     }
 
-    /// Where the body lies in the buffer. What is before it is overwritten.
+    /// Offset of the body in the buffer. The bytes before it are overwritten.
     pub fn body_at(&self) -> usize {
         self.header.len() + self.overhead
     }

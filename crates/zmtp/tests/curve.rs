@@ -44,21 +44,21 @@ impl Handshake {
         self.client.write_all()
     }
 
-    fn hear_at_server(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.server.hear(bytes, at(0))?;
+    fn receive_at_server(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.server.receive(bytes, at(0))?;
         if let Some(Event::Authenticate(_)) = self.server.events.last() {
             self.server.connection.accept();
-            self.server.hear(b"", at(0))?;
+            self.server.receive(b"", at(0))?;
         }
         Ok(())
     }
 
-    /// What the client has sent up to READY, and what the server has: greeting, then two commands each.
+    /// The bytes of client and server up to READY: greeting, then two commands each.
     fn go_on(&mut self) -> Result<[Vec<u8>; 2], Error> {
         let there = self.client_writes();
-        self.hear_at_server(&there)?;
+        self.receive_at_server(&there)?;
         let back = self.server.write_all();
-        self.client.hear(&back, at(0))?;
+        self.client.receive(&back, at(0))?;
         Ok([there, back])
     }
 }
@@ -69,7 +69,7 @@ fn pair_of(mut client: End, mut server: End) -> (End, End) {
     let asked = Event::Authenticate(Credentials::Curve { key: client_key().public_key() });
     assert_eq!(server.events, [asked]);
     server.connection.accept();
-    server.hear(b"", at(0)).unwrap();
+    server.receive(b"", at(0)).unwrap();
     converse(&mut client, &mut server, &[usize::MAX], at(0)).unwrap();
     assert!(client.connection.is_ready() && server.connection.is_ready());
     (client, server)
@@ -102,7 +102,7 @@ fn messages_cross(aes: bool) {
             let (from, to) = if from_client { (&mut client, &mut server) } else { (&mut server, &mut client) };
             let wire = from.write_all();
             assert!(!wire.windows(8).any(|window| window == b"k at daw"));
-            to.hear(&wire, at(1)).unwrap();
+            to.receive(&wire, at(1)).unwrap();
             let whole: Vec<Bytes> = parts.iter().map(|part| part.bytes().clone()).collect();
             assert_eq!(messages(&std::mem::take(&mut to.events)), [whole]);
         }
@@ -129,23 +129,23 @@ fn a_server_with_another_key_refuses_and_the_client_says_so() {
     let wrong = key(b'W').public_key();
     let mut client = End::new(with(client_of(wrong), SocketType::Dealer));
     let mut server = End::new(with(harness::curve::server(), SocketType::Router));
-    server.hear(&client.write_all(), at(0)).unwrap();
-    client.hear(&server.write_all(), at(0)).unwrap();
+    server.receive(&client.write_all(), at(0)).unwrap();
+    client.receive(&server.write_all(), at(0)).unwrap();
     let hello = client.write_all();
     assert_eq!(client.connection.closed(), Some(Error::ClosedAfterHello { server: wrong }));
-    assert_eq!(server.hear(&hello, at(0)), Err(Error::HelloForAnotherKey));
+    assert_eq!(server.receive(&hello, at(0)), Err(Error::HelloForAnotherKey));
     let wire = server.write_all();
     assert_eq!(wire, command(b"ERROR", b"\x03400"));
-    assert_eq!(client.hear(&wire, at(0)), Err(Error::HelloRefused { server: wrong }));
+    assert_eq!(client.receive(&wire, at(0)), Err(Error::HelloRefused { server: wrong }));
 }
 
 #[test]
-fn a_client_that_is_not_admitted_is_told() {
+fn a_client_that_is_not_admitted_is_refused() {
     let (mut client, mut server) = ends();
     converse(&mut client, &mut server, &[usize::MAX], at(0)).unwrap();
     assert_eq!(server.connection.refuse(), Error::AuthenticationRefused { status: "400" });
     let refused = Error::ClientKeyRefused { client: client_key().public_key(), reason: "400".into() };
-    assert_eq!(client.hear(&server.write_all(), at(0)), Err(refused));
+    assert_eq!(client.receive(&server.write_all(), at(0)), Err(refused));
     assert!(!server.connection.is_ready() && !client.connection.is_ready());
 }
 
@@ -155,10 +155,10 @@ fn nothing_is_said_of_this_side_before_the_verdict_and_the_rest_waits_for_it() {
     converse(&mut client, &mut server, &[usize::MAX], at(0)).unwrap();
     assert!(server.connection.outbox_ref().is_idle() && server.connection.deadline().is_some());
     // A peer in a hurry: bytes behind its INITIATE are kept, and not looked at.
-    server.hear(&frame(0, b"not even sealed"), at(0)).unwrap();
+    server.receive(&frame(0, b"not even sealed"), at(0)).unwrap();
     server.connection.accept();
     assert!(server.connection.event_is_due());
-    assert_eq!(server.hear(b"", at(0)), Err(Error::NotSealed));
+    assert_eq!(server.receive(b"", at(0)), Err(Error::NotSealed));
 }
 
 #[test]
@@ -182,13 +182,13 @@ fn heartbeats_are_inside() {
     // Flags 0, and a name that every frame has.
     assert_eq!(ping[..2], [0, (33 + 7) as u8]);
     assert!(ping[2..].starts_with(b"\x07MESSAGE"));
-    client.hear(&ping, at(101)).unwrap();
-    server.hear(&client.write_all(), at(102)).unwrap();
+    client.receive(&ping, at(101)).unwrap();
+    server.receive(&client.write_all(), at(102)).unwrap();
     server.connection.on_timeout(at(151)).unwrap();
     // A PING outside would be anybody's.
     for wire in [command(b"PING", b"\0\0"), command(b"ERROR", b"\x02no"), frame(1, b"x"), frame(8, b"x")] {
         let (mut client, _) = pair();
-        assert_eq!(client.hear(&wire, at(103)), Err(Error::NotSealed));
+        assert_eq!(client.receive(&wire, at(103)), Err(Error::NotSealed));
     }
 }
 
@@ -222,7 +222,7 @@ fn change_every_byte(aes: bool) {
             (0..step).for_each(|_| _ = handshake.go_on().unwrap());
             let mut wire = handshake.client_writes();
             wire[at_byte] ^= 1;
-            let outcome = handshake.hear_at_server(&wire);
+            let outcome = handshake.receive_at_server(&wire);
             // A longer frame is waited for.
             assert!(outcome.is_err() || !handshake.server.connection.is_ready(), "step {step}, byte {at_byte}");
             assert!(handshake.server.events.is_empty(), "{:?}", handshake.server.events);
@@ -233,10 +233,10 @@ fn change_every_byte(aes: bool) {
             let mut handshake = Handshake::with(aes);
             (0..step).for_each(|_| _ = handshake.go_on().unwrap());
             let wire = handshake.client_writes();
-            handshake.hear_at_server(&wire).unwrap();
+            handshake.receive_at_server(&wire).unwrap();
             let mut wire = handshake.server.write_all();
             wire[at_byte] ^= 1;
-            let outcome = handshake.client.hear(&wire, at(0));
+            let outcome = handshake.client.receive(&wire, at(0));
             assert!(outcome.is_err() || !handshake.client.connection.is_ready(), "step {step}, byte {at_byte}");
             assert!(handshake.client.events.is_empty());
         }
@@ -248,11 +248,11 @@ fn an_impostor_is_named() {
     let mut handshake = Handshake::new();
     handshake.go_on().unwrap();
     let hello = handshake.client_writes();
-    handshake.hear_at_server(&hello).unwrap();
+    handshake.receive_at_server(&hello).unwrap();
     let mut welcome = handshake.server.write_all();
     *welcome.last_mut().unwrap() ^= 1;
     let expected = Error::ServerKeyNotProven { server: server_key().public_key() };
-    assert_eq!(handshake.client.hear(&welcome, at(0)), Err(expected));
+    assert_eq!(handshake.client.receive(&welcome, at(0)), Err(expected));
 }
 
 #[test]
@@ -274,17 +274,17 @@ fn without_randomness_there_is_no_handshake() {
     let mechanism =
         MechanismConfig::CurveClient { key: client_key(), server: server_key().public_key(), random: none, aes: false };
     let (mut client, mut server) = (End::new(with(mechanism, SocketType::Dealer)), ends().1);
-    server.hear(&client.write_all(), at(0)).unwrap();
-    assert_eq!(client.hear(&server.write_all(), at(0)), Err(Error::NoRandomness));
+    server.receive(&client.write_all(), at(0)).unwrap();
+    assert_eq!(client.receive(&server.write_all(), at(0)), Err(Error::NoRandomness));
 }
 
 #[test]
-fn peers_without_curve_are_told_apart() {
+fn peers_without_curve_are_recognised() {
     let null = harness::handshake(SocketType::Dealer);
     let (mut client, mut server) = ends();
     let expected = Error::Mechanism { ours: "CURVE", theirs: "NULL".into() };
-    assert_eq!(client.hear(&null, at(0)), Err(expected.clone()));
-    assert_eq!(server.hear(&null, at(0)), Err(expected));
+    assert_eq!(client.receive(&null, at(0)), Err(expected.clone()));
+    assert_eq!(server.receive(&null, at(0)), Err(expected));
 }
 
 proptest! {

@@ -123,10 +123,10 @@ proptest! {
         let mut answers = Vec::new();
         for piece in pieces.iter().cycle() {
             let (now, later) = rest.split_at(rest.len().min(*piece));
-            end.hear(now, at(0)).unwrap();
+            end.receive(now, at(0)).unwrap();
             while end.connection.is_waiting() {
                 answers.extend(end.write_all());
-                end.hear(b"", at(0)).unwrap();
+                end.receive(b"", at(0)).unwrap();
             }
             answers.extend(end.write_all());
             rest = later;
@@ -149,12 +149,12 @@ fn bytes_taken_past_the_decoder_count() {
     let mut wire = frame(1, b"head");
     wire.extend(frame(1, &[b'b'; 5000]));
     let cut = wire.len() - 4000;
-    end.hear(&wire[..cut], at(0)).unwrap();
+    end.receive(&wire[..cut], at(0)).unwrap();
     assert_eq!(end.connection.body_remaining(), 4000);
     assert!(!end.connection.event_is_due());
     end.connection.body_advance(4000);
     assert!(end.connection.event_is_due());
-    end.hear(&frame(0, b"tail"), at(0)).unwrap();
+    end.receive(&frame(0, b"tail"), at(0)).unwrap();
     assert!(
         matches!(
             &end.events[..],
@@ -178,7 +178,7 @@ fn slow_frame_takes_no_more_memory_than_its_bytes() {
     let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
     let wire = frame(0, &vec![b't'; 8 << 20]);
     for piece in wire.chunks(16) {
-        end.hear(piece, at(0)).unwrap();
+        end.receive(piece, at(0)).unwrap();
     }
     assert_eq!(messages(&end.events)[0][0].len(), 8 << 20);
 }
@@ -187,11 +187,11 @@ fn slow_frame_takes_no_more_memory_than_its_bytes() {
 fn wanted_is_what_the_frame_lacks() {
     let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
     let wire = frame(0, &[b'w'; 1000]);
-    end.hear(&wire[..5], at(0)).unwrap();
+    end.receive(&wire[..5], at(0)).unwrap();
     assert_eq!(end.connection.wanted(), 0, "the header is not whole yet");
-    end.hear(&wire[5..109], at(0)).unwrap();
+    end.receive(&wire[5..109], at(0)).unwrap();
     assert_eq!(end.connection.wanted(), 900);
-    end.hear(&wire[109..], at(0)).unwrap();
+    end.receive(&wire[109..], at(0)).unwrap();
     assert_eq!(end.connection.wanted(), 0);
 }
 
@@ -214,11 +214,11 @@ fn large_frames_have_dedicated_buffers() {
             while !now.is_empty() {
                 let (piece, rest) =
                     now.split_at(end.connection.dedicated_space().unwrap_or(READ).min(READ).min(now.len()));
-                end.hear(piece, at(0)).unwrap();
+                end.receive(piece, at(0)).unwrap();
                 now = rest;
             }
             assert!(end.input.capacity() <= 4 * READ, "{} bytes", end.input.capacity());
-            end.hear(later, at(0)).unwrap();
+            end.receive(later, at(0)).unwrap();
             let Some(Event::Message { frames, .. }) = end.events.pop() else { panic!("no message") };
             end.events.clear();
             let mut frames = frames.into_iter();
@@ -230,7 +230,7 @@ fn large_frames_have_dedicated_buffers() {
         }
     }
     // All at once: a copy.
-    end.hear(&[frame(1, b"x"), frame(0, &[b'l'; 70_000])].concat(), at(0)).unwrap();
+    end.receive(&[frame(1, b"x"), frame(0, &[b'l'; 70_000])].concat(), at(0)).unwrap();
     let Some(Event::Message { mut frames, .. }) = end.events.pop() else { panic!("no message") };
     assert_eq!(kept(frames.pop().unwrap()), 70_000);
 }

@@ -1,4 +1,4 @@
-//! What libzmq really sends, recorded (see `golden/README.md`): we understand it, and send the same bytes ourselves.
+//! Recordings of libzmq (see `golden/README.md`): we understand them, and send the same bytes ourselves.
 
 #![allow(clippy::unwrap_used, reason = "a recording that can't be read fails the test")]
 
@@ -47,12 +47,12 @@ fn recording(name: &str) -> Vec<Recorded> {
     parts
 }
 
-/// Hears a recording in pieces; a PLAIN server welcomes the user on the way.
-fn hear(config: &Config, parts: &[Recorded], piece: usize) -> (End, Result<(), Error>) {
+/// Feeds a recording in pieces; a PLAIN server welcomes the user on the way.
+fn receive(config: &Config, parts: &[Recorded], piece: usize) -> (End, Result<(), Error>) {
     let mut end = End::new(config.clone());
     for part in parts {
         for bytes in part.bytes.chunks(piece) {
-            if let Err(error) = end.hear(bytes, at(0)) {
+            if let Err(error) = end.receive(bytes, at(0)) {
                 return (end, Err(error));
             }
             if matches!(end.events.last(), Some(Event::Authenticate(_))) {
@@ -63,7 +63,7 @@ fn hear(config: &Config, parts: &[Recorded], piece: usize) -> (End, Result<(), E
     (end, Ok(()))
 }
 
-/// Understands a recording whole, byte by byte and in pieces between; gives what was told.
+/// Understands a recording whole, byte by byte and in pieces between; returns the events.
 fn understand(config: Config, name: &str) -> Vec<Event> {
     understand_as(|| config.clone(), name)
 }
@@ -71,18 +71,18 @@ fn understand(config: Config, name: &str) -> Vec<Event> {
 fn understand_as(config: impl Fn() -> Config, name: &str) -> Vec<Event> {
     let parts = recording(name);
     let lengths: Vec<Vec<usize>> = parts.iter().filter(|part| part.is_message()).map(Recorded::lengths).collect();
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     for piece in [usize::MAX, 1, 3, 1000] {
-        let (end, outcome) = hear(&config(), &parts, piece);
+        let (end, outcome) = receive(&config(), &parts, piece);
         assert_eq!(outcome, Ok(()), "{name} in pieces of {piece}");
         assert!(end.input.is_empty());
         assert!(end.connection.deviations().is_empty());
-        let heard: Vec<Vec<usize>> =
+        let received: Vec<Vec<usize>> =
             messages(&end.events).iter().map(|frames| frames.iter().map(Bytes::len).collect()).collect();
-        assert_eq!(heard, lengths, "{name} in pieces of {piece}");
-        told = end.events;
+        assert_eq!(received, lengths, "{name} in pieces of {piece}");
+        events = end.events;
     }
-    told
+    events
 }
 
 fn peer_of(events: &[Event]) -> (SocketType, Option<Bytes>) {
@@ -123,32 +123,32 @@ fn all_socket_types_are_understood() {
 fn heartbeats_are_understood() {
     understand(config(SocketType::Router), "heartbeat_pong.txt");
     understand(config(SocketType::Router), "heartbeat_ping.txt");
-    // The recorded PING promises to be heard within three seconds, and is answered.
-    let (mut end, _) = hear(&config(SocketType::Router), &recording("heartbeat_ping.txt"), 1);
+    // The recorded PING asks for traffic within three seconds, and is answered.
+    let (mut end, _) = receive(&config(SocketType::Router), &recording("heartbeat_ping.txt"), 1);
     assert_eq!(end.connection.deadline(), Some(at(3000)));
     assert!(end.write_all().ends_with(&harness::command(b"PONG", b"")));
 }
 
 #[test]
 fn both_roles_of_plain_are_understood() {
-    let told = understand(with(MechanismConfig::PlainServer, SocketType::Router), "plain_client.txt");
+    let events = understand(with(MechanismConfig::PlainServer, SocketType::Router), "plain_client.txt");
     assert!(
-        matches!(&told[0], Event::Authenticate(Credentials::Plain { user, password }) if user == "ada" && **password == *b"lovelace")
+        matches!(&events[0], Event::Authenticate(Credentials::Plain { user, password }) if user == "ada" && **password == *b"lovelace")
     );
-    assert_eq!(peer_of(&told).0, SocketType::Dealer);
-    let told = understand(with(ada(), SocketType::Dealer), "plain_server.txt");
-    assert_eq!(peer_of(&told).0, SocketType::Router);
+    assert_eq!(peer_of(&events).0, SocketType::Dealer);
+    let events = understand(with(ada(), SocketType::Dealer), "plain_server.txt");
+    assert_eq!(peer_of(&events).0, SocketType::Router);
 }
 
 /// The recordings were made with these keys and this randomness.
 #[test]
 fn both_roles_of_curve_are_understood() {
-    let told = understand_as(|| with(curve::server(), SocketType::Router), "curve_client.txt");
+    let events = understand_as(|| with(curve::server(), SocketType::Router), "curve_client.txt");
     let key = curve::client_key().public_key();
-    assert_eq!(told[0], Event::Authenticate(Credentials::Curve { key }));
-    assert_eq!(peer_of(&told).0, SocketType::Dealer);
-    let told = understand_as(|| with(curve::client(), SocketType::Dealer), "curve_server.txt");
-    assert_eq!(peer_of(&told).0, SocketType::Router);
+    assert_eq!(events[0], Event::Authenticate(Credentials::Curve { key }));
+    assert_eq!(peer_of(&events).0, SocketType::Dealer);
+    let events = understand_as(|| with(curve::client(), SocketType::Dealer), "curve_server.txt");
+    assert_eq!(peer_of(&events).0, SocketType::Router);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn our_curve_is_what_libzmq_took() {
         (with(curve::server(), SocketType::Router), "curve_client.txt", "curve_client_peer.txt"),
         (named, "curve_server.txt", "curve_server_peer.txt"),
     ] {
-        let (mut end, outcome) = hear(&config, &recording(theirs), usize::MAX);
+        let (mut end, outcome) = receive(&config, &recording(theirs), usize::MAX);
         assert_eq!(outcome, Ok(()));
         end.send(&[Part::Inside("hello".into())]);
         let recorded = recording(ours).iter().flat_map(|part| part.bytes.iter().copied()).collect::<Vec<u8>>();
@@ -174,7 +174,7 @@ fn our_second_cipher_is_the_one_of_another_implementation() {
         (with(curve::client_with(true), SocketType::Dealer), "curve_aes_server.txt", "curve_aes_client.txt"),
     ] {
         let (theirs, ours) = (recording(theirs), recording(ours));
-        let (mut end, outcome) = hear(&config, &theirs, usize::MAX);
+        let (mut end, outcome) = receive(&config, &theirs, usize::MAX);
         assert_eq!(outcome, Ok(()));
         assert_eq!(end.connection.cipher(), Some("AES-256-GCM"));
         let texts = |part: &Recorded| part.lengths().into_iter().map(|length| vec![b'a'; length].into()).collect();
@@ -192,15 +192,15 @@ fn our_second_cipher_is_the_one_of_another_implementation() {
 fn misspelt_refusal_of_libzmq_is_understood() {
     let config = with(ada(), SocketType::Dealer);
     for piece in [usize::MAX, 1] {
-        let (_, outcome) = hear(&config, &recording("plain_server_refuses.txt"), piece);
+        let (_, outcome) = receive(&config, &recording("plain_server_refuses.txt"), piece);
         assert_eq!(outcome, Err(Error::RefusedByPeer { reason: "400".into() }));
     }
 }
 
-/// Hears the other side's recording and sends the messages of ours: the bytes must be those that libzmq sent.
+/// Feeds the other side's recording and sends the messages of ours: the bytes must be those that libzmq sent.
 fn speak(config: Config, ours: &str, theirs: &str) {
     let ours = recording(ours);
-    let (mut end, outcome) = hear(&config, &recording(theirs), usize::MAX);
+    let (mut end, outcome) = receive(&config, &recording(theirs), usize::MAX);
     assert_eq!(outcome, Ok(()));
     for message in ours.iter().filter(|part| part.is_message()) {
         end.send(&frames_of(&message.bytes));
@@ -250,7 +250,7 @@ fn our_pings_and_pongs_are_those_of_libzmq() {
     end.connection.on_timeout(at(100)).unwrap();
     assert_eq!(end.write_all(), recorded("heartbeat_ping.txt", 2));
     for (nth, context) in [(2, &b""[..]), (3, b"tick"), (4, b"0123456789abcdef")] {
-        end.hear(&harness::command(b"PING", &[b"\0\0", context].concat()), at(100)).unwrap();
+        end.receive(&harness::command(b"PING", &[b"\0\0", context].concat()), at(100)).unwrap();
         assert_eq!(end.write_all(), recorded("heartbeat_pong.txt", nth));
     }
 }

@@ -11,9 +11,9 @@ use towpath_zmtp::{
 /// The result of these bytes at a ROUTER, fed at once. Fed byte by byte they must have the same result.
 fn error_of(config: impl Fn() -> Config, bytes: &[u8]) -> Error {
     let mut end = End::new(config());
-    let error = end.hear(bytes, at(0)).expect_err("this should have been refused");
+    let error = end.receive(bytes, at(0)).expect_err("this should have been refused");
     let mut slowly = End::new(config());
-    let trickled = bytes.iter().find_map(|byte| slowly.hear(&[*byte], at(0)).err());
+    let trickled = bytes.iter().find_map(|byte| slowly.receive(&[*byte], at(0)).err());
     assert_eq!(trickled.as_ref(), Some(&error), "byte by byte");
     error
 }
@@ -48,7 +48,7 @@ fn malformed(command: &'static str, why: &'static str) -> Error {
 }
 
 #[test]
-fn other_protocols_are_named_when_their_first_bytes_tell() {
+fn other_protocols_are_named_by_their_first_bytes() {
     assert_eq!(error_of(router, b"GET / HTTP/1.1\r\n"), Error::OtherProtocol { what: "a web client (HTTP)" });
     assert_eq!(error_of(router, b"\x16\x03\x01"), Error::OtherProtocol { what: "a TLS client" });
     assert_eq!(error_of(router, &[0xff; 64]), Error::Mechanism { ours: "NULL", theirs: "\\xff".repeat(20) });
@@ -72,7 +72,7 @@ fn other_minor_versions_are_accepted() {
         bytes[1..9].copy_from_slice(b"anything");
         bytes[32] = 1; // as-server means nothing: libzmq's servers send 0
         let mut end = End::new(router());
-        end.hear(&bytes, at(0)).unwrap();
+        end.receive(&bytes, at(0)).unwrap();
         assert!(matches!(&end.events[..], [Event::Ready(peer)] if peer.version == (major, minor)));
     }
 }
@@ -131,7 +131,7 @@ fn frames_are_limited_even_without_configured_limits() {
         assert_eq!(error_of(unlimited(Some(0)), &after_handshake(&long_header(0, length))), wanted);
     }
     let mut end = End::ready(unlimited(None)(), SocketType::Dealer);
-    end.hear(&[frame(1, b"x"), long_header(0, (1 << 63) - 1)].concat(), at(0)).unwrap();
+    end.receive(&[frame(1, b"x"), long_header(0, (1 << 63) - 1)].concat(), at(0)).unwrap();
     assert!(end.events.is_empty(), "it waits, and holds what came");
     assert!(end.input.len() <= 9 && end.input.capacity() < 1024);
 }
@@ -139,7 +139,7 @@ fn frames_are_limited_even_without_configured_limits() {
 #[test]
 fn headers_alone_allocate_nothing() {
     let mut end = End::ready(router(), SocketType::Dealer);
-    end.hear(&long_header(0, limits::MESSAGE_BYTES_DEFAULT), at(0)).unwrap();
+    end.receive(&long_header(0, limits::MESSAGE_BYTES_DEFAULT), at(0)).unwrap();
     assert!(end.events.is_empty());
     assert!(end.input.capacity() < 1024);
 }
@@ -152,7 +152,7 @@ fn messages_are_limited_in_frames_and_bytes() {
     assert_eq!(error_of(small, &endless), Error::TooManyFrames { limit: 5 });
     let just_right = [frame(1, b"").repeat(4), frame(0, b"")].concat();
     let mut end = End::ready(small(), SocketType::Dealer);
-    end.hear(&just_right.repeat(3), at(0)).unwrap();
+    end.receive(&just_right.repeat(3), at(0)).unwrap();
     assert_eq!(end.events.len(), 3, "the count begins anew with each message");
 
     let adding_up = after_handshake(&[frame(1, &[1; 600]), frame(1, &[1; 400]), frame(0, &[1; 1])].concat());
@@ -229,7 +229,7 @@ fn socket_type_is_required_and_must_be_compatible() {
     for identity in [&b""[..], b"x", &[0xff; 255]] {
         let mut end = End::new(router());
         // Any case of the names is understood.
-        end.hear(&after_greeting(&ready(&[(b"SOCKET-type", b"REQ"), (b"identity", identity)])), at(0)).unwrap();
+        end.receive(&after_greeting(&ready(&[(b"SOCKET-type", b"REQ"), (b"identity", identity)])), at(0)).unwrap();
         assert!(matches!(&end.events[..], [Event::Ready(peer)] if peer.routing_id == identity));
     }
 }
@@ -242,12 +242,12 @@ fn every_pair_of_socket_types_is_as_rfc_28_says() {
         for theirs in [Req, Rep, Dealer, Router] {
             let fits = legal.contains(&(ours, theirs)) || legal.contains(&(theirs, ours));
             let mut end = End::new(config(ours));
-            let outcome = end.hear(&harness::handshake(theirs), at(0));
+            let outcome = end.receive(&harness::handshake(theirs), at(0));
             assert_eq!(outcome.is_ok(), fits, "{ours} with {theirs}");
-            // A peer that doesn't fit is told so.
+            // A peer that doesn't fit receives ERROR.
             let wire = end.write_all();
-            let told = wire.windows(6).any(|bytes| bytes == b"\x05ERROR");
-            assert_eq!(told, !fits, "{ours} with {theirs}");
+            let sent_error = wire.windows(6).any(|bytes| bytes == b"\x05ERROR");
+            assert_eq!(sent_error, !fits, "{ours} with {theirs}");
         }
     }
 }
@@ -278,14 +278,14 @@ fn handshake_commands_must_come_in_order() {
 
     // Credentials are asked about once; nothing more is taken before the answer.
     let mut end = End::new(plain_server());
-    end.hear(&hello, at(0)).unwrap();
+    end.receive(&hello, at(0)).unwrap();
     assert!(
         matches!(&end.events[..], [Event::Authenticate(Credentials::Plain { user, password })] if user == "a" && **password == *b"b")
     );
-    end.hear(&command(b"HELLO", b"\x01a\x01c"), at(0)).unwrap();
+    end.receive(&command(b"HELLO", b"\x01a\x01c"), at(0)).unwrap();
     assert!(end.connection.is_waiting() && end.events.len() == 1);
     end.connection.accept();
-    assert_eq!(end.hear(b"", at(0)), Err(unexpected("HELLO", "INITIATE")));
+    assert_eq!(end.receive(b"", at(0)), Err(unexpected("HELLO", "INITIATE")));
 }
 
 #[test]
@@ -294,15 +294,15 @@ fn plain_client_that_does_not_wait_for_welcome_gets_the_verdict_first() {
     let hasty = [command(b"HELLO", b"\x01a\x01b"), command(b"INITIATE", &metadata), frame(0, b"hello")].concat();
     for accepted in [false, true] {
         let mut end = End::new(plain_server());
-        end.hear(&after_plain_greeting(&hasty), at(0)).unwrap();
+        end.receive(&after_plain_greeting(&hasty), at(0)).unwrap();
         assert!(matches!(end.events[..], [Event::Authenticate(_)]), "{:?}", end.events);
         if accepted {
             end.connection.accept();
-            end.hear(b"", at(0)).unwrap();
+            end.receive(b"", at(0)).unwrap();
             assert!(matches!(&end.events[1..], [Event::Ready(_), Event::Message { .. }]), "{:?}", end.events);
         } else {
             end.connection.refuse();
-            assert!(end.write_all().ends_with(&command(b"ERROR", b"\x03400")), "it isn't told");
+            assert!(end.write_all().ends_with(&command(b"ERROR", b"\x03400")), "it receives no ERROR");
         }
     }
 }
@@ -323,9 +323,9 @@ fn errors_name_malformed_plain_commands() {
     assert_eq!(error_of(plain_client, &bytes), malformed("WELCOME", "it has a body"));
 
     let mut end = End::new(plain_server());
-    end.hear(&after_plain_greeting(&command(b"HELLO", b"\x01a\x01b")), at(0)).unwrap();
+    end.receive(&after_plain_greeting(&command(b"HELLO", b"\x01a\x01b")), at(0)).unwrap();
     end.connection.accept();
-    let error = end.hear(&command(b"INITIATE", &properties(&[(b"Identity", b"a")])), at(0)).unwrap_err();
+    let error = end.receive(&command(b"INITIATE", &properties(&[(b"Identity", b"a")])), at(0)).unwrap_err();
     assert_eq!(error, malformed("INITIATE", "no Socket-Type"));
     let wire = end.write_all();
     assert!(!wire.windows(6).any(|bytes| bytes == b"\x05READY"), "who doesn't fit learns nothing of this side");
@@ -334,7 +334,7 @@ fn errors_name_malformed_plain_commands() {
 #[test]
 fn refused_user_learns_the_status() {
     let mut end = End::new(plain_server());
-    end.hear(&after_plain_greeting(&command(b"HELLO", b"\x01a\x01b")), at(0)).unwrap();
+    end.receive(&after_plain_greeting(&command(b"HELLO", b"\x01a\x01b")), at(0)).unwrap();
     end.write_all();
     assert_eq!(end.connection.refuse(), Error::AuthenticationRefused { status: "400" });
     assert_eq!(end.write_all(), command(b"ERROR", b"\x03400"));
@@ -351,7 +351,7 @@ fn a_refusal_is_understood_in_both_spellings() {
         assert_eq!(error_of(plain_client, &after_plain_greeting(&welcomed)), refused("400"));
     }
     assert_eq!(error_of(router, &after_greeting(&command(b"ERROR", b"\x04no\x1b!"))), refused("no\\x1b!"));
-    // Bytes after the reason are room for growth.
+    // Bytes after the reason are space for growth.
     assert_eq!(error_of(router, &after_handshake(&command(b"ERROR", b"\x00more"))), refused(""));
     // A name of 94 bytes that is really there is no ERROR.
     let long = [&b"RROR\x03400"[..], &[b'x'; 86]].concat();
@@ -374,7 +374,7 @@ fn reserved_bits_and_unknown_commands_are_counted_once_and_ignored() {
     ]
     .concat();
     for byte in bytes {
-        end.hear(&[byte], at(0)).unwrap();
+        end.receive(&[byte], at(0)).unwrap();
     }
     assert_eq!(end.connection.deviations(), ProtocolDeviations { unknown_commands: 2, reserved_bits: 4 });
     let messages = harness::messages(&end.events);
@@ -384,30 +384,30 @@ fn reserved_bits_and_unknown_commands_are_counted_once_and_ignored() {
 #[test]
 fn first_messages_of_probes_are_ordinary_messages() {
     let mut end = End::ready(router(), SocketType::Dealer);
-    end.hear(&[frame(0, b""), frame(1, b""), frame(0, b"hello")].concat(), at(0)).unwrap();
+    end.receive(&[frame(0, b""), frame(1, b""), frame(0, b"hello")].concat(), at(0)).unwrap();
     assert_eq!(harness::messages(&end.events), [vec![Bytes::new()], vec![Bytes::new(), "hello".into()]]);
 }
 
 #[test]
 fn long_forms_of_short_lengths_are_accepted() {
     let mut end = End::ready(router(), SocketType::Dealer);
-    end.hear(&[&long_header(1, 0)[..], &long_header(0, 3), b"abc"].concat(), at(0)).unwrap();
+    end.receive(&[&long_header(1, 0)[..], &long_header(0, 3), b"abc"].concat(), at(0)).unwrap();
     assert_eq!(harness::messages(&end.events), [vec![Bytes::new(), "abc".into()]]);
 }
 
 #[test]
 fn endless_pings_without_reading_take_no_memory() {
     let mut end = End::ready(router(), SocketType::Dealer);
-    end.hear(&command(b"PING", b"\0\0context").repeat(1000), at(0)).unwrap();
+    end.receive(&command(b"PING", b"\0\0context").repeat(1000), at(0)).unwrap();
     let outbox = end.connection.outbox_ref();
     assert_eq!(outbox.replies_waiting(), limits::REPLIES_WAITING_MAX);
     assert!(outbox.queued().memory_bytes < 1024);
-    // The rest stays where it is, and is answered when there is room.
+    // The rest stays where it is, and is answered when there is space.
     assert!(end.connection.is_waiting() && !end.input.is_empty());
     let mut wire = Vec::new();
     while end.connection.is_waiting() {
         wire.extend(end.write_all());
-        end.hear(b"", at(0)).unwrap();
+        end.receive(b"", at(0)).unwrap();
     }
     wire.extend(end.write_all());
     assert!(wire == command(b"PONG", b"context").repeat(1000) && end.input.is_empty());

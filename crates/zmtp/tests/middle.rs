@@ -1,4 +1,4 @@
-//! Somebody in the middle who leaves out, doubles, swaps, delays, cuts, changes, reflects and adds frames, of the handshake and behind it.
+//! A man in the middle who drops, repeats, swaps, delays, cuts, changes, reflects and adds frames, during the handshake and after it.
 //!
 //! With CURVE, whatever is done: each end takes only what the other has sent, in its order; and it takes all of it, or the connection ends.
 
@@ -13,26 +13,26 @@ use proptest::prelude::*;
 use std::ops::Range;
 use towpath_zmtp::{Config, Error, Event, Header, MechanismConfig, SocketType};
 
-/// What is done to one unit: the greeting, or a frame.
+/// An attack on one unit: the greeting, or a frame.
 #[derive(Debug, Clone)]
 enum Deed {
     LeaveOut,
     Double,
-    /// It comes behind as many later ones.
+    /// Delivered behind as many later ones.
     Delay(usize),
-    /// It comes, and once more behind as many later ones.
+    /// Delivered, and once more behind as many later ones.
     Replay(usize),
     /// Only its first bytes come, and the connection is closed.
     Cut(usize),
-    /// Nothing comes from then on, and nobody is told.
+    /// Nothing is delivered from then on, and nobody is informed.
     Hold,
     Flip {
         byte: usize,
         bit: u8,
     },
-    /// It goes back to its sender.
+    /// Returned to its sender.
     Reflect,
-    /// Something comes before it.
+    /// Preceded by these bytes.
     Add(Vec<u8>),
 }
 
@@ -51,7 +51,7 @@ struct Way {
 }
 
 impl Way {
-    /// What comes out at the other side, and what comes back.
+    /// The bytes that leave on the other side, and those that go back.
     fn pass(&mut self, bytes: &[u8]) -> [Vec<u8>; 2] {
         self.rest.extend_from_slice(bytes);
         let (mut there, mut back) = (Vec::new(), Vec::new());
@@ -128,16 +128,16 @@ impl Link {
         Link { ends, ways: Default::default(), ended: [None, None] }
     }
 
-    fn hear(&mut self, end: usize, bytes: &[u8], now: u64) {
+    fn receive(&mut self, end: usize, bytes: &[u8], now: u64) {
         let this = &mut self.ends[end];
         if self.ended[end].is_some() {
             return;
         }
-        let mut outcome = this.hear(bytes, at(now));
+        let mut outcome = this.receive(bytes, at(now));
         if outcome.is_ok() && matches!(this.events.last(), Some(Event::Authenticate(_))) {
             this.events.pop();
             this.connection.accept();
-            outcome = this.hear(b"", at(now));
+            outcome = this.receive(b"", at(now));
         }
         self.ended[end] = outcome.err();
     }
@@ -150,8 +150,8 @@ impl Link {
                 let bytes = self.ends[from].write_all();
                 let [there, back] = self.ways[from].pass(&bytes);
                 is_moving |= !bytes.is_empty();
-                self.hear(1 - from, &there, now);
-                self.hear(from, &back, now);
+                self.receive(1 - from, &there, now);
+                self.receive(from, &back, now);
             }
             if !is_moving {
                 return;
@@ -195,7 +195,7 @@ impl Link {
     }
 }
 
-/// What each end says, when both are ready: one frame less would be something else.
+/// The messages of each end when both are ready: one frame less would be something else.
 fn conversation(end: usize) -> Vec<Vec<Part>> {
     let text = |text: &str| Part::Inside(text.to_owned().into());
     let of = if end == 0 { "client" } else { "server" };
@@ -224,7 +224,7 @@ fn expected(end: usize) -> Vec<u8> {
     out
 }
 
-/// What was taken, the beginning of a streamed body included.
+/// The data of the events, the beginning of a streamed body included.
 fn transcript(events: &[Event]) -> Vec<u8> {
     let mut out = Vec::new();
     for event in events {

@@ -5,7 +5,7 @@ mod harness;
 use bytes::Bytes;
 use harness::toy_seal::{OVERHEAD, toy_seal};
 use harness::{End, Part, at, command, config, converse, frame, heartbeat, long_header, messages};
-use towpath_zmtp::limits::{OPENED_HERE_BYTES_MAX, SEALED_FRAME_BYTES_MAX};
+use towpath_zmtp::limits::{OPEN_INLINE_MAX, SEALED_FRAME_BYTES_MAX};
 use towpath_zmtp::{Config, Error, Header, Outbox, SealJob, SocketType, Transmit};
 
 fn sealed(socket_type: SocketType) -> Config {
@@ -29,7 +29,7 @@ fn no_plaintext_is_written() {
         let wire = client.write_all();
         assert!(!wire.windows(8).any(|window| window == b"k at daw"));
         assert_eq!(wire.len(), part.bytes().len() + 3 + 2 * OVERHEAD + if part.bytes().len() > 200 { 11 } else { 4 });
-        server.hear(&wire, at(1)).unwrap();
+        server.receive(&wire, at(1)).unwrap();
         assert_eq!(messages(&std::mem::take(&mut server.events)), [[part.bytes().clone(), "end".into()]]);
     }
 }
@@ -41,10 +41,10 @@ fn heartbeats_are_sealed() {
     server.connection.on_timeout(at(100)).unwrap();
     let ping = server.write_all();
     assert!(!ping.windows(4).any(|window| window == b"PING"), "{ping:?}");
-    client.hear(&ping, at(101)).unwrap();
+    client.receive(&ping, at(101)).unwrap();
     let pong = client.write_all();
     assert!(pong.len() > OVERHEAD && pong[0] == 0, "a command that looks like any other frame: {pong:?}");
-    server.hear(&pong, at(102)).unwrap();
+    server.receive(&pong, at(102)).unwrap();
     server.connection.on_timeout(at(151)).unwrap();
 }
 
@@ -54,9 +54,9 @@ fn few_bytes_of_a_frame_that_never_ends_are_no_sign_of_life() {
         let config = Config { heartbeat: heartbeat(1_000, 500, 0), ..sealed(SocketType::Router) };
         let (_, mut server) = pair(config);
         // Its length was changed on the way: what the peer says from then on is a part of it.
-        server.hear(&long_header(0, 1 << 20), at(900)).unwrap();
+        server.receive(&long_header(0, 1 << 20), at(900)).unwrap();
         server.connection.on_timeout(at(1_000)).unwrap();
-        server.hear(&vec![0; bytes], at(1_400)).unwrap();
+        server.receive(&vec![0; bytes], at(1_400)).unwrap();
         assert_eq!(server.connection.on_timeout(at(1_600)), outcome);
     }
 }
@@ -66,7 +66,7 @@ fn a_reason_for_the_end_is_sealed_and_understood() {
     let (mut client, mut server) = pair(sealed(SocketType::Router));
     server.connection.send_error("enough");
     let wire = server.write_all();
-    assert_eq!(client.hear(&wire, at(1)), Err(Error::RefusedByPeer { reason: "enough".into() }));
+    assert_eq!(client.receive(&wire, at(1)), Err(Error::RefusedByPeer { reason: "enough".into() }));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn changed_frames_end_the_connection_before_anything_of_them_is_delivered() {
         client.send(&[Part::Outside(vec![7; 10_000].into())]);
         let mut wire = client.write_all();
         wire[at_byte] ^= 1;
-        assert_eq!(server.hear(&wire, at(1)), Err(Error::SealBroken));
+        assert_eq!(server.receive(&wire, at(1)), Err(Error::SealBroken));
         assert!(server.events.is_empty(), "{:?}", server.events);
     }
 }
@@ -89,21 +89,21 @@ fn repeated_frames_end_the_connection() {
     let (mut client, mut server) = pair(sealed(SocketType::Router));
     client.send(&[Part::Inside("once".into())]);
     let wire = client.write_all();
-    server.hear(&wire, at(1)).unwrap();
-    assert_eq!(server.hear(&wire, at(1)), Err(Error::SealBroken));
+    server.receive(&wire, at(1)).unwrap();
+    assert_eq!(server.receive(&wire, at(1)), Err(Error::SealBroken));
 }
 
 #[test]
 fn plain_frames_end_the_connection() {
     for wire in [command(b"PING", b"\0\0"), frame(1, b"first of two")] {
         let (_, mut server) = pair(sealed(SocketType::Router));
-        assert_eq!(server.hear(&wire, at(1)), Err(Error::NotSealed));
+        assert_eq!(server.receive(&wire, at(1)), Err(Error::NotSealed));
     }
     let (_, mut server) = pair(sealed(SocketType::Router));
-    assert_eq!(server.hear(&frame(0, b"a message"), at(1)), Err(Error::SealBroken));
+    assert_eq!(server.receive(&frame(0, b"a message"), at(1)), Err(Error::SealBroken));
 }
 
-/// What leaves without sealing anything elsewhere.
+/// The bytes that leave without sealing anything elsewhere.
 fn write_gathered(outbox: &mut Outbox<Bytes>) -> Vec<u8> {
     let mut wire = Vec::new();
     while let Transmit::Bytes { slices, .. } = outbox.transmit() {
@@ -160,7 +160,7 @@ fn commands_leave_before_a_frame_until_it_is_sealed_and_then_behind_it() {
         [0, (OVERHEAD + 3) as u8],
         "the rest of the message is last"
     );
-    server.hear(&wire, at(1)).unwrap();
+    server.receive(&wire, at(1)).unwrap();
     let whole = [Bytes::from(vec![1; 50_000]), "end".into()];
     assert!(messages(&std::mem::take(&mut server.events)) == [whole]);
 }
@@ -182,7 +182,7 @@ fn a_message_that_is_being_sealed_is_not_taken_back() {
         assert!(outbox.sealed(sealed_with(job, b'1')).is_some() && outbox.may_progress());
         let wire = client.write_all();
         assert_eq!(numbers(&wire), [0, 1]);
-        server.hear(&wire, at(1)).unwrap();
+        server.receive(&wire, at(1)).unwrap();
         assert_eq!(messages(&std::mem::take(&mut server.events)), [["11111", "end"]]);
     }
 }
@@ -195,7 +195,7 @@ fn a_frame_that_could_not_be_sealed_leaves_no_gap() {
     drop(job);
     client.connection.send_error("the disk failed");
     let wire = write_gathered(client.connection.outbox());
-    assert_eq!(server.hear(&wire, at(1)), Err(Error::RefusedByPeer { reason: "the disk failed".into() }));
+    assert_eq!(server.receive(&wire, at(1)), Err(Error::RefusedByPeer { reason: "the disk failed".into() }));
 }
 
 #[test]
@@ -204,18 +204,18 @@ fn limits_are_those_of_plain_bytes() {
     (config.limits.message_bytes_max, config.limits.frames_max) = (100_000, 2);
     let (mut client, mut server) = pair(config.clone());
     client.send(&[Part::Inside(vec![1; 60_000].into()), Part::Inside(vec![2; 40_000].into())]);
-    server.hear(&client.write_all(), at(1)).unwrap();
+    server.receive(&client.write_all(), at(1)).unwrap();
     client.send(&[Part::Inside(vec![1; 60_000].into()), Part::Inside(vec![2; 40_001].into())]);
-    assert_eq!(server.hear(&client.write_all(), at(1)), Err(Error::MessageTooLarge { limit: 100_000 }));
+    assert_eq!(server.receive(&client.write_all(), at(1)), Err(Error::MessageTooLarge { limit: 100_000 }));
     let (mut client, mut server) = pair(config.clone());
     client.send(&[Part::Inside("1".into()), Part::Inside("2".into()), Part::Inside("3".into())]);
-    assert_eq!(server.hear(&client.write_all(), at(1)), Err(Error::TooManyFrames { limit: 2 }));
+    assert_eq!(server.receive(&client.write_all(), at(1)), Err(Error::TooManyFrames { limit: 2 }));
     // A header alone is enough to refuse a frame, streamed ones too: they are opened whole.
     config.limits.stream_over_bytes = Some(1_000);
     let (_, mut server) = pair(config);
     let limit = SEALED_FRAME_BYTES_MAX + OVERHEAD as u64;
     let refused = Err(Error::FrameTooLarge { announced: limit + 1, limit });
-    assert_eq!(server.hear(&long_header(0, limit + 1), at(1)), refused);
+    assert_eq!(server.receive(&long_header(0, limit + 1), at(1)), refused);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn large_frames_are_opened_elsewhere_and_nothing_overtakes_them() {
         config.limits.stream_over_bytes = streams.then_some(1_000);
         let (mut client, mut server) = pair(config);
         server.connection.open_large_elsewhere();
-        let large = Bytes::from(vec![7; OPENED_HERE_BYTES_MAX + 1]);
+        let large = Bytes::from(vec![7; OPEN_INLINE_MAX + 1]);
         let sent = [vec!["before".into(), large.clone(), "end".into()], vec!["behind".into()]];
         for message in &sent {
             client.send(&message.iter().cloned().map(Part::Inside).collect::<Vec<_>>());
@@ -244,7 +244,7 @@ fn large_frames_are_opened_elsewhere_and_nothing_overtakes_them() {
         assert_eq!(server.connection.input(&mut server.input, at(1)), Ok(None));
         server.connection.opened(job.open());
         assert!(server.connection.event_is_due() && !server.connection.is_waiting());
-        let outcome = server.hear(b"", at(1));
+        let outcome = server.receive(b"", at(1));
         if is_changed {
             assert_eq!(outcome, Err(Error::SealBroken));
             assert!(messages(&server.events).is_empty());

@@ -17,7 +17,7 @@ fn handshake_has_one_deadline() {
     for (index, byte) in bytes.iter().enumerate().take(99) {
         assert_eq!(end.connection.deadline(), Some(at(10_000)), "no byte moves it");
         let now = at(index as u64 * 101);
-        end.hear(&[*byte], now).unwrap();
+        end.receive(&[*byte], now).unwrap();
         assert_eq!(end.connection.on_timeout(now), Ok(()));
     }
     assert_eq!(end.connection.on_timeout(at(9_999)), Ok(()));
@@ -27,7 +27,7 @@ fn handshake_has_one_deadline() {
 #[test]
 fn slow_authentication_counts_against_the_handshake() {
     let mut end = End::new(Config { mechanism: MechanismConfig::PlainServer, ..config(SocketType::Router) });
-    end.hear(&[&greeting(b"PLAIN", 1)[..], &command(b"HELLO", b"\x01a\x01b")].concat(), at(1)).unwrap();
+    end.receive(&[&greeting(b"PLAIN", 1)[..], &command(b"HELLO", b"\x01a\x01b")].concat(), at(1)).unwrap();
     assert_eq!(end.connection.on_timeout(at(10_000)), Err(Error::HandshakeTimeout));
 }
 
@@ -48,7 +48,7 @@ fn deadlines_beyond_the_clock_never_come() {
     (heartbeat.interval, heartbeat.timeout, heartbeat.ttl) = (never, never, never);
     let mut end = End::new(far.clone());
     assert_eq!(end.connection.deadline(), None);
-    end.hear(&handshake(SocketType::Dealer), at(0)).unwrap();
+    end.receive(&handshake(SocketType::Dealer), at(0)).unwrap();
     assert_eq!(end.connection.deadline(), None);
     assert_eq!(end.connection.on_timeout(at(u64::from(u32::MAX))), Ok(()));
 
@@ -76,7 +76,7 @@ fn a_ping_goes_out_each_interval_and_any_byte_answers_it() {
     end.connection.on_timeout(at(1200)).unwrap();
     assert_eq!(end.connection.deadline(), Some(at(1400)));
     // Not the PONG (go-zeromq leaves its context out), not even a whole frame: one byte is life.
-    end.hear(&[0], at(1399)).unwrap();
+    end.receive(&[0], at(1399)).unwrap();
     assert_eq!(end.connection.deadline(), Some(at(2000)));
     assert_eq!(end.connection.on_timeout(at(1400)), Ok(()));
     assert!(end.write_all().is_empty());
@@ -142,7 +142,7 @@ fn no_ping_behind_a_backlog() {
     end.send(&[harness::Part::Inside(vec![1; 100_000].into())]);
     end.write(50_000);
     for now in (100..2000).step_by(100) {
-        assert_eq!(end.connection.on_timeout(at(now)), Ok(()), "its patience is not measured");
+        assert_eq!(end.connection.on_timeout(at(now)), Ok(()), "its timeout is not measured");
     }
     let rest = end.write_all();
     assert!(rest.iter().all(|byte| *byte == 1), "no PING among the bytes of the body");
@@ -159,7 +159,7 @@ fn busy() -> End {
     end
 }
 
-/// The time at which a deadline tells of the peer's end, where something happens to it at each of them.
+/// The time at which a deadline gives the peer up, where something happens to it at each of them.
 fn given_up(end: &mut End, mut happens: impl FnMut(&mut End, u64)) -> Option<u64> {
     for now in (100..10_000).step_by(100) {
         happens(end, now);
@@ -186,7 +186,7 @@ fn signs_of_life_restart_stall_detection() {
     type Sign = fn(&mut End, u64);
     let signs: [(&str, Sign); 3] = [
         ("it took a byte", |end, _| assert_eq!(end.write(1).len(), 1)),
-        ("it was heard", |end, now| end.hear(&command(b"PING", b"\0\0"), at(now)).unwrap()),
+        ("it sent something", |end, now| end.receive(&command(b"PING", b"\0\0"), at(now)).unwrap()),
         ("this side was slow", |end, now| end.connection.on_local_delay(at(now))),
     ];
     for (what, sign) in signs {
@@ -199,7 +199,7 @@ fn signs_of_life_restart_stall_detection() {
     }
 }
 
-/// The same, where the driver looks at what the peer's system has taken whenever that would tell something.
+/// The same, where the driver looks at what the peer's system has taken whenever that would show something.
 fn given_up_after_looks(end: &mut End, mut unacknowledged: impl FnMut(u64) -> u64) -> (Option<(u64, Error)>, Vec<u64>) {
     let mut looks = Vec::new();
     for now in (50..10_000).step_by(50) {
@@ -287,7 +287,7 @@ fn idle_peer_gets_pings() {
     for now in (100..3_000).step_by(100) {
         end.connection.on_timeout(at(now)).unwrap();
         assert!(!end.write_all().is_empty(), "no PING at {now}");
-        end.hear(&command(b"PONG", b""), at(now)).unwrap();
+        end.receive(&command(b"PONG", b""), at(now)).unwrap();
     }
     end.send(&[harness::Part::Inside(vec![1; 100].into())]);
     assert_eq!(end.connection.on_timeout(at(3_000)), Ok(()), "what waits has only come");
@@ -298,12 +298,12 @@ fn a_peer_of_zmtp_3_0_gets_no_ping_but_an_answer() {
     let mut bytes = handshake(SocketType::Dealer);
     bytes[11] = 0;
     let mut end = End::new(beating(100, 100, 100));
-    end.hear(&bytes, at(0)).unwrap();
+    end.receive(&bytes, at(0)).unwrap();
     end.write_all();
     assert_eq!(end.connection.deadline(), None);
     end.connection.on_timeout(at(5000)).unwrap();
     assert!(end.write_all().is_empty());
-    end.hear(&command(b"PING", b"\0\0ctx"), at(5000)).unwrap();
+    end.receive(&command(b"PING", b"\0\0ctx"), at(5000)).unwrap();
     assert_eq!(end.write_all(), command(b"PONG", b"ctx"));
 }
 
@@ -312,7 +312,7 @@ fn a_pong_repeats_at_most_16_bytes() {
     let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
     for length in [0, 1, 15, 16, 17, 300] {
         let context = vec![b'c'; length];
-        end.hear(&command(b"PING", &[b"\0\0", &context[..]].concat()), at(0)).unwrap();
+        end.receive(&command(b"PING", &[b"\0\0", &context[..]].concat()), at(0)).unwrap();
         assert_eq!(end.write_all(), command(b"PONG", &context[..length.min(16)]));
     }
 }
@@ -320,18 +320,18 @@ fn a_pong_repeats_at_most_16_bytes() {
 #[test]
 fn ttl_of_the_peer_is_enforced() {
     let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
-    end.hear(&command(b"PING", b"\0\x05"), at(100)).unwrap();
+    end.receive(&command(b"PING", b"\0\x05"), at(100)).unwrap();
     assert_eq!(end.connection.deadline(), Some(at(600)));
-    end.hear(&frame(0, b"x"), at(400)).unwrap();
+    end.receive(&frame(0, b"x"), at(400)).unwrap();
     assert_eq!(end.connection.deadline(), Some(at(900)), "any byte counts");
     assert_eq!(end.connection.on_timeout(at(899)), Ok(()));
     assert_eq!(end.connection.on_timeout(at(900)), Err(Error::TtlExpired));
 
     // The last PING says what holds; 0 takes the promise back. The longest is nearly two hours.
     let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
-    end.hear(&command(b"PING", b"\xff\xff"), at(0)).unwrap();
+    end.receive(&command(b"PING", b"\xff\xff"), at(0)).unwrap();
     assert_eq!(end.connection.deadline(), Some(at(6_553_500)));
-    end.hear(&command(b"PING", b"\0\0"), at(0)).unwrap();
+    end.receive(&command(b"PING", b"\0\0"), at(0)).unwrap();
     assert_eq!(end.connection.deadline(), None);
 }
 
@@ -340,10 +340,10 @@ fn bytes_of_a_large_body_are_signs_of_life() {
     let mut settings = beating(1000, 500, 0);
     settings.limits.stream_over_bytes = Some(1000);
     let mut end = End::ready(settings, SocketType::Dealer);
-    end.hear(&command(b"PING", b"\0\x03"), at(0)).unwrap();
-    end.hear(&harness::long_header(0, 1 << 40), at(0)).unwrap();
+    end.receive(&command(b"PING", b"\0\x03"), at(0)).unwrap();
+    end.receive(&harness::long_header(0, 1 << 40), at(0)).unwrap();
     for now in (0..60_000).step_by(250) {
-        // The driver takes the bytes past the decoder, and says that it heard them.
+        // The driver takes the bytes past the decoder, and reports them.
         end.connection.on_received(1 << 20, at(now));
         end.connection.body_advance(1 << 20);
         assert_eq!(end.connection.on_timeout(at(now)), Ok(()));
@@ -355,7 +355,7 @@ fn bytes_of_a_large_body_are_signs_of_life() {
 #[test]
 fn silence_does_not_count_while_reading_is_paused() {
     let mut end = End::ready(beating(100, 300, 0), SocketType::Dealer);
-    end.hear(&command(b"PING", b"\0\x05"), at(0)).unwrap();
+    end.receive(&command(b"PING", b"\0\x05"), at(0)).unwrap();
     end.write_all();
     end.connection.set_reading(false, at(50));
     for now in (100..10_000).step_by(100) {
@@ -397,8 +397,8 @@ fn heartbeats_keep_a_connection_and_notice_a_cut() {
 fn plain_client_has_the_same_deadline() {
     let mechanism = MechanismConfig::PlainClient { user: "a".into(), password: "b".into() };
     let mut end = End::new(Config { mechanism, ..config(SocketType::Dealer) });
-    end.hear(&[&greeting(b"PLAIN", 1)[..], &command(b"WELCOME", b"")].concat(), at(9_000)).unwrap();
+    end.receive(&[&greeting(b"PLAIN", 1)[..], &command(b"WELCOME", b"")].concat(), at(9_000)).unwrap();
     assert_eq!(end.connection.on_timeout(at(9_999)), Ok(()));
-    end.hear(&ready(&[(b"Socket-Type", b"ROUTER")]), at(9_999)).unwrap();
+    end.receive(&ready(&[(b"Socket-Type", b"ROUTER")]), at(9_999)).unwrap();
     assert_eq!(end.connection.on_timeout(at(10_000)), Ok(()), "it was in time");
 }

@@ -107,7 +107,7 @@ impl WritableDisk {
         self.shared.lock().sync_fails = fails;
     }
 
-    /// Has room for this many bytes from now on.
+    /// Has space for this many bytes from now on.
     pub fn limit(&self, bytes: u64) {
         self.shared.lock().bytes_max = Some(bytes);
     }
@@ -147,7 +147,7 @@ impl Drop for WritableDisk {
     }
 }
 
-/// State of the disk, and what it was told to do.
+/// State of the disk, and the faults to make.
 #[derive(Default, Debug)]
 struct State {
     /// Bytes that may be written before the disk hangs; `None`: any number.
@@ -423,7 +423,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn it_is_a_disk_that_hangs_and_fails_when_it_is_told_to() {
+    fn it_is_a_disk_that_hangs_and_fails_on_command() {
         let folder = tempfile::tempdir().expect("a folder");
         let Ok(disk) = WritableDisk::mount(folder.path()) else {
             eprintln!("skipped: no FUSE file system can be mounted here");

@@ -10,12 +10,12 @@ use std::process::{Command, Stdio};
 use crate::steps::{check as run, show};
 use crate::{cargo, target, workspace};
 
-/// What to do.
+/// The options of `cargo xtask dist`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Where the packages go.
     pub out: Option<PathBuf>,
-    /// What to pack instead of a release that is built.
+    /// The program to pack instead of building a release.
     pub binary: Option<PathBuf>,
     /// Pack twice, compare, and try what is in the packages.
     pub check: bool,
@@ -76,7 +76,7 @@ fn emptied(folder: &Path) -> Result<PathBuf, String> {
     Ok(folder.to_owned())
 }
 
-/// What a command prints, without the spaces around it.
+/// Output of a command, without the spaces around it.
 fn output(command: &mut Command) -> Result<String, String> {
     let shown = show(command);
     let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("{shown}: {error}"))?;

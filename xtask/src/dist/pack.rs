@@ -159,7 +159,7 @@ fn dependencies(read: &str) -> Result<String, String> {
     Ok(packages.join(", "))
 }
 
-/// What the files below a folder take, each rounded up.
+/// Size of the files below a folder, each rounded up.
 fn kibibytes(folder: &Path) -> Result<u64, String> {
     let mut sum = 0;
     for path in files_in(folder)? {
@@ -194,7 +194,7 @@ pub fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// What is in a folder, in the order of names.
+/// The files in a folder, in the order of names.
 pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let cannot = |error| format!("{}: {error}", folder.display());
     let entries = fs::read_dir(folder).map_err(cannot)?.map(|entry| entry.map(|entry| entry.path()));

@@ -1,4 +1,4 @@
-//! What documents and examples say of the code: constants, methods, and exit statuses, whose table has one place.
+//! Statements of documents and examples about the code: constants, methods, and exit statuses, whose table has one place.
 
 use std::collections::BTreeMap;
 

@@ -7,7 +7,7 @@ pub struct Token {
     pub kind: Kind,
 }
 
-/// The kinds of token that rules tell apart.
+/// The kinds of token that rules distinguish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A keyword, an identifier or a number; `r#` is dropped.

@@ -11,7 +11,7 @@ const FILE: usize = 900;
 
 pub fn check(tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for file in tree.files.iter().filter(|file| !file.path.ends_with(".md")) {
+    for file in tree.files.iter().filter(|file| [".rs", ".py"].iter().any(|end| file.path.ends_with(end))) {
         for (number, line) in file.text.lines().enumerate() {
             let length = line.chars().count();
             if length > LINE {

@@ -84,7 +84,12 @@ impl File {
 
 /// Corpora and lock files are data.
 fn is_checked(path: &str) -> bool {
-    [".rs", ".md", ".py"].iter().any(|end| path.ends_with(end))
+    [
+        ".rs", ".md", ".py", ".js", ".mjs", ".html", ".css", ".toml", ".service", ".roff", ".sh", ".java", ".go", ".c",
+        ".h", ".yml",
+    ]
+    .iter()
+    .any(|end| path.ends_with(end))
 }
 
 /// The length of the attribute that the tokens begin with, if it keeps an item to tests: `#[cfg(test)]` or `#[cfg(any(test, ...))]`.

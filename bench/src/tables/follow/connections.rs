@@ -18,7 +18,7 @@ const FRAME_BYTES_MAX: u64 = 1 << 20;
 pub struct Connections(Vec<BufReader<TcpStream>>);
 
 impl Connections {
-    /// Connects so many times, and waits until each is up to date.
+    /// Connects this many times, and waits until each is up to date.
     pub fn open(port: u16, count: usize) -> Result<Self> {
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;

@@ -12,7 +12,7 @@ use crate::Bench;
 use crate::series::{Kind, Row, Sample, Variant};
 use systems::System;
 
-/// What a system is asked to do after one start.
+/// The steps of a system after one start.
 type Steps = for<'a> fn(&'a Bench, System, bool) -> Result<Vec<Sample>>;
 
 const OURS: &str = System::Tow.name();

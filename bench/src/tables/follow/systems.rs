@@ -15,7 +15,7 @@ use crate::servers::free_port;
 /// How long a process may take to end when asked to.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
-/// What keeps directories alike.
+/// Systems that keep directories alike.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum System {
     Tow,
@@ -28,7 +28,7 @@ pub enum System {
 pub struct Places {
     pub source: PathBuf,
     pub destinations: Vec<PathBuf>,
-    /// What a system keeps between two starts.
+    /// Directory of a system's state between two starts.
     pub state: PathBuf,
 }
 
@@ -209,7 +209,7 @@ fn syncthing_config(folder: &Path, ids: &[String], ports: &[u16], own: usize) ->
     )
 }
 
-/// What a program prints that ends at once.
+/// Runs a program that ends at once, and returns its output.
 fn finish(mut command: Command) -> Result<String> {
     let shown = show(&command);
     let output = command.stdin(Stdio::null()).output().with_context(|| shown.clone())?;
@@ -228,7 +228,7 @@ impl Process {
         Ok(Process(command.spawn().with_context(|| format!("{shown} can't be started"))?))
     }
 
-    /// It and those below it that run.
+    /// This process and its running descendants.
     fn tree(&self) -> Vec<u32> {
         process_tree(self.0.id())
     }
@@ -252,14 +252,14 @@ impl Drop for Process {
     }
 }
 
-/// What processes used.
+/// Resources that processes used.
 #[derive(Clone, Copy)]
 pub struct Used {
     pub cpu_seconds: f64,
     pub peak_bytes: u64,
 }
 
-/// What processes have used, with those that ended below them.
+/// Resources that processes have used, with their ended descendants.
 pub fn used(processes: &[Process]) -> Used {
     let pids: Vec<u32> = processes.iter().flat_map(Process::tree).collect();
     Used {

@@ -20,7 +20,7 @@ const REST: Duration = Duration::from_millis(1500);
 const QUICK_REST: Duration = Duration::from_millis(200);
 /// Subfolders of many files.
 const FOLDERS: usize = 100;
-/// What shows that a system works.
+/// The file that shows that a system works.
 const MARKER: &str = "marker";
 
 /// See the [module](self).
@@ -174,7 +174,7 @@ pub fn is_file(path: &Path, bytes: u64) -> bool {
     path.metadata().is_ok_and(|facts| facts.is_file() && facts.len() == bytes)
 }
 
-/// Whether all of so many small files are there. Those in progress have names that begin with a dot or a tilde.
+/// Whether all of this many small files are there. Those in progress have names that begin with a dot or a tilde.
 pub fn are_files(path: &Path, count: usize) -> Result<bool> {
     let mut found = 0;
     for folder in 0..FOLDERS {

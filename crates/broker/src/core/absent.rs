@@ -13,7 +13,7 @@ use std::collections::{BinaryHeap, HashMap};
 /// Forgotten requests after which other peers have their turn. One client may have four times as many.
 const FORGOTTEN_AT_ONCE: usize = 65_536;
 
-/// A client that is away for so long may not be back soon: its outcomes have less room.
+/// A client that is away for so long may not be back soon: its outcomes have less space.
 const AWAY_MS: Millis = 10_000;
 
 /// Queued and parked requests that no worker has had, and that aren't in the journal.
@@ -23,7 +23,7 @@ pub(super) struct Untried {
     bytes: usize,
 }
 
-/// A client without a connection, and what it has that may give way.
+/// A client without a connection, and its droppable requests and outcomes.
 #[derive(Debug, Clone)]
 struct Absent {
     since: Millis,
@@ -134,7 +134,7 @@ impl Core {
         self.drop_surplus_outcomes(now, &mut others, &mut forgotten) && self.forget_surplus(now, &others, forgotten)
     }
 
-    /// Whether outcomes of absent clients take so much memory that some of them have to go now.
+    /// Whether outcomes of absent clients take too much memory, so that some must be dropped now.
     #[inline]
     pub(super) fn has_surplus_outcomes(&self) -> bool {
         self.replies.absent_bytes > self.settings.bytes_max / 8 * 4

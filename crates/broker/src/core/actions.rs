@@ -27,7 +27,7 @@ pub enum Action {
         peer: Peer,
         /// The request's number.
         number: u64,
-        /// How it ended.
+        /// Its status.
         status: Status,
         /// The index of a part; `None`: the outcome.
         part: Option<u32>,
@@ -64,7 +64,7 @@ pub enum Action {
         envelope: StockEnvelope,
         /// The service that the client asked for.
         service: Bytes,
-        /// How it ended.
+        /// Its status.
         status: Status,
         /// Whether more parts follow.
         partial: bool,
@@ -84,7 +84,7 @@ pub enum Action {
         /// The request.
         body: Body,
     },
-    /// Tell a worker that the reply isn't needed any more.
+    /// Cancel a request at its worker: the reply isn't needed any more.
     CancelWork {
         /// The connection.
         peer: Peer,
@@ -105,7 +105,7 @@ pub enum Action {
         /// The connection.
         peer: Peer,
     },
-    /// Tell a worker that the broker is stopping.
+    /// Announce to a worker that the broker is stopping.
     Leave {
         /// The connection.
         peer: Peer,
@@ -142,7 +142,7 @@ pub enum Action {
         bytes: usize,
     },
     /// End a client's connection when its output is sent: the broker is stopping. The core has already forgotten the connection.
-    SendAway {
+    CloseAfterFlush {
         /// The connection.
         peer: Peer,
         /// Why, for people.
@@ -186,7 +186,7 @@ pub enum QueuedAction {
         peer: Peer,
         /// The request's number.
         number: u64,
-        /// How it ended.
+        /// Its status.
         status: Status,
         /// The request.
         body_ref: BodyRef,

@@ -21,7 +21,7 @@ pub(super) struct Refusal {
     pub reason: &'static str,
 }
 
-/// How much of the shared memory is used. Decides whether large messages are read, whose senders can't act on a refusal.
+/// Level of use of the shared memory. Decides whether large messages are read, whose senders can't act on a refusal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum MemoryPressure {
     /// At least half is free.
@@ -50,7 +50,7 @@ fn below(length: usize, most: usize, divisor: usize) -> bool {
     length < (most / divisor).max(1)
 }
 
-/// Whether requests were refused because there was no room for anybody's. For an operator, who looks now and then.
+/// Whether requests of all clients were refused for lack of space. Kept for a while, since an operator looks now and then.
 #[derive(Debug, Default)]
 pub(super) struct FullMark {
     pub is_since_look: bool,
@@ -99,7 +99,7 @@ impl PausedClients {
 }
 
 impl Core {
-    /// Whether a request of so many bytes is admitted. `key`: its session; `None`: there is none yet.
+    /// Whether a request of this many bytes is admitted. `key`: its session; `None`: there is none yet.
     pub(super) fn admit(
         &mut self,
         tenant: TenantKey,
@@ -202,7 +202,7 @@ impl Core {
         (left(service_requests_max, all.requests, own.requests), left(service_bytes_max, all.bytes, own.bytes))
     }
 
-    /// How much of a tenant's waits for a service. Nobody's is what all have.
+    /// The waiting requests of a tenant for a service. For nobody: those of all.
     fn waiting_of(&self, tenant: TenantKey, service: ServiceKey) -> WaitingSums {
         match tenant {
             NOBODY => self.services.at(service).waiting.sums(),
@@ -250,7 +250,7 @@ impl Core {
         below(bytes, self.settings.bytes_max, divisor) && below(requests, self.settings.requests_max, divisor)
     }
 
-    /// The memory pressure while so many bytes are queued for peers. They count once more, since the replies to requests that are
+    /// The memory pressure while this many bytes are queued for peers. They count once more, since the replies to requests that are
     /// here may be as large.
     pub fn memory_pressure(&self, waiting_bytes: usize) -> MemoryPressure {
         let Settings { bytes_max, requests_max, .. } = self.settings;
@@ -297,11 +297,11 @@ impl Core {
         } else {
             unseen.drain(..unseen.len().min(LOOKS_PER_TICK)).collect()
         };
-        let (mut resumed, mut has_room) = (Vec::new(), true);
+        let (mut resumed, mut has_space) = (Vec::new(), true);
         for key in keys {
             let shared = if resumed.is_empty() { 1 } else { 2 };
-            has_room = self.is_below_shared_limits(shared);
-            if !has_room {
+            has_space = self.is_below_shared_limits(shared);
+            if !has_space {
                 break;
             }
             let Some(service) = self.paused.queue.first(key) else { continue };
@@ -314,7 +314,7 @@ impl Core {
             }
         }
         let PausedClients { queue, memory_freed, unseen, .. } = &mut self.paused;
-        if !has_room {
+        if !has_space {
             unseen.clear();
             *memory_freed = false;
         } else if from_first {

@@ -30,7 +30,7 @@ const OTHER_CONTENT: &str =
 const CONFIRMED: &str =
     "this client has had the outcome of this number: two clients have one id, or it was started again";
 
-/// What is known of a request that is taken, beside the request itself.
+/// Properties of an accepted request, beside the request itself.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Claim {
     /// Attempts elsewhere, or before.
@@ -103,8 +103,8 @@ impl Core {
         }
         // Built-in services answer at once, and after a restart nobody would.
         let journalled = self.settings.journal && !volatile && !self.answers_for(service);
-        let room = self.admit(self.sessions[key].tenant, Some(key), service, body.memory_bytes(), journalled);
-        if let Err(Refusal { status, retry_ms, reason }) = room {
+        let space = self.admit(self.sessions[key].tenant, Some(key), service, body.memory_bytes(), journalled);
+        if let Err(Refusal { status, retry_ms, reason }) = space {
             self.note_refusal(now, self.sessions[key].tenant, status, reason);
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
             self.leave_when_done(peer);
@@ -226,7 +226,7 @@ impl Core {
         let number = session.next_number;
         session.next_number += 1;
         let ttl_ms = self.settings.ttl_ms;
-        // A stock client can't be told to retry. Instead it isn't read before the next request. Each client may exceed the limit
+        // A stock client can't be asked to retry. Instead it isn't read before the next request. Each client may exceed the limit
         // by one request, and all of them together by `late_bytes_max`.
         let service =
             self.accept(now, key, number, ttl_ms, false, Claim::default(), service, IncomingBody::Body(body), envelope);
@@ -300,7 +300,7 @@ impl Core {
         service
     }
 
-    /// Adds a request of so many bytes to its session.
+    /// Adds a request of this many bytes to its session.
     #[inline]
     pub(super) fn add_request(&mut self, key: SessionKey, number: u64, slot: u32, bytes: usize) {
         let session = &mut self.sessions[key];

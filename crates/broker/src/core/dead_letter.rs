@@ -17,10 +17,10 @@ use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_requests::numbered::{ClientId, Status};
 use towpath_requests::shown;
 
-/// How the name of a dead-letter queue begins.
+/// Prefix of the names of dead-letter queues.
 const PREFIX: &[u8] = b"dlq.";
 
-/// How it began in older versions, whose journals may have such names. An alias everywhere.
+/// The prefix of older versions, whose journals may have such names. An alias everywhere.
 const ALIAS: &[u8] = b"aside.";
 
 /// The number of a dead letter in its session. Those of clients begin with 1.
@@ -42,9 +42,9 @@ pub(super) struct DeadLetters {
     bytes: usize,
     /// Bytes of their bodies that aren't in memory.
     large_bytes: u64,
-    /// Those of them that don't just wait in their dead-letter queue: a worker has them, or they were sent to their service again.
+    /// Those that don't just wait in their dead-letter queue: a worker has them, or they were sent to their service again.
     away: usize,
-    /// Where the next retry begins.
+    /// Number at which the next retry begins.
     next: LetterNumber,
 }
 
@@ -85,7 +85,7 @@ impl DeadLetters {
     }
 
     /// Whether another one fits. They may stay for long, and new requests must fit beside them.
-    fn has_room(&self, settings: &Settings, bytes: usize, large_bytes: u64) -> bool {
+    fn has_space(&self, settings: &Settings, bytes: usize, large_bytes: u64) -> bool {
         self.all.len() < settings.dead_letters_max()
             && self.last < LetterNumber::MAX
             && self.bytes + bytes <= settings.dead_letter_bytes_max()
@@ -106,7 +106,7 @@ impl DeadLetters {
         self.large_bytes -= large_bytes;
     }
 
-    /// Those of the postponed ones that are dispatched again now. The others have their turn a second later.
+    /// Takes the postponed ones that are dispatched again now. The others follow a second later.
     fn take_turn(&mut self, postponed: impl Iterator<Item = LetterNumber>) -> Vec<LetterNumber> {
         let next = self.next;
         let turn: Vec<LetterNumber> = postponed.filter(|&number| number >= next).take(RETRIES_PER_SECOND).collect();
@@ -172,9 +172,9 @@ impl Core {
         let client = self.dead_letter_client(self.durability.next_id());
         let (bytes, large_bytes) = (body.memory_bytes(), body.large_bytes());
         // A stopping broker keeps them all the same.
-        let has_room = self.dead_letters.has_room(&self.settings, REQUEST_BYTES + bytes, large_bytes)
+        let has_space = self.dead_letters.has_space(&self.settings, REQUEST_BYTES + bytes, large_bytes)
             && self.admit_shared(NOBODY, &queue, bytes).is_ok();
-        if !has_room || self.sessions.find(client).is_some() {
+        if !has_space || self.sessions.find(client).is_some() {
             return None;
         }
         self.counters.dead_letters += 1;
@@ -207,7 +207,7 @@ impl Core {
         let Some(letter) = self.dead_letters.all.get_mut(&number) else { return };
         letter.moves += 1;
         let moves = letter.moves;
-        // Its retention begins anew.
+        // Its retention begins again.
         self.sessions[session].absent_since = now;
         self.unlist_dead_letter(number, former);
         self.list_dead_letter(number, key);
@@ -236,7 +236,7 @@ impl Core {
         ClientId(hasher.finish128().as_bytes())
     }
 
-    /// Marks a session as that of a dead letter of so many bytes for a service.
+    /// Marks a session as that of a dead letter of this many bytes for a service.
     pub(super) fn mark_dead_letter(
         &mut self,
         session: SessionKey,
@@ -254,7 +254,7 @@ impl Core {
         session.one_reply = false;
     }
 
-    /// A dead letter is no more: of this service, with so many bytes.
+    /// Releases a dead letter of this service, of this many bytes.
     #[cold]
     pub(super) fn unmark_dead_letter(
         &mut self,
@@ -295,7 +295,7 @@ impl Core {
     }
 
     /// Removes dead letters after their retention, and dispatches postponed ones again: one that was sent to its service again and failed
-    /// there goes back to the dead-letter queue, as soon as that has room.
+    /// there goes back to the dead-letter queue, as soon as that has space.
     pub(super) fn retry_dead_letters(&mut self, now: Millis) {
         if self.dead_letters.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Drain: a broker that is drained, or is stopping, takes no more requests, still gives workers what it has, and sends numbered clients to
+//! Drain: a broker that is drained, or is stopping, accepts no more requests, still dispatches those that it has, and sends numbered clients to
 //! another broker. A drain can be ended; a stopping broker ends.
 
 use super::requests::State;
@@ -71,7 +71,7 @@ impl Core {
     #[inline]
     pub(super) fn refuses_all(&mut self, service: &[u8]) -> Option<&'static str> {
         let reason = self.drain.reason()?;
-        // Built-in services leave nothing to be done, and tell how much is left.
+        // Built-in services leave nothing to be done, and report how much is left.
         (self.drain.is_stopping || !self.answers_for(service)).then_some(reason)
     }
 
@@ -119,7 +119,7 @@ impl Core {
                 return true;
             }
             self.peer_gone(now, peer);
-            self.actions.push(Action::SendAway { peer, reason });
+            self.actions.push(Action::CloseAfterFlush { peer, reason });
             false
         });
         self.drain.leaving = leaving;

@@ -36,7 +36,7 @@ pub enum Entry {
         expires: Millis,
         /// Checksum of what its client sent.
         checksum: RequestChecksum,
-        /// It is a dead letter, after so many attempts: the client and the number are those of the request that it is a copy of.
+        /// Set for a dead letter, the attempts before it: the client and the number are those of the request that it is a copy of.
         letter: Option<u16>,
         /// The request.
         body: Body,
@@ -56,7 +56,7 @@ pub enum Entry {
     Finished {
         /// Its id in the journal.
         id: u64,
-        /// How it ended.
+        /// Its status.
         status: Status,
         /// The reply or the reason.
         body: Body,
@@ -105,7 +105,7 @@ pub struct Restored {
     pub overdue_ms: Millis,
     /// Checksum of what its client sent.
     pub checksum: RequestChecksum,
-    /// It is a dead letter: the client and the number are those of the request that it is a copy of.
+    /// Set for a dead letter: the client and the number are those of the request that it is a copy of.
     pub letter: Option<RestoredLetter>,
     /// The request. Ignored if there is an outcome.
     pub body: Body,
@@ -230,7 +230,7 @@ impl Core {
         self.durability.push(entry, Awaiting::Accepted(slot, request.generation));
     }
 
-    /// A dead letter of this id was moved. If the disk is full, that waits for room.
+    /// A dead letter of this id was moved. If the disk is full, that waits for space.
     pub(super) fn journal_moved(&mut self, id: u64, moves: u32, attempts: u16, service: Bytes) {
         self.durability.push_unawaited(Entry::Moved { id, moves, attempts, service });
     }

@@ -41,7 +41,7 @@ impl Deadlines {
         self.expiry = self.expiry.min(at);
     }
 
-    /// The earliest time for a sweep over so many requests.
+    /// The earliest time for a sweep over this many requests.
     fn next_sweep(&self, requests: usize) -> Millis {
         self.last_sweep + SWEEP_GRAIN.max((requests / SWEPT_PER_MILLISECOND) as Millis)
     }
@@ -177,7 +177,7 @@ impl Core {
             }
             let is_busy = worker.held.len > 0 || !worker.abandoned.is_empty();
             let is_stuck = |since: Millis| busy.is_some_and(|busy| now.saturating_sub(since) >= busy);
-            if !is_busy && now.saturating_sub(worker.last_heard) > timeout {
+            if !is_busy && now.saturating_sub(worker.last_received) > timeout {
                 gone.push((worker.peer, "a worker missed its heartbeats"));
             } else if worker.abandoned.iter().any(|&(_, since)| is_stuck(since)) {
                 // The abandoned request has ended, so the sweep doesn't see it.

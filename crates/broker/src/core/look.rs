@@ -1,4 +1,4 @@
-//! What an operator may have to look at: services, workers and clients for whom something isn't as it should be.
+//! Services, workers and clients that an operator may have to look at.
 
 use super::settings::Millis;
 use super::stats::{ServiceInfo, WorkerInfo};
@@ -38,7 +38,7 @@ pub struct Look<W = WorkerInfo> {
 /// The client, or the clients of one user or address, with the most.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LargestClient {
-    /// Who they are.
+    /// The user or address.
     pub tenant: Tenant,
     /// Requests without an outcome.
     pub requests: usize,
@@ -51,9 +51,9 @@ pub struct LargestClient {
 pub struct LastRefusal {
     /// When.
     pub at: Millis,
-    /// Whose it was, if that is known.
+    /// Its client, if that is known.
     pub tenant: Option<Tenant>,
-    /// As the client got it.
+    /// The reason, as sent to the client.
     pub reason: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What the broker keeps of its own in the journal: numbers whose outcomes were dropped, which stay over across a restart, and paused services.
+//! The broker's own entries in the journal: numbers whose outcomes were dropped, which stay over across a restart, and paused services.
 //!
 //! A mark is an accepted request for the service without a name, which nobody can ask for. One has all dropped numbers of a client. It precedes the
 //! records that forget the requests, and a later one takes its place.
@@ -67,7 +67,7 @@ impl Core {
         }
     }
 
-    /// Writes anew which numbers of a client are dropped, or forgets the record if none is.
+    /// Rewrites the dropped numbers of a client, or forgets the record if none is.
     pub(super) fn journal_dropped(&mut self, key: SessionKey) {
         let former = std::mem::take(&mut self.sessions[key].dropped_id);
         let session = &self.sessions[key];

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `Requests` | every request, in slots; the lists that requests are linked into |
 //! | `Sessions`, `SequenceMap`, `NumberSet` | clients, their requests by number, and the numbers that are over |
-//! | `Tenants` | who clients are, and what each tenant has |
+//! | `Tenants` | identities of clients, and each tenant's shares |
 //! | `Services`, `WaitingQueue` | services by name, and the requests that wait for a worker, by the turns of clients |
 //! | `UsualTime` | how long a service usually takes |
 //! | `Workers` | workers, what each holds, and when each may be given more |
@@ -40,7 +40,7 @@
 //! 1. At the start [`Core::restore`] for each request in the journal, then [`Core::restored_up_to`].
 //! 2. In every round, events in the order in which they came. [`Core::connected`]. From clients: [`Core::client_hello`], [`Core::request`], [`Core::confirm`],
 //!    [`Core::cancel`], [`Core::stock_request`]; [`Core::refuse`] and [`Core::stock_refuse`] for a request that the driver couldn't take in.
-//!    From workers: [`Core::worker_ready`], [`Core::worker_credit`], [`Core::worker_heard`], [`Core::worker_reply`],
+//!    From workers: [`Core::worker_ready`], [`Core::worker_credit`], [`Core::worker_alive`], [`Core::worker_reply`],
 //!    [`Core::worker_returns_request`], [`Core::worker_leaving`]; [`Core::reject_part`] for a part of a reply. From both:
 //!    [`Core::peer_blocked`], [`Core::peer_gone`]. From the journal: [`Core::persisted`], [`Core::entry_rejected`],
 //!    [`Core::journal_full`], [`Core::storage_failed`]. From an operator: [`Core::pause_service`], [`Core::purge`],
@@ -258,7 +258,7 @@ impl Core {
         Some(self.services.at(request.service).name.clone())
     }
 
-    /// Ends the connection of a peer that may not do what it does.
+    /// Ends the connection of a peer that lacks a permission.
     pub(crate) fn forbid(&mut self, now: Millis, peer: Peer, reason: &'static str) {
         self.disconnect(now, peer, reason);
     }

@@ -27,12 +27,12 @@ pub struct Purge {
     number: u8,
 }
 
-/// What is done with the dead letters of a service.
+/// An operation on the dead letters of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LetterAction {
-    /// They are sent to their service again. One that fails there comes back.
+    /// Sends them to their service again. One that fails there comes back.
     Requeue,
-    /// They are removed.
+    /// Removes them.
     Drop,
 }
 
@@ -44,7 +44,7 @@ pub struct LetterRun {
     last: LetterNumber,
     /// Dead letters that it was done with.
     pub done: usize,
-    /// It is over: with all, or for this reason before.
+    /// Set once the run has ended: it did all, or stopped early for this reason.
     pub ended: Option<Result<(), &'static str>>,
 }
 
@@ -82,7 +82,7 @@ impl Core {
         Purge { number: service.purges }
     }
 
-    /// Ends at most so many of the requests that wait for a worker of a service, each with an outcome, and says how many: 0 when the purge
+    /// Ends at most this many of the requests that wait for a worker of a service, each with an outcome, and says how many: 0 when the purge
     /// is over. Those that a worker has, or whose client is held back, don't wait. Dead letters are removed.
     pub fn purge(&mut self, now: Millis, service: &[u8], purge: Purge, most: usize) -> usize {
         let Some(key) = self.services.find_by_name(service) else { return 0 };
@@ -108,7 +108,7 @@ impl Core {
         LetterRun { action, next: 0, last: self.dead_letters.last, done: 0, ended: None }
     }
 
-    /// Goes on with an action on the dead letters of a service, and looks at so many of them at most. Those that a worker has stay.
+    /// Continues an action on the dead letters of a service, with at most this many of them. Those that a worker has stay.
     pub fn go_on_with_letters(&mut self, now: Millis, service: &[u8], mut run: LetterRun, most: usize) -> LetterRun {
         let Some((queue, key)) = self.letter_queue(service) else { return LetterRun { ended: Some(Ok(())), ..run } };
         let numbers = self.services.at(key).letters.range(run.next..).copied();

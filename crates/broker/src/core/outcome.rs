@@ -13,7 +13,7 @@ use towpath_requests::numbered::{Status, Token};
 const TOO_MUCH_IN_PARTS: &str = "the parts of the reply are too large for a client that takes one reply";
 
 /// Reason for parts that don't fit into the memory.
-const NO_ROOM_FOR_PARTS: &str = "executed; no room for its parts";
+const NO_SPACE_FOR_PARTS: &str = "executed; no space for its parts";
 
 /// Reason for a reply whose first parts went over another connection.
 const PARTS_LOST: &str = "the connection was lost in between";
@@ -62,7 +62,7 @@ impl Core {
         self.count_untried(slot, false);
     }
 
-    /// Takes a request that isn't settled out of its list. A worker that has it is told to stop, or, if it can't be told, stays
+    /// Takes a request that isn't settled out of its list. A worker that has it receives CANCEL, or, if its protocol has none, stays
     /// busy until it replies.
     pub(super) fn withdraw(&mut self, now: Millis, slot: u32) {
         match self.requests.at(slot).state {
@@ -224,7 +224,7 @@ impl Core {
             return Err((Status::TOO_LARGE, TOO_MUCH_IN_PARTS));
         }
         if held + body.memory_bytes() > self.bytes_left_beyond_requests() {
-            return Err((Status::NO_STORAGE, NO_ROOM_FOR_PARTS));
+            return Err((Status::NO_STORAGE, NO_SPACE_FOR_PARTS));
         }
         self.update_request(slot, |request| request.extra_mut().add_part(body));
         Ok(())

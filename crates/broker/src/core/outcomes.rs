@@ -1,6 +1,6 @@
 //! Outcomes that are kept, in number and size.
 
-/// What an outcome takes until it is confirmed.
+/// Cost of an outcome until it is confirmed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct OutcomeSize {
     /// Bytes of memory, with what its request costs.

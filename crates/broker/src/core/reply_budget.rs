@@ -21,7 +21,7 @@ use towpath_requests::numbered::Status;
 const REASON_BYTES: usize = 64;
 
 /// Reason for a discarded reply. Short enough to need no memory beside the request's.
-const NO_ROOM: &str = "executed, but no room for the reply";
+const NO_SPACE: &str = "executed, but no space for the reply";
 
 /// The fraction (1/64) by which the expected size approaches a smaller reply.
 const DECAY: usize = 64;
@@ -64,7 +64,7 @@ pub(super) struct ServiceReplies {
 }
 
 impl ServiceReplies {
-    /// Learns from a reply of so many bytes.
+    /// Learns from a reply of this many bytes.
     #[inline]
     pub fn observe(&mut self, bytes: usize) {
         let recent = self.recent.unwrap_or(0);
@@ -131,7 +131,7 @@ impl ClientReplies {
 pub(super) struct ReplyBudget {
     /// Outcomes that aren't confirmed.
     kept: Outcomes,
-    /// Those of clients, not of stored requests: others' requests are taken beside them.
+    /// Outcomes of clients, without those of stored requests: requests of others are accepted beside them.
     of_clients: Outcomes,
     /// Bytes of those of clients that are absent.
     pub absent_bytes: usize,
@@ -219,7 +219,7 @@ impl ReplyBudget {
         self.kept
     }
 
-    /// Those of them that are clients'.
+    /// The part of clients.
     #[inline]
     pub fn of_clients(&self) -> Outcomes {
         self.of_clients
@@ -261,14 +261,14 @@ impl ReplyBudget {
         client.kept.bytes > most / divisor
     }
 
-    /// Whether a reply of so many bytes fits, if it is kept until it is confirmed.
+    /// Whether a reply of this many bytes fits, if it is kept until it is confirmed.
     fn fits(&self, now: Millis, client: &ClientReplies, bytes: usize) -> bool {
         let (all, most) = (self.kept.bytes + bytes, self.bytes_max);
         if all <= most / 4 * 3 {
             return true;
         }
         // The rest is for clients that confirm, or have nothing here to confirm. Some of it is for requests of others, as long as it isn't
-        // known who confirms.
+        // known which clients confirm.
         let is_little = || client.kept.bytes + bytes <= 2 * self.client_bytes_min;
         let is_new = || client.is_new(now) && all <= most / 8 * 7;
         all <= most && (client.is_confirming(now) || client.kept.bytes == 0 || is_little() || is_new())
@@ -295,7 +295,7 @@ impl Core {
         session.client.is_some() && !session.is_dead_letter()
     }
 
-    /// A request is dispatched to whose reply so many bytes are expected.
+    /// Notes a dispatched request whose reply is expected to have this many bytes.
     #[inline]
     pub(super) fn expect_reply(&mut self, slot: u32, expected: ExpectedBytes) {
         if expected != ExpectedBytes::NOTHING {
@@ -347,7 +347,7 @@ impl Core {
         parked.into_iter().for_each(|key| self.unpark(now, key));
     }
 
-    /// Whether a reply of so many bytes fits.
+    /// Whether a reply of this many bytes fits.
     #[inline]
     pub(super) fn reply_fits(&self, now: Millis, slot: u32, bytes: usize) -> bool {
         let request = self.requests.at(slot);
@@ -363,7 +363,7 @@ impl Core {
         let (number, client) = (request.number, self.sessions[request.session].client);
         let service = self.services.at(request.service).name.clone();
         self.actions.push(Action::ReplyLost { client, number, service, bytes });
-        self.settle(slot, Status::NO_STORAGE, Body::from(NO_ROOM).into());
+        self.settle(slot, Status::NO_STORAGE, Body::from(NO_SPACE).into());
     }
 
     /// Bytes of memory left for what can't be refused as a request is: half as much again as requests may have.

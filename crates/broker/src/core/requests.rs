@@ -24,7 +24,7 @@ const HAS_PARTS: u8 = 1 << 7;
 /// Slots in a block.
 const BLOCK_SLOTS: usize = 512;
 
-/// Where a request is.
+/// State of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// Nowhere: the slot is free.
@@ -85,7 +85,7 @@ pub(super) struct Request {
     pub status: Status,
     /// Attempts so far, also those of other brokers and before it became a dead letter, as far as they are known.
     pub attempt: u16,
-    /// Those of them that don't count against the broker's attempts at it.
+    /// Attempts that don't count against the broker's attempts at it.
     pub uncounted: u16,
     /// Of a numbered client's request.
     pub checksum: RequestChecksum,
@@ -182,7 +182,7 @@ impl Request {
         REQUEST_BYTES + self.body.memory_bytes() + self.extra.as_ref().map_or(0, |extra| extra.bytes())
     }
 
-    /// What it takes as an outcome.
+    /// Its cost as an outcome.
     #[inline]
     pub fn outcome_size(&self) -> OutcomeSize {
         OutcomeSize { bytes: self.bytes(), large_bytes: self.body.large_bytes() }
@@ -311,7 +311,7 @@ impl Requests {
     /// Frees a slot that is in no list. Its generation ends: tokens of it find nothing any more.
     #[inline]
     pub fn remove(&mut self, slot: u32) {
-        let room = SPARE_BYTES_MAX - self.spare_bytes;
+        let space = SPARE_BYTES_MAX - self.spare_bytes;
         let request = self.at_mut(slot);
         debug_assert_ne!(request.state, State::Free, "freed twice");
         request.state = State::Free;
@@ -320,7 +320,7 @@ impl Requests {
             request.extra = None;
         }
         let mut spare = request.body.reusable_bytes();
-        if spare == 0 || spare > room {
+        if spare == 0 || spare > space {
             request.body.release();
             spare = 0;
         }

@@ -1,4 +1,4 @@
-//! Requeue: a worker gives a request back that it can't begin, because it has no room for its body, or can't start its command. Another
+//! Requeue: a worker gives a request back that it can't begin, because it has no space for its body, or can't start its command. Another
 //! worker may be able to. The first one rests meanwhile, or it would get, and give back, all of them.
 
 use super::service::Place;

@@ -68,7 +68,7 @@ impl Core {
         let own = session.client.map(|client| (client, request.number));
         // A dead letter is still the request that it is a copy of.
         let hasher = match self.dead_letters.origin(session.letter).or(own) {
-            // The same at every broker, and computed only by those who know the client's id.
+            // The same at every broker, and only computable with the client's id.
             Some((client, number)) => {
                 let mut hasher = SipHasher24::new_with_key(&client.0);
                 hasher.write_u64(number);

@@ -8,7 +8,7 @@ const VACANT: u32 = u32::MAX;
 /// A number so far beyond the last one still continues the ring, with vacant places in between.
 const GAP_MAX: u64 = 16;
 
-/// The ring may have so many places for each number in it, beside a constant.
+/// The ring may have this many places for each number in it, beside a constant.
 const SPARSE: usize = 4;
 const SPARSE_CONSTANT: usize = 1024;
 

@@ -26,7 +26,7 @@ pub(super) struct WaitingQueue {
     sums: WaitingSums,
 }
 
-/// How much waits, of a service or of one tenant for it.
+/// Waiting requests of a service, or of one tenant for it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WaitingSums {
     pub requests: usize,
@@ -36,7 +36,7 @@ pub(super) struct WaitingSums {
     pub large_bytes: u64,
 }
 
-/// Where a request goes in its service's queue.
+/// Place of a request in its service's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Behind its client's others.
@@ -215,7 +215,7 @@ impl Services {
         self.lines.first(&self.at(key).waiting.order)?.1.first()
     }
 
-    /// The first requests in a service's queue that are wanted, so many at most. Of each client only those before the first unwanted one.
+    /// At most this many of the first requests in a service's queue that are wanted. Of each client only those before the first unwanted one.
     pub fn waiting(
         &self,
         requests: &Requests,
@@ -236,7 +236,7 @@ impl Services {
         firsts.map(|slot| requests.at(slot).since).min()
     }
 
-    /// How much of a tenant's waits for a service.
+    /// The waiting requests of a tenant for a service.
     pub fn waiting_of(&self, key: ServiceKey, tenant: TenantKey) -> WaitingSums {
         self.lines.tenant(&(key, tenant)).copied().unwrap_or_default()
     }

@@ -61,7 +61,7 @@ pub(super) struct Session {
     pub pending_outcomes: List,
     /// The driver takes no more output for it.
     pub blocked: bool,
-    /// Not read until there is room.
+    /// Not read until there is space.
     pub paused: bool,
     /// Takes one reply for a request: parts are kept for it.
     pub one_reply: bool,

@@ -63,7 +63,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The same for another core of this process: clients learn that what they were told is void, and tokens of the former one aren't taken.
+    /// The same for another core of this process: clients learn that its acknowledgements are void, and tokens of the former one aren't taken.
     pub fn next_term(&self) -> Settings {
         let [first, second] = self.secret;
         Settings { epoch: self.epoch.wrapping_add(1), secret: [first, second.wrapping_add(1)], ..self.clone() }

@@ -13,7 +13,7 @@ pub struct Counters {
     pub accepted: u64,
     /// Requests that were repeated and recognised.
     pub duplicates: u64,
-    /// Requests refused: no room, the journal couldn't be written, or the broker was stopping.
+    /// Requests refused: no space, the journal couldn't be written, or the broker was stopping.
     pub refused: u64,
     /// Attempts: requests given to workers, each time.
     pub dispatched: u64,
@@ -73,13 +73,13 @@ pub struct LetterInfo {
     pub bytes: u64,
     /// When it was kept.
     pub since: Millis,
-    /// Where it is.
+    /// Its state.
     pub state: LetterState,
     /// Attempts at it since then, of workers of the dead-letter queue.
     pub attempts: u16,
 }
 
-/// Where a dead letter is.
+/// State of a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LetterState {
     /// In its queue.
@@ -228,11 +228,11 @@ impl Core {
         (self.replies.kept().count, self.replies.kept().bytes)
     }
 
-    /// Whether all new requests are refused for lack of room.
+    /// Whether all new requests are refused for lack of space.
     pub fn is_full(&self) -> bool {
         let (requests, bytes) = self.used();
-        let has_room = requests < self.settings.requests_max && bytes < self.settings.bytes_max;
-        self.full.is_since_look || self.full.was_before || !has_room
+        let has_space = requests < self.settings.requests_max && bytes < self.settings.bytes_max;
+        self.full.is_since_look || self.full.was_before || !has_space
     }
 
     /// Events since the start.

@@ -23,7 +23,7 @@ fn failed(reason: &'static str) -> Body {
     Body::of_frames(["500", reason].map(|frame| Bytes::from_static(frame.as_bytes())))
 }
 
-/// Where a stored request is.
+/// State of a stored request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoredState {
     /// Without an outcome yet.
@@ -143,7 +143,7 @@ impl Core {
         Some((self.sessions[request.session].client?, request.number))
     }
 
-    /// Whether a reply of so many bytes, which isn't in memory yet, may be read for a numbered client's request: it fits beside what the
+    /// Whether a reply of this many bytes, which isn't in memory yet, may be read for a numbered client's request: it fits beside what the
     /// client hasn't confirmed, unless that is nothing, and into half of the memory.
     pub fn reply_fits_in_memory(&self, token: &Token, bytes: usize) -> bool {
         let ticket = Ticket::read(token);

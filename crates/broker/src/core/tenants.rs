@@ -1,4 +1,4 @@
-//! Tenants: who clients are, and what each has here.
+//! Tenants: identities of clients, and the shares of each.
 //!
 //! Clients of one tenant have one turn in a service's queue, and one share of everything that is limited.
 
@@ -10,14 +10,14 @@ use slab::Slab;
 use std::collections::HashMap;
 use towpath_sockets::Tenant;
 
-/// The tenant of what belongs to nobody who is connected: dead letters, and restored requests until their client connects. Also of
+/// The tenant of requests without a connected client: dead letters, and restored requests until their client connects. Also of
 /// connections whose tenant isn't known. It has no share, and so no limit of its own.
 pub(super) const NOBODY: TenantKey = 0;
 
 /// A tenant may have this many times what it leaves free for others: three quarters, if it is the only one.
 const TIMES_FREE: usize = 3;
 
-/// What a tenant has here.
+/// A tenant's shares of the broker.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     pub tenant: Option<Tenant>,
@@ -27,7 +27,7 @@ pub(super) struct Holdings {
     pub requests: usize,
     /// Bytes of memory of its requests, unconfirmed replies and gaps.
     pub bytes: usize,
-    /// Those of them that are unconfirmed outcomes, which have a budget of their own. Not of stored requests.
+    /// The unconfirmed outcomes among them, which have a budget of their own. Not of stored requests.
     pub outcomes: Outcomes,
     /// Services that its requests have added.
     pub services: usize,
@@ -42,7 +42,7 @@ pub(super) struct Tenants {
     of_peers: Vec<TenantKey>,
 }
 
-/// How much more of something a tenant may have that has `own`. `used`: what all tenants have of it, of `most`.
+/// The remaining units for a tenant that has `own`. `used`: the units of all tenants, of `most`.
 #[inline]
 pub(super) fn left_of_share(most: usize, used: usize, own: usize) -> usize {
     let free = most.saturating_sub(used);

@@ -52,7 +52,7 @@ fn a_reply_is_sent_again_until_it_is_confirmed() {
     // The reply was lost: the client asks again over another connection.
     core.client_hello(3, 5, CLIENT, 1);
     core.request(3, 5, 1, 0, false, b"echo", Body::from("hello"));
-    let Action::Reply { peer: 5, number: 1, .. } = actions(&mut core)[2] else { panic!("not told again") };
+    let Action::Reply { peer: 5, number: 1, .. } = actions(&mut core)[2] else { panic!("not sent again") };
     core.worker_reply(4, 2, &token, Status::OK, None, Body::from("there"));
     assert_eq!(core.counters().late_replies, 1);
     core.confirm(5, 5, 1, 1);
@@ -69,7 +69,7 @@ fn a_queued_action_never_sends_the_body_of_another_request() {
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 10);
     core.worker_ready(0, 3, Kind::Stock, b"stock", 1);
     actions(&mut core);
-    // All in one block: the first has ended before the worker was told, and the second one's slot is reused.
+    // All in one block: the first has ended before the worker received it, and the second one's slot is reused.
     core.request(1, 1, 1, 0, false, b"echo", Body::from("first"));
     core.cancel(1, 1, 1);
     core.request(1, 1, 2, 0, false, b"echo", Body::from("second"));
@@ -109,7 +109,7 @@ fn requests_of_a_lost_worker_are_requeued_in_order_until_given_up() {
     assert_eq!(second.0[..8], first[0].1.0[..8]);
     core.peer_gone(3, 3);
     let service = Bytes::from_static(b"echo");
-    let told = Action::GaveUp { client: Some(CLIENT), number: 1, service, attempts: 2, kept_for: None };
+    let answered = Action::GaveUp { client: Some(CLIENT), number: 1, service, attempts: 2, kept_for: None };
     let failed = Action::Reply {
         peer: 1,
         number: 1,
@@ -117,7 +117,7 @@ fn requests_of_a_lost_worker_are_requeued_in_order_until_given_up() {
         part: None,
         body: Body::from("given up at attempt 2: workers went while they had it, or couldn't do it"),
     };
-    assert_eq!(actions(&mut core), [told, failed]);
+    assert_eq!(actions(&mut core), [answered, failed]);
     // The first worker reconnects, with a reply to its first attempt.
     core.worker_ready(4, 4, Kind::Numbered, b"echo", 1);
     assert_eq!(dispatched(&mut core).len(), 1);
@@ -139,7 +139,7 @@ fn a_request_expires_wherever_it_is() {
     core.tick(50);
     assert!(matches!(actions(&mut core)[..], [Action::Reply { number: 1, status: Status::TIMED_OUT, .. }]));
     core.tick(120);
-    // The stock worker couldn't be told, and stays busy.
+    // The stock worker couldn't be cancelled, and stays busy.
     assert!(matches!(actions(&mut core)[..], [Action::Reply { number: 2, status: Status::EXPIRED, .. }]));
     core.request(120, 1, 3, 0, false, b"echo", Body::default());
     assert_eq!(actions(&mut core), []);
@@ -202,8 +202,11 @@ fn journalled_requests_are_acknowledged_when_durable_and_restored() {
     }
     next.client_hello(0, 3, CLIENT, 1);
     next.request(0, 3, 1, 0, false, b"echo", Body::from("work"));
-    let told = actions(&mut next);
-    assert_eq!(told[1], Action::Reply { peer: 3, number: 1, status: Status::OK, part: None, body: Body::from("done") });
+    let answered = actions(&mut next);
+    assert_eq!(
+        answered[1],
+        Action::Reply { peer: 3, number: 1, status: Status::OK, part: None, body: Body::from("done") }
+    );
     next.worker_ready(0, 4, Kind::Numbered, b"echo", 5);
     assert_eq!(dispatched(&mut next).len(), 2);
 }
@@ -221,7 +224,7 @@ fn expired_requests_go_to_no_worker_and_a_hung_worker_is_disconnected() {
     core.tick(100);
     assert_eq!(dispatched(&mut core), []);
     assert_eq!(core.counters().failed, 3);
-    core.worker_heard(900, 3);
+    core.worker_alive(900, 3);
     core.tick(999);
     assert_eq!(actions(&mut core), []);
     core.tick(1_050);
@@ -294,8 +297,8 @@ fn parts_lost_with_a_connection_are_reported() {
             core.client_hello(5, 4, CLIENT, 1);
             core.request(5, 4, 1, 0, false, b"echo", Body::from("work"));
         }
-        let told = actions(&mut core);
-        assert!(matches!(told.last(), Some(Action::Reply { peer: 4, status: Status::LOST, .. })), "{told:?}");
+        let answered = actions(&mut core);
+        assert!(matches!(answered.last(), Some(Action::Reply { peer: 4, status: Status::LOST, .. })), "{answered:?}");
         core.check();
     }
 }
@@ -404,7 +407,7 @@ fn a_request_of_a_slow_worker_expires_at_its_deadline() {
     }
     assert_eq!(dispatched(&mut core).len(), 2);
     core.tick(1_000);
-    // Both workers are disconnected. Neither gets what the other had, and each is told to stop.
+    // Both workers are disconnected. Neither gets what the other had, and each is cancelled.
     let [
         Action::CancelWork { peer: 2, .. },
         Action::Disconnect { peer: 2, .. },
@@ -418,8 +421,9 @@ fn a_request_of_a_slow_worker_expires_at_its_deadline() {
     core.tick(1_100);
     let done = actions(&mut core);
     let body = Body::from("it was queued again");
-    let told = |number| Action::Reply { peer: 1, number, status: Status::TIMED_OUT, part: None, body: body.clone() };
-    assert_eq!(done, [told(1), told(2)]);
+    let answered =
+        |number| Action::Reply { peer: 1, number, status: Status::TIMED_OUT, part: None, body: body.clone() };
+    assert_eq!(done, [answered(1), answered(2)]);
 }
 
 #[test]

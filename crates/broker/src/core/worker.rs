@@ -15,7 +15,7 @@ use towpath_requests::numbered::Token;
 pub enum Kind {
     /// Majordomo: one request at a time, heartbeats in both directions, no cancellation.
     Stock,
-    /// Ours: credit and cancellation. ZMTP's heartbeats tell whether it is alive.
+    /// Ours: credit and cancellation. ZMTP's heartbeats show whether it is alive.
     Numbered,
 }
 
@@ -27,9 +27,9 @@ pub(super) struct Worker {
     pub credit: u32,
     /// Requests that it has.
     pub held: List,
-    /// Tokens of requests that have ended while it has them, and since when it has. A stock worker can't be told, and stays busy.
+    /// Tokens of requests that have ended while it has them, and since when it has. A stock worker can't be cancelled, and stays busy.
     pub abandoned: SmallVec<[(Token, Millis); 1]>,
-    pub last_heard: Millis,
+    pub last_received: Millis,
     pub leaving: bool,
     /// Bytes sent to it.
     pub window: InFlightWindow,

@@ -43,7 +43,7 @@ impl Core {
             credit: credit.min(CREDIT_MAX),
             held: List::default(),
             abandoned: SmallVec::new(),
-            last_heard: now,
+            last_received: now,
             leaving: false,
             window: InFlightWindow::default(),
             blocked: false,
@@ -71,9 +71,9 @@ impl Core {
     }
 
     /// A worker has sent something, whatever it was.
-    pub fn worker_heard(&mut self, now: Millis, peer: Peer) {
+    pub fn worker_alive(&mut self, now: Millis, peer: Peer) {
         if let Role::Worker(key) = self.roles.get(peer) {
-            self.workers[key].last_heard = now;
+            self.workers[key].last_received = now;
         }
     }
 
@@ -202,7 +202,7 @@ impl Core {
         self.reply_to_earlier_attempt(now, ticket, status, part, body);
     }
 
-    /// A reply over a connection that hasn't introduced itself. libzmq connects again without telling a stock worker, which may have
+    /// A reply over a connection that hasn't introduced itself. libzmq connects again unknown to a stock worker, which may have
     /// finished what it was given before.
     #[cold]
     fn reply_without_role(
@@ -376,7 +376,7 @@ impl Core {
         self.counters.dispatched += 1;
         match kind {
             Kind::Numbered => self.queue_dispatch(peer, token, slot, attempt, ttl_ms),
-            // Sent even if it is cancelled at once: a stock worker can't be told, and stays busy until it replies.
+            // Sent even if it is cancelled at once: a stock worker can't be cancelled, and stays busy until it replies.
             Kind::Stock => {
                 let body = request.body.clone();
                 self.actions.push(Action::Dispatch { peer, token, attempt, ttl_ms, body });
@@ -384,7 +384,7 @@ impl Core {
         }
     }
 
-    /// Whether parts were sent to a stock client, which couldn't tell them from those of another attempt.
+    /// Whether parts were sent to a stock client, which couldn't distinguish them from those of another attempt.
     pub(super) fn has_sent_stock_parts(&self, slot: u32) -> bool {
         let request = self.requests.at(slot);
         request.parts_on != 0 && self.sessions[request.session].client.is_none()

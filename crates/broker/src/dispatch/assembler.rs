@@ -12,7 +12,7 @@ use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use towpath_requests::majordomo::{self, FromPeer, WorkerCommand};
 use towpath_requests::numbered::{CLIENT_HEADER, Content, FromClient, FromWorker, WORKER_HEADER, WireError};
 use towpath_sockets::{Event, Frames, PeerId};
-use towpath_spool::{BodyKind, NoRoom};
+use towpath_spool::{BodyKind, NoSpace};
 
 /// The body that came behind a block.
 pub(super) type Attached = assembler::Attached<LostBody>;
@@ -22,7 +22,7 @@ enum Fit {
     Yes,
     /// The body is too large, and has this many frames before it.
     TooLarge(usize),
-    /// A frame that is no body is too large: nobody could be told.
+    /// A frame that is no body is too large: nobody could be answered.
     NoBody,
 }
 
@@ -149,10 +149,10 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         let mut misfit = Fit::Yes;
         connection.assembler.begin(head, |frames| {
             let writer = match if more { None } else { whole_body(frames) } {
-                // A stock client can't be told to come again: it waits, in its turn.
+                // A stock client can't be asked to retry: it waits, in its turn.
                 Some((kind, true)) => {
-                    match if others_wait { Err(NoRoom::Now) } else { store.spool(kind, tenant, length) } {
-                        Err(NoRoom::Now | NoRoom::Share) => {
+                    match if others_wait { Err(NoSpace::Now) } else { store.spool(kind, tenant, length) } {
+                        Err(NoSpace::Now | NoSpace::Share) => {
                             queue.push_back(id);
                             return Destination::Waiting { length };
                         }
@@ -165,14 +165,14 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     return Destination::Memory;
                 }
             };
-            writer.map_or_else(|no_room| Destination::Lost(LostBody::NoRoom(no_room)), Destination::File)
+            writer.map_or_else(|no_space| Destination::Lost(LostBody::NoSpace(no_space)), Destination::File)
         });
         match misfit {
             Fit::Yes => {}
             Fit::TooLarge(head_frames) => connection.assembler.lose_body(head_frames, LostBody::TooLarge),
             Fit::NoBody => return self.reject(id, NO_BODY_TOO_LARGE),
         }
-        if connection.assembler.waits_for_room().is_some() {
+        if connection.assembler.waits_for_space().is_some() {
             set_reading(&mut self.transport, connection);
             give_up(&mut self.transport, connection);
         }
@@ -191,9 +191,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     fn on_body_end(&mut self, id: PeerId, more: bool) {
         let Some(connection) = self.connections.of(id) else { return };
-        let waited = connection.assembler.waits_for_room().is_some();
-        // A body that still waits for room had come to its end before reading could be paused.
-        let progress = connection.assembler.end(more, || LostBody::NoRoom(NoRoom::Now));
+        let waited = connection.assembler.waits_for_space().is_some();
+        // A body that still waits for space had come to its end before reading could be paused.
+        let progress = connection.assembler.end(more, || LostBody::NoSpace(NoSpace::Now));
         if waited {
             set_reading(&mut self.transport, connection);
         }
@@ -234,8 +234,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
     }
 
-    /// Goes on reading from stock clients for whose bodies there is room by now.
-    pub(super) fn make_room(&mut self) {
+    /// Goes on reading from stock clients for whose bodies there is space by now.
+    pub(super) fn make_space(&mut self) {
         if self.spool_queue.is_empty() {
             return;
         }
@@ -245,14 +245,14 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         for index in 0..self.spool_queue.len() {
             let Some(&id) = self.spool_queue.get(index) else { break };
             let Some(connection) = self.connections.of(id) else { continue };
-            let Some(length) = connection.assembler.waits_for_room() else { continue };
+            let Some(length) = connection.assembler.waits_for_space() else { continue };
             let tenant = self.transport.tenant(id);
             if left_out.contains(&tenant) {
                 continue;
             }
             match self.store.spool(BodyKind::Request, tenant.as_ref(), length) {
                 Ok(ticket) => connection.assembler.resume(ticket),
-                Err(NoRoom::Share) => {
+                Err(NoSpace::Share) => {
                     left_out.insert(tenant);
                     continue;
                 }
@@ -267,8 +267,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
     /// Removes those that don't wait any more.
     fn prune_spool_queue(&mut self) {
         let connections = &mut self.connections;
-        self.spool_queue
-            .retain(|id| connections.of(*id).is_some_and(|connection| connection.assembler.waits_for_room().is_some()));
+        self.spool_queue.retain(|id| {
+            connections.of(*id).is_some_and(|connection| connection.assembler.waits_for_space().is_some())
+        });
     }
 
     /// Counts the bytes that a connection holds of messages that can't be taken yet. A peer that sends parts and never the end holds
@@ -365,19 +366,19 @@ mod tests {
         let mut held = broker.dispatch.store.spool(BodyKind::Request, tenant.as_ref(), 8_192).unwrap();
         held.write(Bytes::from(vec![0; 8_192])).unwrap();
         let head = || ["", "MDPC01", "work"].into_iter().map(Bytes::from).collect::<Frames>();
-        // Of the 12 KiB that requests may have, the first one has to wait for some. The second one has room.
+        // Of the 12 KiB that requests may have, the first one has to wait for some. The second one has space.
         for (id, length) in [(first, 6_000), (second, 1)] {
             broker.dispatch.on_body_start(id, head(), length, false);
         }
         let mut waiting = || {
-            broker.dispatch.make_room();
+            broker.dispatch.make_space();
             broker.dispatch.spool_queue.len()
         };
         assert_eq!(waiting(), 2);
         drop(held);
         let start = Instant::now();
         while waiting() > 0 {
-            assert!(start.elapsed() < Duration::from_secs(60), "there is room");
+            assert!(start.elapsed() < Duration::from_secs(60), "there is space");
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -44,16 +44,16 @@ impl PeerProtocol {
 #[derive(Debug)]
 pub(super) struct Connection<W: BodySink> {
     pub id: PeerId,
-    /// Where it is, for logs.
+    /// Its address, for logs.
     pub address: Option<Address>,
-    /// Who it is, and what it may do.
+    /// Its identity and permissions.
     pub access: Access,
     pub protocol: PeerProtocol,
     /// Records on their way to it.
     pub block: Block,
     /// In the list of connections to flush.
     pub is_dirty: bool,
-    /// Messages that the transport had no room for.
+    /// Messages that the transport had no space for.
     pub pending: VecDeque<Message>,
     pub pending_bytes: usize,
     /// The same, as [`Connections`] has counted it.
@@ -74,7 +74,7 @@ pub(super) struct Connection<W: BodySink> {
     pub is_paused: bool,
     /// No more is read from it while it is blocked, because it goes on asking.
     pub asks_too_much: bool,
-    /// The parts that it has sent of the reply under way.
+    /// The parts that it has sent of its current reply.
     pub parts: u32,
     /// The message that is coming in, and those that wait for the disk.
     pub assembler: Assembler<W>,

@@ -101,8 +101,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
     }
 
-    /// Sets a peer's protocol. Peers without one and stock clients are deferred where there is no room: others can act on a
-    /// refusal, or make room.
+    /// Sets a peer's protocol. Peers without one and stock clients are deferred where there is no space: others can act on a
+    /// refusal, or make space.
     fn set_protocol(&mut self, id: PeerId, protocol: PeerProtocol) -> PeerProtocol {
         if let Some(connection) = self.connections.of(id) {
             connection.protocol = protocol;
@@ -128,7 +128,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
     }
 
-    /// What was a peer's is requeued, kept or given up. A stock client has asked for nothing any more.
+    /// Requests of a peer that has disconnected are requeued, kept or given up; those of a stock client end.
     fn peer_gone(&mut self, connection: &Connection<S::Writer>) {
         let (now, peer) = (self.now(), connection.id.slot());
         let requests = self.core.outstanding(peer);
@@ -339,7 +339,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 self.core.stock_refuse(now, peer, envelope, &service, status, reason);
             }
             FromPeer::Worker { command, .. } => {
-                self.core.worker_heard(now, peer);
+                self.core.worker_alive(now, peer);
                 self.on_stock_worker(id, command, attached);
             }
         }
@@ -379,7 +379,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
     }
 
-    /// Notes what a worker that was taken on asks for, and tells the operator.
+    /// Notes the credit of an accepted worker, and logs it.
     fn greet(&mut self, peer: Peer, service: &[u8], credit: u32) {
         let Some(connection) = self.connections.find(peer) else { return };
         let id = connection.id;
@@ -407,9 +407,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
     }
 
-    /// Tells a stock worker to go: what it held goes to others, and it may begin again.
+    /// Dismisses a stock worker: its requests go to others, and it may begin again.
     pub(super) fn dismiss(&mut self, id: PeerId, why: &str) {
-        self.complain(id, why, "told to go");
+        self.complain(id, why, "dismissed");
         let now = self.now();
         self.core.peer_gone(now, id.slot());
         let Some(connection) = self.connections.of(id) else { return };

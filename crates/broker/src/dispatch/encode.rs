@@ -23,7 +23,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
     /// Does what the core wants, until it wants nothing more.
     pub(crate) fn act(&mut self) {
         // A disconnect during this loop adds actions behind the existing ones: a worker must not be given a request before
-        // it is told that another one is over.
+        // it learns that another one is over.
         if std::mem::replace(&mut self.is_acting, true) {
             return;
         }
@@ -102,8 +102,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     self.note_part(peer, partial);
                     let head = majordomo::reply_head(dialect, envelope.as_ref(), &service, partial);
                     // NOT_IMPLEMENTED speaks for itself in MMI.
-                    let is_told = status.is_ok() || status == Status::NOT_IMPLEMENTED;
-                    let body = if is_told { body } else { failure(status, &body) };
+                    let is_answer = status.is_ok() || status == Status::NOT_IMPLEMENTED;
+                    let body = if is_answer { body } else { failure(status, &body) };
                     self.send_reply(peer, with_body(head, &body));
                 }
             }
@@ -190,10 +190,10 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             }
             Action::ReplyLost { client, number, service, bytes } => {
                 let (service, client) = (shown(&service), client.map(tracing::field::display));
-                let what = "there is no room for a reply: clients have too many that they haven't confirmed";
+                let what = "there is no space for a reply: clients have too many that they haven't confirmed";
                 tracing::warn!(%service, client, number, bytes, "{what}");
             }
-            Action::SendAway { peer, reason } => {
+            Action::CloseAfterFlush { peer, reason } => {
                 let Some(id) = self.connections.find(peer).map(|connection| connection.id) else { return };
                 // The refusal is sent first.
                 self.flush();
@@ -222,7 +222,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         self.connections.find(peer).map(|connection| connection.protocol)
     }
 
-    /// Sends a message, or keeps it until there is room.
+    /// Sends a message, or keeps it until there is space.
     pub(super) fn send(&mut self, peer: Peer, message: Message) {
         let Some(connection) = self.connections.find(peer) else { return };
         if connection.is_half_closed {
@@ -284,22 +284,23 @@ pub(super) fn set_reading<W: BodySink>(transport: &mut impl Transport, connectio
     let has_too_much = connection.asks_too_much || connection.assembler.is_over_limit();
     transport.pause_reading(
         connection.id,
-        connection.is_paused || connection.assembler.waits_for_room().is_some() || has_too_much,
+        connection.is_paused || connection.assembler.waits_for_space().is_some() || has_too_much,
     );
 }
 
-/// Disconnects a stock client that has hung up while the queues had no room for its requests. Nothing that it asked can be
-/// answered, and waiting for room would keep its requests until they expire. Other peers are soon read again, to their end:
+/// Disconnects a stock client that has hung up while the queues had no space for its requests. Nothing that it asked can be
+/// answered, and waiting for space would keep its requests until they expire. Other peers are soon read again, to their end:
 /// a worker's replies before it count.
 pub(super) fn give_up<W: BodySink>(transport: &mut impl Transport, connection: &Connection<W>) {
-    let waits =
-        connection.is_paused || connection.assembler.waits_for_room().is_some() || transport.is_deferred(connection.id);
+    let waits = connection.is_paused
+        || connection.assembler.waits_for_space().is_some()
+        || transport.is_deferred(connection.id);
     if waits && connection.has_hung_up {
         transport.disconnect(connection.id, "it has closed the connection, and its replies can't go anywhere");
     }
 }
 
-/// Failure for a stock client, which can only be told in a body: status and reason.
+/// Failure for a stock client, which only understands bodies: status and reason.
 fn failure(status: Status, reason: &Body) -> Body {
     let reason = reason.to_frames().unwrap_or_default();
     Body::of_frames([Bytes::from(status.0.to_string())].into_iter().chain(reason))

@@ -38,7 +38,7 @@ impl EntryQueue {
                 }
                 Err(AppendError::Later) => break,
                 Err(AppendError::Never(error)) => {
-                    // The client must not be told that it is kept.
+                    // The client must not believe that it is kept.
                     tracing::error!(error, id, "something can't be kept in the journal, and fails");
                     if matches!(entry, Entry::Accepted { .. }) {
                         self.unknown.insert(id);
@@ -71,14 +71,14 @@ impl EntryQueue {
         if !ids.is_empty() {
             tracing::warn!(
                 requests = ids.len(),
-                "the journal's disk has no room for requests that were not acknowledged yet"
+                "the journal's disk has no space for requests that were not acknowledged yet"
             );
         }
         core.journal_full(now, &ids);
         self.unknown.extend(ids);
     }
 
-    /// Tells the core what is on the disk by now, what never will be, and whether the store works.
+    /// Reports to the core what is durable, what never will be, and whether the store works.
     pub fn take_durable(&mut self, now: Millis, core: &mut Core, store: &mut impl Store) {
         let durable = store.durable();
         // Before durable entries are reported, which don't include these.
@@ -198,14 +198,14 @@ mod tests {
         }
         core.worker_reply(2, 2, &tokens[4], Status::OK, None, Body::from("fine"));
         let actions = settle(&mut queue, &mut store, &mut core);
-        let told: Vec<_> = actions
+        let answered: Vec<_> = actions
             .iter()
             .filter_map(|action| match action {
                 Action::Reply { number, status, .. } => Some((*number, *status)),
                 _ => None,
             })
             .collect();
-        assert_eq!(told, [(6, Status::TOO_LARGE), (1, Status::OK), (4, Status::OK), (3, Status::TOO_LARGE)]);
+        assert_eq!(answered, [(6, Status::TOO_LARGE), (1, Status::OK), (4, Status::OK), (3, Status::TOO_LARGE)]);
         assert!(!actions.iter().any(|action| matches!(action, Action::Accepted { .. })));
         core.confirm(3, 1, 6, 1);
         core.confirm(3, 1, 2, 1);

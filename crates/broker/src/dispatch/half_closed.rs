@@ -7,7 +7,7 @@ use crate::transport::Transport;
 use towpath_sockets::PeerId;
 
 impl<T: Transport, S: Store> Dispatch<T, S> {
-    /// A peer says nothing more. A stock client is sent the replies to what it has asked. Any other connection ends: a worker can't reply, and
+    /// Handles a peer that has closed its side. A stock client still gets the replies to its requests. Any other connection ends: a worker can't reply, and
     /// a numbered client can't confirm, and asks again over its next connection.
     pub(super) fn on_half_closed(&mut self, id: PeerId) {
         let Some(connection) = self.connections.of(id) else { return };

@@ -1,4 +1,4 @@
-//! What each peer may do, when it comes and when the rules have changed.
+//! Permissions of each peer, when it connects and when the rules have changed.
 
 use super::Dispatch;
 use crate::access::Access;
@@ -23,7 +23,7 @@ pub(super) fn may_reply(core: &Core, access: &Access, peer: Peer, token: &Token)
 }
 
 impl<T: Transport, S: Store> Dispatch<T, S> {
-    /// Who a peer is, and what it may do; `None`: it may not stay.
+    /// A peer's identity and permissions; `None`: it may not stay.
     pub(super) fn access_of(&self, id: PeerId, is_new: bool) -> Option<Access> {
         let Some(authenticator) = &self.authenticator else { return Some(Access::default()) };
         let principal = self.transport.principal(id);

@@ -1,12 +1,12 @@
-//! The broker between its peers and the core: understands what peers send, tells the core, and carries out what the core wants.
+//! The broker between its peers and the core: decodes messages of peers for the core, and carries out the core's actions.
 //!
 //! It has no sockets, files, threads or clocks of its own: [`Transport`] and [`Store`] are the system to it. The server runs it on a
 //! real one, the tests on a simulated one. A broker that doesn't lead ([`Store::next_leadership`]) has no peers, requests or entries; one that loses
-//! leadership drops them all without another word, and begins anew when it wins it again. One round:
+//! leadership silently drops them all, and starts over when it wins again. One round:
 //!
-//! 1. [`Dispatch::prepare`]: notices who leads, says what may be read, and for how long a poll may wait.
+//! 1. [`Dispatch::prepare`]: notices which broker leads, and decides what may be read and how long a poll may wait.
 //! 2. A poll of the transport.
-//! 3. [`Dispatch::take_events`]: each message is put together (`assembler`), understood (`decode`), told to the core, and what the core
+//! 3. [`Dispatch::take_events`]: each message is put together (`assembler`), decoded (`decode`), passed to the core, and what the core
 //!    wants is carried out (`encode`), or goes to the store (`entry_queue`).
 //! 4. [`Dispatch::finish`]: takes what the disk has done, then what is due by time, limits backlogs (`slow_consumers`), and sends
 //!    blocks and batches of replies (`reply_batcher`).
@@ -45,7 +45,7 @@ pub struct Dispatch<T, S: Store> {
     pub transport: T,
     /// The journal and the spool.
     pub store: S,
-    /// All requests and who they are for.
+    /// All requests, and their clients and workers.
     pub core: Core,
     connections: Connections<S::Writer>,
     entries: EntryQueue,
@@ -53,10 +53,10 @@ pub struct Dispatch<T, S: Store> {
     spooled_for: HashMap<u64, PeerId>,
     /// Half-closed connections that may have been sent their last reply.
     half_closed: Vec<PeerId>,
-    /// Stock clients that wait for room in the spool, in this order.
+    /// Stock clients that wait for space in the spool, in this order.
     spool_queue: VecDeque<PeerId>,
     tasks: Vec<QueuedAction>,
-    /// They are being done.
+    /// Whether actions are being carried out.
     is_acting: bool,
     batcher: ReplyBatcher,
     pub(crate) services: Services,
@@ -64,7 +64,7 @@ pub struct Dispatch<T, S: Store> {
     held_bytes_max: usize,
     slow_consumers: SlowConsumerMonitor,
     authenticator: Option<Authenticator>,
-    /// This broker leads: it has peers, and appends to the store.
+    /// Whether this broker leads: it has peers, and appends to the store.
     is_leading: bool,
     is_stopping: bool,
 }
@@ -80,7 +80,7 @@ impl<T: fmt::Debug, S: Store + fmt::Debug> fmt::Debug for Dispatch<T, S> {
 }
 
 impl<T: Transport, S: Store> Dispatch<T, S> {
-    /// A broker that goes on with what the store has, as soon as it leads. `authenticator` says who may connect.
+    /// A broker that recovers the store's content as soon as it leads. `authenticator` decides which clients may connect.
     pub fn new(transport: T, store: S, settings: Settings, authenticator: Option<Authenticator>) -> Dispatch<T, S> {
         let held_bytes_max = settings.late_bytes_max();
         let mut dispatch = Dispatch {
@@ -200,7 +200,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
         self.core.tick(now);
         self.act();
-        self.make_room();
+        self.make_space();
         self.disconnect_slow_consumers();
         self.send_batches(false);
         self.flush();
@@ -303,7 +303,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         run
     }
 
-    /// What a connection does; `None` if it isn't there.
+    /// A connection's activity; `None` if there is no such connection.
     pub fn activity(&self, id: PeerId) -> Option<Activity> {
         let (core, peer) = (&self.core, id.slot());
         Some(Activity {

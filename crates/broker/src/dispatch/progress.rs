@@ -1,4 +1,4 @@
-//! Whether a peer reads. The transport reports room only when half of a queue is gone, which may be one large message; the
+//! Whether a peer reads. The transport reports space only when half of a queue is gone, which may be one large message; the
 //! bytes that the system has taken for the peer are more precise.
 
 use crate::core::Millis;

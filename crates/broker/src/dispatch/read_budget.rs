@@ -1,11 +1,11 @@
-//! How much is read of one peer before what it says is passed on.
+//! Budget of bytes that are read from one peer before they are passed on.
 
 use towpath_requests::numbered::BatchLimit;
 
-/// The least: with less, a turn costs more than what it does.
+/// The minimum: with less, the overhead of a poll exceeds its work.
 const READ_TURN_BYTES_MIN: usize = 4 * 1024;
 
-/// Room for a message's header and a little of the next: a block that is only partly read waits for another turn.
+/// Space for a message's header and a little of the next: a block that is only partly read waits for another turn.
 const MORE_BYTES: usize = 1024;
 
 /// Records after which earlier ones count half.

@@ -15,7 +15,7 @@ use towpath_sockets::{LargeMessages, Message, PeerId, SendError};
 const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Milliseconds after which a peer with a larger backlog is disconnected if it has read nothing. One that reads, however slowly, may
-/// have as much as there is room for. Reading is seen as bytes that the system takes, on loopback a mebibyte and a half now and then.
+/// have as much as there is space for. Reading is seen as bytes that the system takes, on loopback a mebibyte and a half now and then.
 const STALLED_MAX_MS: Millis = 20_000;
 
 /// Milliseconds between two sums of all backlogs, at least.
@@ -28,7 +28,7 @@ const BEGIN_INTERVAL_MS: Millis = 100;
 #[derive(Debug, Default)]
 pub(super) struct SlowConsumerMonitor {
     next_check: Millis,
-    /// When another large message may begin although so much waits.
+    /// When another large message may begin in spite of the backlog.
     next_begin: Millis,
     /// The backlogs were over the limit at the last check.
     was_over: bool,
@@ -85,7 +85,7 @@ impl SlowConsumerMonitor {
 }
 
 impl<T: Transport, S: Store> Dispatch<T, S> {
-    /// Tells the core that a peer takes no more, and disconnects the peer if its own backlog is too large.
+    /// Reports to the core that a peer takes no more, and disconnects the peer if its own backlog is too large.
     pub(super) fn block(&mut self, peer: Peer) {
         let now = self.now();
         let Some(connection) = self.connections.find(peer) else { return };
@@ -130,7 +130,10 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         self.transport.flush();
         let backlogs = self.connections.backlogs(now, STALLED_MAX_MS, &self.transport);
         for id in self.slow_consumers.excess(backlogs, memory_bytes) {
-            self.reject(id, "it reads too slowly what it is sent, and more waits for all peers than there is room for");
+            self.reject(
+                id,
+                "it reads too slowly what it is sent, and more waits for all peers than there is space for",
+            );
         }
     }
 

@@ -10,7 +10,7 @@ use towpath_sockets::{Command, Page, Waker, Wanted};
 /// Controls a broker from any thread.
 pub type Handle = towpath_sockets::Handle<Stats, OperatorAction>;
 
-/// What an operator may have done: [`Operator`](super::Operator).
+/// Commands of an operator: [`Operator`](super::Operator).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OperatorAction {
@@ -23,7 +23,7 @@ pub enum OperatorAction {
         /// Receives whether it is done: not too many are paused.
         done: SyncSender<bool>,
     },
-    /// Begin a purge of a service if so many of its requests wait, or go on with it.
+    /// Begin a purge of a service if this many of its requests wait, or go on with it.
     Purge {
         /// Its name.
         service: Bytes,
@@ -37,11 +37,11 @@ pub enum OperatorAction {
         /// Receives how many; 0 when there are no more.
         SyncSender<usize>,
     ),
-    /// Begin something with the dead letters of a service if there are so many, or go on with it.
+    /// Begin something with the dead letters of a service if there are this many, or go on with it.
     Letters {
         /// Name of the service.
         service: Bytes,
-        /// What is done, and how many are expected; or the action that has begun.
+        /// The run that has begun, or an action to begin and how many letters are expected.
         from: Result<LetterRun, (LetterAction, usize)>,
         /// Receives how far it is, or how many there are.
         done: SyncSender<Result<LetterRun, usize>>,
@@ -81,7 +81,7 @@ const PURGED_PER_TURN: usize = 1_000;
 pub(super) struct Control {
     handle: Handle,
     commands: Receiver<Command<Stats, OperatorAction>>,
-    /// Who waits for so many entries of an epoch to be on the disk.
+    /// Commands that wait until this many entries of an epoch are durable.
     syncs: Vec<(u64, u64, SyncSender<()>)>,
     /// The broker is to end.
     pub is_shutdown: bool,
@@ -143,7 +143,7 @@ impl Control {
                 let (mut concerns, next) = dispatch.look(at);
                 for worker in &mut concerns.workers {
                     let info = worker.id.and_then(|id| dispatch.transport.hub.peer(id));
-                    worker.silent_for = info.map(|info| info.last_heard.elapsed());
+                    worker.silent_for = info.map(|info| info.last_received.elapsed());
                 }
                 let _ = done.send((concerns, next));
             }
@@ -157,7 +157,7 @@ impl Control {
             Command::Disconnect { peer, reason, was_there } => {
                 let _ = was_there.send(dispatch.disconnect(peer, &reason));
             }
-            Command::JudgeAgain(reply) => {
+            Command::Reauthorize(reply) => {
                 dispatch.transport.hub.end_logins();
                 let _ = reply.send(dispatch.judge_again());
             }
@@ -166,14 +166,14 @@ impl Control {
         self.handle.wake();
     }
 
-    /// Answers those who wait for the disk.
+    /// Answers commands that wait for the disk.
     pub fn answer_syncs(&mut self, dispatch: &ServedDispatch) {
         if !self.syncs.is_empty() {
             let (now, (_, durable)) = (dispatch.core.settings().epoch, dispatch.core.entries());
             // If leadership was lost, nobody knows: there is no answer.
             self.syncs.retain(|(epoch, ..)| *epoch == now);
             for (.., done) in self.syncs.extract_if(.., |(_, entries, _)| *entries <= durable) {
-                // Who asked may have given up.
+                // The caller may have given up.
                 let _ = done.send(());
             }
         }

@@ -85,7 +85,7 @@ impl Broker {
         Ok(Broker { dispatch, endpoints, grace: options.grace, control, operator })
     }
 
-    /// Where it listens, with the real ports.
+    /// Endpoints that it listens on, with the real ports.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }

@@ -1,4 +1,4 @@
-//! What an operator does: pauses and purges services, sends dead letters again or drops them, drains the broker. From any thread but the event loop's.
+//! Operations of an operator: pausing and purging services, sending dead letters again or dropping them, draining. From any thread but the event loop's.
 
 use super::handle::{Handle, OperatorAction};
 use crate::core::{LetterAction, LetterInfo, LookAt, Millis, PAUSED_SERVICES_MAX};
@@ -32,7 +32,7 @@ pub enum OperatorError {
         /// As the operator expected.
         expected: usize,
     },
-    /// There is another number of dead letters.
+    /// The number of dead letters isn't the expected one.
     #[error("dead letters: {letters}, expected: {expected}; nothing was done")]
     OtherLetters {
         /// Dead letters.
@@ -42,19 +42,19 @@ pub enum OperatorError {
     },
     /// The service takes no more.
     #[error("dead letters sent again: {done}; then: {reason}")]
-    NoRoom {
+    NoSpace {
         /// Dead letters that were sent again.
         done: usize,
         /// Why not more.
         reason: &'static str,
     },
-    /// It isn't on the disk yet.
+    /// Done, but not durable yet.
     #[error("done, but not on the disk yet, so that a crash may undo it; dead letters: {done}")]
     NotOnDisk {
         /// Dead letters.
         done: usize,
     },
-    /// There can't be such a service.
+    /// The service's name is invalid.
     #[error("{0}")]
     NoService(&'static str),
     /// Too many services are paused.
@@ -157,7 +157,7 @@ impl Operator {
             self.handle.act(OperatorAction::Sync).ok_or(OperatorError::NotOnDisk { done })?;
         }
         match run.ended {
-            Some(Err(reason)) => Err(OperatorError::NoRoom { done, reason }),
+            Some(Err(reason)) => Err(OperatorError::NoSpace { done, reason }),
             _ => Ok(done),
         }
     }

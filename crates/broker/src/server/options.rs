@@ -1,4 +1,4 @@
-//! How a broker is set up.
+//! Options of a broker.
 
 use crate::core::Settings;
 use bytes::Bytes;
@@ -27,20 +27,20 @@ impl Default for Heartbeats {
     }
 }
 
-/// How a broker is set up.
+/// Options of a broker.
 #[derive(Debug, Clone)]
 pub struct BrokerOptions {
-    /// Where it listens.
+    /// Endpoints to listen on.
     pub endpoints: Vec<Endpoint>,
-    /// Where its journal is, if it has one.
+    /// Directory of its journal, if it has one.
     pub journal: Option<PathBuf>,
     /// Whether it starts although a part of the journal is damaged, without the requests that were in it.
     pub repair_journal: bool,
-    /// Where large bodies are while they are here; `None`: in the journal's directory, or else where the system has temporary
+    /// Directory for large bodies; `None`: in the journal's directory, or else where the system has temporary
     /// files.
     pub spool: Option<PathBuf>,
     /// Bytes of large bodies that may be there at a time, and of those in the journal; requests may have three quarters of it.
-    /// `None`: half of what the file system has room for at the start, so that bodies alone never fill it.
+    /// `None`: half of what the file system has space for at the start, so that bodies alone never fill it.
     pub max_spool_bytes: Option<u64>,
     /// Limits and times. `epoch`, `secret` and `journal` are set by the broker itself.
     pub settings: Settings,

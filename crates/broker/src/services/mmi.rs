@@ -17,7 +17,7 @@ const LIST_TAKES_LONG: Duration = Duration::from_millis(2);
 /// Pause between lists as a multiple of their cost: a peer that asks without end gets a tenth of the broker's time.
 const LIST_RESTS: u32 = 9;
 
-/// Lists that have been made: those who ask together get the same one, and what is long is made now and then.
+/// Lists that have been made: concurrent requests share one, and long lists are made only now and then.
 #[derive(Default)]
 pub(super) struct Lists {
     replies: HashMap<Asked, Made<Body>>,
@@ -118,7 +118,7 @@ impl Lists {
         reply
     }
 
-    /// Where each worker really is, and what it has.
+    /// The real address and the load of each worker.
     fn workers<T: Transport, S: Store>(&mut self, broker: &Broker<'_, T, S>, service: &[u8]) -> serde_json::Value {
         let workers: Vec<_> = match service {
             b"" => {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_not_utf8_are_told_apart() {
+    fn names_that_are_not_utf8_are_distinct() {
         let mut broker = Broker::bind(BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()])).unwrap();
         broker.dispatch.core.client_hello(0, 0, ClientId([1; 16]), 1);
         let names: [&[u8]; 3] = [b"\xff\xfe", b"\xfe\xff", b"echo"];

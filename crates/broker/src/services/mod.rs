@@ -28,7 +28,7 @@ pub(crate) struct Broker<'a, T, S> {
     pub core: &'a mut Core,
     pub store: &'a mut S,
     pub transport: &'a mut T,
-    /// Who asks, and what it may do.
+    /// The client and its permissions.
     pub access: Access,
     pub peer_id: &'a dyn Fn(Peer) -> Option<PeerId>,
 }
@@ -67,7 +67,7 @@ impl Services {
         titanic::take_loaded(core, store);
     }
 
-    /// A round is over: lists are made anew for the next one, but for those that take long.
+    /// Ends a round: lists are made again in the next one, except those that take long.
     pub fn end_round(&mut self, now: Duration) {
         self.lists.end_round(now);
     }

@@ -20,12 +20,13 @@ const TOO_LARGE_A_REPLY: &str =
     "the reply is here, but has with its code over 64 MiB or 1000 frames: a stock client of Majordomo is given it";
 
 /// Of a stored reply in a file, for which there is no memory now.
-const TOO_MANY_REPLIES: &str = "large replies that were asked for before have their room: confirm those, and ask again";
+const TOO_MANY_REPLIES: &str =
+    "large replies that were asked for before have their space: confirm those, and ask again";
 
 /// Why a stored reply in a file isn't given at once.
 enum NotNow {
-    /// Has to be loaded into memory, and there is no room now.
-    NoRoom,
+    /// Has to be loaded into memory, and there is no space now.
+    NoSpace,
     /// Has to be read from disk first.
     OnDisk(Body),
 }
@@ -70,7 +71,7 @@ pub(super) fn reply<T: Transport, S: Store>(broker: &mut Broker<'_, T, S>, token
     let name = name_of(argument).map(|name| broker.access.own(name));
     match stored(broker.core, token, name) {
         Ok(reply) => broker.core.built_in_reply(token, Status::OK, reply),
-        Err(NotNow::NoRoom) => answer_later(broker.core, token),
+        Err(NotNow::NoSpace) => answer_later(broker.core, token),
         Err(NotNow::OnDisk(body)) => {
             let client = broker.core.numbered_request_of(token).map(|(client, _)| short_id(client));
             if !broker.store.load(client.unwrap_or_default(), *token, body) {
@@ -89,7 +90,7 @@ pub(super) fn close<T: Transport, S: Store>(broker: &mut Broker<'_, T, S>, token
     }
 }
 
-/// There is no room for the answer now.
+/// Answers that there is no space for the reply now.
 fn answer_later(core: &mut Core, token: &Token) {
     core.built_in_reply(token, Status::UNAVAILABLE, Body::from(TOO_MANY_REPLIES));
 }
@@ -124,27 +125,27 @@ fn stored(core: &Core, token: &Token, name: Option<ClientId>) -> Result<Body, No
     })
 }
 
-/// A stored reply behind its code, for a numbered client: in several frames, so all of it in memory, if there is room for it there.
-fn in_memory(body: &Body, has_room: impl Fn(usize) -> bool) -> Result<Body, NotNow> {
+/// A stored reply behind its code, for a numbered client: in several frames, so all of it in memory, if there is space for it there.
+fn in_memory(body: &Body, has_space: impl Fn(usize) -> bool) -> Result<Body, NotNow> {
     let fits = |frames: usize| {
         frames < BODY_FRAMES_MAX && body.length().saturating_add(DONE.len() as u64) <= BODY_BYTES_MAX as u64
     };
     Ok(match (body.to_frames(), body.as_large()) {
         (Some(frames), _) if fits(frames.len()) => coded(DONE, frames),
-        (None, Some(_)) if fits(1) && !has_room(body.length() as usize) => return Err(NotNow::NoRoom),
+        (None, Some(_)) if fits(1) && !has_space(body.length() as usize) => return Err(NotNow::NoSpace),
         (None, Some(_)) if fits(1) => return Err(NotNow::OnDisk(body.clone())),
         _ => coded("413", [TOO_LARGE_A_REPLY.into()]),
     })
 }
 
-/// A part of a client's id, enough to tell clients apart that take turns.
+/// A part of a client's id, enough to distinguish clients that take turns.
 fn short_id(client: ClientId) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = client.0;
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// The name of what a numbered client has stored by one of its requests, whichever process of the broker takes it: only who knows the
-/// client's id can tell it. Another body under the same number, which there shouldn't be, has another one.
+/// The name of what a numbered client has stored by one of its requests, whichever process of the broker takes it: only a peer that knows the
+/// client's id can compute it. Another body under the same number, which there shouldn't be, has another one.
 fn name_for(client: ClientId, number: u64, body: &Body) -> ClientId {
     let mut hasher = SipHasher24::new_with_key(&client.0);
     hasher.write_u64(number);

@@ -17,9 +17,9 @@ use towpath_requests::assembler::BodySink;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Token;
 use towpath_sockets::Tenant;
-use towpath_spool::{BodyKind, NoRoom};
+use towpath_spool::{BodyKind, NoSpace};
 
-/// Where entries and large bodies are kept. Nothing here waits for a disk or a network; [`Store::durable`] and the `next_*` methods tell what is
+/// Storage of entries and large bodies. Nothing here waits for a disk or a network; [`Store::durable`] and the `next_*` methods report what is
 /// done.
 ///
 /// Several brokers may have one log, of which one leads: it alone appends. An append is in the log for good once [`Store::durable`] covers it. One
@@ -38,19 +38,19 @@ pub trait Store {
     /// All entries before this position, of those appended since leadership was last won, are in the log for good.
     fn durable(&self) -> Position;
 
-    /// Takes the ids of accepted requests that were appended, and are dropped because there is no room.
+    /// Takes the ids of accepted requests that were appended, and are dropped because there is no space.
     fn take_given_up(&mut self) -> Option<Vec<u64>>;
 
     /// Why nothing can be written now.
     fn failure(&self) -> Option<String>;
 
     /// Starts writing a large body of this length that a tenant sends.
-    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<Self::Writer, NoRoom>;
+    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<Self::Writer, NoSpace>;
 
     /// Takes the number ([`BodySink::number`]) of a body that was finished, and the body.
     fn next_spooled(&mut self) -> Option<(u64, io::Result<Body>)>;
 
-    /// How much of the spool is used.
+    /// Usage of the spool.
     fn spool_usage(&self) -> SpoolUsage;
 
     /// Begins to read a large body into memory; false if too many are being read. Clients take turns.
@@ -67,7 +67,7 @@ pub struct Position(pub u64);
 /// Whether this broker leads.
 #[derive(Debug)]
 pub enum Leadership {
-    /// It does from now on, with what is in the log.
+    /// This broker leads from now on, with the log's content.
     Won(Recovered),
     /// Another one does, or may.
     Lost,
@@ -76,7 +76,7 @@ pub enum Leadership {
 /// Why an entry wasn't appended.
 #[derive(Debug)]
 pub enum AppendError {
-    /// There is no room now. To be tried again.
+    /// No space now; try again later.
     Later,
     /// Such an entry is never taken, for this reason.
     Never(String),
@@ -91,7 +91,7 @@ pub struct Recovered {
     pub last_id: u64,
 }
 
-/// How much of the spool is used, of how much. Requests may use less than replies, so that what they led to has room.
+/// Usage of the spool, and its limits. Requests may use less than replies, so that there is space for their outcomes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpoolUsage {
     /// Bytes used.

@@ -63,7 +63,7 @@ enum Step {
         peer: Peer,
         credit: Option<usize>,
     },
-    Heard(Peer),
+    Received(Peer),
     Blocked {
         peer: Peer,
         blocked: bool,
@@ -113,7 +113,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (one_of(client), number).prop_map(|(peer, number)| Step::Cancel { peer, number }),
         2 => (one_of(worker.clone()), prop::option::weighted(0.8, 0..4_usize))
             .prop_map(|(peer, credit)| Step::Credit { peer, credit }),
-        3 => worker.prop_map(Step::Heard),
+        3 => worker.prop_map(Step::Received),
         2 => (any_peer.clone(), any::<bool>()).prop_map(|(peer, blocked)| Step::Blocked { peer, blocked }),
         2 => any_peer.prop_map(Step::Gone),
         1 => (0..4_u8, any::<bool>()).prop_map(|(service, paused)| Step::Pause { service, paused }),
@@ -199,7 +199,7 @@ impl Real {
                 Action::GaveUp { number, kept_for, .. } => Seen::GaveUp { number, kept: kept_for.is_some() },
                 Action::Disconnect { peer, .. } => Seen::Disconnect(peer),
                 Action::ReplyLost { number, .. } => Seen::ReplyLost { number },
-                Action::SendAway { peer, .. } => Seen::SendAway(peer),
+                Action::CloseAfterFlush { peer, .. } => Seen::CloseAfterFlush(peer),
                 Action::Heartbeat { .. } | Action::Leave { .. } | Action::BuiltIn { .. } => continue,
             });
         }
@@ -295,9 +295,9 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize, attempts_ma
                 }
                 model.change_worker(now, peer, credit);
             }
-            Step::Heard(peer) => {
-                core.worker_heard(now, peer);
-                model.heard(now, peer);
+            Step::Received(peer) => {
+                core.worker_alive(now, peer);
+                model.received(now, peer);
             }
             Step::Blocked { peer, blocked } => {
                 core.peer_blocked(now, peer, blocked);

@@ -20,10 +20,10 @@ const BEAT_AFTER: Millis = 40;
 /// Time after which an answer is taken for lost.
 const TIMEOUT: Millis = 60;
 
-/// Entries that may wait behind a block that is under way.
+/// Entries that may wait behind a block that is being written.
 const WAITING_MAX: usize = 60;
 
-/// Who wrote a block, and its number among those of that member's process.
+/// The writer of a block, and its number among those of that member's process.
 type BlockId = (u64, u64);
 
 #[derive(Debug, Clone)]
@@ -54,14 +54,14 @@ pub struct Stream {
     requests: Vec<Request>,
     answers: Vec<(Millis, BlockId, Verdict)>,
     processes: u64,
-    /// Nothing is lost or late any more.
+    /// Whether faults have ended.
     pub is_calm: bool,
 }
 
 pub type Shared = Rc<RefCell<Stream>>;
 
 impl Stream {
-    /// What has arrived by now is appended or refused, in the order of arrival.
+    /// Appends or refuses the blocks that have arrived by now, in the order of arrival.
     fn advance(&mut self, now: Millis) {
         self.requests.sort_by_key(|request| request.at);
         while self.requests.first().is_some_and(|request| request.at <= now) {
@@ -77,7 +77,7 @@ impl Stream {
         }
     }
 
-    /// What is in the first blocks.
+    /// Content of the first blocks.
     fn recovered(&self, blocks: usize) -> Recovered {
         let (requests, last_id) = restored(self.blocks[..blocks].iter().flat_map(|block| &block.entries));
         Recovered { requests, last_id }
@@ -89,7 +89,7 @@ impl Stream {
     }
 }
 
-/// The one block under way.
+/// The block that is being written.
 #[derive(Debug)]
 struct Pending {
     block: Block,
@@ -118,9 +118,9 @@ pub struct Member {
     changes: VecDeque<Option<usize>>,
     /// How often it has won.
     pub terms: u64,
-    /// Nothing that it sends arrives, nor any answer.
+    /// Whether it is cut off: neither its messages arrive nor any answer.
     pub is_cut_off: bool,
-    /// It takes a refused block for its own, unread.
+    /// A fault: it takes a refused block for its own, unread.
     is_rash: bool,
 }
 

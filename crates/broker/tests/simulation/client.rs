@@ -9,7 +9,7 @@ use towpath_broker::core::Millis;
 use towpath_requests::Body;
 use towpath_requests::numbered::{Block, CLIENT_HEADER, ClientId, FromClient, Status, ToClient};
 
-/// It asks for more than the broker lets one client have, so that it is refused now and then.
+/// More than the broker lets one client have, so that it is refused now and then.
 const OUTSTANDING_MAX: usize = 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ enum State {
 
 struct Asked {
     body: Body,
-    /// What it has asked before it was started again, and doesn't remember until a broker says that it was something else.
+    /// Its request before a restart, which it doesn't remember until a broker answers that it was another one.
     before: Option<Body>,
     service: &'static str,
     volatile: bool,
@@ -119,7 +119,7 @@ impl End for Client {
         }
         let lowest = self.lowest();
         self.done.retain(|&done| done >= lowest);
-        // The broker may have forgotten what it was told.
+        // The broker may have forgotten what it had confirmed.
         self.unconfirmed = self.done.clone();
     }
 
@@ -175,13 +175,13 @@ impl End for Client {
         } else if !self.unconfirmed.is_empty() {
             next = next.min(self.confirm_at);
         }
-        if !io.has_room {
+        if !io.has_space {
             next = next.min(io.now + 20);
         }
         for (&number, asked) in &mut self.asked {
             match asked.state {
                 State::Held(until) if until > io.now => next = next.min(until),
-                State::Held(_) | State::Waiting if io.has_room => {
+                State::Held(_) | State::Waiting if io.has_space => {
                     let ttl = if asked.expires == 0 { 0 } else { asked.expires.saturating_sub(io.now).max(1) };
                     let service = asked.service.as_bytes();
                     FromClient::request(&mut block, number, ttl as u32, asked.volatile, service, &asked.body);

@@ -12,7 +12,7 @@ pub struct Disk {
     /// Entries that were appended in this life of the broker, and how many of these became durable.
     appended: u64,
     count: u64,
-    /// It takes nothing, and what it has taken doesn't become durable.
+    /// A fault: it takes nothing, and what it has taken doesn't become durable.
     pub failing: bool,
 }
 
@@ -55,7 +55,7 @@ impl Disk {
         self.restart();
     }
 
-    /// What has not become durable is lost, but for a beginning that was on the disk before anybody was told.
+    /// Loses entries that aren't durable, but for a beginning that was on the disk before anybody knew.
     pub fn crash(&mut self, rng: &mut Rng) {
         let survives = if rng.percent(50) { rng.index(self.pending.len() + 1) } else { 0 };
         let survivors: Vec<Entry> = self.pending.drain(..).take(survives).map(|(_, entry)| entry).collect();
@@ -67,13 +67,13 @@ impl Disk {
         (self.appended, self.count, self.last) = (0, 0, 0);
     }
 
-    /// What a broker finds when it starts, and the last id that was given.
+    /// The requests that a broker recovers at its start, and the last id that was given.
     pub fn restore(&self) -> (Vec<Restored>, u64) {
         restored(&self.durable)
     }
 }
 
-/// What is left of entries, and the last id that was given.
+/// The requests that entries restore, and the last id that was given.
 pub fn restored<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> (Vec<Restored>, u64) {
     let mut requests = BTreeMap::new();
     let mut last = 0;

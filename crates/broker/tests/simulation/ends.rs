@@ -1,4 +1,4 @@
-//! What clients and workers have in common.
+//! Common parts of clients and workers.
 
 use crate::history::{History, Key};
 use crate::link::Frames;
@@ -10,7 +10,7 @@ use towpath_requests::numbered::Block;
 
 pub const SERVICES: [&str; 2] = ["echo", "other"];
 
-/// What an end sees of the world.
+/// The world as an end sees it.
 pub struct Io<'a> {
     pub now: Millis,
     pub rng: &'a mut Rng,
@@ -20,9 +20,9 @@ pub struct Io<'a> {
     /// How many of a hundred bodies are large.
     pub large_percent: u64,
     /// Its connection takes more.
-    pub has_room: bool,
+    pub has_space: bool,
     pub out: Vec<Frames>,
-    /// It lets its connection go.
+    /// Whether it closes its connection.
     pub close: bool,
 }
 

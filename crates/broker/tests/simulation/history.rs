@@ -1,4 +1,4 @@
-//! What happened, and whether it may happen.
+//! The history of a run, and its checks.
 //!
 //! The promises: (1) every request ends in exactly one outcome; (2) a reply is that of its request, whole; (3) a number never
 //! has two different replies, on the wire of a broker with a journal not even across its deaths; (4) what was acknowledged by
@@ -21,18 +21,18 @@ pub enum Event {
     /// A broker says that a request is on its disk.
     Acknowledged { node: usize, key: Key },
     /// A broker says how a request ended.
-    Told { node: usize, life: u64, key: Key, status: Status, body: Body },
+    Answered { node: usize, life: u64, key: Key, status: Status, body: Body },
     /// A broker has given a request to a worker.
     Given { node: usize, life: u64, key: Key },
     /// A broker has got the whole reply of the worker that has a request.
     Replied { node: usize, life: u64, key: Key },
-    /// It has ended the worker's connection since, and may not have taken that reply.
+    /// The broker has ended the worker's connection since, and may not have taken that reply.
     ReplyDropped { node: usize, life: u64, key: Key },
     /// A client takes an outcome, or makes one because it waits no longer.
     Outcome { key: Key, status: Status, body: Body, own: bool },
     /// A stock client asks, over a connection.
     StockAsked { key: Key, body: Body },
-    /// It has a reply.
+    /// The stock client has a reply.
     StockGot { key: Key, body: Body },
     /// Its connection is gone, and it waits no longer.
     StockGaveUp { key: Key },
@@ -80,10 +80,10 @@ fn answers(reply: &Body, request: &Body, with_parts: bool) -> bool {
     }
     let mut words = head.split(' ').filter_map(|word| word.parse::<u64>().ok());
     let (Some(execution), Some(parts)) = (words.next(), words.next()) else { return false };
-    let told: Vec<Vec<u8>> = frames[..at].iter().map(|frame| frame.to_vec()).collect();
+    let answered: Vec<Vec<u8>> = frames[..at].iter().map(|frame| frame.to_vec()).collect();
     let made: Vec<Vec<u8>> = (0..parts).map(|part| part_frame(execution, part as u32).into_bytes()).collect();
     let wanted: Vec<&[u8]> = request.frames().into_iter().flatten().collect();
-    frames[at + 1..] == wanted && (told.is_empty() && !with_parts || told == made)
+    frames[at + 1..] == wanted && (answered.is_empty() && !with_parts || answered == made)
 }
 
 #[derive(Debug, Default)]
@@ -93,10 +93,10 @@ struct Known {
     ghost: Option<Body>,
     outcomes: Vec<(Status, Body)>,
     acknowledged: Vec<usize>,
-    /// Who had acknowledged it when its client forgot it.
+    /// Brokers that had acknowledged it when its client forgot it.
     must_know: Vec<usize>,
-    told: BTreeMap<(usize, u64), (Status, Body)>,
-    /// Who has said that its outcome was dropped.
+    answered: BTreeMap<(usize, u64), (Status, Body)>,
+    /// Brokers that have said that its outcome was dropped.
     dropped: BTreeSet<usize>,
 }
 
@@ -105,7 +105,7 @@ impl History {
         self.events.push((now, event));
     }
 
-    /// All promises; the first that is broken is the error.
+    /// Checks all promises; the first that is broken is the error.
     pub fn check(&self) -> Result<(), String> {
         self.check_numbered()?;
         self.check_stock()
@@ -135,7 +135,7 @@ impl History {
                     }
                 }
                 Event::Acknowledged { node, key } => requests.entry(*key).or_default().acknowledged.push(*node),
-                Event::Told { node, life, key, status, body } => {
+                Event::Answered { node, life, key, status, body } => {
                     let Some(known) = requests.get_mut(key) else { return wrong("a reply to nothing") };
                     let Some(asked) = &known.body else { return wrong("a reply to nothing") };
                     if matches!(*status, Status::OK | Status::IN_PARTS) && !answers(body, asked, false) {
@@ -157,7 +157,7 @@ impl History {
                     }
                     // With the journal it must be the same one after a death, too.
                     let life = if self.journal && !known.volatile { 0 } else { *life };
-                    let first = known.told.entry((*node, life)).or_insert_with(|| (*status, body.clone()));
+                    let first = known.answered.entry((*node, life)).or_insert_with(|| (*status, body.clone()));
                     if *first != (*status, body.clone()) {
                         let first = format!("{first:?}");
                         return wrong(&format!("(3) a second, different reply, after {first}"));
@@ -166,14 +166,14 @@ impl History {
                 Event::Outcome { key, status, body, own } => {
                     let Some(known) = requests.get_mut(key) else { return wrong("an outcome of nothing") };
                     // Our client takes what came behind parts for the reply, or for the loss of those that it hasn't got.
-                    let is_of = |told: &(Status, Body)| match told.0 {
+                    let is_of = |answered: &(Status, Body)| match answered.0 {
                         Status::IN_PARTS if *status == Status::LOST => true,
-                        Status::IN_PARTS if status.is_ok() => told.1 == *body,
-                        _ => *told == (*status, body.clone()),
+                        Status::IN_PARTS if status.is_ok() => answered.1 == *body,
+                        _ => *answered == (*status, body.clone()),
                     };
                     let is_dropped = *status == Status::LOST && !known.dropped.is_empty();
-                    if !own && !is_dropped && !known.told.values().any(is_of) {
-                        return wrong("an outcome that nobody told");
+                    if !own && !is_dropped && !known.answered.values().any(is_of) {
+                        return wrong("an outcome that nobody sent");
                     }
                     if *status == Status::EXPIRED && self.believed.contains(&key.0) && given.contains(key) {
                         return wrong("a worker had it, or was given it later");
@@ -203,7 +203,7 @@ impl History {
         }
     }
 
-    /// What a broker told to be kept aside is among what it kept, and that is of its clients.
+    /// Checks that the dead letters that a broker reported are among those that it kept, and are its clients'.
     pub fn check_aside(&self, of: usize, kept: &[Body]) -> Result<(), String> {
         let mut asked: BTreeMap<Key, Vec<&Body>> = BTreeMap::new();
         for (now, event) in &self.events {
@@ -211,7 +211,7 @@ impl History {
                 Event::Submitted { key, body, .. } | Event::Forgot { key, ghost: body } => {
                     asked.entry(*key).or_default().push(body);
                 }
-                Event::Told { node, key, status: Status::ATTEMPTS_USED_UP, body, .. } if *node == of => {
+                Event::Answered { node, key, status: Status::ATTEMPTS_USED_UP, body, .. } if *node == of => {
                     let reason = body.single().map(String::from_utf8_lossy).unwrap_or_default();
                     let is_there = asked.get(key).is_some_and(|bodies| bodies.iter().any(|body| kept.contains(body)));
                     if reason.contains("kept for") && !is_there {
@@ -259,13 +259,13 @@ impl History {
         }
     }
 
-    /// What happened to one request, for people.
+    /// The events of one request, for people.
     pub fn of(&self, wanted: Key) -> Vec<String> {
         let is_of = |event: &Event| match event {
             Event::Submitted { key, .. }
             | Event::Forgot { key, .. }
             | Event::Acknowledged { key, .. }
-            | Event::Told { key, .. }
+            | Event::Answered { key, .. }
             | Event::Outcome { key, .. }
             | Event::Given { key, .. }
             | Event::Replied { key, .. }

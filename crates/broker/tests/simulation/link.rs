@@ -131,8 +131,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// When the broker hears of it next. One that isn't read from is looked at now and then all the same, for its end.
-    pub fn heard_at(&self) -> Option<Millis> {
+    /// When the broker looks at it next. One that isn't read from is looked at now and then all the same, for its end.
+    pub fn received_at(&self) -> Option<Millis> {
         if self.paused { None } else { self.up.due() }
     }
 }
@@ -183,7 +183,7 @@ impl Net {
         if link.node_open {
             if self.rng.percent(50) {
                 let keep = self.rng.index(link.up.len() + 1);
-                // The broker has to hear of the connection to hear of its end.
+                // The broker has to know of the connection to learn of its end.
                 link.up.lose(keep.max(1).min(link.up.len()));
             }
             link.up.push(now, Packet::Close, &mut self.rng);
@@ -206,7 +206,7 @@ impl Net {
         self.tidy(id);
     }
 
-    /// The network loses it: what was on its way is gone, and each side hears of that some time.
+    /// Cuts it: what was on its way is gone, and each side learns of that some time.
     pub fn cut(&mut self, now: Millis, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let is_open = link.up.len() == 0 || !matches!(link.up.queue[0].1, Packet::Open);

@@ -46,7 +46,7 @@ fn run(plan: Plan) -> Result<Tally, String> {
     })
 }
 
-/// Random seeds of a test, unless it is told how many.
+/// Random seeds of a test, unless a variable sets their number.
 fn random_count() -> u64 {
     number("TOWPATH_SEEDS").unwrap_or(30)
 }

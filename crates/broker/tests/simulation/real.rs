@@ -88,7 +88,7 @@ impl End for RealClient {
         }
         let (mut block, mut own) = (Block::default(), Vec::new());
         let mut next = io.now + 20;
-        if io.has_room || !self.is_connected {
+        if io.has_space || !self.is_connected {
             next = self.session.pump(io.now, &mut block, |outcome| own.push(outcome)).unwrap_or(Millis::MAX);
         }
         own.into_iter().for_each(|outcome| RealClient::take(io, self.index, outcome, true));
@@ -142,10 +142,10 @@ impl End for RealWorker {
     }
 
     fn receive(&mut self, io: &mut Io, frames: &[Bytes]) {
-        let (mut block, mut heard) = (Block::default(), Vec::new());
-        let taken = self.session.on_block(&frames[1], attached(frames), &mut block, |work| heard.push(work));
+        let (mut block, mut received) = (Block::default(), Vec::new());
+        let taken = self.session.on_block(&frames[1], attached(frames), &mut block, |work| received.push(work));
         taken.expect("the broker can be understood");
-        for work in heard {
+        for work in received {
             match work {
                 Work::Request(token, body) => {
                     self.executions += 1;

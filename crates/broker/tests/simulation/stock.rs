@@ -81,7 +81,7 @@ impl End for StockClient {
         if self.second
             && let Some(reply) = frames.iter().find(|frame| frame.starts_with(b"reply ")).cloned()
         {
-            // A worker that died has left parts of its reply, which only their contents tell from those of the next one.
+            // A worker that died has left parts of its reply, which only their contents distinguish from those of the next one.
             let reply = String::from_utf8_lossy(&reply).into_owned();
             let execution = reply.split(' ').nth(1).unwrap_or_default().to_owned();
             let own = format!("part {execution} ");
@@ -97,7 +97,7 @@ impl End for StockClient {
             return Millis::MAX;
         }
         let most = if self.second { 1 } else { 12 };
-        if io.now >= self.ask_at && io.has_room {
+        if io.now >= self.ask_at && io.has_space {
             self.ask_at = io.now + io.rng.between(1, 60);
             for _ in 0..io.rng.between(1, 8) {
                 if self.waiting.len() < most && self.left > 0 {
@@ -123,7 +123,7 @@ struct Job {
     sent: u32,
 }
 
-/// A worker that does one thing after the other, and can't be told to stop.
+/// A worker that does one thing after the other, and can't be cancelled.
 pub struct StockWorker {
     index: usize,
     service: &'static str,
@@ -133,7 +133,7 @@ pub struct StockWorker {
     beat_at: Millis,
     executions: u64,
     is_connected: bool,
-    /// Its connection was lost, and its library hasn't told it.
+    /// Its connection was lost, and its library hasn't reported that.
     is_unaware: bool,
 }
 
@@ -236,7 +236,7 @@ impl End for StockWorker {
         if io.calm {
             self.work_at = self.work_at.min(io.now + 20);
         }
-        if !self.jobs.is_empty() && io.now >= self.work_at && io.has_room {
+        if !self.jobs.is_empty() && io.now >= self.work_at && io.has_space {
             self.work(io);
         }
         if io.now >= self.beat_at {

@@ -15,7 +15,7 @@ struct Job {
     execution: u64,
     parts: u32,
     sent: u32,
-    /// It came on a connection that is gone.
+    /// Whether it came on a connection that is gone.
     orphan: bool,
 }
 
@@ -143,7 +143,7 @@ impl End for Worker {
             return Millis::MAX;
         }
         let mut block = Block::default();
-        if io.has_room {
+        if io.has_space {
             self.work(io, &mut block);
         }
         if !io.calm && io.rng.percent(1) {
@@ -158,7 +158,7 @@ impl End for Worker {
         io.close |= self.is_leaving && (self.jobs.is_empty() || io.calm);
         io.send(WORKER_HEADER, &mut block);
         let next = self.jobs.iter().map(|job| job.at).min().unwrap_or(Millis::MAX);
-        if io.has_room { next.max(io.now + 1) } else { io.now + 20 }
+        if io.has_space { next.max(io.now + 1) } else { io.now + 20 }
     }
 
     fn restart(&mut self, _: &mut Io) {

@@ -13,13 +13,13 @@ const LASTS_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct ConnectionHealth {
     failure: String,
-    /// There was a connection or a failure.
+    /// Whether there was a connection or a failure.
     is_tried: bool,
     /// Failures by endpoint since the last connection.
     failures: Vec<Failure>,
     not_majordomo: bool,
     stock: bool,
-    unheard: bool,
+    is_silent: bool,
     ready_at: Option<Instant>,
 }
 
@@ -41,7 +41,7 @@ impl ConnectionHealth {
             failures: Vec::new(),
             not_majordomo: false,
             stock: false,
-            unheard: false,
+            is_silent: false,
             ready_at: None,
         }
     }
@@ -62,7 +62,7 @@ impl ConnectionHealth {
         self.failures.iter().rev().find_map(|failure| failure.refusal)
     }
 
-    /// Whether each of so many endpoints refuses this client: only another configuration helps.
+    /// Whether each of this many endpoints refuses this client: only another configuration helps.
     pub fn refused_by_all(&self, endpoints: usize) -> bool {
         self.failures.iter().filter(|failure| failure.refusal.is_some()).count() == endpoints
     }
@@ -83,7 +83,7 @@ impl ConnectionHealth {
 
     /// Whether a stock broker has sent nothing at all.
     pub fn is_silent(&self) -> bool {
-        self.stock && self.unheard
+        self.stock && self.is_silent
     }
 
     /// Records a new connection.
@@ -94,14 +94,14 @@ impl ConnectionHealth {
         self.failures.clear();
         self.stock = protocol != PeerProtocol::Numbered;
         self.not_majordomo &= self.stock;
-        self.unheard = true;
+        self.is_silent = true;
         self.ready_at = Some(now);
     }
 
     /// Records that a stock broker's message was understood, or why not.
-    pub fn heard(&mut self, endpoint: Option<&Endpoint>, error: Option<&dyn std::fmt::Display>) {
+    pub fn received(&mut self, endpoint: Option<&Endpoint>, error: Option<&dyn std::fmt::Display>) {
         self.not_majordomo = error.is_some();
-        self.unheard = false;
+        self.is_silent = false;
         if let Some(error) = error {
             self.set(endpoint, &format!("what it sends isn't Majordomo; is it a broker? ({error})"));
         }
@@ -134,8 +134,8 @@ impl ConnectionHealth {
                 self.failures.push(Failure { endpoint: endpoint.clone(), reason, refusal: None });
             }
         }
-        let told = self.failures.iter().map(|failure| format!("{}: {}", failure.endpoint, failure.reason));
-        let told: Vec<_> = told.collect();
-        self.failure = told.join("; ");
+        let reasons = self.failures.iter().map(|failure| format!("{}: {}", failure.endpoint, failure.reason));
+        let reasons: Vec<_> = reasons.collect();
+        self.failure = reasons.join("; ");
     }
 }

@@ -28,8 +28,8 @@ struct Left {
     until: u64,
     /// The process that was left.
     epoch: u64,
-    /// It was told what had ended by then, since it was left.
-    is_told: bool,
+    /// Whether it was sent, since it was left, which numbers had ended by then.
+    is_notified: bool,
     /// An attempt was begun when the client was being closed: the last one.
     is_last: bool,
     next: Instant,
@@ -53,11 +53,12 @@ impl LeftBrokers {
         if until <= 1 {
             return;
         }
-        let left = Left { index, until, epoch, is_told: false, is_last: false, next: now, failures: 0, attempt: None };
+        let left =
+            Left { index, until, epoch, is_notified: false, is_last: false, next: now, failures: 0, attempt: None };
         self.0.push(left);
     }
 
-    /// The client works with this broker now, which is told everything over that connection. It may be one that was left under another endpoint.
+    /// The client works with this broker now, which learns everything over that connection. It may be one that was left under another endpoint.
     pub fn returned(&mut self, index: usize, epoch: Option<u64>) {
         self.0.retain(|left| left.index != index && Some(left.epoch) != epoch);
     }
@@ -74,7 +75,7 @@ impl LeftBrokers {
             let is_over = is_reached && *began_with >= left.until;
             left.attempt = None;
             if is_reached {
-                (left.is_told, left.failures, left.next) = (true, 0, now);
+                (left.is_notified, left.failures, left.next) = (true, 0, now);
             } else {
                 let delay = RETRY_FIRST.saturating_mul(1 << left.failures.min(16)).min(RETRY_MOST);
                 left.failures = left.failures.saturating_add(1);
@@ -84,8 +85,8 @@ impl LeftBrokers {
         });
     }
 
-    /// Goes on. `at`: the broker that the client works with. `lowest`: the lowest number without an outcome. `tell`: appends what a broker is
-    /// told of the numbers below one.
+    /// Goes on. `at`: the broker that the client works with. `lowest`: the lowest number without an outcome. `put_ended`: appends the records that a broker is
+    /// sent about the numbers below one.
     #[expect(clippy::too_many_arguments, reason = "the client's state in parts")]
     pub fn turn(
         &mut self,
@@ -96,28 +97,28 @@ impl LeftBrokers {
         link: &LinkOptions,
         endpoints: &[Endpoint],
         waker: &Waker,
-        tell: impl Fn(u64, &mut Block),
+        put_ended: impl Fn(u64, &mut Block),
     ) {
         self.take_ends(now);
         for left in &mut self.0 {
             let is_due = if closing {
                 !left.is_last
             } else {
-                at.is_some() && left.next <= now && (!left.is_told || lowest >= left.until)
+                at.is_some() && left.next <= now && (!left.is_notified || lowest >= left.until)
             };
             let Some(endpoint) = endpoints.get(left.index).filter(|_| is_due && left.attempt.is_none()) else {
                 continue;
             };
             left.is_last = closing;
             let mut block = Block::default();
-            tell(left.until, &mut block);
+            put_ended(left.until, &mut block);
             let messages: Vec<_> = block.drain().map(|message| encoder::numbered(CLIENT_HEADER, message)).collect();
             let (link, endpoint, waker) = (link.clone(), endpoint.clone(), waker.clone());
             let timeout = if closing { LAST_TIMEOUT } else { TIMEOUT }.min(link.connect_timeout);
             let (done, end) = sync_channel(1);
             let started = std::thread::Builder::new().name("confirm".to_owned()).spawn(move || {
-                let reached = tell_broker(&link, &endpoint, messages, timeout);
-                tracing::debug!(%endpoint, ?reached, "a broker that was left is told which outcomes are here");
+                let reached = notify_broker(&link, &endpoint, messages, timeout);
+                tracing::debug!(%endpoint, ?reached, "notified a broker that was left of the outcomes that are here");
                 let _ = done.send(reached.unwrap_or(false));
                 waker.wake();
             });
@@ -131,7 +132,7 @@ impl LeftBrokers {
 
     /// When [`LeftBrokers::turn`] next has something to do, if nothing happens before.
     pub fn deadline(&self, lowest: u64) -> Option<Instant> {
-        let wants = |left: &&Left| left.attempt.is_none() && (!left.is_told || lowest >= left.until);
+        let wants = |left: &&Left| left.attempt.is_none() && (!left.is_notified || lowest >= left.until);
         self.0.iter().filter(wants).map(|left| left.next).min()
     }
 
@@ -141,8 +142,8 @@ impl LeftBrokers {
     }
 }
 
-/// Connects to a broker, and tells it something. Returns whether it was reached.
-fn tell_broker(
+/// Connects to a broker and sends it a block. Returns whether it was reached.
+fn notify_broker(
     link: &LinkOptions,
     endpoint: &Endpoint,
     mut messages: Vec<Message>,

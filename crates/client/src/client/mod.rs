@@ -331,11 +331,11 @@ impl Client {
                 Err(SubmitError::Full(back)) => body = back,
                 other => return other,
             }
-            let room = self.owner.notices.room.notified();
-            let _wanted = RoomWanted::new(self);
-            // Room that became free before this waiter was registered wasn't announced to it.
-            if !self.shared().lock().has_room(&body) {
-                room.await;
+            let space = self.owner.notices.space.notified();
+            let _wanted = SpaceWaiter::new(self);
+            // Space that became free before this waiter was registered wasn't announced to it.
+            if !self.shared().lock().has_space(&body) {
+                space.await;
             }
         }
     }
@@ -400,7 +400,7 @@ impl Client {
             {
                 let mut state = self.shared().lock();
                 if let Some(taken) = take(&mut state.inbox) {
-                    state.tell_room();
+                    state.notify_senders();
                     if state.wants_resume() {
                         self.shared().wake(state);
                     }
@@ -425,7 +425,7 @@ impl Client {
     /// Waits until a request is durable, or never will be. Without a connection that may take long.
     pub async fn accepted(&self, number: u64) -> Accepted {
         loop {
-            let news = self.owner.notices.accepted.notified();
+            let accepted = self.owner.notices.accepted.notified();
             {
                 let mut state = self.shared().lock();
                 match (state.session.is_accepted(number), state.session.journal()) {
@@ -435,7 +435,7 @@ impl Client {
                     (Some(false), _) => {}
                 }
             }
-            news.await;
+            accepted.await;
         }
     }
 
@@ -460,7 +460,7 @@ impl Client {
         }
     }
 
-    /// Tells the broker what it may forget, and closes the connection. Requests without an outcome are given up; the broker
+    /// Acknowledges to the broker what it may forget, and closes the connection. Requests without an outcome are given up; the broker
     /// keeps only those of a client with a given id ([`Client::connect_as`]), which may come back for them.
     pub async fn close(&self) {
         let mut state = self.shared().lock();
@@ -470,18 +470,18 @@ impl Client {
     }
 }
 
-/// Registration of a caller that waits for room.
-struct RoomWanted<'a>(&'a Client);
+/// Registration of a caller that waits for space.
+struct SpaceWaiter<'a>(&'a Client);
 
-impl<'a> RoomWanted<'a> {
-    fn new(client: &'a Client) -> RoomWanted<'a> {
-        client.shared().lock().room_wanted += 1;
-        RoomWanted(client)
+impl<'a> SpaceWaiter<'a> {
+    fn new(client: &'a Client) -> SpaceWaiter<'a> {
+        client.shared().lock().space_waiters += 1;
+        SpaceWaiter(client)
     }
 }
 
-impl Drop for RoomWanted<'_> {
+impl Drop for SpaceWaiter<'_> {
     fn drop(&mut self) {
-        self.0.shared().lock().room_wanted -= 1;
+        self.0.shared().lock().space_waiters -= 1;
     }
 }

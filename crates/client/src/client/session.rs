@@ -190,13 +190,13 @@ impl Session {
 
     /// Whether a request with this body is accepted if `taken` slots are used by others.
     #[inline]
-    pub fn has_room(&self, body: &Body, taken: usize) -> bool {
+    pub fn has_space(&self, body: &Body, taken: usize) -> bool {
         let outstanding = self.table.outstanding();
         outstanding + taken < self.requests_max
             && (self.bytes + ENTRY_BYTES + body.memory_bytes() <= self.bytes_max || outstanding == 0)
     }
 
-    /// Submits a request for which there is room, and returns its number.
+    /// Submits a request for which there is space, and returns its number.
     #[inline]
     pub fn submit(&mut self, request: NewRequest<'_>, now: Duration) -> u64 {
         self.bytes += ENTRY_BYTES + request.body.memory_bytes();

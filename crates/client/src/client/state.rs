@@ -28,7 +28,7 @@ const REST_MOST: Duration = Duration::from_secs(24 * 3600);
 /// Delay before the next attempt if each broker refuses this client: it would refuse the same credentials again.
 const REFUSED_RETRY: Duration = Duration::from_secs(60);
 
-/// Bytes encoded before asking the hub for room again.
+/// Bytes encoded before asking the hub for space again.
 const PUMP_BYTES: usize = 60 * 1024;
 
 /// Everything behind the lock.
@@ -51,8 +51,8 @@ pub(super) struct State {
     gone: Option<(String, Instant)>,
     paused: bool,
     notices: Arc<Notices>,
-    /// Callers that wait for room.
-    pub room_wanted: usize,
+    /// Callers that wait for space.
+    pub space_waiters: usize,
     /// Close when everything is sent.
     pub closing: bool,
     /// A client with the same id may come back for the outcomes.
@@ -62,7 +62,7 @@ pub(super) struct State {
     /// Why the client has ended.
     pub ended: Option<String>,
     pub health: ConnectionHealth,
-    /// All brokers refuse everything, so there is no point in leaving this one.
+    /// Set if all brokers refuse everything, so that failover is pointless.
     stays: bool,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct State {
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     pub arrived: Notify,
-    pub room: Notify,
+    pub space: Notify,
     pub accepted: Notify,
 }
 
@@ -96,7 +96,7 @@ impl State {
             gone: None,
             paused: false,
             notices,
-            room_wanted: 0,
+            space_waiters: 0,
             closing: false,
             comes_back: false,
             process: std::process::id(),
@@ -112,11 +112,11 @@ impl State {
 
     /// Whether a request may be submitted.
     #[inline]
-    pub fn has_room(&self, body: &Body) -> bool {
-        self.session.has_room(body, self.inbox.completed())
+    pub fn has_space(&self, body: &Body) -> bool {
+        self.session.has_space(body, self.inbox.completed())
     }
 
-    /// Submits a request, if there is room.
+    /// Submits a request, if there is space.
     #[inline]
     pub fn submit(
         &mut self,
@@ -132,7 +132,7 @@ impl State {
         if let Some(why) = &self.ended {
             return Err(SubmitError::Closed(why.clone()));
         }
-        if !self.has_room(&body) {
+        if !self.has_space(&body) {
             return Err(SubmitError::Full(body));
         }
         let owner = owner(self);
@@ -152,23 +152,23 @@ impl State {
         let now = self.now();
         let Some(delivery) = self.session.cancel(number, now) else { return false };
         self.inbox.deliver(delivery);
-        self.tell();
+        self.notify();
         true
     }
 
     /// Notifies callers of changes.
-    fn tell(&mut self) {
+    fn notify(&mut self) {
         if self.inbox.completed() > 0 {
             self.notices.arrived.notify_waiters();
         }
-        self.tell_room();
+        self.notify_senders();
         self.notices.accepted.notify_waiters();
     }
 
-    /// Notifies callers that there may be room.
-    pub fn tell_room(&self) {
-        if self.room_wanted > 0 {
-            self.notices.room.notify_waiters();
+    /// Notifies callers that there may be space.
+    pub fn notify_senders(&self) {
+        if self.space_waiters > 0 {
+            self.notices.space.notify_waiters();
         }
     }
 
@@ -222,7 +222,7 @@ impl State {
     }
 
     fn on_ready(&mut self, hub: &mut Hub, peer: PeerId, now: Instant) {
-        // Connected and lost within one turn: nothing else would tell.
+        // Connected and lost within one turn: nothing else would show it.
         let Some(info) = hub.peer(peer) else { return self.lost("the broker went at once", now) };
         let protocol = match self.link.protocol(&info.metadata, DialectGuess::first(self.link.dialect)) {
             Ok(protocol) => protocol,
@@ -260,13 +260,13 @@ impl State {
             PeerProtocol::Stock(dialect) => {
                 let endpoint = self.endpoints.get(self.failover.current());
                 match dialect.decode_for_client(message) {
-                    Ok(heard) => {
-                        session.on_stock(heard, &mut sink);
-                        self.health.heard(endpoint, None);
+                    Ok(received) => {
+                        session.on_stock(received, &mut sink);
+                        self.health.received(endpoint, None);
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a message of the broker is left out");
-                        self.health.heard(endpoint, Some(&error));
+                        self.health.received(endpoint, Some(&error));
                     }
                 }
                 Ok(())
@@ -274,7 +274,7 @@ impl State {
         }
     }
 
-    /// Encodes and sends as much as the hub has room for.
+    /// Encodes and sends as much as the hub has space for.
     fn send(&mut self, hub: &mut Hub, now: Duration) {
         let Connection::Ready(peer, protocol) = self.connection else { return };
         self.is_full = false;
@@ -325,7 +325,7 @@ impl State {
             event if ours.is_some() && event.message_peer() == ours => {
                 let is_whole = |head: &[Bytes]| self.connection.has_whole_reply(head);
                 match self.incoming.on_event(event, is_whole, &hub.waker()) {
-                    Ok(Some(message)) => self.hear(hub, message),
+                    Ok(Some(message)) => self.receive(hub, message),
                     Ok(None) => {}
                     Err(reason) => self.on_malformed(hub, &reason),
                 }
@@ -334,7 +334,7 @@ impl State {
         }
     }
 
-    fn hear(&mut self, hub: &mut Hub, message: FromBroker) {
+    fn receive(&mut self, hub: &mut Hub, message: FromBroker) {
         if let Err(reason) = self.on_message(message) {
             self.on_malformed(hub, &reason);
         }
@@ -374,16 +374,16 @@ impl State {
         }
     }
 
-    /// Tells brokers that were left for this one which outcomes they need to keep no longer.
-    fn tell_left_brokers(&mut self, hub: &Hub, now: Instant) {
+    /// Notifies brokers that were left for this one which outcomes they need to keep no longer.
+    fn notify_left_brokers(&mut self, hub: &Hub, now: Instant) {
         if self.left.is_empty() {
             return;
         }
         let at = self.session.journal().is_some().then(|| self.failover.current());
         at.into_iter().for_each(|at| self.left.returned(at, self.session.epoch()));
         let State { left, session, link, endpoints, closing, .. } = self;
-        let tell = |until, block: &mut Block| session.put_ended(until, block);
-        left.turn(now, *closing, at, session.lowest(), link, endpoints, &hub.waker(), tell);
+        let notify = |until, block: &mut Block| session.put_ended(until, block);
+        left.turn(now, *closing, at, session.lowest(), link, endpoints, &hub.waker(), notify);
     }
 
     /// Replaces a connection whose replies can't be matched to requests any more, by one to the same broker.
@@ -424,7 +424,7 @@ impl Drive for State {
             self.on_event(hub, event, now);
         }
         while let Some(message) = self.incoming.next() {
-            self.hear(hub, message);
+            self.receive(hub, message);
         }
         let is_over = |(_, since): &mut (String, Instant)| {
             !self.incoming.has_backlog() || now.saturating_duration_since(*since) >= self.link.heartbeat_timeout
@@ -443,8 +443,8 @@ impl Drive for State {
         self.set_reading(hub);
         let time = self.now();
         self.send(hub, time);
-        self.tell_left_brokers(hub, now);
-        self.tell();
+        self.notify_left_brokers(hub, now);
+        self.notify();
         Ok(hub.is_busy())
     }
 
@@ -481,7 +481,7 @@ impl Drive for State {
             self.ended = Some(reason);
         }
         self.notices.arrived.notify_waiters();
-        self.notices.room.notify_waiters();
+        self.notices.space.notify_waiters();
         self.notices.accepted.notify_waiters();
     }
 

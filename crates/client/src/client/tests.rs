@@ -67,7 +67,7 @@ struct Broker {
 }
 
 impl Broker {
-    fn hear(&mut self, message: &Message) {
+    fn receive(&mut self, message: &Message) {
         let mut rest = &message.block[..];
         while !rest.is_empty() {
             match FromClient::decode(&mut rest).unwrap() {
@@ -180,7 +180,7 @@ impl World {
                 let mut bytes = vec![b'x'; bytes];
                 bytes.extend_from_slice(&number.to_be_bytes());
                 let body = Body::from(bytes.clone());
-                if !self.session.has_room(&body, 0) {
+                if !self.session.has_space(&body, 0) {
                     return;
                 }
                 let ttl = ttl_ms.map(Duration::from_millis);
@@ -201,7 +201,7 @@ impl World {
                     self.to_broker.extend(self.block.drain());
                 }
                 for message in self.to_broker.drain(..count.min(self.to_broker.len())) {
-                    self.broker.hear(&message);
+                    self.broker.receive(&message);
                 }
             }
             Step::Work { count, from_back, parts } => self.broker.work(count, from_back, parts),
@@ -311,8 +311,8 @@ proptest! {
                 }
                 4 => {
                     if let Some(body) = out.take() {
-                        let heard = ClientMessage { service: None, partial: false, body: Ok(body) };
-                        session.on_stock(heard, &mut |delivery| delivered.push(delivery));
+                        let received = ClientMessage { service: None, partial: false, body: Ok(body) };
+                        session.on_stock(received, &mut |delivery| delivered.push(delivery));
                     }
                 }
                 _ => {
@@ -400,8 +400,8 @@ fn outcomes_during_the_greeting_are_acknowledged() {
     session.on_block(&welcome.block, None, at(1_100), &mut |_| {}).unwrap();
     session.pump(at(1_200), &mut block, usize::MAX);
     // HELLO has named number 1 as outstanding: the broker keeps earlier requests from there on.
-    let heard: Vec<Message> = block.drain().collect();
-    let mut rest = &heard[0].block[..];
+    let received: Vec<Message> = block.drain().collect();
+    let mut rest = &received[0].block[..];
     assert!(matches!(FromClient::decode(&mut rest).unwrap(), FromClient::Hello { first: 1, .. }));
     assert_eq!(FromClient::decode(&mut rest).unwrap(), FromClient::Confirm { first: 1, count: 2 });
 }

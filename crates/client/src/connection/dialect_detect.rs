@@ -26,7 +26,7 @@ impl DialectGuess {
     }
 
     /// The broker sent a message in this dialect.
-    pub fn heard(&mut self, dialect: majordomo::Dialect) {
+    pub fn received(&mut self, dialect: majordomo::Dialect) {
         (self.dialect, self.is_sure) = (dialect, true);
     }
 
@@ -55,11 +55,11 @@ mod tests {
             guess.next();
         }
         assert_eq!(tried, [majordomo::Dialect::Mdp01, majordomo::Dialect::Majortomo, majordomo::Dialect::Mdp01]);
-        guess.heard(majordomo::Dialect::Majortomo);
+        guess.received(majordomo::Dialect::Majortomo);
         guess.next();
         assert_eq!(guess.dialect(), majordomo::Dialect::Majortomo);
-        let mut told = DialectGuess::first(Dialect::Majortomo);
-        told.next();
-        assert_eq!(told.dialect(), majordomo::Dialect::Majortomo);
+        let mut informed = DialectGuess::first(Dialect::Majortomo);
+        informed.next();
+        assert_eq!(informed.dialect(), majordomo::Dialect::Majortomo);
     }
 }

@@ -45,10 +45,10 @@ pub(super) struct BrokerConnection {
     arrived: Vec<Arrival>,
     cancellations: HashMap<Token, Arc<Cancellation>>,
     inbox: Arc<Inbox>,
-    /// Notified when there is room for parts.
-    pub room: Arc<Notify>,
+    /// Notified when there is space for parts.
+    pub space: Arc<Notify>,
     /// A message was understood.
-    has_heard: bool,
+    has_received: bool,
     /// The failure to connect was logged.
     failure_logged: bool,
     /// Why there is no connection, or why the last one was lost.
@@ -83,8 +83,8 @@ impl BrokerConnection {
             arrived: Vec::new(),
             cancellations: HashMap::new(),
             inbox,
-            room: Arc::new(Notify::new()),
-            has_heard: false,
+            space: Arc::new(Notify::new()),
+            has_received: false,
             failure_logged: false,
             failure: NOT_TRIED.to_owned(),
             leaving: None,
@@ -99,8 +99,8 @@ impl BrokerConnection {
         (&self.endpoint, self.peer.map(|_| ()).ok_or(&self.failure))
     }
 
-    pub fn has_heard(&self) -> bool {
-        self.has_heard
+    pub fn has_received(&self) -> bool {
+        self.has_received
     }
 
     pub fn session(&self) -> &Session {
@@ -165,7 +165,7 @@ impl BrokerConnection {
         self.peer = None;
         reason.clone_into(&mut self.failure);
         let (arrived, cancellations) = (&mut self.arrived, &mut self.cancellations);
-        self.session.disconnected(&mut |heard| take(heard, arrived, cancellations));
+        self.session.disconnected(&mut |received| take(received, arrived, cancellations));
         self.block.clear();
         self.pending.clear();
         self.pending_bytes = 0;
@@ -190,12 +190,12 @@ impl BrokerConnection {
 
     fn on_message(&mut self, protocol: PeerProtocol, message: FromBroker) -> Result<(), String> {
         let (arrived, cancellations) = (&mut self.arrived, &mut self.cancellations);
-        let mut sink = |heard| take(heard, arrived, cancellations);
+        let mut sink = |received| take(received, arrived, cancellations);
         let handler = self.handler.as_deref();
         match protocol {
             PeerProtocol::Numbered => {
                 let (block, attached) = block_of(message, WORKER_HEADER)?;
-                self.has_heard = true;
+                self.has_received = true;
                 let outcome = self.session.on_block(&block, attached, &mut self.block, handler, &mut sink);
                 // Replies to one message go back together, separate from later ones.
                 self.block.close_if_long(BatchLimit::among(0));
@@ -203,10 +203,10 @@ impl BrokerConnection {
             }
             PeerProtocol::Stock(dialect) => {
                 match dialect.decode_for_worker(message) {
-                    Ok(heard) => {
-                        self.has_heard = true;
-                        self.guess.heard(dialect);
-                        self.session.on_stock(heard, handler, &mut sink);
+                    Ok(received) => {
+                        self.has_received = true;
+                        self.guess.received(dialect);
+                        self.session.on_stock(received, handler, &mut sink);
                     }
                     Err(error) => tracing::warn!(%error, "a message of the broker is left out"),
                 }
@@ -251,9 +251,9 @@ impl BrokerConnection {
             Event::Gone { peer, reason } if is_ours(peer) => self.lost(&reason),
             event if event.message_peer().is_some_and(is_ours) => {
                 // Before the message is taken, which may wait for the disk.
-                self.session.heard(self.now());
+                self.session.received(self.now());
                 match self.incoming.on_event(event, |head| has_whole_request(ours, head), &hub.waker()) {
-                    Ok(Some(message)) => self.hear(hub, message),
+                    Ok(Some(message)) => self.receive(hub, message),
                     Ok(None) => {}
                     Err(reason) => self.on_malformed(hub, &reason),
                 }
@@ -262,7 +262,7 @@ impl BrokerConnection {
         }
     }
 
-    fn hear(&mut self, hub: &mut Hub, message: FromBroker) {
+    fn receive(&mut self, hub: &mut Hub, message: FromBroker) {
         if let Some((_, protocol)) = self.peer
             && let Err(reason) = self.on_message(protocol, message)
         {
@@ -279,8 +279,8 @@ impl BrokerConnection {
 }
 
 /// Applies events of the session.
-fn take(heard: WorkerEvent, arrived: &mut Vec<Arrival>, cancellations: &mut HashMap<Token, Arc<Cancellation>>) {
-    match heard {
+fn take(received: WorkerEvent, arrived: &mut Vec<Arrival>, cancellations: &mut HashMap<Token, Arc<Cancellation>>) {
+    match received {
         WorkerEvent::Request(arrival) => arrived.push(arrival),
         WorkerEvent::Cancelled(token) => {
             arrived.retain(|arrival| arrival.token != token);
@@ -310,13 +310,13 @@ impl Drive for BrokerConnection {
             self.on_event(hub, event);
         }
         while let Some(message) = self.incoming.next() {
-            self.hear(hub, message);
+            self.receive(hub, message);
         }
         if let Some((peer, _)) = self.peer {
             hub.pause_reading(peer, self.incoming.is_over_limit());
         }
         let (time, arrived, cancellations) = (self.now(), &mut self.arrived, &mut self.cancellations);
-        self.session.on_time(time, &mut self.block, &mut |heard| take(heard, arrived, cancellations));
+        self.session.on_time(time, &mut self.block, &mut |received| take(received, arrived, cancellations));
         if let (Some(why), Some((peer, _))) = (self.session.over(), self.peer) {
             self.guess.next();
             hub.disconnect(peer, why);
@@ -326,13 +326,13 @@ impl Drive for BrokerConnection {
         // Nothing more will be added by callers, unlike at a client.
         hub.flush();
         if !self.is_full() {
-            self.room.notify_waiters();
+            self.space.notify_waiters();
         }
         if self.leaving.is_some() {
-            let hears_nothing = self.session.is_idle() && !self.incoming.has_backlog();
+            let receives_nothing = self.session.is_idle() && !self.incoming.has_backlog();
             // A long reply leaves the hub later than it was given to it.
             let has_sent = self.pending.is_empty() && self.block.is_empty() && !hub.has_output();
-            let is_quiet = hears_nothing && has_sent;
+            let is_quiet = receives_nothing && has_sent;
             self.quiet = if is_quiet { self.quiet.or(Some(now)) } else { None };
         }
         Ok(hub.is_busy())
@@ -376,7 +376,7 @@ impl Drive for BrokerConnection {
             self.cancellations.drain().for_each(|(_, cancellation)| cancellation.cancel());
             self.inbox.link_ended();
         }
-        self.room.notify_waiters();
+        self.space.notify_waiters();
     }
 
     fn wakers(&mut self) -> &mut Vec<Waker> {
@@ -403,8 +403,8 @@ mod tests {
         let (mut tokens, request) =
             (Vec::new(), WorkerMessage::Request { address: "addr".into(), body: Ok("x".into()) });
         link.session.connected_to_stock(dialect, Duration::ZERO);
-        link.session.on_stock(request, None, &mut |heard| {
-            let WorkerEvent::Request(arrival) = heard else { return };
+        link.session.on_stock(request, None, &mut |received| {
+            let WorkerEvent::Request(arrival) = received else { return };
             tokens.push(arrival.token);
         });
         (link, tokens[0])
@@ -423,7 +423,7 @@ mod tests {
                 assert!(link.reply(token, Status::OK, Some(number), &part()));
             }
             assert!(link.is_full(), "{dialect:?}");
-            // Sent messages make room: READY, and a part.
+            // Sent messages make space: READY, and a part.
             for _ in 0..2 {
                 link.session.pump_stock().unwrap();
             }

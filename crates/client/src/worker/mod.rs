@@ -85,8 +85,8 @@ pub struct WorkerStatus {
     pub connected: Vec<Endpoint>,
     /// Endpoints without a connection, and why. For people.
     pub failures: Vec<(Endpoint, String)>,
-    /// Something that was understood has come from a broker.
-    pub has_heard: bool,
+    /// Whether a valid message has come from a broker.
+    pub has_received: bool,
     /// Counters over all connections.
     pub counters: WorkerCounters,
 }
@@ -175,7 +175,7 @@ impl Worker {
     /// handing it to another task. [`Worker::next`] returns nothing.
     ///
     /// `reply` is called under the lock of its connection. It must not call methods of this worker nor drop it, which would
-    /// deadlock. Nothing else happens on the connection meanwhile, and a broker that hears nothing for 10 s (unless its
+    /// deadlock. Nothing else happens on the connection meanwhile, and a broker that receives nothing for 10 s (unless its
     /// heartbeat options differ) gives the worker up and executes the request again. Use [`Worker::run`] for long
     /// computations, waiting, or bodies in files.
     pub fn at_once(
@@ -321,10 +321,10 @@ impl Worker {
     /// Current state.
     pub fn status(&self) -> WorkerStatus {
         let counters = WorkerCounters::default();
-        let mut status = WorkerStatus { connected: Vec::new(), failures: Vec::new(), has_heard: false, counters };
+        let mut status = WorkerStatus { connected: Vec::new(), failures: Vec::new(), has_received: false, counters };
         for link in &self.links {
             let state = link.lock();
-            status.has_heard |= state.has_heard();
+            status.has_received |= state.has_received();
             let WorkerCounters { requests, cancelled, orphaned } = state.session().counters();
             status.counters.requests += requests;
             status.counters.cancelled += cancelled;

@@ -54,13 +54,13 @@ impl Cancellation {
 #[error("the reply isn't wanted any more")]
 pub struct NotWanted;
 
-/// How the work on a request ended without a reply.
+/// The end of a request without a reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkError {
     /// The request fails, for this reason.
     #[error("{0}")]
     Failed(String),
-    /// It can't be done now, for this reason. The broker dispatches it again after a while, as often as it has attempts. At a stock
+    /// The request can't be done now, for this reason. The broker dispatches it again after a while, as often as it has attempts. At a stock
     /// broker it fails.
     #[error("not now: {0}")]
     TryLater(String),
@@ -76,13 +76,13 @@ pub(super) struct Answer {
     token: Token,
     cancellation: Arc<Cancellation>,
     next_part: u32,
-    owes: bool,
+    pending: bool,
 }
 
 impl Answer {
     fn give(&mut self, status: Status, part: Option<u32>, body: &Body) -> Result<(), NotWanted> {
         let mut state = self.link.lock();
-        self.owes = part.is_some();
+        self.pending = part.is_some();
         let wanted = state.reply(self.token, status, part, body);
         self.link.wake(state);
         if wanted { Ok(()) } else { Err(NotWanted) }
@@ -90,7 +90,7 @@ impl Answer {
 
     fn give_back(&mut self, reason: &str) -> Result<(), NotWanted> {
         let mut state = self.link.lock();
-        self.owes = false;
+        self.pending = false;
         let wanted = state.give_back(self.token, reason);
         self.link.wake(state);
         if wanted { Ok(()) } else { Err(NotWanted) }
@@ -115,7 +115,7 @@ impl Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        if self.owes {
+        if self.pending {
             let _ = self.give(Status::FAILED, None, &Body::from(DROPPED));
         }
     }
@@ -138,7 +138,13 @@ impl Request {
     ) -> Request {
         let Arrival { token, attempt, id, ttl_ms, body } = arrival;
         let expires = (ttl_ms > 0).then(|| Instant::now() + Duration::from_millis(u64::from(ttl_ms)));
-        Request { body, attempt, id, expires, answer: Answer { link, token, cancellation, next_part: 0, owes: true } }
+        Request {
+            body,
+            attempt,
+            id,
+            expires,
+            answer: Answer { link, token, cancellation, next_part: 0, pending: true },
+        }
     }
 
     /// Body of the request.
@@ -180,23 +186,23 @@ impl Request {
             return Err(NotWanted);
         }
         loop {
-            let room = {
+            let space = {
                 let state = self.answer.link.lock();
                 if !state.is_full() {
                     break;
                 }
-                Arc::clone(&state.room)
+                Arc::clone(&state.space)
             };
-            let notified = room.notified();
+            let notified = space.notified();
             if self.answer.link.lock().is_full() {
                 notified.await;
             }
         }
         let part = self.answer.next_part;
         self.answer.next_part += 1;
-        let owed = self.answer.owes;
+        let pending = self.answer.pending;
         let outcome = self.answer.give(Status::OK, Some(part), &body);
-        self.answer.owes = owed;
+        self.answer.pending = pending;
         outcome
     }
 
@@ -228,7 +234,7 @@ impl Request {
 
     /// Drops the request silently, since the connection closes.
     pub(super) fn abandon(mut self) {
-        self.answer.owes = false;
+        self.answer.pending = false;
     }
 
     /// Separates the obligation to reply from the request, which can still send parts.
@@ -239,9 +245,9 @@ impl Request {
             token: request.answer.token,
             cancellation: Arc::clone(&request.answer.cancellation),
             next_part: 0,
-            owes: true,
+            pending: true,
         };
-        request.answer.owes = false;
+        request.answer.pending = false;
         (request, answer)
     }
 }

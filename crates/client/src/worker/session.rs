@@ -130,7 +130,7 @@ enum Link {
     Numbered,
     Stock {
         dialect: Dialect,
-        heard: Duration,
+        received: Duration,
         beat: Duration,
     },
     /// The connection has to be replaced.
@@ -189,7 +189,7 @@ impl Session {
         self.counters
     }
 
-    /// Whether no reply is owed or unsent.
+    /// Whether no reply is outstanding or unsent.
     pub fn is_idle(&self) -> bool {
         self.held.is_empty() && self.unsent.is_empty()
     }
@@ -240,7 +240,7 @@ impl Session {
 
     /// A connection to a stock broker is ready.
     pub fn connected_to_stock(&mut self, dialect: Dialect, now: Duration) {
-        self.link = Link::Stock { dialect, heard: now, beat: now + HEARTBEAT };
+        self.link = Link::Stock { dialect, received: now, beat: now + HEARTBEAT };
         self.push_stock(dialect.ready(&self.service));
         self.counters.orphaned += self.unsent.len() as u64;
         self.unsent.clear();
@@ -355,10 +355,10 @@ impl Session {
     }
 
     /// The broker has sent something, perhaps only part of a message.
-    pub fn heard(&mut self, now: Duration) {
+    pub fn received(&mut self, now: Duration) {
         self.now = now;
-        if let Link::Stock { heard, .. } = &mut self.link {
-            *heard = now;
+        if let Link::Stock { received, .. } = &mut self.link {
+            *received = now;
         }
     }
 
@@ -477,7 +477,7 @@ impl Session {
     /// When [`Session::on_time`] has something to do.
     pub fn deadline(&self) -> Option<Duration> {
         match self.link {
-            Link::Stock { heard, beat, .. } => Some(beat.min(heard + HEARTBEAT * LIVENESS)),
+            Link::Stock { received, beat, .. } => Some(beat.min(received + HEARTBEAT * LIVENESS)),
             _ => self.orphan_expires,
         }
     }
@@ -485,8 +485,8 @@ impl Session {
     /// Handles everything that is due.
     pub fn on_time(&mut self, now: Duration, out: &mut Block, sink: &mut impl FnMut(WorkerEvent)) {
         self.expire_orphans(now, out, sink);
-        let Link::Stock { dialect, heard, beat } = &mut self.link else { return };
-        if now >= *heard + HEARTBEAT * LIVENESS {
+        let Link::Stock { dialect, received, beat } = &mut self.link else { return };
+        if now >= *received + HEARTBEAT * LIVENESS {
             self.link = Link::Over("the broker has been silent for too long");
         } else if now >= *beat {
             *beat = now + HEARTBEAT;

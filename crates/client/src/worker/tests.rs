@@ -61,7 +61,7 @@ struct World {
     next: u64,
     /// Requests that the worker holds, and how many parts of each the broker has received.
     holds: Vec<u64>,
-    heard_parts: BTreeMap<u64, u32>,
+    received_parts: BTreeMap<u64, u32>,
     /// Ended, and on its way or lost; arrived.
     ended: BTreeSet<u64>,
     arrived: BTreeMap<u64, Status>,
@@ -83,7 +83,7 @@ impl World {
             given: BTreeSet::new(),
             next: 1,
             holds: Vec::new(),
-            heard_parts: BTreeMap::new(),
+            received_parts: BTreeMap::new(),
             ended: BTreeSet::new(),
             arrived: BTreeMap::new(),
             cancelled: BTreeSet::new(),
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    fn hear(&mut self, message: &Message) {
+    fn receive(&mut self, message: &Message) {
         let mut rest = &message.block[..];
         while !rest.is_empty() {
             match FromWorker::decode(&mut rest).unwrap() {
@@ -106,7 +106,7 @@ impl World {
                     let number = u64::from_be_bytes(token.0[..8].try_into().unwrap());
                     let body = content.to_body(&message.block, message.attached.clone()).unwrap();
                     if let Some(part) = part {
-                        let parts = self.heard_parts.entry(number).or_default();
+                        let parts = self.received_parts.entry(number).or_default();
                         assert_eq!(part, *parts, "parts in order");
                         *parts += 1;
                         continue;
@@ -116,7 +116,7 @@ impl World {
                     assert!(self.arrived.insert(number, status).is_none(), "two replies to {number}");
                     self.given.remove(&number);
                 }
-                FromWorker::Leaving => panic!("it was not told to leave"),
+                FromWorker::Leaving => panic!("it was not asked to leave"),
                 FromWorker::Return { .. } => panic!("it can begin all of them"),
             }
         }
@@ -137,7 +137,7 @@ impl World {
                 for message in self.to_worker.drain(..count.min(self.to_worker.len())).collect::<Vec<_>>() {
                     let attached = message.attached.clone().map(Ok);
                     let (holds, cancelled) = (&mut self.holds, &mut self.cancelled);
-                    let mut sink = |heard| match heard {
+                    let mut sink = |received| match received {
                         WorkerEvent::Request(Arrival { token, body, .. }) => {
                             let number = u64::from_be_bytes(token.0[..8].try_into().unwrap());
                             assert_eq!(body, Body::from(format!("{number}")));
@@ -175,7 +175,7 @@ impl World {
                     self.to_broker.extend(self.block.drain());
                 }
                 for message in self.to_broker.drain(..count.min(self.to_broker.len())).collect::<Vec<_>>() {
-                    self.hear(&message);
+                    self.receive(&message);
                 }
             }
             Step::Cancel(which) => {
@@ -194,7 +194,7 @@ impl World {
                 self.to_broker.clear();
                 self.to_worker.clear();
                 self.out.clear();
-                self.heard_parts.clear();
+                self.received_parts.clear();
             }
             Step::Connect => {
                 // Replies kept for this connection are lost with it like everything else.
@@ -259,7 +259,7 @@ fn a_stock_worker_sends_heartbeats_and_detects_silence() {
         assert!(session.pump_stock().is_some(), "a heartbeat at {ms} ms");
         assert!(session.pump_stock().is_none());
     }
-    session.heard(at(9000));
+    session.received(at(9000));
     session.on_stock(WorkerMessage::Heartbeat, None, &mut |_| panic!("nothing to do"));
     session.on_time(at(10_000), &mut Block::default(), &mut |_| ());
     assert_eq!(session.over(), None);
@@ -275,11 +275,11 @@ fn stock_requests_end_with_their_connection() {
     let mut arrived = Vec::new();
     let request =
         |text: &'static str| WorkerMessage::Request { address: Bytes::from_static(b"c"), body: Ok(text.into()) };
-    session.on_stock(request("one"), None, &mut |heard| arrived.push(heard));
-    session.disconnected(&mut |heard| arrived.push(heard));
+    session.on_stock(request("one"), None, &mut |received| arrived.push(received));
+    session.disconnected(&mut |received| arrived.push(received));
     session.connected_to_stock(Dialect::Mdp01, Duration::ZERO);
     session.pump_stock();
-    session.on_stock(request("two"), None, &mut |heard| arrived.push(heard));
+    session.on_stock(request("two"), None, &mut |received| arrived.push(received));
     let [WorkerEvent::Request(one), WorkerEvent::Cancelled(ended), WorkerEvent::Request(two)] = &arrived[..] else {
         panic!("{arrived:?}")
     };
@@ -311,7 +311,7 @@ fn a_reply_in_parts_ends_with_its_connection() {
     }
     assert!(session.reply(token(1), Status::OK, Some(0), &"part".into(), &mut block));
     let mut ended = Vec::new();
-    session.disconnected(&mut |heard| ended.push(heard));
+    session.disconnected(&mut |received| ended.push(received));
     assert_eq!(ended, [WorkerEvent::Cancelled(token(1))]);
     block.clear();
     session.connected(&mut block);
@@ -325,7 +325,7 @@ fn orphaned_requests_return_their_credit_at_the_deadline() {
     let (mut session, mut block) = (Session::new(b"echo", 2), Block::default());
     let at = Duration::from_millis;
     session.connected(&mut block);
-    session.heard(at(100));
+    session.received(at(100));
     for (number, ttl_ms) in [(1, 1_000), (2, 0)] {
         let mut message = Block::default();
         ToWorker::request(&mut message, token(number), 1, ttl_ms, &"x".into());
@@ -341,7 +341,7 @@ fn orphaned_requests_return_their_credit_at_the_deadline() {
     session.on_time(at(1_099), &mut block, &mut |_| panic!("too early"));
     block.clear();
     let mut ended = Vec::new();
-    session.on_time(at(1_100), &mut block, &mut |heard| ended.push(heard));
+    session.on_time(at(1_100), &mut block, &mut |received| ended.push(received));
     assert_eq!(ended, [WorkerEvent::Cancelled(token(1))]);
     let said = block.drain().next().unwrap().block;
     assert_eq!(FromWorker::decode(&mut &said[..]), Ok(FromWorker::Credit { credit: 1 }));
@@ -404,7 +404,7 @@ fn an_attached_body_belongs_to_the_last_record() {
         ToWorker::request(&mut requests, token(number), 1, 0, body);
     }
     for Message { block: records, attached } in requests.drain() {
-        session.on_block(&records, attached.map(Ok), &mut block, None, &mut |heard| arrived.push(heard)).unwrap();
+        session.on_block(&records, attached.map(Ok), &mut block, None, &mut |received| arrived.push(received)).unwrap();
     }
     let expected = (1..).zip(bodies).map(|(number, body)| {
         WorkerEvent::Request(Arrival { token: token(number), attempt: 1, id: None, ttl_ms: 0, body })

@@ -109,9 +109,9 @@ fn times_that_no_clock_counts_to_never_come() {
             let options = WorkerOptions { credit: 1, link: link.clone() };
             let worker = Worker::at_once(here, "echo", options, std::convert::identity).unwrap();
             let client = Client::connect(here, ClientOptions { link, ..ClientOptions::default() }).unwrap();
-            let patient = CallOptions { ttl: Some(most), ..CallOptions::default() };
+            let waiting = CallOptions { ttl: Some(most), ..CallOptions::default() };
             for _ in 0..10 {
-                assert_eq!(client.call_with("echo", "x", patient).await.unwrap().body, Body::from("x"));
+                assert_eq!(client.call_with("echo", "x", waiting).await.unwrap().body, Body::from("x"));
             }
             worker.leave();
             worker.closed().await;
@@ -123,7 +123,7 @@ fn times_that_no_clock_counts_to_never_come() {
 }
 
 #[test]
-fn a_worker_tells_why_it_has_no_connection() {
+fn a_worker_reports_why_it_has_no_connection() {
     on_one(async {
         let folder = tempfile::tempdir().unwrap();
         let broker = Running::start(|_| ());
@@ -157,7 +157,7 @@ fn a_reused_client_id_gets_the_earlier_outcomes() {
         let worker = echo(&[&broker.endpoint], 2);
         let here = std::slice::from_ref(&broker.endpoint);
         let name = ClientId([9; 16]);
-        // One that is killed before it hears of its outcomes.
+        // One that is killed before it receives its outcomes.
         let mut block = Block::default();
         FromClient::hello(&mut block, name, 1);
         FromClient::request(&mut block, 1, 0, false, b"echo", &"former".into());

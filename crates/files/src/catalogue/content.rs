@@ -1,10 +1,10 @@
-//! What is at a path, and how to find out whether it is still that.
+//! Content of a path, and how to find out whether it has changed.
 
 use crate::digest::Digest;
 use crate::protocol::control::{ChangeContent, LinkTarget};
 use crate::root::{FileStat, Timestamp};
 
-/// What followers are told of a path.
+/// The content of a path that followers receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A finished regular file.
@@ -30,11 +30,11 @@ pub enum Content {
         /// Time of its last change.
         modified: Timestamp,
     },
-    /// Nothing any more.
+    /// A deletion.
     Gone,
 }
 
-/// What followers aren't told: whether the entry is still the same one.
+/// Identity of an entry, which followers don't receive: it shows whether the entry is still the same one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Device.

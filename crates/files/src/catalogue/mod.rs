@@ -1,7 +1,7 @@
-//! The state of a served tree, with a sequence number for each path: what a follower at a cursor is owed.
+//! The state of a served tree, with a sequence number for each path: the changes since a follower's cursor.
 //!
 //! Pure: the watcher of the tree puts in what it finds ([`Catalogue::put`], [`Catalogue::remove`]), and the sender takes pages out
-//! ([`Catalogue::begin`], then [`Catalogue::owed`]). A change of a path replaces the older one, so memory is bounded by the paths, and a follower
+//! ([`Catalogue::begin`], then [`Catalogue::changes_since`]). A change of a path replaces the older one, so memory is bounded by the paths, and a follower
 //! that doesn't read costs its [`Position`].
 // docs/protocol/follow.md specifies it.
 
@@ -35,7 +35,7 @@ pub struct Catalogue {
     is_complete: bool,
     /// The numbers are another server's, and followers may be ahead.
     is_relayed: bool,
-    /// Nothing is known yet of the other server.
+    /// Whether nothing is known yet of the other server.
     is_awaiting: bool,
     /// Only versions are passed on.
     is_of_versions: bool,
@@ -45,7 +45,7 @@ pub struct Catalogue {
     /// Numbers of entries that are gone.
     tombstones: BTreeSet<u64>,
     tombstones_min: usize,
-    /// What is there and can't be read, and whether each is a directory; how much more there is; and how often this has changed.
+    /// Unreadable paths, and whether each is a directory; the number of those left out; and how often this has changed.
     unread: BTreeMap<RelPath, bool>,
     unread_more: u64,
     unread_changes: u64,
@@ -56,9 +56,9 @@ pub struct Catalogue {
 pub struct Entry {
     /// Its number.
     pub seq: u64,
-    /// What is there.
+    /// Content of the path.
     pub content: Content,
-    /// How to find out whether it is still that.
+    /// Identity, which shows whether it has changed.
     pub identity: Identity,
 }
 
@@ -76,34 +76,34 @@ impl Entry {
     }
 }
 
-/// How far a follower is in this catalogue.
+/// A follower's position in this catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     epoch: Epoch,
     after: u64,
     /// A full state has no need for deletions up to this number; 0 where changes are followed.
     full_until: u64,
-    /// The number of the last change that it was told, or where it has begun.
-    told: u64,
+    /// The number of the last change that was sent to it, or where it has begun.
+    sent: u64,
 }
 
-/// What a follower is owed next.
+/// The next changes for a follower.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Owed {
+pub enum ChangesSince {
     /// Changes, perhaps none.
     Changes {
         /// By ascending number.
         changes: Vec<(Arc<[u8]>, Entry)>,
-        /// Where the follower is then.
+        /// The follower's new position.
         position: Position,
-        /// It then has everything.
+        /// Whether it then has everything.
         live: bool,
     },
-    /// It was too slow: [`Catalogue::begin`] gives it a full state.
+    /// The follower was too slow: [`Catalogue::begin`] gives it a full state.
     Restart,
 }
 
-/// How much a page may have.
+/// Limits of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct PageLimits {
     /// Changes.
@@ -125,15 +125,15 @@ impl Position {
         Cursor { epoch: self.epoch, seq: self.after }
     }
 
-    /// The cursor to send to those who aren't told everything: it doesn't count what they aren't told.
-    pub fn told_cursor(&self) -> Cursor {
-        Cursor { epoch: self.epoch, seq: self.told }
+    /// The cursor for followers that may not see everything: it doesn't count what they may not see.
+    pub fn sent_cursor(&self) -> Cursor {
+        Cursor { epoch: self.epoch, seq: self.sent }
     }
 
-    /// This position, where the last change that was told has another number.
+    /// This position, where the last change that was sent has another number.
     #[must_use]
-    pub fn told(self, told: u64) -> Position {
-        Position { told, ..self }
+    pub fn sent(self, sent: u64) -> Position {
+        Position { sent, ..self }
     }
 }
 
@@ -233,7 +233,7 @@ impl Catalogue {
         }
     }
 
-    /// What can't be read, and whether each is a directory, and how much more there is.
+    /// Unreadable paths, whether each is a directory, and the number of those left out.
     pub fn unread(&self) -> (&BTreeMap<RelPath, bool>, u64) {
         (&self.unread, self.unread_more)
     }
@@ -243,7 +243,7 @@ impl Catalogue {
         self.unread_changes
     }
 
-    /// What is at a path.
+    /// The entry of a path.
     pub fn get(&self, path: &[u8]) -> Option<&Entry> {
         self.entries.get(path).map(Box::as_ref).filter(|entry| entry.content != Content::Gone)
     }
@@ -322,7 +322,7 @@ impl Catalogue {
         }
     }
 
-    /// What is below a directory, by path.
+    /// The entries below a directory, by path.
     pub fn below(&self, dir: &[u8]) -> impl DoubleEndedIterator<Item = (&Arc<[u8]>, &Entry)> {
         let (from, until) = below(dir);
         let range =
@@ -330,7 +330,7 @@ impl Catalogue {
         range.map(|(path, entry)| (path, entry.as_ref())).filter(|(_, entry)| entry.content != Content::Gone)
     }
 
-    /// What is in a directory, but not what is below that.
+    /// The entries of a directory, without those of its subdirectories.
     pub fn children(&self, dir: &[u8]) -> Vec<(Arc<[u8]>, &Entry)> {
         let mut children = Vec::new();
         let (mut from, until) = below(dir);
@@ -355,25 +355,25 @@ impl Catalogue {
         }
     }
 
-    /// Where a follow begins, and with what; `None` if that isn't known before the tree was read.
+    /// Position and state of a new follow; `None` if that isn't known before the tree was read.
     pub fn begin(&self, from: FollowFrom) -> Option<(Position, FollowState)> {
         let Catalogue { epoch, head, .. } = *self;
         match from {
             _ if self.is_awaiting => None,
             FollowFrom::Now if !self.is_complete => None,
-            FollowFrom::Now => Some((Position { epoch, after: head, full_until: 0, told: head }, FollowState::Changes)),
+            FollowFrom::Now => Some((Position { epoch, after: head, full_until: 0, sent: head }, FollowState::Changes)),
             FollowFrom::Cursor(Cursor { epoch: of, seq })
                 if of == epoch && seq > 0 && seq >= self.floor && (seq <= head || self.is_relayed) =>
             {
-                Some((Position { epoch, after: seq, full_until: 0, told: seq }, FollowState::Changes))
+                Some((Position { epoch, after: seq, full_until: 0, sent: seq }, FollowState::Changes))
             }
             FollowFrom::Cursor(_) | FollowFrom::Beginning => {
-                Some((Position { epoch, after: 0, full_until: head, told: 0 }, FollowState::Full))
+                Some((Position { epoch, after: 0, full_until: head, sent: 0 }, FollowState::Full))
             }
         }
     }
 
-    /// The number of the newest entry of certain paths; 0 if none is among so many.
+    /// The number of the newest entry of certain paths; 0 if none is among this many.
     pub fn newest(&self, examined: usize, mut wants: impl FnMut(&[u8]) -> bool) -> u64 {
         let mut newest = self.by_seq.iter().rev().take(examined);
         newest.find(|(_, path)| wants(path)).map_or(0, |(seq, _)| *seq)
@@ -384,10 +384,15 @@ impl Catalogue {
         self.by_seq.get(&seq)
     }
 
-    /// What a follower is owed next of the paths that it wants.
-    pub fn owed(&self, at: Position, mut wants: impl FnMut(&[u8]) -> bool, limits: PageLimits) -> Owed {
+    /// The next changes of the paths that a follower wants.
+    pub fn changes_since(
+        &self,
+        at: Position,
+        mut wants: impl FnMut(&[u8]) -> bool,
+        limits: PageLimits,
+    ) -> ChangesSince {
         if at.epoch != self.epoch || self.floor > at.after.max(at.full_until) {
-            return Owed::Restart;
+            return ChangesSince::Restart;
         }
         let (mut changes, mut after, mut bytes) = (Vec::new(), at.after, 0);
         let mut rest = self.by_seq.range((Bound::Excluded(at.after), Bound::Unbounded));
@@ -411,8 +416,8 @@ impl Catalogue {
         if is_end {
             after = self.head.max(at.after);
         }
-        let told = changes.last().map_or(at.told, |(_, entry)| entry.seq);
-        Owed::Changes { changes, position: Position { after, told, ..at }, live: is_end && self.is_complete }
+        let sent = changes.last().map_or(at.sent, |(_, entry)| entry.seq);
+        ChangesSince::Changes { changes, position: Position { after, sent, ..at }, live: is_end && self.is_complete }
     }
 }
 

@@ -72,7 +72,7 @@ impl Catalogue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::{Identity, Owed, PageLimits};
+    use crate::catalogue::{ChangesSince, Identity, PageLimits};
     use crate::protocol::control::FollowState;
     use crate::protocol::follow::FollowFrom;
 
@@ -91,39 +91,44 @@ mod tests {
         (path.as_bytes().into(), Entry { seq, content: Content::Gone, identity: Identity::default() })
     }
 
-    fn owed(catalogue: &Catalogue, from: FollowFrom) -> (FollowState, Vec<u64>, Cursor, bool) {
+    fn changes_since(catalogue: &Catalogue, from: FollowFrom) -> (FollowState, Vec<u64>, Cursor, bool) {
         let (position, state) = catalogue.begin(from).unwrap();
-        match catalogue.owed(position, |_| true, LIMITS) {
-            Owed::Changes { changes, position, live } => {
+        match catalogue.changes_since(position, |_| true, LIMITS) {
+            ChangesSince::Changes { changes, position, live } => {
                 (state, changes.iter().map(|(_, entry)| entry.seq).collect(), position.cursor(), live)
             }
-            Owed::Restart => panic!("it begins again at once"),
+            ChangesSince::Restart => panic!("it begins again at once"),
         }
     }
 
     #[test]
-    fn who_comes_from_the_origin_goes_on_here() {
+    fn followers_of_the_origin_continue_here() {
         let mut relay = Catalogue::relayed();
         assert!(relay.begin(FollowFrom::Beginning).is_none() && relay.begin(FollowFrom::Cursor(at(5))).is_none());
         relay.reset(Some(ServerId([7; 16])), at(20), vec![dir("a", 3), dir("b", 17)]).unwrap();
-        assert_eq!(owed(&relay, FollowFrom::Beginning), (FollowState::Full, vec![3, 17], at(20), true));
-        assert_eq!(owed(&relay, FollowFrom::Cursor(at(20))), (FollowState::Changes, vec![], at(20), true));
+        assert_eq!(changes_since(&relay, FollowFrom::Beginning), (FollowState::Full, vec![3, 17], at(20), true));
+        assert_eq!(changes_since(&relay, FollowFrom::Cursor(at(20))), (FollowState::Changes, vec![], at(20), true));
         assert_eq!(relay.server, Some(ServerId([7; 16])));
         // What was deleted between isn't known here.
-        assert_eq!(owed(&relay, FollowFrom::Cursor(at(18))).0, FollowState::Full);
+        assert_eq!(changes_since(&relay, FollowFrom::Cursor(at(18))).0, FollowState::Full);
         relay.advance(at(30), vec![gone("a", 25), dir("c", 28)]).unwrap();
-        assert_eq!(owed(&relay, FollowFrom::Cursor(at(20))), (FollowState::Changes, vec![25, 28], at(30), true));
+        assert_eq!(
+            changes_since(&relay, FollowFrom::Cursor(at(20))),
+            (FollowState::Changes, vec![25, 28], at(30), true)
+        );
         // One that is ahead of this relay waits, and never goes back.
         let ahead = FollowFrom::Cursor(at(40));
-        assert_eq!(owed(&relay, ahead), (FollowState::Changes, vec![], at(40), true));
+        assert_eq!(changes_since(&relay, ahead), (FollowState::Changes, vec![], at(40), true));
         let (position, _) = relay.begin(ahead).unwrap();
         relay.advance(at(50), vec![dir("d", 35), dir("e", 45)]).unwrap();
-        let Owed::Changes { changes, .. } = relay.owed(position, |_| true, LIMITS) else { panic!("it goes on") };
+        let ChangesSince::Changes { changes, .. } = relay.changes_since(position, |_| true, LIMITS) else {
+            panic!("it goes on")
+        };
         assert_eq!(changes.iter().map(|(_, entry)| entry.seq).collect::<Vec<_>>(), [45]);
-        // Another epoch begins anew, for those who are in the middle too.
+        // Another epoch starts over, also for followers in the middle.
         relay.reset(None, Cursor { epoch: Epoch([4; 16]), seq: 2 }, vec![dir("a", 1)]).unwrap();
-        assert_eq!(relay.owed(position, |_| true, LIMITS), Owed::Restart);
-        assert_eq!(owed(&relay, ahead).0, FollowState::Full);
+        assert_eq!(relay.changes_since(position, |_| true, LIMITS), ChangesSince::Restart);
+        assert_eq!(changes_since(&relay, ahead).0, FollowState::Full);
     }
 
     #[test]
@@ -131,6 +136,6 @@ mod tests {
         let mut relay = Catalogue::relayed();
         relay.reset(None, at(20), vec![dir("a", 3)]).unwrap();
         relay.advance(at(22), vec![dir("old", 20), dir("new", 21), dir("beyond", 23)]).unwrap();
-        assert_eq!(owed(&relay, FollowFrom::Beginning).1, [3, 21]);
+        assert_eq!(changes_since(&relay, FollowFrom::Beginning).1, [3, 21]);
     }
 }

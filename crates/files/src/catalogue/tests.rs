@@ -79,12 +79,12 @@ impl Follower {
             return Ok(false);
         };
         let prefix = self.prefix;
-        match catalogue.owed(at, |path| path.starts_with(prefix.as_bytes()), limits) {
-            Owed::Restart => {
+        match catalogue.changes_since(at, |path| path.starts_with(prefix.as_bytes()), limits) {
+            ChangesSince::Restart => {
                 self.begin(catalogue, FollowFrom::Beginning);
                 Ok(false)
             }
-            Owed::Changes { changes, position, live } => {
+            ChangesSince::Changes { changes, position, live } => {
                 prop_assert!(changes.len() <= limits.changes.max(1));
                 for (path, entry) in changes {
                     prop_assert!(entry.seq > self.last_seq && entry.seq <= position.cursor().seq);
@@ -112,7 +112,7 @@ impl Follower {
         }
     }
 
-    /// It is killed, and begins where it was.
+    /// Kills the follower, which continues where it was.
     fn restart(&mut self, catalogue: &Catalogue) {
         let stored = self.stored.clone();
         self.tree = stored.as_ref().map_or_else(|| self.tree.clone(), |(_, tree)| tree.clone());
@@ -246,8 +246,9 @@ fn nobody_is_up_to_date_before_the_tree_was_read() {
     let mut catalogue = Catalogue::new(EPOCH);
     catalogue.put(&path("a"), file(1), Identity::default()).unwrap();
     let (position, _) = catalogue.begin(FollowFrom::Beginning).unwrap();
-    let is_live =
-        |catalogue: &Catalogue| matches!(catalogue.owed(position, |_| true, page(9)), Owed::Changes { live: true, .. });
+    let is_live = |catalogue: &Catalogue| {
+        matches!(catalogue.changes_since(position, |_| true, page(9)), ChangesSince::Changes { live: true, .. })
+    };
     assert!(!is_live(&catalogue));
     catalogue.complete();
     assert!(is_live(&catalogue));
@@ -260,9 +261,9 @@ fn a_page_has_at_most_the_bytes_it_may_have_and_at_least_one_change() {
         catalogue.put(&path(&format!("{index}\u{1}")), file(1), Identity::default()).unwrap();
     }
     let (position, _) = catalogue.begin(FollowFrom::Beginning).unwrap();
-    let count = |bytes| match catalogue.owed(position, |_| true, PageLimits { bytes, ..page(100) }) {
-        Owed::Changes { changes, .. } => changes.len(),
-        Owed::Restart => 0,
+    let count = |bytes| match catalogue.changes_since(position, |_| true, PageLimits { bytes, ..page(100) }) {
+        ChangesSince::Changes { changes, .. } => changes.len(),
+        ChangesSince::Restart => 0,
     };
     let cost = file(1).cost("0\u{1}".as_bytes());
     assert_eq!([0, cost, 2 * cost - 1, 3 * cost].map(count), [1, 1, 1, 3]);

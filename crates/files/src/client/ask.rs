@@ -1,7 +1,7 @@
 //! Requests that have one answer each.
 
-use super::connection::{ConnectOptions, Connection};
-use super::exchange::{Exchange, Operation, Patience, Turn};
+use super::connection::Connection;
+use super::exchange::{Connector, Operation, Turn, WaitLimit};
 use crate::error::Error;
 use crate::limits::HOLDERS_PAGE_MAX;
 use crate::path::RelPath;
@@ -17,9 +17,6 @@ use towpath_blocking::CancelToken;
 /// The number of every request: one is open at a time.
 const ID: u32 = 1;
 
-/// A connection for requests that have one answer each.
-pub struct Asker<'a>(Exchange<'a>);
-
 /// Who has something.
 #[derive(Clone, Debug, Default)]
 pub struct Holding {
@@ -29,69 +26,57 @@ pub struct Holding {
     pub holders: Vec<KnownHolder>,
 }
 
-impl<'a> Asker<'a> {
-    /// Connects, in the background.
-    ///
-    /// # Errors
-    /// There are no sockets to be had.
-    pub fn open(options: &'a ConnectOptions, cancel: &'a CancelToken) -> Result<Asker<'a>, Error> {
-        Exchange::open(options, cancel).map(Asker)
-    }
-
-    /// Who has something; with `named`, their names too.
-    ///
-    /// # Errors
-    /// As of all requests.
-    pub fn holding(&mut self, wanted: HoldersWanted, named: bool) -> Result<Holding, Error> {
-        let mut known = BTreeMap::new();
-        let mut from = 0;
-        loop {
-            let count = if named { HOLDERS_PAGE_MAX as u32 } else { 0 };
-            let request = Request::Holders(HoldersRequest { id: ID, wanted, from, count });
-            let Reply::Holders(HoldersReply { holding, total, holders, .. }) =
-                self.ask(&request, Patience::Extra(Duration::ZERO))?
-            else {
-                return Err(Error::Protocol("another answer than was asked for".to_owned()));
-            };
-            from += u32::try_from(holders.len()).unwrap_or(u32::MAX);
-            let is_over = holders.is_empty() || from >= total;
-            // Some may come twice when others come or go meanwhile.
-            known.extend(holders.into_iter().map(|of| ((of.holder.name.clone(), of.holder.copy, of.user.clone()), of)));
-            if is_over {
-                return Ok(Holding { holding, holders: known.into_values().collect() });
-            }
+pub(super) fn holding(
+    connector: &Connector,
+    wanted: HoldersWanted,
+    named: bool,
+    cancel: &CancelToken,
+) -> Result<Holding, Error> {
+    let mut known = BTreeMap::new();
+    let mut from = 0;
+    loop {
+        let count = if named { HOLDERS_PAGE_MAX as u32 } else { 0 };
+        let request = Request::Holders(HoldersRequest { id: ID, wanted, from, count });
+        let Reply::Holders(HoldersReply { holding, total, holders, .. }) =
+            ask(connector, &request, WaitLimit::Extra(Duration::ZERO), cancel)?
+        else {
+            return Error::protocol("another answer than was asked for");
+        };
+        from += u32::try_from(holders.len()).unwrap_or(u32::MAX);
+        let is_over = holders.is_empty() || from >= total;
+        // Some may come twice when others come or go meanwhile.
+        known.extend(holders.into_iter().map(|of| ((of.holder.name.clone(), of.holder.copy, of.user.clone()), of)));
+        if is_over {
+            return Ok(Holding { holding, holders: known.into_values().collect() });
         }
     }
+}
 
-    /// Publishes what is below a path.
-    ///
-    /// # Errors
-    /// As of all requests; `changed` if something is being written.
-    pub fn publish(&mut self, path: &RelPath, label: Option<&str>, keep: Option<u32>) -> Result<PublishedReply, Error> {
-        let label = label.map(str::to_owned);
-        let request = Request::Publish(PublishRequest { id: ID, path: path.into(), label, keep });
-        // Copying may take long.
-        match self.ask(&request, Patience::WhileAlive)? {
-            Reply::Published(published) => Ok(published),
-            _ => Err(Error::Protocol("another answer than was asked for".to_owned())),
-        }
+pub(super) fn publish(
+    connector: &Connector,
+    path: &RelPath,
+    label: Option<&str>,
+    keep: Option<u32>,
+    cancel: &CancelToken,
+) -> Result<PublishedReply, Error> {
+    let label = label.map(str::to_owned);
+    let request = Request::Publish(PublishRequest { id: ID, path: path.into(), label, keep });
+    // Copying may take long.
+    match ask(connector, &request, WaitLimit::WhileAlive, cancel)? {
+        Reply::Published(published) => Ok(published),
+        _ => Error::protocol("another answer than was asked for"),
     }
+}
 
-    /// Sends a request, and waits for its answer.
-    fn ask(&mut self, request: &Request, patience: Patience) -> Result<Reply, Error> {
-        self.0.run(&mut Question { request, patience, answer: None })
-    }
-
-    /// Ends the connection.
-    pub fn close(self) {
-        self.0.close();
-    }
+/// Sends a request, and waits for its answer.
+fn ask(connector: &Connector, request: &Request, wait_limit: WaitLimit, cancel: &CancelToken) -> Result<Reply, Error> {
+    connector.ask(&mut Question { request, wait_limit, answer: None }, cancel)
 }
 
 /// A request, until it has its answer.
 struct Question<'a> {
     request: &'a Request,
-    patience: Patience,
+    wait_limit: WaitLimit,
     answer: Option<Reply>,
 }
 
@@ -121,7 +106,7 @@ impl Operation for Question<'_> {
         }
     }
 
-    fn patience(&self) -> Patience {
-        self.patience
+    fn wait_limit(&self) -> WaitLimit {
+        self.wait_limit
     }
 }

@@ -18,8 +18,8 @@ use crate::protocol::{PROPERTY, PROPERTY_VALUE, REQUESTS_PROPERTY, WireError};
 const STREAM_OVER_BYTES: u64 = 64 << 10;
 /// Largest message but for streamed bodies, in bytes.
 const MESSAGE_BYTES_MAX: u64 = (DATA_ENTRIES_MAX as u64 + 2) * STREAM_OVER_BYTES;
-/// Time without a first connection after which that is told.
-const TOLD_AFTER: Duration = Duration::from_secs(1);
+/// Time without a first connection after which that is reported.
+const REPORTED_AFTER: Duration = Duration::from_secs(1);
 /// Time for the last messages to leave.
 const LINGER: Duration = Duration::from_millis(300);
 
@@ -38,6 +38,8 @@ pub struct ConnectOptions {
     pub heartbeat: Option<Heartbeat>,
     /// Called with the reason, once, if there is no first connection after a second.
     pub on_wait: Option<fn(&Endpoint, &str)>,
+    /// Ends everything that the client does, from another thread.
+    pub cancel: CancelToken,
 }
 
 impl ConnectOptions {
@@ -52,6 +54,7 @@ impl ConnectOptions {
             idle_timeout: seconds(60),
             heartbeat: Some(heartbeat),
             on_wait: None,
+            cancel: CancelToken::new(),
         }
     }
 }
@@ -85,17 +88,17 @@ pub(super) struct Connection {
     /// Bytes of an incomplete message when it was last looked at.
     reassembly_bytes: usize,
     events: VecDeque<ConnectionEvent>,
-    /// Requests for which the send queue had no room.
+    /// Requests for which the send queue had no space.
     unsent: VecDeque<Message>,
     wait: Option<Wait>,
 }
 
-/// The wait for the first connection, until it is told.
+/// The wait for the first connection, until it is reported.
 struct Wait {
     began: Instant,
     endpoint: Endpoint,
     reason: String,
-    tell: fn(&Endpoint, &str),
+    on_wait: fn(&Endpoint, &str),
 }
 
 impl Connection {
@@ -112,15 +115,21 @@ impl Connection {
         // The transfer counts connections without progress; those that bring little before they break still help.
         hub.stable_after = Duration::ZERO;
         let mut hub = Hub::new(hub)?;
-        let waker = hub.waker();
-        cancel.on_cancel(move || waker.wake());
         hub.connect(&options.endpoint)?;
         let (assembler, events, unsent) = (Assembler::default(), VecDeque::new(), VecDeque::new());
-        let wait = options.on_wait.map(|tell| {
+        let wait = options.on_wait.map(|on_wait| {
             let reason = "no answer yet".to_owned();
-            Wait { began: Instant::now(), endpoint: options.endpoint.clone(), reason, tell }
+            Wait { began: Instant::now(), endpoint: options.endpoint.clone(), reason, on_wait }
         });
-        Ok(Self { hub, server: None, assembler, reassembly_bytes: 0, events, unsent, wait })
+        let connection = Self { hub, server: None, assembler, reassembly_bytes: 0, events, unsent, wait };
+        connection.wake_on(cancel);
+        Ok(connection)
+    }
+
+    /// Has [`Connection::poll`] end when something is cancelled.
+    pub(super) fn wake_on(&self, cancel: &CancelToken) {
+        let waker = self.hub.waker();
+        cancel.on_cancel(move || waker.wake());
     }
 
     /// Wakes [`Connection::poll`] from another thread.
@@ -153,9 +162,9 @@ impl Connection {
     /// Sends and receives; waits at most `timeout` for something to happen.
     pub(super) fn poll(&mut self, timeout: Duration) -> Result<(), SocketError> {
         let Some(wait) = &self.wait else { return self.hub.poll(Some(timeout)) };
-        self.hub.poll(Some(timeout.min(TOLD_AFTER.saturating_sub(wait.began.elapsed()))))?;
-        if let Some(wait) = self.wait.take_if(|wait| wait.began.elapsed() >= TOLD_AFTER) {
-            (wait.tell)(&wait.endpoint, &wait.reason);
+        self.hub.poll(Some(timeout.min(REPORTED_AFTER.saturating_sub(wait.began.elapsed()))))?;
+        if let Some(wait) = self.wait.take_if(|wait| wait.began.elapsed() >= REPORTED_AFTER) {
+            (wait.on_wait)(&wait.endpoint, &wait.reason);
         }
         Ok(())
     }

@@ -8,13 +8,17 @@ use crate::error::Error;
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{Reply, Request, request_id};
 use crate::transfer::idle_timer::IdleTimer;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
+use towpath_sockets::Waker;
 
 /// Longest wait for an event while progress is shown, or something else has to be looked at.
 pub(super) const POLL_MAX: Duration = Duration::from_millis(100);
 /// Longest wait for an event in any case.
 const POLL_IDLE_MAX: Duration = Duration::from_secs(10);
+/// A connection that nothing has used for longer isn't used again: nobody has answered its heartbeats.
+const SPARE_MAX: Duration = Duration::from_secs(5);
 /// A `hello` is sent each time that this part of the idle timeout has passed without a sign of life.
 const HELLOS: u32 = 3;
 
@@ -26,7 +30,7 @@ pub(super) trait Operation {
     /// Does what can be done now.
     fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<Self::Outcome>, Error>;
 
-    /// There is a connection.
+    /// Called once connected.
     fn connected(&mut self, connection: &mut Connection, now: Instant) -> Result<(), Error>;
 
     /// The connection is lost: whether the operation goes on with another one.
@@ -46,7 +50,7 @@ pub(super) trait Operation {
     }
 
     /// How long the server may be silent now.
-    fn patience(&self) -> Patience;
+    fn wait_limit(&self) -> WaitLimit;
 
     /// Ends because it was cancelled: at once with an error, or with the next turn.
     fn cancel(&mut self) -> Result<(), Error> {
@@ -58,8 +62,8 @@ pub(super) trait Operation {
         Err(error)
     }
 
-    /// Waits a moment for room in memory: whether there is some, so that more may be read from the connection.
-    fn make_room(&mut self, _connection: &mut Connection) -> Result<bool, Error> {
+    /// Waits a moment for space in memory: whether there is some, so that more may be read from the connection.
+    fn make_space(&mut self, _connection: &mut Connection) -> Result<bool, Error> {
         Ok(true)
     }
 }
@@ -68,13 +72,13 @@ pub(super) trait Operation {
 pub(super) enum Turn<T> {
     /// The operation is over.
     Over(T),
-    /// Nothing is to be done before this time has passed, or something happens.
+    /// Wait for this time, or until an event.
     Wait(Duration),
 }
 
 /// How long the server may be silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
+pub(super) enum WaitLimit {
     /// For the idle timeout, and so much longer.
     Extra(Duration),
     /// As long as it takes, as long as it answers `hello` within the idle timeout.
@@ -83,10 +87,93 @@ pub(super) enum Patience {
     Unlimited,
 }
 
+/// A server, and the connection to it that is left of the last operation, if that left nothing open on it.
+pub(super) struct Connector {
+    pub(super) options: ConnectOptions,
+    spare: Mutex<Option<(Exchange, Instant)>>,
+}
+
+impl Connector {
+    pub(super) fn new(options: ConnectOptions) -> Self {
+        Self { options, spare: Mutex::new(None) }
+    }
+
+    /// A connection for an operation that ends with `cancel`; it is made in the background.
+    pub(super) fn exchange(&self, cancel: &CancelToken) -> Result<Exchange, Error> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((mut exchange, since)) = spare
+            && since.elapsed() < SPARE_MAX
+            && exchange.is_usable()
+        {
+            exchange.cancel = cancel.child();
+            exchange.connection.wake_on(&exchange.cancel);
+            return Ok(exchange);
+        }
+        Exchange::open(&self.options, cancel)
+    }
+
+    /// Waits for a connection, which the next operation uses.
+    pub(super) fn connect(&self, cancel: &CancelToken) -> Result<(), Error> {
+        self.ask(&mut Greeting { is_connected: false }, cancel)
+    }
+
+    /// Runs an operation on a connection of its own.
+    pub(super) fn run<O: Operation>(&self, operation: &mut O, cancel: &CancelToken) -> Result<O::Outcome, Error> {
+        let mut exchange = self.exchange(cancel)?;
+        let outcome = exchange.run(operation);
+        exchange.close();
+        outcome
+    }
+
+    /// Runs an operation that leaves nothing open when it succeeds or is refused.
+    pub(super) fn ask<O: Operation>(&self, operation: &mut O, cancel: &CancelToken) -> Result<O::Outcome, Error> {
+        let mut exchange = self.exchange(cancel)?;
+        let outcome = exchange.run(operation);
+        self.keep(exchange, &outcome);
+        outcome
+    }
+
+    /// Keeps a connection for the next operation, if the last one left nothing open on it.
+    pub(super) fn keep<T>(&self, exchange: Exchange, outcome: &Result<T, Error>) {
+        if matches!(outcome, Ok(_) | Err(Error::Refused { .. })) {
+            let spare = Some((exchange, Instant::now()));
+            *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
+        } else {
+            exchange.close();
+        }
+    }
+}
+
+/// Waits for a connection.
+struct Greeting {
+    is_connected: bool,
+}
+
+impl Operation for Greeting {
+    type Outcome = ();
+
+    fn turn(&mut self, _connection: &mut Connection, _now: Instant) -> Result<Turn<()>, Error> {
+        Ok(if self.is_connected { Turn::Over(()) } else { Turn::Wait(Duration::MAX) })
+    }
+
+    fn connected(&mut self, _connection: &mut Connection, _now: Instant) -> Result<(), Error> {
+        self.is_connected = true;
+        Ok(())
+    }
+
+    fn inbound(&mut self, _inbound: Inbound, _connection: &mut Connection, _now: Instant) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    fn wait_limit(&self) -> WaitLimit {
+        WaitLimit::Extra(Duration::ZERO)
+    }
+}
+
 /// A connection, and the operation that runs on it.
-pub(super) struct Exchange<'a> {
-    options: &'a ConnectOptions,
-    cancel: &'a CancelToken,
+pub(super) struct Exchange {
+    options: ConnectOptions,
+    cancel: CancelToken,
     connection: Connection,
     is_connected: bool,
     was_connected: bool,
@@ -96,13 +183,15 @@ pub(super) struct Exchange<'a> {
     hello_at: Option<Instant>,
 }
 
-impl<'a> Exchange<'a> {
+impl Exchange {
     /// Connects, in the background.
-    pub(super) fn open(options: &'a ConnectOptions, cancel: &'a CancelToken) -> Result<Self, Error> {
+    fn open(options: &ConnectOptions, cancel: &CancelToken) -> Result<Self, Error> {
+        // One of its own, which nothing else waits for.
+        let cancel = cancel.child();
         Ok(Self {
-            options,
+            options: options.clone(),
+            connection: Connection::open(options, &cancel)?,
             cancel,
-            connection: Connection::open(options, cancel)?,
             is_connected: false,
             was_connected: false,
             last_reason: None,
@@ -111,17 +200,26 @@ impl<'a> Exchange<'a> {
         })
     }
 
-    /// There was a connection to this server before: another one isn't the first.
+    /// Notes that this server was connected before, so that the next connection isn't the first.
     pub(super) fn assume_connected_before(&mut self, was_connected: bool) {
-        self.was_connected = was_connected;
+        self.was_connected |= was_connected;
     }
 
     pub(super) fn was_connected(&self) -> bool {
         self.was_connected
     }
 
-    pub(super) fn connection(&self) -> &Connection {
-        &self.connection
+    /// Wakes the operation from another thread: it gets another turn.
+    pub(super) fn waker(&self) -> Waker {
+        self.connection.waker()
+    }
+
+    /// Whether it is still connected. What came since the last operation is dropped.
+    fn is_usable(&mut self) -> bool {
+        let is_polled = self.connection.poll(Duration::ZERO).is_ok();
+        let still = |event| matches!(event, ConnectionEvent::Inbound(_) | ConnectionEvent::Arriving);
+        let is_same = std::iter::from_fn(|| self.connection.next()).all(still);
+        is_polled && is_same && self.is_connected
     }
 
     /// Runs an operation to its end.
@@ -138,13 +236,13 @@ impl<'a> Exchange<'a> {
                 Turn::Over(outcome) => return Ok(outcome),
                 Turn::Wait(wait) => wait,
             };
-            match self.left(operation.patience(), Instant::now()) {
+            match self.left(operation.wait_limit(), Instant::now()) {
                 Ok(left) => self.connection.poll(wait.min(left).min(POLL_IDLE_MAX))?,
                 Err(error) => operation.failed(error)?,
             }
             while let Some(event) = self.connection.next() {
                 self.event(event, operation)?;
-                while !operation.make_room(&mut self.connection)? && !self.cancel.is_cancelled() {}
+                while !operation.make_space(&mut self.connection)? && !self.cancel.is_cancelled() {}
             }
         }
     }
@@ -171,15 +269,15 @@ impl<'a> Exchange<'a> {
     }
 
     /// Time until the operation fails or a `hello` is due, unless something happens.
-    fn left(&mut self, patience: Patience, now: Instant) -> Result<Duration, Error> {
-        let ConnectOptions { connect_timeout, idle_timeout, .. } = *self.options;
-        let limit = match patience {
+    fn left(&mut self, wait_limit: WaitLimit, now: Instant) -> Result<Duration, Error> {
+        let ConnectOptions { connect_timeout, idle_timeout, .. } = self.options;
+        let limit = match wait_limit {
             _ if !self.was_connected => connect_timeout,
-            Patience::Unlimited => {
+            WaitLimit::Unlimited => {
                 self.idle.progressed(now);
                 return Ok(Duration::MAX);
             }
-            Patience::Extra(extra) if self.is_connected => idle_timeout.saturating_add(extra),
+            WaitLimit::Extra(extra) if self.is_connected => idle_timeout.saturating_add(extra),
             _ => idle_timeout,
         };
         let silent = now.saturating_duration_since(self.idle.since());
@@ -194,7 +292,7 @@ impl<'a> Exchange<'a> {
                 }
             });
         }
-        if patience != Patience::WhileAlive || !self.is_connected {
+        if wait_limit != WaitLimit::WhileAlive || !self.is_connected {
             return Ok(left);
         }
         let since = self.hello_at.map_or(self.idle.since(), |at| at.max(self.idle.since()));
@@ -245,11 +343,11 @@ impl<'a> Exchange<'a> {
                 Ok(())
             }
             ConnectionEvent::Inbound(inbound) => {
-                let is_alive = operation.patience() == Patience::WhileAlive && is_hello(&inbound);
+                let is_alive = operation.wait_limit() == WaitLimit::WhileAlive && is_hello(&inbound);
                 if operation.inbound(inbound, &mut self.connection, now)? || is_alive {
                     self.idle.progressed(now);
                 } else {
-                    self.idle.was_of_no_use();
+                    self.idle.was_no_progress();
                 }
                 Ok(())
             }

@@ -9,13 +9,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use towpath_sockets::Endpoint;
-
-use super::connection::ConnectOptions;
-use super::exchange::Exchange;
+use super::exchange::Connector;
 use super::ordered_writer::OrderedWriter;
 use super::output::Sink;
-use super::plan::TellPlanned;
+use super::plan::OnPlanned;
 use crate::disk::{DiskOptions, Metadata, Modes};
 use crate::filter::Filter;
 use crate::limits::CHUNK_BYTES_DEFAULT;
@@ -29,10 +26,8 @@ use towpath_blocking::CancelToken;
 /// Default credit window, in bytes.
 pub const WINDOW_BYTES_DEFAULT: u64 = 8 << 20;
 
-/// Options of [`get()`].
+/// Options of [`FileClient::get`](super::FileClient::get).
 pub struct GetOptions {
-    /// The server.
-    pub connect: ConnectOptions,
     /// A path or a pattern on the server.
     pub source: Source,
     /// Links that are followed: by default the source itself, if it is one.
@@ -62,19 +57,19 @@ pub struct GetOptions {
     pub max_bytes: Option<u64>,
     /// Files, directories and links, beyond which the transfer fails.
     pub max_entries: usize,
-    /// What is taken of a directory or of the matches of a pattern.
+    /// Filter for a directory or the matches of a pattern.
     pub filter: Filter,
     /// Delete what is in the destination and not in the source, when all of that is in place. Of a directory only.
     pub delete: bool,
     /// Deletions, beyond which none is made; by default 1,000 if that is over a tenth, or everything.
     pub max_delete: Option<u64>,
-    /// Change nothing, and tell this what would be done. Of a path as destination only.
-    pub dry_run: Option<TellPlanned>,
+    /// Change nothing, and call this for each change that would be made. Only with a path as destination.
+    pub dry_run: Option<OnPlanned>,
     /// Bytes that the server may send in a second, on average; [`BYTES_PER_SECOND_MIN`](super::BYTES_PER_SECOND_MIN) at least.
     pub bytes_per_second: Option<u64>,
 }
 
-/// The destination of [`get()`].
+/// The destination of [`FileClient::get`](super::FileClient::get).
 pub enum Destination {
     /// A path. A single file goes to it, or into it if it is a directory; what is in a directory goes directly into
     /// it. `None`: the source's own name in the working directory; a root that is a directory has none.
@@ -91,9 +86,8 @@ pub enum Destination {
 
 impl GetOptions {
     /// The defaults for a source.
-    pub fn new(endpoint: Endpoint, source: Source) -> Self {
+    pub fn new(source: Source) -> Self {
         Self {
-            connect: ConnectOptions::new(endpoint),
             source,
             follow: FollowLinks::Path,
             destination: Destination::Path(None),
@@ -116,7 +110,7 @@ impl GetOptions {
     }
 }
 
-/// The outcome of [`get()`].
+/// The outcome of [`FileClient::get`](super::FileClient::get).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
     /// Files in place, including those that existed.
@@ -148,7 +142,7 @@ pub struct Summary {
     pub warnings: Vec<String>,
     /// Number of warnings.
     pub warned: u64,
-    /// What was deleted, or would be.
+    /// Paths that were deleted, or would be.
     pub deleted: u64,
     /// Deletions that are held: none was made.
     pub held: u64,
@@ -161,17 +155,16 @@ pub struct Summary {
 /// Warnings that are kept.
 const WARNINGS_KEPT_MAX: usize = 1000;
 
-/// Gets files; blocks until it is done. `progress` is called now and then, on this thread: with a path as destination
-/// several times a second, so that its silence shows that this thread hangs in a call to the disk.
-///
-/// # Errors
-/// The transfer failed as a whole. Failures of single files are in the [`Summary`].
-pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &CancelToken) -> Result<Summary, Error> {
+pub(super) fn get(
+    connector: &Connector,
+    options: GetOptions,
+    progress: &mut dyn FnMut(Progress),
+    cancel: &CancelToken,
+) -> Result<Summary, Error> {
     let begun = Instant::now();
     tracing::info!("buffers of {}", towpath_buffers::describe_buffer_bytes());
-    let GetOptions {
-        connect, source, follow, destination, verify, compress, chunk_bytes, window_bytes, durable, ..
-    } = options;
+    let idle_timeout = connector.options.idle_timeout;
+    let GetOptions { source, follow, destination, verify, compress, chunk_bytes, window_bytes, durable, .. } = options;
     let in_order = matches!(destination, Destination::Writer(_));
     let path = match &destination {
         Destination::Path(path) => path.as_ref().map(|path| Target::Path(path.clone())),
@@ -196,7 +189,7 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
         check: options.check && verify,
         durable,
         bytes_per_second: options.bytes_per_second,
-        idle_timeout: connect.idle_timeout,
+        idle_timeout,
         in_order,
         max_bytes: options.max_bytes,
         max_entries: options.max_entries,
@@ -211,7 +204,7 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
         Destination::Writer(output) => Sink::Writer(Box::new(OrderedWriter::new(output, cancel.clone()))),
         Destination::Discard => Sink::Discard,
     };
-    let mut exchange = Exchange::open(&connect, cancel)?;
+    let mut exchange = connector.exchange(cancel)?;
     let mut driver = Driver {
         transfer: Transfer::new(transfer, begun),
         sink,
@@ -235,5 +228,5 @@ pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &Can
     };
     let failure = exchange.run(&mut driver)?.map(|error| exchange.explain(error));
     exchange.close();
-    driver.end(failure, connect.idle_timeout)
+    driver.end(failure, idle_timeout)
 }

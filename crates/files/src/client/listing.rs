@@ -1,31 +1,35 @@
 //! Lists what a server has, without fetching it.
 //!
 //! A server that hashes says nothing before it has hashed a file, however large. For a listing with digests it is
-//! therefore first asked for one without them, which tells how long that may take.
+//! therefore first asked for one without them, which shows how long that may take.
 
+use super::connection::Connection;
+use super::exchange::{Connector, Operation, Turn, WaitLimit};
+use super::stream::Stream;
 use crate::error::Error;
-use std::time::{Duration, Instant};
-
-use super::connection::{ConnectOptions, Connection};
-use super::exchange::{Exchange, Operation, Patience, Turn};
 use crate::protocol::ErrorCode;
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
     Base, EntryKind, FollowLinks, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request,
 };
-use crate::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT};
+use crate::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT, Source};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
+use towpath_sockets::Waker;
 
 /// Bytes that a server may hash for a page, beside its last file.
 const PAGE_HASHED_BYTES: u64 = 1 << 30;
+/// Pages that are taken ahead of the reader, of at most 512 KiB of JSON each.
+const PAGES_AHEAD: usize = 2;
 
-/// Options of a listing.
+/// Options of [`FileClient::list`](super::FileClient::list).
 #[derive(Clone, Debug)]
 pub struct ListOptions {
-    /// The server.
-    pub connect: ConnectOptions,
     /// A path or a pattern on the server.
-    pub target: ListTarget,
+    pub source: Source,
     /// Include what is below directories.
     pub recursive: bool,
     /// Include digests, for which the server may have to hash.
@@ -34,30 +38,82 @@ pub struct ListOptions {
     pub follow: FollowLinks,
 }
 
-/// Lists a path: calls `take` with every entry in the server's order, and returns what the path is.
-///
-/// Paths and texts in the entries are the server's: escape them before they reach a terminal.
-///
-/// # Errors
-/// There is no connection, it was lost (a listing isn't resumed), the server refused, or nothing happened for too
-/// long.
-pub fn list(
-    options: &ListOptions,
-    take: &mut dyn FnMut(ListEntry) -> Result<(), std::io::Error>,
-    cancel: &CancelToken,
-) -> Result<Base, Error> {
-    let mut exchange = Exchange::open(&options.connect, cancel)?;
-    let listing = Listing::new(options);
-    let result = exchange.run(&mut List { listing, take, busy: None, is_handed_over: false, base: None });
-    exchange.close();
-    result
+impl ListOptions {
+    /// The defaults for a path or a pattern: not recursive, no digests, links as links.
+    pub fn new(source: Source) -> Self {
+        Self { source, recursive: false, digest: false, follow: FollowLinks::None }
+    }
+}
+
+/// The entries of a listing, in the server's order; paths and texts in them are the server's: escape them before they reach a terminal.
+/// The last item is an error if the listing fails. A listing isn't resumed when its connection is lost.
+pub struct Entries {
+    stream: Stream<Vec<ListEntry>, Base>,
+    page: std::vec::IntoIter<ListEntry>,
+    /// Of the thread that may wait until a page is taken.
+    waker: Waker,
+    base: Option<Base>,
+}
+
+impl Entries {
+    pub(super) fn start(connector: Arc<Connector>, options: ListOptions, cancel: CancelToken) -> Result<Self, Error> {
+        let mut exchange = connector.exchange(&cancel)?;
+        let waker = exchange.waker();
+        let stream = Stream::start(PAGES_AHEAD, cancel, move |pages, _| {
+            let listing = Listing::new(options);
+            let mut list =
+                List { listing, pages, full: None, next: None, busy: None, is_handed_over: false, base: None };
+            let outcome = exchange.run(&mut list);
+            connector.keep(exchange, &outcome);
+            outcome
+        })?;
+        Ok(Self { stream, page: Vec::new().into_iter(), waker, base: None })
+    }
+
+    /// The kind of what was listed, once all entries were taken.
+    pub fn base(&self) -> Option<Base> {
+        self.base
+    }
+}
+
+impl Iterator for Entries {
+    type Item = Result<ListEntry, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(entry) = self.page.next() {
+                return Some(Ok(entry));
+            }
+            let Some(page) = self.stream.next() else {
+                return match self.stream.outcome()? {
+                    Ok(base) => {
+                        self.base = Some(base);
+                        None
+                    }
+                    Err(error) => Some(Err(error)),
+                };
+            };
+            self.page = page.into_iter();
+            self.waker.wake();
+        }
+    }
+}
+
+impl fmt::Debug for Entries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entries").field("base", &self.base).finish_non_exhaustive()
+    }
 }
 
 /// A listing whose entries are handed over.
-struct List<'a> {
-    listing: Listing<'a>,
-    take: &'a mut dyn FnMut(ListEntry) -> Result<(), std::io::Error>,
-    /// When it is requested again, as the server has no room for it.
+struct List {
+    listing: Listing,
+    pages: SyncSender<Vec<ListEntry>>,
+    /// A page that did not fit.
+    full: Option<Vec<ListEntry>>,
+    /// The request to send once it is handed over.
+    next: Option<Request>,
+    /// When it is requested again, as the server is too busy for it.
     busy: Option<(Instant, Error)>,
     /// Entries were handed over, which can't be taken back: such a listing isn't requested again.
     is_handed_over: bool,
@@ -65,10 +121,21 @@ struct List<'a> {
     base: Option<Base>,
 }
 
-impl Operation for List<'_> {
+impl Operation for List {
     type Outcome = Base;
 
     fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<Base>, Error> {
+        if let Some(page) = self.full.take() {
+            match self.pages.try_send(page) {
+                Ok(()) => {}
+                Err(TrySendError::Full(page)) => {
+                    self.full = Some(page);
+                    return Ok(Turn::Wait(Duration::MAX));
+                }
+                Err(TrySendError::Disconnected(_)) => return Err(Error::Cancelled),
+            }
+        }
+        self.next.take().iter().for_each(|next| connection.send(next));
         if let Some(base) = self.base {
             return Ok(Turn::Over(base));
         }
@@ -85,7 +152,7 @@ impl Operation for List<'_> {
         Ok(())
     }
 
-    fn inbound(&mut self, inbound: Inbound, connection: &mut Connection, now: Instant) -> Result<bool, Error> {
+    fn inbound(&mut self, inbound: Inbound, _connection: &mut Connection, now: Instant) -> Result<bool, Error> {
         let page = match self.listing.page_of(inbound) {
             Ok(page) => page,
             Err(error @ Error::Refused { code: ErrorCode::Busy, .. }) if !self.is_handed_over => {
@@ -95,20 +162,27 @@ impl Operation for List<'_> {
             Err(error) => return Err(error),
         };
         let Some(page) = page else { return Ok(false) };
+        if self.full.is_some() {
+            return Error::protocol("a page that wasn't asked for");
+        }
         let (base, is_over) = (page.base, !page.more && !self.listing.is_survey());
         let (entries, next) = self.listing.take(page);
         self.is_handed_over |= !entries.is_empty();
-        entries.into_iter().try_for_each(&mut *self.take)?;
+        self.full = Some(entries).filter(|entries| !entries.is_empty());
         if is_over {
             self.base = Some(base);
         } else {
-            connection.send(&next);
+            self.next = Some(next);
         }
         Ok(true)
     }
 
-    fn patience(&self) -> Patience {
-        Patience::Extra(self.listing.extra_timeout())
+    fn wait_limit(&self) -> WaitLimit {
+        match self.full {
+            // The reader takes its time.
+            Some(_) => WaitLimit::Unlimited,
+            None => WaitLimit::Extra(self.listing.extra_timeout()),
+        }
     }
 
     fn failed(&mut self, error: Error) -> Result<(), Error> {
@@ -121,8 +195,8 @@ impl Operation for List<'_> {
 
 /// A listing, and how long the server may take for it.
 #[derive(Debug)]
-struct Listing<'a> {
-    options: &'a ListOptions,
+struct Listing {
+    options: ListOptions,
     /// The open request.
     id: u32,
     /// The first listing, without digests.
@@ -131,9 +205,9 @@ struct Listing<'a> {
     largest: u64,
 }
 
-impl<'a> Listing<'a> {
-    fn new(options: &'a ListOptions) -> Self {
-        Self { options, id: 1, surveying: options.digest, largest: 0 }
+impl Listing {
+    fn new(options: ListOptions) -> Self {
+        Self { id: 1, surveying: options.digest, largest: 0, options }
     }
 
     fn is_survey(&self) -> bool {
@@ -141,8 +215,12 @@ impl<'a> Listing<'a> {
     }
 
     fn request(&self) -> Request {
-        let ListOptions { target, recursive, digest, follow, .. } = self.options.clone();
-        let digest = digest && !self.surveying;
+        let ListOptions { recursive, follow, .. } = self.options;
+        let digest = self.options.digest && !self.surveying;
+        let target = match &self.options.source {
+            Source::Path(path) => ListTarget::Path(path.into()),
+            Source::Glob(glob) => ListTarget::Glob { glob: glob.clone() },
+        };
         Request::List(ListRequest { id: self.id, target, recursive, digest, follow })
     }
 
@@ -187,14 +265,12 @@ impl<'a> Listing<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::control::WirePath;
+    use crate::path::RelPath;
 
     const SIZE: u64 = 100 << 30;
 
     fn options(digest: bool) -> ListOptions {
-        let connect = ConnectOptions::new("tcp://127.0.0.1:1".parse().unwrap());
-        let target = ListTarget::Path(WirePath::default());
-        ListOptions { connect, target, recursive: true, digest, follow: FollowLinks::None }
+        ListOptions { recursive: true, digest, ..ListOptions::new(Source::Path(RelPath::root())) }
     }
 
     fn page(id: u32, path: &str, kind: EntryKind, more: bool) -> Inbound {
@@ -216,9 +292,8 @@ mod tests {
 
     #[test]
     fn server_may_be_silent_while_it_hashes_for_a_listing() {
-        let options = options(true);
-        let mut listing = Listing::new(&options);
-        let given = |listing: &mut Listing<'_>, inbound| {
+        let mut listing = Listing::new(options(true));
+        let given = |listing: &mut Listing, inbound| {
             let page = listing.page_of(inbound).unwrap().unwrap();
             let (entries, next) = listing.take(page);
             (entries.len(), next)
@@ -228,8 +303,8 @@ mod tests {
         assert_eq!(listing.extra_timeout(), Duration::ZERO);
         assert_eq!(given(&mut listing, page(1, "large", EntryKind::File, true)), (0, Request::More { id: 1 }));
         // Said to be large, and not hashed.
-        let (told, next) = given(&mut listing, page(1, "other", EntryKind::Other, false));
-        assert_eq!((told, &next), (0, &Request::List(ListRequest { id: 2, digest: true, ..survey })));
+        let (yielded, next) = given(&mut listing, page(1, "other", EntryKind::Other, false));
+        assert_eq!((yielded, &next), (0, &Request::List(ListRequest { id: 2, digest: true, ..survey })));
         assert_eq!(listing.extra_timeout().as_secs(), (SIZE + (1 << 30)) / (200 << 20));
         assert!(listing.page_of(page(1, "late", EntryKind::File, false)).is_err());
         assert_eq!(given(&mut listing, page(2, "large", EntryKind::File, true)), (1, Request::More { id: 2 }));
@@ -238,8 +313,7 @@ mod tests {
 
     #[test]
     fn listing_without_digests_is_requested_once_and_gets_no_extra_time() {
-        let options = options(false);
-        let mut listing = Listing::new(&options);
+        let mut listing = Listing::new(options(false));
         let page = listing.page_of(page(1, "large", EntryKind::File, true)).unwrap().unwrap();
         assert!(!listing.is_survey() && listing.take(page).0.len() == 1);
         assert_eq!(listing.extra_timeout(), Duration::ZERO);

@@ -1,19 +1,25 @@
-//! The client: gets files and trees from a server, verifies them, and installs them.
+//! The client: lists, gets, reads, pushes and follows files of a server.
 //!
-//! [`transfer`](crate::transfer) decides, without I/O; `crate::disk` hashes, writes and installs; `connection` is the wire. [`get()`] joins
+//! [`FileClient`] is what programs use. Each of its operations runs on a connection of its own (`exchange`).
+//!
+//! [`transfer`](crate::transfer) decides what is fetched, without I/O; `crate::disk` hashes, writes and installs; `connection` is the wire. `get` joins
 //! them: one thread for the wire and the decisions, a few for the disk.
 
 mod ask;
+#[expect(clippy::module_inception, reason = "the client itself, among what it is made of")]
+mod client;
 mod connection;
 mod destination;
 mod exchange;
 pub mod follow;
 mod get;
 mod listing;
+mod open;
 pub(crate) mod ordered_writer;
 mod output;
 mod plan;
 pub mod push;
+mod stream;
 mod sweep;
 
 pub use crate::disk::Modes;
@@ -24,12 +30,14 @@ pub use crate::error::{Error, Fault};
 pub use crate::filter::{Filter, FilterRule};
 pub use crate::transfer::BYTES_PER_SECOND_MIN;
 pub use crate::transfer::{Activity, FileFailure, HOLE_BYTES_MAX, LIST_ENTRIES_MAX, Progress, Source};
-pub use ask::{Asker, Holding};
+pub use ask::Holding;
+pub use client::FileClient;
 pub use connection::ConnectOptions;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use follow::fuzz_follow_record;
-pub use get::{Destination, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
-pub use listing::{ListOptions, list};
-pub use plan::{Planned, PlannedChange, PlannedKind, TellPlanned};
+pub use get::{Destination, GetOptions, Summary, WINDOW_BYTES_DEFAULT};
+pub use listing::{Entries, ListOptions};
+pub use open::RemoteFile;
+pub use plan::{OnPlanned, Planned, PlannedChange, PlannedKind};
 pub use towpath_blocking::CancelToken;

@@ -1,4 +1,4 @@
-//! Where the content of files goes: a directory, an output, or nowhere.
+//! Destinations of content: a directory, an output, or none.
 
 use std::io;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a transfer would do: looks at the destination, and changes nothing.
+//! Plan of a transfer: looks at the destination, and changes nothing.
 
 use std::io;
 use std::path::Path;
@@ -8,29 +8,29 @@ use crate::path::RelPath;
 use crate::root::{FileKind, FileStat, Links, Root, RootError};
 use crate::transfer::{DiskCommand, DiskError, DiskReport, Found};
 
-/// Something that a transfer would do.
+/// A change that a transfer would make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
     /// Its path below the destination.
     pub local: RelPath,
-    /// What would be done.
+    /// The change.
     pub change: PlannedChange,
-    /// What it is, or would be.
+    /// Kind of the entry.
     pub kind: PlannedKind,
 }
 
-/// What would be done with a path.
+/// The planned change of a path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PlannedChange {
-    /// Nothing has this name yet.
+    /// The name is free.
     New,
-    /// It would be replaced.
+    /// The entry would be replaced.
     Changed,
-    /// It would be deleted.
+    /// The entry would be deleted.
     Deleted,
 }
 
-/// What something is.
+/// Kind of an entry.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PlannedKind {
     /// A file, of this many bytes if it would be received.
@@ -42,13 +42,13 @@ pub enum PlannedKind {
 }
 
 /// Takes what would be done.
-pub type TellPlanned = Box<dyn FnMut(&Planned) -> io::Result<()> + Send>;
+pub type OnPlanned = Box<dyn FnMut(&Planned) -> io::Result<()> + Send>;
 
 /// A destination that is only looked at.
 pub(super) struct Plan {
     /// `None` if there is none yet.
     root: Option<Root>,
-    tell: TellPlanned,
+    on_planned: OnPlanned,
     /// Files that would be received.
     pub(super) files: u64,
     /// Bytes of these.
@@ -56,21 +56,21 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(path: &Path, tell: TellPlanned) -> Result<Self, RootError> {
+    pub(super) fn new(path: &Path, on_planned: OnPlanned) -> Result<Self, RootError> {
         let root = match Root::directory(path, Links::Never) {
             Ok(root) => Some(root),
             Err(RootError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        Ok(Self { root, tell, files: 0, bytes: 0 })
+        Ok(Self { root, on_planned, files: 0, bytes: 0 })
     }
 
     pub(super) fn root(&self) -> Option<&Root> {
         self.root.as_ref()
     }
 
-    pub(super) fn tell(&mut self, planned: &Planned) -> io::Result<()> {
-        (self.tell)(planned)
+    pub(super) fn report(&mut self, planned: &Planned) -> io::Result<()> {
+        (self.on_planned)(planned)
     }
 
     /// Answers a command as if it were carried out: the transfer then fetches nothing.
@@ -135,7 +135,7 @@ impl Plan {
 
     fn put(&mut self, local: &RelPath, there: Option<FileStat>, kind: PlannedKind) -> io::Result<()> {
         let change = if there.is_some() { PlannedChange::Changed } else { PlannedChange::New };
-        self.tell(&Planned { local: local.clone(), change, kind })
+        self.report(&Planned { local: local.clone(), change, kind })
     }
 
     fn stat(&self, local: &RelPath) -> Option<FileStat> {

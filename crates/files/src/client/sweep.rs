@@ -13,7 +13,7 @@ const DELETE_FREELY: u64 = 1000;
 /// Deletions are few if there is this many times as much.
 pub(super) const FEW_OF: usize = 10;
 
-/// Whether so many deletions, of `known` entries, are more than are made without being allowed.
+/// Whether this many deletions, of `known` entries, are more than are made without being allowed.
 pub(super) fn is_too_much(count: u64, known: u64, max_delete: Option<u64>) -> bool {
     match max_delete {
         Some(most) => count > most,
@@ -21,7 +21,7 @@ pub(super) fn is_too_much(count: u64, known: u64, max_delete: Option<u64>) -> bo
     }
 }
 
-/// What is to be deleted.
+/// Paths to delete.
 #[derive(Debug, Default)]
 pub(super) struct Doomed {
     /// Paths, each after what is below it, and whether it is a directory.
@@ -30,7 +30,7 @@ pub(super) struct Doomed {
     pub(super) found: u64,
 }
 
-/// Something in the destination, as [`find`] asks about it.
+/// An entry of the destination, as [`find`] asks about it.
 pub(super) struct Candidate<'a> {
     pub(super) local: &'a RelPath,
     pub(super) stat: &'a FileStat,

@@ -2,8 +2,8 @@
 
 use super::small::SmallDigests;
 use super::store::Store;
-use super::{Digest, Leaf, LeafSize};
-use crate::root::{FileStat, Timestamp};
+use super::{Digest, FileKey, FileVersion, Leaf, LeafSize, may_be_remembered};
+use crate::root::Timestamp;
 use lru::LruCache;
 use std::io;
 use std::path::Path;
@@ -15,28 +15,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// File systems' clocks tick every 4 to 10 ms, some every 2 s. A second change within a tick leaves size and times as they are, so a file
 /// hashed within the tick of its last change may have other content under the same key.
 pub const SETTLED_AFTER_SECONDS: i64 = 2;
-
-/// Key of a cached digest. If a field differs, the content may too.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileKey {
-    pub(super) device: u64,
-    pub(super) inode: u64,
-    pub(super) size: u64,
-    pub(super) modified: Timestamp,
-    pub(super) changed: Timestamp,
-}
-
-impl From<&FileStat> for FileKey {
-    fn from(stat: &FileStat) -> FileKey {
-        FileKey {
-            device: stat.device,
-            inode: stat.inode,
-            size: stat.size,
-            modified: stat.modified,
-            changed: stat.changed,
-        }
-    }
-}
 
 /// The digest of a file and the leaves that it merges from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,30 +70,31 @@ impl DigestCache {
     }
 
     /// Digest of an unchanged file.
-    pub fn lookup(&self, stat: &FileStat) -> Option<Arc<Digested>> {
-        self.lock().entries.get(&FileKey::from(stat)).cloned()
+    pub fn lookup(&self, file: impl Into<FileKey>) -> Option<Arc<Digested>> {
+        self.lock().entries.get(&file.into()).cloned()
     }
 
     /// Inserts the digest of a file that was the same before and after hashing, unless it had changed too shortly before `hashing_began` (see
     /// [`SETTLED_AFTER_SECONDS`]) or is larger than the cache. Returns whether it was inserted. Blocks if the cache persists.
-    pub fn remember(&self, stat: &FileStat, value: Arc<Digested>, hashing_began: Timestamp) -> bool {
-        if !may_be_remembered(stat, hashing_began) || entry_bytes(&value) > self.bytes_max {
+    pub fn remember(&self, file: impl Into<FileVersion>, value: Arc<Digested>, hashing_began: Timestamp) -> bool {
+        let version = file.into();
+        if !may_be_remembered(version, hashing_began) || entry_bytes(&value) > self.bytes_max {
             return false;
         }
-        let key = FileKey::from(stat);
+        let key = version.key;
         self.lock().insert(key, Arc::clone(&value), self.bytes_max);
         self.save(&key, &value);
         true
     }
 
     /// Digest of an unchanged small file, of one leaf.
-    pub fn lookup_small(&self, stat: &FileStat) -> Option<Digest> {
-        self.small.lookup(stat)
+    pub fn lookup_small(&self, file: impl Into<FileKey>) -> Option<Digest> {
+        self.small.lookup(file.into())
     }
 
     /// Inserts the digest of a small file as [`DigestCache::remember`] does, in memory only.
-    pub fn remember_small(&self, stat: &FileStat, digest: Digest, hashing_began: Timestamp) {
-        self.small.remember(stat, digest, hashing_began);
+    pub fn remember_small(&self, file: impl Into<FileVersion>, digest: Digest, hashing_began: Timestamp) {
+        self.small.remember(file.into(), digest, hashing_began);
     }
 
     /// Appends to the file, if there is one. After an error the cache goes on in memory.
@@ -167,12 +146,6 @@ fn entry_bytes(value: &Digested) -> usize {
     ENTRY_BYTES + size_of_val(&*value.leaves)
 }
 
-/// Whether the digest of a file that was the same before and after hashing stays valid: see [`SETTLED_AFTER_SECONDS`].
-pub(crate) fn may_be_remembered(stat: &FileStat, hashing_began: Timestamp) -> bool {
-    let settled = stat.changed.seconds.saturating_add(SETTLED_AFTER_SECONDS);
-    (hashing_began.seconds, hashing_began.nanoseconds) >= (settled, stat.changed.nanoseconds)
-}
-
 /// The current time, in the form of file times.
 pub fn wall_clock() -> Timestamp {
     // A clock before 1970 makes everything look as if it had just changed: nothing is remembered, nothing is wrong.
@@ -191,7 +164,7 @@ thread_local! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::root::FileKind;
+    use crate::root::{FileKind, FileStat};
 
     fn stat(inode: u64) -> FileStat {
         let time = Timestamp { seconds: 1000, nanoseconds: 500 };

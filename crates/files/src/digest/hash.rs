@@ -1,12 +1,12 @@
 //! Hashing a file that may change meanwhile.
 
-use super::cache::may_be_remembered;
-use super::{Digested, FileKey, Leaf, LeafSize, TreeHasher, wall_clock};
+use super::{Digested, FileKey, FileVersion, Leaf, LeafSize, TreeHasher, may_be_remembered, wall_clock};
 use crate::root::{FileStat, RootError, Timestamp};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use towpath_buffers::PageBuffer;
 
 /// Bytes per read: several of BLAKE3's widest strides, well within the processor's cache.
@@ -28,27 +28,91 @@ pub enum HashError {
     /// Reading failed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
+    /// The source refused to read it.
+    #[error(transparent)]
+    Refused(RootError),
+}
+
+impl From<RootError> for HashError {
+    fn from(error: RootError) -> HashError {
+        match error {
+            RootError::Changed => HashError::Changed,
+            RootError::Io(error) => HashError::Io(error),
+            other => HashError::Refused(other),
+        }
+    }
+}
+
+/// An open file, as far as it is hashed.
+pub trait ReadAt {
+    /// Reads bytes from an offset on; returns their number, 0 at the end. Blocks.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, RootError>;
+
+    /// Whether it still is this version. Blocks.
+    fn is_still(&self, version: &FileVersion) -> Result<bool, RootError>;
+
+    /// Length of the hole that begins at an offset; 0 if there is none, or if that is unknown.
+    fn hole_at(&self, offset: u64, size: u64) -> u64;
+}
+
+impl ReadAt for File {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, RootError> {
+        loop {
+            match FileExt::read_at(self, buffer, offset) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                read => return read.map_err(RootError::Io),
+            }
+        }
+    }
+
+    fn is_still(&self, version: &FileVersion) -> Result<bool, RootError> {
+        Ok(FileKey::from(&FileStat::try_from(self)?) == version.key)
+    }
+
+    fn hole_at(&self, offset: u64, size: u64) -> u64 {
+        match seek(self, SeekFrom::Data(offset)) {
+            Ok(data) => data.min(size).saturating_sub(offset),
+            // Up to the end. It may have shrunk: that is seen afterwards.
+            Err(Errno::NXIO) => size - offset,
+            Err(_) => 0,
+        }
+    }
+}
+
+impl<F: ReadAt> ReadAt for Arc<F> {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, RootError> {
+        F::read_at(self, buffer, offset)
+    }
+
+    fn is_still(&self, version: &FileVersion) -> Result<bool, RootError> {
+        F::is_still(self, version)
+    }
+
+    fn hole_at(&self, offset: u64, size: u64) -> u64 {
+        F::hole_at(self, offset, size)
+    }
 }
 
 /// Resumable hashing of one version of a file, also through another descriptor of that version.
 #[derive(Debug)]
 pub struct FileHasher {
-    stat: FileStat,
+    version: FileVersion,
     began: Timestamp,
     tree: TreeHasher,
     at: u64,
 }
 
 impl FileHasher {
-    /// A hasher of the file with this metadata, beginning now.
-    pub fn new(stat: &FileStat) -> FileHasher {
-        let tree = TreeHasher::new(LeafSize::for_file(stat.size));
-        FileHasher { stat: *stat, began: wall_clock(), tree, at: 0 }
+    /// A hasher of this version of a file, beginning now.
+    pub fn new(file: impl Into<FileVersion>) -> FileHasher {
+        let version = file.into();
+        let tree = TreeHasher::new(LeafSize::for_file(version.key.size));
+        FileHasher { version, began: wall_clock(), tree, at: 0 }
     }
 
     /// The version of the file.
     pub fn key(&self) -> FileKey {
-        FileKey::from(&self.stat)
+        self.version.key
     }
 
     /// Time at which hashing began.
@@ -68,65 +132,49 @@ impl FileHasher {
 
     /// Whether the same key will always mean the same content: see [`super::SETTLED_AFTER_SECONDS`].
     pub fn is_of_settled_file(&self) -> bool {
-        may_be_remembered(&self.stat, self.began)
+        may_be_remembered(self.version, self.began)
     }
 
     /// Hashes this many more bytes, or a little more; returns whether the end is reached. `given_up` is polled; a cancelled hash can be resumed.
     /// Blocks.
-    pub fn advance(&mut self, file: &File, bytes: u64, given_up: impl Fn() -> bool) -> Result<bool, HashError> {
-        let stat = &self.stat;
-        let end = stat.size.min(self.at.saturating_add(bytes));
+    pub fn advance(&mut self, file: &impl ReadAt, bytes: u64, given_up: impl Fn() -> bool) -> Result<bool, HashError> {
+        let FileVersion { key: FileKey { size, .. }, is_sparse, .. } = self.version;
+        let end = size.min(self.at.saturating_add(bytes));
         let left = usize::try_from(end - self.at).unwrap_or(READ_BYTES);
         let mut buffer = PageBuffer::zeroed(READ_BYTES.min(left).max(1));
         // Reading a hole would make the kernel fill its cache with zeros.
-        let zeros = if stat.is_sparse() { vec![0; buffer.len()] } else { Vec::new() };
+        let zeros = if is_sparse { vec![0; buffer.len()] } else { Vec::new() };
         while self.at < end {
             if given_up() {
                 return Err(HashError::GivenUp);
             }
-            let hole = if stat.is_sparse() { hole_at(file, self.at, stat.size) } else { 0 };
+            let hole = if is_sparse { file.hole_at(self.at, size) } else { 0 };
             let data = if hole > 0 {
                 &zeros[..usize::try_from(hole).unwrap_or(READ_BYTES).min(zeros.len())]
             } else {
-                match file.read_at(&mut buffer, self.at) {
-                    Ok(0) if FileStat::try_from(file).is_ok_and(|now| now.same_content(stat)) => {
+                match file.read_at(&mut buffer, self.at)? {
+                    0 if file.is_still(&self.version).is_ok_and(|is_still| is_still) => {
                         return Err(HashError::SizeUnknown);
                     }
-                    Ok(0) => return Err(HashError::Changed),
-                    Ok(count) => buffer.get(..count).unwrap_or_default(),
-                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                    Err(error) => return Err(error.into()),
+                    0 => return Err(HashError::Changed),
+                    count => buffer.get(..count).unwrap_or_default(),
                 }
             };
             // More than the size that was announced: the file grew.
             self.tree.update(data).map_err(|_| HashError::Changed)?;
             self.at += data.len() as u64;
         }
-        Ok(self.at >= stat.size)
+        Ok(self.at >= size)
     }
 
     /// Digest and leaves, once all is hashed. Fails if the file has changed.
-    pub fn finish(self, file: &File) -> Result<Digested, HashError> {
-        let now = FileStat::try_from(file).map_err(|error| match error {
-            RootError::Io(error) => HashError::Io(error),
-            other => HashError::Io(std::io::Error::other(other)),
-        })?;
-        if !now.same_content(&self.stat) {
+    pub fn finish(self, file: &impl ReadAt) -> Result<Digested, HashError> {
+        if !file.is_still(&self.version)? {
             return Err(HashError::Changed);
         }
-        let leaf_size = LeafSize::for_file(self.stat.size);
+        let leaf_size = LeafSize::for_file(self.version.key.size);
         let (digest, leaves) = self.tree.finish().map_err(|_| HashError::Changed)?;
         Ok(Digested { digest, leaf_size, leaves: leaves.into() })
-    }
-}
-
-/// Length of the hole that begins here; 0 if there is none, or if the file system doesn't tell.
-fn hole_at(file: &File, at: u64, size: u64) -> u64 {
-    match seek(file, SeekFrom::Data(at)) {
-        Ok(data) => data.min(size).saturating_sub(at),
-        // Up to the end. It may have shrunk: that is seen afterwards.
-        Err(Errno::NXIO) => size - at,
-        Err(_) => 0,
     }
 }
 

@@ -5,16 +5,18 @@ mod hash;
 mod leaves;
 mod small;
 mod store;
+mod version;
 
-pub use cache::{DigestCache, Digested, FileKey, SETTLED_AFTER_SECONDS, wall_clock};
-pub use hash::{FileHasher, HashError};
+pub use cache::{DigestCache, Digested, SETTLED_AFTER_SECONDS, wall_clock};
+pub use hash::{FileHasher, HashError, ReadAt};
 pub use leaves::{LEAF_BYTES_MIN, LEAVES_MAX, Leaf, LeafError, LeafHasher, LeafSize, TreeHasher, merge_leaves};
+pub use version::{FileKey, FileVersion, Validator};
 
 #[cfg(test)]
 pub(crate) use cache::SHIFT;
-pub(crate) use cache::may_be_remembered;
 use std::fmt;
 use std::str::FromStr;
+pub(crate) use version::may_be_remembered;
 
 /// The bytes of a digest, and of a leaf.
 pub const DIGEST_BYTES: usize = 32;

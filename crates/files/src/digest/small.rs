@@ -1,7 +1,7 @@
 //! Cache of digests of small files. Hashing a tree's files again for each client would be a third of the cost of preparing them.
 
-use super::{Digest, FileKey, may_be_remembered};
-use crate::root::{FileStat, Timestamp};
+use super::{Digest, FileKey, FileVersion, may_be_remembered};
+use crate::root::Timestamp;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -23,8 +23,7 @@ struct Halves {
 
 impl SmallDigests {
     /// Digest of an unchanged file.
-    pub(super) fn lookup(&self, stat: &FileStat) -> Option<Digest> {
-        let key = FileKey::from(stat);
+    pub(super) fn lookup(&self, key: FileKey) -> Option<Digest> {
         let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = halves.young.get(&key) {
             return Some(*known);
@@ -36,9 +35,9 @@ impl SmallDigests {
 
     /// Inserts the digest of a file that was the same before and after hashing, unless it had changed too shortly before `hashing_began` (see
     /// [`super::SETTLED_AFTER_SECONDS`]).
-    pub(super) fn remember(&self, stat: &FileStat, digest: Digest, hashing_began: Timestamp) {
-        if may_be_remembered(stat, hashing_began) {
-            self.halves.lock().unwrap_or_else(PoisonError::into_inner).insert(FileKey::from(stat), digest);
+    pub(super) fn remember(&self, version: FileVersion, digest: Digest, hashing_began: Timestamp) {
+        if may_be_remembered(version, hashing_began) {
+            self.halves.lock().unwrap_or_else(PoisonError::into_inner).insert(version.key, digest);
         }
     }
 }
@@ -58,7 +57,7 @@ impl Halves {
 mod tests {
     use super::*;
     use crate::digest::SETTLED_AFTER_SECONDS;
-    use crate::root::FileKind;
+    use crate::root::{FileKind, FileStat};
 
     fn stat(inode: u64) -> FileStat {
         let time = Timestamp { seconds: 1000, nanoseconds: 500 };
@@ -81,10 +80,10 @@ mod tests {
         let digests = SmallDigests::default();
         let (changed, digest) = (stat(1).changed, Digest::of(b"small"));
         let settled = Timestamp { seconds: changed.seconds + SETTLED_AFTER_SECONDS, ..changed };
-        digests.remember(&stat(1), digest, Timestamp { nanoseconds: settled.nanoseconds - 1, ..settled });
-        assert_eq!(digests.lookup(&stat(1)), None);
-        digests.remember(&stat(1), digest, settled);
-        assert_eq!(digests.lookup(&stat(1)), Some(digest));
+        digests.remember((&stat(1)).into(), digest, Timestamp { nanoseconds: settled.nanoseconds - 1, ..settled });
+        assert_eq!(digests.lookup((&stat(1)).into()), None);
+        digests.remember((&stat(1)).into(), digest, settled);
+        assert_eq!(digests.lookup((&stat(1)).into()), Some(digest));
         for change in [
             |stat: &mut FileStat| stat.device += 1,
             |stat: &mut FileStat| stat.inode += 1,
@@ -94,7 +93,7 @@ mod tests {
         ] {
             let mut other = stat(1);
             change(&mut other);
-            assert_eq!(digests.lookup(&other), None);
+            assert_eq!(digests.lookup((&other).into()), None);
         }
     }
 
@@ -104,8 +103,8 @@ mod tests {
         let (digest, later) = (Digest::of(b"small"), Timestamp { seconds: 5000, nanoseconds: 0 });
         let files = 4 * HALF_FILES_MAX as u64;
         for inode in 0..files {
-            digests.remember(&stat(inode), digest, later);
-            assert_eq!(digests.lookup(&stat(0)), Some(digest), "{inode}");
+            digests.remember((&stat(inode)).into(), digest, later);
+            assert_eq!(digests.lookup((&stat(0)).into()), Some(digest), "{inode}");
         }
         let halves = digests.halves.lock().unwrap();
         assert!(halves.young.len() <= HALF_FILES_MAX && halves.old.len() <= HALF_FILES_MAX);
@@ -113,7 +112,7 @@ mod tests {
         let bytes = |half: &HashMap<FileKey, Digest>| half.capacity() * 8 / 7 * (size_of::<(FileKey, Digest)>() + 1);
         assert!(bytes(&halves.young) + bytes(&halves.old) <= 6 << 20);
         drop(halves);
-        assert_eq!(digests.lookup(&stat(files - 1)), Some(digest));
-        assert_eq!(digests.lookup(&stat(1)), None);
+        assert_eq!(digests.lookup((&stat(files - 1)).into()), Some(digest));
+        assert_eq!(digests.lookup((&stat(1)).into()), None);
     }
 }

@@ -1,13 +1,15 @@
 //! Persistent digests: an append-only file of records (`record_log`).
 //!
 //! ```text
-//! body    device, inode, size, mtime (8 + 4), ctime (8 + 4), leaf size, leaves of 32 bytes
+//! body    device, inode, size, mtime (8 + 4), ctime (8 + 4), leaf size, leaves of 32 bytes. Of a file that isn't local: its validator in place of
+//!         device, inode and ctime
 //! ```
 //! The digest isn't stored: the leaves merge to it. Records are not synced: a file whose record is lost in a crash is hashed again, and so
 //! are all if the file is damaged. The last record of a file counts.
 
-use super::cache::{Digested, FileKey};
-use super::{Leaf, LeafSize, merge_leaves};
+use super::cache::Digested;
+use super::version::VALIDATOR_BYTES;
+use super::{FileKey, Leaf, LeafSize, Validator, merge_leaves};
 use crate::fields::take;
 use crate::path::RelPath;
 use crate::record_log::{Format, LogError, RecordLog};
@@ -19,8 +21,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::Path;
 
-/// What a body has beside its leaves.
-const FIXED_BYTES: usize = 8 * 3 + 12 * 2 + 8;
+/// Of a validator: device and inode of a local file. The rest of it is stored behind the other time.
+const INODE_BYTES: usize = 16;
+/// Bytes of a body beside its leaves.
+const FIXED_BYTES: usize = VALIDATOR_BYTES + 8 + 12 + 8;
 const FORMAT: Format =
     Format { magic: b"TOWDIG2\n", body_bytes_max: FIXED_BYTES + (super::LEAVES_MAX as usize) * size_of::<Leaf>() };
 
@@ -106,13 +110,12 @@ fn open_own(path: &Path) -> io::Result<Option<File>> {
 
 fn encode(key: &FileKey, digested: &Digested) -> Vec<u8> {
     let mut body = Vec::with_capacity(FIXED_BYTES + size_of_val(&*digested.leaves));
-    for number in [key.device, key.inode, key.size] {
-        body.extend_from_slice(&number.to_be_bytes());
-    }
-    for time in [key.modified, key.changed] {
-        body.extend_from_slice(&time.seconds.to_be_bytes());
-        body.extend_from_slice(&time.nanoseconds.to_be_bytes());
-    }
+    let (inode, changed) = key.validator.0.split_at(INODE_BYTES);
+    body.extend_from_slice(inode);
+    body.extend_from_slice(&key.size.to_be_bytes());
+    body.extend_from_slice(&key.modified.seconds.to_be_bytes());
+    body.extend_from_slice(&key.modified.nanoseconds.to_be_bytes());
+    body.extend_from_slice(changed);
     body.extend_from_slice(&digested.leaf_size.leaf_bytes().to_be_bytes());
     body.extend(digested.leaves.iter().flatten());
     body
@@ -120,20 +123,19 @@ fn encode(key: &FileKey, digested: &Digested) -> Vec<u8> {
 
 fn decode(body: &[u8]) -> Option<(FileKey, Digested)> {
     let mut rest = body;
-    let device = u64::from_be_bytes(take(&mut rest)?);
-    let inode = u64::from_be_bytes(take(&mut rest)?);
+    let inode: [u8; INODE_BYTES] = take(&mut rest)?;
     let size = u64::from_be_bytes(take(&mut rest)?);
-    let mut time = || {
-        let seconds = i64::from_be_bytes(take(&mut rest)?);
-        Some(Timestamp { seconds, nanoseconds: u32::from_be_bytes(take(&mut rest)?) })
-    };
-    let (modified, changed) = (time()?, time()?);
+    let seconds = i64::from_be_bytes(take(&mut rest)?);
+    let modified = Timestamp { seconds, nanoseconds: u32::from_be_bytes(take(&mut rest)?) };
+    let changed: [u8; VALIDATOR_BYTES - INODE_BYTES] = take(&mut rest)?;
+    let mut validator = Validator([0; VALIDATOR_BYTES]);
+    validator.0.iter_mut().zip(inode.into_iter().chain(changed)).for_each(|(byte, stored)| *byte = stored);
     let leaf_size = LeafSize::announced(u64::from_be_bytes(take(&mut rest)?), size).ok()?;
     let (leaves, remainder) = rest.as_chunks::<{ size_of::<Leaf>() }>();
     if !remainder.is_empty() || leaves.len() as u64 != leaf_size.count() {
         return None;
     }
     let digest = merge_leaves(leaves).ok()?;
-    let key = FileKey { device, inode, size, modified, changed };
+    let key = FileKey { validator, size, modified };
     Some((key, Digested { digest, leaf_size, leaves: leaves.into() }))
 }

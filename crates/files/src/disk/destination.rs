@@ -32,7 +32,7 @@ pub(super) struct Destination {
     pub(super) options: DiskOptions,
     /// The user that this process's files belong to here.
     pub(super) user: u32,
-    /// What is there of this transfer.
+    /// Files of this transfer that are in place.
     pub(super) installed: Installed,
     pub(super) ledger: Arc<Ledger>,
     pub(super) notices: Arc<Notices>,

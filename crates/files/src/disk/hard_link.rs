@@ -28,7 +28,7 @@ pub(super) fn hard_link(
     let existing = dir.existing(&name).map_err(failed)?;
     check_in_the_way(existing.as_ref())?;
     if existing.is_some_and(|there| (there.device, there.inode) == (source.device, source.inode)) {
-        // With a single name, it is the same one, as where upper and lower case aren't told apart.
+        // A single name is the same one, as on file systems that ignore case.
         return if source.links > 1 { Ok(()) } else { Err(destination.one_name(local)) };
     }
     let ((), (part_name, _)) = under_free_name(destination, &dir, &name, |(part_name, _)| {

@@ -83,7 +83,7 @@ pub(super) fn inspect(
         Some(stat)
             if stat.kind == FileKind::File && stat.size == listed.size && verify && destination.is_own(&stat) =>
         {
-            // Its digest tells whether it has to be fetched.
+            // Its digest shows whether it has to be fetched.
             Ok(digest_of(&dir, name, cancelled).map_or(Found::Nothing, |(digest, _)| Found::SameSize(digest)))
         }
         Some(stat) if stat.kind == FileKind::File && has_state(listed) && verify && destination.is_own(&stat) => {
@@ -190,7 +190,7 @@ fn partial_of(
     Ok(Some((Partial { digest: state.digest, leaves: header.leaves, whole, tail }, stat_of(&file)?)))
 }
 
-/// Whether it is complete, and doesn't match its digest. The server can tell which leaf is wrong, but only a transfer
+/// Whether it is complete, and doesn't match its digest. The server knows which leaf is wrong, but only a transfer
 /// that verifies asks.
 fn is_known_to_be_wrong(state: &State) -> bool {
     let values: Vec<Leaf> = state.whole.values().copied().collect();

@@ -1,4 +1,4 @@
-//! What is resumed of a partial file after a crash of the machine, and without one.
+//! Resuming partial files after a crash of the machine, and without one.
 
 use std::collections::BTreeMap;
 use std::fs;

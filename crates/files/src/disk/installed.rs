@@ -1,9 +1,9 @@
-//! What a transfer has at its destination, to notice that two of its names are one there: on a file system that ignores
+//! Files of a transfer at its destination, to notice that two of its names are one there: on a file system that ignores
 //! case, or how letters with marks are composed.
 //!
 //! Such a file system finds under the second name what was installed under the first. So the identity of all that is
 //! installed, or kept, is recorded with a hash of its path: 16 bytes an entry. Where each spelling has an inode of its own, as by sshfs, the
-//! directories tell: a name that they don't have in this spelling is another's.
+//! directories show it: a name that they don't have in this spelling is another's.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -27,10 +27,10 @@ pub(super) struct Installed {
     spellings: Mutex<Spellings>,
 }
 
-/// What is known of how directories spell names.
+/// Knowledge of how directories spell names.
 #[derive(Debug, Default)]
 struct Spellings {
-    /// Hashes of directories that tell all spellings apart.
+    /// Hashes of directories that distinguish all spellings.
     exact: HashSet<u64>,
     /// Hashes of paths that others spell so.
     seen: HashSet<u64>,
@@ -79,7 +79,7 @@ impl Installed {
         if known(&self.spellings()) {
             return Ok(true);
         }
-        if dir.tells_spellings_apart(name) {
+        if dir.distinguishes_spellings(name) {
             // A name without letters says nothing of others.
             if name.iter().any(u8::is_ascii_alphabetic) {
                 self.spellings().exact.insert(key);

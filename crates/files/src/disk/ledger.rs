@@ -1,7 +1,7 @@
-//! What a follower and its disk tell each other of a path: what was there when it was planned with, and what was put there.
+//! State of paths that a follower and its disk share: what was there at the time of planning, and what was put there.
 //!
 //! Minutes may pass before a large file gets its name, and somebody may work on what is there meanwhile. So nothing is replaced or changed but
-//! what was planned with, as the times of its last changes tell. Where they don't tell that it is as it was put there, the disk compares its
+//! what was planned with, as the times of its last changes show. Where they don't show that it is as it was put there, the disk compares its
 //! content. A transfer that isn't a follower's plans nothing here, and replaces what it finds.
 
 use std::collections::HashMap;
@@ -23,23 +23,23 @@ pub(crate) struct Ledger(Mutex<HashMap<RelPath, Account>>);
 struct Account {
     /// Was there; `None` if nothing was.
     there: Option<FileStat>,
-    /// It may be replaced as it is. Otherwise its content decides.
+    /// Whether it may be replaced as it is. Otherwise its content decides.
     is_sure: bool,
     /// Contents that may be replaced.
     digests: Vec<Digest>,
-    /// What is there is somebody else's.
+    /// Whether the file in place is somebody else's.
     is_foreign: bool,
     /// Is there now, by this transfer.
     put: Option<FileStat>,
 }
 
 impl Ledger {
-    /// Something is going to be put at a path. What is there may be replaced: as it is, if that is `sure`, and else with one of these contents.
+    /// Plans to put something at a path. The file in place may be replaced: as it is, if that is `sure`, and else with one of these contents.
     pub(crate) fn plan(&self, path: &RelPath, there: Option<FileStat>, is_sure: bool, digests: Vec<Digest>) {
         self.lock().insert(path.clone(), Account { there, is_sure, digests, ..Account::default() });
     }
 
-    /// What was planned with has got another name, which changed its metadata, and nothing else if size and time are as before.
+    /// Notes that a planned file has got another name, which changed its metadata, and nothing else if size and time are as before.
     pub(crate) fn linked(&self, path: &RelPath, before: &FileStat, now: FileStat) {
         let is_same = |of: &FileStat| (of.inode, of.size, of.modified) == (now.inode, now.size, now.modified);
         if let Some(account) = self.lock().get_mut(path)
@@ -55,7 +55,7 @@ impl Ledger {
         self.lock().get(path).is_some_and(|account| account.is_foreign && account.is(there))
     }
 
-    /// What is at a path now by this transfer, as it was when it got there.
+    /// The file that this transfer put at a path, as it was then.
     pub(crate) fn put(&self, path: &RelPath) -> Option<FileStat> {
         self.lock().get(path)?.put
     }
@@ -133,7 +133,7 @@ impl Destination {
     }
 }
 
-/// Whether a file is as it was. Not every file system tells files apart by numbers that last.
+/// Whether a file is as it was. Not every file system distinguishes files by numbers that last.
 fn is_as(before: &FileStat, now: &FileStat) -> bool {
     (before.size, before.modified, before.changed) == (now.size, now.modified, now.changed)
 }

@@ -30,11 +30,11 @@ const LEFT_OVER_MAX: usize = 4096;
 /// Why a partial file that may be there can't be claimed.
 #[derive(Debug)]
 pub(super) enum Unclaimed {
-    /// It could not be opened.
+    /// Could not be opened.
     Closed(RootError),
-    /// It is another user's, or others can write to it.
+    /// Belongs to another user, or others can write to it.
     Foreign,
-    /// It belongs to another transfer.
+    /// Belongs to another transfer.
     Taken(DiskError),
 }
 

@@ -19,23 +19,23 @@ pub(crate) const DIR_BITS: u32 = 0o1777;
 const OTHERS_WRITE: u32 = 0o002;
 /// Inherited by directories in the folder of a group, so that what is made in them belongs to the group, too.
 pub(crate) const SET_GROUP_ID: u32 = 0o2000;
-/// The umask where the system doesn't tell.
+/// The umask if the system doesn't report it.
 const UMASK_DEFAULT: u32 = 0o022;
 
 /// Which of the server's permission bits files and directories get. Set-user-id and set-group-id are in none of them;
 /// directories keep a set-group-id bit that they inherit here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Modes {
-    /// Those that the umask of this process leaves, as with cp.
+    /// The bits that the umask of this process leaves, as with cp.
     #[default]
     Umask,
-    /// All but the permission of everybody to write.
+    /// All bits but the permission of everybody to write.
     Preserve,
     /// None: everything gets the mode of what is made here.
     Ignore,
 }
 
-/// What files and directories get of the server's metadata.
+/// The server's metadata that files and directories get.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Metadata {
     modes: Modes,

@@ -74,12 +74,12 @@ pub(crate) struct DiskOptions {
     pub(crate) fresh: bool,
     /// The destination was made for this transfer, and gets the mode of what it is a copy of.
     pub(crate) made: bool,
-    /// What errors call the destination, if its path is nobody's business.
+    /// Name of the destination in errors, if its path is nobody's business.
     pub(crate) place: Option<&'static str>,
 }
 
 impl DiskOptions {
-    /// Those of files that a server is sent: verified, and compared with what is there by digest.
+    /// Options for pushed files: verified, and compared with what is there by digest.
     pub(crate) fn of_pushes(workers: usize) -> DiskOptions {
         DiskOptions { verify: true, check: true, workers, place: Some("on the server"), ..DiskOptions::default() }
     }
@@ -118,7 +118,7 @@ impl Disk {
         Self::of_follower(path, options, Arc::default(), wake)
     }
 
-    /// The same for a follower, which says what may be replaced, and is told what was put where.
+    /// The same for a follower, with the ledger of what may be replaced and what was put where.
     pub(crate) fn of_follower(
         path: &Path,
         options: DiskOptions,
@@ -173,7 +173,7 @@ impl Disk {
         self.destination.lock_tree(source)
     }
 
-    /// What the summary tells of the destination, complete once all workers have ended.
+    /// The summary's notices of the destination, complete once all workers have ended.
     pub(crate) fn notices(&self) -> Arc<Notices> {
         Arc::clone(&self.destination.notices)
     }

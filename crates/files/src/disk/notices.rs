@@ -1,9 +1,9 @@
-//! What went otherwise than it should, and not so badly that something failed: told once, at the end, with a count.
+//! Minor problems, which fail nothing: reported once, at the end, with a count.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the summary of a transfer tells of its destination.
+/// Notices of a destination in the summary of a transfer.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     /// Modes that could not be set.

@@ -103,7 +103,7 @@ impl PartialFile {
         let opened = std::mem::replace(&mut *self.lock(), Opened::Abandoned);
         match opened {
             Opened::Open(open) => open.remove_names(),
-            // What there was room for.
+            // What there was space for.
             Opened::Failed(DiskError { full: true, .. }) => {
                 let Some((parent, name)) = self.spec.local.split() else { return };
                 if let Ok(Some(dir)) = self.destination.existing_dir(&parent) {
@@ -203,7 +203,7 @@ impl OpenPartial {
     }
 
     /// Whether a completely written file takes so little space that it was cut off meanwhile, and made long again. Few
-    /// file systems take less for other reasons, so the file is read and hashed again if that can tell.
+    /// file systems take less for other reasons, so the file is read and hashed again if that can show it.
     pub(super) fn was_cut(&self, stat: &FileStat, cancelled: &Cancelled) -> Result<bool, DiskError> {
         if !self.is_reserved || stat.allocated >= stat.size {
             return Ok(false);
@@ -226,7 +226,7 @@ impl OpenPartial {
     }
 
     /// Forgets leaves that are wrong, for every later transfer: one that doesn't verify, and one that knows no more of
-    /// this log than which leaves are in it. The log is therefore written anew without them.
+    /// this log than which leaves are in it. The log is therefore rewritten without them.
     pub(super) fn forget_leaves(&self, bad: &[u64]) -> Result<(), DiskError> {
         let Some(log) = &self.log else { return Ok(()) };
         self.check_name()?;

@@ -120,7 +120,7 @@ fn incomplete_file_of_another_transfer_is_not_installed() {
     assert_eq!(fs::read(&folder.part).unwrap(), b"half");
 }
 
-/// What is abandoned is removed, but not what has its names by then.
+/// Abandoned files are removed, but not other files that have their names by then.
 #[test]
 fn partial_file_of_another_transfer_is_not_removed() {
     let folder = Folder::new();
@@ -139,7 +139,7 @@ fn partial_file_of_another_transfer_is_not_removed() {
     }
 }
 
-/// It isn't locked between being found and being resumed.
+/// A partial file isn't locked between being found and being resumed.
 #[test]
 fn partial_file_that_changed_since_inspection_is_not_resumed() {
     let folder = Folder::new();
@@ -162,7 +162,7 @@ fn partial_file_that_changed_since_inspection_is_not_resumed() {
     assert!(install(&mut second, content).is_err() && !folder.place().exists());
 }
 
-/// It is installed through the name of the partial file.
+/// A file is installed through the name of its partial file.
 #[test]
 fn small_file_leaves_the_partial_file_of_another_transfer_alone() {
     let folder = Folder::new();

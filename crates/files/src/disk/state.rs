@@ -163,7 +163,7 @@ pub fn fuzz_body(data: &[u8]) {
     assert_eq!(bytes.get(..HEADER_BYTES), Some(&state.header.encode()[..]), "a header has one form");
     assert!(state.whole.keys().all(|leaf| state.header.leaves.range(*leaf).is_ok()));
     assert!(state.length <= bytes.len() as u64);
-    // Written anew it says the same, and so does all of it that is good.
+    // Rewritten it says the same, and so does all of it that is good.
     let anew = read(&state.encode()).map(|anew| (anew.header, anew.digest, anew.whole));
     assert_eq!(anew, Some((state.header, state.digest, state.whole.clone())));
     let good = usize::try_from(state.length).ok().and_then(|length| bytes.get(..length));
@@ -198,7 +198,7 @@ impl State {
         Some(())
     }
 
-    /// The state as it would be written anew.
+    /// The state as it would be rewritten.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.header.encode().to_vec();
         bytes.extend(self.digest.iter().flat_map(|digest| digest_record(*digest)));

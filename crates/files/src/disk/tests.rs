@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Instant;
 
-/// A file of so many bytes takes minutes to hash.
+/// A file of this many bytes takes minutes to hash.
 const SIZE: u64 = 1 << 40;
 
 /// Wherever another program shortens a partial file: the transfer fails, and nothing is left that could be resumed.

@@ -29,7 +29,7 @@ pub(super) struct TreeLock {
 pub(super) struct Held(pub(super) String);
 
 impl TreeLock {
-    /// Takes the lock. `None` if no file can be made or locked: each file then tells what can be written.
+    /// Takes the lock. `None` if no file can be made or locked: each file then shows what can be written.
     pub(super) fn take(destination: &Destination, dir: Dir, source: &Source) -> Result<Option<TreeLock>, Held> {
         let names = partial_names(&source_key(source));
         let name = &names.0;

@@ -105,7 +105,7 @@ pub(super) enum Job {
         mode: Option<u32>,
         modified: Timestamp,
     },
-    /// Nothing more comes for this content.
+    /// Nothing more follows for this content.
     Forget(ContentKey),
 }
 

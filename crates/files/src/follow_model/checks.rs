@@ -1,4 +1,4 @@
-//! What must hold.
+//! Invariants.
 
 use super::member::Member;
 use super::source::What;
@@ -8,7 +8,7 @@ use crate::protocol::follow::Cursor;
 use std::collections::{BTreeMap, HashSet};
 
 impl World {
-    /// What changed of what is published, by a look or by what was finished.
+    /// Checks the changes of the catalogue by a scan or by finished files.
     pub fn check_published(&mut self, before: &BTreeMap<String, Entry>) -> Result<(), String> {
         let after = self.server.live();
         let there: HashSet<_> = after.values().map(|entry| (entry.identity.device, entry.identity.inode)).collect();
@@ -104,7 +104,7 @@ impl World {
         Ok(())
     }
 
-    /// Nothing unfinished or unverified has a final name, and where a person has moved a directory to, nothing is written.
+    /// Checks that no unfinished or unverified file has a final name, and that nothing is written to where a person has moved a directory.
     pub fn check_contents(&mut self) -> Result<(), String> {
         for member in &self.members {
             for (place, before) in &member.moved {

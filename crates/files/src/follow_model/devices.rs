@@ -1,4 +1,4 @@
-//! What an administrator does to the source: file systems come and go, files and directories can't be read for a while, files have several names.
+//! Actions of an administrator on the source: file systems come and go, files and directories can't be read for a while, files have several names.
 
 use super::source::{PATHS, Source};
 use crate::transfer::tests::world::Draw;
@@ -8,7 +8,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where file systems are mounted.
+/// Mount point of file systems.
 const MOUNT_POINT: &str = "m";
 /// Paths in them.
 const MOUNTED_PATHS: [&str; 3] = ["m/a", "m/b", "m/d/a"];
@@ -17,12 +17,12 @@ pub struct Devices {
     can_mount: bool,
     /// Whether modes concern the server.
     can_hide: bool,
-    /// What is mounted again and again.
+    /// The file system that is mounted again and again.
     disk: PathBuf,
     is_mounted: bool,
     /// The server has looked while it was mounted.
     is_seen: bool,
-    /// What was published when it was unmounted, was in it, and may not be deleted.
+    /// Published paths in it at the time of unmounting, which may not be deleted.
     pub lost: HashSet<String>,
 }
 
@@ -50,7 +50,7 @@ impl Devices {
 }
 
 impl Source {
-    /// Does something, and says what. `is_live` tells whether a path is published.
+    /// Does something, and says what. `is_live`: whether a path is published.
     pub fn administer(&mut self, draw: &mut Draw, is_live: impl Fn(&str) -> bool) -> String {
         let (path, other) = (PATHS[draw.below(PATHS.len())], PATHS[draw.below(PATHS.len())]);
         let mounted = MOUNTED_PATHS[draw.below(MOUNTED_PATHS.len())];
@@ -111,7 +111,7 @@ impl Source {
         format!("{path} can't be read")
     }
 
-    /// What can't be read, though what is above it can be.
+    /// Unreadable paths in readable directories.
     pub fn hidden(&self) -> Vec<String> {
         let (mut hidden, mut dirs) = (Vec::new(), vec![self.dir.clone()]);
         while let Some(dir) = dirs.pop() {

@@ -4,7 +4,7 @@ use super::checks::is_of_person;
 use super::source::{Digests, What};
 use crate::client::follow::simulated::{FOLLOW_ID, SimulatedFollower};
 use crate::client::follow::{Excludes, FollowEvent, FollowOptions};
-use crate::client::{ConnectOptions, Error, Source};
+use crate::client::{Error, Source};
 use crate::digest::Digest;
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{FollowState, Reply, Request};
@@ -21,19 +21,19 @@ use std::time::{Duration, Instant};
 pub const MAX_DELETE: u64 = 3;
 
 pub struct Member {
-    /// What is followed.
+    /// The followed path.
     pub below: &'static str,
     pub mirrors: bool,
     pub dir: PathBuf,
     pub excludes: bool,
-    /// It was followed with another filter before, so that not all that is there is this follower's.
+    /// Whether another filter was used before, so that not all that is there is this follower's.
     pub is_mixed: bool,
     pub max_delete: u64,
-    /// Bytes that its disk has room for.
+    /// Bytes that its disk has space for.
     pub capacity: u64,
     pub follower: Option<SimulatedFollower>,
     pub session: Option<SimulatedSession>,
-    /// What serves content.
+    /// The server of contents.
     pub files: SimServer,
     inbox: VecDeque<Inbound>,
     expects_full: bool,
@@ -43,7 +43,7 @@ pub struct Member {
     pub kept: HashSet<Digest>,
     /// Directories that a person has moved away, with what was in them: nobody writes there any more.
     pub moved: Vec<(PathBuf, BTreeMap<String, What>)>,
-    /// Where they are moved to, out of the destination.
+    /// Directory to move them to, outside of the destination.
     pub outside: PathBuf,
     pub persons: u64,
     /// The last number with which it was up to date.
@@ -80,8 +80,7 @@ impl Member {
     }
 
     pub fn start(&mut self, now: Instant) -> Result<(), String> {
-        let connect = ConnectOptions::new("tcp://127.0.0.1:1".parse().unwrap());
-        let mut options = FollowOptions::new(connect, Source::Path(self.below.parse().unwrap()), self.dir.clone());
+        let mut options = FollowOptions::new(Source::Path(self.below.parse().unwrap()), self.dir.clone());
         options.mirror = self.mirrors;
         options.max_delete = Some(self.max_delete);
         options.window_bytes = 8 << 20;
@@ -93,7 +92,7 @@ impl Member {
         Ok(())
     }
 
-    /// It is killed.
+    /// Kills it.
     pub fn kill(&mut self) {
         self.follower = None;
         self.hang_up();
@@ -122,7 +121,7 @@ impl Member {
         Ok(())
     }
 
-    /// Has the follower do something. One that stalls begins anew, as it would.
+    /// Has the follower do something. One that stalls begins again, as it would.
     fn run(
         &mut self,
         now: Instant,
@@ -132,7 +131,7 @@ impl Member {
         let before = files_below(&self.dir);
         let outcome = act(follower);
         let events = follower.take_events();
-        self.told(events, &before)?;
+        self.on_events(events, &before)?;
         match outcome {
             Ok(()) => {}
             Err(error @ (Error::Stalled { .. } | Error::DiskFull(_))) => {
@@ -147,7 +146,7 @@ impl Member {
     }
 
     /// `before`: the files and links that were there before. A person may have taken away what is gone.
-    fn told(&mut self, events: Vec<FollowEvent>, before: &HashSet<String>) -> Result<(), String> {
+    fn on_events(&mut self, events: Vec<FollowEvent>, before: &HashSet<String>) -> Result<(), String> {
         let is_deleted = |event: &&FollowEvent| match event {
             FollowEvent::Gone { path, kept: false, .. } => {
                 self.local(&path.to_string()).is_some_and(|local| before.contains(&local))
@@ -258,7 +257,7 @@ impl Member {
             }
             3 => {
                 if let Some(follower) = self.follower.as_mut().filter(|follower| follower.has_commands()) {
-                    follower.room = match self.capacity {
+                    follower.space = match self.capacity {
                         u64::MAX => u64::MAX,
                         capacity => capacity.saturating_sub(bytes_below(&self.dir)),
                     };
@@ -350,7 +349,7 @@ impl Member {
                     fs::remove_file(at).unwrap();
                     return format!("a person deletes {path}");
                 }
-                // The last kind can't be told by size and time.
+                // The last kind can't be noticed by size and time.
                 let size = if what < 11 { 100 } else { before.len() };
                 let content = noise(size as usize, 1_000_000 + self.persons);
                 fs::write(&at, &content).unwrap();
@@ -403,7 +402,7 @@ impl Member {
         format!("a person moves {path} to {}, and makes another one: {is_replaced}", to.display())
     }
 
-    /// Where a path of the server goes.
+    /// Local path of a path on the server.
     pub fn local(&self, remote: &str) -> Option<String> {
         let local = match remote.strip_prefix(self.below)? {
             "" => remote,
@@ -414,7 +413,7 @@ impl Member {
         (!is_excluded && !local.is_empty()).then(|| local.to_owned())
     }
 
-    /// What is to be there.
+    /// The expected content.
     pub fn expected(&self, truth: &BTreeMap<String, What>) -> BTreeMap<String, What> {
         let expected = truth.iter().filter(|(path, what)| *path != self.below || **what != What::Dir);
         expected.filter_map(|(path, what)| Some((self.local(path)?, what.clone()))).collect()

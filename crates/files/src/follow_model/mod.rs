@@ -6,8 +6,8 @@
 //!
 //! What is checked, at every step (`checks`): 1. When all is quiet a mirror is what the source is, and any other follower has it all. 2. Under a
 //! final name is only a content that the source had complete, or a person's. 3. A number never means two things, and a stored cursor, or one that
-//! was said, means that everything up to it is in place. 4. Whichever events are lost, one look at everything makes the catalogue what the tree
-//! is; and if none was lost, what they tell does, but for what can't be read, of which followers are told. 5. Nothing is published as deleted
+//! was said, means that everything up to it is in place. 4. Whichever events are lost, one scan makes the catalogue what the tree
+//! is; and if none was lost, so do the events, but for unreadable paths, which followers learn of. 5. Nothing is published as deleted
 //! that is there, nor because a file system isn't mounted, and never more than may be at a time, here and there, unless a person allows it.
 //! 6. What was renamed isn't sent again, and what a person changed isn't lost.
 //!

@@ -18,7 +18,7 @@ pub const PATHS: [&str; 10] = ["a", "b", "c", "d", "d/a", "d/b", "d/e", "d/e/a",
 /// Sizes of contents: some are copied when they are known under another name, some have several leaves.
 const SIZES: [usize; 5] = [0, 10, 3_000, 70_000, 2_200_000];
 
-/// What is at a path.
+/// Content of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum What {
     File(Digest),
@@ -31,7 +31,7 @@ pub enum What {
 pub struct Digests(HashMap<(u64, u64, i64, i64, i64), Digest>);
 
 impl Digests {
-    /// What is below a directory, but for the files that transfers use.
+    /// Content below a directory, but for the files that transfers use.
     pub fn scan(&mut self, top: &Path) -> BTreeMap<String, What> {
         let (mut found, mut dirs) = (BTreeMap::new(), vec![top.to_owned()]);
         while let Some(dir) = dirs.pop() {
@@ -68,7 +68,7 @@ struct Writer {
 
 pub struct Source {
     pub dir: PathBuf,
-    /// Where the directory is that another one has replaced.
+    /// Path of the directory that another one has replaced.
     elsewhere: PathBuf,
     pub is_replaced: bool,
     /// Contents that were complete.
@@ -162,7 +162,7 @@ impl Source {
         file.set_modified(UNIX_EPOCH + Duration::new(self.time as u64, 1)).unwrap();
     }
 
-    /// Finishes a file that is about to get another name. The end of writing is told under the name by which it was opened: if that is gone by
+    /// Finishes a file that is about to get another name. The event of the last close has the name by which it was opened: if that is gone by
     /// then, the other name waits for the settle time.
     pub fn finish_writing_to(&mut self, path: &Path) {
         let inode = |stat: fs::Metadata| stat.ino();

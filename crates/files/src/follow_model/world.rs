@@ -1,4 +1,4 @@
-//! What happens, and in which order.
+//! The events of a run, and their order.
 
 use super::checks::is_of_person;
 use super::member::{MAX_DELETE, Member, bytes_below, transfer_bytes_below};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What happens before all is quiet.
+/// Steps before all is quiet.
 const STEPS: usize = 500;
 /// Far more than it takes until all is quiet.
 const QUIET_STEPS_MAX: usize = 20_000;
@@ -44,7 +44,7 @@ pub struct World {
     is_sure: bool,
     pub members: Vec<Member>,
     pub digests: Digests,
-    /// What each number of each epoch means.
+    /// The change of each number of each epoch.
     pub numbers: HashMap<([u8; 16], u64), (String, Content)>,
     faults: Faults,
     cursors: Vec<Option<Cursor>>,
@@ -193,16 +193,16 @@ impl World {
             }
             211..216 => {
                 if self.check_by_events()? {
-                    count("checks of what events tell");
+                    count("checks of events");
                 }
             }
             216..218 => {
                 count("full disks");
-                let room = [0, 5_000, 100_000][self.draw.below(3)];
+                let space = [0, 5_000, 100_000][self.draw.below(3)];
                 let member = self.draw.below(self.members.len());
                 let member = &mut self.members[member];
                 member.capacity = match member.capacity {
-                    u64::MAX => bytes_below(&member.dir) + room,
+                    u64::MAX => bytes_below(&member.dir) + space,
                     _ => u64::MAX,
                 };
             }
@@ -221,7 +221,7 @@ impl World {
         SHIFT.set(SHIFT.get() + time);
     }
 
-    /// What can be fetched is what is there.
+    /// Checks that the contents that can be fetched are those of the tree.
     fn served(&mut self) {
         let Source { dir, devices, .. } = &mut self.source;
         devices.lost.retain(|path| !dir.join(path).exists());
@@ -249,7 +249,7 @@ impl World {
         }
         self.is_sure = if times == 0 { self.is_sure && was_everything } else { self.is_sure || was_everything };
         self.is_released &= !was_everything || times == 0;
-        self.tell();
+        self.notify();
         Ok(())
     }
 
@@ -258,16 +258,16 @@ impl World {
         as_plain_user(|| self.server.finish());
         self.trace(|| format!("server: finish, head {}", self.server.head()));
         self.check_published(&before)?;
-        self.tell();
+        self.notify();
         Ok(())
     }
 
-    fn tell(&mut self) {
+    fn notify(&mut self) {
         // The first number of a start is synced.
         if !self.synced.1 && self.server.head() > self.first_head {
             self.synced = (std::fs::metadata(self.state().join("catalogue")).unwrap().len(), true);
         }
-        if self.server.has_news() {
+        if self.server.has_changes() {
             self.members
                 .iter_mut()
                 .filter_map(|member| member.session.as_mut())
@@ -352,7 +352,7 @@ impl World {
             |path: &String| live.get(path).is_some_and(|entry| matches!(entry.content, Content::File { .. }));
         let mut hidden = self.source.hidden().into_iter().filter(|path| !is_known(path));
         if let Some(path) = hidden.find(|path| !unread.contains(path)) {
-            return Err(format!("{path} can't be read, and nobody is told; told of are {unread:?}"));
+            return Err(format!("{path} can't be read, and followers don't know; they know of {unread:?}"));
         }
         self.source.reveal();
         self.settle()?;
@@ -366,9 +366,9 @@ impl World {
         }
         let unread = self.server.unread();
         if !unread.is_empty() {
-            return Err(format!("these can be read, and followers are told otherwise: {unread:?}"));
+            return Err(format!("these can be read, and followers believe otherwise: {unread:?}"));
         }
-        self.check_catalogue().map_err(|why| format!("events told of everything: {why}"))?;
+        self.check_catalogue().map_err(|why| format!("events announced everything: {why}"))?;
         Ok(true)
     }
 
@@ -411,7 +411,7 @@ impl World {
         self.check_quiet()
     }
 
-    /// Room for what is to be there, beside what isn't going to be deleted: enough only if what is gone is deleted.
+    /// Space for what is to be there, beside what isn't going to be deleted: enough only if what is gone is deleted.
     fn least_capacity(&mut self, index: usize) -> u64 {
         let truth = self.digests.scan(&self.source.dir);
         let member = &self.members[index];
@@ -472,7 +472,7 @@ impl World {
     }
 
     fn until_quiet(&mut self, index: usize) -> Result<(), String> {
-        // Of what isn't wanted nobody is told.
+        // Nobody receives what it doesn't follow.
         let entries = self.server.entries();
         let wanted = entries.iter().filter(|(path, _)| self.members[index].local(path).is_some());
         let end = Cursor { epoch: self.server.epoch(), seq: wanted.map(|(_, entry)| entry.seq).max().unwrap_or(0) };
@@ -484,7 +484,7 @@ impl World {
             }
             let follower = member.follower.as_ref().unwrap();
             let has_all = |at: Cursor| at.epoch == end.epoch && at.seq >= end.seq;
-            if follower.cursor().is_some_and(has_all) && !follower.is_owing() && !follower.is_busy() {
+            if follower.cursor().is_some_and(has_all) && !follower.is_incomplete() && !follower.is_busy() {
                 let said = member.up_to_date;
                 return if said >= Some(end.seq) {
                     Ok(())
@@ -503,7 +503,7 @@ impl World {
         Err(format!("follower {index} is never up to date: at {at:?}, not {end:?}"))
     }
 
-    /// What is only renamed isn't sent.
+    /// Checks that renamed files aren't sent.
     fn rename_at_last(&mut self) -> Result<(), String> {
         let truth = self.digests.scan(&self.source.dir);
         let Some(from) = self.source.rename_large(&truth) else { return Ok(()) };
@@ -517,7 +517,7 @@ impl World {
         self.move_at_last()
     }
 
-    /// What is only moved isn't sent, and no deletion: nobody has to allow it.
+    /// Checks that moved files aren't sent, nor deletions: nobody has to allow them.
     fn move_at_last(&mut self) -> Result<(), String> {
         self.source.burst_at_last(&mut self.draw);
         self.served();

@@ -6,7 +6,7 @@ use crate::limits::{ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
 /// Bytes of the request id that `ZMQ_REQ_CORRELATE` puts before the empty frame.
 const REQUEST_ID_BYTES: usize = 4;
 
-/// How a message from a client begins.
+/// Beginning of a message from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
     /// Nothing but an envelope, as `ZMQ_PROBE_ROUTER` sends: to be ignored.
@@ -15,7 +15,7 @@ pub enum Opening {
     Envelope(usize),
 }
 
-/// Tells the envelope of a message from the message itself: it ends with the first empty frame or, if there is none before it, where the
+/// Splits the envelope of a message from the message itself: it ends with the first empty frame or, if there is none before it, where the
 /// first frame of a dialect is.
 pub fn opening<F: AsRef<[u8]>>(frames: &[F]) -> Opening {
     let begins_at = |index: usize| frames.get(index).is_some_and(|frame| Dialect::of(frame.as_ref()).is_some());

@@ -24,11 +24,11 @@ pub enum ErrorCode {
     Changed,
     /// Reading or writing failed at the server.
     Io,
-    /// Something else is at the path than the client expects, or another client is pushing to it.
+    /// The path doesn't have the content that the client expects, or another client is pushing to it.
     Conflict,
     /// The server's disk, or what it takes from clients, is full.
     Full,
-    /// A code of a later protocol: over, for a reason that only the message tells.
+    /// A code of a later protocol: over, for a reason that is only in the message.
     Other,
 }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What a server's sequence numbers belong to.
+/// The epoch that a server's sequence numbers belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epoch(pub [u8; 16]);
 
@@ -18,7 +18,7 @@ pub struct ServerId(pub [u8; 16]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CopyId(pub [u8; 16]);
 
-/// How far a follower is. Its text is `EPOCH-SEQ`.
+/// A follower's position. Its text is `EPOCH-SEQ`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cursor {
     /// The numbers' epoch.
@@ -27,7 +27,7 @@ pub struct Cursor {
     pub seq: u64,
 }
 
-/// Where a follow begins. Its text is `beginning`, `now`, or that of a cursor.
+/// Beginning of a follow. Its text is `beginning`, `now`, or that of a cursor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FollowFrom {
     /// With the full state.

@@ -22,7 +22,7 @@ pub const HEAD: &str = "{\"towpath\":\"manifest\",\"format\":1}\n";
 pub struct ManifestError {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The mistake.
     pub why: String,
 }
 

@@ -51,7 +51,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Tells the dialect from a message's first frame; `None` for anything that this protocol does not know.
+    /// Finds the dialect by a message's first frame; `None` for anything that this protocol does not know.
     pub fn of(first_frame: &[u8]) -> Option<Self> {
         if first_frame == CONTROL_TAG {
             Some(Self::Control)

@@ -23,9 +23,9 @@ pub enum PlainMessage {
 /// A follow in the plain dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainFollow {
-    /// What is followed; empty for the root. Not checked beyond its length.
+    /// The followed path; empty for the root. Not checked beyond its length.
     pub path: Bytes,
-    /// Where it begins.
+    /// Its beginning.
     pub from: FollowFrom,
 }
 

@@ -1,4 +1,4 @@
-//! What goes out comes back, and nothing that comes in panics.
+//! Round trips, and hostile input that must not panic.
 
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -388,7 +388,7 @@ fn plain_requests_that_are_wrong_are_refused() {
 }
 
 #[test]
-fn envelopes_are_told_from_messages() {
+fn envelopes_are_distinguished_from_messages() {
     assert_eq!(opening(&[""]), Opening::Probe);
     assert_eq!(opening(&["", "fetch"]), Opening::Envelope(1));
     assert_eq!(opening(&["\0\0\0\u{1}", "", "TOW1", "{}"]), Opening::Envelope(2));
@@ -402,7 +402,7 @@ fn envelopes_are_told_from_messages() {
 }
 
 #[test]
-fn envelopes_of_proxies_are_told_from_messages() {
+fn envelopes_of_proxies_are_distinguished_from_messages() {
     assert_eq!(opening(&["proxy", "", "fetch", "a"]), Opening::Envelope(2));
     assert_eq!(opening(&["outer", "inner", "\0\0\0\u{1}", "", "fetch", "a", "0", "5"]), Opening::Envelope(4));
     assert_eq!(opening(&["outer", "inner", "TOW1", "{}"]), Opening::Envelope(2));

@@ -1,4 +1,4 @@
-//! Who has what, as far as they have said.
+//! Holders, by their own reports.
 
 use crate::digest::Digest;
 use crate::limits::HOLDERS_MAX;
@@ -23,7 +23,7 @@ const NAMES_MAX: usize = 2 * HOLDERS_MAX;
 /// A name belongs to the tenant that says it: nobody speaks for another one. It may have several copies.
 type Key = (HolderName, Option<CopyId>, u64);
 
-/// What holders have said last, by name and copy. Each tenant has a share of the names; when it is used up, its
+/// Last reports of holders, by name and copy. Each tenant has a share of the names; when it is used up, its
 /// oldest name is forgotten; with too many tenants, the oldest of all.
 #[derive(Debug)]
 pub struct Holders {
@@ -31,16 +31,16 @@ pub struct Holders {
     tenants: HashMap<u64, Names>,
     by_turn: BTreeMap<u64, Key>,
     names: Arc<Quota>,
-    /// What isn't passed on yet, if it is to be.
+    /// Reports that aren't passed on yet, if they are to be.
     unsaid: Option<BTreeSet<Key>>,
     turn: u64,
 }
 
-/// What somebody has, as it was said last.
+/// A holder's last report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HolderStats {
-    /// Who.
+    /// Its name and copy.
     pub name: String,
     /// Which copy.
     pub copy: Option<CopyId>,
@@ -50,7 +50,7 @@ pub struct HolderStats {
     pub via: Option<String>,
     /// Everything up to this number is in place.
     pub seq: u64,
-    /// It is synced to the disk.
+    /// Whether it is synced to the disk.
     pub durable: bool,
     /// The version that is in place.
     pub version: Option<Digest>,
@@ -58,9 +58,9 @@ pub struct HolderStats {
     pub said_at: Instant,
 }
 
-/// Who says what a holder has.
+/// The origin of a holder's report.
 #[derive(Clone, Copy, Debug)]
-pub struct Speaker<'a> {
+pub struct Reporter<'a> {
     /// Whose names these are.
     pub tenant: u64,
     /// Its user, or the name of its key.
@@ -140,8 +140,8 @@ impl Default for Holders {
 
 impl Holders {
     /// Notes what a holder has.
-    pub fn note(&mut self, speaker: Speaker<'_>, holder: Holder, now: Instant) {
-        let Speaker { tenant, user, peer, via } = speaker;
+    pub fn note(&mut self, reporter: Reporter<'_>, holder: Holder, now: Instant) {
+        let Reporter { tenant, user, peer, via } = reporter;
         while let Some((_, key)) = self.by_turn.first_key_value()
             && self.holders.get(key).is_none_or(|said| now.saturating_duration_since(said.at) > SILENT_MAX)
         {
@@ -216,7 +216,7 @@ impl Holders {
         }
     }
 
-    /// How many are known.
+    /// Number of known holders.
     pub fn count(&self) -> usize {
         self.holders.len()
     }
@@ -226,7 +226,7 @@ impl Holders {
         self.holders.values().filter_map(|said| said.holder.version)
     }
 
-    /// A page of those who don't speak for themselves by a connection that is there.
+    /// A page of holders that aren't connected themselves.
     pub fn elsewhere(&self, from: u32) -> Page<HolderStats> {
         let numbered = (0..).zip(self.holders.values()).skip(from as usize);
         Page::of(numbered.map(|(number, said)| (number, said.peer.is_none().then(|| said.stats()))))
@@ -249,7 +249,7 @@ impl Holders {
         last.into_iter().map(Said::stats).collect()
     }
 
-    /// The answer to who has something.
+    /// The answer to `holders`.
     pub fn answer(&self, request: &HoldersRequest, epoch: Option<Epoch>, most: usize, now: Instant) -> HoldersReply {
         let holds = |holder: &Holder| match request.wanted {
             HoldersWanted::Seq(seq) => Some(holder.cursor.epoch) == epoch && holder.cursor.seq >= seq,
@@ -281,7 +281,7 @@ impl Holders {
         self.unsaid.as_ref().is_some_and(|unsaid| !unsaid.is_empty())
     }
 
-    /// What is to be passed on.
+    /// Takes the reports to pass on.
     pub(super) fn take_said(&mut self, most: usize) -> Vec<Holder> {
         let Some(unsaid) = &mut self.unsaid else { return Vec::new() };
         let keys = std::iter::from_fn(|| unsaid.pop_first()).take(most);
@@ -303,8 +303,8 @@ mod tests {
         Holder { name, copy: None, cursor: Cursor { epoch: EPOCH, seq }, durable: false, version }
     }
 
-    fn by(tenant: u64) -> Speaker<'static> {
-        Speaker { tenant, user: None, peer: PeerId::new(0, 0), via: None }
+    fn by(tenant: u64) -> Reporter<'static> {
+        Reporter { tenant, user: None, peer: PeerId::new(0, 0), via: None }
     }
 
     fn ask(holders: &Holders, wanted: HoldersWanted, now: Instant) -> HoldersReply {
@@ -315,8 +315,8 @@ mod tests {
     fn the_last_word_of_each_counts_and_nobody_speaks_for_another_tenant() {
         let (mut holders, now) = (Holders::default(), Instant::now());
         let ann: Arc<str> = "ann".into();
-        holders.note(Speaker { user: Some(&ann), ..by(1) }, holder("a", 5), now);
-        holders.note(Speaker { user: Some(&ann), ..by(1) }, holder("a", 9), now + Duration::from_secs(1));
+        holders.note(Reporter { user: Some(&ann), ..by(1) }, holder("a", 5), now);
+        holders.note(Reporter { user: Some(&ann), ..by(1) }, holder("a", 9), now + Duration::from_secs(1));
         holders.note(by(2), holder("a", 3), now);
         holders.note(by(2), holder("b", 150), now);
         let reply = ask(&holders, HoldersWanted::Seq(4), now + Duration::from_secs(3));
@@ -341,7 +341,7 @@ mod tests {
         for (name, seq) in [("a", 5), ("b", 3), ("c", 9), ("here", 1), ("versions", 150)] {
             let via = HolderName::new("relay").unwrap();
             let via = (name != "here").then_some(&via);
-            holders.note(Speaker { via, ..by(1) }, holder(name, seq), now);
+            holders.note(Reporter { via, ..by(1) }, holder(name, seq), now);
         }
         let names = |seq, most| -> Vec<_> {
             holders.elsewhere_without(EPOCH, seq, most).into_iter().map(|holder| holder.name).collect()
@@ -377,9 +377,9 @@ mod tests {
         let (mut holders, now) = (Holders::default(), Instant::now());
         let relay = HolderName::new("relay").unwrap();
         let peer = PeerId::new(3, 1);
-        holders.note(Speaker { peer, ..by(1) }, holder("relay", 5), now);
-        holders.note(Speaker { peer, via: Some(&relay), ..by(1) }, holder("a", 4), now);
-        holders.note(Speaker { peer, via: Some(&relay), ..by(1) }, holder("b", 150), now);
+        holders.note(Reporter { peer, ..by(1) }, holder("relay", 5), now);
+        holders.note(Reporter { peer, via: Some(&relay), ..by(1) }, holder("a", 4), now);
+        holders.note(Reporter { peer, via: Some(&relay), ..by(1) }, holder("b", 150), now);
         let listed = |holders: &Holders, from| {
             let entries = holders.elsewhere(from).entries.into_iter();
             entries.map(|(number, of)| (number, of.name, of.via)).collect::<Vec<_>>()
@@ -389,14 +389,14 @@ mod tests {
         assert_eq!(listed(&holders, 1), [(1, "b".to_owned(), via)]);
         assert_eq!((holders.count(), holders.versions().collect::<Vec<_>>()), (3, vec![Digest([7; 32])]));
         // It is connected again before the old connection's end is known.
-        holders.note(Speaker { peer: PeerId::new(4, 0), ..by(1) }, holder("relay", 5), now);
+        holders.note(Reporter { peer: PeerId::new(4, 0), ..by(1) }, holder("relay", 5), now);
         holders.left(("relay", None), 1, peer);
         assert_eq!(listed(&holders, 0).len(), 2);
         holders.left(("relay", None), 1, PeerId::new(4, 0));
         assert_eq!(listed(&holders, 2), [(2, "relay".to_owned(), None)]);
         // One that is connected by now isn't spoken for by the relay that remembers it.
-        holders.note(Speaker { peer: PeerId::new(5, 1), ..by(1) }, holder("b", 160), now);
-        holders.note(Speaker { peer, via: Some(&relay), ..by(1) }, holder("b", 150), now);
+        holders.note(Reporter { peer: PeerId::new(5, 1), ..by(1) }, holder("b", 160), now);
+        holders.note(Reporter { peer, via: Some(&relay), ..by(1) }, holder("b", 150), now);
         assert!(listed(&holders, 0).iter().all(|(_, name, _)| name != "b"));
     }
 

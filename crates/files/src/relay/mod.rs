@@ -1,12 +1,12 @@
-//! What a server that passes on another server's files shares with the follower that brings them.
+//! State that the server of a relay shares with its follower.
 //!
 //! The follower puts into the server's catalogue what is in place and verified, with the numbers of the server where it comes from. So
-//! somebody who follows the one can go on at the other.
+//! a follower of the one can continue at the other.
 
 mod holders;
 mod via;
 
-pub use holders::{HolderStats, Holders, Speaker};
+pub use holders::{HolderStats, Holders, Reporter};
 pub use via::{Via, ViaError};
 
 use crate::catalogue::{Catalogue, Entry, TooManyPaths};
@@ -21,7 +21,7 @@ type Change = dyn Fn(&mut dyn FnMut(&mut Catalogue)) + Send + Sync;
 /// A path and what is there.
 pub type Passed = (Arc<[u8]>, Entry);
 
-/// The relaying server, for the follower that brings what it has.
+/// The relaying server, as seen by the follower that feeds it.
 #[derive(Clone)]
 pub struct Relay {
     change: Arc<Change>,
@@ -30,7 +30,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay; `change` changes its server's catalogue, and tells its followers.
+    /// A relay; `change` changes its server's catalogue, and notifies its followers.
     pub fn new(
         change: impl Fn(&mut dyn FnMut(&mut Catalogue)) + Send + Sync + 'static,
         via: Arc<Via>,
@@ -50,7 +50,7 @@ impl Relay {
         result
     }
 
-    /// What changed up to a cursor.
+    /// Publishes the changes up to a cursor.
     ///
     /// # Errors
     /// It is more than a server may have.
@@ -60,7 +60,7 @@ impl Relay {
         result
     }
 
-    /// What the first server can't read, and whether each is a directory, and how much more there is.
+    /// Sets the paths that the first server can't read, whether each is a directory, and the number of those left out.
     pub fn set_unread(&self, unread: BTreeMap<RelPath, bool>, more: u64) {
         let mut unread = Some(unread);
         (self.change)(&mut |catalogue| catalogue.set_unread(unread.take().unwrap_or_default(), more));
@@ -74,7 +74,7 @@ impl Relay {
         self.via.set_above(servers)
     }
 
-    /// What those behind this relay have, as far as it was said since the last call.
+    /// Reports of followers behind this relay since the last call.
     pub fn take_said(&self, most: usize) -> Vec<Holder> {
         lock(&self.holders).take_said(most)
     }

@@ -14,10 +14,10 @@ pub struct Via {
 /// Why a relay can't follow a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ViaError {
-    /// It follows itself.
+    /// The relay follows itself.
     #[error("a loop: the server that this relay follows has its files from this relay")]
     Loop,
-    /// There are too many relays between.
+    /// Too many relays in between.
     #[error("more than {RELAY_DEPTH_MAX} relays in a row; follow one that is nearer to the first server")]
     TooDeep,
 }

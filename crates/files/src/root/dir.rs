@@ -96,11 +96,11 @@ impl Dir {
 
     /// Whether what has a name has it in this spelling. A file system that ignores case, say, finds it by others too.
     pub fn is_spelled(&self, name: &[u8]) -> Result<bool, RootError> {
-        Ok(self.tells_spellings_apart(name) || self.lists(name)?)
+        Ok(self.distinguishes_spellings(name) || self.lists(name)?)
     }
 
-    /// Whether it is known that nothing is found by another spelling than its own, as far as this name can tell.
-    pub fn tells_spellings_apart(&self, name: &[u8]) -> bool {
+    /// Whether it is known that nothing is found by another spelling than its own, as far as this name shows.
+    pub fn distinguishes_spellings(&self, name: &[u8]) -> bool {
         let swapped: Vec<u8> =
             name.iter().map(|byte| byte ^ if byte.is_ascii_alphabetic() { 0x20 } else { 0 }).collect();
         match swapped == name {
@@ -283,7 +283,7 @@ impl Dir {
     /// Free space of its file system for this process, in bytes.
     pub fn free_bytes(&self) -> Result<u64, RootError> {
         let file_system = rustix::fs::fstatvfs(&self.0)?;
-        // A file system that doesn't count its blocks, as some in user space: a write will tell.
+        // A file system that doesn't count its blocks, as some in user space: a write will show it.
         if file_system.f_blocks == 0 {
             return Ok(u64::MAX);
         }
@@ -312,7 +312,7 @@ impl Dir {
 
     /// Whether each change of a file on its file system gets a time of its own, as long as somebody looks at the time between them. False if
     /// unknown, and where times come from a clock that ticks some hundred times a second, as with Linux before 6.13.
-    pub fn tells_changes_apart(&self) -> bool {
+    pub fn distinguishes_changes(&self) -> bool {
         (0..PROBES).any(|_| self.probe_times().unwrap_or(false))
     }
 

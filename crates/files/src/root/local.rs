@@ -36,7 +36,7 @@ const LOCAL: [u32; 18] = [
 ];
 
 /// Whether an open file is on a local file system. False if unknown.
-pub(super) fn is_local(descriptor: impl AsFd) -> bool {
+pub fn is_local(descriptor: impl AsFd) -> bool {
     is_one_of(&LOCAL, descriptor)
 }
 

@@ -15,6 +15,7 @@ mod spelling;
 mod stat;
 
 pub use dir::{Dir, DirEntry, set_mode, set_modified};
+pub use local::is_local;
 pub use own::{check_own_dir, make_private_dir};
 pub use secrets::Secrets;
 pub use stat::{FileKind, FileStat, Timestamp};
@@ -66,6 +67,12 @@ pub enum RootError {
     /// More entries than the caller's limit.
     #[error("more than {0} names in a directory and those above it")]
     TooMany(usize),
+    /// The file isn't the version any more that was opened.
+    #[error("the file was replaced while it was read")]
+    Changed,
+    /// The source takes no request now, which says nothing about the path.
+    #[error("{0}")]
+    Busy(String),
     /// Any other error of the system.
     #[error("{0}")]
     Io(#[source] std::io::Error),
@@ -102,12 +109,12 @@ pub struct Root {
     inode: u64,
     /// Whether its file system is a local one.
     is_local: bool,
-    /// The mount, if the kernel tells.
+    /// The mount, if the kernel reports it.
     place: Option<Place>,
     only: Option<OnlyFile>,
-    /// Where versions are.
+    /// The root of versions.
     versions: Option<Arc<Root>>,
-    /// What isn't to be served.
+    /// Files that aren't served.
     secrets: Arc<Secrets>,
 }
 
@@ -128,7 +135,7 @@ impl Root {
 
     /// A root for serving: a directory, or one file.
     ///
-    /// The path is trusted: symbolic links in it are followed, once. [`Root::is_at`] tells whether they still lead here.
+    /// The path is trusted: symbolic links in it are followed, once. [`Root::is_at`] checks whether they still lead here.
     pub fn serve(path: impl AsRef<Path>) -> Result<Root, RootError> {
         let path = path.as_ref();
         let actual = path.canonicalize().map_err(from_std)?;
@@ -176,7 +183,7 @@ impl Root {
         self.versions.is_some()
     }
 
-    /// Where a path of a version is.
+    /// Root and path of a path of a version.
     fn version(&self, path: &RelPath) -> Option<(&Root, RelPath)> {
         let versions = self.versions.as_deref()?;
         let rest = path.as_bytes().strip_prefix(VERSIONS_NAME)?;
@@ -341,13 +348,13 @@ impl Root {
         }
         match self.resolver.open_cached(path, READING) {
             Ok(descriptor) => dir::regular_with_size(descriptor).map(Some),
-            // Out of the root, or to what is mounted below it: opening it the other way tells.
+            // Out of the root, or to what is mounted below it: opening it the other way shows it.
             Err(Errno::AGAIN | Errno::XDEV) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// Whether the kernel tells of all changes below it, as far as its own file system goes.
+    /// Whether the kernel reports all changes below it, as far as its own file system goes.
     pub fn has_events(&self) -> bool {
         self.is_local
     }

@@ -14,7 +14,7 @@ const MODE: u32 = 0o700;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// Makes a directory, and those above it, for this user alone. Fails if there is one of another user's. One into which others can write is
-/// told to the operator: volumes of containers are made so. Links in the path are followed.
+/// reported to the operator: volumes of containers are made so. Links in the path are followed.
 pub fn make_private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(MODE).create(path)?;
     let there = FileStat::from(stat(path)?);

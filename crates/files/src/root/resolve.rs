@@ -89,7 +89,7 @@ impl Resolver {
         self.open_with_openat2(path.as_bytes(), flags, self.resolve() | ResolveFlags::NO_XDEV)
     }
 
-    /// How it handles links.
+    /// Its handling of links.
     pub(super) fn links(&self) -> Links {
         self.links
     }
@@ -108,7 +108,7 @@ impl Resolver {
         Ok((fstat(&self.dir)?.into(), is_local(&self.dir)))
     }
 
-    /// Place of the longest prefix of a path that is in the kernel's cache. Doesn't block. `None` if none is, or if the kernel can't tell.
+    /// Place of the longest prefix of a path that is in the kernel's cache. Doesn't block. `None` if none is, or if the kernel can't say.
     pub(super) fn cached_place(&self, path: &RelPath) -> Option<Place> {
         let bytes = path.as_bytes();
         if !self.has_openat2 || path.is_root() {
@@ -144,7 +144,7 @@ impl Resolver {
     }
 
     /// Opens a path without blocking, if all of its names are in the kernel's cache and it crosses no mount. EAGAIN if they aren't, or if the
-    /// kernel can't tell; EXDEV if it crosses one.
+    /// kernel can't say; EXDEV if it crosses one.
     pub(super) fn open_cached(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
         if !self.has_openat2 || path.is_root() {
             return Err(Errno::AGAIN);

@@ -21,7 +21,7 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Those at these paths, and what is directly in them.
+    /// Files at these paths, and directly in them.
     pub fn new(paths: Vec<PathBuf>) -> Secrets {
         let secrets = Secrets { paths, ..Secrets::default() };
         secrets.look();
@@ -81,7 +81,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((stat.device, stat.inode))
 }
 
-/// Where a path leads, as far as it exists.
+/// The target of a path, as far as it exists.
 fn place(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     let mut missing = Vec::new();

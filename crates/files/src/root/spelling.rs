@@ -71,7 +71,7 @@ fn is_short(path: &RelPath) -> bool {
     path.name().is_some_and(|name| name.contains(&b'~'))
 }
 
-/// The path with the last name in other cases: a file system that doesn't tell them apart finds one of them.
+/// The path with the last name in other cases: a file system that ignores case finds one of them.
 fn other_spellings(path: &RelPath) -> Vec<Vec<u8>> {
     let Some((parent, name)) = path.split() else { return Vec::new() };
     let mut toggled = name.to_vec();

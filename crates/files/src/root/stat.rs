@@ -64,7 +64,7 @@ pub struct FileStat {
 }
 
 impl FileStat {
-    /// Whether this is the same file with the same content, as far as metadata tells. Compared before and after reading.
+    /// Whether this is the same file with the same content, as far as metadata shows. Compared before and after reading.
     pub fn same_content(&self, other: &FileStat) -> bool {
         (self.device, self.inode, self.size, self.modified, self.changed)
             == (other.device, other.inode, other.size, other.modified, other.changed)
@@ -123,14 +123,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// `None` if a sandbox or an old kernel doesn't tell.
+    /// `None` if a sandbox or an old kernel doesn't report it.
     pub(super) fn known(descriptor: impl AsFd) -> Option<Place> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let wanted = StatxFlags::MNT_ID | StatxFlags::INO;
         let stat = statx(descriptor, c"", flags, wanted).ok()?;
         let device = makedev(stat.stx_dev_major, stat.stx_dev_minor);
-        let is_told = stat.stx_mask & wanted.bits() == wanted.bits();
-        is_told.then_some(Place { device, inode: stat.stx_ino, mount: stat.stx_mnt_id })
+        let is_known = stat.stx_mask & wanted.bits() == wanted.bits();
+        is_known.then_some(Place { device, inode: stat.stx_ino, mount: stat.stx_mnt_id })
     }
 }
 

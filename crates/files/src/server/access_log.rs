@@ -1,4 +1,4 @@
-//! What the log says of clients: what they ask for, what they get, what they are refused.
+//! The log's lines about clients: their requests, results and refusals.
 
 use super::RECEIPTS;
 use super::session::{Ending, LogEvent, Ticket};
@@ -51,10 +51,6 @@ pub(super) fn request(ClientName { address, user, key_name: name }: &ClientName,
         }
         Ok(Request::Follow(follow)) => {
             tracing::info!(%address, user = shown(user), name = shown(name), id = follow.id, from = %follow.from, "follow")
-        }
-        Ok(Request::Publish(publish)) => {
-            let path = Escaped(publish.path.as_bytes());
-            tracing::info!(%address, id = publish.id, %path, label = publish.label, "publish");
         }
         Ok(Request::Cancel { id }) => tracing::info!(%address, id, "cancel"),
         Ok(_) => {}

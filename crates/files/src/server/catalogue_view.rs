@@ -1,7 +1,7 @@
-//! What a server that watches its directory publishes, as its operator sees it. It answers without the event loop.
+//! An operator's view of a catalogue, which answers without the event loop.
 
 use super::versions::{Versions, newer_versions};
-use super::watch::{CatalogueStats, Published};
+use super::watch::{CatalogueStats, SharedCatalogue};
 use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::relay::{HolderStats, Holders};
@@ -10,10 +10,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_sockets::{Page, PeerId};
 
-/// What a server that watches its directory publishes; clones show the same.
+/// The catalogue of a server that watches its directory; clones show the same.
 #[derive(Clone, Debug)]
 pub struct CatalogueView {
-    published: Arc<Published>,
+    published: Arc<SharedCatalogue>,
     versions: Option<Arc<Versions>>,
     holders: Arc<Mutex<Holders>>,
 }
@@ -24,7 +24,7 @@ pub struct CatalogueView {
 pub struct VersionStats {
     /// The path that it is of.
     pub of: RelPath,
-    /// What it is called.
+    /// Its label.
     pub label: String,
     /// Digest of its manifest.
     pub digest: Digest,
@@ -42,7 +42,7 @@ pub struct VersionStats {
 
 impl CatalogueView {
     pub(super) fn new(
-        published: Arc<Published>,
+        published: Arc<SharedCatalogue>,
         versions: Option<Arc<Versions>>,
         holders: Arc<Mutex<Holders>>,
     ) -> CatalogueView {
@@ -59,7 +59,7 @@ impl CatalogueView {
         self.holders().count()
     }
 
-    /// Those who have said what is in place and aren't connected: relays speak for them, or they were here before.
+    /// Holders that aren't connected: relays reported them, or they were connected before.
     pub fn holders_elsewhere(&self, from: u32) -> Page<HolderStats> {
         self.holders().elsewhere(from)
     }
@@ -85,7 +85,7 @@ impl CatalogueView {
         self.holders().versions().for_each(|version| *counts.entry(version).or_insert(0) += 1);
         let all: usize = counts.values().sum();
         let holders = |version: &VersionStats| counts.get(&version.digest).copied().unwrap_or(0);
-        // Who has a version of another path lacks none of this one.
+        // A holder of another path's version lacks none of this path.
         let mut elsewhere: HashMap<RelPath, usize> = HashMap::new();
         for of in listed.iter().map(|version| &version.of).collect::<HashSet<_>>() {
             let others = listed.iter().filter(|version| version.of != *of).map(&holders).sum();

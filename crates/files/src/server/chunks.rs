@@ -66,7 +66,7 @@ impl PieceCursor {
         self.ranges.is_empty()
     }
 
-    /// Where the next piece begins; None at the end.
+    /// Offset of the next piece; None at the end.
     pub(super) fn offset(&self) -> Option<u64> {
         self.ranges.front().map(|range| range.offset)
     }

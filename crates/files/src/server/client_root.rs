@@ -1,38 +1,47 @@
-//! The root as far as one client may see it: every access to files that a client causes goes through here.
+//! The served files as far as one client may see them: every access to files that a client causes goes through here.
 //!
-//! Files of transfers under way, of followers and other secrets aren't there for anybody. Rules are about paths with links resolved. What a
-//! client may not see answers as what isn't there does, so an error tells more only about what may be seen.
+//! Files of transfers in progress, of followers and other secrets aren't there for anybody. Rules are about paths with links resolved. What a
+//! client may not see answers as what isn't there does, so an error says more only about what may be seen.
 
 use super::resource_errors::Shortage;
+use super::source::{Attributes, Opened, OpenedDir, Source};
 use crate::path::{RelPath, VERSIONS_NAME, is_reserved};
 use crate::protocol::manifest::{self, OF_PREFIX, TREE, VersionName};
-use crate::root::{Dir, FileKind, FileStat, Root, RootError, Timestamp};
+use crate::root::{FileKind, FileStat, Root, RootError, Timestamp, is_local};
 use std::fs::File;
 use std::sync::Arc;
 use towpath_rules::{Permissions, Verb};
 
-/// The root as far as one client may see it.
+/// The served files, as far as one client may see them.
 #[derive(Debug)]
 pub(super) struct ClientRoot {
-    root: Arc<Root>,
+    source: Arc<dyn Source>,
     permissions: Permissions,
-    /// The same root, through no link. `None`: everything is allowed.
+    /// The same root, through no link. `None`: everything is allowed, or there are no links.
     linkless: Option<Root>,
 }
 
 /// A directory, and its path with links resolved.
 #[derive(Debug)]
 pub(super) struct SeenDir {
-    pub(super) dir: Dir,
+    pub(super) dir: OpenedDir,
     pub(super) path: RelPath,
 }
 
 impl ClientRoot {
-    pub(super) fn new(root: Arc<Root>, permissions: Permissions) -> ClientRoot {
-        // A root of one file has no links below it.
-        let is_open = permissions.is_unrestricted() || root.only_file().is_some();
-        let linkless = (!is_open).then(|| root.without_links());
-        ClientRoot { root, permissions, linkless }
+    pub(super) fn new(source: Arc<dyn Source>, permissions: Permissions) -> ClientRoot {
+        // A root of one file has no links below it, and other sources have none at all.
+        let linked = source.local().filter(|root| root.only_file().is_none() && !permissions.is_unrestricted());
+        let linkless = linked.map(Root::without_links);
+        ClientRoot { source, permissions, linkless }
+    }
+
+    /// The source, of what leads through no link.
+    fn direct(&self) -> &dyn Source {
+        match &self.linkless {
+            Some(linkless) => linkless,
+            None => &*self.source,
+        }
     }
 
     /// Whether something is allowed for a path. What is in a version is also where it was when it was published.
@@ -46,17 +55,17 @@ impl ClientRoot {
     }
 
     pub(super) fn only_file(&self) -> Option<&RelPath> {
-        self.root.only_file()
+        self.source.local()?.only_file()
     }
 
     /// See [`Root::mounted_below`].
     pub(super) fn mounted_below(&self, path: &RelPath) -> Option<u64> {
-        self.root.mounted_below(path)
+        self.source.local()?.mounted_below(path)
     }
 
     /// See [`Root::is_local`].
     pub(super) fn is_local(&self, file: &File, stat: &FileStat) -> bool {
-        self.root.is_local(file, stat)
+        self.source.local().map_or_else(|| is_local(file), |root| root.is_local(file, stat))
     }
 
     /// Whether a name may be there for this client: of what is seen, or of a directory on the way to it. `path` has no links.
@@ -67,7 +76,8 @@ impl ClientRoot {
 
     /// Whether a path has a name that is there for nobody.
     fn is_reserved(&self, path: &[u8]) -> bool {
-        let below_versions = path.strip_prefix(VERSIONS_NAME).filter(|_| self.root.has_versions());
+        let below_versions =
+            path.strip_prefix(VERSIONS_NAME).filter(|_| self.source.local().is_some_and(Root::has_versions));
         let below_versions = below_versions.filter(|rest| rest.is_empty() || rest.starts_with(b"/"));
         let mut names = below_versions.unwrap_or(path).split(|byte| *byte == b'/');
         // One that isn't whole yet has another name than a label.
@@ -78,15 +88,14 @@ impl ClientRoot {
     }
 
     /// Metadata as the client may know it: size and time of a directory depend on all that is in it.
-    pub(super) fn shown(&self, real: &[u8], stat: FileStat) -> FileStat {
-        let sees_all =
-            stat.kind != FileKind::Dir || self.permissions.may_all(Verb::List, original(real).unwrap_or(real));
-        if sees_all { stat } else { FileStat { size: 0, modified: Timestamp::default(), ..stat } }
+    pub(super) fn shown(&self, real: &[u8], of: Attributes) -> Attributes {
+        let sees_all = of.kind != FileKind::Dir || self.permissions.may_all(Verb::List, original(real).unwrap_or(real));
+        if sees_all { of } else { Attributes { size: 0, modified: Timestamp::default(), ..of } }
     }
 
     /// See [`Root::is_secret`].
-    pub(super) fn is_secret(&self, stat: &FileStat) -> bool {
-        self.root.is_secret(stat)
+    pub(super) fn is_secret(&self, of: &Attributes) -> bool {
+        self.source.local().zip(of.local).is_some_and(|(root, stat)| root.is_secret(&stat))
     }
 
     /// An error unless a path through no link may be there for clients: under its own names, which rules are about.
@@ -103,9 +112,9 @@ impl ClientRoot {
         }
     }
 
-    /// What was found, unless it is secret.
-    fn unless_secret<T>(&self, found: T, stat: &FileStat) -> Result<T, RootError> {
-        if self.is_secret(stat) { Err(RootError::NotFound) } else { Ok(found) }
+    /// The found entry, unless it is secret.
+    fn unless_secret<T>(&self, found: T, of: &Attributes) -> Result<T, RootError> {
+        if self.is_secret(of) { Err(RootError::NotFound) } else { Ok(found) }
     }
 
     /// Whether [`ClientRoot::may_see`] would be true for a directory. False for everything that the client may not see.
@@ -113,36 +122,37 @@ impl ClientRoot {
         self.reaches(Verb::List, path)
     }
 
-    /// See [`Root::open_file`].
-    pub(super) fn open_file(&self, path: &RelPath) -> Result<(File, FileStat), RootError> {
+    /// See [`Source::open`].
+    pub(super) fn open_file(&self, path: &RelPath) -> Result<Opened, RootError> {
         self.noted(path, self.open_file_quietly(path))
     }
 
     /// The same without a word to the operator if it may not be read.
-    pub(super) fn open_file_quietly(&self, path: &RelPath) -> Result<(File, FileStat), RootError> {
-        let opened = match self.linkless.as_ref().map(|linkless| (linkless, linkless.open_file(path))) {
+    pub(super) fn open_file_quietly(&self, path: &RelPath) -> Result<Opened, RootError> {
+        let opened = match self.linkless.as_ref().map(|linkless| (linkless, linkless.open(path))) {
             None => self.check_read(self.subject(path)).and_then(|()| {
                 self.check_place(path)?;
-                self.root.open_file(path)
+                self.source.open(path)
             }),
             Some((linkless, Err(RootError::Outside))) => {
                 let real = self.resolve(path)?;
                 self.check_read(real.as_bytes())?;
                 self.check_place(&real)?;
-                linkless.open_file(&real)
+                linkless.open(&real)
             }
             Some((_, opened)) => self.checked(path, opened),
         };
-        let (file, stat) = opened?;
-        self.unless_secret((file, stat), &stat)
+        let opened = opened?;
+        let attributes = opened.attributes;
+        self.unless_secret(opened, &attributes)
     }
 
-    /// See [`Root::open_unmounted_file`].
-    pub(super) fn open_unmounted_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
-        self.open_directly(path, Root::open_unmounted_file, ClientRoot::check_place)
+    /// See [`Root::open_unmounted_file`]. `None` of other sources.
+    pub(super) fn open_unmounted_file(&self, path: &RelPath) -> Result<Option<Opened>, RootError> {
+        Ok(self.open_directly(path, Root::open_unmounted_file, ClientRoot::check_place)?.map(Opened::from))
     }
 
-    /// See [`Root::open_cached_file`].
+    /// See [`Root::open_cached_file`]. `None` of other sources.
     pub(super) fn open_cached_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
         // What may block is left to [`ClientRoot::open_file`].
         if !self.linkless.as_ref().is_none_or(|linkless| linkless.is_known_to_be_spelled(path)) {
@@ -161,22 +171,23 @@ impl ClientRoot {
         open: impl Fn(&Root, &RelPath) -> Result<Option<(File, FileStat)>, RootError>,
         check_place: impl Fn(&ClientRoot, &RelPath) -> Result<(), RootError>,
     ) -> Result<Option<(File, FileStat)>, RootError> {
+        let Some(root) = self.source.local() else { return Ok(None) };
         let opened = match self.linkless.as_ref().map(|linkless| open(linkless, path)) {
-            None => self.check_read(self.subject(path)).and_then(|()| open(&self.root, path)),
+            None => self.check_read(self.subject(path)).and_then(|()| open(root, path)),
             Some(Ok(None) | Err(RootError::Outside)) => return Ok(None),
             Some(opened) => self.permitted(path, opened),
         };
         let opened = opened.and_then(|opened| {
             check_place(self, path)?;
             match opened {
-                Some((_, stat)) => self.unless_secret(opened, &stat),
+                Some((_, stat)) => self.unless_secret(opened, &stat.into()),
                 None => Ok(None),
             }
         });
         self.noted(path, opened)
     }
 
-    /// Tells the operator of an outcome that the rules decided.
+    /// Logs an outcome that the rules decided.
     fn noted<T>(&self, path: &RelPath, outcome: Result<T, RootError>) -> Result<T, RootError> {
         if matches!(outcome, Err(RootError::NotAllowed | RootError::NotFound)) {
             self.permissions.note_refusal(Verb::Read, self.subject(path));
@@ -184,27 +195,29 @@ impl ClientRoot {
         outcome
     }
 
-    /// See [`Root::stat`].
-    pub(super) fn stat(&self, path: &RelPath) -> Result<FileStat, RootError> {
+    /// See [`Source::stat`].
+    pub(super) fn stat(&self, path: &RelPath) -> Result<Attributes, RootError> {
         let real = self.place_of(path)?;
-        self.seen(&real, self.linkless.as_ref().unwrap_or(&self.root).stat(&real))
+        self.seen(&real, self.direct().stat(&real))
     }
 
     /// See [`Root::stat_followed`].
-    pub(super) fn stat_followed(&self, path: &RelPath) -> Result<FileStat, RootError> {
-        match &self.linkless {
-            None => self.seen(path, self.root.stat_followed(path)),
-            Some(linkless) => {
+    pub(super) fn stat_followed(&self, path: &RelPath) -> Result<Attributes, RootError> {
+        match (&self.linkless, self.source.local()) {
+            (Some(_), _) => {
                 let real = self.resolve(path)?;
-                self.seen(&real, linkless.stat(&real))
+                self.seen(&real, self.direct().stat(&real))
             }
+            (None, Some(root)) => self.seen(path, root.stat_followed(path).map(Attributes::from)),
+            (None, None) => self.stat(path),
         }
     }
 
     /// See [`Root::read_link`].
     pub(super) fn read_link(&self, path: &RelPath) -> Result<Vec<u8>, RootError> {
         let real = self.place_of(path)?;
-        let target = self.linkless.as_ref().unwrap_or(&self.root).read_link(&real);
+        let root = self.linkless.as_ref().or(self.source.local()).ok_or(RootError::NotFound)?;
+        let target = root.read_link(&real);
         if !self.may_see(real.as_bytes(), FileKind::Link) {
             return Err(hidden(target.err()));
         }
@@ -212,23 +225,22 @@ impl ClientRoot {
         target
     }
 
-    /// See [`Root::open_dir`].
+    /// See [`Source::open_dir`].
     pub(super) fn open_dir(&self, path: &RelPath) -> Result<SeenDir, RootError> {
-        let (real, dir) = match &self.linkless {
-            None => (path.clone(), self.root.open_dir(path)),
-            Some(linkless) => {
-                let real = self.resolve(path)?;
-                let dir = linkless.open_dir(&real);
-                (real, dir)
-            }
-        };
+        let real = if self.linkless.is_some() { self.resolve(path)? } else { path.clone() };
+        let dir = self.direct().open_dir(&real);
         if !self.may_reach(real.as_bytes()) {
             return Err(hidden(dir.err()));
         }
         self.check_place(&real)?;
-        let dir = dir?;
-        let stat = dir.own_stat()?;
-        self.unless_secret(SeenDir { dir, path: real }, &stat)
+        let seen = SeenDir { dir: dir?, path: real };
+        match &seen.dir {
+            OpenedDir::Local(dir) => {
+                let own = dir.own_stat()?.into();
+                self.unless_secret(seen, &own)
+            }
+            OpenedDir::Pages(_) => Ok(seen),
+        }
     }
 
     /// The path as rules know it, if it leads through no link: that of the one file has a name.
@@ -236,13 +248,14 @@ impl ClientRoot {
         if path.is_root() { self.only_file().unwrap_or(path).as_bytes() } else { path.as_bytes() }
     }
 
-    /// Where a path leads, through links.
+    /// The target of a path, through links.
     fn resolve(&self, path: &RelPath) -> Result<RelPath, RootError> {
         // Whatever is wrong, it may be wrong with something that isn't to be seen.
-        self.root.real_path(path).map_err(|error| hidden(Some(error)))
+        let Some(root) = self.source.local() else { return Ok(path.clone()) };
+        root.real_path(path).map_err(|error| hidden(Some(error)))
     }
 
-    /// Where a name is, through links above it.
+    /// The place of a name, through links above it.
     fn place_of(&self, path: &RelPath) -> Result<RelPath, RootError> {
         match path.split() {
             Some((parent, name)) if self.linkless.is_some() => Ok(self.resolve(&parent)?.join(name)?),
@@ -274,14 +287,14 @@ impl ClientRoot {
         }
     }
 
-    fn seen(&self, real: &RelPath, stat: Result<FileStat, RootError>) -> Result<FileStat, RootError> {
-        let kind = stat.as_ref().map_or(FileKind::Other, |stat| stat.kind);
+    fn seen(&self, real: &RelPath, found: Result<Attributes, RootError>) -> Result<Attributes, RootError> {
+        let kind = found.as_ref().map_or(FileKind::Other, |found| found.kind);
         if self.may_see(self.subject(real), kind) {
             self.check_place(real)?;
-            return stat.and_then(|stat| self.unless_secret(self.shown(real.as_bytes(), stat), &stat));
+            return found.and_then(|found| self.unless_secret(self.shown(real.as_bytes(), found), &found));
         }
         self.permissions.note_refusal(Verb::List, self.subject(real));
-        Err(hidden(stat.err()))
+        Err(hidden(found.err()))
     }
 }
 
@@ -294,7 +307,7 @@ fn is_label(name: &[u8]) -> bool {
     std::str::from_utf8(name).is_ok_and(manifest::is_label)
 }
 
-/// Where what is in a version was when it was published.
+/// The original path of an entry in a version.
 fn original(path: &[u8]) -> Option<&[u8]> {
     let (_, rest) = VersionName::split_known(path)?;
     let rest = rest.strip_prefix(TREE.as_bytes())?;

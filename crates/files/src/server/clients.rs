@@ -2,10 +2,11 @@
 
 use super::access_log::{self, ClientName, shown};
 use super::failures::{Failures, LOST};
-use super::jobs::{Done, Pool, RequestState, Requester};
+use super::jobs::{Done, Job, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
-use super::publishers::Publishers;
+use super::operations::publishers::Publishers;
 use super::quota::Quotas;
+use super::rate::chunk_bytes;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
 use super::stats::has;
 use super::stats::{Counters, FailureStats, FollowerStats, PeerStats, RequestKind, Stats, TransferStats, Wait};
@@ -17,7 +18,7 @@ use crate::protocol::envelope::{Opening, is_too_large, opening};
 use crate::protocol::follow::ServerId;
 use crate::protocol::plain::PlainMessage;
 use crate::protocol::{Dialect, WireError};
-use crate::relay::{HolderStats, Holders, Speaker, Via};
+use crate::relay::{HolderStats, Holders, Reporter, Via};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -41,7 +42,7 @@ struct Client {
     /// State of its requests that have started jobs.
     requests: HashMap<Ticket, Arc<RequestState>>,
     quotas: Quotas,
-    /// What it has said that it has.
+    /// Its last report of what it has.
     said: Option<HolderStats>,
 }
 
@@ -59,21 +60,23 @@ pub(super) struct Clients {
     /// Clients that follow, by slot.
     followers: BTreeSet<PeerId>,
     publishers: Publishers,
+    /// Rate of all clients together: pieces of files aren't larger than it allows.
+    bytes_per_second: Option<u64>,
     via: Arc<Via>,
     holders: Arc<Mutex<Holders>>,
 }
 
 impl Client {
-    /// Notes what it has, and those that it speaks for.
+    /// Notes its report, and those that it passes on.
     fn have(&mut self, peer: PeerId, said: Vec<Holder>, pool: &Pool, holders: &Mutex<Holders>) {
         let published = pool.context().published.clone();
         let salt = self.session.permissions().fingerprint(Verb::Follow);
-        let speaker = Speaker { tenant: self.tenant_number, user: self.user.as_ref(), peer, via: None };
-        let own = holding::note(&self.name.address, speaker, (said, salt), published.as_deref(), holders);
+        let reporter = Reporter { tenant: self.tenant_number, user: self.user.as_ref(), peer, via: None };
+        let own = holding::note(&self.name.address, reporter, (said, salt), published.as_deref(), holders);
         self.said = own.or(self.said.take());
     }
 
-    /// Something of it that was refused, or failed.
+    /// The record of a refusal or failure.
     fn failure(
         &self,
         peer: PeerId,
@@ -95,7 +98,7 @@ impl Client {
         }
     }
 
-    /// What failed, if an event says so.
+    /// The failure of an event, if it is one.
     fn failed(&self, peer: PeerId, event: &LogEvent) -> Option<FailureStats> {
         let (kind, count, path, failure) = match event {
             LogEvent::Refused { what, count, path, failure } => (*what, *count, path, failure),
@@ -143,12 +146,18 @@ impl Clients {
             failures: Failures::default(),
             followers: BTreeSet::new(),
             publishers,
+            bytes_per_second: None,
             via: Arc::new(Via::new(id)),
             holders: Arc::default(),
         }
     }
 
-    /// What a relay has in common with this server: the servers that files come through, and who has what.
+    /// Cuts files into pieces for this rate of all clients together.
+    pub(super) fn limit_chunks(&mut self, bytes_per_second: Option<u64>) {
+        self.bytes_per_second = bytes_per_second;
+    }
+
+    /// State that a relay shares with this server: the servers that files come through, and who has what.
     pub(super) fn shared_with_relay(&self) -> (Arc<Via>, Arc<Mutex<Holders>>) {
         (Arc::clone(&self.via), Arc::clone(&self.holders))
     }
@@ -187,12 +196,12 @@ impl Clients {
         self.clients.insert(peer, client);
     }
 
-    /// What a client may do, as it was told when it connected.
+    /// A client's permissions since they were last set.
     pub(super) fn permissions(&self, peer: PeerId) -> Option<&Permissions> {
         self.clients.get(&peer).map(|client| client.session.permissions())
     }
 
-    /// Something was published: tells those who follow.
+    /// Notifies followers of a change.
     pub(super) fn published(&mut self, touched: &mut BTreeSet<PeerId>) {
         self.followers.retain(|peer| self.clients.get_mut(peer).is_some_and(|client| client.session.published()));
         touched.extend(&self.followers);
@@ -261,7 +270,10 @@ impl Clients {
             }
             Some(Dialect::Control) => {
                 let json = frames.get(1).ok_or_else(|| WireError::bad("a control message has a second frame, of JSON"));
-                let request = json.and_then(|json| Request::decode(json));
+                let mut request = json.and_then(|json| Request::decode(json));
+                if let Ok(Request::Fetch(fetch)) = &mut request {
+                    fetch.chunk_bytes = chunk_bytes(self.bytes_per_second, fetch.chunk_bytes);
+                }
                 access_log::request(&client.name, &request);
                 self.counters.add_request(&request);
                 match &request {
@@ -320,6 +332,9 @@ impl Clients {
                 Action::Start(ticket, job) => {
                     let requester = Requester { peer, ticket, tenant: client.tenant_number, key: client.key };
                     let request = client.request(ticket);
+                    if let Job::Operation(operation) = &job {
+                        operation.log(&client.name);
+                    }
                     if let Some(answer) = job.start(pool, requester, &request) {
                         client.session.finish(ticket, answer);
                     }
@@ -453,7 +468,7 @@ impl Clients {
     }
 
     /// Peers that have waited for an open file and may go on.
-    pub(super) fn may_open(&mut self) -> BTreeSet<PeerId> {
+    pub(super) fn take_unblocked(&mut self) -> BTreeSet<PeerId> {
         // Called until empty, since each may take a file or need none any more.
         (0..self.quotas.open_files.available())
             .map_while(|_| self.awaiting_files.pop_next())
@@ -484,7 +499,7 @@ impl Clients {
     }
 }
 
-/// Notes of those who follow a part how far they are: nobody tells them of what isn't for them.
+/// Notes the position of followers of a part, which don't receive changes that aren't for them.
 fn reached(clients: &HashMap<PeerId, Client>, followers: &BTreeSet<PeerId>, holders: &Mutex<Holders>) {
     let mut holders = holders.lock().unwrap_or_else(PoisonError::into_inner);
     for (peer, client) in followers.iter().filter_map(|peer| Some((*peer, clients.get(peer)?))) {

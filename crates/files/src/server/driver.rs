@@ -7,14 +7,16 @@ use super::handle::{Control, Handle};
 use super::jobs::{Done, Pool};
 use super::lasting_id::lasting_id;
 use super::open_file::OpenFile;
-use super::publishers::Publishers;
+use super::operations::publishers::Publishers;
 use super::push::{PushOptions, Pushes};
 use super::quota::small_files::SmallFiles;
+use super::rate::Rate;
 use super::session::{IfShort, Outgoing, Part, Ticket};
-use super::snapshot::RootWatch;
+use super::snapshot::{RootWatch, Served};
+use super::source::Source;
 use super::storage::{PageCache, Storage};
 use super::versions::Versions;
-use super::watch::{Published, State, StateError, Watch, WatchOptions};
+use super::watch::{SharedCatalogue, State, StateError, Watch, WatchOptions};
 use crate::catalogue::Catalogue;
 use crate::digest::DigestCache;
 use crate::limits::{CONTROL_BYTES_MAX, ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
@@ -23,10 +25,12 @@ use crate::protocol::{PROPERTY, PROPERTY_VALUE};
 use crate::random::random;
 use crate::relay::Relay;
 use crate::root::{Links, Root, RootError, Secrets};
+use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::Instant;
 use towpath_rules::Permissions;
 use towpath_sockets::SocketType;
 use towpath_sockets::{
@@ -57,6 +61,8 @@ pub struct ServerOptions {
     /// A directory or one file. It may be replaced: another directory be renamed to the path, or a link be switched. Each request sees the root
     /// that the path leads to when it begins. While it leads nowhere, the previous root is served.
     pub root: PathBuf,
+    /// Another source, which is served in place of the root. It can't be watched, pushed to, or be a relay's.
+    pub source: Option<Arc<dyn Source>>,
     /// Endpoints to listen on. Port 0 picks a free one: see [`Server::endpoints`].
     pub endpoints: Vec<Endpoint>,
     /// Options of the socket: mechanism, heartbeats, limits on connections. The server sets its type and the limits on messages.
@@ -82,7 +88,7 @@ pub struct ServerOptions {
     pub server_id: Option<ServerId>,
     /// Take files that clients push. None: none.
     pub push: Option<PushOptions>,
-    /// A follower brings what there is, with the numbers of another server: [`Server::relay`].
+    /// Whether a follower feeds it, with the numbers of another server: [`Server::relay`].
     pub is_relay: bool,
     /// Of a relay: the directory of the versions that it passes on, and nothing else.
     pub relayed_versions: Option<PathBuf>,
@@ -91,8 +97,11 @@ pub struct ServerOptions {
     pub secrets: Vec<PathBuf>,
     /// Others that aren't served, which may be below the root.
     pub unserved: Vec<PathBuf>,
-    /// Everybody may publish versions, and not only who has logged in, or is this process's user or root of this machine over ipc.
+    /// Whether everybody may publish versions, and not only clients that have logged in, or over ipc this process's user and root.
     pub accept_publish: bool,
+    /// Bytes a second that all clients together are sent, on average; at least
+    /// [`BYTES_PER_SECOND_MIN`](crate::transfer::BYTES_PER_SECOND_MIN).
+    pub bytes_per_second: Option<u64>,
 }
 
 impl ServerOptions {
@@ -104,6 +113,7 @@ impl ServerOptions {
         hub.reassembly_bytes_max = UNFINISHED_BYTES_MAX;
         ServerOptions {
             root: root.into(),
+            source: None,
             endpoints: Vec::new(),
             hub,
             authenticator: None,
@@ -121,11 +131,33 @@ impl ServerOptions {
             secrets: Vec::new(),
             unserved: Vec::new(),
             accept_publish: false,
+            bytes_per_second: None,
+        }
+    }
+
+    /// The defaults for another source than a directory or a file of this machine.
+    pub fn from_source(source: Arc<dyn Source>) -> ServerOptions {
+        ServerOptions { source: Some(source), ..ServerOptions::new(PathBuf::new()) }
+    }
+
+    /// Fails if another source is to do what only a directory of this machine can.
+    fn check_source(&self) -> Result<(), ServeError> {
+        let wanted = [
+            ("watched", self.watch.is_some()),
+            ("pushed to", self.push.is_some()),
+            ("a relay's", self.is_relay || self.relayed_versions.is_some()),
+        ];
+        match wanted.into_iter().find(|(_, is_wanted)| *is_wanted && self.source.is_some()) {
+            Some((what, _)) => Err(ServeError::NotLocal(what)),
+            None => Ok(()),
         }
     }
 
     /// Fails if something secret is below the root: [`ServerOptions::secrets`], the file of digests, or the state.
     pub fn check_secrets(&self) -> Result<(), ServeError> {
+        if self.source.is_some() {
+            return Ok(());
+        }
         match Secrets::first_below(self.secret_paths().map(PathBuf::as_path), &self.root) {
             Some(secret) => Err(ServeError::Secret { secret: secret.to_owned(), path: self.root.clone() }),
             None => Ok(()),
@@ -156,12 +188,15 @@ pub enum ServeError {
         /// Why.
         source: RootError,
     },
+    /// Another source was to be what only a directory of this machine can be.
+    #[error("what is served can't be {0}: only a directory of this machine can")]
+    NotLocal(&'static str),
     /// A file that isn't for others would be served.
     #[error("{}: those who may read what is there would get it too. Put it elsewhere", exposed(secret, path))]
     Secret {
         /// The file or directory.
         secret: PathBuf,
-        /// What is served.
+        /// The served path.
         path: PathBuf,
     },
     /// The file of digests can't be used.
@@ -220,9 +255,10 @@ pub struct Server {
     done: Receiver<Done>,
     authenticator: Option<Authenticator>,
     control: Control,
-    published: Option<Arc<Published>>,
+    published: Option<Arc<SharedCatalogue>>,
     versions: Option<Arc<Versions>>,
     is_relay: bool,
+    rate: Option<Rate>,
     /// The threads that watch, until the server ends.
     _watch: Option<Watch>,
 }
@@ -234,12 +270,18 @@ impl Server {
     }
 
     pub(super) fn bind_with(options: ServerOptions, storage: Box<dyn Storage>) -> Result<Server, ServeError> {
+        options.check_source()?;
         options.check_secrets()?;
         check_openness(&options.endpoints, &options.hub.mechanism, options.open_to_all)?;
         let secrets = Secrets::new(options.secret_paths().chain(&options.unserved).cloned().collect());
-        let ServerOptions { root: path, endpoints, mut hub, authenticator, .. } = options;
-        let root = RootWatch::open(&path, secrets).map_err(|source| ServeError::Root { path: path.clone(), source })?;
-        if options.watch.is_some() && root.last().only_file().is_some() {
+        let ServerOptions { root: path, source, endpoints, mut hub, authenticator, .. } = options;
+        let unusable = |source| ServeError::Root { path: path.clone(), source };
+        let served = match source {
+            Some(source) => Served::Source(source),
+            None => Served::Path(Arc::new(RootWatch::open(&path, secrets).map_err(unusable)?)),
+        };
+        let root = served.path().cloned();
+        if options.watch.is_some() && root.as_ref().is_some_and(|root| root.last().only_file().is_some()) {
             return Err(ServeError::Watch {
                 path,
                 reason: "it is a file; only a directory can be followed".to_owned(),
@@ -264,21 +306,21 @@ impl Server {
         let small_files = SmallFiles::new(options.small_files_bytes);
         let published = match (&options.watch, &options.state_directory) {
             (None, _) if options.relayed_versions.is_some() => {
-                Some(Published::new(Catalogue::relayed_versions(), None, waker.clone()))
+                Some(SharedCatalogue::new(Catalogue::relayed_versions(), None, waker.clone()))
             }
-            (None, _) if options.is_relay => Some(Published::new(Catalogue::relayed(), None, waker.clone())),
+            (None, _) if options.is_relay => Some(SharedCatalogue::new(Catalogue::relayed(), None, waker.clone())),
             (None, _) => None,
             (Some(_), None) => {
                 let mut catalogue = Catalogue::new(Epoch(random()));
                 catalogue.server = options.server_id;
-                Some(Published::new(catalogue, None, waker.clone()))
+                Some(SharedCatalogue::new(catalogue, None, waker.clone()))
             }
             (Some(_), Some(directory)) => {
                 let failed =
                     |error: StateError| ServeError::State { path: directory.clone(), reason: error.to_string() };
                 let (state, mut catalogue) = State::open(directory, Epoch(random())).map_err(failed)?;
                 catalogue.server = Some(lasting_id(directory, options.server_id)?);
-                Some(Published::new(catalogue, Some(state), waker.clone()))
+                Some(SharedCatalogue::new(catalogue, Some(state), waker.clone()))
             }
         };
         let published = published.map(Arc::new);
@@ -298,26 +340,24 @@ impl Server {
             }
             (None, None) => None,
         };
-        let root = match versions_root {
-            Some(versions) => {
-                root.with_versions(versions).map_err(|source| ServeError::Root { path: path.clone(), source })?
-            }
-            None => root,
-        };
+        if let (Some(versions), Some(root)) = (versions_root, &root) {
+            root.add_versions(versions).map_err(unusable)?;
+        }
         if let (Some(versions), Some(published)) = (&versions, &published) {
             versions.publish_stored(published);
         }
         let can_publish = versions.is_some();
         let (mut pool, done) =
-            Pool::new(root, cache, small_files, storage, (published.clone(), versions.clone()), waker.clone())
+            Pool::new(served, cache, small_files, storage, (published.clone(), versions.clone()), waker.clone())
                 .map_err(ServeError::Threads)?;
         if let Some(push) = options.push {
             let directory = path.join(push.directory.as_os_str());
             let failed = |reason| ServeError::Push { path: directory.clone(), reason };
-            pool.take_pushes(|tell| Pushes::start(push, &path, published.clone(), tell)).map_err(failed)?;
+            pool.take_pushes(|send_update| Pushes::start(push, &path, published.clone(), send_update))
+                .map_err(failed)?;
         }
-        let watch = options.watch.zip(published.clone()).map(|(options, published)| {
-            Watch::start(options, pool.context(), published)
+        let watch = options.watch.zip(published.clone()).zip(root).map(|((options, published), root)| {
+            Watch::start(options, (pool.context(), root), published)
                 .map_err(|error| ServeError::Watch { path, reason: error.to_string() })
         });
         let watch = watch.transpose()?;
@@ -326,7 +366,9 @@ impl Server {
             (true, false) => Publishers::Known,
             (true, true) => Publishers::All,
         };
-        let clients = Clients::new(pool, options.open_files_max, ServerId(random()), publishers);
+        let mut clients = Clients::new(pool, options.open_files_max, ServerId(random()), publishers);
+        clients.limit_chunks(options.bytes_per_second);
+        let rate = options.bytes_per_second.map(|bytes| Rate::new(bytes, Instant::now()));
         let control = Control::new(waker);
         let is_relay = options.is_relay;
         Ok(Server {
@@ -339,6 +381,7 @@ impl Server {
             published,
             versions,
             is_relay,
+            rate,
             _watch: watch,
         })
     }
@@ -353,14 +396,14 @@ impl Server {
         self.control.handle()
     }
 
-    /// What a follower passes on through this server: with [`ServerOptions::is_relay`].
+    /// The relay through this server: with [`ServerOptions::is_relay`].
     pub fn relay(&self) -> Option<Relay> {
         let published = Arc::clone(self.published.as_ref().filter(|_| self.is_relay)?);
         let (via, holders) = self.clients.shared_with_relay();
         Some(Relay::new(move |change| published.change(|catalogue| change(catalogue)), via, holders))
     }
 
-    /// What the server publishes, as its operator sees it, if it watches its directory or is a relay.
+    /// An operator's view of the catalogue, if it watches its directory or is a relay.
     pub fn catalogue(&self) -> Option<CatalogueView> {
         let (published, (_, holders)) = (self.published.clone()?, self.clients.shared_with_relay());
         Some(CatalogueView::new(published, self.versions.clone(), holders))
@@ -371,7 +414,8 @@ impl Server {
         // Peers with events in this turn: each is served once.
         let mut touched = BTreeSet::new();
         while !self.control.is_shutdown {
-            self.hub.poll(self.control.drain.as_ref().map(Drain::wait))?;
+            let turn = self.rate.as_ref().and_then(|rate| rate.wait(Instant::now()));
+            self.hub.poll(self.control.drain.as_ref().map(Drain::wait).into_iter().chain(turn).min())?;
             while let Some(event) = self.hub.next_event() {
                 touched.extend(self.take(event));
             }
@@ -379,12 +423,13 @@ impl Server {
                 self.clients.done(done, &mut touched);
             }
             self.clients.start_copies();
-            if self.published.as_ref().is_some_and(|published| published.take_news()) {
+            if self.published.as_ref().is_some_and(|published| published.take_changed()) {
                 self.clients.published(&mut touched);
             }
             self.control.turn(&mut self.hub, &self.clients, self.authenticator.as_ref());
+            self.take_turns();
             loop {
-                touched.append(&mut self.clients.may_open());
+                touched.append(&mut self.clients.take_unblocked());
                 if touched.is_empty() {
                     break;
                 }
@@ -394,6 +439,13 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Serves those who waited for the rate, as far as it goes now.
+    fn take_turns(&mut self) {
+        while let Some(peer) = self.rate.as_mut().and_then(|rate| rate.next_turn(Instant::now())) {
+            self.serve(peer);
+        }
     }
 
     /// Handles an event and returns the peer that is to be served.
@@ -444,11 +496,11 @@ impl Server {
 
     /// Carries out a session's actions and queues its messages, as far as credit, pipeline and socket allow.
     fn serve(&mut self, peer: PeerId) {
-        let Server { hub, clients, .. } = self;
+        let Server { hub, clients, rate, .. } = self;
         clients.still_queued(peer, hub.queued(peer).messages);
         loop {
             clients.act(peer, |ticket| hub.remove_queued(peer, ticket.0));
-            if !hub.is_writable(peer) {
+            if !hub.is_writable(peer) || rate.as_mut().is_some_and(|rate| !rate.may_send(peer, Instant::now())) {
                 break;
             }
             let Some(outgoing) = clients.next_message(peer) else {
@@ -458,11 +510,14 @@ impl Server {
                 }
                 break;
             };
+            if let Some(rate) = rate {
+                rate.sent(outgoing.bytes(), Instant::now());
+            }
             match hub.send(peer, message(outgoing)) {
                 Ok(()) => {}
                 // The event that says so is on its way.
                 Err(SendError::Gone(_)) => break,
-                // It said that it had room. A message must not be lost, so the connection is.
+                // It said that it had space. A message must not be lost, so the connection is.
                 Err(SendError::Full(_)) => {
                     hub.disconnect(peer, "its queue is full");
                     break;
@@ -474,7 +529,7 @@ impl Server {
     }
 }
 
-/// What a client may do; `None`: it may not stay.
+/// A client's permissions; `None`: it may not stay.
 pub(super) fn may(authenticator: Option<&Authenticator>, info: &PeerInfo, is_new: bool) -> Option<Permissions> {
     match authenticator {
         Some(authenticator) => authenticator.permissions(&info.principal, &info.address, is_new),
@@ -492,8 +547,12 @@ fn message(outgoing: Outgoing<OpenFile>) -> Message {
     let frame = |part: Part<OpenFile>| match part {
         Part::Bytes(bytes) => Frame::Bytes(bytes),
         Part::File { file, offset, length, slot, if_short } => {
-            debug_assert!(file.is_local, "sendfile may wait for ever");
-            let range = FileRange::new(file.file, offset, length).tagged(slot).assume_cached();
+            debug_assert!(file.is_local(), "sendfile may wait for ever");
+            let Some(descriptor) = file.descriptor() else {
+                tracing::error!("a piece that isn't in memory has no descriptor");
+                return Frame::Bytes(Bytes::new());
+            };
+            let range = FileRange::new(Arc::clone(descriptor), offset, length).tagged(slot).assume_cached();
             match if_short {
                 IfShort::Pad => range.into(),
                 IfShort::Close => range.close_if_short().into(),

@@ -1,4 +1,4 @@
-//! What a follow wants, and the pages that it gets.
+//! The paths of a follow, and its pages.
 
 use super::Failure;
 use super::glob::Glob;
@@ -14,13 +14,13 @@ use towpath_rules::{Permissions, Verb};
 /// Entries among which the newest is looked for that somebody may know.
 const NEWEST_EXAMINED_MAX: usize = 1 << 16;
 
-/// What a follow wants.
+/// The paths of a follow.
 #[derive(Debug)]
 pub(super) struct Followed {
     target: ListTarget,
-    /// What the follower may do.
+    /// The follower's permissions.
     permissions: Permissions,
-    /// What the epoch of cursors is changed by.
+    /// The number by which the epoch of cursors is changed.
     salt: u128,
     /// Compiled by the first job that needs it.
     filter: OnceLock<Result<Filter, Failure>>,
@@ -30,7 +30,7 @@ pub(super) struct Followed {
 pub(super) enum Filter {
     /// A path, and all below it.
     Path(RelPath),
-    /// What matches, and all below a directory that does.
+    /// Matching paths, and all below a matching directory.
     Glob(Box<Glob>),
 }
 
@@ -60,8 +60,8 @@ impl Followed {
         }
     }
 
-    /// Whether the follower may be told of a path.
-    pub(super) fn may_tell(&self, path: &[u8]) -> bool {
+    /// Whether the follower may see a path.
+    pub(super) fn may_see(&self, path: &[u8]) -> bool {
         self.permissions.may(Verb::Follow, path)
     }
 
@@ -72,26 +72,26 @@ impl Followed {
         if self.permissions.is_unrestricted() {
             return catalogue.begin(from);
         }
-        let newest = || catalogue.newest(NEWEST_EXAMINED_MAX, |path| self.may_tell(path));
+        let newest = || catalogue.newest(NEWEST_EXAMINED_MAX, |path| self.may_see(path));
         match from {
-            FollowFrom::Now => catalogue.begin(from).map(|(position, state)| (position.told(newest()), state)),
+            FollowFrom::Now => catalogue.begin(from).map(|(position, state)| (position.sent(newest()), state)),
             FollowFrom::Cursor(cursor) if cursor.seq > newest() => catalogue.begin(FollowFrom::Beginning),
             from => catalogue.begin(from),
         }
     }
 
-    /// The cursor to send: good only with the same permissions, so that who may follow more later gets all of it.
+    /// The cursor to send: valid only with the same permissions, so that a client that may follow more later gets all of it.
     pub(super) fn cursor(&self, at: Position) -> Cursor {
-        let cursor = if self.permissions.is_unrestricted() { at.cursor() } else { at.told_cursor() };
+        let cursor = if self.permissions.is_unrestricted() { at.cursor() } else { at.sent_cursor() };
         salted(cursor, self.salt)
     }
 
     /// The newest number, as far as the follower may know it.
     pub(super) fn head(&self, at: Position, catalogue: &Catalogue) -> u64 {
-        if self.permissions.is_unrestricted() { catalogue.head() } else { at.told_cursor().seq }
+        if self.permissions.is_unrestricted() { catalogue.head() } else { at.sent_cursor().seq }
     }
 
-    /// Where to begin, as the catalogue has it.
+    /// The beginning in the catalogue's numbers.
     fn inner_from(&self, from: FollowFrom) -> FollowFrom {
         match from {
             FollowFrom::Cursor(cursor) => FollowFrom::Cursor(salted(cursor, self.salt)),
@@ -120,7 +120,7 @@ impl Filter {
 
     pub(super) fn wants(&self, path: &[u8]) -> bool {
         match self {
-            // Versions come only to those who ask for them by this name.
+            // Versions are sent only to follows of this name.
             Filter::Path(above) if above.is_root() => !is_version(path),
             Filter::Glob(_) if is_version(path) => false,
             Filter::Path(above) => {
@@ -169,12 +169,12 @@ mod tests {
         for other in [all, more] {
             assert_ne!(other.inner_from(from), FollowFrom::Cursor(at.cursor()));
         }
-        assert!(one.may_tell(b"a/x") && !one.may_tell(b"b"));
+        assert!(one.may_see(b"a/x") && !one.may_see(b"b"));
     }
 
     #[test]
     fn numbers_of_what_is_hidden_are_not_shown_nor_found_out() {
-        use crate::catalogue::{Content, Identity, Owed, PageLimits};
+        use crate::catalogue::{ChangesSince, Content, Identity, PageLimits};
         let rules = towpath_rules::Rules::parse("allow anyone to follow a\n").unwrap();
         let permissions = rules.permissions(None, towpath_rules::Origin::Local);
         let follow = Followed::new(ListTarget::Path(Vec::new().into()), permissions);
@@ -185,7 +185,8 @@ mod tests {
         catalogue.complete();
         let (at, _) = follow.begin(FollowFrom::Beginning, &catalogue).unwrap();
         let limits = PageLimits { changes: 10, bytes: 1000, examined: 100 };
-        let Owed::Changes { position, live: true, .. } = catalogue.owed(at, |path| follow.may_tell(path), limits)
+        let ChangesSince::Changes { position, live: true, .. } =
+            catalogue.changes_since(at, |path| follow.may_see(path), limits)
         else {
             panic!("all of it")
         };

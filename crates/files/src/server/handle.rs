@@ -13,7 +13,7 @@ const OTHER_RIGHTS: &str = "the rules have changed for this client; connect agai
 /// Controls a server from any thread. After a shutdown, clients resume when the server is back.
 pub type Handle = towpath_sockets::Handle<Stats, OperatorAction>;
 
-/// What an operator may have done.
+/// Commands of an operator.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OperatorAction {
@@ -38,7 +38,7 @@ const LAST_FOLLOWS_MAX: usize = 20;
 pub(super) struct Control {
     handle: Handle,
     commands: Receiver<Command<Stats, OperatorAction>>,
-    /// It is being drained.
+    /// Set while the server is being drained.
     pub(super) drain: Option<Drain>,
     pub(super) is_shutdown: bool,
 }
@@ -75,7 +75,7 @@ impl Control {
                 let _ = was_there.send(hub.peer(peer).is_some());
                 hub.disconnect(peer, &reason);
             }
-            Command::JudgeAgain(reply) => {
+            Command::Reauthorize(reply) => {
                 let _ = reply.send(judge_again(hub, clients, authenticator));
             }
         }
@@ -84,12 +84,12 @@ impl Control {
     }
 }
 
-/// Ends the connections of clients who may do something else than before. Returns how many.
+/// Ends the connections of clients whose permissions have changed. Returns how many.
 fn judge_again(hub: &mut Hub, clients: &Clients, authenticator: Option<&Authenticator>) -> usize {
     hub.end_logins();
     let infos = hub.peers().collect::<Vec<_>>().into_iter().filter_map(|peer| hub.peer(peer));
     let changed = infos.filter_map(|info| {
-        // Others haven't been told yet what they may do.
+        // Others have no permissions yet.
         let before = clients.permissions(info.id)?;
         let now = may(authenticator, &info, false);
         (now.as_ref() != Some(before)).then_some((info, now.is_some()))

@@ -1,13 +1,13 @@
-//! Who has what: what clients say of it, and what they ask.
+//! Holders: reports of clients, and their questions.
 
 use super::follow::salted;
-use super::watch::Published;
+use super::watch::SharedCatalogue;
 use crate::catalogue::{Catalogue, Content};
 use crate::limits::HOLDERS_PAGE_MAX;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{ErrorReply, Holder, HoldersReply, HoldersRequest, HoldersWanted, Reply};
 use crate::protocol::manifest::VERSIONS;
-use crate::relay::{HolderStats, Holders, Speaker};
+use crate::relay::{HolderStats, Holders, Reporter};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use towpath_rules::{Permissions, Verb};
@@ -15,9 +15,9 @@ use towpath_rules::{Permissions, Verb};
 /// Notes what holders have. What nobody can have yet is left out. Returns what the speaker has itself, which is the first.
 pub(super) fn note(
     address: &str,
-    speaker: Speaker<'_>,
+    reporter: Reporter<'_>,
     (said, salt): (Vec<Holder>, u128),
-    published: Option<&Published>,
+    published: Option<&SharedCatalogue>,
     holders: &Mutex<Holders>,
 ) -> Option<HolderStats> {
     let published = published?;
@@ -34,9 +34,9 @@ pub(super) fn note(
         }
         let via = via.as_ref().filter(|_| index > 0);
         if via.is_none() {
-            own = Some(stats(&holder, speaker.user, now));
+            own = Some(stats(&holder, reporter.user, now));
         }
-        holders.note(Speaker { via, ..speaker }, holder, now);
+        holders.note(Reporter { via, ..reporter }, holder, now);
     }
     if left_out > 0 {
         tracing::debug!(%address, holders = left_out, "left out: they have what isn't published");
@@ -57,11 +57,11 @@ fn stats(holder: &Holder, user: Option<&Arc<str>>, said_at: Instant) -> HolderSt
     }
 }
 
-/// Who has what was asked for, if the asker may read or follow that: names, and numbers, tell something too.
+/// The holders of a change or a version, if the client may read or follow it: names and numbers reveal something too.
 pub(super) fn answer(
     request: &HoldersRequest,
     asker: &Permissions,
-    published: Option<&Published>,
+    published: Option<&SharedCatalogue>,
     holders: &Mutex<Holders>,
 ) -> Reply {
     let epoch = published.map(|published| published.read().epoch());
@@ -79,7 +79,7 @@ pub(super) fn answer(
     Reply::Holders(reply)
 }
 
-/// Whether somebody may know who has something: a change of a path, or a version.
+/// Whether a client may know the holders of a change or a version.
 fn may_know(wanted: HoldersWanted, asker: &Permissions, catalogue: &Catalogue) -> bool {
     let may = |path: &[u8]| [Verb::Read, Verb::Follow, Verb::Publish].into_iter().any(|verb| asker.may(verb, path));
     match wanted {
@@ -91,7 +91,7 @@ fn may_know(wanted: HoldersWanted, asker: &Permissions, catalogue: &Catalogue) -
     }
 }
 
-/// The answer to somebody who doesn't read its answers.
+/// The answer to a client that doesn't read its answers.
 pub(super) fn busy(id: u32) -> Reply {
     Reply::Error(ErrorReply { id: Some(id), code: ErrorCode::Busy, message: "too many answers wait".to_owned() })
 }

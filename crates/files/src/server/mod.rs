@@ -20,12 +20,14 @@ mod holding;
 mod jobs;
 mod lasting_id;
 mod open_file;
-mod publishers;
+mod operations;
 mod push;
 mod quota;
+mod rate;
 mod resource_errors;
 mod session;
 mod snapshot;
+pub mod source;
 mod stats;
 mod storage;
 mod versions;
@@ -116,8 +118,8 @@ mod limits {
     /// Memory of the names of a connection's clients that have credit, in bytes: of some hundreds, if it is a proxy's.
     pub(super) const CREDIT_NAMES_BYTES_MAX: usize = 64 << 10;
     /// Messages of a connection without one of a client, before its requests give way to those of others behind the same proxy. It may be gone:
-    /// a proxy doesn't tell.
-    pub(super) const MESSAGES_UNHEARD_MAX: u64 = 1024;
+    /// a proxy doesn't report that.
+    pub(super) const MESSAGES_SILENT_MAX: u64 = 1024;
     /// Waiting replies before the client isn't read.
     pub(super) const REPLIES_WAITING_MAX: usize = 256;
     /// The same in bytes.

@@ -4,6 +4,8 @@ use super::Failure;
 use super::client_root::ClientRoot;
 use super::deferred_close::{DeferredClose, handle};
 use super::resource_errors::Shortage;
+use super::source::{Attributes, Content, Opened, Pieces};
+use crate::digest::{FileVersion, ReadAt};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::root::{FileStat, RootError};
@@ -11,44 +13,90 @@ use std::fs::File;
 use std::sync::Arc;
 use towpath_buffers::{MappedBuffer, PageBuffer};
 
-/// An open regular file with its metadata at opening, which identifies the version. Cheap to clone.
+/// An open regular file with its attributes at opening, which identify the version. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct OpenFile {
-    pub(super) file: Arc<DeferredClose>,
-    pub(super) stat: FileStat,
-    /// Whether it is on a local file system. Elsewhere any operation may block.
-    pub(super) is_local: bool,
+    content: Handle,
+    pub(super) attributes: Attributes,
+}
+
+#[derive(Clone, Debug)]
+enum Handle {
+    /// Its metadata at opening is among the attributes. On a file system that isn't local any operation may block.
+    File {
+        file: Arc<DeferredClose>,
+        is_local: bool,
+    },
+    Pieces(Arc<dyn Pieces>),
 }
 
 impl OpenFile {
     /// Opens a file below the root. Blocks.
     pub(super) fn open(root: &ClientRoot, path: &RelPath) -> Result<OpenFile, Failure> {
-        Ok(OpenFile::opened(root, root.open_file(path)?))
+        Ok(OpenFile::opened(root, root.open_file(path)?)?)
     }
 
-    /// Opens a file whose path crosses no mount: [`Root::open_unmounted_file`].
+    /// The same without a word to the operator if it may not be read.
+    pub(super) fn open_quietly(root: &ClientRoot, path: &RelPath) -> Result<OpenFile, RootError> {
+        OpenFile::opened(root, root.open_file_quietly(path)?)
+    }
+
+    /// Opens a local file whose path crosses no mount: [`Root::open_unmounted_file`](crate::root::Root::open_unmounted_file).
     pub(super) fn open_unmounted(root: &ClientRoot, path: &RelPath) -> Result<Option<OpenFile>, Failure> {
-        Ok(root.open_unmounted_file(path)?.map(|opened| OpenFile::opened(root, opened)))
+        let opened = root.open_unmounted_file(path)?;
+        Ok(opened.map(|opened| OpenFile::opened(root, opened)).transpose()?)
     }
 
-    fn opened(root: &ClientRoot, (file, stat): (File, FileStat)) -> OpenFile {
-        let is_local = root.is_local(&file, &stat);
-        let far = (!is_local).then_some(stat.device);
-        OpenFile { file: Arc::new(handle(file, far)), stat, is_local }
+    fn opened(root: &ClientRoot, Opened { mut attributes, content }: Opened) -> Result<OpenFile, RootError> {
+        let content = match content {
+            Content::File(file) => {
+                let stat = attributes.local.map_or_else(|| FileStat::try_from(&file), Ok)?;
+                attributes.local = Some(stat);
+                let is_local = root.is_local(&file, &stat);
+                let far = (!is_local).then_some(stat.device);
+                Handle::File { file: Arc::new(handle(file, far)), is_local }
+            }
+            Content::Pieces(pieces) => Handle::Pieces(pieces),
+        };
+        Ok(OpenFile { content, attributes })
     }
 
     /// Opens a file if that can't block; `None` if it might.
     pub(super) fn open_cached(root: &ClientRoot, path: &RelPath) -> Result<Option<OpenFile>, Failure> {
         let opened = root.open_cached_file(path)?;
-        Ok(opened.map(|(file, stat)| OpenFile { file: Arc::new(handle(file, None)), stat, is_local: true }))
+        Ok(opened.map(|(file, stat)| {
+            let content = Handle::File { file: Arc::new(handle(file, None)), is_local: true };
+            OpenFile { content, attributes: stat.into() }
+        }))
     }
 
-    /// Appends the file up to this size, or a little more, as far as there is room, and returns the number of bytes. Blocks.
+    /// The file itself, if it is one of this machine.
+    pub(super) fn descriptor(&self) -> Option<&Arc<DeferredClose>> {
+        match &self.content {
+            Handle::File { file, .. } => Some(file),
+            Handle::Pieces(_) => None,
+        }
+    }
+
+    /// Whether it is on a local file system. Elsewhere any operation may block.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self.content, Handle::File { is_local: true, .. })
+    }
+
+    /// Appends the file up to this size, or a little more, as far as there is space, and returns the number of bytes. Blocks.
     pub(super) fn append(&self, buffer: &mut MappedBuffer, size: usize) -> Result<usize, Failure> {
         let begin = buffer.len();
         while buffer.len() - begin < size {
-            let at = buffer.len() - begin;
-            if buffer.append_from(&*self.file, at as u64).map_err(|errno| Failure::io(&errno.into()))? == 0 {
+            let done = buffer.len() - begin;
+            let at = done as u64;
+            let count = match &self.content {
+                Handle::File { file, .. } => buffer.append_from(&**file, at).map_err(reading)?,
+                Handle::Pieces(pieces) => buffer.append_with(|space| {
+                    let wanted = space.len().min(size - done);
+                    pieces.read_at(space.get_mut(..wanted).unwrap_or_default(), at)
+                })?,
+            };
+            if count == 0 {
                 break;
             }
         }
@@ -57,12 +105,20 @@ impl OpenFile {
 
     /// Reads exactly these bytes. Fails if the file has shrunk. Blocks.
     pub(super) fn read(&self, offset: u64, length: usize) -> Result<PageBuffer, Failure> {
-        let mut bytes = PageBuffer::with_capacity(length);
-        while bytes.len() < length {
-            let at = offset.saturating_add(bytes.len() as u64);
-            if bytes.append_from(&*self.file, at).map_err(|errno| Failure::io(&errno.into()))? == 0 {
+        let (mut bytes, mut count) = match self.content {
+            Handle::File { .. } => (PageBuffer::with_capacity(length), 0),
+            Handle::Pieces(_) => (PageBuffer::zeroed(length), 0),
+        };
+        while count < length {
+            let at = offset.saturating_add(count as u64);
+            let read = match &self.content {
+                Handle::File { file, .. } => bytes.append_from(&**file, at).map_err(reading)?,
+                Handle::Pieces(pieces) => pieces.read_at(bytes.get_mut(count..).unwrap_or_default(), at)?,
+            };
+            if read == 0 {
                 return Err(self.ended_early());
             }
+            count += read;
         }
         bytes.truncate(length);
         Ok(bytes)
@@ -73,21 +129,47 @@ impl OpenFile {
         self.check().err().unwrap_or_else(|| RootError::SizeUnknown.into())
     }
 
-    /// Fails if the file's times or size have changed since it was opened. Blocks unless the file is on a local file system.
+    /// Fails if the file's times or size have changed since it was opened. Blocks unless the file is on a local file system. Of pieces each
+    /// was checked when it was read.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        let now = FileStat::try_from(&**self.file)?;
-        if now.same_content(&self.stat) {
-            return Ok(());
-        }
-        let what = if now.size < self.stat.size {
+        let Some((was, now)) = self.change()? else { return Ok(()) };
+        let what = if now.size < was.size {
             "the file shrank"
-        } else if now.size > self.stat.size {
+        } else if now.size > was.size {
             "the file grew"
         } else {
             "the file changed"
         };
         Err(Failure::changed(format!("{what} while it was sent")))
     }
+
+    /// The metadata of a file of this machine at opening and now, if it has changed.
+    fn change(&self) -> Result<Option<(&FileStat, FileStat)>, RootError> {
+        let (Some(file), Some(stat)) = (self.descriptor(), &self.attributes.local) else { return Ok(None) };
+        let now = FileStat::try_from(&***file)?;
+        Ok((!now.same_content(stat)).then_some((stat, now)))
+    }
+}
+
+impl ReadAt for OpenFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, RootError> {
+        match &self.content {
+            Handle::File { file, .. } => <File as ReadAt>::read_at(file, buffer, offset),
+            Handle::Pieces(pieces) => pieces.read_at(buffer, offset),
+        }
+    }
+
+    fn is_still(&self, _: &FileVersion) -> Result<bool, RootError> {
+        Ok(self.change()?.is_none())
+    }
+
+    fn hole_at(&self, offset: u64, size: u64) -> u64 {
+        self.descriptor().map_or(0, |file| file.hole_at(offset, size))
+    }
+}
+
+fn reading(errno: rustix::io::Errno) -> Failure {
+    Failure::io(&errno.into())
 }
 
 impl Failure {
@@ -109,7 +191,7 @@ impl Failure {
     }
 
     fn short(shortage: Shortage, error: &std::io::Error) -> Failure {
-        shortage.tell(error);
+        shortage.log(error);
         Failure { code: ErrorCode::Busy, message: shortage.message().to_owned() }
     }
 }
@@ -125,6 +207,8 @@ impl From<RootError> for Failure {
             }
             RootError::Denied | RootError::NotAllowed => ErrorCode::Denied,
             RootError::NotAFile | RootError::SizeUnknown => ErrorCode::NotAFile,
+            RootError::Changed => ErrorCode::Changed,
+            RootError::Busy(_) => ErrorCode::Busy,
             // A limit of this server, not an error of its disk.
             RootError::TooMany(_) => ErrorCode::BadRequest,
             RootError::Exists | RootError::Io(_) => ErrorCode::Io,

@@ -22,9 +22,9 @@ pub(super) enum Shortage {
 }
 
 /// Interval of log lines about each, so that retrying clients can't fill the log.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+const LOG_EVERY: Duration = Duration::from_secs(10);
 /// Time of the last log line. Global, as the limits are the process's.
-static TOLD: Mutex<BTreeMap<Shortage, Instant>> = Mutex::new(BTreeMap::new());
+static LOGGED: Mutex<BTreeMap<Shortage, Instant>> = Mutex::new(BTreeMap::new());
 
 impl Shortage {
     /// The resource that an operation failed for want of, if any.
@@ -37,9 +37,13 @@ impl Shortage {
         }
     }
 
-    /// Whether a lookup failed for want of a resource, so that nothing is known about the path.
+    /// Whether a lookup failed for want of a resource, here or where the files come from, so that nothing is known about the path.
     pub(super) fn is_why(error: &RootError) -> bool {
-        matches!(error, RootError::Io(error) if Shortage::of(error).is_some())
+        match error {
+            RootError::Busy(_) => true,
+            RootError::Io(error) => Shortage::of(error).is_some(),
+            _ => false,
+        }
     }
 
     /// Message for clients.
@@ -62,17 +66,17 @@ impl Shortage {
     }
 
     /// Logs it, unless that was done just before.
-    pub(super) fn tell(self, error: &io::Error) {
+    pub(super) fn log(self, error: &io::Error) {
         if self.is_due(Instant::now()) {
-            tracing::warn!(limit = self.limit(), %error, "a resource is exhausted: clients are told to retry");
+            tracing::warn!(limit = self.limit(), %error, "a resource is exhausted: clients are asked to retry");
         }
     }
 
     fn is_due(self, now: Instant) -> bool {
-        let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = told.get(&self).is_none_or(|at| now.saturating_duration_since(*at) >= TOLD_EVERY);
+        let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = logged.get(&self).is_none_or(|at| now.saturating_duration_since(*at) >= LOG_EVERY);
         if is_due {
-            told.insert(self, now);
+            logged.insert(self, now);
         }
         is_due
     }
@@ -103,7 +107,7 @@ mod tests {
     #[test]
     fn log_lines_are_rate_limited() {
         let now = Instant::now() + Duration::from_secs(1_000_000);
-        assert!(Shortage::SystemFiles.is_due(now) && !Shortage::SystemFiles.is_due(now + TOLD_EVERY / 2));
-        assert!(Shortage::SystemFiles.is_due(now + TOLD_EVERY));
+        assert!(Shortage::SystemFiles.is_due(now) && !Shortage::SystemFiles.is_due(now + LOG_EVERY / 2));
+        assert!(Shortage::SystemFiles.is_due(now + LOG_EVERY));
     }
 }

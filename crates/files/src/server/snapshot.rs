@@ -4,6 +4,7 @@
 //! when it begins, and keeps it to its end. The path is trusted, as at the start; each root is confined on its own.
 
 use super::resource_errors::Shortage;
+use super::source::Source;
 use crate::root::{Root, RootError, Secrets};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub(super) struct RootWatch {
     path: PathBuf,
     /// The same for all roots.
-    versions: Option<Arc<Root>>,
-    /// What isn't served, whatever the root is.
+    versions: OnceLock<Arc<Root>>,
+    /// Files that aren't served, whatever the root is.
     secrets: Arc<Secrets>,
     root: Mutex<Arc<Root>>,
     /// Held while a new root is opened, so that it is opened and logged once.
@@ -23,19 +24,52 @@ pub(super) struct RootWatch {
     is_gone: AtomicBool,
 }
 
+/// The source of a server.
+pub(super) enum Served {
+    /// Directory or file at a path of this machine.
+    Path(Arc<RootWatch>),
+    /// Any other.
+    Source(Arc<dyn Source>),
+}
+
 /// The root that the concurrent requests of a client see.
 #[derive(Debug, Default)]
-pub(super) struct RootSnapshot(OnceLock<Arc<Root>>);
+pub(super) struct RootSnapshot(OnceLock<Arc<dyn Source>>);
 
 impl RootSnapshot {
     /// The root, looked up by the first call. Blocks.
-    pub(super) fn root(&self, current: &RootWatch) -> Arc<Root> {
-        Arc::clone(self.0.get_or_init(|| current.look()))
+    pub(super) fn root(&self, served: &Served) -> Arc<dyn Source> {
+        Arc::clone(self.0.get_or_init(|| match served {
+            Served::Path(current) => current.look(),
+            Served::Source(source) => Arc::clone(source),
+        }))
     }
 
     /// The root; before the first call of [`RootSnapshot::root`], the one last seen. Doesn't block.
-    pub(super) fn likely(&self, current: &RootWatch) -> Arc<Root> {
-        self.0.get().map_or_else(|| current.last(), Arc::clone)
+    pub(super) fn likely(&self, served: &Served) -> Arc<dyn Source> {
+        self.0.get().map_or_else(|| served.last(), Arc::clone)
+    }
+}
+
+impl Served {
+    fn last(&self) -> Arc<dyn Source> {
+        match self {
+            Served::Path(current) => current.last(),
+            Served::Source(source) => Arc::clone(source),
+        }
+    }
+
+    /// See [`RootWatch::look_in_memory`]. `None` of other sources.
+    pub(super) fn look_in_memory(&self) -> Option<Arc<Root>> {
+        self.path()?.look_in_memory()
+    }
+
+    /// The path that is served, if it is one of this machine.
+    pub(super) fn path(&self) -> Option<&Arc<RootWatch>> {
+        match self {
+            Served::Path(current) => Some(current),
+            Served::Source(_) => None,
+        }
     }
 }
 
@@ -44,19 +78,19 @@ impl RootWatch {
         let secrets = Arc::new(secrets);
         let root = Mutex::new(Arc::new(Root::serve(path)?.with_secrets(Arc::clone(&secrets))));
         let is_gone = AtomicBool::new(false);
-        Ok(RootWatch { path: path.to_owned(), versions: None, secrets, root, reopening: Mutex::default(), is_gone })
+        let (versions, reopening) = (OnceLock::new(), Mutex::default());
+        Ok(RootWatch { path: path.to_owned(), versions, secrets, root, reopening, is_gone })
     }
 
-    /// The same with a directory of versions.
-    pub(super) fn with_versions(self, versions: Arc<Root>) -> Result<RootWatch, RootError> {
-        let versions = Some(versions);
-        let watch = RootWatch { versions, ..self };
-        let root = Mutex::new(Arc::new(watch.serve()?));
-        Ok(RootWatch { root, ..watch })
+    /// Serves a directory of versions with it from now on.
+    pub(super) fn add_versions(&self, versions: Arc<Root>) -> Result<(), RootError> {
+        self.versions.get_or_init(|| versions);
+        *self.lock() = Arc::new(self.serve()?);
+        Ok(())
     }
 
     fn serve(&self) -> Result<Root, RootError> {
-        let root = Root::serve(&self.path)?.with_versions(self.versions.clone());
+        let root = Root::serve(&self.path)?.with_versions(self.versions.get().cloned());
         Ok(root.with_secrets(Arc::clone(&self.secrets)))
     }
 

@@ -15,13 +15,13 @@ pub struct Stats {
     pub gone: Page<GonePeer>,
     /// Follows: [`Wanted::Followers`](towpath_sockets::Wanted::Followers).
     pub followers: Page<FollowerStats>,
-    /// What was refused, or failed: [`Wanted::Failures`](towpath_sockets::Wanted::Failures).
+    /// Refusals and failures: [`Wanted::Failures`](towpath_sockets::Wanted::Failures).
     pub failures: Page<FailureStats>,
     /// Follows in all, and the number up to which the last of them has everything: [`Wanted::Sums`](towpath_sockets::Wanted::Sums).
     pub follows: (usize, Option<u64>),
     /// Sums of all connections.
     pub hub: HubStats,
-    /// It is being drained.
+    /// Whether it is being drained.
     pub is_draining: bool,
     /// Sums since the start.
     pub counters: Counters,
@@ -100,7 +100,7 @@ pub struct TransferStats {
     pub sent_bytes: u64,
     /// Bytes of a push that have arrived.
     pub received_bytes: u64,
-    /// How far it is in the file, in bytes.
+    /// Its position in the file, in bytes.
     pub done_bytes: u64,
     /// Bytes of the file, if it is open.
     pub total_bytes: Option<u64>,
@@ -134,9 +134,9 @@ pub enum Wait {
 pub struct FollowerStats {
     /// Its connection.
     pub info: PeerInfo,
-    /// What is followed.
+    /// The follow.
     pub follow: FollowStats,
-    /// What the client has said of itself.
+    /// The client's last report.
     pub said: Option<HolderStats>,
 }
 
@@ -148,13 +148,13 @@ pub struct FollowStats {
     pub id: Option<u32>,
     /// A path or glob.
     pub target: Vec<u8>,
-    /// It is a glob.
+    /// Whether it is a glob.
     pub is_glob: bool,
     /// All changes up to this number have been sent, if it has begun.
     pub seq: Option<u64>,
     /// The number of the last page that was sent.
     pub page_seq: u64,
-    /// It was told that it is up to date, and nothing since.
+    /// Whether it is up to date: it was sent `live`, and nothing since.
     pub is_live: bool,
 }
 
@@ -174,17 +174,17 @@ pub(super) fn has((sent, page): (u64, u64), said: Option<&HolderStats>) -> u64 {
     }
 }
 
-/// Something that was refused, or failed.
+/// A refusal or failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FailureStats {
     /// The client.
     pub peer: PeerId,
-    /// Where it connected from.
+    /// Address that it connected from.
     pub address: String,
     /// Its user, or the name of its key.
     pub user: Option<String>,
-    /// What it asked for.
+    /// Kind of the request.
     pub kind: RequestKind,
     /// The first path. Not always UTF-8, and cut if it is long.
     pub path: Vec<u8>,
@@ -192,7 +192,7 @@ pub struct FailureStats {
     pub count: usize,
     /// When.
     pub at: Instant,
-    /// The code that the client was told; `lost` if its connection ended before.
+    /// The code that the client received; `lost` if its connection ended before.
     pub code: &'static str,
     /// The reason, for people.
     pub reason: String,

@@ -19,22 +19,22 @@ pub(super) struct Confirmations {
 
 #[derive(Debug, Default)]
 struct Fetched {
-    under_way: usize,
+    in_progress: usize,
     in_place: Vec<ConfirmedFile>,
 }
 
 impl Confirmations {
     /// A file was asked for with a fetch.
     pub(super) fn requested(&mut self, id: u32) {
-        self.fetches.entry(id).or_default().under_way += 1;
+        self.fetches.entry(id).or_default().in_progress += 1;
     }
 
     /// A file of a fetch is installed, or won't be: it failed, or was asked for with another fetch.
     pub(super) fn finished(&mut self, id: u32, in_place: Option<ConfirmedFile>) {
         let Some(fetched) = self.fetches.get_mut(&id) else { return };
-        fetched.under_way = fetched.under_way.saturating_sub(1);
+        fetched.in_progress = fetched.in_progress.saturating_sub(1);
         fetched.in_place.extend(in_place);
-        if fetched.under_way == 0 || fetched.in_place.len() == FILES_MAX {
+        if fetched.in_progress == 0 || fetched.in_place.len() == FILES_MAX {
             self.due.push(id);
         }
     }
@@ -54,7 +54,7 @@ impl Confirmations {
     fn take(&mut self, id: u32) -> Option<Confirm> {
         let fetched = self.fetches.get_mut(&id)?;
         let files = std::mem::take(&mut fetched.in_place);
-        if fetched.under_way == 0 {
+        if fetched.in_progress == 0 {
             self.fetches.remove(&id);
         }
         (!files.is_empty()).then_some(Confirm { id, files })

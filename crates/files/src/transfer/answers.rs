@@ -232,7 +232,7 @@ impl Transfer {
             return self.restart(key, &refused.to_string(), error.code == ErrorCode::Changed);
         }
         let Some(fetch) = self.requests.close_fetch(id) else { return Ok(()) };
-        // Nothing of these files has come: fetching them when the server has room is not a retry.
+        // Nothing of these files has come: fetching them when the server has space is not a retry.
         let is_later = error.code == ErrorCode::Busy
             && fetch.files.iter().all(|asked| asked.state == RequestState::Awaited)
             && self.concurrency.shrink(self.requests.fetch_count());

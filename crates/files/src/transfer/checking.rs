@@ -89,7 +89,7 @@ impl Transfer {
     }
 
     /// The failure of a file, directory or link. A full disk ends a transfer, as no other file would fare better; but where entries are fed,
-    /// smaller ones may fit, and what makes room comes next.
+    /// smaller ones may fit, and what makes space comes next.
     pub(super) fn failure_of(&self, error: DiskError) -> Result<Error, Error> {
         match (error.full, self.is_fed) {
             (true, true) => Ok(Error::DiskFull(error.message)),

@@ -40,7 +40,7 @@ impl Version {
     }
 }
 
-/// Something for the driver to do, in order.
+/// A command for the driver, in order.
 #[derive(Debug)]
 pub enum Output {
     /// Send a request.
@@ -154,7 +154,7 @@ pub enum DiskCommand {
     Write {
         /// The content.
         content: ContentKey,
-        /// Where the bytes go.
+        /// Position of the bytes.
         part: Part,
         /// The bytes.
         data: Bytes,
@@ -199,7 +199,7 @@ pub enum DiskCommand {
     },
 }
 
-/// Where bytes go that are all in one leaf.
+/// Position of bytes within one leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The leaf.
@@ -252,7 +252,7 @@ pub struct ContentSpec {
     pub local: RelPath,
     /// Metadata of the file.
     pub version: Version,
-    /// How it is divided into leaves.
+    /// Size of its leaves.
     pub leaves: LeafSize,
     /// Whether leaves are hashed.
     pub verify: bool,
@@ -261,7 +261,7 @@ pub struct ContentSpec {
     /// Leaf values, if they are known before any of the content arrives. An output that is written in order gets no
     /// leaf with another value.
     pub values: Option<Arc<[Leaf]>>,
-    /// Resume [`Found::Partial`] instead of starting anew.
+    /// Resume [`Found::Partial`] instead of starting over.
     pub resume: bool,
     /// Leaves are copied from the file in place.
     pub reuse: bool,
@@ -270,7 +270,7 @@ pub struct ContentSpec {
 /// Result of inspecting the place of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing of use.
+    /// Nothing usable.
     Nothing,
     /// A file of the same size and time.
     Same {
@@ -293,7 +293,7 @@ pub enum Found {
 pub struct Partial {
     /// The digest of the whole file, if it was known.
     pub digest: Option<Digest>,
-    /// How the file is divided into leaves.
+    /// Size of the file's leaves.
     pub leaves: LeafSize,
     /// Complete leaves and their values (zeros if nothing was verified).
     pub whole: WrittenLeaves,

@@ -5,7 +5,7 @@ const FETCHES_OPEN_MAX: usize = 4;
 /// Small files in one fetch.
 const SMALL_BATCH_MAX: usize = 1024;
 
-/// How much the server accepts at a time: less than all while it has many clients and says so.
+/// The number of requests that the server accepts at a time: fewer while it has many clients and answers `busy`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Concurrency {
     /// Open fetches.
@@ -31,7 +31,7 @@ impl Concurrency {
         true
     }
 
-    /// Grows, as a fetch was finished and there may be room for another or a longer one.
+    /// Grows, as a fetch was finished and there may be space for another or a longer one.
     pub(super) fn grow(&mut self) {
         self.fetches = (self.fetches + 1).min(FETCHES_OPEN_MAX);
         self.files = (self.files + 1).min(SMALL_BATCH_MAX);

@@ -3,7 +3,7 @@
 use super::pacing::Pacer;
 use std::time::Instant;
 
-/// Credit, in bytes. `unspent + held + owed` is the window at any time while connected.
+/// Credit, in bytes. `unspent + held + ungranted` is the window at any time while connected.
 #[derive(Debug)]
 pub(super) struct Credit {
     window: u64,
@@ -14,20 +14,20 @@ pub(super) struct Credit {
     /// Used, and not written yet.
     held: u64,
     /// Written, and not granted again yet.
-    owed: u64,
+    ungranted: u64,
     /// Limits the rate at which it is granted.
     pacer: Option<Pacer>,
 }
 
 impl Credit {
     pub(super) fn new(window: u64, chunk: u64, pacer: Option<Pacer>) -> Self {
-        Self { window, chunk: chunk.max(1), unspent: 0, held: 0, owed: window, pacer }
+        Self { window, chunk: chunk.max(1), unspent: 0, held: 0, ungranted: window, pacer }
     }
 
-    /// Begins anew with a new connection: the server knows of no credit.
+    /// Begins again with a new connection: the server knows of no credit.
     pub(super) fn reset(&mut self) {
         self.unspent = 0;
-        self.owed = self.window.saturating_sub(self.held);
+        self.ungranted = self.window.saturating_sub(self.held);
     }
 
     /// The server sent a piece: `None` if it had no credit for it.
@@ -41,27 +41,30 @@ impl Credit {
     pub(super) fn release(&mut self, cost: u64) {
         let cost = cost.min(self.held);
         self.held -= cost;
-        self.owed = (self.owed + cost).min(self.window);
+        self.ungranted = (self.ungranted + cost).min(self.window);
     }
 
-    /// The credit to grant now, once it is worth a message. Whole chunks if the window has room for several: the server
+    /// The credit to grant now, once it is worth a message. Whole chunks if the window has space for several: the server
     /// would cut a piece to an uneven rest, and files would be written in pieces that don't end on pages.
     pub(super) fn take(&mut self, now: Instant) -> Option<u64> {
         let grant = match &mut self.pacer {
-            Some(pacer) if self.owed >= self.chunk.min(self.window / 4) => pacer.take(self.owed, now),
-            None if self.owed >= (self.window / 4).max(1) => {
-                let uneven = if self.window >= 4 * self.chunk { self.owed % self.chunk } else { 0 };
-                self.owed - uneven
+            Some(pacer) if self.ungranted >= self.chunk.min(self.window / 4) => pacer.take(self.ungranted, now),
+            None if self.ungranted >= (self.window / 4).max(1) => {
+                let uneven = if self.window >= 4 * self.chunk { self.ungranted % self.chunk } else { 0 };
+                self.ungranted - uneven
             }
             _ => 0,
         };
-        self.owed -= grant;
+        self.ungranted -= grant;
         self.unspent += grant;
         (grant > 0).then_some(grant)
     }
 
     /// When there is more to grant, if that is a matter of time.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.pacer.as_ref().filter(|_| self.owed > 0 && self.owed >= self.chunk.min(self.window / 4)).map(Pacer::next)
+        self.pacer
+            .as_ref()
+            .filter(|_| self.ungranted > 0 && self.ungranted >= self.chunk.min(self.window / 4))
+            .map(Pacer::next)
     }
 }

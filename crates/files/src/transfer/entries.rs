@@ -16,7 +16,7 @@ use crate::root::Timestamp;
 /// Memory that directories may take until they are finished, in bytes.
 const DIRS_BYTES_MAX: usize = 256 << 20;
 
-/// Something that is to be at the destination. Its paths are checked.
+/// An entry for the destination. Its paths are checked.
 #[derive(Debug)]
 pub(super) enum Entry {
     /// A file, fetched unless it is there already.
@@ -116,9 +116,9 @@ impl Tree {
 impl Transfer {
     /// Requests the listing or its next page. Directories and links wait for the disk as files do.
     pub(super) fn pump_listing(&mut self) {
-        let has_room = self.files.len() + self.tree.pending() < FILES_IN_PROGRESS_MAX;
+        let has_space = self.files.len() + self.tree.pending() < FILES_IN_PROGRESS_MAX;
         let requests = &mut self.requests;
-        if let Some(request) = self.listing.next_request(|| requests.next_id(), has_room) {
+        if let Some(request) = self.listing.next_request(|| requests.next_id(), has_space) {
             self.send(request);
         }
     }

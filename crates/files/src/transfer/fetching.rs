@@ -87,7 +87,7 @@ impl Transfer {
             self.waiting.pop_front();
             (kind, digest) = (Some((is_small, wish)), wish);
             let ranges = if metadata_only { Some(Vec::new()) } else { task.missing(FILE_RANGES_MAX) };
-            // Base64 makes a path a third longer. Escapes in JSON make it up to six times as long, for which the server's limit has room.
+            // Base64 makes a path a third longer. Escapes in JSON make it up to six times as long, for which the server's limit has space.
             json_bytes += 64 + task.remote.as_bytes().len() * 2 + ranges.as_ref().map_or(0, |ranges| ranges.len() * 24);
             let unless = task.local_digest.map(|digest| Unless::Digest { digest });
             task.phase = Phase::Requested;
@@ -150,7 +150,7 @@ impl Transfer {
             self.confirmations.finished(task.last_request.0, None);
             if let Some(content) = task.content {
                 self.totals.unfinished_bytes -= content.written.total();
-                // Room that a part of it takes may be enough for others.
+                // Space that a part of it takes may be enough for others.
                 let is_full = matches!(error, Error::DiskFull(_));
                 let (content, begun) = (content.key, content.begun);
                 match begun {

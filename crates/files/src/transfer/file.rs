@@ -10,7 +10,7 @@ use crate::path::RelPath;
 use crate::protocol::control::Range;
 use crate::transfer::ranges::RangeSet;
 
-/// How far a file is.
+/// Progress of a file.
 #[derive(Debug)]
 pub(super) enum Phase {
     /// Another name of a file whose first name isn't in place, or that the disk is linking.
@@ -25,7 +25,7 @@ pub(super) enum Phase {
     Arrived,
     /// Its leaf values are requested: to find the leaves that are wrong, or before its content is fetched.
     Leaves(LeafQuery),
-    /// The disk copies leaves of the file in place that have these values. Empty once it was told of all.
+    /// The disk copies leaves of the file in place that have these values. Empty once it was given all.
     Reusing(Vec<Leaf>),
     /// The disk installs it.
     Installing,

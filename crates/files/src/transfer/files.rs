@@ -89,7 +89,7 @@ impl FileTable {
         }
     }
 
-    /// The content of a file, and what the disk has to be told before anything is written of it: once.
+    /// The content of a file, and the specification that the disk needs before anything is written of it: once.
     pub(super) fn begin(&mut self, key: FileKey, verify: bool) -> Option<(ContentKey, Option<ContentSpec>)> {
         let task = self.files.get_mut(&key)?;
         let content = task.content.as_mut()?;

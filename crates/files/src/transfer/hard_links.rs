@@ -25,7 +25,7 @@ struct FirstName {
     key: FileKey,
     local: RelPath,
     version: Version,
-    /// How it came into place.
+    /// The way in which it was put in place.
     installed: Option<Installed>,
     /// Other names, until it is in place.
     waiting: Vec<FileKey>,

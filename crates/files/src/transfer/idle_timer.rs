@@ -24,7 +24,7 @@ impl IdleTimer {
         self.since
     }
 
-    /// Something happened.
+    /// Notes progress.
     pub(crate) fn progressed(&mut self, now: Instant) {
         *self = Self::new(self.since.max(now));
     }
@@ -36,13 +36,13 @@ impl IdleTimer {
     }
 
     /// The message is complete, and of no use: its bytes don't count.
-    pub(crate) fn was_of_no_use(&mut self) {
+    pub(crate) fn was_no_progress(&mut self) {
         self.since = self.before.take().unwrap_or(self.since);
     }
 }
 
-/// Whether a reply is of no use to anybody who doesn't wait for just this one.
-pub(crate) fn is_of_no_use(reply: &Reply) -> bool {
+/// Whether a reply is no progress unless the client waits for just this one.
+pub(crate) fn is_no_progress(reply: &Reply) -> bool {
     match reply {
         Reply::Unknown | Reply::Hello(_) | Reply::Cancelled(_) => true,
         Reply::Files(files) => files.files.is_empty(),
@@ -63,13 +63,13 @@ mod tests {
         idle.arriving(at(begin, 1));
         idle.arriving(at(begin, 2));
         assert_eq!(idle.since(), at(begin, 2));
-        idle.was_of_no_use();
+        idle.was_no_progress();
         assert_eq!(idle.since(), begin);
-        idle.was_of_no_use();
+        idle.was_no_progress();
         assert_eq!(idle.since(), begin);
         idle.arriving(at(begin, 3));
         idle.progressed(at(begin, 4));
-        idle.was_of_no_use();
+        idle.was_no_progress();
         assert_eq!(idle.since(), at(begin, 4));
     }
 }

@@ -1,6 +1,6 @@
 //! The listing as a source of entries: requested page by page while files are fetched, and every path in it checked.
 //!
-//! A source knows nothing of fetches and of the disk. The transfer calls, in this order: [`Listing::next_request`] whenever it has room for
+//! A source knows nothing of fetches and of the disk. The transfer calls, in this order: [`Listing::next_request`] whenever it has space for
 //! more entries, [`Listing::page`] with each answer, [`Listing::place`] once it is known where the files go, and [`Listing::next_entry`]
 //! until there is none. Entries that were not requested here come by [`Listing::feed`].
 
@@ -24,7 +24,7 @@ use crate::transfer::names;
 /// Entries of one listing, at most and by default; about 2^20 files are what people really have in a tree.
 pub const LIST_ENTRIES_MAX: usize = 1 << 22;
 
-/// Until a server that has no room for a listing is asked again.
+/// Until a server that has no space for a listing is asked again.
 pub(crate) const LISTING_BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// A listing, and how far it is.
@@ -45,7 +45,7 @@ pub(super) struct Listing {
     /// The last page has come.
     complete: bool,
     retry_at: Option<Instant>,
-    /// When the server first had no room for it.
+    /// When the server first had no space for it.
     busy_since: Option<Instant>,
     /// The first page has come.
     opened: bool,
@@ -73,7 +73,7 @@ pub(super) struct Opened {
     pub(super) base: Base,
     /// Its name, if it is a file or a link.
     pub(super) name: Option<RelPath>,
-    /// Its mode and time, if it is a directory and the server told them.
+    /// Its mode and time, if it is a directory and the server sent them.
     pub(super) dir: Option<DirStat>,
 }
 
@@ -109,7 +109,7 @@ impl Listing {
         }
     }
 
-    /// Nothing is requested: entries come by [`Listing::feed`].
+    /// Requests nothing: entries come by [`Listing::feed`].
     pub(super) fn expect_entries(&mut self) {
         (self.complete, self.opened, self.placement) = (true, true, Some(Placement::Below));
         self.is_fed = true;
@@ -139,7 +139,7 @@ impl Listing {
         self.retry_at = None;
     }
 
-    /// The server has no room for it now: whether it is requested again, which it isn't after `timeout`.
+    /// The server has no space for it now: whether it is requested again, which it isn't after `timeout`.
     pub(super) fn retry_later(&mut self, now: Instant, timeout: Duration) -> bool {
         self.interrupted();
         let since = *self.busy_since.get_or_insert(now);
@@ -158,7 +158,7 @@ impl Listing {
     }
 
     /// The request for the listing or its next page, if one is to be sent.
-    pub(super) fn next_request(&mut self, next_id: impl FnOnce() -> u32, has_room: bool) -> Option<Request> {
+    pub(super) fn next_request(&mut self, next_id: impl FnOnce() -> u32, has_space: bool) -> Option<Request> {
         if self.complete || self.awaiting || self.retry_at.is_some() {
             return None;
         }
@@ -174,7 +174,7 @@ impl Listing {
                 let (recursive, follow) = (!self.single_file, self.follow);
                 Request::List(ListRequest { id, target, recursive, digest: false, follow })
             }
-            Some(id) if self.entries.is_empty() && has_room => Request::More { id },
+            Some(id) if self.entries.is_empty() && has_space => Request::More { id },
             Some(_) => return None,
         };
         self.awaiting = true;
@@ -355,7 +355,7 @@ impl Listing {
         Ok(None)
     }
 
-    /// Where an entry goes. That it is below what was asked for is checked here; that no link leads out, when it is written.
+    /// Path of an entry in the destination. That it is below what was asked for is checked here; that no link leads out, when it is written.
     fn local_path(&self, remote: &RelPath) -> Result<RelPath, String> {
         let stripped = match (&self.placement, &self.source) {
             (Some(Placement::As(local)), Source::Path(source)) => {

@@ -78,7 +78,7 @@ use crate::limits::CHUNK_BYTES_MIN;
 use crate::path::RelPath;
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{ListEntry, Reply, Request};
-use idle_timer::{IdleTimer, is_of_no_use};
+use idle_timer::{IdleTimer, is_no_progress};
 use pacing::{Pacer, piece_bytes};
 use reconnects::Reconnects;
 
@@ -145,7 +145,7 @@ pub struct Transfer {
     /// Entries come by [`Transfer::feed`].
     is_fed: bool,
     /// Some of them aren't in place yet.
-    is_owing: bool,
+    is_incomplete: bool,
 }
 
 impl Transfer {
@@ -191,7 +191,7 @@ impl Transfer {
             idle: IdleTimer::new(now),
             reconnects: Reconnects::default(),
             is_fed: false,
-            is_owing: false,
+            is_incomplete: false,
             options,
         }
     }
@@ -208,7 +208,7 @@ impl Transfer {
     pub fn feed(&mut self, entries: Vec<ListEntry>, now: Instant) {
         self.progressed(now);
         self.listing.feed(entries);
-        self.is_owing = true;
+        self.is_incomplete = true;
         self.space = None;
         match self.take_entries() {
             Ok(()) => self.pump(),
@@ -279,7 +279,7 @@ impl Transfer {
             _ => None,
         };
         match &reply {
-            Some(Ok(reply)) if is_of_no_use(reply) || self.requests.is_known(reply) => self.idle.was_of_no_use(),
+            Some(Ok(reply)) if is_no_progress(reply) || self.requests.is_known(reply) => self.idle.was_no_progress(),
             _ => self.progressed(now),
         }
         let result = match inbound {
@@ -462,7 +462,7 @@ impl Transfer {
 
     fn pump_end(&mut self) {
         let idle = self.listing.is_complete() && self.files.is_empty() && self.tree.pending() == 0;
-        if !idle || (self.is_fed && !self.is_owing) {
+        if !idle || (self.is_fed && !self.is_incomplete) {
             return;
         }
         if self.stage == Stage::Running && self.sweeps() && self.totals.failed == 0 {
@@ -478,7 +478,7 @@ impl Transfer {
         self.stage = Stage::FinishingDirs;
         if self.pump_dirs() {
             if self.is_fed {
-                (self.stage, self.is_owing) = (Stage::Running, false);
+                (self.stage, self.is_incomplete) = (Stage::Running, false);
                 return self.outputs.push_back(Output::InPlace);
             }
             if self.connected || !self.confirmations.are_due() {

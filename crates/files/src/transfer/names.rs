@@ -42,7 +42,7 @@ fn with_stem(digits: &[u8]) -> (Vec<u8>, Vec<u8>) {
     ([TRANSFER_PREFIX, digits, PART_SUFFIX].concat(), [TRANSFER_PREFIX, digits, STATE_SUFFIX].concat())
 }
 
-/// What stands for a source in the names of files that belong to all of it. No file has such a name, as it has slashes.
+/// Key of a source in the names of files that belong to all of it. No file has such a name, as it has slashes.
 pub fn source_key(source: &Source) -> Vec<u8> {
     match source {
         Source::Path(path) => [b"/path/", path.as_bytes()].concat(),
@@ -73,10 +73,10 @@ fn follow_digits(source: &Source, exclude: &Excludes) -> Vec<u8> {
 
 /// A name with something behind it, shortened so that it may be one, below this directory; between letters if it is UTF-8.
 pub fn with_suffix(parent: &RelPath, name: &[u8], suffix: &str) -> Vec<u8> {
-    let room = NAME_BYTES_MAX.min(PATH_BYTES_MAX.saturating_sub(parent.as_bytes().len() + 1));
-    let room = room.saturating_sub(suffix.len()).min(name.len());
-    let end = std::str::from_utf8(name).ok().and_then(|text| (0..=room).rfind(|end| text.is_char_boundary(*end)));
-    [name.get(..end.unwrap_or(room)).unwrap_or_default(), suffix.as_bytes()].concat()
+    let space = NAME_BYTES_MAX.min(PATH_BYTES_MAX.saturating_sub(parent.as_bytes().len() + 1));
+    let space = space.saturating_sub(suffix.len()).min(name.len());
+    let end = std::str::from_utf8(name).ok().and_then(|text| (0..=space).rfind(|end| text.is_char_boundary(*end)));
+    [name.get(..end.unwrap_or(space)).unwrap_or_default(), suffix.as_bytes()].concat()
 }
 
 /// The last name of a path, as a path.

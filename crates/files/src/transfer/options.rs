@@ -1,4 +1,4 @@
-//! What is to be transferred, and how.
+//! The options of a transfer.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct TransferOptions {
     pub verify: bool,
     /// Whether the disk compares what is there by digest, so that a difference means damage.
     pub check: bool,
-    /// Files are synced. The disk does it; the server is told when they are confirmed.
+    /// Whether files are synced. The disk does it, and confirmations say so to the server.
     pub durable: bool,
     /// Bytes that the server may send in a second, on average; at least [`BYTES_PER_SECOND_MIN`](crate::transfer::BYTES_PER_SECOND_MIN).
     pub bytes_per_second: Option<u64>,
@@ -36,7 +36,7 @@ pub struct TransferOptions {
     pub max_bytes: Option<u64>,
     /// Entries of the listing, beyond which the transfer fails.
     pub max_entries: usize,
-    /// What is taken of a directory or of the matches of a pattern.
+    /// Filter for a directory or the matches of a pattern.
     pub filter: Filter,
     /// Have what isn't in the source deleted, see [`Output::Sweep`](super::Output::Sweep).
     pub sweep: bool,

@@ -22,7 +22,7 @@ pub struct FileFailure {
     pub reason: String,
     /// The server's code, or the one that it would have sent; `None` if the failure is of this side.
     pub code: Option<ErrorCode>,
-    /// This side's disk has no room for it.
+    /// This side's disk has no space for it.
     pub no_space: bool,
 }
 
@@ -57,7 +57,7 @@ pub struct Totals {
     pub hole_bytes: u64,
 }
 
-/// What a transfer does, or waits for.
+/// Activity of a transfer, or what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Activity {
     /// A connection, the first or another one.
@@ -71,7 +71,7 @@ pub enum Activity {
     Receiving,
     /// The server, which has sent a file's content and hashes it.
     ServerHashes,
-    /// The server, which has no room for it now.
+    /// The server, which has no space for it now.
     ServerBusy,
     /// All files are in place; directories are finished.
     Finishing,
@@ -100,7 +100,7 @@ pub struct Progress {
     pub failed: u64,
     /// The listing is complete: the totals are final.
     pub listed: bool,
-    /// What it does now.
+    /// Its current activity.
     pub activity: Activity,
 }
 
@@ -139,7 +139,7 @@ impl Totals {
 }
 
 impl Transfer {
-    /// What it does now.
+    /// Its current activity.
     pub(super) fn activity(&self) -> Activity {
         if !self.connected {
             Activity::Connecting

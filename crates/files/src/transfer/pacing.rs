@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// Lowest rate, in bytes a second.
 pub const BYTES_PER_SECOND_MIN: u64 = 4 << 10;
-/// What gathers in a pause is worth this long at most, so that a pause isn't followed by a burst.
+/// Credit that gathers in a pause is worth this long at most, so that a pause isn't followed by a burst.
 const BURST: Duration = Duration::from_millis(250);
 /// The part of a second that a piece takes at most.
 const PIECES_A_SECOND: u64 = 4;
@@ -31,7 +31,7 @@ impl Pacer {
         Self { rate: rate.max(BYTES_PER_SECOND_MIN), piece: piece.max(1), busy_until: now }
     }
 
-    /// Takes up to so many bytes that are due now; 0 if none are.
+    /// Takes up to this many bytes that are due now; 0 if none are.
     pub(crate) fn take(&mut self, wanted: u64, now: Instant) -> u64 {
         if now < self.busy_until {
             return 0;
@@ -39,8 +39,14 @@ impl Pacer {
         let begin = self.busy_until.max(now.checked_sub(BURST).unwrap_or(now));
         let allowed = (now.duration_since(begin).as_secs_f64() * self.rate as f64) as u64;
         let taken = wanted.min(allowed.max(self.piece));
-        self.busy_until = begin + Duration::from_secs_f64(taken as f64 / self.rate as f64);
+        self.spend(taken, now);
         taken
+    }
+
+    /// Counts bytes that have passed, due or not.
+    pub(crate) fn spend(&mut self, bytes: u64, now: Instant) {
+        let begin = self.busy_until.max(now.checked_sub(BURST).unwrap_or(now));
+        self.busy_until = begin + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
     }
 
     /// When more is due.

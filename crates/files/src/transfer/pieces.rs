@@ -66,7 +66,7 @@ impl Transfer {
         if self.credit.spend(credit).is_none() {
             return Error::protocol("more data than there is credit for");
         }
-        // A file that failed meanwhile, or was asked for anew.
+        // A file that failed meanwhile, or was asked for again.
         let useless = useless || self.files.get(file).is_none_or(|task| task.last_request != (id, entry.n));
         self.piece =
             Some(Piece { id, entry, file, useless, passed: 0, credit, packed: Vec::new(), gathered: Vec::new() });
@@ -237,7 +237,7 @@ impl Transfer {
         Some((self.begin(key)?, leaves))
     }
 
-    /// The content of a file, which the disk is told of. If nothing was written of it yet, it is a partial file.
+    /// The content of a file, which the disk learns of. If nothing was written of it yet, it is a partial file.
     pub(super) fn begin(&mut self, key: FileKey) -> Option<ContentKey> {
         let (content, spec) = self.files.begin(key, self.options.verify)?;
         if let Some(spec) = spec {

@@ -42,14 +42,14 @@ pub(super) struct RequestedFile {
     pub(super) digest_sent: bool,
 }
 
-/// How far the server is with a file.
+/// The server's progress with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestState {
     /// Its metadata is to come.
     Awaited,
     /// Its data is to come.
     Coming,
-    /// Nothing more comes.
+    /// Nothing more follows.
     Over,
 }
 

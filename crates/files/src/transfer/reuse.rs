@@ -27,12 +27,12 @@ const COMMAND_LEAVES: usize = 64;
 /// Whether leaves of the file in place can be reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reuse {
-    /// There is no such file, or it is of no use.
+    /// No such file, or an unusable one.
     #[default]
     No,
-    /// It has so many bytes, and it isn't known what it has in common with the new version.
+    /// The file in place has this many bytes; their overlap with the new version isn't known.
     Possible(u64),
-    /// What they have in common is part of the content. The file in place had so many bytes.
+    /// The overlap is part of the content. The file in place had this many bytes.
     Done(u64),
 }
 
@@ -40,17 +40,17 @@ pub(super) enum Reuse {
 #[derive(Debug, Default)]
 pub(super) struct ReuseQueue {
     waiting: VecDeque<FileKey>,
-    /// Those whose values were asked for, until they are over.
+    /// Files whose values were requested, until they are done.
     active: Vec<FileKey>,
 }
 
 impl ReuseQueue {
-    /// Begins anew: what was asked for doesn't come.
+    /// Begins again: what was asked for doesn't come.
     pub(super) fn interrupted(&mut self) {
         self.waiting.clear();
     }
 
-    /// The next file, if there is room for one.
+    /// The next file, if there is space for one.
     fn next(&mut self, files: &FileTable) -> Option<FileKey> {
         self.active.retain(|key| {
             let task = files.get(*key);
@@ -63,7 +63,7 @@ impl ReuseQueue {
 }
 
 impl Transfer {
-    /// A file of so many bytes is in place that may have leaves in common with what is to come. Fetches it, or first the values of its leaves.
+    /// A file of this many bytes is in place that may have leaves in common with what is to come. Fetches it, or first the values of its leaves.
     pub(super) fn fetch_beside(&mut self, key: FileKey, older_bytes: u64) {
         let is_usual = self.options.verify && !self.options.in_order;
         if let Some(task) = self.files.get_mut(key).filter(|_| is_usual) {
@@ -88,14 +88,14 @@ impl Transfer {
         true
     }
 
-    /// Has values requested as long as there is room.
+    /// Has values requested as long as there is space.
     pub(super) fn pump_reuse(&mut self) {
         while let Some(key) = self.reuse_queue.next(&self.files) {
             self.leaves_wanted.push(key);
         }
     }
 
-    /// The connection is lost: requests the values anew. `false` if they weren't asked for to reuse leaves.
+    /// The connection is lost: requests the values again. `false` if they weren't asked for to reuse leaves.
     pub(super) fn reuse_interrupted(&mut self, key: FileKey) -> bool {
         let is_asked = self.ask_for_values_to_reuse(key);
         if is_asked {
@@ -104,7 +104,7 @@ impl Transfer {
         is_asked
     }
 
-    /// The server doesn't tell the values: fetches all. `false` if they weren't asked for to reuse leaves.
+    /// The server doesn't send the values: fetches all. `false` if they weren't asked for to reuse leaves.
     pub(super) fn reuse_nothing(&mut self, key: FileKey) -> bool {
         let Some(task) = self.files.get_mut(key).filter(|task| matches!(task.reuse, Reuse::Possible(_))) else {
             return false;

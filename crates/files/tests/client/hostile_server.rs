@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_files::client::{CancelToken, ConnectOptions, Destination, Error, ListOptions, list};
+use towpath_files::client::{ConnectOptions, Destination, Error, FileClient, ListOptions};
 use towpath_files::digest::{Digest, LeafSize, TreeHasher};
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::*;
@@ -20,18 +20,18 @@ use towpath_sockets::{Endpoint, Event, Hub, HubOptions, Message, PeerId, SocketT
 use crate::support::*;
 
 /// A ROUTER in a thread that answers each request by `answer`.
-struct HostileServer {
-    endpoint: Endpoint,
+pub struct HostileServer {
+    pub endpoint: Endpoint,
     stop: Arc<AtomicBool>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The messages that answer a request, as frames.
-type Answer = Vec<Vec<Bytes>>;
+pub type Answer = Vec<Vec<Bytes>>;
 
 impl HostileServer {
-    fn start(answer: impl FnMut(Request) -> Answer + Send + 'static) -> Self {
+    pub fn start(answer: impl FnMut(Request) -> Answer + Send + 'static) -> Self {
         Self::start_talking(answer, Duration::from_secs(1), Vec::new)
     }
 
@@ -81,7 +81,7 @@ impl Drop for HostileServer {
     }
 }
 
-fn reply(reply: &Reply) -> Vec<Bytes> {
+pub fn reply(reply: &Reply) -> Vec<Bytes> {
     reply.to_frames().to_vec()
 }
 
@@ -108,7 +108,7 @@ fn page(id: u32, entries: Vec<ListEntry>) -> Vec<Bytes> {
     reply(&Reply::List(ListPage { id, base: Base::Dir, dir: None, entries, more: false }))
 }
 
-fn metadata(n: u32, content: &[u8]) -> FileAnswer {
+pub fn metadata(n: u32, content: &[u8]) -> FileAnswer {
     FileAnswer::Metadata(FileMetadata {
         n,
         size: content.len() as u64,
@@ -120,11 +120,11 @@ fn metadata(n: u32, content: &[u8]) -> FileAnswer {
     })
 }
 
-fn piece(n: u32, offset: u64, length: u64, end: bool) -> DataEntry {
+pub fn piece(n: u32, offset: u64, length: u64, end: bool) -> DataEntry {
     DataEntry { n, end, body: Body::Plain, offset, length, body_length: length }
 }
 
-fn data(id: u32, entry: DataEntry, body: &[u8]) -> Vec<Bytes> {
+pub fn data(id: u32, entry: DataEntry, body: &[u8]) -> Vec<Bytes> {
     let header = DataHeader { id, entries: vec![entry] }.encode().unwrap();
     vec![header.into(), Bytes::copy_from_slice(body)]
 }
@@ -338,9 +338,9 @@ fn file_too_large_for_any_disk_is_refused() {
 fn silent_server_stalls_the_transfer() {
     let destination = tempfile::tempdir().unwrap();
     let server = HostileServer::start(|_| Vec::new());
-    let mut patient = options(&server.endpoint, path_source(""), destination.path());
-    patient.connect.idle_timeout = Duration::from_millis(300);
-    let result = run(patient);
+    let mut relaxed = options(&server.endpoint, path_source(""), destination.path());
+    relaxed.connect.idle_timeout = Duration::from_millis(300);
+    let result = run(relaxed);
     assert!(matches!(result, Err(Error::Stalled { connected: true, .. })), "{result:?}");
 }
 
@@ -352,9 +352,9 @@ fn refused_connection_is_reported() {
     drop(taken);
     let destination = tempfile::tempdir().unwrap();
     let endpoint: Endpoint = format!("tcp://127.0.0.1:{port}").parse().unwrap();
-    let mut impatient = options(&endpoint, path_source(""), destination.path());
-    impatient.connect.connect_timeout = Duration::from_millis(300);
-    let result = run(impatient);
+    let mut strict = options(&endpoint, path_source(""), destination.path());
+    strict.connect.connect_timeout = Duration::from_millis(300);
+    let result = run(strict);
     assert!(matches!(result, Err(Error::Connect { .. })), "{result:?}");
 }
 
@@ -438,7 +438,7 @@ fn wrong_leaf_is_fetched_again_for_an_output() {
     });
     let output = Shared::default();
     let mut to_writer = options(&server.endpoint, path_source("f"), Path::new("."));
-    to_writer.destination = Destination::Writer(Box::new(output.clone()));
+    to_writer.get.destination = Destination::Writer(Box::new(output.clone()));
     let summary = run(to_writer).unwrap();
     assert!(output.content() == content, "the output differs");
     assert!(summary.verified && summary.received_bytes > summary.bytes, "{summary:?}");
@@ -472,12 +472,12 @@ fn wrong_content_never_reaches_an_output() {
         }
     }
     let mut to_writer = options(&server.endpoint, path_source("f"), Path::new("."));
-    to_writer.destination = Destination::Writer(Box::new(Untouched));
+    to_writer.get.destination = Destination::Writer(Box::new(Untouched));
     let result = run(to_writer);
     assert!(matches!(result, Err(Error::Unmet { .. })), "{result:?}");
 }
 
-/// It sends what nobody understands or requested, and never an answer.
+/// The server sends what nobody understands or requested, and never an answer.
 #[test]
 fn server_that_sends_only_useless_messages_is_given_up() {
     let nonsense = Bytes::from_static(br#"{"re":"weather","is":"fine"}"#);
@@ -498,19 +498,13 @@ fn server_that_sends_only_useless_messages_is_given_up() {
             let result = match kind {
                 0 => run(options).map(drop),
                 1 => {
-                    options.destination = Destination::Writer(Box::new(Shared::default()));
+                    options.get.destination = Destination::Writer(Box::new(Shared::default()));
                     run(options).map(drop)
                 }
                 _ => {
-                    let target = ListTarget::Path(b"f".to_vec().into());
-                    let options = ListOptions {
-                        connect: options.connect,
-                        target,
-                        recursive: false,
-                        digest: false,
-                        follow: FollowLinks::None,
-                    };
-                    list(&options, &mut |_| Ok(()), &CancelToken::new()).map(drop)
+                    let mut entries =
+                        FileClient::new(options.connect).list(ListOptions::new(path_source("f"))).unwrap();
+                    entries.try_for_each(|entry| entry.map(drop))
                 }
             };
             assert!(matches!(result, Err(Error::Stalled { .. })), "{kind}: {result:?}");
@@ -542,14 +536,14 @@ fn file_that_changes_before_output_is_fetched_again() {
         _ => Vec::new(),
     });
     let mut options = options(&server.endpoint, path_source("f"), Path::new("."));
-    options.destination = Destination::Writer(Box::new(Shared::default()));
+    options.get.destination = Destination::Writer(Box::new(Shared::default()));
     match run(options) {
         Err(Error::Refused { code, .. }) => assert_eq!(code, ErrorCode::NotFound),
         other => panic!("{other:?}"),
     }
 }
 
-/// A server may find in the middle that a listing needs more room than there is. Entries that were delivered aren't
+/// A server may find in the middle that a listing needs more space than there is. Entries that were delivered aren't
 /// delivered again.
 #[test]
 fn partly_delivered_listing_is_not_restarted() {
@@ -559,20 +553,15 @@ fn partly_delivered_listing_is_not_restarted() {
             vec![reply(&Reply::List(ListPage { id, base: Base::Dir, dir: None, entries, more: true }))]
         }
         Request::More { id } => {
-            let message = "no room".to_owned();
+            let message = "no space".to_owned();
             vec![reply(&Reply::Error(ErrorReply { id: Some(id), code: ErrorCode::Busy, message }))]
         }
         _ => Vec::new(),
     });
-    let connect = ConnectOptions::new(server.endpoint.clone());
-    let target = ListTarget::Path(b"".to_vec().into());
-    let options = ListOptions { connect, target, recursive: true, digest: false, follow: FollowLinks::None };
-    let mut told = 0;
-    let take = &mut |_| {
-        told += 1;
-        if told > 1 { Err(std::io::Error::other("told twice")) } else { Ok(()) }
-    };
-    let result = list(&options, take, &CancelToken::new());
-    assert!(matches!(result, Err(Error::Refused { code: ErrorCode::Busy, .. })), "{result:?}");
-    assert_eq!(told, 1);
+    let client = FileClient::new(ConnectOptions::new(server.endpoint.clone()));
+    let mut entries = client.list(ListOptions { recursive: true, ..ListOptions::new(path_source("")) }).unwrap();
+    assert_eq!(entries.next().unwrap().unwrap().path.as_bytes(), b"f");
+    let result = entries.next();
+    assert!(matches!(result, Some(Err(Error::Refused { code: ErrorCode::Busy, .. }))), "{result:?}");
+    assert_eq!(entries.next(), None);
 }

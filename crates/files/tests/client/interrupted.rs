@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use towpath_files::client::{CancelToken, Destination, Error, Progress, get};
+use towpath_files::client::{CancelToken, Destination, Error, Progress};
 use towpath_files::protocol::control::Compression;
 use towpath_sockets::Endpoint;
 
 use crate::support::*;
 
 /// A relay in front of a server that cuts its first connections after so many bytes from the server.
-fn cutting_proxy(server: &Endpoint, cuts: Vec<usize>) -> (Endpoint, Arc<AtomicUsize>) {
+pub fn cutting_proxy(server: &Endpoint, cuts: Vec<usize>) -> (Endpoint, Arc<AtomicUsize>) {
     let Endpoint::Tcp { host, port } = server.clone() else { panic!("tcp only") };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("tcp://127.0.0.1:{}", listener.local_addr().unwrap().port()).parse().unwrap();
@@ -81,7 +81,7 @@ fn connections_that_break_early_still_make_progress() {
         let (endpoint, _) = cutting_proxy(&server.endpoint, vec![cut; 60]);
         let destination = tempfile::tempdir().unwrap();
         let mut breaking = options(&endpoint, path_source(path), &destination.path().join(path));
-        breaking.compress = Some(Compression::Zstd);
+        breaking.get.compress = Some(Compression::Zstd);
         let summary = run(breaking).unwrap();
         assert!(summary.failed == 0 && summary.verified, "{path}: {summary:?}");
     }
@@ -99,8 +99,8 @@ fn output_gets_every_byte_once_in_spite_of_cuts() {
         let (endpoint, connections) = cutting_proxy(&server.endpoint, cuts);
         let output = Shared::default();
         let mut to_writer = options(&endpoint, path_source("f"), source.path());
-        to_writer.destination = Destination::Writer(Box::new(output.clone()));
-        to_writer.window_bytes = window_bytes;
+        to_writer.get.destination = Destination::Writer(Box::new(output.clone()));
+        to_writer.get.window_bytes = window_bytes;
         let summary = run(to_writer).unwrap();
         assert!(output.content() == content, "the output differs");
         assert!(connections.load(Ordering::Acquire) > 6 && summary.verified, "{summary:?}");
@@ -115,7 +115,7 @@ fn transfer_continues_when_the_server_is_back() {
     write(&source.path().join("files/f"), &noise(24 * MIB, 2));
     let server = TestServer::start_at(&source.path().join("files"), &endpoint);
     let mut slow = options(&server.endpoint, path_source("f"), destination.path());
-    (slow.window_bytes, slow.chunk_bytes) = (64 << 10, 16 << 10);
+    (slow.get.window_bytes, slow.get.chunk_bytes) = (64 << 10, 16 << 10);
     let mut server = Some(server);
     let mut restarted = false;
     let mut restart_when_begun = |progress: Progress| {
@@ -125,7 +125,7 @@ fn transfer_continues_when_the_server_is_back() {
             server = Some(TestServer::start_at(&source.path().join("files"), &endpoint));
         }
     };
-    let summary = get(slow, &mut restart_when_begun, &CancelToken::new()).unwrap();
+    let summary = slow.run(&mut restart_when_begun).unwrap();
     assert!(restarted && summary.verified, "{summary:?}");
     assert!(summary.received_bytes < 25 * MIB as u64, "{summary:?}");
     assert_eq!(describe(destination.path()), describe(&source.path().join("files")));
@@ -140,8 +140,9 @@ fn interrupt(server: &Endpoint, source: &str, destination: &Path, bytes: u64) {
         }
     };
     let mut slow = options(server, path_source(source), destination);
-    (slow.window_bytes, slow.chunk_bytes) = (32 << 10, 16 << 10);
-    let result = get(slow, &mut cancel_when_there, &cancel);
+    (slow.get.window_bytes, slow.get.chunk_bytes) = (32 << 10, 16 << 10);
+    slow.connect.cancel = cancel.clone();
+    let result = slow.run(&mut cancel_when_there);
     assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
 }
 
@@ -217,8 +218,9 @@ fn concurrent_transfers_of_a_file_exclude_each_other() {
         }
     };
     let mut slow = options(&server.endpoint, path_source("f"), destination.path());
-    (slow.window_bytes, slow.chunk_bytes) = (32 << 10, 16 << 10);
-    let _ = get(slow, &mut second, &cancel);
+    (slow.get.window_bytes, slow.get.chunk_bytes) = (32 << 10, 16 << 10);
+    slow.connect.cancel = cancel.clone();
+    let _ = slow.run(&mut second);
     let refused = refused.unwrap();
     assert_eq!((refused.files, refused.failed), (0, 1), "{refused:?}");
     assert!(refused.failures[0].reason.contains("another transfer"), "{refused:?}");
@@ -230,14 +232,14 @@ fn lost_server_is_reported() {
     write(&source.path().join("f"), &noise(96 * MIB, 9));
     let mut server = Some(TestServer::start(source.path()));
     let mut slow = options(&server.as_ref().unwrap().endpoint, path_source("f"), destination.path());
-    (slow.window_bytes, slow.chunk_bytes) = (32 << 10, 16 << 10);
+    (slow.get.window_bytes, slow.get.chunk_bytes) = (32 << 10, 16 << 10);
     slow.connect.idle_timeout = Duration::from_millis(800);
     let mut stop_when_begun = |progress: Progress| {
         if progress.bytes_done > 0 {
             server.take();
         }
     };
-    let result = get(slow, &mut stop_when_begun, &CancelToken::new());
+    let result = slow.run(&mut stop_when_begun);
     assert!(matches!(result, Err(Error::Connect { .. })), "{result:?}");
     assert_eq!(partial_names(destination.path()).len(), 2);
 }

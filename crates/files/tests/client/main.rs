@@ -4,5 +4,7 @@
 
 mod hostile_server;
 mod interrupted;
+mod opening;
 mod real_server;
+mod streams;
 mod support;

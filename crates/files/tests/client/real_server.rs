@@ -5,9 +5,9 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 
-use towpath_files::client::{CancelToken, ConnectOptions, Destination, Error, ListOptions, Source, get, list};
+use towpath_files::client::{ConnectOptions, Destination, Error, FileClient, ListOptions, Source};
 use towpath_files::protocol::ErrorCode;
-use towpath_files::protocol::control::{Base, Compression, FollowLinks, ListTarget};
+use towpath_files::protocol::control::{Base, Compression};
 use towpath_files::server::{ServeError, Server, ServerOptions};
 use towpath_files::{MechanismConfig, SocketError};
 
@@ -87,10 +87,9 @@ fn hashing_a_large_existing_file_is_no_stall() {
     }
     let server = TestServer::start(source.path());
     // The server has hashed it before: only this side takes its time.
-    let connect = ConnectOptions::new(server.endpoint.clone());
-    let target = ListTarget::Path(b"large".to_vec().into());
-    let listing = ListOptions { connect, target, recursive: false, digest: true, follow: FollowLinks::None };
-    list(&listing, &mut |_| Ok(()), &CancelToken::new()).unwrap();
+    let client = FileClient::connect(ConnectOptions::new(server.endpoint.clone())).unwrap();
+    let listing = ListOptions { digest: true, ..ListOptions::new(path_source("large")) };
+    assert_eq!(client.list(listing).unwrap().map(Result::unwrap).count(), 1);
     let mut options = options(&server.endpoint, path_source("large"), destination.path());
     options.connect.idle_timeout = std::time::Duration::from_secs(1);
     let summary = run(options).unwrap();
@@ -168,7 +167,8 @@ fn compression_and_odd_chunk_sizes_work() {
     for chunk_bytes in [4096, 100_001, 1 << 20, 4 << 20] {
         let destination = tempfile::tempdir().unwrap();
         let mut options = options(&server.endpoint, path_source(""), destination.path());
-        (options.compress, options.chunk_bytes, options.window_bytes) = (Some(Compression::Zstd), chunk_bytes, 5 << 20);
+        (options.get.compress, options.get.chunk_bytes, options.get.window_bytes) =
+            (Some(Compression::Zstd), chunk_bytes, 5 << 20);
         let summary = run(options).unwrap();
         assert!(summary.verified && summary.failed == 0, "{summary:?}");
         assert!(summary.received_bytes < 4 * MIB as u64, "{summary:?}");
@@ -183,12 +183,12 @@ fn unverified_and_discarded_transfers_work() {
     write(&source.path().join("d/small"), b"small");
     let server = TestServer::start(source.path());
     let mut unverified = options(&server.endpoint, path_source("d"), destination.path());
-    unverified.verify = false;
+    unverified.get.verify = false;
     let summary = run(unverified).unwrap();
     assert!(!summary.verified && summary.files == 2, "{summary:?}");
     assert_eq!(describe(destination.path()), describe(&source.path().join("d")));
     let mut discarded = options(&server.endpoint, path_source("d"), destination.path());
-    discarded.destination = Destination::Discard;
+    discarded.get.destination = Destination::Discard;
     let summary = run(discarded).unwrap();
     assert_eq!((summary.files, summary.bytes), (2, 4 * MIB as u64 + 5));
 }
@@ -206,8 +206,8 @@ fn file_is_written_to_an_output() {
         for name in ["empty", "small", "leaf", "large", "sparse"] {
             let output = Shared::default();
             let mut options = options(&server.endpoint, path_source(name), source.path());
-            options.destination = Destination::Writer(Box::new(output.clone()));
-            options.verify = verify;
+            options.get.destination = Destination::Writer(Box::new(output.clone()));
+            options.get.verify = verify;
             let summary = run(options).unwrap();
             let content = fs::read(source.path().join(name)).unwrap();
             assert!(output.content() == content, "{name} differs");
@@ -215,7 +215,7 @@ fn file_is_written_to_an_output() {
         }
     }
     let mut directory = options(&server.endpoint, path_source(""), source.path());
-    directory.destination = Destination::Writer(Box::new(Shared::default()));
+    directory.get.destination = Destination::Writer(Box::new(Shared::default()));
     assert!(matches!(run(directory), Err(Error::Unmet { code: ErrorCode::NotAFile, .. })));
 }
 
@@ -224,19 +224,11 @@ fn listing_has_names_sizes_and_digests() {
     let source = tempfile::tempdir().unwrap();
     write(&source.path().join("a/b"), b"content");
     let server = TestServer::start(source.path());
-    let options = |digest| ListOptions {
-        connect: ConnectOptions::new(server.endpoint.clone()),
-        target: ListTarget::Path(Vec::new().into()),
-        recursive: true,
-        digest,
-        follow: FollowLinks::None,
-    };
-    let mut entries = Vec::new();
-    let mut take = |entry| {
-        entries.push(entry);
-        Ok(())
-    };
-    assert_eq!(list(&options(true), &mut take, &CancelToken::new()).unwrap(), Base::Dir);
+    let client = FileClient::connect(ConnectOptions::new(server.endpoint.clone())).unwrap();
+    let listing = ListOptions { recursive: true, digest: true, ..ListOptions::new(path_source("")) };
+    let mut listed = client.list(listing).unwrap();
+    let entries: Vec<_> = listed.by_ref().map(Result::unwrap).collect();
+    assert_eq!(listed.base(), Some(Base::Dir));
     let paths: Vec<&[u8]> = entries.iter().map(|entry| entry.path.as_bytes()).collect();
     assert_eq!(paths, [&b"a"[..], b"a/b"]);
     assert_eq!((entries[1].size, entries[1].digest.unwrap().0), (7, *blake3::hash(b"content").as_bytes()));
@@ -247,16 +239,16 @@ fn cancelled_transfer_is_resumed() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(&source.path().join("f"), &noise(64 * MIB, 11));
     let server = TestServer::start(source.path());
-    let cancel = CancelToken::new();
+    let mut slow = options(&server.endpoint, path_source("f"), destination.path());
+    let cancel = slow.connect.cancel.clone();
     let mut cancel_when_begun = |progress: towpath_files::client::Progress| {
         if progress.bytes_done > 0 {
             cancel.cancel();
         }
     };
-    let mut slow = options(&server.endpoint, path_source("f"), destination.path());
     // So slow that it is cancelled before it is over, however fast the machine is.
-    (slow.window_bytes, slow.chunk_bytes) = (16 << 10, 4 << 10);
-    let result = get(slow, &mut cancel_when_begun, &cancel);
+    (slow.get.window_bytes, slow.get.chunk_bytes) = (16 << 10, 4 << 10);
+    let result = slow.run(&mut cancel_when_begun);
     assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
     assert_eq!(partial_names(destination.path()).len(), 2);
     let summary = fetch(&server.endpoint, "f", destination.path()).unwrap();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use towpath_files::client::{CancelToken, Destination, Error, GetOptions, Source, Summary, get};
+use towpath_files::client::{ConnectOptions, Destination, Error, FileClient, GetOptions, Progress, Source, Summary};
 use towpath_files::server::{Handle, Server, ServerOptions};
 use towpath_sockets::Endpoint;
 
@@ -26,7 +26,15 @@ impl TestServer {
     }
 
     pub fn start_at(root: &Path, endpoint: &str) -> Self {
-        let server = Server::bind(ServerOptions::new(root).listen(endpoint.parse().unwrap())).unwrap();
+        Self::bind(ServerOptions::new(root).listen(endpoint.parse().unwrap()))
+    }
+
+    pub fn start_with(options: ServerOptions) -> Self {
+        Self::bind(options.listen("tcp://127.0.0.1:0".parse().unwrap()))
+    }
+
+    fn bind(options: ServerOptions) -> Self {
+        let server = Server::bind(options).unwrap();
         let endpoint = server.endpoints()[0].clone();
         let handle = server.handle();
         let thread = std::thread::spawn(move || server.run().unwrap());
@@ -68,16 +76,29 @@ pub fn path_source(path: &str) -> Source {
     Source::Path(path.parse().unwrap())
 }
 
-/// Options with time-outs that a test can wait for.
-pub fn options(endpoint: &Endpoint, source: Source, destination: &Path) -> GetOptions {
-    let mut options = GetOptions::new(endpoint.clone(), source);
-    options.destination = Destination::Path(Some(destination.to_owned()));
-    options.connect.idle_timeout = Duration::from_secs(20);
-    options
+/// A transfer, and the server that it is from.
+pub struct Fetch {
+    pub connect: ConnectOptions,
+    pub get: GetOptions,
 }
 
-pub fn run(options: GetOptions) -> Result<Summary, Error> {
-    get(options, &mut |_| {}, &CancelToken::new())
+impl Fetch {
+    pub fn run(self, progress: &mut dyn FnMut(Progress)) -> Result<Summary, Error> {
+        FileClient::new(self.connect).get(self.get, progress)
+    }
+}
+
+/// Options with time-outs that a test can wait for.
+pub fn options(endpoint: &Endpoint, source: Source, destination: &Path) -> Fetch {
+    let mut connect = ConnectOptions::new(endpoint.clone());
+    connect.idle_timeout = Duration::from_secs(20);
+    let mut get = GetOptions::new(source);
+    get.destination = Destination::Path(Some(destination.to_owned()));
+    Fetch { connect, get }
+}
+
+pub fn run(fetch: Fetch) -> Result<Summary, Error> {
+    fetch.run(&mut |_| {})
 }
 
 pub fn fetch(endpoint: &Endpoint, source: &str, destination: &Path) -> Result<Summary, Error> {

@@ -17,7 +17,7 @@ struct Content {
 
 pub struct FakeDisk {
     verify: bool,
-    /// What is found at the places of files, in turn.
+    /// Files found at the destination, in turn.
     found: u8,
     inspected: u8,
     contents: HashMap<ContentKey, Content>,
@@ -101,7 +101,7 @@ impl FakeDisk {
     }
 
     fn begin(&mut self, spec: &ContentSpec) {
-        assert!(!spec.resume, "this disk never told of a part");
+        assert!(!spec.resume, "this disk never reported a part");
         assert_eq!(spec.leaves.file_bytes(), spec.version.size);
         let bytes = if spec.version.size < LARGE { vec![0; spec.version.size as usize] } else { Vec::new() };
         let content = Content { leaves: spec.leaves, digest: spec.digest, bytes, written: HashMap::new() };
@@ -134,7 +134,7 @@ impl FakeDisk {
             let (start, leaf_length) = content.leaves.range(leaf).expect("a leaf of the file");
             assert!((start..start + leaf_length).contains(&at), "bytes of another leaf");
             let now = end.min(start + leaf_length) - at;
-            // Bytes that start a leaf anew come when it was wrong.
+            // Bytes that start a leaf again come when it was wrong.
             let written = content.written.entry(leaf).or_default();
             if at == start {
                 *written = 0;

@@ -19,7 +19,7 @@ use towpath_files::protocol::data::{Body, DataEntry, DataHeader};
 use towpath_files::root::Timestamp;
 use towpath_files::transfer::{DiskReport, LIST_ENTRIES_MAX, Output, Placement, Source, Transfer, TransferOptions};
 
-/// What the server has, or claims to have.
+/// Names that the server has, or claims to have.
 const NAMES: [&str; 8] = ["a", "b", "d/x", "d/y", "../out", "/etc/passwd", "d/../../out", "c"];
 const SIZES: [u64; 8] = [0, 1, 100, 64 << 10, (64 << 10) + 1, 1 << 20, (2 << 20) + 5, LARGE];
 const STEPS_MAX: usize = 300;

@@ -1,4 +1,4 @@
-//! What the fuzz targets of `fuzz/` do with their bytes. `tests/corpus.rs` does the same with those that are kept, so that the
+//! Bodies of the fuzz targets of `fuzz/`. `tests/corpus.rs` does the same with those that are kept, so that the
 //! two can't drift apart.
 
 mod fake_disk;
@@ -93,7 +93,7 @@ pub fn files_plain(data: &[u8]) {
     }
 }
 
-/// What precedes a message, and what the message is.
+/// Splits messages into envelope and content.
 pub fn files_envelope(data: &[u8]) {
     let frames = frames(data);
     match opening(&frames) {

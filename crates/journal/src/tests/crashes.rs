@@ -120,7 +120,7 @@ proptest! {
     }
 }
 
-/// Only for the zeros behind its block there was no room.
+/// Only for the zeros behind its block there was no space.
 #[test]
 fn given_up_requests_are_not_found_though_their_block_was_written() {
     let disk = Disk::new(7);

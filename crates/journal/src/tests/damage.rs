@@ -229,7 +229,7 @@ fn the_last_block_of_an_idle_journal_is_not_taken_for_torn() {
 fn the_journal_recovers_from_a_full_disk() {
     let disk = Disk::new(3);
     let (mut journal, _) = Journal::open_on(disk.clone(), &options(), None, || {}).unwrap();
-    disk.world().room = Some(20_000);
+    disk.world().space = Some(20_000);
     let body = Body::from(vec![5; 500]);
     let mut durable = 0;
     let mut taken = 0;
@@ -249,7 +249,7 @@ fn the_journal_recovers_from_a_full_disk() {
     assert!(matches!(journal.status(), Status::Failing(_)));
 
     // All that was acknowledged is there if the machine crashes now, on a copy of the disk.
-    disk.world().room = None;
+    disk.world().space = None;
     wait_for(&journal, Lsn(taken - 1));
     assert_eq!(journal.status(), Status::Working);
     let lsn = journal.append(&accepted(5000, &body)).unwrap();

@@ -8,7 +8,7 @@ use towpath_spool::Spool;
 /// By id: the request's body, the outcome, and how often it was moved.
 pub(super) type Model = BTreeMap<u64, (Vec<u8>, Option<(u16, Vec<u8>)>, u32)>;
 
-/// The service of a dead letter that was moved so often.
+/// The service of a dead letter, by the number of its moves.
 fn service_of(moves: u32) -> &'static [u8] {
     if moves.is_multiple_of(2) { b"echo" } else { b"dlq.echo" }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Until an attempt to write has failed, and so many more have; tells why.
+/// Until an attempt to write has failed, and this many more have; returns why.
 fn wait_until_failing(journal: &Journal, failures: &std::sync::mpsc::Receiver<()>, more: usize) -> String {
     let start = Instant::now();
     let mut left = more;
@@ -54,7 +54,7 @@ fn a_moved_journal_refuses_entries_until_it_is_back() {
     std::fs::rename(&dir, &other).unwrap();
     std::fs::rename(&away, &dir).unwrap();
     wait_for(&journal, last);
-    // Told a moment later.
+    // Reported a moment later.
     let start = Instant::now();
     while journal.status() != Status::Working {
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", journal.status());

@@ -1,4 +1,4 @@
-//! The processes of these tests: this very program, told by its environment to be one of them.
+//! The processes of these tests: this very program, which an environment variable makes one of them.
 
 use super::{State, options, recovered, state_of};
 use std::io::{BufRead, BufReader, Write};
@@ -21,7 +21,7 @@ pub enum Mode {
     Hold,
     /// Appends until that fails, and goes on when it can.
     Fill,
-    /// The same, making room itself.
+    /// The same, making space itself.
     FillAndFree,
 }
 
@@ -66,7 +66,7 @@ impl Child {
         self.lines.recv_timeout(Duration::from_secs(30)).expect("a line of the process")
     }
 
-    /// Lets it run for some time after its first word, and kills it as hard as can be. Tells the last number it has said.
+    /// Lets it run for some time after its first word, and kills it as hard as can be. Returns the last number that it printed.
     pub fn kill_after(&self, wait: Duration) -> u64 {
         let mut last = if wait.is_zero() { 0 } else { self.line().parse().unwrap_or(0) };
         std::thread::sleep(wait);
@@ -168,7 +168,7 @@ fn a_process() {
             say("closed");
         }
         Ok("FillAndFree") => {
-            std::fs::write(dir.join("ballast"), vec![1; 300_000]).expect("room at first");
+            std::fs::write(dir.join("ballast"), vec![1; 300_000]).expect("space at first");
             let free = || std::fs::remove_file(dir.join("ballast")).expect("to remove it");
             let (journal, count) = fill(dir, 5_000, free);
             journal.close().expect("a journal that is closed well");
@@ -265,7 +265,7 @@ fn fill(dir: &Path, large: usize, free: impl Fn()) -> (Journal, u64) {
         letter: None,
         body: &small,
     };
-    let lsn = journal.append(&entry).expect("room");
+    let lsn = journal.append(&entry).expect("space");
     settle_well(&journal, lsn);
     (journal, count)
 }

@@ -19,7 +19,7 @@ fn make_golden() {
     let spool = Spool::new(std::env::temp_dir()).expect("a spool");
     let (mut journal, _) = Journal::open(&dir, options, || {}).expect("no journal so far");
     let mut large = spool.create().expect("a file");
-    large.write(&[b'L'; 1000]).expect("room");
+    large.write(&[b'L'; 1000]).expect("space");
     let frames = ["one", "", "three"].map(|frame| bytes::Bytes::from_static(frame.as_bytes()));
     let bodies =
         [Body::from("first"), Body::of_frames(frames), Body::large(large.finish()), Body::from(vec![b'x'; 3600])];
@@ -28,15 +28,15 @@ fn make_golden() {
         let (client, number, letter) = ([id as u8; 16], 100 + id, (id == 3).then_some(5));
         let entry =
             Entry::Accepted { id, client, number, service: b"golden", expires_unix_ms, checksum: 7, letter, body };
-        let lsn = journal.append(&entry).expect("room");
+        let lsn = journal.append(&entry).expect("space");
         while journal.durable() <= lsn {
             std::thread::yield_now();
         }
     }
-    journal.append(&Entry::Moved { id: 3, moves: 1, attempts: 6, service: b"dlq.golden" }).expect("room");
-    journal.append(&Entry::Finished { id: 1, status: 200, body: &Body::from("reply") }).expect("room");
-    journal.append(&Entry::Forgotten { id: 4 }).expect("room");
-    journal.close().expect("room");
+    journal.append(&Entry::Moved { id: 3, moves: 1, attempts: 6, service: b"dlq.golden" }).expect("space");
+    journal.append(&Entry::Finished { id: 1, status: 200, body: &Body::from("reply") }).expect("space");
+    journal.append(&Entry::Forgotten { id: 4 }).expect("space");
+    journal.close().expect("space");
     std::fs::remove_file(dir.join("lock")).expect("its lock");
 }
 

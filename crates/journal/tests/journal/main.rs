@@ -1,4 +1,4 @@
-//! The journal on real disks and in real processes, which are killed and run out of room.
+//! The journal on real disks and in real processes, which are killed and run out of space.
 
 mod child;
 mod golden;
@@ -50,7 +50,7 @@ fn durable_records_survive_kill() {
         let child = Child::start(Mode::Append, dir.path(), &[]);
         let durable = child.kill_after(Duration::from_millis(10 + 17 * (round % 5)));
         let recovered = recovered(dir.path());
-        // The operations are the same each time, so that the last id tells how far they came, but for what ends earlier requests.
+        // The operations are the same each time, so that the last id shows how far they came, except for outcomes of earlier requests.
         let found = state_of(&recovered);
         let accepted = recovered.next_id - next_id;
         let ends = if accepted == 0 { 0..1 } else { 3 * accepted - 2..3 * accepted + 1 };
@@ -71,8 +71,8 @@ fn a_second_process_is_refused() {
     assert_eq!(child.line(), "open");
     let error = Journal::open(dir.path(), options(), || {}).expect_err("it is in use");
     assert!(matches!(error, JournalError::Locked { .. }), "{error}");
-    let told = error.to_string();
-    assert!(told.contains(&format!("(process {})", child.id())), "{told}");
+    let message = error.to_string();
+    assert!(message.contains(&format!("(process {})", child.id())), "{message}");
     child.kill_after(Duration::ZERO);
     recovered(dir.path());
 }

@@ -38,7 +38,7 @@ pub enum FromPeer {
         dialect: Dialect,
         /// As of [`FromPeer::Request`].
         envelope: Option<Arc<[Bytes]>>,
-        /// What stands in the place of the service, cut if it is long.
+        /// The frame in the service's place, cut if it is long.
         service: Bytes,
         /// Malformed or too large.
         status: Status,
@@ -347,7 +347,7 @@ pub fn heartbeat(dialect: Dialect) -> Head {
     worker_head(dialect, command::heartbeat(dialect))
 }
 
-/// Tells a worker to leave. It may come back on a new connection.
+/// Asks a worker to leave. It may come back on a new connection.
 pub fn disconnect(dialect: Dialect) -> Head {
     worker_head(dialect, command::disconnect(dialect))
 }

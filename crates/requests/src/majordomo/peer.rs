@@ -204,12 +204,12 @@ mod tests {
 
     #[test]
     fn replies_of_each_shape() {
-        let heard = Dialect::Mdp01.decode_for_client(received(&[b"", b"MDPC01", b"echo", b"one"])).unwrap();
-        assert_eq!(heard, ClientMessage { service: Some("echo".into()), partial: false, body: Ok("one".into()) });
-        let heard = Dialect::Mdp02.decode_for_client(received(&[b"MDPC02", b"\x02", b"echo", b"one"])).unwrap();
-        assert_eq!(heard, ClientMessage { service: Some("echo".into()), partial: true, body: Ok("one".into()) });
-        let heard = Dialect::Majortomo.decode_for_client(received(&[b"", b"MDPC02", b"\x04", b"one"])).unwrap();
-        assert_eq!(heard, ClientMessage { service: None, partial: false, body: Ok("one".into()) });
+        let message = Dialect::Mdp01.decode_for_client(received(&[b"", b"MDPC01", b"echo", b"one"])).unwrap();
+        assert_eq!(message, ClientMessage { service: Some("echo".into()), partial: false, body: Ok("one".into()) });
+        let message = Dialect::Mdp02.decode_for_client(received(&[b"MDPC02", b"\x02", b"echo", b"one"])).unwrap();
+        assert_eq!(message, ClientMessage { service: Some("echo".into()), partial: true, body: Ok("one".into()) });
+        let message = Dialect::Majortomo.decode_for_client(received(&[b"", b"MDPC02", b"\x04", b"one"])).unwrap();
+        assert_eq!(message, ClientMessage { service: None, partial: false, body: Ok("one".into()) });
         for wrong in [
             &[&b""[..]][..],
             &[b"", b"MDPC01"],
@@ -236,9 +236,9 @@ mod tests {
             bytes(&Dialect::Mdp02.reply(&address, true, &"some".into())),
             [&b"MDPW02"[..], b"\x03", b"client", b"", b"some"]
         );
-        let heard =
+        let message =
             Dialect::Mdp01.decode_for_worker(received(&[b"", b"MDPW01", b"\x02", b"client", b"", b"do"])).unwrap();
-        assert_eq!(heard, WorkerMessage::Request { address, body: Ok("do".into()) });
+        assert_eq!(message, WorkerMessage::Request { address, body: Ok("do".into()) });
         assert_eq!(
             Dialect::Mdp02.decode_for_worker(received(&[b"MDPW02", b"\x06"])).unwrap(),
             WorkerMessage::Disconnect

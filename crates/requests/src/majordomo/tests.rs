@@ -123,11 +123,11 @@ fn replies_have_the_shape_of_their_dialect() {
 
 #[test]
 fn unknown_headers_are_shown_escaped() {
-    let told = |header: &'static [u8]| decode(&frames(&[b"", header, b"s01", b"x"])).unwrap_err().to_string();
-    assert!(told(b"MDPC07").ends_with("after the empty frame, \"MDPC07\""), "{}", told(b"MDPC07"));
-    assert!(told(b"\x1b[2J\n\"\xff").ends_with(r#", "\x1b[2J\n\"\xff""#), "{}", told(b"\x1b[2J\n\"\xff"));
-    assert!(told(&[b'x'; 16]).ends_with(&format!(", \"{}\"", "x".repeat(16))));
-    assert!(told(&[b'x'; 17]).ends_with(&format!(", \"{}...\"", "x".repeat(16))));
+    let complaint = |header: &'static [u8]| decode(&frames(&[b"", header, b"s01", b"x"])).unwrap_err().to_string();
+    assert!(complaint(b"MDPC07").ends_with("after the empty frame, \"MDPC07\""), "{}", complaint(b"MDPC07"));
+    assert!(complaint(b"\x1b[2J\n\"\xff").ends_with(r#", "\x1b[2J\n\"\xff""#), "{}", complaint(b"\x1b[2J\n\"\xff"));
+    assert!(complaint(&[b'x'; 16]).ends_with(&format!(", \"{}\"", "x".repeat(16))));
+    assert!(complaint(&[b'x'; 17]).ends_with(&format!(", \"{}...\"", "x".repeat(16))));
 }
 
 proptest! {

@@ -31,7 +31,7 @@ pub enum FromClient<'a> {
         number: u64,
         /// Time to live in milliseconds. 0: the broker's default.
         ttl_ms: u32,
-        /// How it is sent.
+        /// Properties of the sending.
         sent: Sent,
         /// Name of the service.
         service: &'a [u8],
@@ -52,7 +52,7 @@ pub enum FromClient<'a> {
     },
 }
 
-/// How a request is sent.
+/// Properties of sending a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Not journalled.

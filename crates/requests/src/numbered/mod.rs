@@ -92,18 +92,18 @@ impl Status {
     pub const UNAVAILABLE: Status = Status(503);
     /// Expired while a worker had it, or after one may have had it.
     pub const TIMED_OUT: Status = Status(504);
-    /// The journal or a large body can't be written, or there is no room for a worker's reply.
+    /// The journal or a large body can't be written, or there is no space for a worker's reply.
     pub const NO_STORAGE: Status = Status(507);
 
     /// Status and reason for people, without saying the same thing twice.
     pub fn describe(self, reason: &str) -> String {
-        let told = self.to_string();
-        let (number, meaning) = told.split_once(' ').unwrap_or((&told, ""));
+        let text = self.to_string();
+        let (number, meaning) = text.split_once(' ').unwrap_or((&text, ""));
         match reason {
-            "" => told,
-            again if again == number => told,
+            "" => text,
+            again if again == number => text,
             more if !meaning.is_empty() && more.starts_with(meaning) => format!("{number} {more}"),
-            _ => format!("{told}: {reason}"),
+            _ => format!("{text}: {reason}"),
         }
     }
 

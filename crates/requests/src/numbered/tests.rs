@@ -40,21 +40,21 @@ proptest! {
             FromClient::request(&mut block, *number, *ttl_ms, *sent, service.as_bytes(), body);
             FromClient::cancel(&mut block, *number);
         }
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         for message in block.drain() {
             let mut rest = &message.block[..];
             while !rest.is_empty() {
                 match FromClient::decode(&mut rest).unwrap() {
                     FromClient::Request { number, ttl_ms, sent, service, content } => {
                         let body = content.to_body(&message.block, message.attached.clone()).unwrap();
-                        heard.push((number, ttl_ms, sent, String::from_utf8(service.to_vec()).unwrap(), body));
+                        received.push((number, ttl_ms, sent, String::from_utf8(service.to_vec()).unwrap(), body));
                     }
-                    FromClient::Cancel { number } => prop_assert_eq!(number, heard.last().unwrap().0),
+                    FromClient::Cancel { number } => prop_assert_eq!(number, received.last().unwrap().0),
                     other => prop_assert!(false, "{:?}", other),
                 }
             }
         }
-        prop_assert_eq!(heard, requests);
+        prop_assert_eq!(received, requests);
         prop_assert!(block.is_empty());
     }
 
@@ -85,7 +85,7 @@ proptest! {
     }
 }
 
-/// How many records the messages have for so many requests.
+/// How many records the messages have for this many requests.
 fn lengths(requests: usize, body_bytes: usize, limit: BatchLimit) -> Vec<usize> {
     let mut block = Block::default();
     block.set_limit(limit);

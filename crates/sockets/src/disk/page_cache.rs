@@ -27,7 +27,7 @@ static CANNOT_PROBE: AtomicBool = AtomicBool::new(false);
 pub enum Residency {
     /// Everything probed is in memory: sending the range will hardly wait for a disk.
     Cached,
-    /// Something isn't in memory, or can't be probed.
+    /// Not all in memory, or not known.
     Uncached,
 }
 
@@ -45,7 +45,7 @@ pub fn probe(file: impl AsFd, offset: u64, length: u64) -> Residency {
                 CANNOT_PROBE.store(true, Ordering::Relaxed);
                 return Residency::Uncached;
             }
-            // EAGAIN: not cached. EOPNOTSUPP and others: this file system doesn't tell, so it has to be read.
+            // EAGAIN: not cached. EOPNOTSUPP and others: this file system can't answer, so the file has to be read.
             Err(_) => return Residency::Uncached,
         }
     }

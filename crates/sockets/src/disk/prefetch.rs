@@ -39,7 +39,7 @@ impl Prefetcher {
         let report = Report { peer, sender: self.sender.clone(), waker: self.waker.clone() };
         // Without a thread the range is sent uncached, and the hub waits for the disk.
         let _ = self.pool.submit(GROUP, peer.token(), move || {
-            // If it can't be read, sending it fails in the same way, and tells.
+            // If it can't be read, sending it fails in the same way, and reports that.
             let _ = page_cache::prefetch(&*range.file, range.offset, range.length);
             // Before the peer goes on: this may be the last owner of the file.
             drop(range);

@@ -22,7 +22,7 @@ const REFUSED_RETRY: Duration = Duration::from_secs(60);
 /// Attempts that end as if this side were refused, in a row, after which it counts as refused.
 const SUSPECTED_MAX: u32 = 3;
 
-/// Where a connection comes from.
+/// Origin of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     Accepted,
@@ -43,7 +43,7 @@ impl Connector {
         Connector { endpoint, failures: 0, retry_at: None }
     }
 
-    /// A connection has ended that was ready for so long: the backoff starts anew if it was stable.
+    /// Notes the end of a connection that was ready for this long: the backoff starts again if it was stable.
     pub(crate) fn ended_after(&mut self, lasted: Duration, stable_after: Duration) {
         if lasted >= stable_after {
             self.failures = 0;

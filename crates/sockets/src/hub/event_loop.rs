@@ -95,7 +95,7 @@ impl Hub {
         let is_unread = member.flow.paused || member.flow.permit == ReadPermit::Deferred;
         if hangs_up && !member.peer.read.hung_up && is_unread && member.peer.is_ready() {
             member.flow.hang_up_reported = true;
-            // Nobody reads up to the end, which would tell.
+            // Nobody reads up to the end and so finds out.
             self.events.push_back(Event::HungUp { peer: id });
         }
         if failed && member.peer.read.has_ended {
@@ -269,9 +269,9 @@ impl Hub {
         }
         let holds = |peer: &Peer| peer.connection.outbox_ref().holds_sealed() && !peer.write.is_writable;
         let holders = self.peers.iter_mut().map(|member| &mut member.peer).filter(|peer| holds(peer));
-        let slow = holders.map(|peer| (peer.newly_taken_bytes(), peer.connection.last_heard(), peer.id));
+        let slow = holders.map(|peer| (peer.newly_taken_bytes(), peer.connection.last_received(), peer.id));
         let slow = slow.filter(|(taken, ..)| *taken < TAKEN_BYTES_MIN);
-        if let Some((_, _, id)) = slow.min_by_key(|(taken, last_heard, _)| (*taken, *last_heard)) {
+        if let Some((_, _, id)) = slow.min_by_key(|(taken, last_received, _)| (*taken, *last_received)) {
             self.end(id, End::new("others wait for memory that holds what this peer doesn't take"));
         }
     }

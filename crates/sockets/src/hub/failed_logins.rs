@@ -28,7 +28,7 @@ impl<T: Clone + Eq + Hash> FailedLogins<T> {
         self.0.get(tenant).is_none_or(|forgiven| *forgiven <= now + INTERVAL * AT_ONCE + DELAY_MAX)
     }
 
-    /// Counts a failure; returns how long to wait before the tenant is told.
+    /// Counts a failure; returns how long to delay the refusal.
     pub(super) fn failed(&mut self, tenant: T, now: Instant) -> Duration {
         if self.0.len() >= TENANTS_MAX && !self.0.contains_key(&tenant) {
             self.0.retain(|_, forgiven| *forgiven > now);

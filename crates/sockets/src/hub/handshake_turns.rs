@@ -1,4 +1,4 @@
-//! Turns of handshakes that cost a server more than their clients, as CURVE's do: in each poll there is only so much time for them, which goes to
+//! Turns of handshakes that cost a server more than their clients, as CURVE's do: in each poll their time is limited, and goes to
 //! tenants in turn. A flood of them delays neither peers that are ready nor, for long, the handshakes of others.
 
 use super::member::Member;

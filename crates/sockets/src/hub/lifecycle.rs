@@ -165,7 +165,7 @@ impl Hub {
         }
     }
 
-    /// Whether connections have ended by tampering so often that somebody on the path must be doing it.
+    /// Whether connections have ended by tampering that many times that somebody on the path must be doing it.
     fn is_tampered_again(&mut self) -> bool {
         let now = self.now;
         self.tampered.retain(|at| now.saturating_duration_since(*at) < TAMPERED_WITHIN);
@@ -173,7 +173,7 @@ impl Hub {
         self.tampered.len() >= TAMPERED_MAX
     }
 
-    /// Gives back what a peer that is gone took from budgets, queues and counts.
+    /// Releases what a disconnected peer took from budgets, queues and counts.
     fn release(&mut self, member: &Member) {
         let peer = &member.peer;
         self.reassembly.forget(member);
@@ -216,7 +216,7 @@ impl Hub {
         self.events.push_back(Event::Gone { peer: peer.id, reason: end.reason });
     }
 
-    /// Reports the end of a handshake, unless it belongs to an attempt that may go on: then it is given back.
+    /// Reports the end of a handshake, unless it belongs to an attempt that may go on: then it is returned.
     fn end_handshake(&mut self, member: Member, end: End) -> Option<(Box<Attempt>, String, End)> {
         let (address, reason) = (&member.peer.address, &end.reason);
         let who = Some(&member.peer.principal).filter(|principal| **principal != Principal::Anonymous);

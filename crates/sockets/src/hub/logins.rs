@@ -1,4 +1,4 @@
-//! Decisions about the credentials of peers: at once or later, and fewer for those who have failed too often.
+//! Decisions about the credentials of peers: at once or later, and fewer for peers that have failed too often.
 
 use super::Hub;
 use super::member::Member;
@@ -10,7 +10,7 @@ use crate::peer_id::PeerId;
 use std::time::{Duration, Instant};
 use towpath_zmtp::{Credentials, Principal};
 
-/// Why a login ends that was under way while passwords were read again.
+/// Reason for ending a login during which passwords were read again.
 const PASSWORDS_READ: &str = "passwords were read again during its login";
 
 /// Why a peer's password isn't looked at.
@@ -50,8 +50,8 @@ impl Hub {
         self.start_slow_logins();
     }
 
-    /// Answers [`Event::Authenticate`](crate::Event::Authenticate): the peer's handshake goes on under this identity, or the peer is told that it was refused. After many
-    /// wrong passwords of a tenant it is told later, and then not listened to for a while.
+    /// Answers [`Event::Authenticate`](crate::Event::Authenticate): the peer's handshake goes on under this identity, or the peer is refused. After many
+    /// wrong passwords of a tenant the refusal is sent later, and the peer isn't read for a while then.
     pub fn authenticate(&mut self, peer: PeerId, identity: Option<Principal>) {
         let now = Instant::now();
         let Some(member) = self.peers.find_mut(peer) else { return };
@@ -89,7 +89,7 @@ impl Hub {
         logins.into_iter().for_each(|id| self.end(id, End::new(PASSWORDS_READ)));
     }
 
-    /// Tells a peer that its credentials were refused.
+    /// Refuses a peer's credentials.
     pub(super) fn refuse(&mut self, peer: PeerId) {
         if let Some(member) = self.peers.find_mut(peer) {
             let end = End::from(member.peer.connection.refuse());

@@ -18,7 +18,7 @@ pub(super) struct Member {
     pub(super) is_connecting: bool,
     /// When connect(2) is given up, because there is another address to try.
     pub(super) connect_deadline: Option<Instant>,
-    /// When to tell it that its login has failed.
+    /// When to send it the refusal of its login.
     pub(super) refuse_at: Option<Instant>,
     /// When the handshake was over.
     pub(super) ready_at: Option<Instant>,
@@ -27,7 +27,7 @@ pub(super) struct Member {
     /// In the hub's ready queue.
     pub(super) is_scheduled: bool,
     pub(super) flow: FlowState,
-    /// What the hub has counted of its bytes and messages.
+    /// Its bytes and messages that the hub has counted.
     pub(super) counted: Traffic,
 }
 

@@ -125,7 +125,7 @@ pub struct Hub {
     handshake_turns: HandshakeTurns,
     failed_logins: FailedLogins<Tenant>,
     slow_logins: SlowLogins,
-    /// The last one that was asked: it is told of refusals.
+    /// The authenticator asked last, which receives refusals.
     authenticator: Option<Authenticator>,
     /// Attempts in a row that ended as if this side were refused.
     suspected: u32,
@@ -315,7 +315,7 @@ impl Hub {
     /// of a streamed body are still delivered, since others need the buffer. So is the rest of a message that goes on over budget
     /// ([`HubOptions::reassembly_bytes_max`]), since nobody else's does until it ends.
     pub fn pause_reading(&mut self, peer: PeerId, paused: bool) {
-        // Its deadlines start anew when reading does: now, and not at the last poll.
+        // Its deadlines start again when reading does: now, and not at the last poll.
         let now = Instant::now();
         if let Some(member) = self.peers.find_mut(peer).filter(|member| member.flow.paused != paused) {
             member.flow.paused = paused;
@@ -334,7 +334,7 @@ impl Hub {
     }
 
     /// Disconnects a peer that takes nothing of its backlog and says nothing for twice the heartbeat's interval and timeout: for peers that are
-    /// known to read as long as they live. No PING goes behind a backlog, so nothing else tells that such a peer has died.
+    /// known to read as long as they live. No PING goes behind a backlog, so nothing else shows that such a peer has died.
     pub fn detect_stalls(&mut self, peer: PeerId) {
         if let Some(member) = self.peers.find_mut(peer) {
             member.peer.connection.detect_stalls(Instant::now());
@@ -359,7 +359,7 @@ impl Hub {
         member.schedule(&mut self.ready);
     }
 
-    /// Ends a connection. The peer is told why if possible, its queue is dropped, and [`Event::Gone`] follows.
+    /// Ends a connection. The peer receives the reason if possible, its queue is dropped, and [`Event::Gone`] follows.
     pub fn disconnect(&mut self, peer: PeerId, reason: &str) {
         if let Some(member) = self.peers.find_mut(peer) {
             member.peer.connection.outbox().clear();

@@ -17,7 +17,7 @@ const LIMITS: PoolLimits =
     PoolLimits { name: "tow-login", threads_max: RUNNING_MAX, hung_max: 0, per_group_max: RUNNING_MAX };
 const GROUP: u64 = 0;
 
-/// Credentials, and who decides about them.
+/// Credentials, and the authenticator that decides about them.
 #[derive(Debug)]
 pub(super) struct Login {
     pub(super) authenticator: Authenticator,

@@ -75,7 +75,7 @@ impl IpcListener {
         Ok(IpcListener { socket: socket.into(), path: path.to_owned(), file, watch })
     }
 
-    /// The socket, and what tells of changes of its file.
+    /// The socket, and the watch on its file.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [Some(self.socket.as_fd()), self.watch.as_ref().map(AsFd::as_fd)].into_iter().flatten()
     }

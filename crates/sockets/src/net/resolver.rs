@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Timeout of a look-up: longer than resolvers try by themselves with a few servers.
 pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Threads that may hang in look-ups past their timeout. With so many, no more are started, since nothing can end them.
+/// Threads that may hang in look-ups past their timeout. With this many, no more are started, since nothing can end them.
 const HUNG_MAX: usize = 16;
 
 /// The addresses of a name, in the order in which to try them.

@@ -1,11 +1,11 @@
-//! Who peers are, for sharing.
+//! Tenants: identities of peers for sharing.
 
 use crate::net::address::Address;
 use bytes::Bytes;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Who a peer is, for sharing: peers of one tenant have one turn and one share, however many connections they make.
+/// A peer's identity for sharing: peers of one tenant have one turn and one share, however many connections they make.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Tenant {

@@ -27,7 +27,7 @@ pub(crate) const BACKLOG: i32 = 1024;
 /// Silence after which TCP probes a peer, so that a dead machine is noticed even without heartbeats.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 
-/// Maximum addresses of one name that are tried: the hosts of a name with so many are interchangeable.
+/// Maximum addresses of one name that are tried. With that many, its hosts are interchangeable.
 const ADDRESSES_MAX: usize = 16;
 
 /// Hubs that listen on inproc endpoints, by name: receiver of a new connection's end, and the hub's waker.

@@ -56,7 +56,7 @@ pub struct PeerInfo {
     /// When the connection was made.
     pub connected_at: Instant,
     /// When bytes last came from it.
-    pub last_heard: Instant,
+    pub last_received: Instant,
 }
 
 impl Tenant {
@@ -81,13 +81,13 @@ pub(crate) struct End {
     pub(crate) reason: String,
     /// The peer broke the protocol, rather than left or was slow.
     pub(crate) misbehaved: bool,
-    /// What the two sides will never agree on.
+    /// The point on which the two sides will never agree.
     pub(crate) refused: Option<Refusal>,
     /// The peer has closed its side, behind all that it had to say.
     pub(crate) is_end_of_input: bool,
-    /// They probably won't: final if it happens again and again.
+    /// Whether the two sides probably won't agree, which is final if it happens repeatedly.
     pub(crate) suspected: bool,
-    /// What the peer sent may have been changed on its way.
+    /// Whether the peer's bytes may have been changed on their way.
     pub(crate) tampered: bool,
 }
 
@@ -222,7 +222,7 @@ impl Peer {
             deviations: self.connection.deviations(),
             queued: outbox.queued(),
             connected_at: self.connected_at,
-            last_heard: self.connection.last_heard(),
+            last_received: self.connection.last_received(),
         })
     }
 }

@@ -28,11 +28,11 @@ pub(crate) struct Budget {
     pub small: usize,
 }
 
-/// How far reading from a peer has got.
+/// Progress of reading from a peer.
 pub(crate) struct ReadState {
     /// Bytes received that the state machine has not taken yet.
     pub(crate) input: BytesMut,
-    /// It didn't take all that it could have, because it waits ([`towpath_zmtp::Connection::is_waiting`]).
+    /// Whether the connection took less than it could have, because it waits ([`towpath_zmtp::Connection::is_waiting`]).
     pub(super) is_withheld: bool,
     /// The buffer that a streamed body is being read into.
     pub(super) partial: Option<Partial>,

@@ -25,7 +25,7 @@ const MEMORY_BYTES: u64 = 24 * 1024 * 1024;
 const SPARE_BUFFERS: usize = 8;
 const SPARE_BUFFER_BYTES_MAX: usize = 1024 * 1024 + 4096;
 
-/// How long peers may wait for memory while none is given back.
+/// How long peers may wait for memory while none is released.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 /// A peer that holds sealed frames, and takes fewer bytes than this in that time, gives way. A slow link is no reason.
@@ -87,7 +87,7 @@ impl SealPool {
         self.waiting.push(tenant, peer, request);
     }
 
-    /// Starts what there is memory for.
+    /// Starts as many frames as memory allows.
     pub(crate) fn start(&mut self, now: Instant) {
         while let Some((peer, bytes)) = self.next_waiting() {
             let permit = self.memory.try_acquire(bytes);
@@ -138,7 +138,7 @@ impl SealPool {
         self.stuck_since.and_then(|since| since.checked_add(STUCK_AFTER))
     }
 
-    /// Whether they have. Then the wait starts anew.
+    /// Whether they have. Then the wait starts again.
     pub(crate) fn take_stuck(&mut self, now: Instant) -> bool {
         let is_stuck = self.deadline().is_some_and(|deadline| deadline <= now);
         if is_stuck {

@@ -21,7 +21,7 @@ const WRITE_BUDGET_BYTES: u64 = 1024 * 1024;
 
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
-/// How far writing to a peer has got.
+/// Progress of writing to a peer.
 #[derive(Default)]
 pub(crate) struct WriteState {
     /// The socket may take more.

@@ -48,7 +48,7 @@ pub struct Socket {
 struct Shared {
     state: Mutex<State>,
     received: Notify,
-    room: Notify,
+    writable: Notify,
     hung_up: Notify,
     /// Unsent messages, when it is closed.
     closed: watch::Sender<Option<Unsent>>,
@@ -73,7 +73,7 @@ impl Socket {
         let shared = Arc::new(Shared {
             state: Mutex::new(State::new(hub, socket_type)),
             received: Notify::new(),
-            room: Notify::new(),
+            writable: Notify::new(),
             hung_up: Notify::new(),
             closed: watch::Sender::new(None),
         });
@@ -101,11 +101,11 @@ impl Socket {
     ///
     /// Cancel-safe: if the future is dropped, the message was not sent, and a reply is still due.
     pub async fn send(&self, mut message: Message) -> Result<(), SocketError> {
-        let owed = self.shared.lock().owed;
+        let request_number = self.shared.lock().request_number;
         loop {
-            let room = self.shared.room.notified();
+            let writable = self.shared.writable.notified();
             // Bound first: a guard in the match would still be held in its arms.
-            let outcome = self.shared.lock().send(message, owed)?;
+            let outcome = self.shared.lock().send(message, request_number)?;
             match outcome {
                 None => {
                     self.shared.wake();
@@ -113,14 +113,14 @@ impl Socket {
                 }
                 Some(back) => message = back,
             }
-            room.await;
+            writable.await;
         }
     }
 
     /// Sends a message to one peer; waits until its queue isn't full. A peer that is gone is an error.
     pub async fn send_to(&self, peer: PeerId, mut message: Message) -> Result<(), SocketError> {
         loop {
-            let room = self.shared.room.notified();
+            let writable = self.shared.writable.notified();
             let outcome = self.shared.lock().send_to(peer, message)?;
             match outcome {
                 None => {
@@ -129,7 +129,7 @@ impl Socket {
                 }
                 Some(back) => message = back,
             }
-            room.await;
+            writable.await;
         }
     }
 
@@ -182,7 +182,7 @@ impl Socket {
         // A time beyond what a clock can represent never comes.
         self.shared.lock().close(Instant::now().checked_add(linger));
         // Callers that wait to send learn that it is too late.
-        self.shared.room.notify_waiters();
+        self.shared.writable.notify_waiters();
         self.shared.wake();
         let unsent = closed.wait_for(Option::is_some).await;
         unsent.ok().and_then(|unsent| *unsent).unwrap_or_default()
@@ -243,7 +243,7 @@ impl Drop for Driver {
         let unsent = hub.map(|hub| LingerGuard::new(hub).end()).unwrap_or_default();
         self.0.closed.send_replace(Some(unsent));
         self.0.received.notify_waiters();
-        self.0.room.notify_waiters();
+        self.0.writable.notify_waiters();
     }
 }
 

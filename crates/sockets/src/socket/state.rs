@@ -35,7 +35,7 @@ pub(super) struct State {
     /// The reason of the last failure to connect, or of the last end of a connection.
     pub(super) failure: Option<String>,
     /// Requests that a REP has received: a reply belongs to the one that was the last when it was given.
-    pub(super) owed: u64,
+    pub(super) request_number: u64,
 }
 
 /// A socket that takes no more messages and sends what is queued, until then; `None`: without limit.
@@ -51,7 +51,7 @@ enum Order {
     /// REQ: that peer went without an answer, which has not been reported yet.
     Lost(PeerId),
     /// REP: a request was received; the reply goes to this peer, behind this envelope.
-    OweReply(PeerId, Frames),
+    MustReply(PeerId, Frames),
 }
 
 impl State {
@@ -67,12 +67,12 @@ impl State {
             paused: HashSet::new(),
             order: Order::Idle,
             failure: None,
-            owed: 0,
+            request_number: 0,
         }
     }
 
-    /// Sends to the peer that the socket type chooses; gives the message back if queues are full. `owed` numbers the request of a reply.
-    pub(super) fn send(&mut self, message: Message, owed: u64) -> Result<Option<Message>, SocketError> {
+    /// Sends to the peer that the socket type chooses; gives the message back if queues are full. `request_number` numbers the request of a reply.
+    pub(super) fn send(&mut self, message: Message, request_number: u64) -> Result<Option<Message>, SocketError> {
         self.may_send(&message)?;
         match (self.socket_type, &self.order) {
             (SocketType::Router, _) => Err(SocketError::OutOfTurn("a ROUTER sends to a peer: use send_to")),
@@ -84,7 +84,7 @@ impl State {
                 let back = self.send_to_any(with_envelope(&DELIMITER, message))?;
                 Ok(back.map(|back| without_envelope(&DELIMITER, back)))
             }
-            (SocketType::Rep, _) if owed != self.owed => {
+            (SocketType::Rep, _) if request_number != self.request_number => {
                 Err(SocketError::OutOfTurn("the request has had its reply, and another one is in"))
             }
             (SocketType::Rep, _) => self.reply(message),
@@ -165,7 +165,7 @@ impl State {
 
     /// Replies. The reply is due until it is taken: a caller that gives up waiting may try again.
     fn reply(&mut self, message: Message) -> Result<Option<Message>, SocketError> {
-        let Order::OweReply(peer, envelope) = &self.order else {
+        let Order::MustReply(peer, envelope) = &self.order else {
             return Err(SocketError::OutOfTurn("a REP replies to a request that it has received"));
         };
         let peer = *peer;
@@ -187,7 +187,7 @@ impl State {
                 self.order = Order::Idle;
                 return Err(SocketError::PeerGone(peer));
             }
-            (SocketType::Rep, Order::OweReply(..)) => {
+            (SocketType::Rep, Order::MustReply(..)) => {
                 return Err(SocketError::OutOfTurn("a REP replies before it takes the next request"));
             }
             _ => {}
@@ -217,8 +217,8 @@ impl State {
                     };
                     let body = received.frames.drain(delimiter + 1..).collect();
                     let envelope = std::mem::replace(&mut received.frames, body);
-                    self.order = Order::OweReply(received.peer, envelope);
-                    self.owed += 1;
+                    self.order = Order::MustReply(received.peer, envelope);
+                    self.request_number += 1;
                 }
                 SocketType::Dealer | SocketType::Router => {}
             }
@@ -278,7 +278,7 @@ impl State {
                 if self.received_bytes >= RECEIVED_BYTES_OF_ALL_MAX {
                     self.pause_peers(peer);
                 }
-                shared.room.notify_waiters();
+                shared.writable.notify_waiters();
             }
             Event::Gone { peer, reason } => {
                 tracing::debug!(%peer, reason, "gone");
@@ -292,10 +292,10 @@ impl State {
                     self.order = Order::Lost(peer);
                 }
                 // Callers that wait for this peer must learn that nothing is to come.
-                shared.room.notify_waiters();
+                shared.writable.notify_waiters();
                 shared.received.notify_waiters();
             }
-            Event::Writable { .. } => shared.room.notify_waiters(),
+            Event::Writable { .. } => shared.writable.notify_waiters(),
             Event::Message { peer, frames, .. } => {
                 self.received_bytes += cost(&frames);
                 self.received.push_back(Received { peer, frames });
@@ -358,7 +358,7 @@ mod tests {
         let shared = Shared {
             state: Mutex::new(State::new(hub, SocketType::Router)),
             received: Notify::new(),
-            room: Notify::new(),
+            writable: Notify::new(),
             hung_up: Notify::new(),
             closed: watch::Sender::new(None),
         };

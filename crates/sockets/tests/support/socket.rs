@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use towpath_sockets::{Endpoint, Frames, Message, PeerId, Received, Socket, SocketType};
 
 /// Long for any machine, and still an end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn socket(socket_type: SocketType) -> Socket {
     Socket::new(options(socket_type)).unwrap()
@@ -36,11 +36,11 @@ pub fn texts(frames: &Frames) -> Vec<&str> {
 
 /// The output of a future, with a timeout.
 pub async fn within<F: Future>(what: &str, future: F) -> F::Output {
-    let outcome = tokio::time::timeout(PATIENCE, future).await;
+    let outcome = tokio::time::timeout(TIMEOUT, future).await;
     outcome.unwrap_or_else(|_| panic!("waited in vain: {what}"))
 }
 
-/// Waits until something is so that nobody tells of.
+/// Waits until a condition holds of which there is no event.
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let looking = async {
         while !condition() {
@@ -65,7 +65,7 @@ pub async fn only_peer(socket: &Socket) -> PeerId {
     socket.peers()[0].id
 }
 
-/// Waits until so many messages have come in, over all peers, whether they have been taken or not.
+/// Waits until this many messages have come in, over all peers, whether they have been taken or not.
 pub async fn arrived(socket: &Socket, messages: u64) {
     let count = || socket.peers().iter().map(|peer| peer.messages_in).sum::<u64>();
     eventually("messages have arrived", || count() >= messages).await;

@@ -1,4 +1,4 @@
-//! Who may ask for what, as the head of a request says: docs/protocol/admin.md#access.
+//! Access by the head of a request: docs/protocol/admin.md#access.
 
 use super::api::Reply;
 use super::page;
@@ -17,17 +17,17 @@ const METRICS_PATH: &str = "/metrics";
 /// Header in which browsers say where a request comes from.
 const FETCH_SITE: &str = "sec-fetch-site";
 
-/// What a listener answers.
+/// Requests that a listener answers.
 pub enum Access {
     /// Everything: only the server's user, and root, reach it.
     Local,
-    /// The page and health; everything to those who have the token.
+    /// The page and health; everything to clients that have the token.
     Token { token: Token, names: Vec<String> },
     /// Metrics and health.
     Metrics { names: Vec<String> },
 }
 
-/// Where a connection comes from, and where it arrived.
+/// Addresses of both sides of a connection.
 pub struct Ends {
     pub remote: Address,
     pub local: Option<SocketAddr>,

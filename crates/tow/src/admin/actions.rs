@@ -1,4 +1,4 @@
-//! What operators do: the last actions in memory, and a line of the audit file before each, if there is one.
+//! Actions of operators: the last ones in memory, and a line of the audit file before each, if there is one.
 
 use super::api::Reply;
 use crate::cli::audit::{Audit, now};
@@ -83,7 +83,7 @@ impl Actions {
     }
 }
 
-/// An action as its request says it: who does what to which object, and how.
+/// An action by its request: operator, action, object and parameters.
 fn describe(address: &Address, path: &str, body: &[u8]) -> Value {
     let by = match address {
         Address::Ipc { uid: Some(uid), .. } => format!("uid {uid}"),

@@ -48,11 +48,11 @@ pub struct ServerArgs {
     admin_token_file: Option<PathBuf>,
 }
 
-/// Where a server answers.
+/// Address of a server's admin interface.
 pub enum Client {
     /// On this socket.
     Socket(PathBuf),
-    /// At this address, those who have the token.
+    /// This address, with the token.
     Http(SocketAddr, Token),
 }
 
@@ -106,9 +106,9 @@ fn not_here(wanted: &str) -> Failure {
 
 /// A server that was found, and its status.
 pub struct Found {
-    /// How to ask it.
+    /// Its address.
     pub client: Client,
-    /// As it tells.
+    /// Its answer.
     pub status: Value,
 }
 
@@ -171,7 +171,7 @@ pub fn search(server: &ServerArgs, program: Option<&str>) -> Result<(Vec<Found>,
     }
 }
 
-/// Whether a socket may be that of a program and process that are wanted. Those in directories of services don't have names that tell.
+/// Whether a socket may be that of a program and process that are wanted. Names of those in directories of services don't show it.
 fn may_be(socket: &Path, wanted: Option<&str>, program: Option<&str>) -> bool {
     let stem = socket.file_stem().and_then(OsStr::to_str).unwrap_or_default();
     let Some((name, pid)) = stem.rsplit_once('-').filter(|(name, _)| matches!(*name, "serve" | "broker")) else {

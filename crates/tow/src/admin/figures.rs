@@ -22,7 +22,7 @@ pub enum Kind {
     Gauge,
 }
 
-/// What a figure counts.
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Count,
@@ -44,7 +44,7 @@ impl fmt::Display for Unit {
     }
 }
 
-/// What is known of a figure apart from its values.
+/// Description of a figure.
 #[derive(Debug)]
 pub struct About {
     /// Its metric's, without `towpath_` and `_total`.
@@ -54,11 +54,11 @@ pub struct About {
     pub help: &'static str,
     /// Its label, if it has several values.
     pub label: &'static str,
-    /// It should be zero.
+    /// Set for a figure that should be zero.
     zero: Option<Zero>,
 }
 
-/// What the status says of a figure that should be zero.
+/// Texts about a figure that should be zero.
 #[derive(Debug)]
 struct Zero {
     /// The value of its label, if it has one.
@@ -69,7 +69,7 @@ struct Zero {
 
 type Text = &'static str;
 
-/// How a value is read.
+/// Reads a value.
 type Read<S> = fn(&S) -> Number;
 
 /// Values of a label, each with its member in JSON, and how it is read.
@@ -127,7 +127,7 @@ pub struct Server {
     pub is_ready: bool,
 }
 
-/// A catalogue, and who follows it.
+/// A catalogue and its followers.
 pub struct Catalogue {
     pub sums: CatalogueStats,
     pub followers: usize,
@@ -301,7 +301,7 @@ pub static BROKER: &[Figure<towpath_broker::Stats>] = &[
     gauge("memory_limit_bytes", Bytes, "Limit of the memory of requests and replies", "memory_bytes_max", |s| s.bytes_max.into()),
     gauge("outcomes_held", Count, "Outcomes that nobody has confirmed", "outcomes", |s| s.outcomes.0.into()),
     gauge("outcomes_bytes", Bytes, "Memory of outcomes that nobody has confirmed", "outcome_bytes", |s| s.outcomes.1.into()),
-    zero("Full", gauge("full", Flag, "1 while requests of all are refused for want of room", "full", |s| s.is_full.into())),
+    zero("Full", gauge("full", Flag, "1 while requests of all are refused for want of space", "full", |s| s.is_full.into())),
     gauge("spool_bytes", Bytes, "Large bodies on the disk", "", |s| s.spool.bytes.into()),
     gauge("spool_limit_bytes", Bytes, "Limit of large bodies on the disk", "", |s| s.spool.bytes_max.into()),
     gauge("spool_files", Count, "Files of large bodies on the disk", "", |s| s.spool.files.into()),

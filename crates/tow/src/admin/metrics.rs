@@ -1,4 +1,4 @@
-//! Metrics in the text format of Prometheus, or that of OpenMetrics for those who ask for it. They are made anew for each scrape, from the sums
+//! Metrics in the text format of Prometheus, or that of OpenMetrics if requested. They are made for each scrape, from the sums
 //! of the server.
 //! Nothing has a label for a peer.
 
@@ -26,7 +26,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What a request accepts rather; the older one is for all that don't say.
+    /// The format that a request prefers; the older one if it doesn't say.
     pub fn asked_for(headers: &HeaderMap) -> Format {
         let quality_of = |wanted: &str| {
             let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());

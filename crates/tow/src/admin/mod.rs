@@ -1,9 +1,9 @@
 //! The operator's view: a socket, and TCP addresses if they are asked for, on which a server or broker answers questions over HTTP, and the client
 //! of it.
 //!
-//! A thread of its own with a small runtime accepts connections ([`server`]), decides who may ask ([`access`]), and asks the event loop through a
+//! A thread of its own with a small runtime accepts connections ([`server`]), checks access ([`access`]), and asks the event loop through a
 //! [`View`] ([`api`], [`metrics`]). None of it may keep a server from ending. A socket that can't be had doesn't keep it from starting; an address that
-//! it was told to listen on does.
+//! that it should listen on does.
 
 mod access;
 mod actions;
@@ -57,7 +57,7 @@ impl State {
     }
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Shared {
     program: &'static str,
     http: HttpPlaces,
@@ -70,7 +70,7 @@ struct Shared {
     is_stopping: AtomicBool,
 }
 
-/// Where it answers over TCP.
+/// Its TCP addresses.
 #[derive(Default)]
 struct HttpPlaces {
     page: Option<String>,
@@ -93,7 +93,7 @@ impl Shared {
         }
     }
 
-    /// What is wrong at the moment, and the moment: the time since the start.
+    /// Problems at the moment, and the moment: the time since the start.
     fn problems(&self, running: &Running) -> Result<(Problems, Duration), Refusal> {
         let mut found = running.view.problems()?;
         found.extend(problems::of_process(&process::look(&self.disk)));
@@ -114,9 +114,9 @@ pub struct About<'a> {
     pub program: &'static str,
     /// The directory of its state.
     pub state: Option<&'a Path>,
-    /// What it serves.
+    /// The directory that it serves.
     pub served: Option<&'a Path>,
-    /// Where actions are written down.
+    /// The audit file.
     pub audit: Option<&'a Audit>,
 }
 
@@ -127,7 +127,7 @@ pub struct Admin {
     _listener: Option<IpcListener>,
 }
 
-/// Tells that a server is about to end.
+/// Handle that announces the server's end.
 pub struct Stopping(Arc<Shared>);
 
 impl Stopping {

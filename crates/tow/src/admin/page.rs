@@ -5,7 +5,7 @@ const CSS: &str = "text/css; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// What the page may load and do: nothing from elsewhere, and nobody may frame it. The icon is a `data:` URL.
+/// Security policy of the page: it loads nothing from elsewhere, and nobody may frame it. The icon is a `data:` URL.
 pub const SECURITY_POLICY: &str =
     "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -1,4 +1,4 @@
-//! Where the sockets are. A server has its own, and `tow status` looks at all that its user may have.
+//! Places of the sockets. A server has its own, and `tow status` looks at all that its user may access.
 
 use rustix::process::geteuid;
 use std::fs::DirBuilder;

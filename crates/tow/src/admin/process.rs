@@ -1,4 +1,4 @@
-//! What is known of this process for the list of problems: descriptors, the disk of its state, and what the log left out.
+//! State of this process for the list of problems: descriptors, the disk of its state, and what the log left out.
 
 use super::problems::{Process, Suppressed};
 use crate::runtime::log;

@@ -65,7 +65,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// Starts the thread that answers, and one for the service manager if it wants to hear that the event loop runs.
+/// Starts the thread that answers, and one that pings the service manager's watchdog if there is one.
 pub fn start(shared: &Arc<Shared>, socket: Option<&impl AsFd>, http: Vec<HttpListener>) -> io::Result<()> {
     if let Some(interval) = supervisor::watchdog_interval() {
         let shared = Arc::clone(shared);
@@ -100,7 +100,7 @@ pub fn start(shared: &Arc<Shared>, socket: Option<&impl AsFd>, http: Vec<HttpLis
     std::thread::Builder::new().name("admin".to_owned()).spawn(move || runtime.block_on(run)).map(drop)
 }
 
-/// Tells the service manager that the event loop runs, as long as it answers. Requests don't delay that.
+/// Pings the service manager's watchdog while the event loop answers. Requests don't delay that.
 fn watch(shared: &Shared, every: Duration) {
     loop {
         if api::is_alive(shared) {

@@ -1,4 +1,4 @@
-//! What a service manager is told (sd_notify(3)). Nothing is, where there is none.
+//! Notifications to the service manager (sd_notify(3)), if there is one.
 
 use sd_notify::NotifyState;
 use std::time::Duration;
@@ -18,13 +18,13 @@ pub fn alive() {
     notify(NotifyState::Watchdog);
 }
 
-/// How often the service manager wants to hear that the event loop runs: half of its limit.
+/// Interval of watchdog pings: half of the service manager's limit.
 pub fn watchdog_interval() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|limit| limit / 2)
 }
 
 fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::debug!(%error, "cannot tell the service manager");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }

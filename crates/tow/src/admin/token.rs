@@ -20,7 +20,7 @@ const BYTES: usize = 32;
 const CHARACTERS_MIN: usize = 32;
 const CHARACTERS_MAX: usize = 512;
 
-/// A token. Anyone who has it may do everything that the server's operator may.
+/// A token, which allows everything that the server's operator may do.
 #[derive(Clone)]
 pub struct Token(Arc<Zeroizing<String>>);
 
@@ -64,7 +64,7 @@ impl Token {
         &self.0
     }
 
-    /// True for a header `Authorization` with this token. The time doesn't tell how much of another one is right.
+    /// True for a header `Authorization` with this token. The time doesn't reveal how much of a wrong one is right.
     pub fn is_in(&self, header: &[u8]) -> bool {
         let scheme = header.split_at_checked(SCHEME.len()).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(SCHEME));
         scheme.is_some_and(|(_, token)| token.trim_ascii().ct_eq(self.0.as_bytes()).into())

@@ -1,4 +1,4 @@
-//! Who is admitted by a server, and what each may do: keys, users and rules from files, which are read again when they change.
+//! Admission: keys, users and rules from files, which are read again when they change.
 
 use crate::cli::audit::Audit;
 use crate::cli::authorized_keys::AuthorizedKeys;
@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use towpath_rules::{Permissions, Rules};
 use towpath_sockets::{Address, Authenticator, Credentials, Principal};
 
-/// Where it is said who is admitted, and what each may do.
+/// The files of keys, users and rules.
 #[derive(Clone, Default)]
 pub struct Sources {
     /// `--rules`
@@ -37,7 +37,7 @@ pub struct Admission {
     first: u64,
 }
 
-/// What the files said when they were last read.
+/// Content of the files when they were last read.
 struct State {
     rules: Option<Rules>,
     keys: Option<AuthorizedKeys>,
@@ -113,7 +113,7 @@ impl Admission {
         self.state().rules.as_ref().is_some_and(|rules| rules.keys() > 0)
     }
 
-    /// Where it is said who is admitted.
+    /// The files of keys and users.
     pub fn sources(&self) -> &Sources {
         &self.sources
     }
@@ -144,7 +144,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Lets those in again who have another password.
+    /// Makes users with another password log in again.
     pub fn judged(&self) {
         self.revoked.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -159,7 +159,7 @@ impl Admission {
             None => Authenticator::new(decide),
         };
         let authenticator = match self.audit.clone() {
-            Some(audit) => authenticator.telling(move |claimed, address| audit.login_refused(claimed, address)),
+            Some(audit) => authenticator.on_refusal(move |claimed, address| audit.login_refused(claimed, address)),
             None => authenticator,
         };
         authenticator.permitting(move |principal, address, is_new| permitting.permissions(principal, address, is_new))
@@ -207,6 +207,8 @@ impl Admission {
         let permissions = rules.permissions(name.map(|name| &name[..]), address.origin());
         let Some(audit) = self.audit.clone() else { return Some(permissions) };
         let (principal, address) = (principal.clone(), address.clone());
-        Some(permissions.telling(move |verb, subject, line| audit.refused(&principal, &address, verb, subject, line)))
+        Some(
+            permissions.on_refusal(move |verb, subject, line| audit.refused(&principal, &address, verb, subject, line)),
+        )
     }
 }

@@ -1,4 +1,4 @@
-//! The audit file: who came, what was refused to whom, and what operators did, in a JSON object a line.
+//! The audit file: logins, refusals and operators' actions, one JSON object per line.
 
 use crate::cli::auth_args::is_own;
 use crate::cli::exit::Failure;
@@ -31,18 +31,18 @@ pub struct Audit(Arc<Shared>);
 
 struct Shared {
     lines: SyncSender<Line>,
-    /// Lines that found no room.
+    /// Lines that found no space.
     lost: AtomicU64,
     counted: Mutex<HashMap<Tenant, Count>>,
 }
 
 enum Line {
-    /// A line, and who waits until it is written.
+    /// A line, and the sender to notify once it is written.
     Text(String, Option<oneshot::Sender<io::Result<()>>>),
     Reopen,
 }
 
-/// What a user or an address may still write, and what it might not.
+/// Lines that a user or an address may still write, and those that were left out.
 struct Count {
     left: f64,
     at: Instant,
@@ -62,7 +62,7 @@ impl Audit {
         Ok(Audit(Arc::new(Shared { lines, lost: AtomicU64::new(0), counted: Mutex::default() })))
     }
 
-    /// Opens the file anew, which may have been moved away.
+    /// Reopens the file, which may have been moved away.
     pub fn reopen(&self) {
         if self.0.lines.try_send(Line::Reopen).is_err() {
             tracing::warn!("the audit file wasn't opened anew: too many lines wait for its disk");
@@ -99,7 +99,7 @@ impl Audit {
         self.note(tenant_of(principal, address), principal, address, "refused", more);
     }
 
-    /// Notes what an operator does. The receiver is told when the line is written, or why it isn't; it is closed if there is no room for the line.
+    /// Notes an operator's action. The receiver learns when the line is written, or why it isn't; it is closed if there is no space for the line.
     pub fn action(&self, line: &Value) -> oneshot::Receiver<io::Result<()>> {
         let (written, receiver) = oneshot::channel();
         self.send(Line::Text(format!("{line}\n"), Some(written)));

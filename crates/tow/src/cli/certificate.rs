@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 /// Maximum bytes of a file that is taken for a certificate.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// What is appended to the name of a public file.
+/// Appended to the name of a public file.
 const SECRET_SUFFIX: &str = "_secret";
 
 /// Contents of a key file.

@@ -68,7 +68,7 @@ impl FileServerArgs {
         options.connect_timeout = self.connect_timeout;
         options.idle_timeout = self.timeout;
         options.mechanism = mechanism;
-        options.on_wait = Some(tell_wait);
+        options.on_wait = Some(report_wait);
         Ok(options)
     }
 
@@ -89,7 +89,7 @@ impl FileServerArgs {
 }
 
 /// Says on standard error that there is no connection yet, and why.
-fn tell_wait(endpoint: &Endpoint, reason: &str) {
+fn report_wait(endpoint: &Endpoint, reason: &str) {
     let reason = format!("{endpoint}: {reason}");
     eprint_line(format_args!("tow: no connection yet, still trying: {}", Line(&reason)));
 }

@@ -57,7 +57,7 @@ fn parse(text: &str, default_port: u16, default_host: &str) -> Result<Endpoint, 
     format!("tcp://{host}{address}").parse().map_err(why)
 }
 
-/// What is wrong, without the endpoint, which the message of the command line names already.
+/// The mistake, without the endpoint, which the message of the command line names already.
 fn why(error: towpath_sockets::SocketError) -> String {
     match error {
         towpath_sockets::SocketError::Endpoint { why, .. } => why,

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 /// Why a command did not succeed. Its number is the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
-    /// Who reads standard output has had enough, such as head(1). That is no failure.
+    /// The reader of standard output, such as head(1), has closed it. Not a failure.
     ReaderGone = 0,
-    /// It failed, or its result is incomplete.
+    /// The command failed, or its result is incomplete.
     Failed = 1,
     /// The command line is wrong.
     Usage = 2,

@@ -19,11 +19,11 @@ const HEAD: &str = "# Keys of servers, for CURVE: ENDPOINT KEY [NAME]. Written b
 /// A server and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownServer {
-    /// Where it is, in canonical form.
+    /// Its endpoint, in canonical form.
     pub endpoint: Endpoint,
     /// Its public key.
     pub key: PublicKey,
-    /// What the user calls it; empty: nothing.
+    /// The user's name for it, or empty.
     pub name: String,
 }
 

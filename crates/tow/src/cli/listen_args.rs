@@ -43,7 +43,7 @@ pub struct ListenArgs {
 }
 
 impl ListenArgs {
-    /// Those of a server that passes on what it follows: to everybody, unless something says who may come.
+    /// Options of a relay: it serves everybody, unless something restricts access.
     pub fn of_relay(
         endpoints: Vec<Endpoint>,
         keys: ServerKeyArgs,
@@ -80,7 +80,7 @@ impl ListenArgs {
         self.keys.files().chain(single.into_iter().flatten()).map(PathBuf::as_path)
     }
 
-    /// Mechanism, and who is admitted to do what.
+    /// Mechanism and admission.
     pub fn security(&self) -> Result<Security, Failure> {
         let sources = Sources {
             rules: self.rules.clone(),
@@ -114,12 +114,12 @@ impl ListenArgs {
             }
             false => MechanismConfig::CurveServer { keys: keys.into(), random: system_random(), aes: aes() },
         };
-        // Rules decide what those may do who haven't said who they are.
+        // Rules decide about anonymous peers.
         let open_to_all = self.open_to_all || self.rules.is_some();
         Ok(Security { mechanism, open_to_all, admission: Some(Arc::new(admission)) })
     }
 
-    /// Refuses to listen for other machines without a decision about who may come.
+    /// Refuses to listen for other machines unless the options say who may connect.
     fn check_openness(&self) -> Result<(), Failure> {
         match check_openness(&self.endpoints, &MechanismConfig::Null, self.open_to_all) {
             Err(SocketError::Open { endpoint }) => Err(Failure::usage(format!(
@@ -135,7 +135,7 @@ impl ListenArgs {
     }
 }
 
-/// Mechanism of a server, and who is admitted to do what.
+/// Mechanism and admission of a server.
 pub struct Security {
     /// The mechanism.
     pub mechanism: MechanismConfig,

@@ -82,7 +82,7 @@ impl Location {
     }
 }
 
-/// What is meant by `HOST:PATH` and `HOST::PATH`, which rsync and scp take: a hint.
+/// A hint for `HOST:PATH` and `HOST::PATH`, which rsync and scp take.
 fn meant(text: &OsStr) -> String {
     let text = text.to_string_lossy();
     let path = text.split_once(':').map(|(host, path)| (host, path.trim_start_matches(':')));

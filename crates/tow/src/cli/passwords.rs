@@ -21,7 +21,7 @@ const SALT_BYTES: usize = 16;
 /// Maximum bytes of a user's name or a password in ZMTP.
 const FIELD_BYTES_MAX: usize = 255;
 
-/// What a password is compared with.
+/// The stored side of a password check.
 enum Proof {
     Clear(Zeroizing<Vec<u8>>),
     Hashed(PasswordHashString),
@@ -40,7 +40,7 @@ impl Proof {
 /// Passwords by user.
 pub struct Passwords {
     users: HashMap<Vec<u8>, Proof>,
-    /// A hash that unknown users are compared with, so that the time doesn't tell which ones there are.
+    /// A hash that unknown users are compared with, so that the time doesn't reveal which ones exist.
     decoy: Option<PasswordHashString>,
     /// Lines whose password is in the clear.
     clear_lines: Vec<usize>,
@@ -102,7 +102,7 @@ impl Passwords {
         changed.map(|(user, _)| user.clone()).collect()
     }
 
-    /// Checks a user's password, in a time that does not tell where passwords differ.
+    /// Checks a user's password, in a time that does not reveal where passwords differ.
     pub fn identify(&self, credentials: &Credentials) -> Option<Principal> {
         let Credentials::Plain { user, password } = credentials else { return None };
         let matches = match self.users.get(&user[..]) {

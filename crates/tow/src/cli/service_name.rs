@@ -8,7 +8,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use towpath_files::path::Escaped;
 
-/// How the argument `service` of a command is written.
+/// Interpretation of the argument `service` of a command.
 #[derive(clap::Args)]
 pub struct NameArgs {
     /// The name is base64, as in `service_b64`, for names that aren't UTF-8.

@@ -15,7 +15,7 @@ const CELL_MAX: usize = 24;
 
 /// Content of a cell. It may have any characters: what is shown is escaped.
 pub trait Cell {
-    /// What is shown.
+    /// The cell's text.
     fn shown(&self) -> String;
 }
 

@@ -26,7 +26,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("worker", "work"),
 ];
 
-/// The command, the option that it doesn't have, and what it has.
+/// The command, the unknown option, and the options that it has.
 const OPTIONS: &[(&str, &str, &str)] = &[
     ("get", "--mirror", "'--delete' deletes what the source doesn't have"),
     ("get", "-a", "leave it out: directories, modes and times are always copied"),
@@ -43,9 +43,9 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("get", "--compress", "'--zstd' compresses"),
     ("get", "--checksum", "'--check' compares by digest"),
     ("follow", "--delete", "'--mirror' deletes what is gone at the server"),
-    ("push", "-r", "files are sent, not directories: tow push DIR/* HOST:/DIR/"),
-    ("push", "-a", "files are sent, not directories: tow push DIR/* HOST:/DIR/"),
-    ("push", "--recursive", "files are sent, not directories: tow push DIR/* HOST:/DIR/"),
+    ("push", "-r", "leave it out: a directory is sent with all that is in it"),
+    ("push", "-a", "leave it out: a directory is sent with all that is in it"),
+    ("push", "--recursive", "leave it out: a directory is sent with all that is in it"),
     ("call", "--broker", "'--connect' says where the broker is"),
     ("call", "--server", "'--connect' says where the broker is"),
     ("work", "--broker", "'--connect' says where the broker is"),

@@ -271,18 +271,21 @@ fn without_code(service: &[u8], body: &Body) -> Result<Option<Body>, Failure> {
         Some((code, more)) if code == "200" => Ok(Some(Body::of_frames(more.iter().cloned()))),
         _ => {
             let reasons: Vec<_> = frames.iter().map(|frame| String::from_utf8_lossy(frame)).collect();
-            let told = reasons.join(" ");
-            let status =
-                if told.starts_with("404") || told.starts_with("501") { Status::NotFound } else { Status::Failed };
+            let reported = reasons.join(" ");
+            let status = if reported.starts_with("404") || reported.starts_with("501") {
+                Status::NotFound
+            } else {
+                Status::Failed
+            };
             Err(Failure::new(
                 status,
-                meaning(service, &told).map_or(told.clone(), |meaning| format!("{told}: {meaning}")),
+                meaning(service, &reported).map_or(reported.clone(), |meaning| format!("{reported}: {meaning}")),
             ))
         }
     }
 }
 
-/// What a code without a reason means.
+/// Meaning of a code without a reason.
 fn meaning(service: &[u8], code: &str) -> Option<&'static str> {
     match (service, code) {
         (b"mmi.service", "404") => Some("no worker serves it"),

@@ -52,7 +52,7 @@ impl Word {
     }
 }
 
-/// What is in a file; `-` is standard input.
+/// Content of a file; `-` is standard input.
 async fn read(path: PathBuf, spool_folder: Option<PathBuf>) -> Result<Body, Failure> {
     let is_input = path.as_os_str() == "-";
     let name = if is_input { "standard input".to_owned() } else { path.display().to_string() };

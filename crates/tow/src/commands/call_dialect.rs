@@ -29,7 +29,7 @@ pub async fn is_majortomo(client: &Client, brokers: &BrokerArgs) {
             },
         );
     let Some(worker) = worker else { return std::future::pending().await };
-    while !worker.status().has_heard {
+    while !worker.status().has_received {
         tokio::time::sleep(CHECKED_EVERY).await;
     }
     worker.leave();

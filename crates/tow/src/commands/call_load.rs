@@ -73,7 +73,7 @@ struct Tally {
     latency: Histogram<u64>,
 }
 
-/// How a load test ended.
+/// End of a load test.
 enum End {
     /// All requests have an outcome, or can't get one.
     Complete,

@@ -1,4 +1,4 @@
-//! What a call waits for, in words on standard error.
+//! Messages on standard error about what a call waits for.
 
 use crate::cli::escape::Line;
 use crate::cli::output::eprint_line;
@@ -26,35 +26,35 @@ pub async fn refused(client: &Client) {
 /// Says on standard error, after a moment and once each, that there is no connection, that the broker refuses requests for now, and that
 /// no worker serves the service if one is given, with the limit of the wait. Never returns.
 pub async fn report(client: &Client, service: Option<(&ServiceName, Duration)>) -> Infallible {
-    let (mut told_connection, mut told_refusal, mut told_worker, mut told_paused) = (false, false, false, false);
-    let mut told_queue = None;
+    let (mut shown_connection, mut shown_refusal, mut shown_worker, mut shown_paused) = (false, false, false, false);
+    let mut shown_queue = None;
     loop {
         tokio::time::sleep(SHOWN_AFTER).await;
         let status = client.status();
-        if status.connected.is_none() && !std::mem::replace(&mut told_connection, true) {
+        if status.connected.is_none() && !std::mem::replace(&mut shown_connection, true) {
             eprint_line(format_args!("tow: no connection to a broker, still trying: {}", Line(&status.failure)));
         }
-        if let Some(refused) = status.refused.filter(|_| !told_refusal) {
-            told_refusal = true;
+        if let Some(refused) = status.refused.filter(|_| !shown_refusal) {
+            shown_refusal = true;
             let refused = refused.to_string();
             eprint_line(format_args!("tow: the broker refuses requests for now, still trying: {}", Line(&refused)));
         }
         if let Some((service, limit)) = service
             && status.numbered
-            && !told_worker
+            && !shown_worker
             && has_no_worker(client, service).await
         {
-            told_worker = true;
+            shown_worker = true;
             let limit = humantime::format_duration(limit);
             eprint_line(format_args!("tow: no worker for {service}; waiting up to {limit}"));
         }
         if let Some((service, limit)) = service
             && status.numbered
-            && (!told_paused || tracing::enabled!(tracing::Level::INFO))
+            && (!shown_paused || tracing::enabled!(tracing::Level::INFO))
             && let Some(queue) = queue(client, service).await
         {
             let (waiting, workers) = (queue["waiting"].as_u64(), queue["workers"].as_u64());
-            if workers > Some(0) && waiting > Some(0) && told_queue.replace(waiting) != Some(waiting) {
+            if workers > Some(0) && waiting > Some(0) && shown_queue.replace(waiting) != Some(waiting) {
                 tracing::info!(
                     waiting,
                     workers,
@@ -62,7 +62,7 @@ pub async fn report(client: &Client, service: Option<(&ServiceName, Duration)>) 
                     "the workers are busy; so many requests wait for one, and this may be one of them"
                 );
             }
-            if queue["paused"] != true || std::mem::replace(&mut told_paused, true) {
+            if queue["paused"] != true || std::mem::replace(&mut shown_paused, true) {
                 continue;
             }
             let limit = humantime::format_duration(limit);

@@ -16,10 +16,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use towpath_files::client::follow::{
-    ALL_EXCLUDED, Excludes, FollowEnd, FollowEvent, FollowOptions, HeldWhy, PutKind, follow, follow_versions,
-};
-use towpath_files::client::{Error, Source};
+use towpath_files::client::follow::{ALL_EXCLUDED, Excludes, FollowEnd, FollowEvent, FollowOptions, HeldWhy, PutKind};
+use towpath_files::client::{Error, FileClient, Source};
 use towpath_files::counted_are;
 use towpath_files::path::{Escaped, RelPath};
 use towpath_files::protocol::control::{Compression, HolderName, LinkTarget, WirePath};
@@ -97,7 +95,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     if arguments.relay.is_encrypted() {
         arguments.server.serve_with_key();
     }
-    let mut options = FollowOptions::new(arguments.server.options(location.endpoint)?, source, destination);
+    let mut connect = arguments.server.options(location.endpoint)?;
+    let mut options = FollowOptions::new(source, destination);
+    options.versions = arguments.versions;
     options.once = arguments.once;
     options.mirror = arguments.mirror;
     options.max_delete = arguments.max_delete;
@@ -108,9 +108,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.bytes_per_second = arguments.bwlimit;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
     options.name = arguments.name.unwrap_or(options.name);
-    let relay = relay::start(arguments.relay, arguments.server.key_file(), arguments.versions, &mut options)?;
+    let (key, mechanism) = (arguments.server.key_file(), &connect.mechanism);
+    let relay = relay::start(arguments.relay, key, mechanism, &mut options)?;
     let watchdog = Watchdog::new();
-    let cancel = cancel_on_signal(watchdog.heartbeat())?;
+    connect.cancel = cancel_on_signal(watchdog.heartbeat())?;
+    let client = FileClient::new(connect);
     let (as_json, is_mirror) = (arguments.json, arguments.mirror);
     let exec = arguments.exec.map(|command| Exec::start(command, options.destination.clone(), options.changes_names()));
     let exec = exec.transpose();
@@ -118,7 +120,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let (destination, of) = (options.destination.clone(), arguments.location.clone());
     let mut is_looked_at = arguments.versions;
     let outcome = watchdog.run(None, END_TIMEOUT, move || {
-        let mut tell = |event: FollowEvent| {
+        let mut on_event = |event: FollowEvent| {
             is_looked_at |= matches!(&event, FollowEvent::Warning(why) if why == ALL_EXCLUDED);
             if matches!(event, FollowEvent::UpToDate { .. })
                 && !std::mem::replace(&mut is_looked_at, true)
@@ -132,8 +134,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             }
             if as_json { show_json(&event) } else { show(&event, is_mirror) }
         };
-        let follow = if arguments.versions { follow_versions } else { follow };
-        let outcome = follow(&options, &mut tell, &cancel);
+        let outcome = client.follow_with(&options, &mut on_event);
         // Of one that ends by itself.
         let has_acted = outcome.is_err() || exec.is_none_or(Exec::finish);
         outcome.map(|end| if has_acted || end != FollowEnd::UpToDate { end } else { FollowEnd::Incomplete })
@@ -161,7 +162,7 @@ fn holder_name(text: &str) -> Result<HolderName, String> {
     HolderName::new(text)
 }
 
-/// Tells the command of `--exec`.
+/// Passes an event to the command of `--exec`.
 fn act(exec: &Exec, event: &FollowEvent) -> io::Result<()> {
     match event {
         FollowEvent::Put { .. } | FollowEvent::Gone { .. } | FollowEvent::Renamed { .. } => {

@@ -45,7 +45,7 @@ struct State {
     dir: Option<Arc<Dir>>,
     /// `pending`, if it was opened.
     file: Option<File>,
-    /// Nothing was noted since the copy was last up to date.
+    /// Whether nothing was noted since the copy was last up to date.
     is_whole: bool,
     seq: u64,
     is_ended: bool,
@@ -143,7 +143,7 @@ impl Shared {
         }
     }
 
-    /// What a crash left, or else what came since.
+    /// The events that a crash left, or else those since.
     fn input(&self, dir: &Dir, state: &mut State) -> Option<File> {
         let (pending, acting) = (self.pending.as_bytes(), self.acting.as_bytes());
         let input = own(dir, acting).and_then(|left| match left {

@@ -12,9 +12,9 @@ use std::ffi::OsString;
 use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use towpath_files::client::{CancelToken, Error, ListOptions, Source, list};
+use towpath_files::client::{Error, FileClient, ListOptions, Source};
 use towpath_files::path::Escaped;
-use towpath_files::protocol::control::{Base, EntryKind, FollowLinks, ListEntry, ListTarget, WirePath};
+use towpath_files::protocol::control::{EntryKind, FollowLinks, ListEntry};
 
 /// Arguments of `tow ls`.
 #[derive(clap::Args)]
@@ -50,13 +50,8 @@ pub struct Arguments {
 /// Lists, and prints each entry as it arrives.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let location = Location::parse(&arguments.location)?;
-    let target = match source_of(&location)? {
-        Source::Path(path) => ListTarget::Path(WirePath::from(&path)),
-        Source::Glob(glob) => ListTarget::Glob { glob },
-    };
     let options = ListOptions {
-        connect: arguments.server.options(location.endpoint)?,
-        target,
+        source: source_of(&location)?,
         recursive: arguments.recursive,
         digest: arguments.digest,
         follow: match arguments.follow_links {
@@ -66,14 +61,15 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             false => FollowLinks::None,
         },
     };
+    let mut connect = arguments.server.options(location.endpoint)?;
     let watchdog = Watchdog::new();
-    let cancel = cancel_on_signal(watchdog.heartbeat())?;
+    connect.cancel = cancel_on_signal(watchdog.heartbeat())?;
     let style = match (arguments.json, arguments.long) {
         (true, _) => Style::Json,
         (false, long) => Style::Line { seconds: long, units: !long || arguments.human_readable },
     };
     // The reader of the output may take its time, except after an interruption.
-    let listed = watchdog.run(None, END_TIMEOUT, move || print(&options, style, &cancel))?;
+    let listed = watchdog.run(None, END_TIMEOUT, move || print(&FileClient::new(connect), options, style))?;
     let listed = listed.unwrap_or_else(|_| {
         let interrupted = Error::Cancelled;
         exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
@@ -94,21 +90,23 @@ enum Style {
 }
 
 /// Prints the entries; returns how many couldn't be read.
-fn print(options: &ListOptions, style: Style, cancel: &CancelToken) -> Result<u64, Error> {
+fn print(client: &FileClient, options: ListOptions, style: Style) -> Result<u64, Error> {
     let mut output = BufWriter::new(std::io::stdout().lock());
-    let mut unreadable = 0;
-    let mut listed = false;
-    let each = &mut |entry: ListEntry| {
+    let is_glob = matches!(options.source, Source::Glob(_));
+    let (mut unreadable, mut listed) = (0, false);
+    for entry in client.list(options)? {
+        let entry = entry?;
         listed = true;
         unreadable += u64::from(entry.kind == EntryKind::Error);
         match style {
-            Style::Json => writeln!(output, "{}", Json(serde_json::to_string(&entry)?)),
-            Style::Line { seconds, units } => writeln!(output, "{}", line(&entry, seconds, units)),
+            Style::Json => {
+                writeln!(output, "{}", Json(serde_json::to_string(&entry).map_err(std::io::Error::from)?))?;
+            }
+            Style::Line { seconds, units } => writeln!(output, "{}", line(&entry, seconds, units))?,
         }
-    };
-    let base = list(options, each, cancel)?;
+    }
     output.flush()?;
-    if base == Base::Glob && !listed {
+    if is_glob && !listed {
         return Err(Error::nothing_matches());
     }
     Ok(unreadable)

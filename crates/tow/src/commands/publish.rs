@@ -12,7 +12,7 @@ use serde_json::json;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use towpath_files::client::{Asker, CancelToken, ConnectOptions, Error, Source};
+use towpath_files::client::{Error, FileClient, Source};
 use towpath_files::counted;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
@@ -44,11 +44,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let Source::Path(path) = source_of(&location)? else {
         return Err(Failure::usage(format!("{}: a version is of a directory", arguments.location.display())));
     };
-    let connect = arguments.server.options(location.endpoint)?;
+    let mut connect = arguments.server.options(location.endpoint)?;
     let watchdog = Watchdog::new();
-    let cancel = cancel_on_signal(watchdog.heartbeat())?;
+    connect.cancel = cancel_on_signal(watchdog.heartbeat())?;
+    let client = FileClient::new(connect);
     let (label, keep) = (arguments.label, arguments.keep);
-    let outcome = watchdog.run(None, END_TIMEOUT, move || publish(&connect, &path, label.as_deref(), keep, &cancel))?;
+    let outcome = watchdog.run(None, END_TIMEOUT, move || publish(&client, &path, label.as_deref(), keep))?;
     let outcome = outcome.unwrap_or_else(|_| {
         let interrupted = Error::Cancelled;
         exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
@@ -72,25 +73,20 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 
 /// Publishes; what is being written is waited for.
 fn publish(
-    connect: &ConnectOptions,
+    client: &FileClient,
     path: &RelPath,
     label: Option<&str>,
     keep: Option<u32>,
-    cancel: &CancelToken,
 ) -> Result<PublishedReply, Error> {
-    let mut asker = Asker::open(connect, cancel)?;
     let begun = Instant::now();
     loop {
-        match asker.publish(path, label, keep) {
+        match client.publish(path, label, keep) {
             Err(Error::Refused { code: ErrorCode::Changed | ErrorCode::Busy, .. })
-                if begun.elapsed() < connect.idle_timeout && !cancel.is_cancelled() =>
+                if begun.elapsed() < client.options().idle_timeout && !client.options().cancel.is_cancelled() =>
             {
                 std::thread::sleep(AGAIN_AFTER);
             }
-            outcome => {
-                asker.close();
-                return outcome;
-            }
+            outcome => return outcome,
         }
     }
 }

@@ -41,13 +41,13 @@ pub struct RelayArgs {
 }
 
 impl RelayArgs {
-    /// Whether nothing says who may come.
+    /// Whether access is unrestricted.
     fn is_open(&self) -> bool {
         let files = [&self.authorized_keys, &self.plain_passwords, &self.rules];
         !self.anyone && files.iter().all(|file| file.is_none())
     }
 
-    /// Whether the follower's key is for those who follow it, too.
+    /// Whether the relay's server uses the follower's key, too.
     pub fn is_encrypted(&self) -> bool {
         self.plain_passwords.is_none() && (self.authorized_keys.is_some() || self.anyone || self.rules.is_some())
     }
@@ -72,16 +72,17 @@ pub struct Serving {
     _reload: Option<Box<dyn Fn() + Send>>,
 }
 
-/// Starts it, if there is an endpoint. It may pass on only versions. `key` is the follower's own.
+/// Starts it, if there is an endpoint. `key` and `mechanism` are the follower's own.
 pub fn start(
     arguments: RelayArgs,
     key: Option<&Path>,
-    only_versions: bool,
+    mechanism: &MechanismConfig,
     options: &mut FollowOptions,
 ) -> Result<Option<Serving>, Failure> {
     if arguments.endpoints.is_empty() {
         return Ok(None);
     }
+    let only_versions = options.versions;
     match &options.source {
         Source::Path(path) if path.is_root() || only_versions => {}
         _ => {
@@ -97,7 +98,7 @@ pub fn start(
     server.check_secrets().map_err(Failure::usage)?;
     let security = listen.security()?;
     if let Some(open) = listen.open_endpoint().filter(|_| is_open)
-        && !matches!(options.connect.mechanism, MechanismConfig::Null)
+        && !matches!(mechanism, MechanismConfig::Null)
     {
         return Err(Failure::usage(format!(
             "--serve {open}: what needs a login isn't passed on to everybody; use --key with --authorized-keys, --rules, a loopback address or ipc://PATH"
@@ -116,9 +117,9 @@ pub fn start(
     let server = Server::bind(server).map_err(Failure::failed)?;
     options.relay = server.relay();
     let shown = options.destination.display().to_string();
-    let tell = |endpoint| eprint_line(format_args!("tow: serving {} on {endpoint}", Line(&shown)));
+    let print = |endpoint| eprint_line(format_args!("tow: serving {} on {endpoint}", Line(&shown)));
     // Standard output has what happens.
-    server.endpoints().iter().for_each(tell);
+    server.endpoints().iter().for_each(print);
     let handle = server.handle();
     let reload = reload::watch(security.admission, handle.clone())?;
     let thread = std::thread::Builder::new().name("tow-serve".to_owned()).spawn(move || server.run());

@@ -31,10 +31,10 @@ enum Command {
     Test {
         /// File of rules.
         file: PathBuf,
-        /// Who: a name in the file [default: somebody without a name]
+        /// A name in the file [default: somebody without a name]
         #[arg(long = "as", value_name = "NAME")]
         name: Option<String>,
-        /// Where from: an IP address, or ipc.
+        /// An IP address, or ipc.
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
         from: Origin,
         /// list, read, follow, push, publish, call, work or admin.

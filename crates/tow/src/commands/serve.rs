@@ -1,4 +1,4 @@
-//! `tow serve`: a directory or a file for everybody who asks.
+//! `tow serve`: a server of a directory or a file.
 
 use crate::admin::{About, Admin, AdminArgs, FilesView};
 use crate::cli::certificate::config_folder;
@@ -7,7 +7,7 @@ use crate::cli::escape::Line;
 use crate::cli::exit::{Failure, Status};
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
-use crate::cli::units::{duration, size};
+use crate::cli::units::{bytes_per_second, duration, size};
 use crate::runtime::reload;
 use crate::runtime::signals::on_signals;
 use rustix::process::Signal;
@@ -56,7 +56,7 @@ pub struct Arguments {
     /// Hold deletions back if more than N and a tenth of all paths are due. SIGUSR1 releases them.
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "watch")]
     max_delete: u64,
-    /// Watch so many directories at most, and look at everything each 30 s if there are more.
+    /// Watch at most N directories; if there are more, scan everything every 30 s.
     #[arg(long, value_name = "N", requires = "watch", hide = true)]
     max_watches: Option<usize>,
     /// Accept pushed files below this subdirectory; . for all.
@@ -71,6 +71,9 @@ pub struct Arguments {
     /// Let every client publish versions, not only authenticated ones and this user over ipc.
     #[arg(long, requires = "state")]
     accept_publish: bool,
+    /// Send at most this many bytes per second, to all clients together.
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]
+    bwlimit: Option<u64>,
     #[command(flatten)]
     listen: ListenArgs,
     /// TCP congestion control: system, a name, or auto (cubic for peers on this machine).
@@ -99,9 +102,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         (push.max_bytes, push.max_files) = (arguments.push_max_bytes, arguments.push_max_files);
     }
     options.accept_publish = arguments.accept_publish;
+    options.bytes_per_second = arguments.bwlimit;
     let interval = arguments.listen.heartbeat;
     let timeout = interval * HEARTBEATS_MISSED_MAX;
-    // The library of a client of the plain dialect would end the connection by itself, and lose what it has asked for.
+    // The library of a client of the plain dialect would end the connection by itself, and lose its requests.
     options.hub.heartbeat = Some(Heartbeat { interval, timeout, ttl: Duration::ZERO });
     options.hub.congestion = arguments.congestion;
     options.hub.max_peers = arguments.listen.max_peers;

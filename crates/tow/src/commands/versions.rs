@@ -1,4 +1,4 @@
-//! `tow versions`: what a server has published, and who holds it.
+//! `tow versions`: published versions of a server, and their holders.
 
 use super::follow::with_path;
 use super::get::{cancel_on_signal, failure_at, source_of};
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use towpath_files::client::follow::{Version, Versions, versions};
-use towpath_files::client::{Asker, CancelToken, ConnectOptions, Error, Holding, ListOptions, Source, list};
+use towpath_files::client::follow::{Version, Versions};
+use towpath_files::client::{Error, FileClient, Holding, ListOptions, Source};
 use towpath_files::digest::Digest;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
-use towpath_files::protocol::control::{FollowLinks, Holder, HoldersWanted, KnownHolder, ListTarget, WirePath};
+use towpath_files::protocol::control::{FollowLinks, Holder, HoldersWanted, KnownHolder};
 use towpath_files::protocol::manifest::VersionName;
 
 /// Time between questions.
@@ -45,7 +45,7 @@ pub struct Arguments {
     server: FileServerArgs,
 }
 
-/// What is asked.
+/// The question to the server.
 enum Question {
     Who(String),
     Wait(String, u32),
@@ -58,16 +58,16 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let Source::Path(of) = source_of(&location)? else {
         return Err(Failure::usage(format!("{}: versions are of a path", arguments.location.display())));
     };
-    let connect = arguments.server.options(location.endpoint)?;
+    let mut connect = arguments.server.options(location.endpoint)?;
     let question = match (arguments.who, arguments.wait) {
         (Some(version), _) => Question::Who(version),
         (None, Some(version)) => Question::Wait(version, arguments.count),
         (None, None) => Question::All,
     };
     let watchdog = Watchdog::new();
-    let cancel = cancel_on_signal(watchdog.heartbeat())?;
-    let as_json = arguments.json;
-    let outcome = watchdog.run(None, END_TIMEOUT, move || answer(&connect, &of, &question, as_json, &cancel))?;
+    connect.cancel = cancel_on_signal(watchdog.heartbeat())?;
+    let (client, as_json) = (FileClient::new(connect), arguments.json);
+    let outcome = watchdog.run(None, END_TIMEOUT, move || answer(&client, &of, &question, as_json))?;
     let outcome = outcome.unwrap_or_else(|_| {
         let interrupted = Error::Cancelled;
         exit_now(failure_at(&arguments.location, &interrupted, &arguments.server), || {})
@@ -98,28 +98,20 @@ enum Answer {
     Missing(usize),
 }
 
-fn answer(
-    connect: &ConnectOptions,
-    of: &RelPath,
-    question: &Question,
-    as_json: bool,
-    cancel: &CancelToken,
-) -> Result<Answer, Error> {
-    let known = versions(connect, cancel)?;
-    let mut asker = Asker::open(connect, cancel)?;
+fn answer(client: &FileClient, of: &RelPath, question: &Question, as_json: bool) -> Result<Answer, Error> {
+    let known = client.versions()?;
     let (version, is_now) = match question {
         Question::Who(version) => (version, true),
         Question::Wait(version, _) => (version, false),
         Question::All => {
             let wanted = HoldersWanted::Seq(known.head);
-            let holding = match asker.holding(wanted, true) {
+            let holding = match client.holding(wanted, true) {
                 // The rules let it know of versions, and not of others.
                 Err(Error::Refused { code: ErrorCode::Denied, .. }) => None,
                 holding => Some(holding?),
             };
-            asker.close();
             if !known.versions.iter().any(|version| version.name.of.below(of).is_some()) {
-                check_there(connect, of, cancel)?;
+                check_there(client, of)?;
             }
             print_versions(&known, of, as_json).map_err(broken)?;
             if let Some(holding) = holding {
@@ -132,21 +124,20 @@ fn answer(
     if let Question::Wait(_, count) = question {
         let (mut most, mut since) = (0, Instant::now());
         loop {
-            let holding = asker.holding(wanted, false)?.holding;
+            let holding = client.holding(wanted, false)?.holding;
             if holding >= *count {
                 break;
             }
             if holding > most {
                 (most, since) = (holding, Instant::now());
             }
-            if since.elapsed() > connect.idle_timeout {
+            if since.elapsed() > client.options().idle_timeout {
                 return Ok(Answer::TooFew(holding));
             }
             std::thread::sleep(ASK_EVERY);
         }
     }
-    let holding = asker.holding(wanted, true)?;
-    asker.close();
+    let holding = client.holding(wanted, true)?;
     let is_known = known.versions.iter().any(|version| HoldersWanted::Version(version.digest) == wanted);
     if matches!(wanted, HoldersWanted::Version(_)) && !is_known && holding.holding == 0 {
         return Err(no_version(version));
@@ -159,14 +150,11 @@ fn answer(
 }
 
 /// An error if nothing is at a path. What may not be listed may be there.
-fn check_there(connect: &ConnectOptions, of: &RelPath, cancel: &CancelToken) -> Result<(), Error> {
-    let (connect, target) = (connect.clone(), ListTarget::Path(WirePath::from(of)));
-    let options = ListOptions { connect, target, recursive: false, digest: false, follow: FollowLinks::Path };
+fn check_there(client: &FileClient, of: &RelPath) -> Result<(), Error> {
+    let options = ListOptions { follow: FollowLinks::Path, ..ListOptions::new(Source::Path(of.clone())) };
     // The first entry is enough.
-    let mut take = |_| Err(std::io::ErrorKind::Interrupted.into());
-    match list(&options, &mut take, cancel) {
-        Err(error @ Error::Refused { code: ErrorCode::NotFound, .. }) => Err(error),
-        Err(error @ Error::Cancelled) => Err(error),
+    match client.list(options)?.next() {
+        Some(Err(error @ (Error::Refused { code: ErrorCode::NotFound, .. } | Error::Cancelled))) => Err(error),
         _ => Ok(()),
     }
 }
@@ -180,7 +168,7 @@ fn no_version(version: &str) -> Error {
     Error::Unmet { code: ErrorCode::NotFound, message }
 }
 
-/// What is asked for: a label, a digest or its first digits, or else the number of a change, which was given out if it is about now.
+/// The version asked for: a label, a digest or its first digits, or else the number of a change, which was given out if it is about now.
 fn wanted(version: &str, of: &RelPath, known: &Versions, is_now: bool) -> Result<HoldersWanted, Error> {
     if let Some(version) = known.versions.iter().find(|known| known.name.of == *of && known.name.label == version) {
         return Ok(HoldersWanted::Version(version.digest));
@@ -217,7 +205,7 @@ fn print_versions(known: &Versions, of: &RelPath, as_json: bool) -> Result<(), F
     if as_json { Ok(()) } else { print_line(format_args!("now at {}", known.head)) }
 }
 
-/// Who has something, and the versions that there are.
+/// The holders, and the known versions.
 struct Answered {
     holding: Holding,
     known: Versions,
@@ -230,7 +218,7 @@ impl Answered {
         versions.find(|version| version.digest == digest).map(|version| &version.name.of)
     }
 
-    /// Those who are to have it and don't. Who follows no versions lacks none, nor who follows those of another path.
+    /// Followers that should have it and don't. A follower of no versions lacks none, nor does one of another path's versions.
     fn missing(&self, wanted: HoldersWanted) -> impl Iterator<Item = &KnownHolder> {
         let is_asked = move |holder: &Holder| match (wanted, holder.version) {
             (HoldersWanted::Seq(_), version) => version.is_none(),

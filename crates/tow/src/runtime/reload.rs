@@ -10,7 +10,7 @@ use towpath_sockets::Handle;
 /// Time between two looks at the files.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Starts a thread that looks at the files of an admission, if there are any. What is returned makes it read them, and open the audit file anew,
+/// Starts a thread that looks at the files of an admission, if there are any. What is returned makes it read them, and open the audit file again,
 /// at once.
 pub fn watch<S: Send + 'static, A: Send + 'static>(
     admission: Option<Arc<Admission>>,

@@ -1,4 +1,4 @@
-//! What is below a directory while others change it, and what a copy must have.
+//! Content of a directory while others change it, and of its copies.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -34,7 +34,7 @@ const ROUND: Duration = Duration::from_secs(5);
 /// Set in a mount namespace of our own.
 const IN_NAMESPACE: &str = "TOWPATH_TORTURE_IN_NAMESPACE";
 const EXCLUDED: &str = "*.skip";
-/// What is removed at random is meant to be.
+/// No limit on deletions: those at random are intended.
 const NO_LIMIT: &str = "1000000000";
 /// Paths of the source beyond which some are removed before the next round.
 const PATHS: usize = 3000;
@@ -104,9 +104,9 @@ struct Torture {
     push: Option<(Process, Vec<u8>, PathBuf)>,
     publish: Option<Process>,
     reader: Option<Reader>,
-    /// What somebody moved out of a copy, and must stay as it is.
+    /// Trees that were moved out of a copy, and must stay as they are.
     moved_away: Vec<(PathBuf, Tree)>,
-    /// What somebody wrote in a copy, and must stay somewhere in it.
+    /// Content that was written in a copy, and must stay somewhere in it.
     local_work: Vec<Vec<u8>>,
     count: u32,
     faults: u32,
@@ -288,7 +288,7 @@ impl Torture {
         self.push = Some((process, content, name));
     }
 
-    /// How a copy differs from what it must be like.
+    /// Differences of a copy from its expected content.
     fn differences(&self, copy: &Copy) -> Vec<String> {
         let (mut expected, found) = (tree(&self.source.root), tree(&copy.root));
         // What is on a disk that isn't there is held.
@@ -296,7 +296,7 @@ impl Torture {
             expected.extend(tree(disk).into_iter().map(|(path, entry)| (Path::new("mnt").join(path), entry)));
         }
         let is_left_out = |path: &Path| path.iter().any(|name| name.to_string_lossy().ends_with(".skip"));
-        // Nor can one that began anew get what is on a disk that isn't there.
+        // Nor can one that began again get what is on a disk that isn't there.
         let may_lack = |path: &Path| copy.member == MEDDLED && self.source.is_unmounted() && path.starts_with("mnt");
         expected
             .retain(|path, _| !(copy.leaves_out && is_left_out(path) || may_lack(path) && !found.contains_key(path)));
@@ -404,7 +404,7 @@ impl Torture {
         fs::remove_dir_all(&copy).expect("rm -r");
     }
 
-    /// Somebody works in a copy while its follower has nothing to do: moves a directory out of it, and edits a file so that size and
+    /// Works in a copy while its follower has nothing to do, as a person would: moves a directory out of it, and edits a file so that size and
     /// time are as before.
     fn meddle(&mut self) {
         let root = self.folder.path().join("meddled");
@@ -435,7 +435,7 @@ impl Torture {
         }
     }
 
-    /// Nobody has touched what was moved away, and all local work is still there.
+    /// Checks that moved trees are untouched, and all local work is still there.
     fn check_meddled(&mut self) {
         for (path, was) in &self.moved_away {
             let differences = differences(was, &tree(path));

@@ -55,7 +55,7 @@ struct Writer {
 
 /// The tree, and where what isn't served is.
 pub struct Source {
-    /// What is served.
+    /// The served directory.
     pub root: PathBuf,
     pub contents: Contents,
     /// Beside it, on the same file system.
@@ -108,7 +108,7 @@ impl Source {
         source
     }
 
-    /// What lies below the mount point, mounted or not: what isn't there is held.
+    /// The disk of the mount point, mounted or not: deletions are held while it isn't.
     pub fn disk(&self) -> Option<&Path> {
         self.disk.as_deref()
     }

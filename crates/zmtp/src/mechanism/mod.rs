@@ -34,7 +34,7 @@ pub enum Step {
     Send(Bytes),
     /// Ask the application about these credentials; then [`Mechanism::accept`].
     Authenticate(Credentials),
-    /// Tell the peer that it is refused (status 400), and end the connection for this reason.
+    /// Refuse the peer (status 400), and end the connection for this reason.
     Refuse(Error),
     /// The handshake is over, after this frame if there is one.
     Done {

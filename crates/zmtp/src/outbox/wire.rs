@@ -214,7 +214,7 @@ impl Staged {
         if self.large_is_first { [large, gathered] } else { [gathered, large] }
     }
 
-    /// Begins anew, when all has been written.
+    /// Begins again, when all has been written.
     pub(super) fn clear(&mut self) {
         self.gathered.clear();
         self.written = 0;
@@ -251,7 +251,7 @@ impl<F> External<F> {
         External { source, position: 0, length }
     }
 
-    /// A body whose bytes have been staged: only the source is to be given back behind them.
+    /// A body whose bytes have been staged: only the source is to be returned behind them.
     pub(super) fn staged(source: F) -> External<F> {
         External { source, position: 0, length: 0 }
     }

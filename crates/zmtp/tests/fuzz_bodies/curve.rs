@@ -22,7 +22,7 @@ pub fn client(aes: bool) -> MechanismConfig {
     MechanismConfig::CurveClient { key: client_key(), server: server_key().public_key(), random: constant(), aes }
 }
 
-/// What a peer of `mechanism` sends in its handshake, and behind it: by turns a length and as many bytes, of which the first says how
+/// The bytes that a peer of `mechanism` sends in its handshake, and behind it: by turns a length and as many bytes, of which the first says how
 /// they are sent.
 pub fn conversation(mechanism: &MechanismConfig, socket_type: SocketType, data: &[u8]) -> Vec<u8> {
     // Agreed on, if this side has it.
@@ -33,9 +33,9 @@ pub fn conversation(mechanism: &MechanismConfig, socket_type: SocketType, data: 
     let mut wire = Vec::new();
     while !peer.connection.is_ready() || !this.connection.is_ready() {
         let there = peer.write_all();
-        hear(&mut this, &there);
+        receive(&mut this, &there);
         wire.extend(there);
-        hear(&mut peer, &this.write_all());
+        receive(&mut peer, &this.write_all());
     }
     let mut rest = data;
     while let [length, kind, more @ ..] = rest {
@@ -53,11 +53,11 @@ pub fn conversation(mechanism: &MechanismConfig, socket_type: SocketType, data: 
     wire
 }
 
-fn hear(end: &mut End, bytes: &[u8]) {
-    end.hear(bytes, at(0)).expect("the handshake is right");
+fn receive(end: &mut End, bytes: &[u8]) {
+    end.receive(bytes, at(0)).expect("the handshake is right");
     if matches!(end.events.last(), Some(Event::Authenticate(_))) {
         end.connection.accept();
-        end.hear(b"", at(0)).expect("the handshake is right");
+        end.receive(b"", at(0)).expect("the handshake is right");
     }
 }
 

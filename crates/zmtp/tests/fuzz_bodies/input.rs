@@ -35,8 +35,8 @@ pub fn run(mechanism: &MechanismConfig, data: &[u8]) {
     };
 
     // However the bytes are cut, they mean the same.
-    let whole = Heard::new(&config, on(UNWELCOME)).hear_all(std::iter::once(&input[..]), false);
-    let cut = Heard::new(&config, on(UNWELCOME)).hear_all(pieces(&input, *cut), true);
+    let whole = Received::new(&config, on(UNWELCOME)).receive_all(std::iter::once(&input[..]), false);
+    let cut = Received::new(&config, on(UNWELCOME)).receive_all(pieces(&input, *cut), true);
     assert_eq!(whole.events, cut.events);
     assert_eq!(whole.error, cut.error);
     assert_eq!(whole.connection.deviations(), cut.connection.deviations());
@@ -87,8 +87,8 @@ fn pieces(input: &[u8], seed: u8) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// One connection and all that it told, with neighbouring pieces of a body put together.
-struct Heard {
+/// One connection and all that it reported, with neighbouring pieces of a body put together.
+struct Received {
     connection: Connection<()>,
     input: BytesMut,
     events: Vec<Event>,
@@ -97,9 +97,9 @@ struct Heard {
     unwelcome: bool,
 }
 
-impl Heard {
-    fn new(config: &Config, unwelcome: bool) -> Heard {
-        Heard {
+impl Received {
+    fn new(config: &Config, unwelcome: bool) -> Received {
+        Received {
             connection: Connection::new(Arc::new(config.clone()), at(0)),
             input: BytesMut::new(),
             events: Vec::new(),
@@ -109,7 +109,7 @@ impl Heard {
         }
     }
 
-    fn hear_all<'a>(mut self, pieces: impl Iterator<Item = &'a [u8]>, writes: bool) -> Heard {
+    fn receive_all<'a>(mut self, pieces: impl Iterator<Item = &'a [u8]>, writes: bool) -> Received {
         for piece in pieces {
             self.connection.on_received(piece.len(), at(0));
             self.input.extend_from_slice(piece);
@@ -171,21 +171,21 @@ impl Heard {
             assert!(self.input.len() < frame_bytes_max + 9, "more is held than any frame may have");
             assert!(self.connection.wanted() <= frame_bytes_max + 9);
         }
-        let mut told = 0;
+        let mut reported = 0;
         for event in &self.events {
             let frames = match event {
                 Event::Message { frames, .. } | Event::BodyStart { head: frames, .. } => frames,
                 Event::BodyData(data) => {
-                    told += data.len();
+                    reported += data.len();
                     continue;
                 }
                 _ => continue,
             };
             let bytes: usize = frames.iter().map(|frame| frame.len()).sum();
             assert!(frames.len() <= limits.frames_max && bytes as u64 <= limits.message_bytes_max);
-            told += bytes;
+            reported += bytes;
         }
-        assert!(told <= input && self.events.len() <= input, "more was told than was said");
+        assert!(reported <= input && self.events.len() <= input, "more was reported than was received");
         assert!(self.connection.outbox_ref().queued().memory_bytes <= 4096, "the peer decides what we hold for it");
 
         self.write();

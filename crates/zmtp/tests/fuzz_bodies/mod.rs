@@ -1,4 +1,4 @@
-//! What the fuzz targets of `fuzz/` do with their bytes. `tests/corpus.rs` does the same with those that are kept, so that the
+//! Bodies of the fuzz targets of `fuzz/`. `tests/corpus.rs` does the same with those that are kept, so that the
 //! two can't drift apart.
 
 mod curve;

@@ -131,7 +131,7 @@ impl Play {
         assert_eq!(replies, self.replies);
 
         let mut peer = End::ready(config(SocketType::Router), SocketType::Dealer);
-        peer.hear(&self.wire, super::harness::at(0)).expect("what an outbox writes is right");
+        peer.receive(&self.wire, super::harness::at(0)).expect("what an outbox writes is right");
         let arrived = messages(&peer.events);
         assert_eq!(arrived.len() + self.removed, self.pushed.len());
         assert_eq!(self.outbox.messages_staged(), arrived.len() as u64);

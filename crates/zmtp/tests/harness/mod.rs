@@ -24,13 +24,13 @@ pub fn config(socket_type: SocketType) -> Config {
     Config::new(socket_type)
 }
 
-/// A heartbeat of so many milliseconds each.
+/// A heartbeat of this many milliseconds each.
 pub fn heartbeat(interval: u64, timeout: u64, ttl: u64) -> Option<Heartbeat> {
     let [interval, timeout, ttl] = [interval, timeout, ttl].map(Duration::from_millis);
     Some(Heartbeat { interval, timeout, ttl })
 }
 
-/// One end: a connection, what it has read and not used, and what it told.
+/// One end: a connection, input that it hasn't used, and its events.
 #[derive(Debug)]
 pub struct End {
     pub connection: Connection<Bytes>,
@@ -43,10 +43,10 @@ impl End {
         End { connection: Connection::new(Arc::new(config), at(0)), input: BytesMut::new(), events: Vec::new() }
     }
 
-    /// An end whose handshake with a plain NULL peer of that type is over, with nothing left to write or tell.
+    /// An end whose handshake with a plain NULL peer of that type is over, with nothing left to write or report.
     pub fn ready(config: Config, peer: SocketType) -> End {
         let mut end = End::new(config);
-        end.hear(&handshake(peer), at(0)).expect("the handshake is right");
+        end.receive(&handshake(peer), at(0)).expect("the handshake is right");
         assert!(end.connection.is_ready());
         end.write_all();
         end.events.clear();
@@ -54,7 +54,7 @@ impl End {
     }
 
     /// Bytes come in; what they mean is appended to `events`.
-    pub fn hear(&mut self, bytes: &[u8], now: Instant) -> Result<(), Error> {
+    pub fn receive(&mut self, bytes: &[u8], now: Instant) -> Result<(), Error> {
         if !bytes.is_empty() {
             self.connection.on_received(bytes.len(), now);
         }
@@ -205,7 +205,7 @@ pub fn messages(events: &[Event]) -> Vec<Vec<Bytes>> {
         match event {
             Event::Authenticate(_) | Event::Ready(_) => {}
             Event::Message { frames: rest, continued } => {
-                assert_eq!(*continued, !frames.is_empty(), "'continued' tells of earlier streamed bodies");
+                assert_eq!(*continued, !frames.is_empty(), "'continued' stands for earlier streamed bodies");
                 frames.extend(rest.iter().cloned());
                 whole.push(std::mem::take(&mut frames));
             }
@@ -236,9 +236,9 @@ pub fn converse(one: &mut End, other: &mut End, pieces: &[usize], now: Instant) 
     let mut pieces = pieces.iter().copied().cycle();
     loop {
         let there = one.write(pieces.next().unwrap_or(usize::MAX));
-        other.hear(&there, now)?;
+        other.receive(&there, now)?;
         let back = other.write(pieces.next().unwrap_or(usize::MAX));
-        one.hear(&back, now)?;
+        one.receive(&back, now)?;
         if there.is_empty() && back.is_empty() {
             return Ok(());
         }

@@ -22,7 +22,7 @@ enum Step {
     Store(u8, usize),
     Close(Peer, u64, u8),
     NotKept,
-    NoRoom,
+    NoSpace,
     Time(u64),
 }
 
@@ -46,7 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..4_u8, 0..3000_usize).prop_map(|(name, size)| Step::Store(name, size)),
         1 => (peer, 1..30_u64, 0..4_u8).prop_map(|(peer, number, name)| Step::Close(peer, number, name)),
         1 => Just(Step::NotKept),
-        1 => Just(Step::NoRoom),
+        1 => Just(Step::NoSpace),
         2 => (0..60_u64).prop_map(Step::Time),
     ]
 }
@@ -55,7 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn check_progress(core: &Core, now: Millis) {
     assert!(core.windows.none_is_full());
     for (key, session) in core.sessions.iter() {
-        assert!(session.pending_outcomes.len == 0 || session.blocked, "an outcome is never told");
+        assert!(session.pending_outcomes.len == 0 || session.blocked, "an outcome is never sent");
         // Memory freed by others is noticed once a second.
         let is_held_back = core.is_held_back(now, key, 2) || core.settings.bytes_max < 1 << 20;
         assert!(session.parked.len == 0 || session.is_dead_letter() || is_held_back, "requests are never executed");
@@ -134,7 +134,7 @@ proptest! {
                 Step::LosePart(index, peer) if !given.is_empty() => {
                     let (to, token) = given[index % given.len()];
                     let peer = if index % 7 == 0 { peer } else { to };
-                    core.reject_part(now, peer, &token, Status::NO_STORAGE, "no room");
+                    core.reject_part(now, peer, &token, Status::NO_STORAGE, "no space");
                 }
                 Step::LosePart(..) => {}
                 Step::GiveBack(index, peer) if !given.is_empty() => {
@@ -168,7 +168,7 @@ proptest! {
                         written += kept;
                     }
                 }
-                Step::NoRoom => {
+                Step::NoSpace => {
                     core.take_entries(&mut entries);
                     let accepted = entries.iter().filter_map(|entry| match entry {
                         Entry::Accepted { id, .. } => Some(*id),

@@ -51,7 +51,7 @@ fn a_stock_client_beyond_the_limits_is_refused_once_and_paused() {
     let done = actions(&mut core);
     assert_eq!(refusals(&done), 1);
     assert!(done.contains(&Action::Pause { peer, paused: true }), "{done:?}");
-    // It is resumed when there is room.
+    // It is resumed when there is space.
     (0..peer).for_each(|other| core.peer_gone(1, other));
     core.tick(1);
     assert!(actions(&mut core).contains(&Action::Pause { peer, paused: false }));
@@ -73,10 +73,10 @@ fn memory_pressure_counts_unread_output() {
     assert_eq!(core.memory_pressure(0), MemoryPressure::Low);
 
     let mut core = Core::new(Settings { requests_max: 4, ..Settings::default() });
-    let rooms =
+    let spaces =
         [MemoryPressure::Low, MemoryPressure::Low, MemoryPressure::High, MemoryPressure::High, MemoryPressure::Full];
-    for (requests, room) in (0..).zip(rooms) {
-        assert_eq!(core.memory_pressure(0), room, "{requests}");
+    for (requests, space) in (0..).zip(spaces) {
+        assert_eq!(core.memory_pressure(0), space, "{requests}");
         core.stock_request(0, requests, true, None, b"nobody", Body::default());
     }
 }
@@ -170,7 +170,7 @@ fn gaps_between_confirmed_numbers_count_as_memory() {
     confirm_odd(&mut core, 1, 1..500);
     assert!(core.load().1 >= 499 * 64);
     assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
-    // Requested numbers may be confirmed in any order, even without room.
+    // Requested numbers may be confirmed in any order, even without space.
     let mut filler = 0;
     core.client_hello(0, 2, ClientId([8; 16]), 1);
     while filler < 100 && core.load().1 + 300 < 64 << 10 {
@@ -179,7 +179,7 @@ fn gaps_between_confirmed_numbers_count_as_memory() {
     }
     (1..=filler).filter(|number| number % 2 == 0).for_each(|number| core.confirm(0, 2, number, 1));
     assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
-    // Nor is a client at fault whose requests the broker has lost: it has more room for that.
+    // Nor is a client at fault whose requests the broker has lost: it has more space for that.
     confirm_odd(&mut core, 1, 500..600);
     assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
     confirm_odd(&mut core, 1, 600..2000);
@@ -247,7 +247,7 @@ fn requests_cannot_use_up_the_services_of_workers() {
     core.stock_request(0, 4, true, None, b"mmi.what", Body::default());
     let Some(Action::BuiltIn { token, .. }) = actions(&mut core).pop() else { panic!("not asked") };
     core.built_in_reply(&token, Status::NOT_IMPLEMENTED, Body::from("501"));
-    let Some(Action::StockReply { service, .. }) = actions(&mut core).pop() else { panic!("not told") };
+    let Some(Action::StockReply { service, .. }) = actions(&mut core).pop() else { panic!("no reply") };
     assert_eq!(service, "mmi.what");
 }
 
@@ -262,14 +262,14 @@ fn a_rejected_part_ends_its_request_but_not_its_worker() {
         let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
         core.reject_part(1, 2, &token, Status::TOO_LARGE, "too large");
         let done = actions(&mut core);
-        let told = |action: &Action| matches!(action, Action::Reply { number: 1, status: Status::TOO_LARGE, .. });
-        assert!(done.iter().any(told), "{done:?}");
+        let answered = |action: &Action| matches!(action, Action::Reply { number: 1, status: Status::TOO_LARGE, .. });
+        assert!(done.iter().any(answered), "{done:?}");
         let given = |actions: &[Action]| actions.iter().position(|action| matches!(action, Action::Dispatch { .. }));
         let cancelled = done.iter().position(|action| matches!(action, Action::CancelWork { .. }));
         match kind {
-            // It is told to stop before it gets the next request.
+            // It is cancelled before it gets the next request.
             Kind::Numbered => assert!(cancelled.unwrap() < given(&done).unwrap(), "{done:?}"),
-            // It can't be told, and stays busy until its reply comes.
+            // It can't be cancelled, and stays busy until its reply comes.
             Kind::Stock => assert_eq!((cancelled, given(&done)), (None, None), "{done:?}"),
         }
         core.reject_part(2, 2, &token, Status::TOO_LARGE, "too large");
@@ -318,7 +318,7 @@ fn a_full_journal_refuses_requests_that_no_worker_had() {
     core.take_entries(&mut entries);
     assert_eq!((entries, actions(&mut core)), (vec![], vec![]));
     assert_eq!(core.load().0, 1);
-    // A repeated request finds room by then.
+    // A repeated request finds space by then.
     core.request(4, 1, 6, 0, false, b"nobody", Body::from("x"));
     core.persisted(7);
     assert_eq!(actions(&mut core), [Action::Accepted { peer: 1, first: 6, count: 1 }]);

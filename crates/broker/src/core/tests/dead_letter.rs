@@ -29,14 +29,16 @@ fn entries(core: &mut Core) -> Vec<Entry> {
 #[test]
 fn a_dead_letter_is_dispatched_again_until_a_worker_succeeds() {
     let mut core = journalled();
-    let told = give_up(&mut core, 1, Body::from("poison"));
-    let [Action::GaveUp { number: 1, attempts: 1, kept_for: Some(queue), .. }] = &told[..] else { panic!("{told:?}") };
+    let answered = give_up(&mut core, 1, Body::from("poison"));
+    let [Action::GaveUp { number: 1, attempts: 1, kept_for: Some(queue), .. }] = &answered[..] else {
+        panic!("{answered:?}")
+    };
     assert_eq!(queue[..], *b"dlq.echo");
     core.persisted(3);
     let [Action::Accepted { .. }, Action::Reply { status: Status::ATTEMPTS_USED_UP, body, .. }] =
         &actions(&mut core)[..]
     else {
-        panic!("not told")
+        panic!("no reply")
     };
     assert_eq!(
         body.single(),
@@ -101,8 +103,8 @@ fn dead_letters_are_limited_and_cannot_be_closed() {
     core.close_stored(1, client, Token::default(), Body::default());
     assert_eq!(core.service(b"dlq.echo").map(|service| service.waiting), Some(1));
     // Dead letters have a quarter of the memory.
-    let told = give_up(&mut core, 2, Body::from(vec![0; 400]));
-    assert!(matches!(told[..], [Action::GaveUp { number: 2, kept_for: None, .. }]), "{told:?}");
+    let answered = give_up(&mut core, 2, Body::from(vec![0; 400]));
+    assert!(matches!(answered[..], [Action::GaveUp { number: 2, kept_for: None, .. }]), "{answered:?}");
     assert_eq!((core.counters().dead_letters, core.counters().failed), (1, 2));
 }
 
@@ -127,11 +129,11 @@ fn dead_letters_keep_their_order_during_a_drain() {
     }
     core.stop();
     core.peer_gone(1, 2);
-    let told = actions(&mut core).into_iter().filter_map(|action| match action {
+    let answered = actions(&mut core).into_iter().filter_map(|action| match action {
         Action::GaveUp { number, kept_for, .. } => Some((number, kept_for.is_some())),
         _ => None,
     });
-    assert_eq!(told.collect::<Vec<_>>(), [(1, true), (2, true), (3, true)]);
+    assert_eq!(answered.collect::<Vec<_>>(), [(1, true), (2, true), (3, true)]);
     core.worker_ready(2, 3, Kind::Numbered, b"dlq.echo", 3);
     let given = actions(&mut core).into_iter().filter_map(|action| match action {
         Action::Dispatch { body, .. } => body.single().map(|bytes| bytes[0]),
@@ -255,9 +257,9 @@ fn a_crash_between_a_dead_letter_and_the_outcome_leaves_one_of_them() {
     assert_eq!(dispatched(&mut core), []);
     core.persisted(core.entries().0);
     core.request(2, 1, 1, 0, false, b"echo", Body::from("poison"));
-    let told = actions(&mut core);
+    let answered = actions(&mut core);
     let is_end = |action: &Action| matches!(action, Action::Reply { number: 1, status: Status::ATTEMPTS_USED_UP, .. });
-    assert!(!told.is_empty() && told.iter().all(is_end), "{told:?}");
+    assert!(!answered.is_empty() && answered.iter().all(is_end), "{answered:?}");
     assert_eq!(core.letters(b"echo"), 1);
     // The same number of the same client later is another request: somebody has removed the broker's journal meanwhile.
     let mut core = journalled();
@@ -294,7 +296,7 @@ fn a_drain_waits_for_dead_letters_that_were_sent_again() {
     assert_eq!(core.left(), 1);
     assert_eq!(requeue(&mut core, 6).ended, Some(Err("the broker is being drained")));
     core.check();
-    // It fails again, and stays where it was until its queue has room.
+    // It fails again, and stays where it was until its queue has space.
     core.worker_ready(7, 4, Kind::Numbered, b"echo", 1);
     let [(4, token, _)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.worker_reply(8, 4, &token, Status::FAILED, None, Body::from("no"));
@@ -309,7 +311,7 @@ fn a_drain_waits_for_dead_letters_that_were_sent_again() {
 }
 
 #[test]
-fn dead_letters_are_sent_again_as_far_as_the_queue_has_room() {
+fn dead_letters_are_sent_again_as_far_as_the_queue_has_space() {
     let mut core = journalled();
     core.settings.service_requests_max = 2;
     for number in 1..=2 {
@@ -336,14 +338,14 @@ fn a_drain_takes_nothing_new_until_it_is_ended() {
     core.request(1, 1, 2, 0, false, b"echo", Body::from("new"));
     core.stock_request(1, 5, false, None, b"echo", Body::from("stock"));
     core.request(1, 1, 3, 0, false, b"mmi.queue", Body::default());
-    let told = actions(&mut core);
+    let answered = actions(&mut core);
     let [
         Action::Refused { number: 2, reason, .. },
         Action::StockReply { status: Status::UNAVAILABLE, .. },
         Action::BuiltIn { .. },
-    ] = &told[..]
+    ] = &answered[..]
     else {
-        panic!("{told:?}")
+        panic!("{answered:?}")
     };
     assert_eq!((*reason, core.is_draining(), core.left()), ("the broker is being drained", true, 2));
     // It was to leave when it has nothing left here; it needn't any more.
@@ -353,7 +355,7 @@ fn a_drain_takes_nothing_new_until_it_is_ended() {
     core.persisted(core.entries().0);
     core.confirm(3, 1, 1, 3);
     core.tick(4);
-    assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::SendAway { .. })));
+    assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::CloseAfterFlush { .. })));
     core.request(5, 1, 4, 0, false, b"echo", Body::from("again"));
     assert_eq!((core.is_draining(), core.left()), (false, 1));
     core.check();

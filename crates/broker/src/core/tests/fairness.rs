@@ -88,10 +88,10 @@ fn fill(core: &mut Core, peers: std::ops::Range<Peer>, of: u32) -> usize {
 }
 
 #[test]
-fn a_tenant_leaves_room_for_others() {
+fn a_tenant_leaves_space_for_others() {
     let mut core = Core::new(Settings { requests_max: 400, ..Settings::default() });
     assert_eq!(fill(&mut core, 0..20, 7), 300);
-    // Others have room, as often as they come.
+    // Others have space, as often as they come.
     assert_eq!(fill(&mut core, 20..30, 8), 75);
     assert_eq!(fill(&mut core, 30..40, 9), 19);
     // Clients of the first one that are new have none; and what was taken stays.

@@ -61,15 +61,15 @@ fn pending_outcomes_are_sent_as_the_window_opens() {
     core.confirm(0, 3, 40, 1);
     let turns = by_turns(&mut core, replies);
     assert!(turns.iter().all(|&turn| turn < 8), "{turns:?}");
-    let told: usize = turns.iter().sum();
-    assert!((39..50).contains(&told), "{told}");
+    let answered: usize = turns.iter().sum();
+    assert!((39..50).contains(&answered), "{answered}");
     // Outcomes that were pending when the connection ended are sent on the next one, if the client asks.
     (1..=39).for_each(|number| core.request(0, 3, number, 0, false, b"echo", Body::default()));
     core.client_hello(0, 4, CLIENT, 1);
     core.check();
     (1..=39).for_each(|number| core.request(0, 4, number, 0, false, b"echo", Body::default()));
-    let told: usize = by_turns(&mut core, replies).iter().sum();
-    assert!(told >= 39, "{told}");
+    let answered: usize = by_turns(&mut core, replies).iter().sum();
+    assert!(answered >= 39, "{answered}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What an operator may have to look at.
+//! The look at services, workers and clients.
 
 use super::*;
 use towpath_sockets::Tenant;

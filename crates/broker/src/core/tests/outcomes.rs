@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A core with a worker, and so many outcomes of a client that it then left. The next tick is at 2.
+/// A core with a worker, and this many outcomes of a client that it then left. The next tick is at 2.
 fn with_outcomes(settings: Settings, outcomes: u64, length: usize) -> Core {
     let mut core = Core::new(settings);
     core.worker_ready(0, 9, Kind::Numbered, b"echo", 10);
@@ -19,7 +19,7 @@ fn with_outcomes(settings: Settings, outcomes: u64, length: usize) -> Core {
 }
 
 #[test]
-fn unconfirmed_outcomes_leave_requests_their_room() {
+fn unconfirmed_outcomes_leave_requests_their_space() {
     let mut core = with_outcomes(Settings { requests_max: 4, ..Settings::default() }, 4, 0);
     for peer in [2, 3, 4] {
         core.stock_request(2, peer, true, None, b"echo", Body::default());
@@ -176,12 +176,12 @@ fn a_clock_that_was_set_makes_no_false_words_and_no_request_without_a_time() {
     let Some(Action::Reply { number: 1, status: Status::TIMED_OUT, body, .. }) = actions(&mut core).pop() else {
         panic!("it hasn't expired")
     };
-    let told = String::from_utf8_lossy(body.single().unwrap()).into_owned();
-    let told = Status::TIMED_OUT.describe(&told);
-    assert_eq!(told, "504 expired, and a worker may have had it: before the broker was restarted");
+    let reason = String::from_utf8_lossy(body.single().unwrap()).into_owned();
+    let reason = Status::TIMED_OUT.describe(&reason);
+    assert_eq!(reason, "504 expired, and a worker may have had it: before the broker was restarted");
 }
 
-/// What a journal with these entries restores.
+/// The requests that a journal with these entries restores.
 fn restored(entries: &[Entry]) -> Vec<Restored> {
     let mut requests = std::collections::BTreeMap::new();
     for entry in entries.iter().cloned() {
@@ -289,7 +289,7 @@ fn dropped_numbers_are_forgotten_with_their_client() {
 }
 
 #[test]
-fn dropped_numbers_wait_for_room_on_a_full_disk() {
+fn dropped_numbers_wait_for_space_on_a_full_disk() {
     let settings = Settings { journal: true, ..Settings::default() };
     let mut core = with_outcomes(settings.clone(), 2, 0);
     let mut journal = Vec::new();
@@ -309,7 +309,7 @@ fn dropped_numbers_wait_for_room_on_a_full_disk() {
     assert!(actions(&mut core).last().is_some_and(is_lost));
 }
 
-/// A body of so many bytes that isn't in memory.
+/// A body of this many bytes that isn't in memory.
 #[derive(Debug)]
 struct Elsewhere(u64);
 

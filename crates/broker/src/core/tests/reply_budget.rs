@@ -34,7 +34,7 @@ struct Said {
     /// Requests that were replied to.
     done: Vec<(Peer, u64)>,
     /// Requests whose replies were discarded.
-    without_room: Vec<(Peer, u64)>,
+    without_space: Vec<(Peer, u64)>,
 }
 
 fn said(core: &mut Core) -> Said {
@@ -45,7 +45,7 @@ fn said(core: &mut Core) -> Said {
                 Action::Dispatch { token, .. } => said.given.push(token),
                 Action::Reply { peer, number, status: Status::OK, .. } => said.done.push((peer, number)),
                 Action::Reply { peer, number, status: Status::NO_STORAGE, .. } => {
-                    said.without_room.push((peer, number))
+                    said.without_space.push((peer, number))
                 }
                 _ => {}
             }
@@ -77,7 +77,7 @@ fn a_confirming_client_gets_any_number_of_large_replies() {
         assert!(core.load().1 < 56 * MIB);
         core.tick(0);
         now = said(&mut core);
-        assert!(now.given.len() <= 48 && now.without_room.is_empty());
+        assert!(now.given.len() <= 48 && now.without_space.is_empty());
         taken += now.done.len();
         let first = taken == 1;
         confirm(&mut core, &now.done);
@@ -109,7 +109,7 @@ fn unexpectedly_large_replies_are_discarded_and_others_are_served() {
     assert!((40 * MIB..60 * MIB).contains(&bytes), "{bytes}");
     // The client knows how each of them ended. No others are dispatched until it confirms.
     let now = said(&mut core);
-    assert_eq!(now.done.len() + now.without_room.len(), first.len());
+    assert_eq!(now.done.len() + now.without_space.len(), first.len());
     assert!((45..70).contains(&now.done.len()), "{}", now.done.len());
     assert!(now.given.is_empty());
     client(&mut core, 2, 3);
@@ -141,7 +141,7 @@ fn clients_that_confirm_nothing_share_the_memory() {
         assert!(!given.is_empty(), "after {taken}");
         reply(&mut core, &given, 100 * KIB);
         let now = said(&mut core);
-        assert_eq!((now.done.len(), now.without_room.len()), (given.len(), 0));
+        assert_eq!((now.done.len(), now.without_space.len()), (given.len(), 0));
         confirm(&mut core, &now.done);
         taken += given.len();
     }
@@ -192,7 +192,7 @@ fn restored_outcomes_of_others_do_not_stop_a_client() {
     core.take_entries(&mut Vec::new());
     core.persisted(10_000);
     let now = said(&mut core);
-    assert_eq!((now.done.len(), now.without_room.len()), (first.len(), 0));
+    assert_eq!((now.done.len(), now.without_space.len()), (first.len(), 0));
     // And all of them when it has confirmed one.
     confirm(&mut core, &now.done);
     assert_eq!(first.len() + said(&mut core).given.len(), 1_000);
@@ -214,7 +214,7 @@ fn large_expected_replies_do_not_stop_other_services_of_the_client() {
     let [echo] = said(&mut core).given[..] else { panic!("not given") };
     core.worker_reply(0, WORKER - 1, &echo, Status::OK, None, Body::from("small"));
     assert!(said(&mut core).done.contains(&(1, 201)));
-    // Each reply makes room for another request, of any service.
+    // Each reply makes space for another request, of any service.
     core.request(0, 1, 202, 0, false, b"others", Body::default());
     reply(&mut core, &jobs[..10], KIB);
     assert_eq!(said(&mut core).given.len(), 10);
@@ -285,7 +285,7 @@ fn an_echo_needs_no_memory_beyond_its_request() {
         given += now.given.len();
         reply(&mut core, &now.given, MIB);
         now = said(&mut core);
-        assert!(now.without_room.is_empty());
+        assert!(now.without_space.is_empty());
         done += now.done.len();
     }
     // Nothing is confirmed.

@@ -28,12 +28,12 @@ fn a_request_given_back_goes_to_another_worker_and_costs_no_attempt() {
     // The first one doesn't have it any more.
     no_place(&mut core, 2, &first);
     assert_eq!((actions(&mut core), core.counters().late_replies), (vec![], 1));
-    // A reply that the broker has no room for was executed.
+    // A reply that the broker has no space for was executed.
     core.request(1, 1, 5, 0, false, b"echo", Body::default());
     let [(3, fifth, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
-    core.worker_reply(1, 3, &fifth, Status::NO_STORAGE, None, Body::from("no room"));
-    let told = |action: &Action| matches!(action, Action::Reply { number: 5, status: Status::NO_STORAGE, .. });
-    assert!(actions(&mut core).iter().any(told));
+    core.worker_reply(1, 3, &fifth, Status::NO_STORAGE, None, Body::from("no space"));
+    let answered = |action: &Action| matches!(action, Action::Reply { number: 5, status: Status::NO_STORAGE, .. });
+    assert!(actions(&mut core).iter().any(answered));
 }
 
 #[test]
@@ -50,8 +50,8 @@ fn what_the_only_worker_gives_back_waits_until_it_expires() {
     let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given again") };
     no_place(&mut core, 2, &token);
     core.tick(5_000);
-    let told = actions(&mut core);
-    assert!(matches!(told[..], [Action::Reply { number: 1, status: Status::EXPIRED, .. }]), "{told:?}");
+    let answered = actions(&mut core);
+    assert!(matches!(answered[..], [Action::Reply { number: 1, status: Status::EXPIRED, .. }]), "{answered:?}");
     // What works again says nothing of the past.
     core.tick(20_000);
     core.request(20_000, 1, 2, 0, false, b"echo", Body::default());
@@ -152,7 +152,7 @@ fn reply_over_a_connection_that_has_not_introduced_itself_counts() {
     let [Action::StockReply { peer: 1, status: Status::OK, body, .. }, Action::Disconnect { peer: 3, .. }] =
         &actions(&mut core)[..]
     else {
-        panic!("it is not taken, or the worker is not told to register again")
+        panic!("it is not taken, or the worker is not asked to register again")
     };
     assert_eq!((body, core.counters().replied), (&Body::from("there"), 1));
     // Once more, by another connection: there is an outcome already.

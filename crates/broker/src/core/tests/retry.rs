@@ -85,8 +85,8 @@ fn another_request_under_the_same_number_is_refused() {
     actions(&mut core);
     let conflict = |core: &mut Core, service: &[u8], body: &'static str| {
         core.request(1, 2, 1, 0, false, service, Body::from(body));
-        let told = actions(core);
-        matches!(told[..], [Action::Refused { number: 1, status: Status::CONFLICT, retry_ms: 0, .. }])
+        let answered = actions(core);
+        matches!(answered[..], [Action::Refused { number: 1, status: Status::CONFLICT, retry_ms: 0, .. }])
     };
     assert!(conflict(&mut core, b"echo", "second") && conflict(&mut core, b"other", "first"));
     assert!(!conflict(&mut core, b"echo", "first"), "it is the same");

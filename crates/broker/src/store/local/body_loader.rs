@@ -23,7 +23,7 @@ type Answer = (Token, io::Result<Bytes>);
 pub(super) struct BodyLoader {
     pool: BlockingPool,
     waker: Waker,
-    under_way: usize,
+    in_progress: usize,
     done: Sender<Answer>,
     read: Receiver<Answer>,
 }
@@ -31,22 +31,23 @@ pub(super) struct BodyLoader {
 impl BodyLoader {
     pub fn new(waker: Waker) -> BodyLoader {
         let (done, read) = channel();
-        BodyLoader { pool: BlockingPool::new(LIMITS), waker, under_way: 0, done, read }
+        BodyLoader { pool: BlockingPool::new(LIMITS), waker, in_progress: 0, done, read }
     }
 
     /// Has a body read, unless too many are. Clients take turns. The hub is woken when [`BodyLoader::next`] gives the answer.
     pub fn begin(&mut self, client: u64, token: Token, body: Body) -> bool {
-        if self.under_way == READING_MAX {
+        if self.in_progress == READING_MAX {
             return false;
         }
-        self.under_way += 1;
+        self.in_progress += 1;
         let bytes = Err(io::Error::other("no thread can be had for it"));
-        let mut told = Told { answer: Some((token, bytes)), done: self.done.clone(), waker: self.waker.clone() };
+        let mut notifier =
+            Notifier { answer: Some((token, bytes)), done: self.done.clone(), waker: self.waker.clone() };
         // Without a thread the answer says so.
         let _ = self.pool.submit(0, client, move || {
             let bytes = body.to_vec_limited(BODY_BYTES_MAX).map(Bytes::from);
             drop(body);
-            told.tell(bytes);
+            notifier.notify(bytes);
         });
         true
     }
@@ -54,27 +55,27 @@ impl BodyLoader {
     /// The next body that has been read.
     pub fn next(&mut self) -> Option<Answer> {
         let answer = self.read.try_recv().ok()?;
-        self.under_way -= 1;
+        self.in_progress -= 1;
         Some(answer)
     }
 }
 
-/// Tells the answer, whatever happens.
-struct Told {
+/// Delivers the answer, also if the thread panics.
+struct Notifier {
     answer: Option<Answer>,
     done: Sender<Answer>,
     waker: Waker,
 }
 
-impl Told {
-    fn tell(&mut self, bytes: io::Result<Bytes>) {
+impl Notifier {
+    fn notify(&mut self, bytes: io::Result<Bytes>) {
         if let Some(answer) = &mut self.answer {
             answer.1 = bytes;
         }
     }
 }
 
-impl Drop for Told {
+impl Drop for Notifier {
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take() {
             let _ = self.done.send(answer);

@@ -15,7 +15,7 @@ use towpath_journal::{self, Journal, JournalError, JournalFigures, JournalOption
 use towpath_requests::body::{Body, RequestChecksum};
 use towpath_requests::numbered::{ClientId, Status, Token};
 use towpath_sockets::{Tenant, Waker};
-use towpath_spool::{BodyKind, NoRoom, Spool, SpooledBody};
+use towpath_spool::{BodyKind, NoSpace, Spool, SpooledBody};
 
 /// A journal, if there is one, a spool, and the threads that read and write them. They wake the hub when something is done.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ pub enum StoreError {
     /// The place for large bodies.
     #[error("no place for large bodies: {}: {reason}", directory.display())]
     Spool {
-        /// Where they should be.
+        /// Directory where they should be.
         directory: PathBuf,
         /// Why they can't.
         reason: io::Error,
@@ -92,7 +92,7 @@ pub enum StoreError {
 
 impl LocalStore {
     /// Opens the journal in `journal`, damaged or not if it `repairs`, and the spool in `spool` (default: below the journal, or the system's folder for temporary files),
-    /// of which bodies may have `spool_bytes_max` (default: half of what the disk has room for).
+    /// of which bodies may have `spool_bytes_max` (default: half of what the disk has space for).
     pub(crate) fn open(
         journal: Option<&Path>,
         repairs: bool,
@@ -133,10 +133,10 @@ impl LocalStore {
 impl Store for LocalStore {
     type Writer = SpoolTicket;
 
-    /// Recovered large bodies have their part of the room, whether or not there is so much.
+    /// Recovered large bodies count as used space, even beyond the quota.
     fn next_leadership(&mut self, now: Millis) -> Option<Leadership> {
         let Some(recovered) = self.recovered.take()? else { return Some(Leadership::Won(Recovered::default())) };
-        let (clocks, room) = (Clocks::at(now), self.spooler.quota());
+        let (clocks, space) = (Clocks::at(now), self.spooler.quota());
         let requests = recovered.requests.into_iter().map(|request| Restored {
             id: request.id,
             client: ClientId(request.client),
@@ -146,8 +146,8 @@ impl Store for LocalStore {
             overdue_ms: clocks.overdue_ms(request.expires_unix_ms),
             checksum: RequestChecksum(request.checksum),
             letter: request.letter.map(|letter| RestoredLetter { attempts: letter.attempts, moves: letter.moves }),
-            body: SpooledBody::counted(request.body, room),
-            outcome: request.outcome.map(|(status, body)| (Status(status), SpooledBody::counted(body, room))),
+            body: SpooledBody::counted(request.body, space),
+            outcome: request.outcome.map(|(status, body)| (Status(status), SpooledBody::counted(body, space))),
         });
         let last_id = recovered.next_id.saturating_sub(1);
         Some(Leadership::Won(Recovered { requests: requests.collect(), last_id }))
@@ -200,7 +200,7 @@ impl Store for LocalStore {
         }
     }
 
-    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, NoRoom> {
+    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, NoSpace> {
         self.spooler.begin(kind, tenant, length)
     }
 
@@ -228,7 +228,7 @@ mod tests {
     use towpath_sockets::{Hub, HubOptions, SocketType};
 
     impl LocalStore {
-        /// A store with this journal, and no room for large bodies.
+        /// A store with this journal, and no space for large bodies.
         pub(crate) fn with_journal((journal, recovered): (Journal, towpath_journal::Recovered)) -> LocalStore {
             let waker = Hub::new(HubOptions::new(SocketType::Router)).unwrap().waker();
             let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Large bodies on their way to files, and the room that they have there.
+//! Large bodies on their way to files, and the space that they have there.
 
 use crate::store::{LostBody, SpoolUsage};
 use bytes::Bytes;
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use towpath_requests::assembler::BodySink;
 use towpath_requests::body::Body;
 use towpath_sockets::{Tenant, Waker};
-use towpath_spool::{BodyKind, NoRoom, PendingWrite, Spool, SpoolQuota, SpoolShare, Writing};
+use towpath_spool::{BodyKind, NoSpace, PendingWrite, Spool, SpoolQuota, SpoolShare, Writing};
 
-/// How often the log says that there is no room.
+/// How often the log says that there is no space.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
 /// Rate above which the rest of an incoming body is counted as needed, after a moment to start.
@@ -34,7 +34,7 @@ pub struct SpoolTicket {
     coming: Arc<Coming>,
 }
 
-/// How far a body has come.
+/// Progress of a body.
 #[derive(Debug)]
 struct Coming {
     length: u64,
@@ -43,7 +43,7 @@ struct Coming {
 }
 
 impl Coming {
-    /// How much more it is going to need, if it is on its way at all.
+    /// Bytes that it still needs, if it is on its way at all.
     fn expected(&self) -> u64 {
         let come = self.come.load(Ordering::Relaxed);
         let paced_ms = self.since.elapsed().saturating_sub(PACE_BEGINS_AFTER).as_millis() as u64;
@@ -60,7 +60,7 @@ impl BodySink for SpoolTicket {
 
     fn write(&mut self, bytes: Bytes) -> Result<(), LostBody> {
         let length = bytes.len() as u64;
-        let permit = self.quota.try_acquire(self.kind, self.share.as_deref(), length).map_err(LostBody::NoRoom)?;
+        let permit = self.quota.try_acquire(self.kind, self.share.as_deref(), length).map_err(LostBody::NoSpace)?;
         self.coming.come.fetch_add(length, Ordering::Relaxed);
         self.body.write(bytes, Some(permit));
         Ok(())
@@ -71,11 +71,11 @@ impl BodySink for SpoolTicket {
     }
 }
 
-/// The thread that writes large bodies to files, and the room that they have there.
+/// The thread that writes large bodies to files, and the space that they have there.
 #[derive(Debug)]
 pub(super) struct Spooler {
     writing: Writing,
-    /// Where bodies are, for people.
+    /// Directory of bodies, for people.
     directory: PathBuf,
     quota: Arc<SpoolQuota>,
     /// Of tenants with bodies of requests.
@@ -94,13 +94,13 @@ impl Spooler {
         if let Err(error) = spool.create()
             && !matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
         {
-            // A full disk may have room when the first large body comes. Other failures are better reported now.
+            // A full disk may have space when the first large body comes. Other failures are better reported now.
             return Err(error);
         }
         let most = bytes_max.map_or_else(|| SpoolQuota::half_of(&spool, kept), Ok)?;
         let files = SpoolQuota::half_of_files();
         let directory = spool.directory().display();
-        tracing::info!(%directory, mib = most >> 20, kept_mib = kept >> 20, files, "room for large bodies");
+        tracing::info!(%directory, mib = most >> 20, kept_mib = kept >> 20, files, "space for large bodies");
         Spooler::with_quota(spool, SpoolQuota::new(most, files), sync, waker)
     }
 
@@ -117,9 +117,9 @@ impl Spooler {
         })
     }
 
-    /// A body begins to come. It does so if all of it will have room, with all others that are on their way, and a request's is within its
+    /// A body begins to come. It does so if all of it will have space, with all others that are on their way, and a request's is within its
     /// tenant's share.
-    pub fn begin(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, NoRoom> {
+    pub fn begin(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, NoSpace> {
         self.coming.retain(|(coming, _)| coming.strong_count() > 0);
         let share = tenant.filter(|_| kind == BodyKind::Request).map(|tenant| self.share_of(tenant));
         let (mut others, mut own) = (0_u64, 0_u64);
@@ -130,21 +130,21 @@ impl Spooler {
         }
         let (taken, expected, most) = (self.quota.taken(), others.saturating_add(own), self.quota.most_of(kind));
         if length > most {
-            return Err(NoRoom::Ever);
+            return Err(NoSpace::Ever);
         }
         let limit = if share.is_some() { self.quota.most_with_others() } else { most };
         let is_full = taken.saturating_add(expected).saturating_add(length) > limit;
         let is_within = |share: &SpoolShare| self.quota.is_within_share(share, length, (others, own));
         let file = match share.as_deref() {
-            _ if is_full => Err(NoRoom::Now),
-            Some(share) if !is_within(share) => return Err(NoRoom::Share),
+            _ if is_full => Err(NoSpace::Now),
+            Some(share) if !is_within(share) => return Err(NoSpace::Share),
             share => self.quota.try_acquire_file(kind, share),
         };
         let file = file.inspect_err(|_| {
             if self.said.is_none_or(|said| said.elapsed() >= SAID_EVERY) {
                 self.said = Some(Instant::now());
                 let files = self.quota.files();
-                tracing::warn!(?kind, length, taken, expected, most, files, "there is no room for a large body");
+                tracing::warn!(?kind, length, taken, expected, most, files, "there is no space for a large body");
             }
         })?;
         let body = self.writing.begin(length, Some(file));
@@ -153,7 +153,7 @@ impl Spooler {
         Ok(SpoolTicket { body, kind, quota: self.quota.clone(), share, coming })
     }
 
-    /// What a tenant's bodies have.
+    /// The share of a tenant's bodies.
     fn share_of(&mut self, tenant: &Tenant) -> Arc<SpoolShare> {
         if let Some(share) = self.shares.get(tenant) {
             return Arc::clone(share);
@@ -217,14 +217,14 @@ mod tests {
                 assert!(start.elapsed() < Duration::from_secs(60), "it isn't written");
                 std::thread::yield_now();
             };
-            Ok::<_, NoRoom>(body.unwrap())
+            Ok::<_, NoSpace>(body.unwrap())
         };
         let mut bodies: Vec<_> = (0..6).map(|_| body(&mut spooler, BodyKind::Request).unwrap()).collect();
-        assert_eq!(body(&mut spooler, BodyKind::Request).unwrap_err(), NoRoom::Now);
+        assert_eq!(body(&mut spooler, BodyKind::Request).unwrap_err(), NoSpace::Now);
         // One that is on its way has its file already.
         let begun = spooler.begin(BodyKind::Reply, None, 4).unwrap();
         bodies.push(body(&mut spooler, BodyKind::Reply).unwrap());
-        assert_eq!(body(&mut spooler, BodyKind::Reply).unwrap_err(), NoRoom::Now);
+        assert_eq!(body(&mut spooler, BodyKind::Reply).unwrap_err(), NoSpace::Now);
         bodies.truncate(5);
         bodies.push(body(&mut spooler, BodyKind::Reply).unwrap());
         drop(begun);

@@ -10,7 +10,7 @@ use queue::Queue;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use towpath_broker::core::{Counters, Kind, Millis, Peer, Settings};
 
-/// Actions as the model knows them. Requests are told apart by their bodies.
+/// Actions as the model knows them. Requests are identified by their bodies.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Seen {
     Welcome(Peer),
@@ -24,7 +24,7 @@ pub enum Seen {
     GaveUp { number: u64, kept: bool },
     ReplyLost { number: u64 },
     Disconnect(Peer),
-    SendAway(Peer),
+    CloseAfterFlush(Peer),
 }
 
 /// A dead letter's name is that of its request with this bit, and its service is this far from its own.
@@ -158,7 +158,7 @@ struct Worker {
     credit: usize,
     held: Vec<usize>,
     abandoned: Vec<(u64, u16)>,
-    last_heard: Millis,
+    last_received: Millis,
     leaving: bool,
     blocked: bool,
     /// When it became available: the lowest is the least recently used.
@@ -474,7 +474,7 @@ impl Model {
                 w.kind == Kind::Stock
                     && w.held.is_empty()
                     && w.abandoned.is_empty()
-                    && now.saturating_sub(w.last_heard) > timeout
+                    && now.saturating_sub(w.last_received) > timeout
             });
             let silent: Vec<Peer> = silent.map(|(_, worker)| worker.peer).collect();
             silent.into_iter().for_each(|peer| self.disconnect(now, peer));
@@ -560,7 +560,7 @@ impl Model {
         }
         let mut resumed = Vec::new();
         for key in self.paused.requests() {
-            // One if there is room, all if there is much.
+            // One if there is space, all if there is much.
             if self.is_below_limits(key, self.paused_for[&key], 2, 1 + resumed.len().min(1)) {
                 resumed.push(key);
             }

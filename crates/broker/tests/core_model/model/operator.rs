@@ -1,4 +1,4 @@
-//! What an operator does: pauses and purges services, sends dead letters again or drops them, drains.
+//! Operations of an operator: pausing and purging services, sending dead letters again or dropping them, draining.
 
 use super::{Awaiting, DEAD_LETTER, DEAD_LETTER_SERVICES, Model, REQUEST_BYTES, Request, Seen, State};
 use towpath_broker::core::{LetterAction, Millis};
@@ -157,7 +157,7 @@ impl Model {
                 Some(_) if has_requests => self.leaving.push(key),
                 Some(peer) => {
                     self.gone(now, peer);
-                    self.seen.push(Seen::SendAway(peer));
+                    self.seen.push(Seen::CloseAfterFlush(peer));
                 }
             }
         }

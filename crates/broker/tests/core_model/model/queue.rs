@@ -8,7 +8,7 @@ pub struct Queue(Vec<(u8, Vec<Line>)>);
 type Line = (usize, Vec<usize>);
 
 impl Queue {
-    /// Where a client's line is, which is added if need be.
+    /// Index of a client's queue, which is added if need be.
     fn place(&mut self, tenant: u8, client: usize) -> (usize, usize) {
         let is_its = |line: &Line| line.0 == client;
         let found = self.0.iter().position(|(_, lines)| lines.iter().any(is_its));

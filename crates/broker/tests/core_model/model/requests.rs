@@ -53,7 +53,7 @@ impl Model {
         self.seen.push(Seen::Refused { peer, number });
     }
 
-    /// What a client has asked under a number that isn't forgotten.
+    /// A client's request under a number that isn't forgotten.
     pub fn asked(&self, peer: Peer, number: u64) -> Option<(u8, u64, usize)> {
         let Some(Role::Client(key)) = self.roles.get(&peer) else { return None };
         let slot = self.numbered(*key, number)?;
@@ -308,8 +308,8 @@ impl Model {
         let of_service: usize = of_service.map(|(_, request)| request.expected).sum();
         let of_all: usize = self.requests.iter().map(|(_, request)| request.expected).sum();
         let (most, here) = (self.settings.bytes_max, self.all_unconfirmed());
-        let room = (most / 4 * 3).saturating_sub(here).max(most / 4).min(most.saturating_sub(here));
-        let waits = expected > 0 && of_service > 0 && of_all + expected > room;
+        let space = (most / 4 * 3).saturating_sub(here).max(most / 4).min(most.saturating_sub(here));
+        let waits = expected > 0 && of_service > 0 && of_all + expected > space;
         if waits && !self.waiting_services.contains(&service) {
             self.waiting_services.push_back(service);
         }
@@ -402,8 +402,8 @@ impl Model {
             |request: &&Request| self.sessions.all[request.session].as_ref().is_some_and(|s| s.letter != 0);
         let dead_letters: usize =
             self.requests.iter().map(|(_, request)| request).filter(is_dead_letter).map(|r| r.bytes).sum();
-        let has_room = dead_letters + REQUEST_BYTES + length <= self.settings.bytes_max / 4;
-        let kept = is_journalled && has_room && self.admits(0, None, service, length);
+        let has_space = dead_letters + REQUEST_BYTES + length <= self.settings.bytes_max / 4;
+        let kept = is_journalled && has_space && self.admits(0, None, service, length);
         if kept {
             self.counters.dead_letters += 1;
             self.add_letter(now, service, attempts, name | DEAD_LETTER, length);
@@ -433,10 +433,10 @@ impl Model {
         let all = self.all_unconfirmed() + bytes;
         let begins = !self.has_confirmed(of) && self.idle_ms(of) <= 1_000 && all <= most / 8 * 7;
         let is_little = unconfirmed + bytes <= most / 2048 * 2;
-        let has_room =
+        let has_space =
             all <= most / 4 * 3 || (all <= most && (self.is_confirming(of) || unconfirmed == 0 || is_little || begins));
         let is_kept = self.sessions.at(of).client.is_some() && self.sessions.at(of).letter == 0;
-        match bytes > its_own.max(64) && is_kept && !has_room {
+        match bytes > its_own.max(64) && is_kept && !has_space {
             true => {
                 let number = self.requests.at(slot).number;
                 self.seen.push(Seen::ReplyLost { number });
@@ -453,9 +453,9 @@ impl Model {
             return self.postpone(slot);
         }
         let parts_on = self.requests.at(slot).parts_on;
-        let was_told = parts_on != 0 && status == 200 && self.sessions.at(of).client.is_some();
-        let lost = was_told && !self.sessions.at(of).is_on(parts_on);
-        let (status, what, length) = match was_told {
+        let was_answered = parts_on != 0 && status == 200 && self.sessions.at(of).client.is_some();
+        let lost = was_answered && !self.sessions.at(of).is_on(parts_on);
+        let (status, what, length) = match was_answered {
             true if lost => (410, 0, 0),
             true => (206, what, length),
             false => (status, what, length),

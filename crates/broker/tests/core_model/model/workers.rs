@@ -15,7 +15,7 @@ impl Model {
             credit,
             held: Vec::new(),
             abandoned: Vec::new(),
-            last_heard: now,
+            last_received: now,
             leaving: false,
             blocked: false,
             available: None,
@@ -37,9 +37,9 @@ impl Model {
         }
     }
 
-    pub fn heard(&mut self, now: Millis, peer: Peer) {
+    pub fn received(&mut self, now: Millis, peer: Peer) {
         if let Some(&Role::Worker(key)) = self.roles.get(&peer) {
-            self.workers.at(key).last_heard = now;
+            self.workers.at(key).last_received = now;
         }
     }
 

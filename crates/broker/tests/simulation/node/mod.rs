@@ -18,23 +18,23 @@ use towpath_requests::numbered::ClientId;
 use transport::{Effect, SimTransport};
 use wire::Wire;
 
-/// What a broken broker does wrong, to see that it is found.
+/// Deliberate faults of a broker, to see that the checks find them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// It gives a reply to the next request instead of its own.
+    /// A reply goes to the next request instead of its own.
     SwapReplies,
-    /// It says that something is on the disk that isn't.
+    /// An entry is acknowledged that isn't durable.
     LoseEntries,
-    /// It tells another outcome after the first one.
+    /// Another outcome follows the first one.
     AnswerTwice,
-    /// It keeps an outcome to itself.
+    /// An outcome is never sent.
     SwallowReplies,
-    /// It gives a stock client's reply without its parts.
+    /// A stock client's reply comes without its parts.
     LoseParts,
-    /// It takes a block that was refused for its own, although another broker leads.
+    /// A refused block is taken for its own, although another broker leads.
     TrustRefusals,
-    /// It gives the place of a worker that is gone to another while its last reply is on its way to the disk.
+    /// The slot of a disconnected worker is reused while its last reply is on its way to the disk.
     ReuseSlots,
 }
 
@@ -46,7 +46,7 @@ pub struct Node {
     pub broker: Option<Box<Broker>>,
     /// The log, while the broker is dead.
     log: Option<Log>,
-    /// It is ahead of everybody's time, after its clock has jumped.
+    /// How far its clock is ahead of everybody's, after a jump.
     pub ahead: Millis,
     /// Stopped (SIGSTOP), or dead, until then.
     pub away_until: Millis,
@@ -58,11 +58,11 @@ pub struct Node {
     ends: u64,
     fault: Fault,
     rng: Rng,
-    /// It has been told to end, and does so when it is idle, or then; and how many requests it had taken before.
+    /// Set while it stops: it ends when it is idle, or then; and how many requests it had taken before.
     stopping: Option<(Millis, u64)>,
 }
 
-/// What a node acts on.
+/// The surroundings of a node.
 pub struct World<'a> {
     pub now: Millis,
     pub net: &'a mut Net,
@@ -126,7 +126,7 @@ impl Node {
         self.log = self.log.take().map(|log| log.crash(&mut world.net.rng));
     }
 
-    /// It is told to end: it takes no more, and workers may finish what they have until then.
+    /// Begins to stop: it takes no more, and workers may finish what they have until then.
     pub fn stop(&mut self, world: &mut World, until: Millis) {
         if self.stopping.is_none() {
             self.stopping = Some((until, self.broker().core.counters().accepted));
@@ -135,7 +135,7 @@ impl Node {
         }
     }
 
-    /// It ends in good order: all that was written is on the disk.
+    /// Ends in good order: all that was written is on the disk.
     fn end(&mut self, world: &mut World) {
         self.broker().end();
         self.apply(world);
@@ -227,14 +227,14 @@ impl Node {
         self.apply(world);
     }
 
-    /// All connections are lost.
+    /// Loses all connections.
     pub fn lose_links(&mut self, world: &mut World) {
         for link in self.broker().transport.links() {
             self.receive(world, link, Packet::Close);
         }
     }
 
-    /// Everything that is due, once all that has come has been told.
+    /// Does all that is due, after all that has come was handled.
     pub fn turn(&mut self, world: &mut World) {
         self.broker().finish();
         // It may have ended connections.
@@ -243,7 +243,7 @@ impl Node {
         if let Some((until, accepted)) = self.stopping {
             let broker = self.broker();
             // Fewer if leadership was lost.
-            assert!(broker.core.counters().accepted <= accepted, "a request was taken after it had been told to end");
+            assert!(broker.core.counters().accepted <= accepted, "a request was taken while it was stopping");
             if broker.is_done() || world.now >= until {
                 self.end(world);
             }
@@ -275,7 +275,7 @@ impl Node {
         let Some(broker) = &self.broker else { return self.away_until };
         let ends_at = self.stopping.map_or(Millis::MAX, |(until, _)| until);
         let deadline = broker.core.next_deadline().saturating_sub(self.ahead).min(ends_at);
-        let deadline = if broker.transport.has_news(net) { now + 1 } else { deadline };
+        let deadline = if broker.transport.has_events(net) { now + 1 } else { deadline };
         deadline.min(broker.store.due().unwrap_or(Millis::MAX)).max(self.away_until)
     }
 }

@@ -14,7 +14,7 @@ use towpath_requests::Body;
 use towpath_requests::assembler::BodySink;
 use towpath_requests::numbered::Token;
 use towpath_sockets::Tenant;
-use towpath_spool::{BodyKind, NoRoom};
+use towpath_spool::{BodyKind, NoSpace};
 
 /// Bodies of requests that may be written at a time.
 const SPOOLING_MAX: usize = 3;
@@ -65,7 +65,7 @@ impl Log {
         }
     }
 
-    /// It doesn't work, or does again.
+    /// Whether it fails.
     pub fn failing(&mut self) -> &mut bool {
         match self {
             Log::Disk(disk) => &mut disk.failing,
@@ -222,10 +222,10 @@ impl Store for SimStore {
         }
     }
 
-    fn spool(&mut self, kind: BodyKind, _: Option<&Tenant>, _: u64) -> Result<SimWriter, NoRoom> {
+    fn spool(&mut self, kind: BodyKind, _: Option<&Tenant>, _: u64) -> Result<SimWriter, NoSpace> {
         let is_full = kind == BodyKind::Request && Rc::strong_count(&self.writing) > SPOOLING_MAX;
         if is_full || self.rng.percent(3) {
-            return Err(NoRoom::Now);
+            return Err(NoSpace::Now);
         }
         self.next += 1;
         let (finished, _writing) = (self.finished.clone(), self.writing.clone());

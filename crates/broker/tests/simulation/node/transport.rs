@@ -17,7 +17,7 @@ use towpath_sockets::{
 /// Bytes of a message that a peer may be kept from beginning.
 const LARGE_BYTES: usize = 1_000;
 
-/// What is to be done to the net.
+/// A change to the net.
 #[derive(Debug)]
 pub enum Effect {
     Send(LinkId, Frames),
@@ -63,7 +63,7 @@ pub struct SimTransport {
     queue_limit: usize,
     names: u64,
     pub effects: Vec<Effect>,
-    /// What happened, for the history.
+    /// Events for the history.
     pub happened: Vec<Happened>,
 }
 
@@ -107,7 +107,7 @@ impl SimTransport {
         self.by_link.keys().copied().collect()
     }
 
-    /// A poll begins: what peers have read meanwhile makes room, and free slots may be given again.
+    /// A poll begins: what peers have read meanwhile makes space, and free slots may be given again.
     pub fn begin_poll(&mut self, net: &Net, now: Millis) {
         self.free.append(&mut self.freed);
         let mut events = Vec::new();
@@ -129,8 +129,8 @@ impl SimTransport {
         self.events.extend(events);
     }
 
-    /// Whether a peer that was full has room by now.
-    pub fn has_news(&self, net: &Net) -> bool {
+    /// Whether a peer that was full has space by now.
+    pub fn has_events(&self, net: &Net) -> bool {
         let mut full = self.slots.iter().filter_map(|slot| slot.peer.as_ref()).filter(|peer| peer.was_full);
         full.any(|peer| {
             let link = net.links.get(&peer.link).filter(|link| link.end_open);

@@ -1,4 +1,4 @@
-//! What goes over a connection as the history has it, and what a broken broker makes of it.
+//! Messages of a connection as events of the history, and a broken broker's changes to them.
 
 use super::{Fault, client_index};
 use crate::ends::key_of;
@@ -26,13 +26,13 @@ pub struct Wire {
     life: u64,
     fault: Fault,
     trace: bool,
-    /// Outcomes that were told, over all connections, and the last of them: faults happen now and then.
+    /// Outcomes that were sent, over all connections, and the last of them: faults happen now and then.
     done: Rc<Cell<u64>>,
     stash: Rc<RefCell<Option<Body>>>,
     client: Option<ClientId>,
     /// Requests that its worker has, and whether parts of the reply have come.
     given: BTreeMap<[u8; 16], (Key, bool)>,
-    /// Those that any worker was given, over all connections.
+    /// Requests that any worker was given, over all connections.
     known: Rc<RefCell<BTreeMap<[u8; 16], Key>>>,
     /// Requests of which parts of a reply have come, over all connections: a reply over another one doesn't count then.
     in_parts: Rc<RefCell<BTreeSet<Key>>>,
@@ -42,7 +42,7 @@ pub struct Wire {
     coming: Option<Bytes>,
 }
 
-/// What is really sent.
+/// The messages that are really sent.
 pub struct Outgoing {
     pub messages: Vec<Frames>,
 }
@@ -170,7 +170,7 @@ impl Wire {
         Outgoing { messages: vec![frames] }
     }
 
-    /// Notes what a client is told, which is not quite what it should be if the broker is broken.
+    /// Notes a message to a client, which a broken broker changes.
     fn note_to_client(&mut self, frames: &Frames, happened: &mut Vec<Event>) -> Outgoing {
         let (node, life, client) = (self.node, self.life, client_index(self.client));
         let mut attached = frames.get(2).map(|frame| Body::from(frame.clone()));
@@ -192,12 +192,12 @@ impl Wire {
                     let key = (client, number);
                     ToClient::reply(&mut block, number, status, part, &body);
                     if part.is_none() {
-                        happened.push(Event::Told { node, life, key, status, body });
+                        happened.push(Event::Answered { node, life, key, status, body });
                     }
                     if self.fault == Fault::AnswerTwice && is_fourth {
                         let (status, body) = (Status::FAILED, Body::from("and again"));
                         ToClient::reply(&mut block, number, status, None, &body);
-                        happened.push(Event::Told { node, life, key, status, body });
+                        happened.push(Event::Answered { node, life, key, status, body });
                     }
                 }
                 ToClient::Accepted { first, count } => {

@@ -1,4 +1,4 @@
-//! What brokers kept aside, when all is over.
+//! Dead letters of brokers, when all is over.
 
 use super::Sim;
 use crate::ends::SERVICES;
@@ -13,7 +13,7 @@ const ROUNDS_MAX: usize = 60;
 const COLLECTOR: Peer = 100_000;
 
 impl Sim {
-    /// Takes what a broker kept aside, as a worker does, and looks whether it is what its clients were told.
+    /// Takes a broker's dead letters, as a worker does, and checks them against its replies to clients.
     pub(super) fn check_aside(&mut self, index: usize) -> Result<(), String> {
         let mut kept = self.nodes[index].ended_letters.clone();
         for _ in 0..ROUNDS_MAX {

@@ -16,7 +16,7 @@ use crate::stock::{StockClient, StockWorker};
 use crate::worker::Worker;
 use towpath_broker::core::{Core, Millis, Settings};
 
-/// What kind of world it is.
+/// Kind of a world.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub seed: u64,
@@ -43,7 +43,7 @@ struct Seat {
     nodes: Vec<usize>,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Tally {
     pub steps: u64,
@@ -181,10 +181,10 @@ impl Sim {
         });
         self.tally.of_others = of_others.count() as u64;
         self.heal();
-        let patience = self.now + 90_000;
+        let limit = self.now + 90_000;
         while !self.is_done() {
             self.step(true)?;
-            if self.now > patience {
+            if self.now > limit {
                 break;
             }
         }
@@ -271,7 +271,7 @@ impl Sim {
         }
         for link in self.net.links.values() {
             if link.node_open {
-                let due = link.heard_at();
+                let due = link.received_at();
                 next = next.min(due.map_or(Millis::MAX, |due| due.max(self.nodes[link.node].away_until)));
             }
             if link.end_open {
@@ -351,7 +351,7 @@ impl Sim {
             loop {
                 let now = self.now;
                 let Some(link) = self.net.links.get_mut(&id).filter(|link| link.node_open) else { break };
-                if link.heard_at().is_none_or(|at| at > now) {
+                if link.received_at().is_none_or(|at| at > now) {
                     break;
                 }
                 if link.up.next().is_some_and(|next| self.nodes[index].defers(id, next)) {
@@ -405,10 +405,10 @@ impl Sim {
     fn with(&mut self, index: usize, calm: bool, call: impl FnOnce(&mut dyn End, &mut Io)) {
         let seat = &mut self.seats[index];
         let open = seat.link.and_then(|id| self.net.links.get(&id)).filter(|link| link.end_open);
-        let has_room = open.is_some_and(|link| link.up.bytes < LANE_BYTES);
+        let has_space = open.is_some_and(|link| link.up.bytes < LANE_BYTES);
         let (now, rng, history) = (self.now, &mut self.rng, &mut self.history);
         let large_percent = self.large_percent;
-        let mut io = Io { now, rng, history, calm, large_percent, has_room, out: Vec::new(), close: false };
+        let mut io = Io { now, rng, history, calm, large_percent, has_space, out: Vec::new(), close: false };
         call(&mut *seat.end, &mut io);
         let Io { out, close, .. } = io;
         if let Some(id) = seat.link {

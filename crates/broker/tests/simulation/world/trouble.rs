@@ -1,11 +1,11 @@
-//! What goes wrong, and what holds all the same.
+//! Faults, and the invariants that hold all the same.
 
 use super::Sim;
 use crate::ends::SERVICES;
 use towpath_broker::core::LetterAction;
 
 impl Sim {
-    /// Something goes wrong.
+    /// Makes a fault.
     pub(super) fn trouble(&mut self) {
         let (seat, node) = (self.rng.index(self.seats.len()), self.rng.index(self.nodes.len()));
         let mut at = self.rng.below(self.weights.iter().sum());

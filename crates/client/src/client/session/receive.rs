@@ -230,25 +230,25 @@ impl Session {
     }
 
     /// Takes a reply of a stock broker.
-    pub fn on_stock(&mut self, heard: ClientMessage, sink: &mut impl FnMut(Delivery)) {
+    pub fn on_stock(&mut self, received: ClientMessage, sink: &mut impl FnMut(Delivery)) {
         let Link::Stock(out) = &mut self.link else { return };
         let Some(number) = *out else {
             tracing::warn!("a reply that answers no request is left out");
             return;
         };
         let Some(entry) = self.table.find(number) else { return };
-        if heard.service.is_some_and(|service| *service != *self.services.name(entry.service)) {
+        if received.service.is_some_and(|service| *service != *self.services.name(entry.service)) {
             tracing::warn!("a reply of another service is left out");
             return;
         }
         let owner = entry.owner;
-        let ends_parts = !heard.partial && entry.next_part > 0;
-        let (status, body) = match heard.body {
+        let ends_parts = !received.partial && entry.next_part > 0;
+        let (status, body) = match received.body {
             Ok(body) if ends_parts => (Status::IN_PARTS, body),
             Ok(body) => (Status::OK, body),
             Err(why) => (status_of_lost(&why), Body::from(why)),
         };
-        if heard.partial {
+        if received.partial {
             let part = entry.next_part;
             entry.next_part = part.saturating_add(1);
             sink(Delivery { number, owner, status, part: Some(part), body });

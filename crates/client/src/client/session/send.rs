@@ -40,7 +40,7 @@ impl Session {
         for number in self.cancels.drain(..) {
             FromClient::cancel(block, number);
         }
-        // Acknowledgements first: they make room for requests at the broker.
+        // Acknowledgements first: they make space for requests at the broker.
         let sends = !block.is_empty() || !self.again.is_empty() || self.cursor < self.table.next_number();
         if self.acks.due().is_some_and(|due| due <= now || sends) {
             self.acks.put(block);
@@ -91,7 +91,7 @@ impl Session {
         more
     }
 
-    /// Tells the broker as soon as possible what it may forget, because this side ends: also requests that were cancelled
+    /// Acknowledges to the broker as soon as possible what it may forget, because this side ends: also requests that were cancelled
     /// and have no outcome yet.
     pub fn hurry(&mut self, now: Duration) {
         if matches!(self.link, Link::Numbered { .. }) {
@@ -109,11 +109,11 @@ impl Session {
         !matches!(self.link, Link::Numbered { .. }) || (self.acks.due().is_none() && self.cancels.is_empty())
     }
 
-    /// When [`Session::on_time`] has something to do, or [`Session::pump`] if there is room for its records.
-    pub fn deadline(&self, has_room: bool) -> Option<Duration> {
+    /// When [`Session::on_time`] has something to do, or [`Session::pump`] if there is space for its records.
+    pub fn deadline(&self, has_space: bool) -> Option<Duration> {
         let (welcome, acks) = match self.link {
             Link::Greeting(until) => (Some(until), None),
-            Link::Numbered { .. } if has_room => (None, self.acks.due()),
+            Link::Numbered { .. } if has_space => (None, self.acks.due()),
             _ => (None, None),
         };
         let held = self.held.peek().map(|Reverse((at, _))| *at);
@@ -160,12 +160,14 @@ mod tests {
 
     const AT: fn(u64) -> Duration = Duration::from_millis;
 
-    fn hears(session: &mut Session, say: impl FnOnce(&mut Block)) -> Vec<(u64, Status)> {
-        let (mut said, mut heard) = (Block::default(), Vec::new());
+    fn receives(session: &mut Session, say: impl FnOnce(&mut Block)) -> Vec<(u64, Status)> {
+        let (mut said, mut received) = (Block::default(), Vec::new());
         say(&mut said);
         let block = said.drain().next().unwrap().block;
-        session.on_block(&block, None, AT(30), &mut |delivery| heard.push((delivery.number, delivery.status))).unwrap();
-        heard
+        session
+            .on_block(&block, None, AT(30), &mut |delivery| received.push((delivery.number, delivery.status)))
+            .unwrap();
+        received
     }
 
     /// With two requests, sent to a broker.
@@ -181,7 +183,7 @@ mod tests {
 
     fn connect(session: &mut Session) {
         session.connected(AT(10), &mut Block::default());
-        hears(session, |said| ToClient::welcome(said, 1, 1000, 1 << 20, false));
+        receives(session, |said| ToClient::welcome(said, 1, 1000, 1 << 20, false));
         session.pump(AT(20), &mut Block::default(), 10_000);
     }
 
@@ -197,10 +199,10 @@ mod tests {
     fn expiry_after_failover_is_reported_as_uncertain() {
         let mut session = asking();
         let expired = |said: &mut Block, number| ToClient::reply(said, number, Status::EXPIRED, None, &Body::default());
-        assert_eq!(hears(&mut session, |said| expired(said, 1)), [(1, Status::EXPIRED)]);
+        assert_eq!(receives(&mut session, |said| expired(said, 1)), [(1, Status::EXPIRED)]);
         session.disconnected();
         connect(&mut session);
-        assert_eq!(hears(&mut session, |said| expired(said, 2)), [(2, Status::TIMED_OUT)]);
+        assert_eq!(receives(&mut session, |said| expired(said, 2)), [(2, Status::TIMED_OUT)]);
     }
 
     #[test]
@@ -209,12 +211,12 @@ mod tests {
         let says =
             |said: &mut Block, number, status, part| ToClient::reply(said, number, status, part, &Body::default());
         for number in [1, 2] {
-            assert_eq!(hears(&mut session, |said| says(said, number, Status::OK, Some(0))), [(number, Status::OK)]);
+            assert_eq!(receives(&mut session, |said| says(said, number, Status::OK, Some(0))), [(number, Status::OK)]);
         }
-        assert_eq!(hears(&mut session, |said| says(said, 1, Status::IN_PARTS, None)), [(1, Status::IN_PARTS)]);
+        assert_eq!(receives(&mut session, |said| says(said, 1, Status::IN_PARTS, None)), [(1, Status::IN_PARTS)]);
         session.disconnected();
         connect(&mut session);
-        assert_eq!(hears(&mut session, |said| says(said, 2, Status::IN_PARTS, None)), [(2, Status::LOST)]);
+        assert_eq!(receives(&mut session, |said| says(said, 2, Status::IN_PARTS, None)), [(2, Status::LOST)]);
     }
 
     #[test]
@@ -222,14 +224,16 @@ mod tests {
         let mut session = asking();
         let refused = |said: &mut Block| ToClient::refused(said, 1, Status::UNAVAILABLE, 60_000, "the queue is full");
         assert_eq!(session.refused(), None);
-        assert_eq!(hears(&mut session, refused), []);
-        let told = session.refused().unwrap().to_string();
-        assert_eq!(told, format!("{}: the queue is full", Status::UNAVAILABLE));
-        let mut heard = Vec::new();
-        session.on_time(AT(1_000), &mut |delivery| heard.push((delivery.number, delivery.status, delivery.body)));
-        let [(1, Status::EXPIRED, first), (2, Status::TIMED_OUT, second)] = &heard[..] else { panic!("{heard:?}") };
-        let first = Body::from(format!("no broker took it within its time; the last refusal was {told}")) == *first;
-        assert!(first && *second == Body::from("no outcome came within its time"), "{heard:?}");
+        assert_eq!(receives(&mut session, refused), []);
+        let refusal = session.refused().unwrap().to_string();
+        assert_eq!(refusal, format!("{}: the queue is full", Status::UNAVAILABLE));
+        let mut received = Vec::new();
+        session.on_time(AT(1_000), &mut |delivery| received.push((delivery.number, delivery.status, delivery.body)));
+        let [(1, Status::EXPIRED, first), (2, Status::TIMED_OUT, second)] = &received[..] else {
+            panic!("{received:?}")
+        };
+        let first = Body::from(format!("no broker took it within its time; the last refusal was {refusal}")) == *first;
+        assert!(first && *second == Body::from("no outcome came within its time"), "{received:?}");
     }
 
     #[test]
@@ -246,9 +250,9 @@ mod tests {
     }
 
     #[test]
-    fn due_records_wait_for_room() {
+    fn due_records_wait_for_space() {
         let mut session = asking();
-        hears(&mut session, |said| ToClient::reply(said, 1, Status::OK, None, &Body::default()));
+        receives(&mut session, |said| ToClient::reply(said, 1, Status::OK, None, &Body::default()));
         // Request 2 has its time; request 1 is to be confirmed before.
         assert_eq!(session.deadline(false), Some(AT(1_000)));
         let due = session.deadline(true).unwrap();

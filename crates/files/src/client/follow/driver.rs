@@ -1,12 +1,12 @@
 //! Joins a follower with its connection and its disk.
 
 use super::super::connection::Connection;
-use super::super::exchange::{Exchange, Operation, POLL_MAX, Patience, Turn};
+use super::super::exchange::{Connector, Operation, POLL_MAX, Turn, WaitLimit};
 use super::super::get::workers;
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
 use super::follower::Follower;
 use super::pages::FOLLOW_ID;
-use super::{FollowEnd, FollowOptions, Tell};
+use super::{FollowEnd, FollowOptions, OnEvent};
 use crate::disk::{Disk, DiskOptions};
 use crate::error::Error;
 use crate::protocol::assembler::Inbound;
@@ -25,16 +25,18 @@ pub(super) struct Driver<'a> {
 
 impl Driver<'_> {
     pub(super) fn run(
+        connector: &Connector,
         options: &FollowOptions,
-        tell: &mut Tell<'_>,
+        on_event: &mut OnEvent<'_>,
         cancel: &CancelToken,
         was_connected: &mut bool,
     ) -> Result<FollowEnd, Error> {
         let refused = |reason: String| Error::Destination { path: options.destination.clone(), reason };
-        let follower = Follower::open(options, tell, Instant::now())?;
-        let mut exchange = Exchange::open(&options.connect, cancel)?;
+        let idle_timeout = connector.options.idle_timeout;
+        let follower = Follower::open(options, idle_timeout, on_event, Instant::now())?;
+        let mut exchange = connector.exchange(cancel)?;
         exchange.assume_connected_before(*was_connected);
-        let waker = exchange.connection().waker();
+        let waker = exchange.waker();
         let ledger = Arc::clone(&follower.ledger);
         let disk = Disk::of_follower(&options.destination, disk_options(options), ledger, move || waker.wake())
             .map_err(|error| refused(error.to_string()))?;
@@ -43,11 +45,11 @@ impl Driver<'_> {
         let outcome = exchange.run(&mut driver);
         *was_connected = exchange.was_connected();
         exchange.close();
-        let ended = driver.sink.end(options.connect.idle_timeout);
+        let ended = driver.sink.end(idle_timeout);
         if outcome.is_ok()
             && let Err(place) = ended
         {
-            return Err(Error::Hangs { place, seconds: options.connect.idle_timeout.as_secs() });
+            return Err(Error::Hangs { place, seconds: idle_timeout.as_secs() });
         }
         outcome
     }
@@ -117,21 +119,21 @@ impl Operation for Driver<'_> {
         self.follower.transfer.arriving(now);
     }
 
-    fn patience(&self) -> Patience {
+    fn wait_limit(&self) -> WaitLimit {
         let Follower { is_connected, feed, pages, frozen, .. } = &self.follower;
         match is_connected {
             // Another connection is tried for ever, unless following is to end.
-            false if self.options.once => Patience::Extra(Duration::ZERO),
-            false => Patience::Unlimited,
+            false if self.options.once => WaitLimit::Extra(Duration::ZERO),
+            false => WaitLimit::Unlimited,
             // The transfer has a timer of its own, and where all is known nothing is awaited.
-            true if feed.is_some() || frozen.is_some() || pages.is_live => Patience::Unlimited,
+            true if feed.is_some() || frozen.is_some() || pages.is_live => WaitLimit::Unlimited,
             // A server may take long to look at everything for the first time.
-            true => Patience::WhileAlive,
+            true => WaitLimit::WhileAlive,
         }
     }
 
     /// Back-pressure: while too much is queued for the disk, nothing is read from the connection.
-    fn make_room(&mut self, connection: &mut Connection) -> Result<bool, Error> {
+    fn make_space(&mut self, connection: &mut Connection) -> Result<bool, Error> {
         if !self.sink.is_over(DISK_QUEUE_BYTES_MAX) {
             return Ok(true);
         }
@@ -144,7 +146,7 @@ impl Operation for Driver<'_> {
     }
 }
 
-/// How a follower's files are written.
+/// Disk options of a follower.
 pub(super) fn disk_options(options: &FollowOptions) -> DiskOptions {
     DiskOptions { durable: options.durable, verify: true, workers: workers(), ..DiskOptions::default() }
 }

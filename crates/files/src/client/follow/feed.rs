@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 /// Smallest file that is copied from another one of the same content.
 const COPY_FROM_BYTES: u64 = 64 << 10;
 
-/// What the transfer is fed with.
+/// Entries that the transfer is fed with.
 #[derive(Debug)]
 pub(super) struct Feed {
     fed: Vec<Placed>,
@@ -29,15 +29,15 @@ pub(super) struct Feed {
     is_retry: bool,
     /// Files and links that are gone, by what they have: what is renamed isn't fetched.
     sources: HashMap<Moved, Vec<RelPath>>,
-    /// What was known to be where before.
+    /// Known entries before this feed.
     before: HashMap<RelPath, Known>,
     /// Directories that are to be made for what is below them.
     parents: BTreeSet<RelPath>,
-    /// Where the trash has what is replaced.
+    /// Paths in the trash of replaced files.
     kept: BTreeMap<RelPath, RelPath>,
 }
 
-/// What could not be put in place.
+/// A path that could not be put in place.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) placed: Placed,
@@ -56,7 +56,7 @@ impl Failed {
 pub(super) enum Why {
     /// The server has something else there by now, or nothing, and will say so.
     OutOfDate,
-    /// There is no room for it.
+    /// No space for it.
     NoSpace,
     Other,
 }
@@ -85,7 +85,7 @@ impl Follower<'_> {
         let intended = there.iter().filter_map(|placed| Some((&placed.local, Known::of(&placed.change)?)));
         let intended = feed.parents.iter().map(|parent| (parent, Known::Dir)).chain(intended);
         let noted = { intended }.try_for_each(|(local, known)| self.record.intend(local, &known));
-        // Without room for that nothing is put in place, but what is gone is deleted all the same.
+        // Without space for that nothing is put in place, but what is gone is deleted all the same.
         let full = match noted.and_then(|()| self.record.flush()) {
             Err(error) if is_full(&error) => Some(format!("cannot write the record of what was followed: {error}")),
             noted => noted.map(|()| None).map_err(|error| self.record_failed(&error))?,
@@ -100,8 +100,9 @@ impl Follower<'_> {
             }
             self.take_over(&placed)?;
             self.gone.remove(&placed.local);
-            let before = self.record.get(&placed.local).filter(|_| !self.untold.contains_key(&placed.local)).copied();
-            let told = before.or_else(|| self.put_before(&placed.local));
+            let before =
+                self.record.get(&placed.local).filter(|_| !self.unreported.contains_key(&placed.local)).copied();
+            let reported = before.or_else(|| self.put_before(&placed.local));
             let refused = match self.plan(&placed, &mut feed) {
                 Ok(Plan::InPlace) if before.is_some() => continue,
                 Ok(Plan::InPlace | Plan::Get) => None,
@@ -112,7 +113,7 @@ impl Follower<'_> {
                 self.failed.insert(placed.local.clone(), Failed { placed, reason, why: Why::Other });
                 continue;
             }
-            feed.before.extend(told.map(|told| (placed.local.clone(), told)));
+            feed.before.extend(reported.map(|reported| (placed.local.clone(), reported)));
             entries.extend(placed.entry(now));
             feed.fed.push(placed);
         }
@@ -155,7 +156,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// What is to be deleted, by what it has, once that is known.
+    /// Files to be deleted, by their content, once all are known.
     fn sources(&self, live: bool) -> HashMap<Moved, Vec<RelPath>> {
         let mut sources: HashMap<_, Vec<_>> = HashMap::new();
         if self.options.mirror && live {
@@ -178,11 +179,11 @@ impl Follower<'_> {
                 self.place.rename(&from, &known, local, replaces).unwrap_or_else(|error| log_unused(&from, &error));
             let Some(put) = renamed else { continue };
             // What is there already is this follower's, whatever comes next.
-            self.put_untold(local, put)?;
+            self.put_unreported(local, put)?;
             if let Some((old, _)) = self.gone.remove(&from) {
-                // Of a file that was renamed twice, the first name is told.
-                let old = self.untold.remove(&from).flatten().unwrap_or(old);
-                self.untold.insert(local.clone(), Some(old));
+                // Of a file that was renamed twice, the first name is reported.
+                let old = self.unreported.remove(&from).flatten().unwrap_or(old);
+                self.unreported.insert(local.clone(), Some(old));
             }
             self.record.forget(&from).or_else(|error| self.noted_later(error))?;
             return Ok(true);
@@ -192,8 +193,8 @@ impl Follower<'_> {
 
     fn plan(&mut self, placed: &Placed, feed: &mut Feed) -> Result<Plan, Error> {
         let Placed { local, change, remote } = placed;
-        let Follower { place, record, tell, options, gone, seed, .. } = self;
-        let (mut kept, mut told) = (None, Ok(()));
+        let Follower { place, record, on_event, options, gone, seed, .. } = self;
+        let (mut kept, mut reported) = (None, Ok(()));
         // A retry comes after the deletions, unless they are held.
         let deletes = options.mirror && !(feed.is_retry && gone.is_empty());
         let failed = |error: RootError| Error::unmet(error.to_string());
@@ -201,10 +202,10 @@ impl Follower<'_> {
             .plan(local, change, record.get(local), deletes, &mut |path| kept = Some(path.clone()))
             .map_err(failed)?;
         if let Some(kept_as) = kept {
-            told = tell(FollowEvent::Conflict { path: remote.clone(), kept_as });
+            reported = on_event(FollowEvent::Conflict { path: remote.clone(), kept_as });
             let _ = record.forget(local);
         }
-        told?;
+        reported?;
         if plan == Plan::Get
             && let Some(known) = record.get(local)
             && let Some(kept) = place.keep(local, change, known).map_err(failed)?
@@ -221,7 +222,7 @@ impl Follower<'_> {
             && let (Some(seed), Some(digest)) = (seed, wanted.digest())
             && let Some(copied) = seed.copy(digest, place, local, change)
         {
-            self.put_untold(local, copied)?;
+            self.put_unreported(local, copied)?;
             return Ok(plan);
         }
         if self.moved(placed, &wanted, feed, !is_new)? || !is_new {
@@ -234,12 +235,12 @@ impl Follower<'_> {
         // What can't be copied is fetched.
         let copied = self.place.copy(&from, &known, local, change);
         if let Some(put) = copied.unwrap_or_else(|error| log_unused(&from, &error)) {
-            self.put_untold(local, put)?;
+            self.put_unreported(local, put)?;
         }
         Ok(plan)
     }
 
-    /// All that was fed is in place, or has failed.
+    /// Ends a feed: all its entries are in place, or have failed.
     pub(super) fn in_place(&mut self) -> Result<(), Error> {
         let Some(feed) = self.feed.take() else { return Ok(()) };
         self.check_destination()?;
@@ -266,7 +267,7 @@ impl Follower<'_> {
                 }
                 // What was done of it is this follower's all the same.
                 if let Some(known) = known.filter(|_| is_there) {
-                    self.put_untold(local, known)?;
+                    self.put_unreported(local, known)?;
                 }
                 self.failed.insert(local.clone(), Failed { placed, reason, why });
                 continue;
@@ -275,10 +276,10 @@ impl Follower<'_> {
             let Some(known) = known else { continue };
             let Placed { remote, local, change } = placed;
             let before = feed.before.get(&local);
-            let untold = self.untold.remove(&local);
+            let unreported = self.unreported.remove(&local);
             let (seq, is_new) = (change.seq, before.is_none());
-            let is_news = untold.is_some() || before.is_none_or(|before| !before.is_same(&known));
-            let event = match (untold.flatten(), change.content) {
+            let is_change = unreported.is_some() || before.is_none_or(|before| !before.is_same(&known));
+            let event = match (unreported.flatten(), change.content) {
                 (Some(from), _) => FollowEvent::Renamed { from, to: remote, seq },
                 (None, ChangeContent::File { size, digest, .. }) => {
                     FollowEvent::Put { path: remote, seq, is_new, kind: PutKind::File { size, digest } }
@@ -289,9 +290,9 @@ impl Follower<'_> {
                 }
                 (None, _) => FollowEvent::Put { path: remote, seq, is_new, kind: PutKind::Dir },
             };
-            if is_news {
-                // Told twice rather than never, should this be killed here.
-                (self.tell)(event)?;
+            if is_change {
+                // Reported twice rather than never, should this be killed here.
+                (self.on_event)(event)?;
             }
             self.record.put(&local, known).or_else(|error| self.noted_later(error))?;
         }
@@ -299,7 +300,7 @@ impl Follower<'_> {
             let found = self.place.stat(&parent).unwrap_or_default().filter(|found| found.kind == FileKind::Dir);
             if let Some(found) = found.filter(|_| self.record.get(&parent).is_none()) {
                 self.dirs.insert(parent.clone(), found.inode);
-                self.put_untold(&parent, Known::Dir)?;
+                self.put_unreported(&parent, Known::Dir)?;
             }
         }
         self.place.ledger.settle();
@@ -310,15 +311,15 @@ impl Follower<'_> {
         } else {
             self.store()?;
         }
-        self.take_told()?;
+        self.take_replies()?;
         self.ask();
         Ok(())
     }
 
-    /// Records what is in place before all that belongs to it is, so that nobody is told yet.
-    fn put_untold(&mut self, local: &RelPath, known: Known) -> Result<(), Error> {
+    /// Records an entry that is in place before the rest of its change, so that it isn't reported yet.
+    fn put_unreported(&mut self, local: &RelPath, known: Known) -> Result<(), Error> {
         if !self.record.get(local).is_some_and(|before| before.is_same(&known)) {
-            self.untold.entry(local.clone()).or_default();
+            self.unreported.entry(local.clone()).or_default();
         }
         self.record.put(local, known).or_else(|error| self.noted_later(error))
     }
@@ -328,7 +329,7 @@ impl Follower<'_> {
         let survey = self.place.survey(&self.record);
         self.dirs = survey.dirs;
         let Some(first) = survey.missing.first() else { return Ok(false) };
-        (self.tell)(FollowEvent::Warning(missing(first, survey.missing.len())))?;
+        (self.on_event)(FollowEvent::Warning(missing(first, survey.missing.len())))?;
         self.record.forget_missing(&survey.missing).map_err(|error| self.record_failed(&error))?;
         self.pages.begin_anew();
         self.report.begin_anew();
@@ -350,7 +351,7 @@ fn why(failure: &FileFailure) -> Why {
 /// Whether it is a link, and the digest of its target or of the file.
 type Moved = (bool, Digest);
 
-/// What tells something that was moved; `None` for a directory, which is made anew.
+/// Key by which a moved entry is recognised; `None` for a directory, which is made again.
 fn moved_by(known: &Known) -> Option<Moved> {
     match *known {
         Known::File { digest, .. } => Some((false, digest)),
@@ -359,7 +360,7 @@ fn moved_by(known: &Known) -> Option<Moved> {
     }
 }
 
-/// What is said when something isn't there that was put here.
+/// The warning about missing files that were put here.
 pub(super) fn missing(first: &RelPath, count: usize) -> String {
     let others = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
     format!("{first}{others}: put here before, and not there any more; everything is compared")

@@ -1,4 +1,4 @@
-//! What a follower does when a page is in place: stores how far it is, deletes what is gone, and tries again what failed.
+//! The end of a page: a follower stores its position, deletes what is gone, and tries again what failed.
 
 use super::super::sweep::{FEW_OF, is_too_much};
 use super::feed::{Failed, Why};
@@ -20,13 +20,13 @@ pub(super) const RETRY_MIN: Duration = Duration::from_secs(10);
 const RETRY_MAX: Duration = Duration::from_secs(600);
 /// With [`FollowOptions::once`](super::FollowOptions::once), time in which the server may notice that something isn't there any more, or is
 /// another version by now: longer than its settle time by default.
-const PATIENCE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(5);
 
 impl Follower<'_> {
     /// Stores the cursor, if everything up to it is in place.
     pub(super) fn store(&mut self) -> Result<(), Error> {
-        let is_owing = !self.failed.is_empty() || !self.gone.is_empty() || !self.waiting.is_empty();
-        let is_all = !is_owing && self.pages.seen.is_none();
+        let is_incomplete = !self.failed.is_empty() || !self.gone.is_empty() || !self.waiting.is_empty();
+        let is_all = !is_incomplete && self.pages.seen.is_none();
         let cursor = if is_all { self.cursor } else { self.record.cursor() };
         if is_all
             && std::mem::take(&mut self.is_unknown)
@@ -41,7 +41,7 @@ impl Follower<'_> {
         }
     }
 
-    /// What there is no room for now is written by [`Follower::store`].
+    /// Ignores a full disk: [`Follower::store`] writes the record later.
     pub(super) fn noted_later(&self, error: std::io::Error) -> Result<(), Error> {
         if is_full(&error) { Ok(()) } else { Err(self.record_failed(&error)) }
     }
@@ -77,21 +77,21 @@ impl Follower<'_> {
         self.store()?;
         if self.options.once && !self.is_holding && self.failed.values().any(Failed::is_out_of_date) {
             let now = self.now;
-            let until = *self.patience_until.get_or_insert(now + PATIENCE);
+            let until = *self.grace_until.get_or_insert(now + GRACE);
             if now < until {
                 // The server's next page says what became of it.
                 self.retry_at = Some(until);
                 return Ok(());
             }
         }
-        // A follow that goes on is told when the server can read more. One that ends has not got all.
+        // A follow that goes on learns when the server can read more. One that ends is incomplete.
         let is_all_known = self.unread.0.is_empty() && self.unread.1 == 0;
         let is_deleted = self.gone.is_empty() || self.is_holding;
         let is_complete = is_deleted && self.failed.is_empty() && (is_all_known || !self.options.once);
         if is_complete && !self.is_holding {
             (self.retry_at, self.retry_after) = (None, RETRY_MIN);
             self.said.clear();
-            (self.tell)(FollowEvent::UpToDate { seq })?;
+            (self.on_event)(FollowEvent::UpToDate { seq })?;
         } else if !is_complete {
             let held = if self.is_holding { self.counted().len() } else { 0 };
             let mut said = HashMap::with_capacity(self.failed.len());
@@ -100,7 +100,7 @@ impl Follower<'_> {
                     Why::OutOfDate => format!("{reason}; the server has not published what it is now"),
                     Why::NoSpace if held > 0 => {
                         format!(
-                            "{reason}; {} held, start again with --max-delete {held} to make room",
+                            "{reason}; {} held, start again with --max-delete {held} to make space",
                             counted_are(held as u64, "deletion")
                         )
                     }
@@ -108,7 +108,7 @@ impl Follower<'_> {
                 };
                 // Once, however often it is tried.
                 if self.said.get(&placed.remote) != Some(&reason) {
-                    (self.tell)(FollowEvent::Failed { path: placed.remote.clone(), reason: reason.clone() })?;
+                    (self.on_event)(FollowEvent::Failed { path: placed.remote.clone(), reason: reason.clone() })?;
                 }
                 said.insert(placed.remote.clone(), reason);
             }
@@ -141,7 +141,7 @@ impl Follower<'_> {
         }
         if !self.options.mirror {
             for (_, (path, seq)) in std::mem::take(&mut self.gone) {
-                (self.tell)(FollowEvent::Gone { path, seq, kept: true })?;
+                (self.on_event)(FollowEvent::Gone { path, seq, kept: true })?;
             }
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl Follower<'_> {
         };
         if let Some(why) = why {
             if !std::mem::replace(&mut self.is_holding, true) {
-                (self.tell)(FollowEvent::Held { paths: counted, why })?;
+                (self.on_event)(FollowEvent::Held { paths: counted, why })?;
             }
             return Ok(());
         }
@@ -186,19 +186,19 @@ impl Follower<'_> {
                 Ok(removal) => removal,
                 Err(error) => {
                     let reason = format!("cannot delete it: {error}");
-                    (self.tell)(FollowEvent::Failed { path: path.clone(), reason })?;
+                    (self.on_event)(FollowEvent::Failed { path: path.clone(), reason })?;
                     above.extend(std::iter::successors(local.parent(), RelPath::parent));
                     left.insert(local, (path, seq));
                     continue;
                 }
             };
-            // Told twice rather than never, should this be killed here.
-            (self.tell)(FollowEvent::Gone { path, seq, kept: removal == Removal::Kept })?;
+            // Reported twice rather than never, should this be killed here.
+            (self.on_event)(FollowEvent::Gone { path, seq, kept: removal == Removal::Kept })?;
             self.record.forget(&local).or_else(|error| self.noted_later(error))?;
             self.dirs.remove(&local);
-            if let Some(Some(path)) = self.untold.remove(&local) {
-                // It was renamed, and nobody was told of that.
-                (self.tell)(FollowEvent::Gone { path, seq, kept: false })?;
+            if let Some(Some(path)) = self.unreported.remove(&local) {
+                // It was renamed, which hasn't been reported.
+                (self.on_event)(FollowEvent::Gone { path, seq, kept: false })?;
             }
         }
         // What could not be deleted is tried again.
@@ -206,7 +206,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// What counts as deleted. A directory is removed when nothing is left in it, so with it nothing is lost.
+    /// Paths that count as deleted. A directory is removed when nothing is left in it, so with it nothing is lost.
     fn counted(&self) -> Vec<RelPath> {
         let is_counted = |local: &RelPath| self.record.get(local).is_some_and(|known| *known != Known::Dir);
         self.gone.iter().filter(|(local, _)| is_counted(local)).map(|(_, (path, _))| path.clone()).collect()
@@ -220,7 +220,7 @@ impl Follower<'_> {
     }
 }
 
-/// Whether there was no room for something.
+/// Whether there was no space for something.
 pub(super) fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }

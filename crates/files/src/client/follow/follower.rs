@@ -32,13 +32,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Replies that may wait: a page, and that the follow begins again.
-const TOLD_MAX: usize = 8;
+const REPLIES_MAX: usize = 8;
 /// Paths that are known, or have failed; those of a full state besides.
 const PATHS_MAX: usize = 2 * CATALOGUE_PATHS_MAX;
 
 pub(super) struct Follower<'a> {
     pub(super) options: &'a FollowOptions,
-    pub(super) tell: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
+    idle_timeout: Duration,
+    pub(super) on_event: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
     /// The time, as the driver knew it last.
     pub(super) now: Instant,
     pub(super) is_connected: bool,
@@ -53,32 +54,32 @@ pub(super) struct Follower<'a> {
     pub(super) frozen: Option<Frozen>,
     pub(super) seed: Option<Seed>,
     pub(super) feed: Option<Feed>,
-    /// What the server said while something was fetched.
-    told: VecDeque<Reply>,
-    /// What is gone at the server and was put here, by path on the destination.
+    /// Replies that came during a fetch.
+    replies: VecDeque<Reply>,
+    /// Entries that are gone at the server and were put here, by path on the destination.
     pub(super) gone: BTreeMap<RelPath, (RelPath, u64)>,
-    /// What the server can't read of what is followed, and how much more of it there may be.
+    /// Followed paths that the server can't read, and how many more there may be.
     pub(super) unread: (Vec<(RelPath, bool)>, u64),
-    /// What is in place and recorded, and nobody is told of yet; with the old path of what was renamed.
-    pub(super) untold: HashMap<RelPath, Option<RelPath>>,
+    /// Entries in place and recorded that aren't reported yet; with the old path of renamed ones.
+    pub(super) unreported: HashMap<RelPath, Option<RelPath>>,
     /// Inodes of the directories that were put here.
     pub(super) dirs: HashMap<RelPath, u64>,
-    /// Something that was put here isn't there any more, or may not be.
+    /// Whether an entry that was put here is missing, or may be.
     pub(super) is_missing: bool,
     /// Files whose content is here under another name, until it is known whether that name is to go.
     pub(super) waiting: BTreeMap<RelPath, Placed>,
-    /// What could not be put in place.
+    /// Paths that could not be put in place.
     pub(super) failed: BTreeMap<RelPath, Failed>,
-    /// What was said last of paths that fail.
+    /// The last error reported for each path that fails.
     pub(super) said: HashMap<RelPath, String>,
     pub(super) retry_at: Option<Instant>,
     pub(super) retry_after: Duration,
     /// Until when the end waits for what the server has not noticed yet.
-    pub(super) patience_until: Option<Instant>,
+    pub(super) grace_until: Option<Instant>,
     pub(super) is_holding: bool,
-    /// Where everything comes from, as the server has said.
+    /// The origin of everything, as reported by the server.
     pub(super) origin: Option<Origin>,
-    /// It may be another server than before.
+    /// Whether the server may be another one than before.
     pub(super) is_unknown: bool,
     pub(super) others: Others,
     /// The cursor when everything fed is in place.
@@ -89,7 +90,8 @@ pub(super) struct Follower<'a> {
 impl<'a> Follower<'a> {
     pub(super) fn open(
         options: &'a FollowOptions,
-        tell: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
+        idle_timeout: Duration,
+        on_event: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
         now: Instant,
     ) -> Result<Self, Error> {
         let refused = |reason: String| Error::Destination { path: options.destination.clone(), reason };
@@ -102,7 +104,7 @@ impl<'a> Follower<'a> {
         place.adopt(&mut record).map_err(|error| refused(error.to_string()))?;
         let Survey { missing, dirs } = place.survey(&record);
         if let Some(first) = missing.first() {
-            tell(FollowEvent::Warning(feed::missing(first, missing.len())))?;
+            on_event(FollowEvent::Warning(feed::missing(first, missing.len())))?;
             record.forget_missing(&missing).map_err(|error| refused(error.to_string()))?;
         }
         let transfer = TransferOptions {
@@ -113,7 +115,7 @@ impl<'a> Follower<'a> {
             verify: true,
             durable: options.durable,
             bytes_per_second: options.bytes_per_second,
-            idle_timeout: options.connect.idle_timeout,
+            idle_timeout,
             follow: FollowLinks::None,
             in_order: false,
             check: false,
@@ -124,7 +126,8 @@ impl<'a> Follower<'a> {
         };
         Ok(Follower {
             options,
-            tell,
+            idle_timeout,
+            on_event,
             now,
             is_connected: false,
             requests: VecDeque::new(),
@@ -147,10 +150,10 @@ impl<'a> Follower<'a> {
             cursor: record.cursor(),
             record,
             feed: None,
-            told: VecDeque::new(),
+            replies: VecDeque::new(),
             gone: BTreeMap::new(),
             unread: (Vec::new(), 0),
-            untold: HashMap::new(),
+            unreported: HashMap::new(),
             dirs,
             is_missing: false,
             waiting: BTreeMap::new(),
@@ -158,7 +161,7 @@ impl<'a> Follower<'a> {
             said: HashMap::new(),
             retry_at: None,
             retry_after: RETRY_MIN,
-            patience_until: None,
+            grace_until: None,
             is_holding: false,
             origin: None,
             is_unknown: false,
@@ -167,7 +170,7 @@ impl<'a> Follower<'a> {
         })
     }
 
-    /// There is a connection.
+    /// Begins the follow on a new connection.
     pub(super) fn connected(&mut self) {
         self.is_connected = true;
         self.transfer.connected();
@@ -178,9 +181,9 @@ impl<'a> Follower<'a> {
     /// The connection is lost, and with it whatever was asked for.
     pub(super) fn lost(&mut self, reason: &str) -> Result<(), Error> {
         self.is_connected = false;
-        (self.tell)(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
+        (self.on_event)(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
         self.pages.lost();
-        self.told.clear();
+        self.replies.clear();
         self.requests.clear();
         self.transfer.disconnected();
         Ok(())
@@ -191,11 +194,11 @@ impl<'a> Follower<'a> {
         self.now = now;
         match &inbound {
             Inbound::Control { json, .. } if request_id(json) == Some(FOLLOW_ID) => {
-                if self.told.len() >= TOLD_MAX {
+                if self.replies.len() >= REPLIES_MAX {
                     return Error::protocol("more pages than were asked for");
                 }
-                self.told.push_back(Reply::decode(json).map_err(Error::from)?);
-                self.take_told()
+                self.replies.push_back(Reply::decode(json).map_err(Error::from)?);
+                self.take_replies()
             }
             _ => match hello(&inbound) {
                 Some(hello) => self.report.hello(&hello),
@@ -241,22 +244,22 @@ impl<'a> Follower<'a> {
         if self.feed.is_none() && self.pages.is_live && self.retry_at.take_if(|at| *at <= now).is_some() {
             self.retry()?;
         }
-        self.told.extend(std::iter::from_fn(|| self.frozen.as_mut().and_then(Frozen::next_reply)));
-        self.take_told()
+        self.replies.extend(std::iter::from_fn(|| self.frozen.as_mut().and_then(Frozen::next_reply)));
+        self.take_replies()
     }
 
     /// Takes what the server said, unless something is being fetched: what failed before may be tried again while a page comes.
-    pub(super) fn take_told(&mut self) -> Result<(), Error> {
+    pub(super) fn take_replies(&mut self) -> Result<(), Error> {
         while self.feed.is_none()
             && self.end.is_none()
-            && let Some(reply) = self.told.pop_front()
+            && let Some(reply) = self.replies.pop_front()
         {
             match reply {
                 Reply::Following(following) => {
                     self.begins(&following)?;
                     let is_full = self.pages.following(&following)?;
                     self.report.following(is_full, following.server);
-                    // What is told anew needn't be remembered.
+                    // A full state makes these obsolete.
                     self.gone.retain(|_, _| !is_full);
                     self.waiting.retain(|_, _| !is_full);
                     self.failed.retain(|_, _| !is_full);
@@ -301,7 +304,7 @@ impl<'a> Follower<'a> {
         others.take_over(&place.top().map_err(unusable)?, record, origin, (&placed.local, is_dir), options)
     }
 
-    /// What this source put at a path under another filter, if it is as it was put.
+    /// The entry that this source put at a path under another filter, if it is unchanged.
     pub(super) fn put_before(&mut self, local: &RelPath) -> Option<Known> {
         let Follower { others, place, origin, options, .. } = self;
         let origin = origin.as_ref().filter(|_| !others.is_empty())?;
@@ -309,7 +312,7 @@ impl<'a> Follower<'a> {
         place.is_as_put(local, &known).then_some(known)
     }
 
-    /// What the driver has to do next: send something, carry out a command, or all that was fed is in place
+    /// The driver's next step: send something, carry out a command, or all that was fed is in place
     /// ([`Output::InPlace`]).
     pub(super) fn next_output(&mut self) -> Result<Option<Output>, Error> {
         loop {
@@ -321,14 +324,13 @@ impl<'a> Follower<'a> {
                 Output::Send(_) | Output::Disk(_) => return Ok(Some(output)),
                 // That of a fed transfer is known, and nothing is deleted by it.
                 Output::OpenDestination { .. } | Output::Sweep => {}
-                Output::Warn(text) => (self.tell)(FollowEvent::Warning(text))?,
+                Output::Warn(text) => (self.on_event)(FollowEvent::Warning(text))?,
                 Output::InPlace => {
                     self.in_place()?;
                     return Ok(Some(Output::InPlace));
                 }
                 Output::Finished => {
-                    let seconds = self.options.connect.idle_timeout.as_secs();
-                    let stalled = || Error::Stalled { seconds, connected: true };
+                    let stalled = || Error::Stalled { seconds: self.idle_timeout.as_secs(), connected: true };
                     return Err(self.transfer.failure().unwrap_or_else(stalled));
                 }
             }
@@ -351,17 +353,17 @@ impl<'a> Follower<'a> {
 
     /// Takes a page of changes, and makes way for them.
     fn page(&mut self, page: ChangesReply) -> Result<(), Error> {
-        // What the page tells anew isn't tried again, the followed path itself included.
-        let told: HashSet<_> = page.changes.iter().map(|change| change.path.as_bytes()).collect();
-        self.failed.retain(|_, failed| !told.contains(failed.placed.remote.as_bytes()));
-        self.waiting.retain(|_, placed| !told.contains(placed.remote.as_bytes()));
+        // Paths in the page aren't tried again, the followed path itself included.
+        let changed: HashSet<_> = page.changes.iter().map(|change| change.path.as_bytes()).collect();
+        self.failed.retain(|_, failed| !changed.contains(failed.placed.remote.as_bytes()));
+        self.waiting.retain(|_, placed| !changed.contains(placed.remote.as_bytes()));
         let page = self.pages.page(page)?;
-        let owed = self.failed.len() + self.waiting.len();
-        if self.record.len() + owed + self.pages.seen.as_ref().map_or(0, HashSet::len) > PATHS_MAX {
+        let pending = self.failed.len() + self.waiting.len();
+        if self.record.len() + pending + self.pages.seen.as_ref().map_or(0, HashSet::len) > PATHS_MAX {
             return Err(Error::Limit(format!("more than {CATALOGUE_PATHS_MAX} paths")));
         }
         for warning in page.warnings {
-            (self.tell)(FollowEvent::Warning(warning))?;
+            (self.on_event)(FollowEvent::Warning(warning))?;
         }
         if page.live {
             self.note_unread(page.unread, page.unread_more)?;
@@ -405,10 +407,10 @@ impl Follower<'_> {
         let new = unread.iter().filter(|unread| !self.unread.0.contains(unread));
         for (path, _) in new {
             let reason = "the server can't read it, so it isn't known what is there".to_owned();
-            (self.tell)(FollowEvent::Failed { path: path.clone(), reason })?;
+            (self.on_event)(FollowEvent::Failed { path: path.clone(), reason })?;
         }
         if more > self.unread.1 {
-            (self.tell)(FollowEvent::Warning(format!("the server can't read {} besides", counted(more, "path"))))?;
+            (self.on_event)(FollowEvent::Warning(format!("the server can't read {} besides", counted(more, "path"))))?;
         }
         self.report.unread(&unread, more);
         self.unread = (unread, more);

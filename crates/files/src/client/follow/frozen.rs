@@ -82,7 +82,7 @@ pub(super) struct Seed {
 }
 
 impl Seed {
-    /// What was put into a directory. Without its record nothing is known of it, and everything is fetched.
+    /// The entries that were put into a directory. Without its record nothing is known of it, and everything is fetched.
     pub(super) fn open(directory: &Path, source: &Source) -> Option<Seed> {
         let place = Place::of(directory).ok()?;
         let record = Record::open(&place.top().ok()?, source, &Excludes::default()).ok()?;
@@ -131,7 +131,7 @@ mod tests {
                 content: ChangeContent::Dir { mode: 0 },
             };
             let mut frozen = Frozen::new(Digest([1; 32]), (1..=count).map(entry).collect(), None);
-            // A connection that is lost begins it anew.
+            // A connection that is lost begins it again.
             for _ in 0..2 {
                 frozen.ask(&follow);
                 assert_eq!(take(&mut frozen), [(count.min(1024), count <= 1024)]);

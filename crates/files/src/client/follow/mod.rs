@@ -5,6 +5,7 @@
 //! that with the connection and the disk.
 
 mod driver;
+mod events;
 mod feed;
 mod finish;
 mod follower;
@@ -25,10 +26,11 @@ mod version_list;
 mod versions;
 
 pub use crate::filter::Excludes;
+pub use events::Events;
 #[cfg(fuzzing)]
 pub use record_items::fuzz_body as fuzz_follow_record;
 
-use super::connection::ConnectOptions;
+use super::exchange::Connector;
 use super::get::WINDOW_BYTES_DEFAULT;
 use crate::error::Error;
 use crate::limits::CHUNK_BYTES_DEFAULT;
@@ -46,20 +48,21 @@ use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 use towpath_blocking::CancelToken;
-pub use version_list::{Version, Versions, versions};
-pub use versions::follow_versions;
+pub(super) use version_list::versions;
+pub use version_list::{Version, Versions};
 
-/// Options of [`follow()`].
+/// Options of [`FileClient::follow`](super::FileClient::follow).
 #[derive(Clone, Debug)]
 pub struct FollowOptions {
-    /// The server.
-    pub connect: ConnectOptions,
     /// A path or a glob on the server.
     pub source: Source,
-    /// What is left out.
+    /// Paths that are left out.
     pub exclude: Excludes,
     /// The directory that is kept up to date, made if there is none.
     pub destination: PathBuf,
+    /// Follow what is published of the path: each version is put in place beside the one before, as a whole, and then the link `current`
+    /// leads to it.
+    pub versions: bool,
     /// End when it is up to date.
     pub once: bool,
     /// Delete what is gone at the server, if it was put there by following, and is as it was put.
@@ -90,12 +93,12 @@ pub struct FollowOptions {
 
 impl FollowOptions {
     /// The defaults for a source and a destination.
-    pub fn new(connect: ConnectOptions, source: Source, destination: PathBuf) -> Self {
+    pub fn new(source: Source, destination: PathBuf) -> Self {
         Self {
-            connect,
             source,
             exclude: Excludes::default(),
             destination,
+            versions: false,
             once: false,
             mirror: false,
             max_delete: None,
@@ -131,7 +134,7 @@ impl FollowOptions {
     }
 }
 
-/// What happens while following. Paths are those on the server unless it says otherwise.
+/// An event of a follow. Paths are those on the server unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FollowEvent {
     /// Something new or changed is in place.
@@ -140,9 +143,9 @@ pub enum FollowEvent {
         path: RelPath,
         /// Its number.
         seq: u64,
-        /// Nothing was put there before.
+        /// Whether nothing was put there before.
         is_new: bool,
-        /// What it is.
+        /// Its kind.
         kind: PutKind,
     },
     /// Something is gone.
@@ -151,7 +154,7 @@ pub enum FollowEvent {
         path: RelPath,
         /// Its number; that of the page, for what a full state doesn't have.
         seq: u64,
-        /// It was left here: nothing is deleted, or it was changed here.
+        /// Whether it was left here: nothing is deleted, or it was changed here.
         kept: bool,
     },
     /// A file has another name.
@@ -163,11 +166,11 @@ pub enum FollowEvent {
         /// The number of the new one.
         seq: u64,
     },
-    /// What was changed at the destination is kept under another name there.
+    /// A file that was changed at the destination is kept under another name there.
     Conflict {
         /// The path.
         path: RelPath,
-        /// Where it is kept, below the destination.
+        /// Its path below the destination.
         kept_as: RelPath,
     },
     /// Everything up to a number is in place.
@@ -191,7 +194,7 @@ pub enum FollowEvent {
     },
     /// A version is in place, and `current` leads to it.
     Version {
-        /// What it is called.
+        /// Its label.
         label: String,
         /// Digest of its manifest.
         version: crate::digest::Digest,
@@ -203,20 +206,20 @@ pub enum FollowEvent {
         /// Why.
         reason: String,
     },
-    /// Something to know.
+    /// A warning.
     Warning(String),
 }
 
 /// Why deletions are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldWhy {
-    /// There are too many at a time.
+    /// Too many at a time.
     TooMany,
     /// The server has no lasting number: it may be another one than before.
     UnknownServer,
 }
 
-/// What was put.
+/// Kind of an entry that was put in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutKind {
     /// A file.
@@ -242,39 +245,34 @@ pub enum FollowEnd {
     UpToDate,
     /// Deletions are held.
     Held,
-    /// Something could not be put in place.
+    /// Some entries could not be put in place.
     Incomplete,
 }
 
 /// Called with what happens; its errors end the follow.
-pub type Tell<'a> = dyn FnMut(FollowEvent) -> std::io::Result<()> + 'a;
+pub type OnEvent<'a> = dyn FnMut(FollowEvent) -> std::io::Result<()> + 'a;
 
 /// Pause before it is tried again.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Follows; blocks until it is up to date with [`FollowOptions::once`], otherwise until it is cancelled. `tell` is called with what happens.
-///
-/// # Errors
-/// The server can't be reached at first, refuses, or breaks the protocol; the destination is impossible; `tell` failed; or it was cancelled.
-pub fn follow(options: &FollowOptions, tell: &mut Tell<'_>, cancel: &CancelToken) -> Result<FollowEnd, Error> {
-    repeated(options, tell, cancel, Driver::run)
-}
-
-/// Runs a follow; again after a pause if it fails by something that may pass, unless it is to end.
-fn repeated(
+/// Follows; again after a pause if it fails by something that may pass, unless it is to end.
+pub(super) fn follow(
+    connector: &Connector,
     options: &FollowOptions,
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
     cancel: &CancelToken,
-    run: fn(&FollowOptions, &mut Tell<'_>, &CancelToken, &mut bool) -> Result<FollowEnd, Error>,
 ) -> Result<FollowEnd, Error> {
+    type Run = fn(&Connector, &FollowOptions, &mut OnEvent<'_>, &CancelToken, &mut bool) -> Result<FollowEnd, Error>;
+    let run: Run = if options.versions { versions::run } else { Driver::run };
     let mut was_connected = false;
     loop {
-        let error = match run(options, tell, cancel, &mut was_connected) {
+        let error = match run(connector, options, on_event, cancel, &mut was_connected) {
             Err(error @ (Error::DiskFull(_) | Error::Stalled { .. })) if !options.once => error,
             outcome => return outcome,
         };
-        tell(FollowEvent::Interrupted { reason: format!("{error}; trying again in {} s", PAUSE.as_secs()) })?;
+        on_event(FollowEvent::Interrupted { reason: format!("{error}; trying again in {} s", PAUSE.as_secs()) })?;
         let (cancelled, wait) = sync_channel(1);
+        let cancel = cancel.child();
         cancel.on_cancel(move || _ = cancelled.try_send(()));
         if cancel.is_cancelled() || wait.recv_timeout(PAUSE).is_ok() {
             return Err(Error::Cancelled);

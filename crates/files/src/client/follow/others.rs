@@ -1,4 +1,4 @@
-//! What other records of the same destination say was put there: another source is followed into it too, or was.
+//! Other records of the same destination: another source is followed into it too, or was.
 
 use super::FollowOptions;
 use super::record::{Known, Origin, Other, Record};
@@ -136,7 +136,7 @@ impl Others {
         Err(Error::Foreign { path, reason })
     }
 
-    /// What another source put at a path, by its record.
+    /// The entry that another source put at a path, by its record.
     pub(super) fn claim(
         &mut self,
         top: &Dir,
@@ -149,7 +149,7 @@ impl Others {
         others.find_map(|other| other.known.get(path).copied().map(|known| (other, known)))
     }
 
-    /// What this source put at a path under another filter, by its record.
+    /// The entry that this source put at a path under another filter, by its record.
     pub(super) fn same(&mut self, top: &Dir, now: &Origin, path: &RelPath, adopts: bool) -> Option<Known> {
         let mut others = self.read(top, adopts).iter().filter(|other| other.is_of(now));
         others.find_map(|other| other.known.get(path).copied())

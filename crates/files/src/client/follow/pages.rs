@@ -1,4 +1,4 @@
-//! What the server says of changes, checked.
+//! The server's pages of changes, checked.
 
 use super::Excludes;
 use crate::error::Error;
@@ -21,7 +21,7 @@ const OWNER_MODE: u32 = 0o700;
 /// The warning that nothing is followed although something is there.
 pub const ALL_EXCLUDED: &str = "all that is there is left out by --exclude";
 
-/// Where the follow is.
+/// Position of the follow.
 #[derive(Debug)]
 pub(super) struct Pages {
     source: Source,
@@ -38,7 +38,7 @@ pub(super) struct Pages {
     pub(super) is_live: bool,
     /// The destination's paths of a full state, until it is complete.
     pub(super) seen: Option<HashSet<RelPath>>,
-    /// Something in it was left out.
+    /// Whether something in it was left out.
     has_excluded: bool,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct CheckedPage {
     pub(super) cursor: Cursor,
     pub(super) live: bool,
     pub(super) changes: Vec<Placed>,
-    /// What can't be followed, for people.
+    /// Warnings about paths that can't be followed.
     pub(super) warnings: Vec<String>,
     /// With `live`: what the server can't read of it, and how much more of all that it serves.
     pub(super) unread: Vec<(RelPath, bool)>,
@@ -95,7 +95,7 @@ impl Pages {
         self.begins_anew
     }
 
-    /// What is to be sent when a page can be taken.
+    /// The request to send when a page can be taken.
     pub(super) fn next_request(&mut self) -> Option<Request> {
         if std::mem::replace(&mut self.is_awaiting, true) {
             return None;
@@ -107,7 +107,7 @@ impl Pages {
             Source::Path(path) => ListTarget::Path(path.into()),
             Source::Glob(glob) => ListTarget::Glob { glob: glob.clone() },
         };
-        // A full state that was interrupted begins anew: what it has told before the interruption isn't known.
+        // A full state that was interrupted begins again: its pages before the interruption aren't known.
         let from = self.at.filter(|_| self.seen.is_none()).map_or(FollowFrom::Beginning, FollowFrom::Cursor);
         Some(Request::Follow(FollowRequest { id: FOLLOW_ID, target, from }))
     }
@@ -192,7 +192,7 @@ impl Pages {
         }
     }
 
-    /// Where something goes; `None` for the followed directory.
+    /// Path of an entry in the destination; `None` for the followed directory.
     fn local(&self, remote: &RelPath, content: &ChangeContent) -> Result<Option<RelPath>, String> {
         let local = remote.below(&self.base()).ok_or("it is not below what is followed")?;
         if local.names().any(names::is_reserved) {
@@ -208,7 +208,7 @@ impl Pages {
 }
 
 impl Placed {
-    /// What a transfer puts in place; `None` for what is gone.
+    /// The entry that a transfer puts in place; `None` for a deletion.
     pub(super) fn entry(&self, now: Timestamp) -> Option<ListEntry> {
         let entry = |kind, size, mtime, mode, target, digest| ListEntry {
             path: (&self.remote).into(),

@@ -55,7 +55,7 @@ pub(super) fn put(new: &Path, whole: &Path, manifest: &[u8], published: Timestam
     Ok(())
 }
 
-/// Tells the relay's server which of the known versions are in place.
+/// Passes the known versions that are in place to the relay's server.
 pub(super) fn pass_on(
     options: &FollowOptions,
     server: Option<ServerId>,

@@ -1,4 +1,4 @@
-//! What a follower does at its destination beside what a transfer does: looks, keeps what a person changed, renames, copies, removes.
+//! A follower's operations at its destination beside those of a transfer: looks, keeps what a person changed, renames, copies, removes.
 
 use super::FollowOptions;
 use super::record::{Known, Record};
@@ -29,12 +29,12 @@ const ENTRIES_MAX: usize = 4096;
 pub(super) struct Place {
     path: PathBuf,
     root: Root,
-    /// Device of the file system whose times tell every change apart, if they do.
+    /// Device of the file system whose times distinguish all changes, if they do.
     fine_device: Option<u64>,
     metadata: Metadata,
     trash: Option<Trash>,
     pub(super) ledger: Arc<Ledger>,
-    /// Directories that tell all spellings of names apart.
+    /// Directories that distinguish all spellings of names.
     exact: RefCell<HashSet<RelPath>>,
 }
 
@@ -47,14 +47,14 @@ enum Own {
     No,
 }
 
-/// What is to be done with something new or changed.
+/// The plan for a new or changed entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// It is there already.
+    /// The entry is there already.
     InPlace,
-    /// It goes where nothing is, or where what is there may be replaced.
+    /// The entry goes where nothing is, or where the file in place may be replaced.
     Get,
-    /// It can't be put there.
+    /// The entry can't be put there.
     Refused(String),
 }
 
@@ -82,7 +82,7 @@ impl Place {
     pub(super) fn of(directory: &Path) -> Result<Place, RootError> {
         let root = Root::directory(directory, Links::Never)?;
         let top = root.open_dir(&RelPath::root())?;
-        let fine_device = top.tells_changes_apart().then(|| top.own_stat()).transpose()?.map(|stat| stat.device);
+        let fine_device = top.distinguishes_changes().then(|| top.own_stat()).transpose()?.map(|stat| stat.device);
         let (path, ledger) = (directory.to_owned(), Arc::default());
         Ok(Place {
             path,
@@ -135,7 +135,7 @@ impl Place {
         self.root.open_dir(&RelPath::root())
     }
 
-    /// What is at a path.
+    /// Metadata of a path.
     pub(super) fn stat(&self, path: &RelPath) -> Result<Option<FileStat>, RootError> {
         match self.root.stat(path) {
             Ok(stat) => Ok(Some(stat)),
@@ -144,7 +144,7 @@ impl Place {
         }
     }
 
-    /// Looks whether a change is in place, and makes way for it. What a person put there is kept under another name, which `kept` is told.
+    /// Looks whether a change is in place, and makes way for it. A file that a person put there is kept under another name, with which `kept` is called.
     /// Which file it is takes its content to find out sometimes: the disk does, before it replaces it. `deletes`: what is gone at the server is
     /// going to be deleted.
     pub(super) fn plan(
@@ -174,7 +174,7 @@ impl Place {
                 let is_same = (stat.modified, stat.mode & MODE_BITS) == (mtime, self.metadata.file_mode(mode));
                 match (own, known) {
                     (Own::Yes, Some(known)) if is_same && known.digest() == Some(digest) => return Ok(Plan::InPlace),
-                    // Where times don't tell.
+                    // Where times don't decide.
                     (Own::Perhaps(had), Some(&Known::File { modified, changed: None, .. }))
                         if is_same && had == digest && modified == stat.modified =>
                     {
@@ -235,7 +235,7 @@ impl Place {
             if !dir.is_spelled(&name)? {
                 return Ok(false);
             }
-            if name.iter().any(u8::is_ascii_alphabetic) && dir.tells_spellings_apart(&name) {
+            if name.iter().any(u8::is_ascii_alphabetic) && dir.distinguishes_spellings(&name) {
                 self.exact.borrow_mut().insert(parent);
             }
         }
@@ -262,7 +262,7 @@ impl Place {
         Ok(Some(kept))
     }
 
-    /// What was kept wasn't replaced.
+    /// Undoes [`Place::keep`], since the file wasn't replaced.
     pub(super) fn keep_not(&self, kept: &RelPath) -> Result<(), RootError> {
         self.trash.as_ref().map_or(Ok(()), |trash| trash.forget(kept))
     }
@@ -314,7 +314,7 @@ impl Place {
         replaces: bool,
     ) -> Result<Option<Known>, RootError> {
         let Some(before) = self.stat(from)?.filter(|there| there.kind != FileKind::Dir) else { return Ok(None) };
-        // Where times don't tell, the disk compares its content under the new name.
+        // Where times don't decide, the disk compares its content under the new name.
         let is_compared = matches!(known, Known::File { modified, changed: None, .. } if before.modified == *modified)
             && matches!(self.own(from, known, &before)?, Own::Perhaps(_));
         if (!replaces && self.stat(to)?.is_some()) || !(is_compared || self.is_own(from, known, &before)?) {
@@ -437,7 +437,7 @@ impl Place {
         Ok(())
     }
 
-    /// Something that was put in place, as it is to be found again.
+    /// The record of an entry that was put in place.
     pub(super) fn as_put(&self, known: &Known, stat: &FileStat) -> Known {
         match *known {
             Known::File { size, digest, .. } => {
@@ -475,7 +475,7 @@ impl Place {
     }
 }
 
-/// What there is of what was put in place.
+/// Which of the recorded entries are still in place.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// Isn't there any more.
@@ -492,7 +492,7 @@ fn is_not_empty(error: &RootError) -> bool {
     }
 }
 
-/// Whether there is a file in a directory or below it, other than a part of one. One that is too large or deep to tell has one.
+/// Whether there is a file in a directory or below it, other than a part of one. One that is too large or deep to search counts as having one.
 fn has_file(dir: &Dir, depth: usize) -> Result<bool, RootError> {
     if is_over(dir, ENTRIES_MAX)? {
         return Ok(true);

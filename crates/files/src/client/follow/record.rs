@@ -18,18 +18,18 @@ use std::collections::HashMap;
 use std::io;
 
 const FORMAT: Format = Format { magic: b"TOWFOL3\n", body_bytes_max: 64 << 10 };
-/// Bytes, beyond which the file is written anew if most of it is out of date.
+/// Bytes, beyond which the file is rewritten if most of it is out of date.
 const REWRITE_FROM_BYTES: u64 = 1 << 20;
 /// Most bytes of a record, beside its path.
 const RECORD_BYTES: u64 = 100;
 
-/// What was put at a path.
+/// The entry that was put at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     File {
         size: u64,
         modified: Timestamp,
-        /// Time of the last change, by which another change is told apart; `None` if only the digest tells.
+        /// Time of the last change, by which another change is noticed; `None` if only the digest shows it.
         changed: Option<Timestamp>,
         digest: Digest,
     },
@@ -39,7 +39,7 @@ pub(super) enum Known {
 }
 
 impl Known {
-    /// What a change puts in place; `None` if it is gone.
+    /// The entry that a change puts in place; `None` if it is gone.
     pub(super) fn of(change: &Change) -> Option<Known> {
         Some(match &change.content {
             &ChangeContent::File { size, mtime, digest, .. } => {
@@ -70,18 +70,18 @@ impl Known {
     }
 }
 
-/// Where what was put came from.
+/// Origin of the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     /// The server, if it has a lasting number.
     pub(super) server: Option<ServerId>,
-    /// What stands for a server without one.
+    /// The placeholder of a server without one.
     pub(super) epoch: Epoch,
     /// The directory on the server that is the destination here.
     pub(super) base: RelPath,
 }
 
-/// What another record in the same destination has.
+/// Entries of another record in the same destination.
 #[derive(Debug)]
 pub(super) struct Other {
     pub(super) name: Vec<u8>,
@@ -119,11 +119,11 @@ impl Other {
         Some(other)
     }
 
-    /// It has nothing at a path any more: somebody else has. So it isn't up to date, and is told the full state again. False: its follower is at work.
+    /// Gives up a path that belongs to somebody else now. The record isn't up to date then, and its follower requests the full state again. False: that follower is at work.
     pub(super) fn give_up(&mut self, path: &RelPath) -> io::Result<bool> {
         let Some(log) = &mut self.log else { return Ok(false) };
         self.known.remove(path);
-        // In this order: what is forgotten is told again.
+        // In this order: forgotten entries come again.
         log.append(&encode_cursor(None, false))?;
         log.append(&encode_forgotten(path))?;
         log.flush()?;
@@ -137,15 +137,15 @@ pub(super) struct Record {
     dir: Dir,
     name: Vec<u8>,
     log: RecordLog,
-    /// Bytes that the file has at most when it is written anew.
+    /// Bytes that the file has at most when it is rewritten.
     needed_bytes: u64,
     known: HashMap<RelPath, Known>,
-    /// What was about to be put when the follower ended.
+    /// Entries about to be put when the follower ended.
     intended: HashMap<RelPath, Known>,
     /// A path for each digest.
     by_digest: HashMap<Digest, RelPath>,
     cursor: Option<Cursor>,
-    /// What is gone up to the cursor is deleted too.
+    /// Whether files that are gone up to the cursor are deleted too.
     deletes: bool,
     copy: CopyId,
     origin: Option<Origin>,
@@ -165,7 +165,7 @@ pub(super) enum RecordError {
 }
 
 impl Record {
-    /// The record in a destination, made if there is none. A damaged one begins anew: everything is compared then.
+    /// The record in a destination, made if there is none. A damaged one begins again: everything is compared then.
     pub(super) fn open(dir: &Dir, source: &Source, exclude: &Excludes) -> Result<Record, RecordError> {
         let name = follow_name(source, exclude);
         let shown_name = String::from_utf8_lossy(&name).into_owned();
@@ -241,12 +241,12 @@ impl Record {
         Err(RecordError::Root(RootError::Exists))
     }
 
-    /// How far the destination is; `None` if it needs the full state.
+    /// The destination's cursor; `None` if it needs the full state.
     pub(super) fn cursor(&self) -> Option<Cursor> {
         self.cursor
     }
 
-    /// What this follower does from now on. One that deletes needs the full state, if the one before didn't: nothing tells it again what was gone then.
+    /// Sets what this follower does from now on. One that deletes needs the full state, if the one before didn't: earlier deletions aren't sent again.
     pub(super) fn begin(&mut self, deletes: bool) -> io::Result<()> {
         if deletes && !self.deletes {
             self.store(None, false)?;
@@ -260,7 +260,7 @@ impl Record {
         self.copy
     }
 
-    /// Where what was put came from, if it is known.
+    /// Origin of the entries, if it is known.
     pub(super) fn origin(&self) -> Option<&Origin> {
         self.origin.as_ref()
     }
@@ -275,7 +275,7 @@ impl Record {
         self.log.flush()
     }
 
-    /// What was put at a path.
+    /// The entry that was put at a path.
     pub(super) fn get(&self, path: &RelPath) -> Option<&Known> {
         self.known.get(path)
     }
@@ -286,7 +286,7 @@ impl Record {
         self.known.get(path).filter(|known| known.digest() == Some(digest)).map(|known| (path, known))
     }
 
-    /// What was put anywhere.
+    /// All entries, by path.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&RelPath, &Known)> {
         self.known.iter()
     }
@@ -296,7 +296,7 @@ impl Record {
         self.known.len()
     }
 
-    /// Something is about to be put at a path. After a crash it is to be seen whether it was: [`Record::take_intended`].
+    /// Notes that an entry is about to be put at a path. After a crash, [`Record::take_intended`] returns it, to check whether it was.
     pub(super) fn intend(&mut self, path: &RelPath, known: &Known) -> io::Result<()> {
         let is_there = self.known.get(path).is_some_and(|there| there.is_same(known));
         if is_there { Ok(()) } else { self.log.append(&encode_intended(path, known)) }
@@ -307,12 +307,12 @@ impl Record {
         self.log.flush()
     }
 
-    /// What was about to be put when the follower before this one ended.
+    /// Takes the entries about to be put when the follower before this one ended.
     pub(super) fn take_intended(&mut self) -> HashMap<RelPath, Known> {
         std::mem::take(&mut self.intended)
     }
 
-    /// Something was put at a path.
+    /// Records the entry that was put at a path.
     pub(super) fn put(&mut self, path: &RelPath, known: Known) -> io::Result<()> {
         if self.known.get(path) == Some(&known) {
             return Ok(());
@@ -327,7 +327,7 @@ impl Record {
         self.log.append(&encode_known(path, &known))
     }
 
-    /// What was put at a path isn't there any more, or isn't this follower's.
+    /// Forgets the entry of a path, which isn't there any more, or isn't this follower's.
     pub(super) fn forget(&mut self, path: &RelPath) -> io::Result<()> {
         let Some(known) = self.known.remove(path) else { return Ok(()) };
         self.forget_digest(path, &known);
@@ -343,7 +343,7 @@ impl Record {
 
     /// Forgets what isn't there any more, so that the full state is needed.
     pub(super) fn forget_missing(&mut self, missing: &[RelPath]) -> io::Result<()> {
-        // In this order: what is forgotten is told again.
+        // In this order: forgotten entries come again.
         self.store(None, false)?;
         missing.iter().try_for_each(|path| self.forget(path))?;
         self.flush()
@@ -360,7 +360,7 @@ impl Record {
         Ok(())
     }
 
-    /// Writes the file anew if most of it is out of date.
+    /// Rewrites the file if most of it is out of date.
     fn rewrite_if_worthwhile(&mut self) {
         if self.log.length() < REWRITE_FROM_BYTES.max(2 * self.needed_bytes) {
             return;

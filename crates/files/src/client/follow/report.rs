@@ -1,4 +1,4 @@
-//! What a follower says of itself, and what a relay passes on.
+//! A follower's reports of itself, and those that a relay passes on.
 
 use super::FollowOptions;
 use super::pages::Placed;
@@ -28,19 +28,19 @@ pub(super) struct Report {
     durable: bool,
     /// Everything up to it is in place.
     at: Option<Cursor>,
-    /// What was said last on this connection, and when.
+    /// The last report on this connection, and its time.
     said: Option<Cursor>,
     said_at: Option<Instant>,
     /// The server wants to know.
     is_wanted: bool,
     asked_at: Option<Instant>,
-    /// What is followed is a version, of which others speak.
+    /// Whether a version is followed, which others report.
     is_silent: bool,
     relay: Option<Relay>,
-    /// What came since the last cursor of which everything was in place, for the relay: the last change of each path.
+    /// Changes since the last cursor of which everything was in place, for the relay: the last of each path.
     passed: HashMap<RelPath, Placed>,
     is_full: bool,
-    /// Where a full state comes from in the first place.
+    /// The first server of a full state.
     server: Option<ServerId>,
 }
 
@@ -63,7 +63,7 @@ impl Report {
         }
     }
 
-    /// There is a new connection.
+    /// Begins on a new connection.
     pub(super) fn connected(&mut self) {
         (self.said, self.is_wanted, self.asked_at) = (None, false, None);
         if let Some(relay) = &self.relay {
@@ -88,7 +88,7 @@ impl Report {
         }
     }
 
-    /// Something isn't in place any more.
+    /// Starts over, since an entry isn't in place any more.
     pub(super) fn begin_anew(&mut self) {
         self.at = None;
     }
@@ -100,7 +100,7 @@ impl Report {
         }
     }
 
-    /// What the server can't read is passed on.
+    /// Passes on the paths that the server can't read.
     pub(super) fn unread(&self, unread: &[(RelPath, bool)], more: u64) {
         if let Some(relay) = &self.relay {
             relay.set_unread(unread.iter().cloned().collect(), more);
@@ -124,8 +124,8 @@ impl Report {
     /// When there is something to say.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         let next = |after: Option<Instant>, pause| after.map_or(now, |after| after + pause);
-        let has_news = self.at != self.said || self.relay.as_ref().is_some_and(Relay::has_said);
-        let pause = if has_news { SAID_EVERY } else { SAID_AGAIN };
+        let has_changes = self.at != self.said || self.relay.as_ref().is_some_and(Relay::has_said);
+        let pause = if has_changes { SAID_EVERY } else { SAID_AGAIN };
         let say = (self.is_wanted && self.at.is_some()).then(|| next(self.said_at, pause));
         let ask = match self.asked_at {
             None => Some(now),
@@ -135,14 +135,14 @@ impl Report {
         [say, ask].into_iter().flatten().min()
     }
 
-    /// What is to be said now.
+    /// The report that is due now.
     pub(super) fn next_request(&mut self, now: Instant) -> Option<Request> {
         if self.asked_at.is_none_or(|asked| self.relay.is_some() && asked + VIA_EVERY <= now) {
             self.asked_at = Some(now);
             return Some(Request::Hello);
         }
-        let has_news = self.at != self.said || self.relay.as_ref().is_some_and(Relay::has_said);
-        let pause = if has_news { SAID_EVERY } else { SAID_AGAIN };
+        let has_changes = self.at != self.said || self.relay.as_ref().is_some_and(Relay::has_said);
+        let pause = if has_changes { SAID_EVERY } else { SAID_AGAIN };
         let cursor = self.at.filter(|_| self.is_wanted)?;
         if self.said_at.is_some_and(|said| said + pause > now) {
             return None;

@@ -14,6 +14,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// As by default.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Far more than the disk takes for a command.
 const REPORT_WAIT: Duration = Duration::from_secs(20);
 
@@ -26,27 +28,27 @@ pub(crate) struct SimulatedFollower {
     pub(crate) requests: VecDeque<Request>,
     pub(crate) is_connected: bool,
     /// Bytes that are free at the disk.
-    pub(crate) room: u64,
+    pub(crate) space: u64,
     events: Rc<RefCell<Vec<FollowEvent>>>,
 }
 
 impl SimulatedFollower {
     pub(crate) fn start(options: FollowOptions, now: Instant) -> Result<SimulatedFollower, Error> {
         let events = Rc::new(RefCell::new(Vec::new()));
-        let told = Rc::clone(&events);
-        let tell = Box::new(move |event| {
-            told.borrow_mut().push(event);
+        let seen = Rc::clone(&events);
+        let on_event = Box::new(move |event| {
+            seen.borrow_mut().push(event);
             Ok(())
         });
         // A test has few of them.
         let options: &FollowOptions = Box::leak(Box::new(options));
-        let follower = Follower::open(options, Box::leak(tell), now)?;
+        let follower = Follower::open(options, IDLE_TIMEOUT, Box::leak(on_event), now)?;
         // One worker: what it does is in the order of the commands.
         let disk_options = DiskOptions { workers: 1, ..super::driver::disk_options(options) };
         let ledger = Arc::clone(&follower.ledger);
         let disk = Disk::of_follower(&options.destination, disk_options, ledger, || {}).expect("a disk");
         let (commands, requests) = (VecDeque::new(), VecDeque::new());
-        Ok(SimulatedFollower { follower, disk, commands, requests, is_connected: false, room: u64::MAX, events })
+        Ok(SimulatedFollower { follower, disk, commands, requests, is_connected: false, space: u64::MAX, events })
     }
 
     pub(crate) fn connected(&mut self) -> Result<(), Error> {
@@ -83,7 +85,7 @@ impl SimulatedFollower {
                 | DiskCommand::Abandon { .. }
                 | DiskCommand::Leave { .. }
         );
-        if let Some(report) = no_room(&command, self.room) {
+        if let Some(report) = no_space(&command, self.space) {
             self.follower.disk(report, now);
             return self.outputs();
         }
@@ -130,7 +132,7 @@ impl SimulatedFollower {
     }
 
     /// Whether something failed, or is held.
-    pub(crate) fn is_owing(&self) -> bool {
+    pub(crate) fn is_incomplete(&self) -> bool {
         let Follower { failed, gone, waiting, pages, .. } = &self.follower;
         !failed.is_empty() || !gone.is_empty() || !waiting.is_empty() || pages.seen.is_some()
     }
@@ -145,15 +147,15 @@ impl SimulatedFollower {
     }
 }
 
-/// The report of a disk with little room, if it makes a difference.
-fn no_room(command: &DiskCommand, room: u64) -> Option<DiskReport> {
+/// The report of a disk with little space, if it makes a difference.
+fn no_space(command: &DiskCommand, space: u64) -> Option<DiskReport> {
     let full = || DiskError { full: true, message: "the disk is full".to_owned() };
     match command {
-        DiskCommand::CheckSpace { .. } => Some(DiskReport::Space { free: Some(room) }),
-        DiskCommand::Small(small) if small.bytes() > room => {
+        DiskCommand::CheckSpace { .. } => Some(DiskReport::Space { free: Some(space) }),
+        DiskCommand::Small(small) if small.bytes() > space => {
             Some(DiskReport::Small { file: small.file, credit: small.credit, result: Err(full()) })
         }
-        DiskCommand::Write { content, part, data } if data.len() as u64 > room => {
+        DiskCommand::Write { content, part, data } if data.len() as u64 > space => {
             Some(part.written(*content, Err(full())))
         }
         _ => None,

@@ -2,7 +2,7 @@
 
 use super::simulated::{FOLLOW_ID, SimulatedFollower};
 use super::{FollowEvent, FollowOptions};
-use crate::client::{ConnectOptions, Error, Source};
+use crate::client::{Error, Source};
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
     Change, ChangeContent, ChangesReply, FollowState, FollowingReply, LinkTarget, Reply, Request,
@@ -29,21 +29,20 @@ struct Steps {
     files: SimServer,
     now: Instant,
     seq: u64,
-    told: Vec<FollowEvent>,
+    events: Vec<FollowEvent>,
 }
 
 impl Steps {
     /// A mirror that is to get the full state.
     fn begin() -> Steps {
         let (temp, now) = (tempfile::tempdir().unwrap(), Instant::now());
-        let connect = ConnectOptions::new("tcp://127.0.0.1:1".parse().unwrap());
-        let mut options = FollowOptions::new(connect, Source::Path("".parse().unwrap()), temp.path().join("copy"));
+        let mut options = FollowOptions::new(Source::Path("".parse().unwrap()), temp.path().join("copy"));
         (options.mirror, options.max_delete) = (true, Some(100));
         let mut follower = SimulatedFollower::start(options, now).unwrap();
         follower.connected().unwrap();
         let mut files = SimServer::default();
         files.window_bytes = 8 << 20;
-        let mut steps = Steps { temp, follower, files, now, seq: 0, told: Vec::new() };
+        let mut steps = Steps { temp, follower, files, now, seq: 0, events: Vec::new() };
         steps.following();
         steps
     }
@@ -109,7 +108,7 @@ impl Steps {
             sent.extend(self.files.send_some(&mut draw, &mut faults));
             did |= !sent.is_empty();
             sent.into_iter().for_each(|inbound| self.follower.inbound(inbound, self.now).unwrap());
-            self.told.extend(self.follower.take_events());
+            self.events.extend(self.follower.take_events());
             if !did {
                 return;
             }
@@ -136,7 +135,7 @@ impl Steps {
         names
     }
 
-    /// An edit that size and time don't tell.
+    /// An edit that size and time don't show.
     fn edit(&self, name: &str) -> Vec<u8> {
         let path = self.copy().join(name);
         let before = fs::metadata(&path).unwrap();
@@ -183,18 +182,18 @@ fn directory_made_for_what_is_in_it_is_removed_with_it() {
     }
 }
 
-/// Its own change comes later, and is told as ever.
+/// Its own change comes later, and is reported as usual.
 #[test]
-fn directory_made_for_what_is_in_it_is_told_when_it_comes() {
+fn directory_made_for_its_content_is_reported_when_it_comes() {
     let mut steps = Steps::begin();
     let file = steps.file("d/f", noise(10, 1), 5);
     steps.page(false, vec![("d/f", file)]);
     steps.run();
     steps.page(true, vec![("d", ChangeContent::Dir { mode: 0o755 })]);
     steps.run();
-    let is_told =
+    let is_reported =
         |event: &FollowEvent| matches!(event, FollowEvent::Put { path, is_new: true, .. } if path.to_string() == "d");
-    assert_eq!(steps.told.iter().filter(|event| is_told(event)).count(), 1, "{:?}", steps.told);
+    assert_eq!(steps.events.iter().filter(|event| is_reported(event)).count(), 1, "{:?}", steps.events);
 }
 
 #[test]
@@ -211,12 +210,12 @@ fn what_was_renamed_ahead_is_known_though_the_rest_failed() {
     steps.page(true, vec![("g", ChangeContent::Gone)]);
     steps.run();
     assert_eq!(steps.names(), [""; 0]);
-    // Nobody was told that it was renamed.
+    // The rename was never reported.
     let gone = |event: &FollowEvent| match event {
         FollowEvent::Gone { path, kept: false, .. } => Some(path.to_string()),
         _ => None,
     };
-    assert_eq!(steps.told.iter().filter_map(gone).collect::<Vec<_>>(), ["g", "f"]);
+    assert_eq!(steps.events.iter().filter_map(gone).collect::<Vec<_>>(), ["g", "f"]);
 }
 
 #[test]
@@ -271,7 +270,7 @@ fn what_is_moved_away_while_following_comes_again() {
     steps.page(true, vec![("d/3", third)]);
     steps.run();
     assert_eq!(contents(&elsewhere).into_keys().collect::<Vec<_>>(), ["1", "2"]);
-    assert!(steps.follower.cursor().is_none(), "not all is in place: {:?}", steps.told);
+    assert!(steps.follower.cursor().is_none(), "not all is in place: {:?}", steps.events);
     steps.following();
     steps.seq = 0;
     let changes = ["d/1", "d/2", "d/3"].map(|path| {
@@ -284,9 +283,9 @@ fn what_is_moved_away_while_following_comes_again() {
     assert_eq!(steps.follower.cursor().map(|cursor| cursor.seq), Some(3));
 }
 
-/// What matches a glob comes without the directories above it.
+/// Matches of a glob come without the directories above them.
 #[test]
-fn directory_that_is_not_told_stays_with_what_is_in_it() {
+fn directory_that_is_not_listed_stays_with_its_content() {
     let mut steps = Steps::begin();
     let file = steps.file("d/e/f", noise(10, 1), 5);
     steps.page(true, vec![("d/e/f", file)]);
@@ -302,7 +301,7 @@ fn directory_that_is_not_told_stays_with_what_is_in_it() {
     assert_eq!(steps.names(), ["d"]);
     assert_eq!(fs::read_dir(steps.copy().join("d")).unwrap().count(), 1);
     let is_kept = |event: &FollowEvent| matches!(event, FollowEvent::Gone { kept: true, .. });
-    assert!(!steps.told.iter().any(is_kept), "{:?}", steps.told);
+    assert!(!steps.events.iter().any(is_kept), "{:?}", steps.events);
 }
 
 #[test]
@@ -350,6 +349,6 @@ fn a_failure_is_said_once() {
         steps.page(true, changes);
         steps.run();
     }
-    let failed = steps.told.iter().filter(|event| matches!(event, FollowEvent::Failed { .. })).count();
-    assert_eq!(failed, 1, "{:?}", steps.told);
+    let failed = steps.events.iter().filter(|event| matches!(event, FollowEvent::Failed { .. })).count();
+    assert_eq!(failed, 1, "{:?}", steps.events);
 }

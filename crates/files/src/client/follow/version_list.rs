@@ -1,7 +1,7 @@
 //! The versions that a server has published.
 
-use super::super::connection::{ConnectOptions, Connection};
-use super::super::exchange::{Exchange, Operation, Patience, Turn};
+use super::super::connection::Connection;
+use super::super::exchange::{Connector, Operation, Turn, WaitLimit};
 use super::pages::{FOLLOW_ID, Pages};
 use crate::digest::Digest;
 use crate::error::Error;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 
-/// A version as its server tells of it.
+/// A version as its server announces it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The path that it is of, and what it is called.
@@ -42,12 +42,12 @@ pub struct Versions {
     pub head: u64,
 }
 
-/// What is known of the versions.
+/// The known versions.
 #[derive(Debug)]
 pub(super) struct VersionList {
     /// The path that they are of.
     of: RelPath,
-    /// Those of paths below it count too.
+    /// Whether versions of paths below it count too.
     with_below: bool,
     pages: Pages,
     known: BTreeMap<RelPath, Version>,
@@ -76,7 +76,7 @@ impl VersionList {
         self.pages.lost();
     }
 
-    /// What is to be sent.
+    /// The next request to send.
     pub(super) fn next_request(&mut self) -> Option<Request> {
         self.pages.next_request()
     }
@@ -133,15 +133,9 @@ impl VersionList {
 }
 
 /// The versions of all paths of a server, and its present number.
-///
-/// # Errors
-/// There is no connection, the server refuses or has nothing to follow, or nothing happens for too long.
-pub fn versions(connect: &ConnectOptions, cancel: &CancelToken) -> Result<Versions, Error> {
-    let mut exchange = Exchange::open(connect, cancel)?;
+pub(in crate::client) fn versions(connector: &Connector, cancel: &CancelToken) -> Result<Versions, Error> {
     let list = VersionList::new(&RelPath::root(), true)?;
-    let versions = exchange.run(&mut Listed { list, is_complete: false });
-    exchange.close();
-    versions
+    connector.run(&mut Listed { list, is_complete: false }, cancel)
 }
 
 /// A list of versions, until it is complete.
@@ -176,8 +170,8 @@ impl Operation for Listed {
     }
 
     /// A server may take long to look at everything for the first time.
-    fn patience(&self) -> Patience {
-        Patience::WhileAlive
+    fn wait_limit(&self) -> WaitLimit {
+        WaitLimit::WhileAlive
     }
 }
 

@@ -1,7 +1,7 @@
 //! Follows versions: puts the newest one in place beside the old one, and then switches a link.
 
 use super::super::connection::Connection;
-use super::super::exchange::{Exchange, Operation, Patience, Turn};
+use super::super::exchange::{Connector, Operation, Turn, WaitLimit};
 use super::super::get::{Destination, GetOptions, get};
 use super::driver::Driver;
 use super::frozen::Frozen;
@@ -11,7 +11,7 @@ use super::passed_versions::{self, is_in_place};
 use super::record::{Known, Origin, Record};
 use super::report::{SAID_AGAIN, SAID_EVERY, VIA_EVERY};
 use super::version_list::{Version, VersionList};
-use super::{FollowEnd, FollowEvent, FollowOptions, PAUSE, Tell, repeated};
+use super::{FollowEnd, FollowEvent, FollowOptions, OnEvent, PAUSE};
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::filter::Excludes;
@@ -39,17 +39,11 @@ const CURRENT: &str = "current";
 const DIGITS: usize = 12;
 const POLL_MAX: Duration = Duration::from_secs(1);
 
-/// Follows the versions of a server; blocks until the newest is in place with [`FollowOptions::once`], otherwise until it is cancelled.
-///
-/// # Errors
-/// As of [`follow()`](super::follow).
-pub fn follow_versions(options: &FollowOptions, tell: &mut Tell<'_>, cancel: &CancelToken) -> Result<FollowEnd, Error> {
-    repeated(options, tell, cancel, run)
-}
-
-fn run(
+/// Follows the versions of a server, until the newest is in place with [`FollowOptions::once`], otherwise until it is cancelled.
+pub(super) fn run(
+    connector: &Connector,
     options: &FollowOptions,
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
     cancel: &CancelToken,
     was_connected: &mut bool,
 ) -> Result<FollowEnd, Error> {
@@ -65,10 +59,11 @@ fn run(
     let top = Root::directory(&options.destination, Links::Never).and_then(|root| root.open_dir(&RelPath::root()));
     let top = top.map_err(|error| unusable(error.to_string()))?;
     let record = Record::open(&top, &source, &Excludes::default()).map_err(|error| unusable(error.to_string()))?;
-    let mut exchange = Exchange::open(&options.connect, cancel)?;
+    let mut exchange = connector.exchange(cancel)?;
     let mut follower = Versions {
+        connector,
         options,
-        tell,
+        on_event,
         cancel,
         list: VersionList::new(&of, false)?,
         of,
@@ -92,12 +87,13 @@ fn run(
 }
 
 struct Versions<'a> {
+    connector: &'a Connector,
     options: &'a FollowOptions,
-    tell: &'a mut Tell<'a>,
+    on_event: &'a mut OnEvent<'a>,
     cancel: &'a CancelToken,
     /// The path that the versions are of.
     of: RelPath,
-    /// What is followed to learn of them.
+    /// The path that is followed to learn of them.
     source: Source,
     /// The destination.
     top: Dir,
@@ -106,11 +102,11 @@ struct Versions<'a> {
     origin: Option<Origin>,
     list: VersionList,
     is_connected: bool,
-    /// All versions are known.
+    /// Whether all versions are known.
     is_live: bool,
-    /// All versions are known, and the newest isn't in place.
+    /// Whether all versions are known, and the newest isn't in place.
     is_wanted: bool,
-    /// What is in place: its label and digest.
+    /// The version in place: its label and digest.
     installed: Option<(String, Digest)>,
     said_at: Option<Instant>,
     /// When a relay has last asked which servers the versions come through.
@@ -145,7 +141,7 @@ impl Operation for Versions<'_> {
     fn lost(&mut self, reason: &str) -> Result<bool, Error> {
         (self.is_connected, self.is_live) = (false, false);
         self.list.lost();
-        (self.tell)(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
+        (self.on_event)(FollowEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
         Ok(true)
     }
 
@@ -164,14 +160,14 @@ impl Operation for Versions<'_> {
         Ok(true)
     }
 
-    fn patience(&self) -> Patience {
+    fn wait_limit(&self) -> WaitLimit {
         match self.is_connected {
             // Another connection is tried for ever, unless following is to end.
-            false if self.options.once => Patience::Extra(Duration::ZERO),
-            false => Patience::Unlimited,
-            true if self.is_live => Patience::Unlimited,
+            false if self.options.once => WaitLimit::Extra(Duration::ZERO),
+            false => WaitLimit::Unlimited,
+            true if self.is_live => WaitLimit::Unlimited,
             // A server may take long to look at everything for the first time.
-            true => Patience::WhileAlive,
+            true => WaitLimit::WhileAlive,
         }
     }
 }
@@ -237,18 +233,19 @@ impl Versions<'_> {
             return Ok(None);
         }
         match install(
+            self.connector,
             self.options,
             &self.of,
             &version,
             &|kept| pass_on(self.options, &self.list, self.origin.as_ref(), kept),
-            self.tell,
+            self.on_event,
             self.cancel,
         ) {
             Ok(FollowEnd::UpToDate) => {
                 let Version { name: VersionName { label, .. }, digest, seq, .. } = version;
                 (self.installed, self.said_at) = (Some((label.clone(), digest)), None);
                 self.claim_current().map_err(|error| self.refused(&error))?;
-                (self.tell)(FollowEvent::Version { label, version: digest, seq })?;
+                (self.on_event)(FollowEvent::Version { label, version: digest, seq })?;
                 self.say(connection);
                 Ok(self.options.once.then_some(FollowEnd::UpToDate))
             }
@@ -258,7 +255,7 @@ impl Versions<'_> {
                 let reason = outcome
                     .map_or_else(|error| error.to_string(), |_| "something could not be put in place".to_owned());
                 let reason = format!("version {}: {reason}; trying again in {} s", version.name.label, PAUSE.as_secs());
-                (self.tell)(FollowEvent::Interrupted { reason })?;
+                (self.on_event)(FollowEvent::Interrupted { reason })?;
                 self.retry_at = Some(Instant::now() + PAUSE);
                 Ok(None)
             }
@@ -292,7 +289,7 @@ impl Versions<'_> {
 /// Labels of the version that is in place now, and of the one before.
 type Labels<'a> = [Option<&'a str>; 2];
 
-/// Tells a relay's server which versions are in place, of these labels only if there are any.
+/// Passes the versions in place to a relay's server, of these labels only if there are any.
 fn pass_on(
     options: &FollowOptions,
     list: &VersionList,
@@ -307,11 +304,12 @@ fn pass_on(
 
 /// Puts a version in place, and switches the link to it.
 fn install(
+    connector: &Connector,
     options: &FollowOptions,
     of: &RelPath,
     version: &Version,
     pass_on: &dyn Fn(Option<&Labels<'_>>) -> Result<(), Error>,
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
     cancel: &CancelToken,
 ) -> Result<FollowEnd, Error> {
     let destination = &options.destination;
@@ -334,7 +332,7 @@ fn install(
         .filter(|path| *path != destination)
         .try_for_each(|path| check_own_dir(path))
         .map_err(refused)?;
-    let (bytes, entries) = manifest(options, version, cancel)?;
+    let (bytes, entries) = manifest(connector, options, version, cancel)?;
     let before = std::fs::read_link(destination.join(CURRENT)).ok();
     let seed = before.as_ref().and_then(|before| Some((destination.join(before), source_of(of, before)?)));
     let mut inner = options.clone();
@@ -344,10 +342,10 @@ fn install(
     (inner.relay, inner.trash, inner.exclude) = (None, None, Excludes::default());
     inner.frozen = Some(Frozen::new(version.digest, entries, seed));
     let quiet = &mut |event: FollowEvent| match event {
-        FollowEvent::Failed { .. } | FollowEvent::Interrupted { .. } | FollowEvent::Warning(_) => tell(event),
+        FollowEvent::Failed { .. } | FollowEvent::Interrupted { .. } | FollowEvent::Warning(_) => on_event(event),
         _ => Ok(()),
     };
-    let end = Driver::run(&inner, quiet, cancel, &mut false)?;
+    let end = Driver::run(connector, &inner, quiet, cancel, &mut false)?;
     if end != FollowEnd::UpToDate {
         return Ok(end);
     }
@@ -374,7 +372,7 @@ fn install(
         let kept = [Some(label), before.as_deref().and_then(label_of)];
         // Where it was in place already, the one before isn't known: it stays.
         let kept = (!is_there).then_some(&kept);
-        // What is removed isn't told of any more.
+        // Removed versions aren't announced any more.
         pass_on(kept)?;
         kept.iter().for_each(|kept| passed_versions::remove_old(&top, *kept));
     } else if is_switched {
@@ -383,7 +381,7 @@ fn install(
     Ok(end)
 }
 
-/// What was followed to get the version of a path in a directory of this name.
+/// The source that was followed to get the version of a path in a directory of this name.
 fn source_of(of: &RelPath, name: &Path) -> Option<Source> {
     let name = VersionName { of: of.clone(), label: label_of(name)?.to_owned() };
     name.tree().ok().map(Source::Path)
@@ -402,7 +400,12 @@ fn label_of(name: &Path) -> Option<&str> {
 }
 
 /// Gets and checks the manifest of a version, and its entries, whose paths are those on the server.
-fn manifest(options: &FollowOptions, version: &Version, cancel: &CancelToken) -> Result<(Vec<u8>, Vec<Change>), Error> {
+fn manifest(
+    connector: &Connector,
+    options: &FollowOptions,
+    version: &Version,
+    cancel: &CancelToken,
+) -> Result<(Vec<u8>, Vec<Change>), Error> {
     #[derive(Clone, Default)]
     struct Buffer(Arc<Mutex<Vec<u8>>>);
     impl Write for Buffer {
@@ -421,12 +424,11 @@ fn manifest(options: &FollowOptions, version: &Version, cancel: &CancelToken) ->
     }
     let buffer = Buffer::default();
     let path = version.name.manifest().map_err(|error| wrong(error.to_string()))?;
-    let mut fetch = GetOptions::new(options.connect.endpoint.clone(), Source::Path(path));
-    fetch.connect = options.connect.clone();
+    let mut fetch = GetOptions::new(Source::Path(path));
     fetch.destination = Destination::Writer(Box::new(buffer.clone()));
     fetch.bytes_per_second = options.bytes_per_second;
     fetch.max_bytes = Some(version.manifest_bytes);
-    get(fetch, &mut |_| {}, cancel)?;
+    get(connector, fetch, &mut |_| {}, cancel)?;
     let bytes = std::mem::take(&mut *buffer.0.lock().unwrap_or_else(PoisonError::into_inner));
     if Digest::of(&bytes) != version.digest {
         return Err(wrong("its manifest has another digest".to_owned()));

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::super::connection::Connection;
 use super::super::destination::{look_at, own_name, place};
-use super::super::exchange::{Operation, POLL_MAX, Patience, Turn};
+use super::super::exchange::{Operation, POLL_MAX, Turn, WaitLimit};
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
-use super::super::plan::{Plan, TellPlanned};
+use super::super::plan::{OnPlanned, Plan};
 use super::{Error, Summary, WARNINGS_KEPT_MAX};
 use crate::disk::{Disk, DiskOptions, Notices};
 use crate::filter::Filter;
@@ -60,7 +60,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Where a source goes, by itself.
+    /// Destination of a source by itself.
     fn path_of(&self, base: Base, source: &Source) -> PathBuf {
         match self {
             Target::Path(path) => path.clone(),
@@ -79,7 +79,7 @@ pub(super) struct Driver<'a> {
     pub(super) path: Option<Target>,
     pub(super) filter: Filter,
     pub(super) max_delete: Option<u64>,
-    pub(super) dry_run: Option<TellPlanned>,
+    pub(super) dry_run: Option<OnPlanned>,
     pub(super) disk: DiskOptions,
     pub(super) notices: Arc<Notices>,
     pub(super) progress: ProgressReporter<'a>,
@@ -90,7 +90,7 @@ pub(super) struct Driver<'a> {
     /// Last seen value of [`Sink::pieces_read`].
     pub(super) pieces_read: u64,
     pub(super) finished: bool,
-    /// What isn't in the source is to be deleted now.
+    /// Whether paths that aren't in the source are to be deleted now.
     pub(super) is_sweeping: bool,
     pub(super) deleted: u64,
     pub(super) held: u64,
@@ -145,8 +145,8 @@ impl Operation for Driver<'_> {
     }
 
     /// The transfer has a timer of its own, which knows what the server hashes.
-    fn patience(&self) -> Patience {
-        Patience::Unlimited
+    fn wait_limit(&self) -> WaitLimit {
+        WaitLimit::Unlimited
     }
 
     fn cancel(&mut self) -> Result<(), Error> {
@@ -160,7 +160,7 @@ impl Operation for Driver<'_> {
     }
 
     /// Back-pressure: while too much is queued for the disk, nothing is read from the connection.
-    fn make_room(&mut self, connection: &mut Connection) -> Result<bool, Error> {
+    fn make_space(&mut self, connection: &mut Connection) -> Result<bool, Error> {
         if self.finished || !self.sink.is_over(DISK_QUEUE_BYTES_MAX) {
             return Ok(true);
         }
@@ -270,10 +270,10 @@ impl Driver<'_> {
             return Err(Error::NoDestination);
         }
         let path = self.path.as_ref().map(|target| target.path_of(base, &self.source));
-        if let Some(tell) = self.dry_run.take() {
+        if let Some(on_planned) = self.dry_run.take() {
             let (dir, placement) = look_at(base, name, &self.source, path.as_deref());
-            let plan =
-                Plan::new(&dir, tell).map_err(|error| Error::Destination { path: dir, reason: error.to_string() })?;
+            let plan = Plan::new(&dir, on_planned)
+                .map_err(|error| Error::Destination { path: dir, reason: error.to_string() })?;
             self.sink = Sink::Plan(Box::new(plan));
             self.transfer.destination(placement, false);
             return Ok(());

@@ -16,7 +16,7 @@ impl Driver<'_> {
             self.transfer.swept(Vec::new(), Instant::now());
             return Ok(());
         };
-        // The transfer is told of it by the caller.
+        // The caller cancels the transfer.
         if self.cancel.is_cancelled() {
             return Ok(());
         }
@@ -36,7 +36,7 @@ impl Driver<'_> {
             match &mut self.sink {
                 Sink::Plan(plan) => {
                     let kind = if is_dir { PlannedKind::Dir } else { PlannedKind::File(None) };
-                    plan.tell(&Planned { local, change: PlannedChange::Deleted, kind })?;
+                    plan.report(&Planned { local, change: PlannedChange::Deleted, kind })?;
                     self.deleted += 1;
                 }
                 Sink::Disk(disk) => match delete(disk.root(), &local, is_dir) {
@@ -50,7 +50,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// What is to be deleted; `None` if there is no directory to look at.
+    /// The paths to delete; `None` if there is no directory to look at.
     fn doomed(&mut self) -> Option<Result<Doomed, RootError>> {
         let Self { sink, transfer, filter, progress, cancel, .. } = self;
         let (sink, transfer) = (&*sink, &*transfer);

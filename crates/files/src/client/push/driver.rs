@@ -1,41 +1,38 @@
 //! Joins pushes with their connection and their files.
 
 use super::super::connection::Connection;
-use super::super::exchange::{Operation, POLL_MAX, Patience, Turn};
+use super::super::exchange::{Operation, POLL_MAX, Turn, WaitLimit};
+use super::contents::Item;
 use super::sending::Sending;
-use super::{PushEvent, PushFile, PushOptions, PushProgress};
+use super::{OnEvent, PushEvent, PushFile, PushOptions, PushProgress, Show};
 use crate::digest::{Digest, FileHasher, HashError};
 use crate::error::Error;
-use crate::limits::{CHUNK_BYTES_MIN, PUSH_CHUNK_BYTES_MAX};
+use crate::limits::{CHUNK_BYTES_MIN, PUSH_CHUNK_BYTES_MAX, PUSHES_MAX};
 use crate::protocol::ErrorCode;
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{ErrorReply, PushRequest, PushedReply, Range, Reply, Request, WirePath};
 use crate::protocol::data::{Body, DataEntry, DataHeader};
-use crate::root::{FileKind, FileStat};
+use crate::root::FileStat;
 use crate::transfer::HASH_BYTES_PER_SECOND_MIN;
 use crate::transfer::pacing::{Pacer, piece_bytes};
 use crate::transfer::reconnects::Reconnects;
-use rustix::fs::{Mode, OFlags};
 use std::collections::VecDeque;
 use std::fs::File;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 use towpath_sockets::{FileRange, Message};
 
-/// Pushes at a time.
-const OPEN_MAX: usize = 4;
 /// Bytes that are hashed before the connection has its turn.
 const HASH_SLICE_BYTES: u64 = 8 << 20;
-/// Waits before a push that the server has no room for is tried again: doubled each time.
+/// Waits before a push that the server has no space for is tried again: doubled each time.
 const BUSY_WAIT_MIN: Duration = Duration::from_millis(50);
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// A file that is being pushed.
 #[derive(Debug)]
 struct Task {
-    file: PushFile,
+    item: Item,
     open: Arc<File>,
     stat: FileStat,
     digest: Option<Digest>,
@@ -57,14 +54,14 @@ enum Phase {
 
 pub(super) struct Driver<'a> {
     options: &'a PushOptions,
-    tell: &'a mut dyn FnMut(PushEvent) -> std::io::Result<()>,
-    show: &'a mut dyn FnMut(PushProgress),
+    on_event: &'a mut OnEvent<'a>,
+    show: &'a mut Show<'a>,
     cancel: &'a CancelToken,
     is_connected: bool,
-    /// Why the server has no room, if that is the last that it said.
+    /// Why the server has no space, if that is the last that it said.
     busy: Option<String>,
     /// Files that aren't begun.
-    files: VecDeque<PushFile>,
+    files: VecDeque<Item>,
     tasks: Vec<Task>,
     next_id: u32,
     /// Counts progress.
@@ -77,24 +74,24 @@ pub(super) struct Driver<'a> {
 impl<'a> Driver<'a> {
     pub(super) fn new(
         options: &'a PushOptions,
-        tell: &'a mut dyn FnMut(PushEvent) -> std::io::Result<()>,
-        show: &'a mut dyn FnMut(PushProgress),
+        items: Vec<Item>,
+        on_event: &'a mut OnEvent<'_>,
+        show: &'a mut Show<'_>,
         cancel: &'a CancelToken,
     ) -> Driver<'a> {
-        let size = |file: &PushFile| std::fs::metadata(&file.local).map_or(0, |metadata| metadata.len());
         let progress = PushProgress {
-            files: options.files.len() as u64,
-            bytes: options.files.iter().map(size).sum(),
+            files: items.len() as u64,
+            bytes: items.iter().fold(0, |sum: u64, item| sum.saturating_add(item.size)),
             ..PushProgress::default()
         };
         Driver {
             options,
-            tell,
+            on_event,
             show,
             cancel,
             is_connected: false,
             busy: None,
-            files: options.files.iter().cloned().collect(),
+            files: items.into(),
             tasks: Vec::new(),
             next_id: 0,
             steps: 0,
@@ -130,7 +127,7 @@ impl Operation for Driver<'_> {
 
     fn lost(&mut self, reason: &str) -> Result<bool, Error> {
         self.is_connected = false;
-        (self.tell)(PushEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
+        (self.on_event)(PushEvent::Interrupted { reason: format!("the connection is lost: {reason}") })?;
         if let Some(times) = self.reconnects.lost_at(self.steps) {
             return Err(Error::Breaking { times });
         }
@@ -153,18 +150,18 @@ impl Operation for Driver<'_> {
         if let Some(at) = at {
             let task = self.tasks.remove(at);
             connection.send(&Request::Cancel { id: task.id });
-            self.file_failed(task.file, None, "it shrank while it was sent".to_owned())?;
+            self.file_failed(task.item.file, None, "it shrank while it was sent".to_owned())?;
         }
         Ok(())
     }
 
-    fn patience(&self) -> Patience {
+    fn wait_limit(&self) -> WaitLimit {
         let is_hashing = self.tasks.iter().any(|task| matches!(task.phase, Phase::Hashing(_)));
         match self.is_connected && is_hashing {
             // Nothing is awaited of the server.
-            true => Patience::Unlimited,
+            true => WaitLimit::Unlimited,
             // One that hashes what is at the path may be silent meanwhile.
-            false => Patience::Extra(self.hashing_time()),
+            false => WaitLimit::Extra(self.hashing_time()),
         }
     }
 
@@ -200,7 +197,7 @@ impl Driver<'_> {
         PushProgress { bytes_done, ..self.progress }
     }
 
-    /// Something helped.
+    /// Notes progress.
     fn step(&mut self) {
         self.steps += 1;
         self.busy = None;
@@ -218,11 +215,11 @@ impl Driver<'_> {
     }
 
     fn open_files(&mut self) -> Result<(), Error> {
-        while self.tasks.len() < OPEN_MAX {
-            let Some(file) = self.files.pop_front() else { return Ok(()) };
-            match open(&file.local) {
+        while self.tasks.len() < PUSHES_MAX {
+            let Some(item) = self.files.pop_front() else { return Ok(()) };
+            match item.open() {
                 Ok((open, stat)) => self.tasks.push(Task {
-                    file,
+                    item,
                     open: Arc::new(open),
                     digest: None,
                     id: 0,
@@ -231,7 +228,7 @@ impl Driver<'_> {
                     busy_wait: BUSY_WAIT_MIN,
                     resumed_bytes: 0,
                 }),
-                Err(reason) => self.file_failed(file, None, reason)?,
+                Err(reason) => self.file_failed(item.file, None, reason)?,
             }
         }
         Ok(())
@@ -256,7 +253,7 @@ impl Driver<'_> {
             Ok(digested) => task.digest = Some(digested.digest),
             Err(error) => {
                 let task = self.tasks.remove(at);
-                self.file_failed(task.file, None, error.to_string())?;
+                self.file_failed(task.item.file, None, error.to_string())?;
             }
         }
         Ok(self.tasks.iter().any(hashing))
@@ -279,7 +276,7 @@ impl Driver<'_> {
             task.phase = Phase::Offered;
             let FileStat { size, modified: mtime, mode, .. } = task.stat;
             let (expected, durable) = (self.options.expected, self.options.durable);
-            let path = WirePath::from(&task.file.remote);
+            let path = WirePath::from(&task.item.file.remote);
             let push = PushRequest { id: task.id, path, size, mtime, mode: mode & 0o777, digest, expected, durable };
             connection.send(&Request::Push(push));
         }
@@ -342,7 +339,7 @@ impl Driver<'_> {
             Reply::Error(ErrorReply { code, message, .. }) => {
                 self.step();
                 let task = self.tasks.remove(at);
-                self.file_failed(task.file, Some(code), format!("the server says: {message} ({code})"))?;
+                self.file_failed(task.item.file, Some(code), format!("the server says: {message} ({code})"))?;
             }
             _ => {}
         }
@@ -350,7 +347,7 @@ impl Driver<'_> {
     }
 
     fn pushed(&mut self, task: Task, pushed: &PushedReply) -> Result<(), Error> {
-        let Task { file, stat, digest, resumed_bytes, .. } = task;
+        let Task { item, stat, digest, resumed_bytes, .. } = task;
         let Some(digest) = digest.filter(|digest| *digest == pushed.digest) else {
             return Err(Error::Protocol("it confirms a file of another digest".to_owned()));
         };
@@ -358,45 +355,19 @@ impl Driver<'_> {
         self.progress.bytes_done += stat.size;
         let PushedReply { seq, durable, same, .. } = *pushed;
         if self.options.remove_source
-            && let Err(reason) = remove(&file.local, &stat)
+            && let Err(reason) = item.remove(&stat)
         {
-            let text = format!("{}: it is on the server, and stays here: {reason}", file.local.display());
-            (self.tell)(PushEvent::Warning(text))?;
+            let text = format!("{}: it is on the server, and stays here: {reason}", item.file.local.display());
+            (self.on_event)(PushEvent::Warning(text))?;
         }
-        (self.tell)(PushEvent::Pushed { file, size: stat.size, digest, seq, durable, same, resumed_bytes })?;
+        let file = item.file;
+        (self.on_event)(PushEvent::Pushed { file, size: stat.size, digest, seq, durable, same, resumed_bytes })?;
         Ok(())
     }
 
     fn file_failed(&mut self, file: PushFile, code: Option<ErrorCode>, reason: String) -> Result<(), Error> {
         self.progress.files_done += 1;
-        (self.tell)(PushEvent::Failed { file, code, reason })?;
+        (self.on_event)(PushEvent::Failed { file, code, reason })?;
         Ok(())
     }
-}
-
-/// Opens a regular file. Anything else could block.
-fn open(path: &Path) -> Result<(File, FileStat), String> {
-    let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
-    let file = File::from(opened.map_err(|errno| std::io::Error::from(errno).to_string())?);
-    let stat = FileStat::try_from(&file).map_err(|error| error.to_string())?;
-    if stat.kind == FileKind::Dir {
-        return Err("it is a directory; only files are pushed".to_owned());
-    }
-    if stat.kind != FileKind::File {
-        return Err("it is not a regular file".to_owned());
-    }
-    Ok((file, stat))
-}
-
-/// Removes a file that is as it was when it was pushed.
-fn remove(path: &Path, pushed: &FileStat) -> Result<(), String> {
-    let now = rustix::fs::lstat(path).map_err(|errno| std::io::Error::from(errno).to_string())?;
-    let now = FileStat::from(now);
-    if now.kind == FileKind::Link {
-        return Err("it is a link, and neither that nor what it leads to is removed".to_owned());
-    }
-    if !now.same_content(pushed) {
-        return Err("it was changed meanwhile".to_owned());
-    }
-    std::fs::remove_file(path).map_err(|error| error.to_string())
 }

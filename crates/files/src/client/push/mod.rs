@@ -1,38 +1,61 @@
 //! Pushes files to a server, which takes each as a whole or not at all.
 
+mod contents;
 mod driver;
 mod sending;
 
 pub use sending::Sending;
 
-use super::connection::ConnectOptions;
-use super::exchange::Exchange;
+use super::exchange::Connector;
 use crate::digest::Digest;
 use crate::error::Error;
+use crate::filter::Filter;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::Expected;
 use driver::Driver;
+use std::fmt;
+use std::io::Read;
 use std::path::PathBuf;
 use towpath_blocking::CancelToken;
-use towpath_sockets::Endpoint;
+
+/// Something to push.
+pub enum PushSource {
+    /// A regular file.
+    File(PushFile),
+    /// All regular files below a directory, each to the same path below another one on the server. Neither symbolic links nor empty
+    /// directories can be pushed. Names of incomplete files, `.tow-*.part` and its like, are left out.
+    Tree {
+        /// The directory here.
+        local: PathBuf,
+        /// The directory on the server, from its root. Made if there is none.
+        remote: RelPath,
+        /// Which of its files are pushed.
+        filter: Filter,
+    },
+    /// The bytes of a reader until its end. They are read before anything is sent, into an unnamed file.
+    Reader {
+        /// The reader.
+        reader: Box<dyn Read + Send>,
+        /// On the server, from its root.
+        remote: RelPath,
+    },
+}
 
 /// A file to push.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushFile {
-    /// Here.
+    /// Here; empty for what a reader has.
     pub local: PathBuf,
     /// On the server, from its root.
     pub remote: RelPath,
 }
 
-/// Options of [`push()`].
-#[derive(Clone, Debug)]
+/// Options of [`FileClient::push`](super::FileClient::push).
+#[derive(Debug)]
 pub struct PushOptions {
-    /// The server.
-    pub connect: ConnectOptions,
-    /// The files, each to a path of its own.
-    pub files: Vec<PushFile>,
+    /// The sources. No two files may have the same path on the server.
+    pub sources: Vec<PushSource>,
     /// State of the path without which a file isn't put there.
     pub expected: Expected,
     /// Sync each file on the server before it is confirmed.
@@ -41,23 +64,37 @@ pub struct PushOptions {
     pub remove_source: bool,
     /// Bytes that are sent in a second, on average; [`BYTES_PER_SECOND_MIN`](super::BYTES_PER_SECOND_MIN) at least.
     pub bytes_per_second: Option<u64>,
+    /// The directory of the unnamed file for what a reader has. By default that for temporary files.
+    pub spool_dir: PathBuf,
 }
 
 impl PushOptions {
-    /// The defaults for a server.
-    pub fn new(endpoint: Endpoint, files: Vec<PushFile>) -> PushOptions {
+    /// The defaults.
+    pub fn new(sources: Vec<PushSource>) -> PushOptions {
         PushOptions {
-            connect: ConnectOptions::new(endpoint),
-            files,
+            sources,
             expected: Expected::Anything,
             durable: false,
             remove_source: false,
             bytes_per_second: None,
+            spool_dir: std::env::temp_dir(),
         }
     }
 }
 
-/// Something that happened.
+impl fmt::Debug for PushSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(file) => file.fmt(f),
+            Self::Tree { local, remote, .. } => {
+                f.debug_struct("Tree").field("local", local).field("remote", remote).finish_non_exhaustive()
+            }
+            Self::Reader { remote, .. } => f.debug_struct("Reader").field("remote", remote).finish_non_exhaustive(),
+        }
+    }
+}
+
+/// An event of a push.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PushEvent {
@@ -73,7 +110,7 @@ pub enum PushEvent {
         seq: Option<u64>,
         /// Synced to disk.
         durable: bool,
-        /// It was there already.
+        /// Whether it was there already.
         same: bool,
         /// Bytes that the server had of an earlier push.
         resumed_bytes: u64,
@@ -92,11 +129,11 @@ pub enum PushEvent {
         /// The reason.
         reason: String,
     },
-    /// Something that isn't as it should be, though the file is in place.
+    /// A minor problem of a file that is in place.
     Warning(String),
 }
 
-/// How far it is.
+/// Progress of a push.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PushProgress {
     /// Files that are over.
@@ -109,19 +146,22 @@ pub struct PushProgress {
     pub bytes: u64,
 }
 
-/// Pushes files; blocks until each is in place or has failed. What the server has of a file that isn't complete stays there for a day, and is
-/// resumed.
-///
-/// # Errors
-/// There is no connection, or nothing happens for too long. Failures of single files are events.
-pub fn push(
-    options: &PushOptions,
-    tell: &mut dyn FnMut(PushEvent) -> std::io::Result<()>,
-    progress: &mut dyn FnMut(PushProgress),
+/// Called with what happens; its errors end the push.
+type OnEvent<'a> = dyn FnMut(PushEvent) -> std::io::Result<()> + 'a;
+/// Called with the progress.
+type Show<'a> = dyn FnMut(PushProgress) + 'a;
+
+pub(super) fn push(
+    connector: &Connector,
+    mut options: PushOptions,
+    on_event: &mut OnEvent<'_>,
+    show: &mut Show<'_>,
     cancel: &CancelToken,
 ) -> Result<(), Error> {
-    let mut exchange = Exchange::open(&options.connect, cancel)?;
-    let outcome = exchange.run(&mut Driver::new(options, tell, progress, cancel));
-    exchange.close();
-    outcome
+    if options.sources.iter().any(|source| matches!(source, PushSource::Reader { .. })) {
+        // What can't be pushed needn't be read.
+        connector.connect(cancel)?;
+    }
+    let items = contents::items(&mut options, on_event, show, cancel)?;
+    connector.run(&mut Driver::new(&options, items, on_event, show, cancel), cancel)
 }

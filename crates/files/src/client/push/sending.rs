@@ -1,4 +1,4 @@
-//! What is to be sent of a push next. Pure: the driver asks, and tells what the server says.
+//! The next messages of a push. Pure: the driver asks, and passes on the server's replies.
 
 use crate::limits::{CREDIT_BYTES_MAX, PIECE_COST_MIN, PUSH_CHUNK_BYTES_MAX};
 use crate::protocol::control::{PushReply, Range};
@@ -47,7 +47,7 @@ impl Sending {
         Some(next.length.min(self.chunk_bytes).min(self.credit))
     }
 
-    /// The next piece, of at most so many bytes.
+    /// The next piece, of at most this many bytes.
     pub fn next_piece(&mut self, bytes_max: u64) -> Option<Range> {
         let length = self.next_bytes()?.min(bytes_max);
         let next = self.missing.front_mut().filter(|_| length > 0)?;

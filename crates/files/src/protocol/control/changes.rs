@@ -16,10 +16,10 @@ use crate::root::Timestamp;
 pub struct FollowRequest {
     /// The client's number for this request.
     pub id: u32,
-    /// What is followed.
+    /// The followed path.
     #[serde(flatten)]
     pub target: ListTarget,
-    /// Where it begins.
+    /// Its beginning.
     pub from: FollowFrom,
 }
 
@@ -28,9 +28,9 @@ pub struct FollowRequest {
 pub struct FollowingReply {
     /// Id of the follow.
     pub id: u32,
-    /// What comes next.
+    /// Kind of the pages that come next.
     pub state: FollowState,
-    /// Where it begins.
+    /// Its beginning.
     pub cursor: Cursor,
     /// The newest number.
     pub head: u64,
@@ -39,13 +39,13 @@ pub struct FollowingReply {
     pub server: Option<ServerId>,
 }
 
-/// What comes at the beginning of a follow.
+/// Kind of the first pages of a follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FollowState {
     /// Everything that is there.
     Full,
-    /// What changed since.
+    /// Changes since the cursor.
     Changes,
 }
 
@@ -54,11 +54,11 @@ pub enum FollowState {
 pub struct ChangesReply {
     /// Id of the follow.
     pub id: u32,
-    /// Where the client is when all of this is in place.
+    /// The client's position once all of this is in place.
     pub cursor: Cursor,
     /// The newest number.
     pub head: u64,
-    /// Nothing more is known now.
+    /// Whether nothing more is known now.
     #[serde(default)]
     pub live: bool,
     /// At most [`CHANGES_PAGE_ENTRIES_MAX`], by ascending number.
@@ -68,7 +68,7 @@ pub struct ChangesReply {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[serde(deserialize_with = "at_most::<CHANGES_PAGE_UNREAD_MAX, _, _>")]
     pub unread: Vec<Unread>,
-    /// How much more of that there is.
+    /// The number of further ones.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unread_more: u64,
 }
@@ -78,7 +78,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// What the server can't read.
+/// A path that the server can't read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RawUnread")]
 pub struct Unread {
@@ -115,12 +115,12 @@ pub struct Change {
     /// From the root.
     #[serde(flatten)]
     pub path: WirePath,
-    /// What is there.
+    /// Its content.
     #[serde(flatten)]
     pub content: ChangeContent,
 }
 
-/// What is at a path.
+/// Content of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum ChangeContent {
@@ -148,7 +148,7 @@ pub enum ChangeContent {
         /// Time of its last change.
         mtime: Timestamp,
     },
-    /// Nothing any more.
+    /// A deletion.
     Gone,
 }
 

@@ -1,4 +1,4 @@
-//! What a client says of files that it has received ("confirm").
+//! Confirmation of received files ("confirm").
 
 use serde::{Deserialize, Serialize};
 

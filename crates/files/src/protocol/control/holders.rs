@@ -1,4 +1,4 @@
-//! Messages about who has what.
+//! Messages about holders.
 // docs/protocol/follow.md, "Who has what".
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -17,10 +17,10 @@ pub struct Have {
     pub holders: Vec<Holder>,
 }
 
-/// What somebody has, in place and verified.
+/// A follower's verified content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Who.
+    /// Its name.
     pub name: HolderName,
     /// Which copy: there may be several of a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,7 +77,7 @@ impl<'de> Deserialize<'de> for HolderName {
 pub struct HoldersRequest {
     /// The client's number for this request.
     pub id: u32,
-    /// What they are asked for.
+    /// The content asked for.
     #[serde(flatten)]
     pub wanted: HoldersWanted,
     /// Holders to pass over, by name.
@@ -86,7 +86,7 @@ pub struct HoldersRequest {
     pub count: u32,
 }
 
-/// What holders are asked for.
+/// Content that holders are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HoldersWanted {
@@ -117,16 +117,16 @@ impl RawHolders {
     }
 }
 
-/// Who has what.
+/// The holders.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldersReply {
     /// Id of the request.
     pub id: u32,
     /// How many have what was asked for.
     pub holding: u32,
-    /// How many are known.
+    /// Number of known ones.
     pub total: u32,
-    /// Those known, by name. At most [`HOLDERS_PAGE_MAX`].
+    /// Known ones, by name. At most [`HOLDERS_PAGE_MAX`].
     #[serde(deserialize_with = "at_most::<HOLDERS_PAGE_MAX, _, _>")]
     pub holders: Vec<KnownHolder>,
 }
@@ -134,10 +134,10 @@ pub struct HoldersReply {
 /// A holder as a server knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownHolder {
-    /// What it has.
+    /// Its content.
     #[serde(flatten)]
     pub holder: Holder,
-    /// It has what was asked for.
+    /// Whether it has the content asked for.
     #[serde(default)]
     pub holds: bool,
     /// The user, or the name of the key, that said so.

@@ -16,7 +16,7 @@ pub struct PublishRequest {
     /// The directory whose content is frozen; empty for the root.
     #[serde(flatten)]
     pub path: WirePath,
-    /// What the version is called. By default the first 16 digits of its digest.
+    /// The version's label. By default the first 16 digits of its digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Versions that are kept, this one included; the oldest are removed.
@@ -55,7 +55,7 @@ pub struct PublishedReply {
     pub id: u32,
     /// Digest of its manifest.
     pub version: Digest,
-    /// What it is called.
+    /// Its label.
     pub label: String,
     /// Its number.
     pub seq: u64,
@@ -63,7 +63,7 @@ pub struct PublishedReply {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// It was there before.
+    /// Whether it was there before.
     #[serde(default)]
     pub same: bool,
 }

@@ -139,7 +139,7 @@ fn mode_default() -> u32 {
     0o644
 }
 
-/// Tells null from a member that is missing.
+/// Distinguishes null from a missing member.
 fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }

@@ -59,7 +59,7 @@ pub enum Reply {
     Pushed(PushedReply),
     /// A version is published.
     Published(PublishedReply),
-    /// Who has what.
+    /// Holders.
     Holders(HoldersReply),
     /// A request was ended early.
     Cancelled(Cancelled),

@@ -34,7 +34,7 @@ pub enum Request {
         /// Id of the listing or the follow.
         id: u32,
     },
-    /// Asks to be told of changes.
+    /// Subscribes to changes.
     Follow(FollowRequest),
     /// Asks for files.
     Fetch(FetchRequest),
@@ -56,9 +56,9 @@ pub enum Request {
     Push(PushRequest),
     /// Freezes what is below a path.
     Publish(PublishRequest),
-    /// Says who has what.
+    /// Reports holders.
     Have(Have),
-    /// Asks who has what.
+    /// Asks for holders.
     Holders(HoldersRequest),
 }
 
@@ -195,7 +195,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// When a fetch tells the digests.
+/// When a fetch sends the digests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DigestWish {

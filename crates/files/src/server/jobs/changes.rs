@@ -2,7 +2,7 @@
 
 use super::pool::{Context, Pool, Requester};
 use super::{Answer, RequestState};
-use crate::catalogue::{Catalogue, Content, Entry, Owed, PageLimits, Position};
+use crate::catalogue::{Catalogue, ChangesSince, Content, Entry, PageLimits, Position};
 use crate::digest::HashError;
 use crate::limits::{
     CHANGES_PAGE_BYTES_MAX, CHANGES_PAGE_ENTRIES_MAX, CHANGES_PAGE_UNREAD_BYTES_MAX, CHANGES_PAGE_UNREAD_MAX,
@@ -20,41 +20,41 @@ use std::sync::Arc;
 
 /// Entries that are looked at before others may have the catalogue.
 const EXAMINED_MAX: usize = 4096;
-/// What a page has beside its changes, in bytes.
+/// Bytes of a page beside its changes.
 const PAGE_EXTRA_BYTES: usize = 256;
 
-/// Makes the next page of a follow, if there is anything to tell.
+/// Makes the next page of a follow, if there are any changes.
 #[derive(Debug)]
 pub(crate) struct Changes {
     pub(crate) followed: Arc<Followed>,
-    /// Where it is; `None` before it has begun.
+    /// Its position; `None` before it has begun.
     pub(crate) at: Option<Position>,
     pub(crate) from: FollowFrom,
-    /// It has been told that it is up to date, and nothing since.
+    /// Whether the follower is up to date: it was sent `live`, and nothing since.
     pub(crate) is_live: bool,
-    /// The state of what can't be read that it was told last.
-    pub(crate) unread_told: u64,
+    /// Number of the list of unreadable paths that it was sent last.
+    pub(crate) unread_sent: u64,
     pub(crate) form: PageForm,
 }
 
-/// How a page is wanted.
+/// Form of a page.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PageForm {
     /// As JSON, for the follow of this id.
     Json(u32),
-    /// At most so many entries.
+    /// At most this many entries.
     Entries(usize),
 }
 
-/// What there is to tell.
+/// The next page of a follow, and its new position.
 #[derive(Debug)]
-pub(crate) struct ChangesTold {
-    /// It begins, or begins again.
+pub(crate) struct ChangesAnswer {
+    /// Set where the follow begins, or begins again.
     pub(crate) began: Option<FollowingReply>,
     pub(crate) page: Option<ChangesPage>,
-    /// Where the follow is then.
+    /// The new position of the follow.
     pub(crate) at: Option<Position>,
-    pub(crate) unread_told: u64,
+    pub(crate) unread_sent: u64,
 }
 
 /// A page of changes.
@@ -87,13 +87,16 @@ impl Changes {
                     let message = "this server doesn't watch its directory (tow serve --watch)";
                     Failure::new(ErrorCode::Unsupported, message)
                 };
-                let told = published.ok_or_else(unwatched).and_then(|published| self.tell(published));
-                Answer::Changes(told)
+                let answer = published.ok_or_else(unwatched).and_then(|published| self.make(published));
+                Answer::Changes(answer)
             },
         );
     }
 
-    pub(in crate::server) fn tell(self, published: &crate::server::watch::Published) -> Result<ChangesTold, Failure> {
+    pub(in crate::server) fn make(
+        self,
+        published: &crate::server::watch::SharedCatalogue,
+    ) -> Result<ChangesAnswer, Failure> {
         let followed = &self.followed;
         let filter = followed.filter()?;
         let (id, changes) = match self.form {
@@ -112,31 +115,31 @@ impl Changes {
             }
             let Some(position) = at else {
                 let Some((position, state)) = followed.begin(from, &catalogue) else {
-                    return Ok(ChangesTold { began, page: None, at, unread_told: self.unread_told });
+                    return Ok(ChangesAnswer { began, page: None, at, unread_sent: self.unread_sent });
                 };
                 let (cursor, head) = (followed.cursor(position), followed.head(position, &catalogue));
                 began = Some(FollowingReply { id, state, cursor, head, server: catalogue.server });
                 at = Some(position);
                 continue;
             };
-            match catalogue.owed(position, |path| followed.may_tell(path) && filter.wants(path), limits) {
-                Owed::Restart => (at, from) = (None, FollowFrom::Beginning),
-                Owed::Changes { changes, position, live } => {
+            match catalogue.changes_since(position, |path| followed.may_see(path) && filter.wants(path), limits) {
+                ChangesSince::Restart => (at, from) = (None, FollowFrom::Beginning),
+                ChangesSince::Changes { changes, position, live } => {
                     at = Some(position);
-                    // Nobody is told twice that there is nothing, except that it is all there is. The plain dialect has no way to tell more.
-                    let has_unread = self.unread_told != catalogue.unread_changes();
+                    // An empty page is only sent to say that the follower is up to date, once. The plain dialect can't say more.
+                    let has_unread = self.unread_sent != catalogue.unread_changes();
                     let has_unread = has_unread && matches!(self.form, PageForm::Json(_));
-                    let is_news = live && (has_unread || !self.is_live || began.is_some());
-                    if changes.is_empty() && !is_news {
+                    let is_new = live && (has_unread || !self.is_live || began.is_some());
+                    if changes.is_empty() && !is_new {
                         if position.cursor().seq < catalogue.head() {
                             continue;
                         }
-                        return Ok(ChangesTold { began, page: None, at, unread_told: self.unread_told });
+                        return Ok(ChangesAnswer { began, page: None, at, unread_sent: self.unread_sent });
                     }
                     let head = followed.head(position, &catalogue);
-                    let is_told = |path: &[u8]| followed.may_tell(path) && filter.wants(path);
-                    let (unread, unread_more) = if live { unread(&catalogue, is_told) } else { (Vec::new(), 0) };
-                    let unread_told = if live { catalogue.unread_changes() } else { self.unread_told };
+                    let may_see = |path: &[u8]| followed.may_see(path) && filter.wants(path);
+                    let (unread, unread_more) = if live { unread(&catalogue, may_see) } else { (Vec::new(), 0) };
+                    let unread_sent = if live { catalogue.unread_changes() } else { self.unread_sent };
                     drop(catalogue);
                     let body = match self.form {
                         PageForm::Entries(_) => ChangesBody::Entries(changes),
@@ -147,7 +150,7 @@ impl Changes {
                             ChangesBody::Json(Reply::Changes(page).encode().into())
                         }
                     };
-                    return Ok(ChangesTold { began, page: Some(ChangesPage { live, body }), at, unread_told });
+                    return Ok(ChangesAnswer { began, page: Some(ChangesPage { live, body }), at, unread_sent });
                 }
             }
         }
@@ -158,19 +161,19 @@ fn wire((path, entry): (Arc<[u8]>, Entry)) -> Change {
     Change { seq: entry.seq, path: path.to_vec().into(), content: entry.content.to_wire() }
 }
 
-/// What a follower is told of what can't be read, and how much more there is.
-fn unread(catalogue: &Catalogue, is_told: impl Fn(&[u8]) -> bool) -> (Vec<Unread>, u64) {
+/// Unreadable paths that a follower may see, and how many more there are.
+fn unread(catalogue: &Catalogue, may_see: impl Fn(&[u8]) -> bool) -> (Vec<Unread>, u64) {
     let (all, mut more) = catalogue.unread();
-    let (mut told, mut bytes) = (Vec::new(), 0);
-    for (path, dir) in all.iter().filter(|(path, _)| is_told(path.as_bytes())) {
+    let (mut listed, mut bytes) = (Vec::new(), 0);
+    for (path, dir) in all.iter().filter(|(path, _)| may_see(path.as_bytes())) {
         bytes += Content::Gone.cost(path.as_bytes());
-        if told.len() < CHANGES_PAGE_UNREAD_MAX && bytes <= CHANGES_PAGE_UNREAD_BYTES_MAX {
-            told.push(Unread { path: path.into(), dir: *dir });
+        if listed.len() < CHANGES_PAGE_UNREAD_MAX && bytes <= CHANGES_PAGE_UNREAD_BYTES_MAX {
+            listed.push(Unread { path: path.into(), dir: *dir });
         } else {
             more += 1;
         }
     }
-    (told, more)
+    (listed, more)
 }
 
 /// Whether a full state begins with it.
@@ -202,7 +205,7 @@ impl ReadPiece {
             move |context| {
                 let piece =
                     path.map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string())).and_then(|path| {
-                        let root = ClientRoot::new(snapshot.root(&context.root), permissions.clone());
+                        let root = ClientRoot::new(snapshot.root(&context.served), permissions.clone());
                         let opened = OpenFile::open(&root, &path)?;
                         if !self.is_content(context, &path, &opened)? {
                             return Err(Failure::changed("the file changed"));
@@ -218,7 +221,8 @@ impl ReadPiece {
 
     /// Whether a file still has the content that is published.
     fn is_content(&self, context: &Context, path: &RelPath, opened: &OpenFile) -> Result<bool, Failure> {
-        let OpenFile { file, stat, .. } = opened;
+        // Only what is on this machine is published.
+        let Some(stat) = &opened.attributes.local else { return Ok(false) };
         if self.entry.is_file(stat) {
             return Ok(true);
         }
@@ -231,7 +235,7 @@ impl ReadPiece {
         }
         let mut progress = None;
         loop {
-            match context.hasher.slice(file, stat, &mut progress, || false) {
+            match context.hasher.slice(opened, stat, &mut progress, || false) {
                 Ok(Some(digested)) => return Ok(digested.digest == digest),
                 Ok(None) => {}
                 Err(HashError::Io(error)) => return Err(Failure::io(&error)),

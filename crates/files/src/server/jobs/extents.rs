@@ -23,24 +23,25 @@ impl FindExtents<OpenFile> {
     pub(super) fn start(self, pool: &mut Pool, requester: Requester) {
         let FindExtents { n, file, from } = self;
         let failed = move |failure| Answer::FindExtents(n, Err(failure));
-        pool.run(&pool.prefetch, file.stat.device, requester, failed, move |_| {
+        pool.run(&pool.prefetch, file.attributes.device(), requester, failed, move |_| {
             Answer::FindExtents(n, layout(&file, from))
         });
     }
 }
 
-/// Looks up data and holes of a file from an offset on. Empty if it has no holes, or if the file system doesn't tell. Blocks.
+/// Looks up data and holes of a file from an offset on. Empty if it has no holes, or if the file system doesn't report them. Blocks.
 ///
 /// Moves the position of the open file, which nothing else uses.
 pub(crate) fn layout(source: &OpenFile, from: u64) -> Result<Layout, Failure> {
-    let size = source.stat.size;
+    let Some(file) = source.descriptor() else { return Ok(Layout::without_holes()) };
+    let size = source.attributes.size;
     let mut extents = Vec::new();
     let mut at = from;
     while at < size {
         if extents.len() + 2 > EXTENTS_MAX {
             return Ok(Layout { extents, until: at });
         }
-        let data = match seek(&*source.file, SeekFrom::Data(at)) {
+        let data = match seek(&**file, SeekFrom::Data(at)) {
             Ok(data) => data.min(size),
             // A hole up to the end.
             Err(Errno::NXIO) => size,
@@ -53,7 +54,7 @@ pub(crate) fn layout(source: &OpenFile, from: u64) -> Result<Layout, Failure> {
         if data >= size {
             break;
         }
-        let hole = match seek(&*source.file, SeekFrom::Hole(data)) {
+        let hole = match seek(&**file, SeekFrom::Hole(data)) {
             Ok(hole) => hole.min(size),
             Err(Errno::NXIO) => size,
             Err(errno) => return Err(Failure::io(&errno.into())),
@@ -78,7 +79,7 @@ mod tests {
     /// The whole layout, as it is looked for bit by bit.
     fn whole(source: &OpenFile) -> Vec<Extent> {
         let (mut extents, mut from) = (Vec::new(), 0);
-        while from < source.stat.size {
+        while from < source.attributes.size {
             let next = layout(source, from).unwrap();
             assert!(next.extents.len() <= EXTENTS_MAX && next.until > from);
             extents.extend(next.extents);
@@ -97,7 +98,7 @@ mod tests {
         let root = crate::server::client_root::tests::served(temp.path());
         let source = OpenFile::open(&root, &RelPath::new("a").unwrap()).unwrap();
         // A file system without holes would give none, and then nothing is promised about them.
-        if !source.stat.is_sparse() {
+        if !source.attributes.is_sparse() {
             return;
         }
         let extents = whole(&source);

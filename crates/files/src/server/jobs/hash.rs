@@ -46,13 +46,13 @@ struct Run {
 impl Hash<OpenFile> {
     pub(super) fn start(self, pool: &mut Pool, requester: Requester) {
         let Hash { n, file } = self;
-        let key = FileKey::from(&file.stat);
+        let key = FileKey::from(&file.attributes);
         let HashRuns { runs, next } = &mut pool.hash_runs;
         if let Some(run) = runs.get_mut(&key) {
             return run.waiting.push((requester, n));
         }
         *next += 1;
-        let (run, device) = (*next, file.stat.device);
+        let (run, device) = (*next, file.attributes.device());
         let cancel = CancelToken::new();
         let file = Arc::new(Mutex::new(Some(file)));
         let waiting = vec![(requester, n)];
@@ -67,7 +67,7 @@ impl Hash<OpenFile> {
                 if let Some(progress) = progress.take() {
                     context.hasher.keep(progress);
                 }
-                return Some(done(Err(failure(&HashError::GivenUp))));
+                return Some(done(Err(failure(HashError::GivenUp))));
             };
             match context.hash(&source, &mut progress, &cancel) {
                 Ok(None) => {
@@ -114,22 +114,23 @@ impl HashRuns {
 
 impl Context {
     /// Hashes the next slice of a file: see [`Hasher::slice`](super::hasher::Hasher::slice).
-    pub(super) fn hash(
+    pub(in crate::server) fn hash(
         &self,
         file: &OpenFile,
         progress: &mut Option<FileHasher>,
         cancel: &CancelToken,
     ) -> Result<Option<Arc<Digested>>, Failure> {
-        let slice = self.hasher.slice(&file.file, &file.stat, progress, || cancel.is_cancelled());
-        slice.map_err(|error| failure(&error))
+        let slice = self.hasher.slice(file, &file.attributes, progress, || cancel.is_cancelled());
+        slice.map_err(failure)
     }
 }
 
-fn failure(error: &HashError) -> Failure {
+fn failure(error: HashError) -> Failure {
     match error {
         HashError::Changed => Failure::changed(error.to_string()),
         HashError::SizeUnknown => RootError::SizeUnknown.into(),
-        HashError::Io(error) => Failure::io(error),
+        HashError::Io(error) => Failure::io(&error),
+        HashError::Refused(error) => error.into(),
         HashError::GivenUp => Failure::new(ErrorCode::Other, error.to_string()),
     }
 }

@@ -2,10 +2,8 @@
 //!
 //! The state of a cancelled hash is kept for a while: a file that takes longer than clients wait is hashed in the end all the same.
 
-use crate::digest::{Digest, DigestCache, Digested, FileHasher, FileKey, HashError};
-use crate::root::FileStat;
+use crate::digest::{Digest, DigestCache, Digested, FileHasher, FileKey, FileVersion, HashError, ReadAt};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes hashed in a slice: some hundredths of a second, unless the disk is slow.
@@ -26,7 +24,7 @@ pub(crate) struct Hasher {
     pub(crate) cache: DigestCache,
     /// Oldest first.
     cancelled: Mutex<VecDeque<FileHasher>>,
-    /// What the cache doesn't take, since the file may change again without a change of its times. Oldest first.
+    /// Digests that the cache doesn't take, since the file may change again without a change of its times. Oldest first.
     fresh: Mutex<VecDeque<(FileKey, Arc<Digested>)>>,
 }
 
@@ -38,21 +36,22 @@ impl Hasher {
     /// Hashes the next slice of a file. None: call this again with the same `progress`, which is None at first. Blocks.
     pub(crate) fn slice(
         &self,
-        file: &File,
-        stat: &FileStat,
+        file: &impl ReadAt,
+        version: impl Into<FileVersion>,
         progress: &mut Option<FileHasher>,
         is_cancelled: impl Fn() -> bool,
     ) -> Result<Option<Arc<Digested>>, HashError> {
-        if let Some(known) = self.cache.lookup(stat) {
+        let version = version.into();
+        if let Some(known) = self.cache.lookup(version.key) {
             return Ok(Some(known));
         }
-        let mut hasher = self.farthest(&FileKey::from(stat), progress.take()).unwrap_or_else(|| FileHasher::new(stat));
+        let mut hasher = self.farthest(&version.key, progress.take()).unwrap_or_else(|| FileHasher::new(version));
         match hasher.advance(file, SLICE_BYTES, is_cancelled) {
             Ok(true) => {
                 let began = hasher.began();
                 let digested = Arc::new(hasher.finish(file)?);
-                if !self.cache.remember(stat, Arc::clone(&digested), began) {
-                    self.keep_fresh(FileKey::from(stat), Arc::clone(&digested));
+                if !self.cache.remember(version, Arc::clone(&digested), began) {
+                    self.keep_fresh(version.key, Arc::clone(&digested));
                 }
                 Ok(Some(digested))
             }
@@ -71,9 +70,9 @@ impl Hasher {
 
     /// The leaves of a file, if it was hashed not long ago and had this digest then. They merge to it, so they are right whatever became of the
     /// file.
-    pub(crate) fn leaves(&self, stat: &FileStat, digest: Digest) -> Option<Arc<Digested>> {
-        let key = FileKey::from(stat);
-        let cached = self.cache.lookup(stat).filter(|known| known.digest == digest);
+    pub(crate) fn leaves(&self, file: impl Into<FileKey>, digest: Digest) -> Option<Arc<Digested>> {
+        let key = file.into();
+        let cached = self.cache.lookup(key).filter(|known| known.digest == digest);
         let fresh = || {
             let fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
             let found = fresh.iter().rev().find(|(of, known)| *of == key && known.digest == digest);
@@ -130,10 +129,12 @@ impl Hasher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::root::FileStat;
     use std::cell::Cell;
+    use std::fs::File;
     use std::time::{Duration, SystemTime};
 
-    /// A file with holes, that was last changed when it can be told from what it is later.
+    /// A file with holes, that was last changed long enough ago that a later change shows.
     fn settled(size: u64) -> (File, FileStat) {
         let file = tempfile::tempfile().unwrap();
         file.set_len(size).unwrap();
@@ -149,7 +150,7 @@ mod tests {
         let hashing = Hasher::new(DigestCache::new(1 << 20));
         let size = 3 * KEPT_FROM_BYTES;
         let (file, stat) = settled(size);
-        // The number of polls tells how much is hashed.
+        // The number of polls shows how much is hashed.
         let asked = Cell::new(0);
         let until = |most| {
             asked.set(0);

@@ -8,18 +8,19 @@ use super::pool::{Pool, Requester};
 use super::{Answer, RequestState};
 use crate::digest::FileHasher;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
-use crate::path::{PATH_BYTES_MAX, RelPath, is_reserved};
+use crate::path::{PATH_BYTES_MAX, PathError, RelPath, is_reserved};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, DirStat, EntryKind, FollowLinks, ListEntry, ListRequest, ListTarget, PageWriter};
-use crate::root::{DirEntry, FileKind, FileStat, RootError};
+use crate::root::{DirEntry, FileKind, RootError};
 use crate::server::Failure;
 use crate::server::client_root::{ClientRoot, SeenDir};
 use crate::server::glob::{Glob, literal_beginning};
+use crate::server::open_file::OpenFile;
 use crate::server::resource_errors::Shortage;
+use crate::server::source::OpenedDir;
 use bytes::Bytes;
 use entries::{entry, failed, look, not_followed, unreadable};
 use level::{Level, LevelError};
-use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
@@ -131,7 +132,7 @@ impl Slice {
 
 /// Why a walk doesn't go on now.
 enum Stop {
-    /// It gives way to others.
+    /// Gives way to others.
     Later,
     Failed(Failure),
 }
@@ -155,7 +156,7 @@ pub(crate) struct Listing {
     glob: Option<Glob>,
     /// From the listed directory downwards.
     levels: Vec<Level>,
-    /// An entry for which the page had no room.
+    /// An entry for which the page had no space.
     held_back: Option<ListEntry>,
     /// Entries in the next page. The first is short, so that the client can begin while the next is made.
     page_entries: usize,
@@ -163,7 +164,7 @@ pub(crate) struct Listing {
     page: Option<PageWriter>,
     hashed: u64,
     /// The file of `held_back` while it is being hashed.
-    hashing: Option<(File, FileStat, Option<FileHasher>)>,
+    hashing: Option<(OpenFile, Option<FileHasher>)>,
 }
 
 impl Lister<'_> {
@@ -246,19 +247,20 @@ impl Lister<'_> {
 
     fn open_level(&self, path: &RelPath, names_max: usize, all: bool) -> Result<Level, LevelError> {
         let SeenDir { dir, path: real } = self.root.open_dir(path)?;
-        let room = usize::try_from(self.names.available()).unwrap_or(usize::MAX) / NAME_BYTES_MIN;
-        let mut names = match dir.entries(names_max.min(room)) {
-            Err(RootError::TooMany(_)) if room < names_max => return Err(LevelError::no_room()),
+        let dir = match dir {
+            OpenedDir::Local(dir) => dir,
+            OpenedDir::Pages(pages) => return Level::of_pages(path, (real, pages), self.names, all),
+        };
+        let space = usize::try_from(self.names.available()).unwrap_or(usize::MAX) / NAME_BYTES_MIN;
+        let mut names = match dir.entries(names_max.min(space)) {
+            Err(RootError::TooMany(_)) if space < names_max => return Err(LevelError::no_space()),
             // The rest of the limit would mean nothing to the client.
             Err(RootError::TooMany(_)) => return Err(LevelError::Root(RootError::TooMany(NAMES_MAX))),
             names => names?,
         };
         names.shrink_to_fit();
         names.reverse();
-        let permit = self.names.try_acquire(memory_bytes(&names)).ok_or_else(LevelError::no_room)?;
-        let stat = dir.own_stat()?;
-        let identity = (stat.device, stat.inode);
-        Ok(Level { path: path.clone(), real, names, _permit: permit, open: Some(dir), identity, all })
+        Level::local(path, (real, dir), names, self.names, all)
     }
 
     /// Makes the next page. None: a slice is done, call this again.
@@ -279,7 +281,7 @@ impl Lister<'_> {
                 break;
             }
             if self.cancel.is_cancelled() {
-                if let Some((_, _, Some(hasher))) = listing.hashing.take() {
+                if let Some((_, Some(hasher))) = listing.hashing.take() {
                     self.hasher.keep(hasher);
                 }
                 return Err(Failure::new(ErrorCode::Other, "cancelled"));
@@ -306,7 +308,7 @@ impl Lister<'_> {
         }
         listing.page_entries = (entries_max * 2).min(PAGE_ENTRIES_MAX);
         let more = listing.held_back.is_some() || !listing.is_through();
-        listing.levels.iter_mut().for_each(|level| level.open = None);
+        listing.levels.iter_mut().for_each(|level| level.names.close());
         Ok(Some(Page { json: page.finish(more).into(), more }))
     }
 
@@ -326,40 +328,59 @@ impl Lister<'_> {
             if self.cancel.is_cancelled() {
                 return Ok(None);
             }
-            let Some(DirEntry { name }) = level.names.pop() else {
-                listing.levels.pop();
+            let Some((name, listed)) = level.names.pop() else {
+                let path = level.path.clone();
+                match level.next_page(self.names) {
+                    Ok(true) => {}
+                    Ok(false) => _ = listing.levels.pop(),
+                    Err(LevelError::Busy(failure)) => return Err(failure.into()),
+                    Err(LevelError::Root(error)) => {
+                        listing.levels.pop();
+                        return Ok(Some(failed(&path, error)?));
+                    }
+                }
                 continue;
             };
             if is_reserved(&name) {
                 continue;
             }
             let glob = &mut listing.glob;
-            let Ok(path) = level.path.join(&name) else {
-                if !self.root.may_see(&joined(&level.real, &name), FileKind::Other) {
-                    continue;
-                }
-                let bytes = [level.path.as_bytes(), b"/", &name].concat();
-                if !level.all && glob.as_mut().is_some_and(|glob| !glob.reaches(&bytes)) {
-                    continue;
-                }
-                // Its path is too long to be named or requested, but the client has to know that something is missing.
-                let name = name.escape_ascii();
-                let message = format!("what is below is left out, its path has over {PATH_BYTES_MAX} bytes: {name}");
-                return Ok(Some(unreadable(&level.path, message)));
-            };
-            let is_listed = level.all || glob.as_ref().is_none_or(|glob| glob.matches(path.as_bytes()));
-            let dir = match level.open(self.root) {
-                Ok(dir) => dir,
+            let path = match level.path.join(&name) {
+                Ok(path) => path,
                 Err(error) => {
-                    // The directory was removed during the walk, with all that is in it.
-                    level.names.clear();
-                    if matches!(error, RootError::NotFound) {
+                    if !self.root.may_see(&joined(&level.real, &name), FileKind::Other) {
                         continue;
                     }
-                    return Ok(Some(failed(&level.path, error)?));
+                    let bytes = [level.path.as_bytes(), b"/", &name].concat();
+                    if !level.all && glob.as_mut().is_some_and(|glob| !glob.reaches(&bytes)) {
+                        continue;
+                    }
+                    // It can't be named or requested, but the client has to know that something is missing.
+                    let name = name.escape_ascii();
+                    let message = match error {
+                        PathError::TooLong => {
+                            format!("what is below is left out, its path has over {PATH_BYTES_MAX} bytes: {name}")
+                        }
+                        other => format!("a name is left out, {other}: {name}"),
+                    };
+                    return Ok(Some(unreadable(&level.path, message)));
                 }
             };
-            let found = look(dir, &name);
+            let is_listed = level.all || glob.as_ref().is_none_or(|glob| glob.matches(path.as_bytes()));
+            let found = match listed {
+                Some(attributes) => Ok((attributes, None)),
+                None => match level.open(self.root) {
+                    Ok(dir) => look(dir, &name),
+                    Err(error) => {
+                        // The directory was removed during the walk, with all that is in it.
+                        level.names.clear();
+                        if matches!(error, RootError::NotFound) {
+                            continue;
+                        }
+                        return Ok(Some(failed(&level.path, error)?));
+                    }
+                },
+            };
             let real = joined(&level.real, &name);
             let kind = found.as_ref().map_or(FileKind::Other, |(stat, _)| stat.kind);
             let is_secret = found.as_ref().is_ok_and(|(stat, _)| self.root.is_secret(stat));
@@ -384,7 +405,8 @@ impl Lister<'_> {
                     Err(error) => return Ok(Some(unreadable(&path, not_followed(&link, &error)))),
                 };
             }
-            let is_above = |level: &Level| level.identity == (stat.device, stat.inode);
+            let identity = stat.local.map(|stat| (stat.device, stat.inode));
+            let is_above = |level: &Level| identity.is_some() && level.identity == identity;
             if stat.kind == FileKind::Dir && listing.follow == FollowLinks::All && listing.levels.iter().any(is_above) {
                 return Ok(Some(unreadable(&path, "a loop: links lead to a directory above it".to_owned())));
             }
@@ -415,7 +437,7 @@ impl Lister<'_> {
         if let Some(far) = listing.levels.len().checked_sub(OPEN_LEVELS_MAX + 1)
             && let Some(level) = listing.levels.get_mut(far)
         {
-            level.open = None;
+            level.names.close();
         }
         Ok(())
     }
@@ -426,11 +448,9 @@ impl Lister<'_> {
             return Ok(true);
         }
         let begun = listing.hashing.take().map(Ok);
-        let opened = begun.unwrap_or_else(|| {
-            let (file, stat) = self.root.open_file_quietly(&entry.path.to_rel_path()?)?;
-            Ok((file, stat, None))
-        });
-        let (file, stat, mut hasher) = match opened {
+        let opened =
+            begun.unwrap_or_else(|| Ok((OpenFile::open_quietly(self.root, &entry.path.to_rel_path()?)?, None)));
+        let (file, mut hasher) = match opened {
             Ok(opened) => opened,
             // Its name may be seen, and no more.
             Err(RootError::NotAllowed) => return Ok(true),
@@ -439,6 +459,7 @@ impl Lister<'_> {
                 return Ok(true);
             }
         };
+        let stat = file.attributes;
         if let Some(known) = self.hasher.cache.lookup(&stat) {
             entry.digest = Some(known.digest);
             return Ok(true);
@@ -450,7 +471,7 @@ impl Lister<'_> {
                 (entry.size, entry.mtime, entry.mode) = (stat.size, stat.modified, stat.mode);
             }
             Ok(None) => {
-                listing.hashing = Some((file, stat, hasher));
+                listing.hashing = Some((file, hasher));
                 return Ok(false);
             }
             Err(error) => {
@@ -468,20 +489,25 @@ impl Listing {
     fn pause(&mut self, page: PageWriter) -> Option<Page> {
         self.page = Some(page);
         if let Some((_, above)) = self.levels.split_last_mut() {
-            above.iter_mut().for_each(|level| level.open = None);
+            above.iter_mut().for_each(|level| level.names.close());
         }
         None
     }
 
     fn is_through(&self) -> bool {
-        self.levels.iter().all(|level| level.names.is_empty())
+        self.levels.iter().all(|level| level.names.is_over())
     }
 }
 
 /// Bytes of memory of names, with the vector's spare capacity.
 pub(crate) fn memory_bytes(names: &Vec<DirEntry>) -> u64 {
-    let of_name = |entry: &DirEntry| (entry.name.len() + ALLOCATED_EXTRA).next_multiple_of(16).max(ALLOCATED_MIN);
-    (names.capacity() * size_of::<DirEntry>() + names.iter().map(of_name).sum::<usize>()) as u64
+    let of_names: u64 = names.iter().map(|entry| name_bytes(&entry.name)).sum();
+    (names.capacity() * size_of::<DirEntry>()) as u64 + of_names
+}
+
+/// Bytes of memory of a name.
+fn name_bytes(name: &[u8]) -> u64 {
+    (name.len() + ALLOCATED_EXTRA).next_multiple_of(16).max(ALLOCATED_MIN) as u64
 }
 
 fn joined(dir: &RelPath, name: &[u8]) -> Vec<u8> {

@@ -27,7 +27,7 @@ pub(crate) struct Load<F> {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LoadHow {
     /// Cached or copied as a whole, whatever version of the file it is now.
-    AsItIs,
+    AnyVersion,
     /// Cached or copied, if the file still is the version that is being sent.
     Unchanged,
     /// That, and compressed.
@@ -52,28 +52,28 @@ impl Load<OpenFile> {
     /// Makes a piece ready at once if it is in memory, of a file on a local disk, and needn't be compressed.
     pub(super) fn start(self, pool: &mut Pool, requester: Requester) -> Option<(Slot, Result<Loaded, Failure>)> {
         let Load { slot, ref file, offset, length, how } = self;
-        if !file.is_local {
+        if !file.is_local() {
             // No piece is larger than memory.
             let bytes = usize::try_from(length).unwrap_or(usize::MAX);
             let cut = match how {
                 // The plain dialect needs the whole piece in one frame.
-                LoadHow::AsItIs => Cut::Never,
+                LoadHow::AnyVersion => Cut::Never,
                 LoadHow::Unchanged | LoadHow::Compressed => Cut::May,
                 LoadHow::Rest => Cut::Was,
             };
             let Requester { tenant, key: client, ticket: Ticket(request), .. } = requester;
-            let device = file.stat.device;
+            let device = file.attributes.device();
             pool.copies.push(Wanted { tenant, client, request, device, bytes, cut, what: (requester, self) });
             pool.start_copies();
             return None;
         }
         let failed = move |failure| Answer::Load(slot, Err(failure));
-        let device = file.stat.device;
+        let device = file.attributes.device();
         if how == LoadHow::Compressed {
             pool.run(&pool.compress, device, requester, failed, move |_| Answer::Load(slot, self.pack()));
             return None;
         }
-        if how != LoadHow::AsItIs
+        if how != LoadHow::AnyVersion
             && let Err(failure) = file.check()
         {
             return Some((slot, Err(failure)));
@@ -98,18 +98,18 @@ impl Load<OpenFile> {
     }
 
     /// Copies as much of the piece as was granted. If that is all of it, it is compressed on request.
-    pub(crate) fn copy(&self, room: Share) -> Result<Loaded, Failure> {
+    pub(crate) fn copy(&self, space: Share) -> Result<Loaded, Failure> {
         // Reads ahead while this piece is sent.
-        if let Some(ahead) = NonZeroU64::new(self.length.saturating_mul(2)) {
-            let _ = fadvise(&*self.file.file, self.offset, Some(ahead), Advice::WillNeed);
+        if let (Some(ahead), Some(file)) = (NonZeroU64::new(self.length.saturating_mul(2)), self.file.descriptor()) {
+            let _ = fadvise(&**file, self.offset, Some(ahead), Advice::WillNeed);
         }
-        let bytes = self.file.read(self.offset, room.bytes())?;
-        if self.how != LoadHow::AsItIs {
+        let bytes = self.file.read(self.offset, space.bytes())?;
+        if self.how != LoadHow::AnyVersion {
             self.file.check()?;
         }
         let packs = self.how == LoadHow::Compressed && bytes.len() as u64 == self.length;
         let packed = if packs { packed(&bytes) } else { None };
-        Ok(packed.unwrap_or_else(|| Loaded::Copied(room.hold(bytes))))
+        Ok(packed.unwrap_or_else(|| Loaded::Copied(space.hold(bytes))))
     }
 }
 
@@ -121,12 +121,12 @@ fn packed(bytes: &[u8]) -> Option<Loaded> {
 impl Pool {
     /// Starts copying pieces that memory was granted to. Called after the waker was woken.
     pub(crate) fn start_copies(&mut self) {
-        while let Some(((requester, load), room)) = self.copies.next() {
+        while let Some(((requester, load), space)) = self.copies.next() {
             let Load { slot, how, .. } = load;
             let threads = if how == LoadHow::Compressed { &self.compress } else { &self.prefetch };
             let failed = move |failure| Answer::Load(slot, Err(failure));
-            let device = load.file.stat.device;
-            self.run(threads, device, requester, failed, move |_| Answer::Load(slot, load.copy(room)));
+            let device = load.file.attributes.device();
+            self.run(threads, device, requester, failed, move |_| Answer::Load(slot, load.copy(space)));
         }
     }
 }

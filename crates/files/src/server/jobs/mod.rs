@@ -1,43 +1,37 @@
-//! Operations that run in the pool of threads, since they may block.
-//!
-//! Each has a module with its job, the answer, and what happens between them. A new one is such a module and a line in each of [`Job`],
-//! [`Answer`] and [`Job::start`]; [`Session::finish`](super::session::Session::finish) takes the answer.
+//! Jobs that run in the pool of threads, since they may block: parts of fetches, listings and follows, a module each with its job, the answer, and
+//! what happens between them; and [`operations`](super::operations), which have one answer each.
 
 mod changes;
 mod extents;
 mod hash;
 mod hasher;
-mod leaves;
 pub(super) mod list;
 mod load;
 mod open;
 mod pool;
 mod prepare;
-mod publish;
 mod push;
 
 #[cfg(test)]
 pub(crate) use changes::PAGE_ENTRIES;
-pub(super) use changes::{Changes, ChangesBody, ChangesTold, PageForm, ReadPiece, is_full};
+pub(super) use changes::{Changes, ChangesAnswer, ChangesBody, PageForm, ReadPiece, is_full};
 pub(super) use extents::FindExtents;
 pub(super) use hash::Hash;
-pub(super) use leaves::{Leaves, LeavesAnswer};
 pub(super) use list::{List, Page};
 pub(super) use load::{Load, LoadHow, Loaded};
 pub(super) use open::Open;
 pub(super) use pool::{Context, Done, Pool, Requester};
 pub(super) use prepare::{Prepare, Prepared};
-pub(super) use publish::Publish;
-pub(super) use push::{PushJob, PushSees, PushTold, PushWrite};
+pub(super) use push::{PushJob, PushSees, PushUpdate, PushWrite};
 
 use super::Failure;
 use super::chunks::Layout;
 use super::client_root::ClientRoot;
 use super::open_file::OpenFile;
+use super::operations::{Answered, Operation};
 use super::session::Slot;
 use super::snapshot::RootSnapshot;
 use crate::digest::Digest;
-use crate::protocol::control::PublishedReply;
 use bytes::Bytes;
 use list::Listing;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,12 +48,11 @@ pub(super) enum Job<F> {
     FindExtents(FindExtents<F>),
     Load(Load<F>),
     List(List),
-    Leaves(Leaves),
     Open(Open),
     Changes(Changes),
     Piece(ReadPiece),
     Push(PushJob),
-    Publish(Publish),
+    Operation(Box<dyn Operation>),
 }
 
 /// The answer to a job.
@@ -73,24 +66,24 @@ pub(super) enum Answer<F> {
     FindExtents(u32, Result<Layout, Failure>),
     Load(Slot, Result<Loaded, Failure>),
     List(Result<Page, Failure>),
-    Leaves(Result<LeavesAnswer, Failure>),
     /// The file and its size.
     Open(Result<(F, u64), Failure>),
-    Changes(Result<ChangesTold, Failure>),
+    Changes(Result<ChangesAnswer, Failure>),
     /// A piece of a published file.
     Piece(Result<Bytes, Failure>),
-    /// What became of a push.
-    Push(PushTold),
-    Publish(Result<PublishedReply, Failure>),
+    /// Progress of a push.
+    Push(PushUpdate),
+    /// Reply of an operation.
+    Reply(Result<Answered, Failure>),
 }
 
 /// State that the jobs of one request share.
 #[derive(Debug)]
 pub(super) struct RequestState {
-    cancel: CancelToken,
+    pub(super) cancel: CancelToken,
     begun: Instant,
     snapshot: Arc<RootSnapshot>,
-    /// What the client may do.
+    /// The client's permissions.
     permissions: Permissions,
     /// The client's share of [`Quotas::list_names`](super::quota::Quotas::list_names).
     list_names: Arc<Quota>,
@@ -121,8 +114,8 @@ impl RequestState {
     }
 
     /// The root that the request sees, as far as its client may see it. Blocks.
-    fn root(&self, context: &Context) -> ClientRoot {
-        ClientRoot::new(self.snapshot.root(&context.root), self.permissions.clone())
+    pub(super) fn root(&self, context: &Context) -> ClientRoot {
+        ClientRoot::new(self.snapshot.root(&context.served), self.permissions.clone())
     }
 
     /// Stops jobs of the request that run.
@@ -149,13 +142,23 @@ impl Job<OpenFile> {
             Job::FindExtents(job) => job.start(pool, requester),
             Job::Load(job) => return job.start(pool, requester).map(|(slot, loaded)| Answer::Load(slot, loaded)),
             Job::List(job) => job.start(pool, requester, request),
-            Job::Leaves(job) => job.start(pool, requester, request),
             Job::Changes(job) => job.start(pool, requester),
             Job::Push(job) => job.start(pool, requester),
             Job::Piece(job) => job.start(pool, requester, request),
-            Job::Publish(job) => job.start(pool, requester, request),
+            Job::Operation(job) => operate(job, pool, requester, request),
             Job::Open(job) => return job.start(pool, requester, request).map(Answer::Open),
         }
         None
     }
+}
+
+/// Runs an operation. It may hash, so it gives way to others.
+fn operate(mut operation: Box<dyn Operation>, pool: &mut Pool, requester: Requester, request: &Arc<RequestState>) {
+    let path = operation.path().to_rel_path().ok();
+    let (_, group) = pool.group(requester, &request.snapshot, path.as_ref());
+    let request = Arc::clone(request);
+    let failed = |failure| Answer::Reply(Err(failure));
+    pool.run_steps(&pool.hash, group, requester, failed, move |context| {
+        operation.step(context, &request).transpose().map(Answer::Reply)
+    });
 }

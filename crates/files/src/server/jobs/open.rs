@@ -26,9 +26,9 @@ impl Open {
         requester: Requester,
         request: &Arc<RequestState>,
     ) -> Option<Result<(OpenFile, u64), Failure>> {
-        let with_size = |file: OpenFile| (file.clone(), file.stat.size);
+        let with_size = |file: OpenFile| (file.clone(), file.attributes.size);
         let permissions = request.permissions.clone();
-        if let Some(root) = pool.context.root.look_in_memory() {
+        if let Some(root) = pool.context.served.look_in_memory() {
             let root = ClientRoot::new(root, permissions.clone());
             match self.path(&root).and_then(|path| OpenFile::open_cached(&root, &path)) {
                 Ok(None) => {}
@@ -44,7 +44,7 @@ impl Open {
             requester,
             |failure| Answer::Open(Err(failure)),
             move |context| {
-                let root = ClientRoot::new(snapshot.root(&context.root), permissions.clone());
+                let root = ClientRoot::new(snapshot.root(&context.served), permissions.clone());
                 let opened = self.path(&root).and_then(|path| OpenFile::open(&root, &path));
                 Answer::Open(opened.map(with_size))
             },

@@ -3,7 +3,7 @@
 use super::hash::{HashRuns, Hashed};
 use super::hasher::Hasher;
 use super::load::Load;
-use super::{Answer, PushTold};
+use super::{Answer, PushUpdate};
 use crate::digest::DigestCache;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
@@ -13,14 +13,16 @@ use crate::server::push::Pushes;
 use crate::server::quota::copies::Copies;
 use crate::server::quota::small_files::SmallFiles;
 use crate::server::session::Ticket;
-use crate::server::snapshot::{RootSnapshot, RootWatch};
+use crate::server::snapshot::{RootSnapshot, Served};
 use crate::server::storage::Storage;
 use crate::server::versions::Versions;
-use crate::server::watch::Published;
+use crate::server::watch::SharedCatalogue;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+#[cfg(test)]
+use std::sync::{Mutex, PoisonError};
 use towpath_blocking::{BlockingPool, JobOwner, JobStep, PoolLimits, PoolLoad};
 use towpath_sockets::{PeerId, Waker};
 
@@ -45,7 +47,7 @@ pub(crate) enum Done {
 pub(crate) struct Requester {
     pub(crate) peer: PeerId,
     pub(crate) ticket: Ticket,
-    /// Who the client is: its jobs take turns with those of other tenants.
+    /// The client's tenant: its jobs take turns with those of other tenants.
     pub(crate) tenant: u64,
     /// The client: its jobs take turns with those of other clients of the tenant.
     pub(crate) key: u64,
@@ -72,21 +74,28 @@ pub(crate) struct Pool {
     pub(super) compress: BlockingPool,
     pub(super) copies: Copies<(Requester, Load<OpenFile>)>,
     pub(super) hash_runs: HashRuns,
-    /// What receives pushes, if the server takes any.
+    /// The receiver of pushes, if the server takes any.
     pub(super) pushes: Option<Pushes>,
     /// Devices of file systems mounted below the root that were groups. There are few.
     mounts: BTreeSet<u64>,
     sender: Sender<Done>,
+    /// Tests run the jobs themselves, in an order of their own.
+    #[cfg(test)]
+    pub(in crate::server) held: Option<Mutex<Vec<HeldJob>>>,
 }
+
+/// A job that a test runs, step by step.
+#[cfg(test)]
+pub(in crate::server) type HeldJob = Box<dyn FnMut() -> JobStep + Send>;
 
 /// State that all jobs share.
 pub(in crate::server) struct Context {
-    pub(in crate::server) root: RootWatch,
+    pub(in crate::server) served: Served,
     pub(in crate::server) hasher: Hasher,
     /// The catalogue, if the directory is watched.
-    pub(in crate::server) published: Option<Arc<Published>>,
+    pub(in crate::server) published: Option<Arc<SharedCatalogue>>,
     /// Versions of it, if any are kept.
-    pub(super) versions: Option<Arc<Versions>>,
+    pub(in crate::server) versions: Option<Arc<Versions>>,
     pub(super) small_files: Arc<SmallFiles>,
     pub(super) storage: Box<dyn Storage>,
     waker: Waker,
@@ -94,10 +103,10 @@ pub(in crate::server) struct Context {
 
 #[cfg(test)]
 impl Context {
-    /// What the one who watches needs, without threads.
-    pub(in crate::server) fn watching(root: RootWatch, published: Arc<Published>, waker: Waker) -> Arc<Context> {
+    /// The context of a watcher, without threads.
+    pub(in crate::server) fn watching(served: Served, published: Arc<SharedCatalogue>, waker: Waker) -> Arc<Context> {
         Arc::new(Context {
-            root,
+            served,
             hasher: Hasher::new(DigestCache::new(1 << 20)),
             published: Some(published),
             versions: None,
@@ -110,11 +119,11 @@ impl Context {
 
 impl Pool {
     pub(crate) fn new(
-        root: RootWatch,
+        served: Served,
         cache: DigestCache,
         small_files: Arc<SmallFiles>,
         storage: Box<dyn Storage>,
-        (published, versions): (Option<Arc<Published>>, Option<Arc<Versions>>),
+        (published, versions): (Option<Arc<SharedCatalogue>>, Option<Arc<Versions>>),
         waker: Waker,
     ) -> std::io::Result<(Pool, Receiver<Done>)> {
         let (sender, receiver) = channel();
@@ -139,7 +148,7 @@ impl Pool {
         let copies_waker = waker.clone();
         let pool = Pool {
             context: Arc::new(Context {
-                root,
+                served,
                 hasher: Hasher::new(cache),
                 published,
                 versions,
@@ -158,6 +167,8 @@ impl Pool {
             pushes: None,
             mounts: BTreeSet::new(),
             sender,
+            #[cfg(test)]
+            held: None,
         };
         Ok((pool, receiver))
     }
@@ -170,15 +181,15 @@ impl Pool {
     /// Takes pushes from now on. `start` gets what answers for them.
     pub(crate) fn take_pushes<E>(
         &mut self,
-        start: impl FnOnce(Box<dyn Fn(Requester, PushTold) + Send>) -> Result<Pushes, E>,
+        start: impl FnOnce(Box<dyn Fn(Requester, PushUpdate) + Send>) -> Result<Pushes, E>,
     ) -> Result<(), E> {
         let (context, sender) = (self.context(), self.sender.clone());
-        let tell = move |requester, told| {
+        let send_update = move |requester, update| {
             // Fails if the server has ended meanwhile.
-            let _ = sender.send(Done::Answer(requester, Answer::Push(told)));
+            let _ = sender.send(Done::Answer(requester, Answer::Push(update)));
             context.waker.wake();
         };
-        self.pushes = Some(start(Box::new(tell))?);
+        self.pushes = Some(start(Box::new(send_update))?);
         Ok(())
     }
 
@@ -215,7 +226,7 @@ impl Pool {
         snapshot: &RootSnapshot,
         path: Option<&RelPath>,
     ) -> (Option<u64>, u64) {
-        let mount = path.and_then(|path| snapshot.likely(&self.context.root).mounted_below(path));
+        let mount = path.and_then(|path| snapshot.likely(&self.context.served).local()?.mounted_below(path));
         self.mounts.extend(mount);
         (mount, mount.unwrap_or(requester.group()))
     }
@@ -286,7 +297,7 @@ impl Pool {
         let (context, sender) = (Arc::clone(&self.context), self.sender.clone());
         let if_refused = failed.clone();
         let Requester { tenant, key: client, ticket: Ticket(request), .. } = requester;
-        let submitted = threads.submit_steps(JobOwner { tenant, client, request }, group, move || {
+        let step = move || {
             let done = match catch_unwind(AssertUnwindSafe(|| job(&context))) {
                 Ok(Some(done)) => done,
                 Ok(None) => return JobStep::Continue,
@@ -299,7 +310,12 @@ impl Pool {
             let _ = sender.send(done);
             context.waker.wake();
             JobStep::Done
-        });
+        };
+        #[cfg(test)]
+        if let Some(held) = &self.held {
+            return held.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(step));
+        }
+        let submitted = threads.submit_steps(JobOwner { tenant, client, request }, group, step);
         if let Err(error) = submitted {
             self.answer(if_refused(Failure::no_thread(&error)));
         }

@@ -8,14 +8,15 @@ use crate::limits::CHUNK_BYTES_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{DigestWish, FetchFile, FetchRequest, FileAnswer, FileMetadata, Unless};
-use crate::root::{FileStat, Timestamp};
+use crate::root::Timestamp;
 use crate::server::Failure;
 use crate::server::chunks::Layout;
 use crate::server::client_root::ClientRoot;
 use crate::server::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, SMALL_FILE_BYTES_MAX};
 use crate::server::open_file::OpenFile;
 use crate::server::quota::small_files::SmallFiles;
-use crate::server::watch::Published;
+use crate::server::source::Attributes;
+use crate::server::watch::SharedCatalogue;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -76,8 +77,8 @@ const _: () = assert!(SMALL_FILE_BYTES_MAX <= BATCH_BYTES_MAX as u64);
 /// A batch of files that is being prepared.
 struct Batch<'a> {
     root: &'a ClientRoot,
-    /// What followers are told, if the directory is watched.
-    published: Option<&'a Published>,
+    /// The catalogue that followers see, if the directory is watched.
+    published: Option<&'a SharedCatalogue>,
     cache: &'a DigestCache,
     /// Time at which the batch began.
     began: Timestamp,
@@ -92,7 +93,8 @@ struct Batch<'a> {
 
 /// A file whose bytes are still in the batch's buffer.
 enum Looked {
-    Done(Prepared<OpenFile>),
+    Answer(FileAnswer),
+    Large(Box<Prepared<OpenFile>>),
     Small { metadata: FileMetadata, bytes: Range<usize> },
 }
 
@@ -110,11 +112,9 @@ impl Batch<'_> {
                 Ok(None) => break,
                 // By the next batch, files of this one may be closed.
                 Err(Failure { code: ErrorCode::Busy, .. }) if !looked.is_empty() => break,
-                Err(Failure { code, message }) => {
-                    Looked::Done(Prepared::Answer(FileAnswer::Error { n, code, message }))
-                }
+                Err(Failure { code, message }) => Looked::Answer(FileAnswer::Error { n, code, message }),
             };
-            open += usize::from(matches!(one, Looked::Done(Prepared::Large { .. })));
+            open += usize::from(matches!(one, Looked::Large(_)));
             looked.push(one);
             if open >= self.open_max || buffer.as_ref().is_some_and(|buffer| buffer.len() >= BATCH_BYTES_MAX) {
                 break;
@@ -137,18 +137,18 @@ impl Batch<'_> {
                 let begin = buffer.len();
                 for _ in 0..READ_ATTEMPTS_MAX {
                     let Some(source) = self.open(&path, is_first)? else { return Ok(None) };
-                    if !self.is_small(&source.stat) {
+                    if !self.is_small(&source.attributes) {
                         return self.large(n, file, source).map(Some);
                     }
-                    if is_unchanged(&source.stat, file.unless.as_ref()) {
-                        return Ok(Some(Looked::Done(Prepared::Answer(FileAnswer::Same { n }))));
+                    if is_unchanged(&source.attributes, file.unless.as_ref()) {
+                        return Ok(Some(Looked::Answer(FileAnswer::Same { n })));
                     }
                     buffer.truncate(begin);
-                    if source.stat.size > (buffer.capacity() - begin) as u64 {
+                    if source.attributes.size > (buffer.capacity() - begin) as u64 {
                         return Ok(None);
                     }
                     if read_whole(&source, buffer)? {
-                        return Ok(Some(self.small(n, file, &source.stat, begin..buffer.len(), buffer)));
+                        return Ok(Some(self.small(n, file, &source.attributes, begin..buffer.len(), buffer)));
                     }
                 }
                 buffer.truncate(begin);
@@ -164,8 +164,10 @@ impl Batch<'_> {
     /// Opens a file. None if it is on another file system than the batch.
     fn open(&self, path: &RelPath, is_first: bool) -> Result<Option<OpenFile>, Failure> {
         let opened = self.open_quietly(path, is_first)?;
-        if let (Some(published), Some(source)) = (self.published, &opened) {
-            published.found(path, &source.stat);
+        if let (Some(published), Some(OpenFile { attributes: Attributes { local: Some(stat), .. }, .. })) =
+            (self.published, &opened)
+        {
+            published.found(path, stat);
         }
         Ok(opened)
     }
@@ -186,12 +188,12 @@ impl Batch<'_> {
     }
 
     /// Whether a file is read here. Large holes wouldn't survive that, so such files are not.
-    fn is_small(&self, stat: &FileStat) -> bool {
+    fn is_small(&self, stat: &Attributes) -> bool {
         let keeps_holes = stat.size > HOLES_FROM_BYTES && stat.is_sparse();
         stat.size <= SMALL_FILE_BYTES_MAX.min(self.request.chunk_bytes) && !keeps_holes
     }
 
-    fn small(&self, n: u32, file: &FetchFile, stat: &FileStat, bytes: Range<usize>, buffer: &[u8]) -> Looked {
+    fn small(&self, n: u32, file: &FetchFile, stat: &Attributes, bytes: Range<usize>, buffer: &[u8]) -> Looked {
         let wants = self.request.digest != DigestWish::None;
         let unless = unless_digest(file);
         let digest = (wants || unless.is_some()).then(|| {
@@ -202,28 +204,28 @@ impl Batch<'_> {
             })
         });
         if unless.is_some() && digest == unless {
-            return Looked::Done(Prepared::Answer(FileAnswer::Same { n }));
+            return Looked::Answer(FileAnswer::Same { n });
         }
         Looked::Small { metadata: metadata(n, stat, digest.filter(|_| wants), false), bytes }
     }
 
     fn large(&self, n: u32, file: &FetchFile, source: OpenFile) -> Result<Looked, Failure> {
-        if is_unchanged(&source.stat, file.unless.as_ref()) {
-            return Ok(Looked::Done(Prepared::Answer(FileAnswer::Same { n })));
+        if is_unchanged(&source.attributes, file.unless.as_ref()) {
+            return Ok(Looked::Answer(FileAnswer::Same { n }));
         }
         let wants = self.request.digest != DigestWish::None;
         let mut unless = unless_digest(file);
-        let known = if wants || unless.is_some() { self.cache.lookup(&source.stat) } else { None };
+        let known = if wants || unless.is_some() { self.cache.lookup(&source.attributes) } else { None };
         let digest = known.map(|known| known.digest);
         if digest.is_some() {
             if digest == unless {
-                return Ok(Looked::Done(Prepared::Answer(FileAnswer::Same { n })));
+                return Ok(Looked::Answer(FileAnswer::Same { n }));
             }
             unless = None;
         }
-        let layout = if source.stat.is_sparse() { layout(&source, 0)? } else { Layout::without_holes() };
-        let metadata = metadata(n, &source.stat, digest.filter(|_| wants), !layout.extents.is_empty());
-        Ok(Looked::Done(Prepared::Large { metadata, file: source, layout, unless }))
+        let layout = if source.attributes.is_sparse() { layout(&source, 0)? } else { Layout::without_holes() };
+        let metadata = metadata(n, &source.attributes, digest.filter(|_| wants), !layout.extents.is_empty());
+        Ok(Looked::Large(Box::new(Prepared::Large { metadata, file: source, layout, unless })))
     }
 
     /// Slices the batch's buffer, which counts until the last slice was sent.
@@ -231,7 +233,8 @@ impl Batch<'_> {
         let mut packer = self.request.compress.and_then(|_| zstd::bulk::Compressor::new(ZSTD_LEVEL).ok());
         let buffer = buffer.map(|buffer| self.small_files.hold_batch(buffer)).unwrap_or_default();
         let finish = |one| match one {
-            Looked::Done(done) => done,
+            Looked::Answer(answer) => Prepared::Answer(answer),
+            Looked::Large(large) => *large,
             Looked::Small { metadata, bytes } => {
                 let body = buffer.slice(bytes);
                 let packed = match &mut packer {
@@ -250,18 +253,19 @@ impl Batch<'_> {
 /// Appends the whole file. False if it changed meanwhile.
 fn read_whole(source: &OpenFile, buffer: &mut MappedBuffer) -> Result<bool, Failure> {
     // Small, so this fits.
-    let size = usize::try_from(source.stat.size.min(CHUNK_BYTES_MAX)).unwrap_or(0);
-    let length = source.append(buffer, size)?;
-    let checked = if length < size { Err(source.ended_early()) } else { source.check() };
+    let size = usize::try_from(source.attributes.size.min(CHUNK_BYTES_MAX)).unwrap_or(0);
+    let checked = source.append(buffer, size).and_then(|length| {
+        let checked = if length < size { Err(source.ended_early()) } else { source.check() };
+        checked.map(|()| length)
+    });
     match checked {
         Err(failure) if failure.code == ErrorCode::Changed => Ok(false),
-        // It grew.
-        Ok(()) if length > size => Ok(false),
-        other => other.map(|()| true),
+        // If there is more, it grew.
+        other => other.map(|length| length == size),
     }
 }
 
-fn metadata(n: u32, stat: &FileStat, digest: Option<Digest>, sparse: bool) -> FileMetadata {
+fn metadata(n: u32, stat: &Attributes, digest: Option<Digest>, sparse: bool) -> FileMetadata {
     FileMetadata {
         n,
         size: stat.size,
@@ -273,7 +277,7 @@ fn metadata(n: u32, stat: &FileStat, digest: Option<Digest>, sparse: bool) -> Fi
     }
 }
 
-fn is_unchanged(stat: &FileStat, unless: Option<&Unless>) -> bool {
+fn is_unchanged(stat: &Attributes, unless: Option<&Unless>) -> bool {
     matches!(unless, Some(Unless::Stat { size, mtime }) if (*size, *mtime) == (stat.size, stat.modified))
 }
 
@@ -338,7 +342,7 @@ mod tests {
         let request = FetchRequest { id: 1, chunk_bytes, compress: None, digest, credit_bytes: 0, files };
         let (root, cache) = (served(temp.path()), DigestCache::new(0));
         let small_files = &SmallFiles::new(8 * BATCH_BYTES_MAX);
-        let told = || {
+        let answered = || {
             let (root, cache, request, began) = (&root, &cache, &request, wall_clock());
             let published = None;
             let preparing = Batch { root, published, cache, began, small_files, request, mount: None, open_max: 1 };
@@ -347,14 +351,14 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(told(), Some(Digest::of(b"content")));
+        assert_eq!(answered(), Some(Digest::of(b"content")));
         // A wrong digest in the cache shows that the file isn't hashed again.
         let (known, began) = (Digest::of(b"known"), Timestamp { seconds: i64::MAX, nanoseconds: 0 });
-        let stat = OpenFile::open(&root, &"f".parse().unwrap()).unwrap().stat;
+        let stat = OpenFile::open(&root, &"f".parse().unwrap()).unwrap().attributes;
         cache.remember_small(&stat, known, began);
-        assert_eq!(told(), Some(known));
+        assert_eq!(answered(), Some(known));
         std::fs::write(temp.path().join("f"), b"changed").unwrap();
         std::fs::File::open(temp.path().join("f")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
-        assert_eq!(told(), Some(Digest::of(b"changed")));
+        assert_eq!(answered(), Some(Digest::of(b"changed")));
     }
 }

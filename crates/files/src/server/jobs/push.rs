@@ -9,7 +9,7 @@ use crate::server::Failure;
 use bytes::Bytes;
 use towpath_quota::Permit;
 
-/// Something to do for a push.
+/// A job for a push.
 #[derive(Debug)]
 pub(crate) enum PushJob {
     /// Begin it. The permit is for the pieces that aren't written yet.
@@ -18,12 +18,12 @@ pub(crate) enum PushJob {
     Write(PushWrite),
 }
 
-/// What a client may be told of the path that it pushes to, beside of what it has put there itself.
+/// Knowledge that a client may have of the path that it pushes to, beside what it has put there itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PushSees {
     /// Whether something is there.
     pub(crate) existence: bool,
-    /// What the file has.
+    /// The file's content.
     pub(crate) content: bool,
 }
 
@@ -36,16 +36,16 @@ pub(crate) struct PushWrite {
     pub(crate) credit: u64,
 }
 
-/// What became of a push.
+/// Progress of a push.
 #[derive(Debug)]
-pub(crate) enum PushTold {
-    /// It may be sent, but for these ranges, which ascend.
+pub(crate) enum PushUpdate {
+    /// The content may be sent, but for these ranges, which ascend.
     Begun { have: Vec<Range> },
-    /// Something of it was written.
+    /// A part of it was written.
     Written { credit: u64 },
-    /// It is over: the file is in place, or was already.
+    /// Over: the file is in place, or was already.
     InPlace { digest: Digest, durable: bool, seq: Option<u64>, same: bool },
-    /// It is over.
+    /// Over, with a failure.
     Failed(Failure),
 }
 
@@ -55,7 +55,7 @@ impl PushJob {
             Some(pushes) => pushes.start_job(requester, self),
             None => {
                 let failure = Failure::new(ErrorCode::Unsupported, "this server takes no pushes");
-                let failed = Answer::Push(PushTold::Failed(failure));
+                let failed = Answer::Push(PushUpdate::Failed(failure));
                 pool.answer(Done::Answer(requester, failed));
             }
         }

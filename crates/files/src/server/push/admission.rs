@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 use towpath_quota::Permit;
 
-/// A tenant may have so many times the pushes that it leaves free.
+/// A tenant may have this many times the pushes that it leaves free.
 const TENANT_SHARE: usize = 3;
 
 impl Receiver {
@@ -138,7 +138,7 @@ impl Receiver {
     }
 }
 
-/// An error if the outcome of a condition would tell its client more than it may know.
+/// An error if the outcome of a condition would reveal more than its client may know.
 fn check_condition(expected: Expected, sees: PushSees) -> Result<(), Failure> {
     let (may, right) = match expected {
         Expected::Anything => return Ok(()),

@@ -1,4 +1,4 @@
-//! Who has pushed what: so much of a path may be told to a client that otherwise may not read it.
+//! Who has pushed what: a client that may not read a path learns only of what it pushed there.
 
 use crate::digest::Digest;
 use crate::path::RelPath;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// Paths of which it is known.
 const PATHS_MAX: usize = 4096;
 
-/// What tenants have pushed, by path. The oldest isn't kept if there is much of it: that is sent again.
+/// Files that tenants have pushed, by path. The oldest is forgotten if there are many: its content is sent again.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     begun: HashMap<RelPath, (u64, Digest)>,
@@ -18,13 +18,13 @@ pub(super) struct Known {
 impl Known {
     /// A tenant sends all of this for a path, or goes on with that.
     pub(super) fn begin(&mut self, path: &RelPath, tenant: u64, digest: Digest) {
-        make_room(&mut self.begun);
+        make_space(&mut self.begun);
         self.begun.insert(path.clone(), (tenant, digest));
     }
 
     /// A tenant's file has its name.
     pub(super) fn put(&mut self, path: &RelPath, tenant: u64, stat: FileStat) {
-        make_room(&mut self.whole);
+        make_space(&mut self.whole);
         self.begun.remove(path);
         self.whole.insert(path.clone(), (tenant, stat));
     }
@@ -40,7 +40,7 @@ impl Known {
     }
 }
 
-fn make_room<V>(map: &mut HashMap<RelPath, V>) {
+fn make_space<V>(map: &mut HashMap<RelPath, V>) {
     if map.len() >= PATHS_MAX {
         map.clear();
     }

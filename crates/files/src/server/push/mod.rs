@@ -9,9 +9,9 @@ mod outcome;
 mod receiver;
 mod space;
 
-use super::jobs::{PushJob, PushTold, Requester};
+use super::jobs::{PushJob, PushUpdate, Requester};
 use super::session::Ticket;
-use super::watch::Published;
+use super::watch::SharedCatalogue;
 use crate::path::RelPath;
 use receiver::Receiver;
 use std::path::Path;
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// After so long without a byte of it a push ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What may be pushed to a server.
+/// Options for pushes to a server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PushOptions {
@@ -43,7 +43,7 @@ impl PushOptions {
     }
 }
 
-/// Something for the thread to do.
+/// A command for the thread.
 #[derive(Debug)]
 enum Order {
     Job(Requester, PushJob),
@@ -60,16 +60,16 @@ enum Order {
 pub(super) struct Pushes(Sender<Order>);
 
 impl Pushes {
-    /// Starts the thread. `tell` is called by it.
+    /// Starts the thread. `send_update` is called by it.
     pub(super) fn start(
         options: PushOptions,
         served: &Path,
-        published: Option<Arc<Published>>,
-        tell: Box<dyn Fn(Requester, PushTold) + Send>,
+        published: Option<Arc<SharedCatalogue>>,
+        send_update: Box<dyn Fn(Requester, PushUpdate) + Send>,
     ) -> Result<Pushes, String> {
         let (sender, orders) = channel();
         let path = served.join(options.directory.as_os_str());
-        let receiver = Receiver::new(options, path, published, tell, sender.clone())?;
+        let receiver = Receiver::new(options, path, published, send_update, sender.clone())?;
         let thread = std::thread::Builder::new().name("tow-push".to_owned());
         thread.spawn(move || receiver.run(&orders)).map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Pushes(sender))

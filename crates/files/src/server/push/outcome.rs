@@ -1,4 +1,4 @@
-//! How a push ends: the file published, or why not.
+//! The end of a push: the file published, or the reason why not.
 
 use super::receiver::{Push, Receiver};
 use crate::catalogue::{Content, Identity};
@@ -6,27 +6,27 @@ use crate::digest::SETTLED_AFTER_SECONDS;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::PushRequest;
 use crate::root::{FileStat, RootError};
-use crate::server::jobs::PushTold;
+use crate::server::jobs::PushUpdate;
 use crate::server::{Failure, RECEIPTS};
 use crate::transfer::DiskError;
 
 impl Receiver {
-    /// Tells what became of a file that was to get its name.
+    /// Reports the result of putting a file in place.
     pub(super) fn put(&mut self, number: u64, result: Result<Option<FileStat>, DiskError>) {
         let Some(push) = self.forget(number) else { return };
-        let told = match result {
+        let update = match result {
             Ok(Some(stat)) => {
                 let PushRequest { digest, durable, .. } = push.request;
                 self.known.put(&push.local, push.requester.tenant, stat);
                 let seq = self.publish(&push, &stat);
                 let path = push.request.path.to_rel_path().unwrap_or_default();
                 tracing::info!(target: RECEIPTS, durable, seq, "pushed {path} {digest}");
-                PushTold::InPlace { digest, durable, seq, same: false }
+                PushUpdate::InPlace { digest, durable, seq, same: false }
             }
-            Ok(None) => PushTold::Failed(conflict()),
-            Err(error) => PushTold::Failed(failure(error)),
+            Ok(None) => PushUpdate::Failed(conflict()),
+            Err(error) => PushUpdate::Failed(failure(error)),
         };
-        (self.tell)(push.requester, told);
+        (self.send_update)(push.requester, update);
     }
 
     /// The file is there already.
@@ -38,18 +38,18 @@ impl Receiver {
             // It may have got its name by a push that didn't sync.
             self.root.sync_above(&push.local)
         });
-        let told = match synced {
-            Some(Err(error)) => PushTold::Failed(Failure::new(ErrorCode::Io, format!("cannot sync: {error}"))),
+        let update = match synced {
+            Some(Err(error)) => PushUpdate::Failed(Failure::new(ErrorCode::Io, format!("cannot sync: {error}"))),
             _ => {
                 let seq = self.published.as_ref().and_then(|published| {
                     let catalogue = published.read();
                     let entry = catalogue.get(push.request.path.as_bytes())?;
                     matches!(entry.content, Content::File { digest: of, .. } if of == digest).then_some(entry.seq)
                 });
-                PushTold::InPlace { digest, durable, seq, same: true }
+                PushUpdate::InPlace { digest, durable, seq, same: true }
             }
         };
-        (self.tell)(push.requester, told);
+        (self.send_update)(push.requester, update);
     }
 
     /// Publishes a file that has its name: the number of the change.
@@ -76,7 +76,7 @@ pub(super) fn failure(DiskError { full, message }: DiskError) -> Failure {
     match full {
         true => Failure::new(
             ErrorCode::Full,
-            format!("{message}; what has arrived is kept: make room there, and push again"),
+            format!("{message}; what has arrived is kept: make space there, and push again"),
         ),
         false => Failure::new(ErrorCode::Io, message),
     }

@@ -13,9 +13,9 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::{PushRequest, Range};
 use crate::root::{Links, Root};
 use crate::server::Failure;
-use crate::server::jobs::{PushJob, PushTold, PushWrite, Requester};
+use crate::server::jobs::{PushJob, PushUpdate, PushWrite, Requester};
 use crate::server::session::Ticket;
-use crate::server::watch::Published;
+use crate::server::watch::SharedCatalogue;
 use crate::transfer::{
     ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Part, Partial, Version,
 };
@@ -38,7 +38,7 @@ pub(super) struct Push {
     pub(super) requester: Requester,
     pub(super) request: PushRequest,
     pub(super) local: RelPath,
-    /// The client may be told what the file at its path has.
+    /// Whether the client may learn the content of the file at its path.
     pub(super) sees_content: bool,
     /// The same of what has arrived for it before.
     pub(super) sees_partial: bool,
@@ -62,9 +62,9 @@ pub(super) enum Stage {
     /// The disk finds out whether its path is as expected.
     Checking(Option<Partial>),
     Receiving,
-    /// It gets its name.
+    /// Getting its name.
     Putting,
-    /// It is over for its client; the disk still writes. Then what has arrived is kept, or removed.
+    /// Over for its client; the disk still writes. Then what has arrived is kept, or removed.
     Over {
         is_kept: bool,
     },
@@ -84,8 +84,8 @@ pub(super) struct Receiver {
     pub(super) known: Known,
     /// When idle pushes were last looked for.
     ticked: Instant,
-    pub(super) published: Option<Arc<Published>>,
-    pub(super) tell: Box<dyn Fn(Requester, PushTold) + Send>,
+    pub(super) published: Option<Arc<SharedCatalogue>>,
+    pub(super) send_update: Box<dyn Fn(Requester, PushUpdate) + Send>,
     pub(super) orders: Sender<Order>,
 }
 
@@ -93,8 +93,8 @@ impl Receiver {
     pub(super) fn new(
         options: PushOptions,
         path: PathBuf,
-        published: Option<Arc<Published>>,
-        tell: Box<dyn Fn(Requester, PushTold) + Send>,
+        published: Option<Arc<SharedCatalogue>>,
+        send_update: Box<dyn Fn(Requester, PushUpdate) + Send>,
         orders: Sender<Order>,
     ) -> Result<Receiver, String> {
         let (disk, root) = open(&path, &orders)?;
@@ -113,7 +113,7 @@ impl Receiver {
             known: Known::default(),
             ticked: Instant::now(),
             published,
-            tell,
+            send_update,
             orders,
         })
     }
@@ -124,7 +124,7 @@ impl Receiver {
             match orders.recv_timeout(TICK) {
                 Ok(Order::Job(requester, PushJob::Begin(request, sees, window))) => {
                     if let Err(failure) = self.begin(requester, *request, sees, window) {
-                        (self.tell)(requester, PushTold::Failed(failure));
+                        (self.send_update)(requester, PushUpdate::Failed(failure));
                     }
                 }
                 Ok(Order::Job(requester, PushJob::Write(write))) => self.write(requester, write),
@@ -282,7 +282,7 @@ impl Receiver {
             resume,
             reuse: false,
         }));
-        (self.tell)(push.requester, PushTold::Begun { have });
+        (self.send_update)(push.requester, PushUpdate::Begun { have });
         self.finish_if_whole(number);
         Ok(())
     }
@@ -299,7 +299,7 @@ impl Receiver {
             (_, Ok(leaves)) => {
                 push.values.extend(leaves);
                 if credit > 0 {
-                    (self.tell)(push.requester, PushTold::Written { credit });
+                    (self.send_update)(push.requester, PushUpdate::Written { credit });
                 }
                 self.finish_if_whole(number);
             }
@@ -328,17 +328,17 @@ impl Receiver {
 
     pub(super) fn fail(&mut self, number: u64, failure: Failure, is_kept: bool) {
         if let Some(push) = self.pushes.get(&number) {
-            (self.tell)(push.requester, PushTold::Failed(failure));
+            (self.send_update)(push.requester, PushUpdate::Failed(failure));
         }
         self.over(number, is_kept);
     }
 
-    /// Lets go of a push as soon as the disk has done what it was told.
+    /// Releases a push as soon as the disk has done its work.
     fn over(&mut self, number: u64, is_kept: bool) {
         let Some(push) = self.pushes.get_mut(&number) else { return };
         self.by_request.remove(&(push.requester.key, push.requester.ticket));
         match push.stage {
-            // It gets its name, though nobody is told.
+            // It gets its name, though no client waits.
             Stage::Putting => return,
             Stage::Inspecting | Stage::Checking(_) => {
                 push.stage = Stage::Over { is_kept };

@@ -1,4 +1,4 @@
-//! What is below the directory that takes pushes: how much of its limits is used, and incomplete files that nobody resumes.
+//! Content of the directory that takes pushes: how much of its limits is used, and incomplete files that nobody resumes.
 
 use crate::digest::wall_clock;
 use crate::path::{RelPath, is_reserved};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const KEPT_SECONDS: i64 = 24 * 60 * 60;
 /// How often they are looked for.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// What is there is counted again before something is refused, but no more often than this, and a small part of the time.
+/// Files are counted again before a refusal, but no more often than this, and a small part of the time.
 const RECOUNT_INTERVAL: Duration = Duration::from_secs(5);
 /// Times as long as counting takes, between two counts.
 const RECOUNT_REST: u32 = 10;
@@ -49,7 +49,7 @@ impl Space {
         self.surveyed.is_some()
     }
 
-    /// An error if so many more bytes and files don't fit.
+    /// An error if this many more bytes and files don't fit.
     pub(super) fn check(&mut self, root: &Root, bytes: u64, files: u64) -> Result<(), Failure> {
         let interval = RECOUNT_INTERVAL.max(self.took.saturating_mul(RECOUNT_REST));
         let is_recent = |at: Instant| at.elapsed() < interval;

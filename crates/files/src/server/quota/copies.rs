@@ -119,7 +119,7 @@ impl<W> Copies<W> {
         let mut is_kept = false;
         let mut found = None;
         for (_, wanted) in self.waiting.iter(&self.order).flat_map(|(_, requests)| requests.firsts()) {
-            if let Some((bytes, is_sure)) = held.room(wanted, &mut is_kept) {
+            if let Some((bytes, is_sure)) = held.space(wanted, &mut is_kept) {
                 found = Some((wanted.client, wanted.request, bytes, is_sure));
                 break;
             }
@@ -164,7 +164,7 @@ impl Counts {
     }
 
     /// Releases memory.
-    fn give_back(&self, change: impl FnOnce(&mut Held)) {
+    fn release(&self, change: impl FnOnce(&mut Held)) {
         let mut held = self.lock();
         change(&mut held);
         held.is_changed = true;
@@ -179,7 +179,7 @@ impl Counts {
 impl Held {
     /// Bytes to grant, and whether they are of the guaranteed minimum. Sets `is_kept` if all free memory is reserved for this range: else a large
     /// one would wait for as long as smaller ones come.
-    fn room<W>(&self, wanted: &Wanted<W>, is_kept: &mut bool) -> Option<(usize, bool)> {
+    fn space<W>(&self, wanted: &Wanted<W>, is_kept: &mut bool) -> Option<(usize, bool)> {
         let Wanted { client, request, device, bytes, cut, .. } = *wanted;
         if self.sure.get(&client) == Some(&request) {
             return None;
@@ -234,7 +234,7 @@ impl Share {
     /// Attaches the bytes that were read. The memory is released when the last slice of them is dropped.
     pub(crate) fn hold(mut self, bytes: PageBuffer) -> Bytes {
         if let Some(device) = self.ahead.take() {
-            self.counts.give_back(|held| subtract(&mut held.ahead, device, self.bytes));
+            self.counts.release(|held| subtract(&mut held.ahead, device, self.bytes));
         }
         Bytes::from_owner(Copy { bytes, _share: self })
     }
@@ -243,7 +243,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let Share { client, bytes, is_sure, ahead, .. } = *self;
-        self.counts.give_back(|held| {
+        self.counts.release(|held| {
             subtract(&mut held.clients, client, bytes);
             if let Some(device) = ahead {
                 subtract(&mut held.ahead, device, bytes);

@@ -63,7 +63,7 @@ impl Credits {
         credit
     }
 
-    /// Forgets the client without an open fetch that was heard from least recently.
+    /// Forgets the client without an open fetch whose last message is oldest.
     fn forget_one(&mut self) -> bool {
         let unused = self.clients.iter().filter(|(_, client)| Arc::strong_count(&client.credit.0) == 1);
         let Some(name) = unused.min_by_key(|(_, client)| client.last).map(|(name, _)| name.clone()) else {
@@ -75,7 +75,7 @@ impl Credits {
     }
 
     /// Messages since the last one of the client that sent this envelope.
-    pub(super) fn unheard(&self, envelope: &Envelope) -> u64 {
+    pub(super) fn silence(&self, envelope: &Envelope) -> u64 {
         self.messages - self.clients.get(client_of(envelope)).map_or(0, |client| client.last)
     }
 

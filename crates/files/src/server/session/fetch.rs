@@ -1,6 +1,6 @@
 //! One fetch: its files are prepared in batches, announced, and sent one by one in their order.
 //!
-//! [`Fetch::progress`] does all that needs neither credit nor room in the socket; [`Fetch::next_data`] (in `send`) makes data messages.
+//! [`Fetch::progress`] does all that needs neither credit nor space in the socket; [`Fetch::next_data`] (in `send`) makes data messages.
 
 mod send;
 mod stats;
@@ -212,7 +212,7 @@ impl<F: Clone> Fetch<F> {
         self.is_over = true;
     }
 
-    /// Does all that needs no room in the socket: announces and ends files, starts jobs, ends the fetch.
+    /// Does all that needs no space in the socket: announces and ends files, starts jobs, ends the fetch.
     pub(super) fn progress(&mut self, shared: &mut Shared<F>) {
         self.announce(shared);
         self.end_files(shared);
@@ -273,12 +273,12 @@ impl<F: Clone> Fetch<F> {
         }
         if !answers.is_empty() {
             self.announced += answers.len();
-            self.tell_refused(&answers, shared);
+            self.log_refused(&answers, shared);
             shared.reply(&self.envelope, &Reply::Files(FilesReply { id: self.id(), files: answers }));
         }
     }
 
-    fn tell_refused(&self, answers: &[FileAnswer], shared: &mut Shared<F>) {
+    fn log_refused(&self, answers: &[FileAnswer], shared: &mut Shared<F>) {
         let mut errors = answers.iter().filter_map(|answer| match answer {
             FileAnswer::Error { n, code, message } => Some((*n, Failure::new(*code, message.clone()))),
             _ => None,
@@ -323,7 +323,7 @@ impl<F: Clone> Fetch<F> {
             let (n, file) = (large.metadata.n, large.file.clone());
             shared.start(self.ticket, Job::FindExtents(FindExtents { n, file, from }));
         }
-        while large.failed.is_none() && large.pipeline.has_room() {
+        while large.failed.is_none() && large.pipeline.has_space() {
             let Some(mut piece) = large.cursor.peek() else { break };
             let mut cost = if piece.hole { PIECE_COST_MIN } else { piece.length.max(PIECE_COST_MIN) };
             if !self.credit.take(cost) {

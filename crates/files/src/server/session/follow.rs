@@ -1,4 +1,4 @@
-//! Follows: pages of changes, each asked for, when there is something to tell. Unlike other requests they don't end.
+//! Follows: pages of changes, each sent on request, once there are any. Unlike other requests they don't end.
 
 use super::shared::Shared;
 use super::{Action, Envelope, Ticket};
@@ -10,7 +10,7 @@ use crate::protocol::envelope::client_of;
 use crate::protocol::follow::FollowFrom;
 use crate::server::Failure;
 use crate::server::follow::Followed;
-use crate::server::jobs::{Changes, ChangesBody, ChangesTold, Job, PageForm};
+use crate::server::jobs::{Changes, ChangesAnswer, ChangesBody, Job, PageForm};
 use crate::server::limits::{PAGES_AHEAD_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
 use crate::server::stats::{FollowStats, RequestKind};
 use std::sync::Arc;
@@ -32,12 +32,12 @@ struct Follow {
     /// Pages that may be sent.
     asked: u32,
     is_making: bool,
-    /// Something was published since the last page was begun.
-    has_news: bool,
+    /// Whether something was published since the last page was begun.
+    has_changes: bool,
     /// The last page said that the client is up to date.
     is_live: bool,
-    /// The state of what can't be read that it was told last.
-    unread_told: u64,
+    /// Number of the list of unreadable paths that it was sent last.
+    unread_sent: u64,
 }
 
 impl Follows {
@@ -54,13 +54,13 @@ impl Follows {
         self.0.iter().map(|follow| FollowStats {
             id: Some(follow.id),
             page_seq: follow.page_seq,
-            is_live: follow.is_live && !follow.has_news,
+            is_live: follow.is_live && !follow.has_changes,
             ..follow.followed.stats(follow.at)
         })
     }
 
     /// Whether another one may begin.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_space(&self) -> bool {
         self.0.len() < FOLLOWS_MAX
     }
 
@@ -81,9 +81,9 @@ impl Follows {
             page_seq: 0,
             asked: 1,
             is_making: false,
-            has_news: true,
+            has_changes: true,
             is_live: false,
-            unread_told: 0,
+            unread_sent: 0,
         });
         self.make_pages(shared);
     }
@@ -104,22 +104,27 @@ impl Follows {
         self.0.retain(|follow| follow.ticket != ticket);
     }
 
-    /// Something was published.
+    /// Notes that something was published.
     pub(super) fn published<F>(&mut self, shared: &mut Shared<F>) {
-        self.0.iter_mut().for_each(|follow| follow.has_news = true);
+        self.0.iter_mut().for_each(|follow| follow.has_changes = true);
         self.make_pages(shared);
     }
 
-    /// Takes what there is to tell: false if the ticket isn't that of a follow.
-    pub(super) fn told<F>(&mut self, ticket: Ticket, result: Result<ChangesTold, Failure>, shared: &mut Shared<F>) {
+    /// Sends a page of changes: false if the ticket isn't that of a follow.
+    pub(super) fn on_changes<F>(
+        &mut self,
+        ticket: Ticket,
+        result: Result<ChangesAnswer, Failure>,
+        shared: &mut Shared<F>,
+    ) {
         let Some(at) = self.0.iter().position(|follow| follow.ticket == ticket) else { return };
         let Some(follow) = self.0.get_mut(at) else { return };
         follow.is_making = false;
         // It holds no root meanwhile.
         shared.actions.push_back(Action::Release { ticket, take_back: false });
         match result {
-            Ok(ChangesTold { began, page, at, unread_told }) => {
-                (follow.at, follow.unread_told) = (at, unread_told);
+            Ok(ChangesAnswer { began, page, at, unread_sent }) => {
+                (follow.at, follow.unread_sent) = (at, unread_sent);
                 if let Some(began) = began {
                     shared.reply(&follow.envelope, &Reply::Following(began));
                     follow.is_live = false;
@@ -129,7 +134,7 @@ impl Follows {
                     follow.is_live = page.live;
                     follow.page_seq = at.map_or(0, |at| at.cursor().seq);
                     // There may be more.
-                    follow.has_news |= !page.live;
+                    follow.has_changes |= !page.live;
                     if let ChangesBody::Json(json) = page.body {
                         shared.reply_json(&follow.envelope, json, None);
                     }
@@ -144,7 +149,7 @@ impl Follows {
         self.make_pages(shared);
     }
 
-    /// Starts pages that were asked for where there may be something to tell, while few replies wait: a client that doesn't read can't make
+    /// Starts pages that were asked for where there may be changes, while few replies wait: a client that doesn't read can't make
     /// this hold more.
     pub(super) fn make_pages<F>(&mut self, shared: &mut Shared<F>) {
         let mut making = self.0.iter().filter(|follow| follow.is_making).count();
@@ -154,14 +159,14 @@ impl Follows {
             {
                 return;
             }
-            if follow.asked == 0 || follow.is_making || !follow.has_news {
+            if follow.asked == 0 || follow.is_making || !follow.has_changes {
                 continue;
             }
-            (follow.is_making, follow.has_news) = (true, false);
+            (follow.is_making, follow.has_changes) = (true, false);
             making += 1;
-            let Follow { at, from, is_live, unread_told, .. } = *follow;
+            let Follow { at, from, is_live, unread_sent, .. } = *follow;
             let (followed, form) = (Arc::clone(&follow.followed), PageForm::Json(follow.id));
-            shared.start(follow.ticket, Job::Changes(Changes { followed, at, from, is_live, unread_told, form }));
+            shared.start(follow.ticket, Job::Changes(Changes { followed, at, from, is_live, unread_sent, form }));
         }
     }
 

@@ -106,7 +106,7 @@ impl<F: Clone> Large<F> {
         if is_hopeless { LoadHow::Unchanged } else { LoadHow::Compressed }
     }
 
-    /// Where in the file it is.
+    /// Its position in the file.
     pub(super) fn at(&self) -> u64 {
         let first = self.pipeline.first().map(|piece| piece.piece.offset);
         first.or_else(|| self.cursor.offset()).unwrap_or(self.metadata.size)

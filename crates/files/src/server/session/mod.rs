@@ -2,10 +2,10 @@
 //!
 //! Events go in: [`Session::request`], [`Session::plain_request`], [`Session::finish`] for the answer to a job, [`Session::sent`] for a piece of
 //! a file that has left. Then the driver calls, in this order: [`Session::still_queued`]; [`Session::next_action`] until there is none, with
-//! [`Session::taken_back`] where an action asks for it; [`Session::next_message`] while the socket has room, with actions in between; then
+//! [`Session::taken_back`] where an action asks for it; [`Session::next_message`] while the socket has space, with actions in between; then
 //! [`Session::take_waits_for_files`] and [`Session::is_congested`].
 //!
-//! [`Fetch`] and [`Plain`] have the state of transfers, [`Queries`] that of listings and leaves. All memory is bounded by
+//! [`Fetch`] and [`Plain`] have the state of transfers, [`Queries`] that of listings and operations. All memory is bounded by
 //! [`limits`](super::limits) and the number of requests.
 
 mod credit;
@@ -27,7 +27,8 @@ pub(super) use types::{Action, Ending, Envelope, IfShort, LogEvent, Outgoing, Pa
 
 use super::Failure;
 use super::jobs::Answer;
-use super::limits::{MESSAGES_UNHEARD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
+use super::limits::{MESSAGES_SILENT_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
+use super::operations::{Client, Operation, operation};
 use super::quota::Quotas;
 use super::stats::RequestKind;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
@@ -108,13 +109,13 @@ impl<F: Clone> Session<F> {
         self
     }
 
-    /// What the client may do. Whatever it asks for is checked against this: paths with links resolved, which jobs do
+    /// The client's permissions. Whatever it asks for is checked against them: paths with links resolved, which jobs do
     /// ([`ClientRoot`](super::client_root::ClientRoot)), and others by [`Permissions::check`].
     pub(super) fn permissions(&self) -> &Permissions {
         &self.shared.permissions
     }
 
-    /// Something was published: whether anybody here follows.
+    /// Notes that something was published. Whether this client follows.
     pub(super) fn published(&mut self) -> bool {
         self.follows.published(&mut self.shared);
         if let Some(follow) = &mut self.plain_follow {
@@ -123,12 +124,7 @@ impl<F: Clone> Session<F> {
         self.plain_follow.is_some() || self.follows.requests().next().is_some()
     }
 
-    fn may_publish(&self, path: &[u8]) -> bool {
-        let permissions = &self.shared.permissions;
-        if permissions.is_unrestricted() { self.may_publish } else { permissions.check(Verb::Publish, path) }
-    }
-
-    /// Whether the client may say and know who has what: names of others.
+    /// Whether the client may report holders and ask for them, which shows names of others.
     fn may_know_holders(&self) -> bool {
         let may = |verb| self.shared.permissions.may_reach(verb, RelPath::root().as_bytes());
         may(Verb::Follow) || may(Verb::Publish)
@@ -177,7 +173,7 @@ impl<F: Clone> Session<F> {
             Request::More { id } if self.follows.more(&envelope, id, &mut self.shared) => {}
             Request::More { id } => self.queries.more(&envelope, id, &mut self.shared),
             Request::Follow(request) => {
-                if !self.follows.has_room() {
+                if !self.follows.has_space() {
                     return self.shared.error(&envelope, Some(request.id), Follows::too_many());
                 }
                 if let Some(ticket) = self.admit(&envelope, request.id) {
@@ -189,27 +185,29 @@ impl<F: Clone> Session<F> {
                     self.queries.list(ticket, envelope, list, &mut self.shared);
                 }
             }
-            Request::Leaves(leaves) => {
-                if let Some(ticket) = self.admit(&envelope, leaves.id) {
-                    self.queries.leaves(ticket, envelope, leaves, &mut self.shared);
-                }
-            }
             Request::Push(request) => self.push(envelope, request),
-            Request::Publish(request) if !self.may_publish(request.path.as_bytes()) => {
-                let failure = Queries::may_not_publish(!self.shared.permissions.is_unrestricted());
-                self.shared.refuse(&envelope, (RequestKind::Publish, request.id), request.path, failure);
-            }
-            Request::Publish(publish) => {
-                if let Some(ticket) = self.admit(&envelope, publish.id) {
-                    self.queries.publish(ticket, envelope, publish, &mut self.shared);
+            Request::Fetch(request) => self.fetch(envelope, request, credit),
+            request => {
+                if let Ok(operation) = operation(request) {
+                    self.start(envelope, operation);
                 }
             }
-            Request::Fetch(request) => self.fetch(envelope, request, credit),
+        }
+    }
+
+    fn start(&mut self, envelope: Envelope, operation: Box<dyn Operation>) {
+        let client = Client { permissions: &self.shared.permissions, may_publish: self.may_publish };
+        if let Err(failure) = operation.check(client) {
+            let (what, path) = ((operation.kind(), operation.id()), operation.path().clone());
+            return self.shared.refuse(&envelope, what, path, failure);
+        }
+        if let Some(ticket) = self.admit(&envelope, operation.id()) {
+            self.queries.start(ticket, envelope, operation, &mut self.shared);
         }
     }
 
     fn push(&mut self, envelope: Envelope, request: PushRequest) {
-        if !self.can_push || !self.pushes.has_room() {
+        if !self.can_push || !self.pushes.has_space() {
             let failure = if self.can_push { Pushes::too_many() } else { Pushes::not_taken() };
             return self.shared.refuse(&envelope, (RequestKind::Push, request.id), request.path, failure);
         }
@@ -277,14 +275,13 @@ impl<F: Clone> Session<F> {
                 self.with_fetch(ticket, |fetch, shared| fetch.loaded(slot, result, shared));
             }
             Answer::List(result) => self.queries.listed(ticket, result, &mut self.shared),
-            Answer::Publish(result) => self.queries.published(ticket, result, &mut self.shared),
-            Answer::Leaves(result) => self.queries.found_leaves(ticket, result, &mut self.shared),
+            Answer::Reply(result) => self.queries.answered(ticket, result, &mut self.shared),
             Answer::Changes(result) => {
                 let shared = &mut self.shared;
                 match self.plain_follow.as_mut().filter(|follow| follow.ticket() == ticket) {
-                    None => self.follows.told(ticket, result, shared),
+                    None => self.follows.on_changes(ticket, result, shared),
                     Some(follow) => {
-                        if !follow.told(result, shared) {
+                        if !follow.on_changes(result, shared) {
                             self.plain_follow = None;
                         }
                     }
@@ -296,7 +293,7 @@ impl<F: Clone> Session<F> {
                 }
             }
             Answer::Open(result) => self.plain.opened(result, &mut self.shared),
-            Answer::Push(told) => self.pushes.told(ticket, told, &mut self.shared),
+            Answer::Push(update) => self.pushes.on_update(ticket, update, &mut self.shared),
         }
     }
 
@@ -334,7 +331,7 @@ impl<F: Clone> Session<F> {
         !self.shared.actions.is_empty()
     }
 
-    /// The next message. Called only when the socket has room.
+    /// The next message. Called only when the socket has space.
     pub(super) fn next_message(&mut self) -> Option<Outgoing<F>> {
         if let Some(follow) = &mut self.plain_follow {
             follow.progress(&mut self.shared);
@@ -379,7 +376,7 @@ impl<F: Clone> Session<F> {
         self.requests().find(|(_, of, _)| *of == ticket).map(|(.., envelope)| client_of(envelope))
     }
 
-    /// Whether so many replies wait for this client that it should not be read for now.
+    /// Whether too many replies wait for this client, so that it should not be read for now.
     pub(super) fn is_congested(&self) -> bool {
         self.shared.replies.len() >= REPLIES_WAITING_MAX
             || self.shared.reply_bytes >= REPLY_BYTES_WAITING_MAX
@@ -418,9 +415,9 @@ impl<F: Clone> Session<F> {
     /// Ends a request of a client that seems to be gone, while others behind the same proxy are active.
     fn displace(&mut self) -> bool {
         let Shared { credits, .. } = &self.shared;
-        let unheard = self.requests().map(|(id, ticket, envelope)| (credits.unheard(envelope), id, ticket, envelope));
-        let Some((unheard, id, ticket, envelope)) = unheard.max_by_key(|(unheard, ..)| *unheard) else { return false };
-        if unheard < MESSAGES_UNHEARD_MAX {
+        let silence = self.requests().map(|(id, ticket, envelope)| (credits.silence(envelope), id, ticket, envelope));
+        let Some((silence, id, ticket, envelope)) = silence.max_by_key(|(silence, ..)| *silence) else { return false };
+        if silence < MESSAGES_SILENT_MAX {
             return false;
         }
         let message = "this client was silent, and others behind the same proxy needed its place";

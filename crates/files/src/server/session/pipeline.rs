@@ -34,7 +34,7 @@ impl<P> Default for Pipeline<P> {
 
 impl<P> Pipeline<P> {
     /// Whether another piece may be begun. Two always may, so that one is loaded while the other is sent.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_space(&self) -> bool {
         self.pieces.len() < 2 || (self.pieces.len() < PIPELINE_PIECES_MAX && self.bytes < PIPELINE_BYTES_MAX)
     }
 

@@ -26,7 +26,7 @@ pub(super) struct Plain<F> {
     sending: Option<Sending<F>>,
     /// Files kept open for requests that read on, least recently used first.
     open: Vec<(KeptName, KeptFile<F>)>,
-    /// What was refused last: those who ask for pieces ahead are refused once.
+    /// The last refusal: a client that asks for pieces ahead is refused once.
     refused: Option<(KeptName, String)>,
     pipeline: Pipeline<PlainPiece<F>>,
 }
@@ -46,8 +46,8 @@ struct KeptFile<F> {
     size: u64,
     /// Bytes of pieces that were asked for.
     read: u64,
-    /// What was read is to be told of, in one line for all pieces.
-    is_untold: bool,
+    /// Whether the read is still to be logged, in one line for all pieces.
+    is_unlogged: bool,
 }
 
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl<F: Clone> Plain<F> {
                     self.forget(&oldest.clone(), shared);
                 }
                 let Some(Waiting { request: Ok(request), .. }) = self.waiting.front() else { return };
-                let open = KeptFile { file, size, read: 0, is_untold: !is_whole };
+                let open = KeptFile { file, size, read: 0, is_unlogged: !is_whole };
                 self.sending = Some(Sending::new(open.clone(), request));
                 self.open.push((name, open));
             }
@@ -202,9 +202,9 @@ impl<F: Clone> Plain<F> {
         })
     }
 
-    /// Begins pieces while the pipeline has room.
+    /// Begins pieces while the pipeline has space.
     fn progress(&mut self, shared: &mut Shared<F>) {
-        while !self.is_opening && self.pipeline.has_room() {
+        while !self.is_opening && self.pipeline.has_space() {
             let Some(front) = self.waiting.front() else { return };
             let Some(sending) = &mut self.sending else {
                 self.start(shared);
@@ -245,7 +245,7 @@ impl<F: Clone> Plain<F> {
             let is_last = !sending.is_terminated;
             let content = Content::File { file: file.clone(), offset };
             self.pipeline.begin(slot, length, PlainPiece { request, envelope, content });
-            let load = Load { slot, file, offset, length, how: LoadHow::AsItIs };
+            let load = Load { slot, file, offset, length, how: LoadHow::AnyVersion };
             shared.start(self.ticket, Job::Load(load));
             if is_last {
                 self.next_request();
@@ -328,7 +328,7 @@ impl<F> KeptFile<F> {
     /// The event of a file that was read in pieces, once.
     fn ended(&mut self, ticket: Ticket, path: WirePath, ending: Ending) -> Option<LogEvent> {
         let bytes = self.read;
-        std::mem::take(&mut self.is_untold).then_some(LogEvent::Ended { ticket, path, files: 1, bytes, ending })
+        std::mem::take(&mut self.is_unlogged).then_some(LogEvent::Ended { ticket, path, files: 1, bytes, ending })
     }
 }
 

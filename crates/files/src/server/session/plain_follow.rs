@@ -10,7 +10,7 @@ use crate::protocol::follow::{Cursor, FollowFrom};
 use crate::protocol::plain::{PlainFollow as Request, error_frames, follow_frames};
 use crate::server::Failure;
 use crate::server::follow::Followed;
-use crate::server::jobs::{Changes, ChangesBody, ChangesTold, Job, PageForm, ReadPiece, is_full};
+use crate::server::jobs::{Changes, ChangesAnswer, ChangesBody, Job, PageForm, ReadPiece, is_full};
 use crate::server::stats::{FollowStats, RequestKind};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -28,17 +28,17 @@ pub(super) struct PlainFollow {
     envelope: Envelope,
     followed: Arc<Followed>,
     from: FollowFrom,
-    /// Where it is when `changes` are sent.
+    /// Its position once `changes` are sent.
     at: Option<Position>,
     changes: VecDeque<(Arc<[u8]>, Entry)>,
-    /// How much of the first change's file was sent.
+    /// Bytes of the first change's file that were sent.
     offset: u64,
     /// A `full` is to be sent.
-    owes_full: bool,
+    full_pending: bool,
     /// A `live` is to be sent when `changes` are.
-    owes_live: bool,
+    live_pending: bool,
     is_live: bool,
-    has_news: bool,
+    has_changes: bool,
     /// The credit of its client.
     credit: Credit,
     /// A job is running: its credit, if it reads a piece.
@@ -62,10 +62,10 @@ impl PlainFollow {
             at: None,
             changes: VecDeque::new(),
             offset: 0,
-            owes_full: false,
-            owes_live: false,
+            full_pending: false,
+            live_pending: false,
             is_live: false,
-            has_news: true,
+            has_changes: true,
             credit,
             running: None,
         };
@@ -85,29 +85,29 @@ impl PlainFollow {
     }
 
     pub(super) fn stats(&self) -> FollowStats {
-        let is_live = self.is_live && self.changes.is_empty() && !self.owes_live && !self.has_news;
+        let is_live = self.is_live && self.changes.is_empty() && !self.live_pending && !self.has_changes;
         FollowStats { seq: self.sent(), is_live, ..self.followed.stats(self.at) }
     }
 
-    /// Something was published.
+    /// Notes that something was published.
     pub(super) fn published<F>(&mut self, shared: &mut Shared<F>) {
-        self.has_news = true;
+        self.has_changes = true;
         self.progress(shared);
     }
 
-    /// Takes what there is to tell: false if the follow is over.
-    pub(super) fn told<F>(&mut self, result: Result<ChangesTold, Failure>, shared: &mut Shared<F>) -> bool {
+    /// Queues a page of changes: false if the follow is over.
+    pub(super) fn on_changes<F>(&mut self, result: Result<ChangesAnswer, Failure>, shared: &mut Shared<F>) -> bool {
         self.ended_job(shared);
         match result {
-            Ok(ChangesTold { began, page, at, .. }) => {
+            Ok(ChangesAnswer { began, page, at, .. }) => {
                 self.at = at;
                 if let Some(began) = began {
-                    self.owes_full = is_full(&began);
+                    self.full_pending = is_full(&began);
                     self.is_live = false;
                 }
                 if let Some(page) = page {
-                    (self.owes_live, self.is_live) = (page.live, page.live);
-                    self.has_news |= !page.live;
+                    (self.live_pending, self.is_live) = (page.live, page.live);
+                    self.has_changes |= !page.live;
                     if let ChangesBody::Entries(entries) = page.body {
                         self.changes = entries.into();
                     }
@@ -163,8 +163,8 @@ impl PlainFollow {
     pub(super) fn progress<F>(&mut self, shared: &mut Shared<F>) {
         while self.running.is_none() && shared.reply_bytes < WAITING_BYTES_MAX {
             let credit = self.credit.available();
-            if self.changes.is_empty() && !self.owes_full && !self.owes_live {
-                if self.has_news {
+            if self.changes.is_empty() && !self.full_pending && !self.live_pending {
+                if self.has_changes {
                     self.start_page(shared);
                 }
                 return;
@@ -172,13 +172,13 @@ impl PlainFollow {
             if credit < PIECE_COST_MIN {
                 return;
             }
-            if std::mem::take(&mut self.owes_full) {
+            if std::mem::take(&mut self.full_pending) {
                 self.credit.take(PIECE_COST_MIN);
                 self.send(b"full", b"", 0, [0, 0], Bytes::new(), shared);
                 continue;
             }
             let Some((path, entry)) = self.changes.front().cloned() else {
-                self.owes_live = false;
+                self.live_pending = false;
                 self.credit.take(PIECE_COST_MIN);
                 let seq = self.at.map_or(0, |at| self.followed.cursor(at).seq);
                 self.send(b"live", b"", seq, [0, 0], Bytes::new(), shared);
@@ -204,11 +204,11 @@ impl PlainFollow {
     }
 
     fn start_page<F>(&mut self, shared: &mut Shared<F>) {
-        self.has_news = false;
+        self.has_changes = false;
         self.running = Some(0);
         let PlainFollow { at, from, is_live, .. } = *self;
         let (followed, form) = (Arc::clone(&self.followed), PageForm::Entries(CHANGES_MAX));
-        shared.start(self.ticket, Job::Changes(Changes { followed, at, from, is_live, unread_told: 0, form }));
+        shared.start(self.ticket, Job::Changes(Changes { followed, at, from, is_live, unread_sent: 0, form }));
     }
 
     fn send<F>(

@@ -1,19 +1,18 @@
-//! Listings and requests for leaves, which are answered by control messages.
+//! Listings, and operations with one answer: what is answered by control messages.
 
 use super::shared::Shared;
 use super::{Action, Envelope, Ticket};
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{
-    LeavesRequest, ListRequest, ListTarget, PublishRequest, PublishedReply, Reply, WirePath,
-};
+use crate::protocol::control::{ListRequest, ListTarget, WirePath};
 use crate::protocol::envelope::client_of;
 use crate::server::Failure;
-use crate::server::jobs::{Job, Leaves, LeavesAnswer, List, Page, Publish};
+use crate::server::jobs::{Job, List, Page};
 use crate::server::limits::{PAGE_BYTES_EXPECTED, PAGES_AHEAD_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
+use crate::server::operations::{Answered, Operation};
 use crate::server::stats::RequestKind;
 use std::collections::VecDeque;
 
-/// Open listings and requests for leaves of a client.
+/// Open listings and operations of a client.
 #[derive(Debug, Default)]
 pub(super) struct Queries {
     open: Vec<Query>,
@@ -27,7 +26,7 @@ struct Query {
     ticket: Ticket,
     envelope: Envelope,
     what: RequestKind,
-    /// What it is about, for the operator.
+    /// The path that it is about, for the operator.
     path: WirePath,
     /// For a listing.
     pages: Option<Pages>,
@@ -70,55 +69,31 @@ impl Queries {
         self.make_pages(shared);
     }
 
-    pub(super) fn leaves<F>(
+    /// Starts an operation.
+    pub(super) fn start<F>(
         &mut self,
         ticket: Ticket,
         envelope: Envelope,
-        request: LeavesRequest,
+        operation: Box<dyn Operation>,
         shared: &mut Shared<F>,
     ) {
-        let path = request.path.clone();
-        let what = RequestKind::Leaves;
-        self.open.push(Query { id: request.id, ticket, envelope, what, path, pages: None });
-        shared.start(ticket, Job::Leaves(Leaves { request }));
+        let (id, what, path) = (operation.id(), operation.kind(), operation.path().clone());
+        self.open.push(Query { id, ticket, envelope, what, path, pages: None });
+        shared.start(ticket, Job::Operation(operation));
     }
 
-    pub(super) fn publish<F>(
-        &mut self,
-        ticket: Ticket,
-        envelope: Envelope,
-        request: PublishRequest,
-        shared: &mut Shared<F>,
-    ) {
-        let path = request.path.clone();
-        let what = RequestKind::Publish;
-        self.open.push(Query { id: request.id, ticket, envelope, what, path, pages: None });
-        shared.start(ticket, Job::Publish(Publish { request }));
-    }
-
-    pub(super) fn published<F>(
-        &mut self,
-        ticket: Ticket,
-        result: Result<PublishedReply, Failure>,
-        shared: &mut Shared<F>,
-    ) {
+    /// Takes the answer of an operation.
+    pub(super) fn answered<F>(&mut self, ticket: Ticket, result: Result<Answered, Failure>, shared: &mut Shared<F>) {
         let Some(at) = self.open.iter().position(|query| query.ticket == ticket) else { return };
         let query = self.open.swap_remove(at);
         match result {
-            Ok(reply) => shared.reply(&query.envelope, &Reply::Published(PublishedReply { id: query.id, ..reply })),
+            Ok(answered) => {
+                let (json, attachment) = answered.into_frames();
+                shared.reply_json(&query.envelope, json, attachment);
+            }
             Err(failure) => query.refuse(failure, shared),
         }
         shared.actions.push_back(Action::Release { ticket, take_back: false });
-    }
-
-    /// The error for somebody who may not publish.
-    pub(super) fn may_not_publish(has_rules: bool) -> Failure {
-        if has_rules {
-            return Failure::new(ErrorCode::Denied, "the server's rules don't allow this client to publish that");
-        }
-        let message = "versions are published by who has logged in, or over ipc by the server's user; \
-            and only a server with --watch and --state keeps any (tow serve --accept-publish lets everybody)";
-        Failure::new(ErrorCode::Denied, message)
     }
 
     /// Requests another page of a listing.
@@ -167,24 +142,6 @@ impl Queries {
         self.open.swap_remove(at);
         shared.actions.push_back(Action::Release { ticket, take_back: false });
         self.make_pages(shared);
-    }
-
-    pub(super) fn found_leaves<F>(
-        &mut self,
-        ticket: Ticket,
-        result: Result<LeavesAnswer, Failure>,
-        shared: &mut Shared<F>,
-    ) {
-        let Some(at) = self.open.iter().position(|query| query.ticket == ticket) else { return };
-        let query = self.open.swap_remove(at);
-        match result {
-            Ok(LeavesAnswer { mut reply, attachment }) => {
-                reply.id = query.id;
-                shared.reply_json(&query.envelope, Reply::Leaves(reply).encode().into(), Some(attachment));
-            }
-            Err(failure) => query.refuse(failure, shared),
-        }
-        shared.actions.push_back(Action::Release { ticket, take_back: false });
     }
 
     /// Starts requested pages while few are being made and few replies wait: a client that doesn't read can't make this hold more.

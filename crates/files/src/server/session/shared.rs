@@ -24,7 +24,7 @@ pub(super) struct Shared<F> {
     pub(super) in_socket_bytes: u64,
     /// This client's shares.
     pub(super) quotas: Quotas,
-    /// What this client may do.
+    /// This client's permissions.
     pub(super) permissions: Permissions,
     /// A file could not be opened, as all clients have too many open.
     pub(super) waits_for_files: bool,

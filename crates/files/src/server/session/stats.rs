@@ -10,7 +10,7 @@ impl<F: Clone> Session<F> {
         self.fetches.iter().map(|fetch| (fetch.ticket(), fetch.stats())).chain(plain).chain(self.pushes.stats())
     }
 
-    /// Where they are: all changes that were sent, and the last page.
+    /// Positions of follows: the last change that was sent, and the last page.
     pub(in crate::server) fn follows_sent(&self) -> impl Iterator<Item = (u64, u64)> {
         self.follows.sent().chain(self.plain_follow.as_ref().map(|follow| (follow.sent().unwrap_or(0), 0)))
     }

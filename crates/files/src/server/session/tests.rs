@@ -14,6 +14,7 @@ use crate::protocol::plain::PlainRange;
 use crate::server::chunks::{Extent, Layout};
 use crate::server::jobs::*;
 use crate::server::limits::*;
+use crate::server::operations::Answered;
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -272,7 +273,7 @@ impl Simulation {
                     (_, how) if self.chance.one_in(2) => {
                         // The beginning of one that is cut, and what is left, cost no more than the whole.
                         let may_be_cut =
-                            how != LoadHow::AsItIs && length >= 2 * PIECE_COST_MIN && self.chance.one_in(2);
+                            how != LoadHow::AnyVersion && length >= 2 * PIECE_COST_MIN && self.chance.one_in(2);
                         let least = if may_be_cut { PIECE_COST_MIN as usize } else { length as usize };
                         let most = if may_be_cut { length as usize - least } else { length as usize };
                         Ok(Loaded::Copied(Bytes::from(vec![0; least + self.chance.below(most - least + 1)])))
@@ -287,11 +288,11 @@ impl Simulation {
                 }
                 Answer::List(Ok(self.page(ticket)))
             }
-            Job::Leaves(Leaves { request }) => {
-                let reply = LeavesReply { id: request.id, from: 0, count: 0, total: 0 };
-                Answer::Leaves(Ok(LeavesAnswer { reply, attachment: Bytes::new() }))
+            Job::Operation(operation) => {
+                let reply = LeavesReply { id: operation.id(), from: 0, count: 0, total: 0 };
+                Answer::Reply(Ok(Answered::new(Reply::Leaves(reply), Some(Bytes::new()))))
             }
-            Job::Changes(_) | Job::Piece(_) | Job::Push(_) | Job::Publish(_) => return,
+            Job::Changes(_) | Job::Piece(_) | Job::Push(_) => return,
             Job::Open(_) => Answer::Open(Ok((FakeFile { kind: Kind::Large, size: 1000 }, 1000))),
         };
         self.session.finish(ticket, answer);

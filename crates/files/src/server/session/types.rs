@@ -20,18 +20,18 @@ pub(in crate::server) type Slot = u64;
 /// An action that the session wants done. `F` is an open file.
 #[derive(Debug)]
 pub(in crate::server) enum Action<F> {
-    /// Start a job, and tell [`Session::finish`](super::Session::finish) its answer.
+    /// Start a job, and pass its answer to [`Session::finish`](super::Session::finish).
     Start(Ticket, Job<F>),
-    /// Release all that the request holds. With `take_back`, also take its data back that the socket hasn't begun to send, and tell
-    /// [`Session::taken_back`](super::Session::taken_back) the number of messages.
+    /// Release all that the request holds. With `take_back`, also take its data back that the socket hasn't begun to send, and pass
+    /// the number of messages to [`Session::taken_back`](super::Session::taken_back).
     Release { ticket: Ticket, take_back: bool },
     /// Log something for the operator.
     Log(LogEvent),
     /// Note what holders have.
     Have(Vec<Holder>),
-    /// Tell who has what, by [`Session::reply`](super::Session::reply).
+    /// Answer who has what, by [`Session::reply`](super::Session::reply).
     Holders(Envelope, HoldersRequest),
-    /// Tell what this server is, by [`Session::reply`](super::Session::reply).
+    /// Introduce this server, by [`Session::reply`](super::Session::reply).
     Hello(Envelope),
 }
 
@@ -50,7 +50,7 @@ pub(in crate::server) enum LogEvent {
     Ended { ticket: Ticket, path: WirePath, files: usize, bytes: u64, ending: Ending },
 }
 
-/// How a request for files ended.
+/// End of a request for files.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(in crate::server) enum Ending {
     /// All was sent that can be had.
@@ -67,6 +67,17 @@ pub(in crate::server) struct Outgoing<F> {
     /// Request of a data message, by which it can be taken back.
     pub(in crate::server) ticket: Option<Ticket>,
     pub(in crate::server) parts: Vec<Part<F>>,
+}
+
+impl<F> Outgoing<F> {
+    /// Bytes of its frames.
+    pub(in crate::server) fn bytes(&self) -> u64 {
+        let of_part = |part: &Part<F>| match part {
+            Part::Bytes(bytes) => bytes.len() as u64,
+            Part::File { length, .. } => *length,
+        };
+        self.parts.iter().map(of_part).sum()
+    }
 }
 
 /// A frame of a message.

@@ -1,8 +1,8 @@
 //! Authentication.
 
 use super::*;
-use crate::client::{CancelToken, ConnectOptions, Error, ListOptions, list};
-use crate::protocol::control::{FollowLinks, ListTarget};
+use crate::client::{ConnectOptions, Error, FileClient, ListOptions, Source};
+use crate::path::RelPath;
 use crate::server::Authenticator;
 use towpath_sockets::{Credentials, MechanismConfig};
 
@@ -20,14 +20,9 @@ fn a_panicking_authenticator_refuses_that_client_only() {
         let mut connect = ConnectOptions::new(server.endpoint.clone());
         connect.connect_timeout = DEADLINE;
         connect.mechanism = MechanismConfig::PlainClient { user: "ada".to_owned(), password: password.to_owned() };
-        let target = ListTarget::Path(WirePath::default());
-        let options = ListOptions { connect, target, recursive: false, digest: false, follow: FollowLinks::None };
-        let mut names = 0;
-        let mut count = |_| {
-            names += 1;
-            Ok(())
-        };
-        list(&options, &mut count, &CancelToken::new()).map(|_| names)
+        let client = FileClient::connect(connect)?;
+        let entries = client.list(ListOptions::new(Source::Path(RelPath::root())))?;
+        entries.collect::<Result<Vec<_>, _>>().map(|entries| entries.len())
     };
     for (password, welcome) in [("!", false), ("123!", true), ("1234", false), ("", false), ("123!", true)] {
         match listed(password) {

@@ -25,9 +25,9 @@ fn files_of_all_sizes_arrive_with_their_digests() {
             let metadata = fetched.metadata(n as u32);
             assert_eq!(metadata.size, content.len() as u64);
             assert!(fetched.bodies[&(n as u32)] == *content, "{n}");
-            let told = metadata.digest.or(fetched.digests.get(&(n as u32)).copied());
+            let sent = metadata.digest.or(fetched.digests.get(&(n as u32)).copied());
             let expected = (digest != DigestWish::None).then(|| Digest::of(content));
-            assert_eq!(told, expected);
+            assert_eq!(sent, expected);
             if digest == DigestWish::Now {
                 assert!(metadata.digest.is_some());
             }
@@ -365,7 +365,7 @@ fn many_clients_are_served_side_by_side() {
     for (_, fetched, _) in &clients {
         assert!(fetched.bodies[&0] == content);
         assert_eq!(fetched.bodies[&1], b"small");
-        let told = fetched.metadata(0).digest.or(fetched.digests.get(&0).copied());
-        assert_eq!(told, Some(Digest::of(&content)));
+        let sent = fetched.metadata(0).digest.or(fetched.digests.get(&0).copied());
+        assert_eq!(sent, Some(Digest::of(&content)));
     }
 }

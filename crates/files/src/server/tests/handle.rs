@@ -89,7 +89,7 @@ fn many_peers_are_listed_in_pages() {
 }
 
 #[test]
-fn a_disconnected_client_is_told_the_reason() {
+fn a_disconnected_client_receives_the_reason() {
     let temp = root_with(&[("a", b"a")]);
     let server = TestServer::start(temp.path());
     let (mut first, mut second) = (server.client(), server.client());

@@ -1,4 +1,4 @@
-//! Who has what, as clients say it.
+//! Holders, as clients report them.
 
 use super::*;
 use crate::protocol::control::{FollowRequest, Have, Holder, HolderName, HoldersRequest, HoldersWanted, ListTarget};

@@ -10,6 +10,7 @@ mod plain;
 mod push;
 mod replaced;
 mod slow;
+mod source;
 
 use super::storage::{PageCache, Storage};
 use super::{Handle, Server, ServerOptions};

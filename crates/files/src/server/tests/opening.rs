@@ -46,7 +46,7 @@ fn clients_without_credit_cannot_use_up_the_descriptors() {
     let mut other = server.client();
     let fetched = other.fetch(fetch_of(1, &names));
     assert!((0..8).all(|n| fetched.bodies[&n] == content));
-    // One that doesn't take what it was told of first hears of the next when others have closed theirs, and need not ask again.
+    // A client that doesn't take the first announced file gets the next when others have closed theirs, and need not ask again.
     let mut waits = server.client();
     waits.request(&Request::Fetch(without_credit(1, &["0"])));
     assert_eq!(announced(&mut waits, 1), 1);

@@ -41,11 +41,15 @@ impl Gate {
 
 impl Storage for GatedStorage {
     fn probe(&self, source: &OpenFile, offset: u64, length: u64) -> Residency {
-        if source.stat.size == self.slow_size { Residency::Uncached } else { self.inner.probe(source, offset, length) }
+        if source.attributes.size == self.slow_size {
+            Residency::Uncached
+        } else {
+            self.inner.probe(source, offset, length)
+        }
     }
 
     fn prefetch(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure> {
-        if source.stat.size == self.slow_size {
+        if source.attributes.size == self.slow_size {
             self.gate.pass();
         }
         self.inner.prefetch(source, offset, length)
@@ -55,8 +59,8 @@ impl Storage for GatedStorage {
 #[test]
 fn a_cached_transfer_is_not_blocked_by_a_slow_disk() {
     let slow = bytes((3 << 20) + 1);
-    let warm = bytes(20 << 20);
-    let temp = root_with(&[("slow", &slow), ("warm", &warm), ("small", b"abc")]);
+    let cached = bytes(20 << 20);
+    let temp = root_with(&[("slow", &slow), ("cached", &cached), ("small", b"abc")]);
     let gate = Arc::new(Gate::default());
     let slow_size = slow.len() as u64;
     let storage = GatedStorage { slow_size, gate: Arc::clone(&gate), inner: PageCache };
@@ -69,19 +73,19 @@ fn a_cached_transfer_is_not_blocked_by_a_slow_disk() {
     assert!(!slow_fetched.take(1, waits.receive()));
     gate.await_waiting(1);
 
-    // Another client gets everything, warm files by native and plain requests, and listings.
+    // Another client gets everything, cached files by native and plain requests, and listings.
     let mut other = server.client();
-    let fetched = other.fetch(FetchRequest { digest: DigestWish::Later, ..fetch_of(1, &["warm", "small"]) });
-    assert!(fetched.bodies[&0] == warm);
+    let fetched = other.fetch(FetchRequest { digest: DigestWish::Later, ..fetch_of(1, &["cached", "small"]) });
+    assert!(fetched.bodies[&0] == cached);
     assert_eq!(fetched.bodies[&1], b"abc");
-    other.send(&[b"fetch", b"warm", b"5", b"1000000"]);
-    assert!(other.receive()[0][..] == warm[5..1_000_005]);
+    other.send(&[b"fetch", b"cached", b"5", b"1000000"]);
+    assert!(other.receive()[0][..] == cached[5..1_000_005]);
 
     // So does the same client, by another request.
-    waits.request(&Request::Fetch(plain(2, &["warm"])));
-    let mut warm_fetched = Fetched::default();
-    while !warm_fetched.take(2, waits.receive()) {}
-    assert!(warm_fetched.bodies[&0] == warm);
+    waits.request(&Request::Fetch(plain(2, &["cached"])));
+    let mut cached_fetched = Fetched::default();
+    while !cached_fetched.take(2, waits.receive()) {}
+    assert!(cached_fetched.bodies[&0] == cached);
     assert!(slow_fetched.bodies.is_empty());
 
     // One that gives up is answered at once, though its disk hangs.
@@ -161,7 +165,7 @@ impl Storage for BrokenStorage {
     }
 
     fn prefetch(&self, source: &OpenFile, _: u64, _: u64) -> Result<(), Failure> {
-        if source.stat.size == self.0 {
+        if source.attributes.size == self.0 {
             // As a panic does, but for the message.
             std::panic::resume_unwind(Box::new(()));
         }
@@ -196,7 +200,7 @@ fn a_file_that_hashes_slowly_blocks_no_others() {
     let server = TestServer::start(temp.path());
     let mut greedy = server.client();
     let mut request = fetch_of(1, &names[..4]);
-    // Digests alone; what the files are is told before.
+    // Digests alone; what the files are is sent before.
     request.files.iter_mut().for_each(|file| file.ranges = Some(Vec::new()));
     greedy.request(&Request::Fetch(request));
     let mut answers = 0;

@@ -10,7 +10,7 @@ use crate::protocol::control::{Change, PublishRequest, PublishedReply};
 use crate::protocol::manifest::{HEAD, MANIFEST, TREE, VersionName, line};
 use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, make_private_dir, set_mode, set_modified};
 use crate::server::Failure;
-use crate::server::watch::{Published, open_below};
+use crate::server::watch::{SharedCatalogue, open_below};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -26,6 +26,7 @@ const FILE_MODE: u32 = 0o600;
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// A version that is being made.
+#[derive(Debug)]
 pub(in crate::server) struct Freezing {
     request: PublishRequest,
     /// The path, and the label there.
@@ -42,6 +43,7 @@ pub(in crate::server) struct Freezing {
 }
 
 /// A directory that is removed if it doesn't become a version.
+#[derive(Debug)]
 struct New {
     path: PathBuf,
     tree: Root,
@@ -58,7 +60,7 @@ impl Drop for New {
 /// Begins: takes down what is published below the path.
 pub(in crate::server) fn begin(
     versions: &Arc<Versions>,
-    published: &Published,
+    published: &SharedCatalogue,
     request: PublishRequest,
 ) -> Result<Freezing, Failure> {
     let claim = versions.claim();
@@ -102,7 +104,7 @@ impl Freezing {
     pub(in crate::server) fn step(
         &mut self,
         root: &Root,
-        published: &Published,
+        published: &SharedCatalogue,
     ) -> Result<Option<PublishedReply>, Failure> {
         if self.new.is_none() {
             if let Some(there) = self.is_there(published)? {
@@ -136,7 +138,7 @@ impl Freezing {
     }
 
     /// The answer if there is such a version; an error if the label is another one's, or there are too many.
-    fn is_there(&self, published: &Published) -> Result<Option<PublishedReply>, Failure> {
+    fn is_there(&self, published: &SharedCatalogue) -> Result<Option<PublishedReply>, Failure> {
         // A label belongs to the path, and so do the others that count.
         let mut versions = list(&published.read());
         versions.retain(|(name, _)| name.of == self.name.of);
@@ -180,7 +182,7 @@ impl Freezing {
     }
 
     /// Looks whether an entry still is what was published.
-    fn check(&self, root: &Root, published: &Published, index: usize) -> Result<(), Failure> {
+    fn check(&self, root: &Root, published: &SharedCatalogue, index: usize) -> Result<(), Failure> {
         let Some((path, entry)) = self.entries.get(index) else { return Ok(()) };
         let path = RelPath::new(path.to_vec()).map_err(RootError::from)?;
         let is_same = match &entry.content {
@@ -205,7 +207,7 @@ impl Freezing {
     }
 
     /// Looks whether everything in a directory is published.
-    fn check_names(&self, root: &Root, published: &Published, path: &RelPath) -> Result<(), Failure> {
+    fn check_names(&self, root: &Root, published: &SharedCatalogue, path: &RelPath) -> Result<(), Failure> {
         let dir = open_below(root, path)?;
         for entry in dir.entries(NAMES_MAX)? {
             let Ok(path) = path.join(&entry.name) else { continue };
@@ -223,7 +225,7 @@ impl Freezing {
     }
 
     /// Puts an entry into the tree; returns the bytes that were copied.
-    fn copy(&self, root: &Root, published: &Published, index: usize) -> Result<u64, Failure> {
+    fn copy(&self, root: &Root, published: &SharedCatalogue, index: usize) -> Result<u64, Failure> {
         let (Some((path, entry)), Some(new)) = (self.entries.get(index), &self.new) else { return Ok(0) };
         let path = RelPath::new(path.to_vec()).map_err(RootError::from)?;
         let (to_parent, to_name) = path.split().ok_or(RootError::NotFound)?;
@@ -251,14 +253,14 @@ impl Freezing {
     }
 
     /// The tree is whole: it becomes a version.
-    fn finish(&mut self, published: &Published) -> Result<PublishedReply, Failure> {
+    fn finish(&mut self, published: &SharedCatalogue) -> Result<PublishedReply, Failure> {
         let Some(new) = self.new.take() else { return Err(Failure::changed("it is gone")) };
         let versions = &self.claim.0;
         let io = RootError::Io;
         let create = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(new.path.join(MANIFEST));
         let mut file = create.map_err(io)?;
         file.write_all(&self.manifest).map_err(io)?;
-        // All of it is on the disk before anybody hears of it.
+        // All of it is on the disk before anybody learns of it.
         rustix::fs::syncfs(&file).map_err(|errno| io(errno.into()))?;
         let directory = self.name.directory().map_err(RootError::from)?;
         let whole = versions.path.join(directory.as_os_str());
@@ -279,8 +281,8 @@ impl Freezing {
     }
 }
 
-/// Something isn't published as it is: the one who watches may not have been told, so it looks.
-fn changed(published: &Published, path: &RelPath) -> Failure {
+/// A path differs from what is published: the watcher may have missed an event, so it looks.
+fn changed(published: &SharedCatalogue, path: &RelPath) -> Failure {
     published.look_at(path);
     Failure::changed(format!("{path} isn't published as it is now; it is being written to, or has just been"))
 }

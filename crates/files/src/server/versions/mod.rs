@@ -9,7 +9,7 @@ mod freeze;
 pub(in crate::server) use freeze::{Freezing, begin};
 
 use super::catalogue_view::VersionStats;
-use super::watch::Published;
+use super::watch::SharedCatalogue;
 use crate::catalogue::{Catalogue, Content, Entry, Identity};
 use crate::digest::Digest;
 use crate::path::RelPath;
@@ -60,7 +60,7 @@ impl Versions {
     }
 
     /// Puts into the catalogue what is in the directory, and takes out what isn't.
-    pub(in crate::server) fn publish_stored(&self, published: &Published) {
+    pub(in crate::server) fn publish_stored(&self, published: &SharedCatalogue) {
         let names = self.stored().into_iter();
         let mut stored: Vec<_> =
             names.filter_map(|name| self.manifest(&name).ok().map(|(digest, stat)| (name, digest, stat))).collect();
@@ -104,7 +104,7 @@ impl Versions {
     }
 
     /// The versions of a catalogue, the oldest first. Reads manifests that were never counted.
-    pub(in crate::server) fn listed(&self, published: &Published) -> Vec<VersionStats> {
+    pub(in crate::server) fn listed(&self, published: &SharedCatalogue) -> Vec<VersionStats> {
         let versions = list(&published.read());
         let listed = versions.into_iter().filter_map(|(name, entry)| {
             let Content::File { digest, modified, size: bytes, .. } = entry.content else { return None };
@@ -147,7 +147,7 @@ impl Versions {
     }
 
     /// Removes all but the newest versions of a path. Those of others aren't its publisher's.
-    fn keep(&self, published: &Published, of: &RelPath, count: usize) {
+    fn keep(&self, published: &SharedCatalogue, of: &RelPath, count: usize) {
         let gone = published.change(|catalogue| {
             let versions = list(catalogue).into_iter().map(|(name, _)| name).filter(|name| name.of == *of);
             let gone: Vec<_> = versions.rev().skip(count).collect();
@@ -174,7 +174,7 @@ impl Drop for Claim {
 }
 
 /// For each version that isn't the newest of its path: the number of the next one, and the label of the newest.
-pub(in crate::server) fn newer_versions(published: &Published) -> HashMap<Digest, (u64, String)> {
+pub(in crate::server) fn newer_versions(published: &SharedCatalogue) -> HashMap<Digest, (u64, String)> {
     let versions = list(&published.read()).into_iter().filter_map(|(name, entry)| match entry.content {
         Content::File { digest, .. } => Some((name, digest, entry.seq)),
         _ => None,

@@ -1,4 +1,4 @@
-//! Where something may have changed, since it was last looked at.
+//! Paths that may have changed since they were last looked at.
 
 use crate::path::RelPath;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ const NAMES_MAX: usize = 1024;
 /// Directories, beyond which the whole tree is.
 const DIRS_MAX: usize = 4096;
 
-/// Where to look. Says nothing about what is there.
+/// Paths to look at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Dirty {
     /// The whole tree.
@@ -30,7 +30,7 @@ impl Dirty {
         !self.is_everything && !self.are_mounts && self.dirs.is_empty()
     }
 
-    /// Something happened to a name in a directory.
+    /// Marks a name in a directory.
     pub(super) fn name(&mut self, dir: &RelPath, name: &[u8]) {
         if let Some(names) = self.names(dir)
             && let Names::These(these) = names
@@ -42,14 +42,14 @@ impl Dirty {
         }
     }
 
-    /// Something happened to a directory.
+    /// Marks a directory.
     pub(super) fn dir(&mut self, dir: &RelPath) {
         if let Some(names) = self.names(dir) {
             *names = Names::All;
         }
     }
 
-    /// Something happened anywhere.
+    /// Marks everything.
     pub(super) fn everything(&mut self) {
         *self = Dirty { is_everything: true, are_mounts: true, dirs: BTreeMap::new() };
     }

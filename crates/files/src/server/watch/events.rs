@@ -47,12 +47,12 @@ struct Watched {
     inode: u64,
 }
 
-/// What woke the one who looks.
+/// Reason for waking the watcher.
 #[derive(Debug)]
 pub(super) enum Woken {
-    /// Something happened.
+    /// Events came.
     Dirty { dirty: Dirty, overflows: u64 },
-    /// It is time.
+    /// A time has come.
     Due,
     /// The server ends.
     Stopped,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub(super) const FILES_AT_A_TIME: usize = 256;
 /// After so long a file that isn't finished is reported.
 const REPORTED_AFTER: Duration = Duration::from_secs(60);
-/// Files of these that the operator is told by name.
+/// Files of these that the log names.
 const WRITTEN_SHOWN_MAX: usize = 20;
 
 /// Files that aren't published yet.
@@ -22,13 +22,13 @@ const WRITTEN_SHOWN_MAX: usize = 20;
 pub(super) struct Unfinished {
     settle: Duration,
     files: BTreeMap<RelPath, Waiting>,
-    /// Those of them that were reported.
+    /// Those that were reported.
     reported: BTreeSet<RelPath>,
     /// By the time at which they are looked at.
     by_due: BTreeSet<(Instant, RelPath)>,
     /// Large files that are finished, to be hashed one after another.
     large: VecDeque<RelPath>,
-    /// What each of these was when it was last looked at. It is in `large` once, however often it is written.
+    /// State of each of these when it was last looked at. A file is in `large` once, however often it is written.
     large_stats: HashMap<RelPath, FileStat>,
     hashing: Option<Hashing>,
     /// Files that were there when the tree was first read, and nothing has happened to since: nobody is up to date without them.
@@ -77,7 +77,7 @@ impl Unfinished {
         self.files.len() + self.large.len() + usize::from(self.hashing.is_some())
     }
 
-    /// How many are written to all the time, and the first of them.
+    /// Number of files that are written to all the time, and the first of them.
     pub(super) fn written(&self) -> (usize, Vec<String>) {
         (self.reported.len(), self.reported.iter().take(WRITTEN_SHOWN_MAX).map(ToString::to_string).collect())
     }
@@ -104,7 +104,7 @@ impl Unfinished {
         files.chain(&self.large_stats).chain(self.hashing.iter().map(|hashing| (&hashing.path, &hashing.stat)))
     }
 
-    /// Something happened to a file, or it isn't what is published.
+    /// Notes a file that had an event, or that differs from its published entry.
     pub(super) fn found(&mut self, path: RelPath, stat: FileStat) {
         self.first.remove(&path);
         // A reader that finds it meanwhile finds what is being hashed, and a later change would show in its times.
@@ -119,7 +119,7 @@ impl Unfinished {
         self.wait(path, stat, before);
     }
 
-    /// Nobody can say whether a file is open for writing, or somebody has it open: it has to rest.
+    /// Waits for the settle time of a file that is open for writing, or may be.
     fn let_rest(&mut self, path: RelPath, waiting: Waiting) {
         self.by_due.insert((waiting.rested, path.clone()));
         if waiting.is_reported {
@@ -200,18 +200,18 @@ impl Unfinished {
     }
 }
 
-/// What a look at a file that should be finished found.
+/// Result of a look at a file that should be finished.
 enum Look {
-    /// It is as it was.
+    /// Unchanged.
     Same(File),
-    /// Something happened to it.
+    /// Changed.
     Changed(FileStat),
 }
 
 impl Watcher {
     /// Hashes files that are finished, and publishes them.
     pub(super) fn finish(&mut self) {
-        let root = self.context.root.look();
+        let root = self.path.look();
         let mut done = Vec::new();
         for _ in 0..FILES_AT_A_TIME {
             let Some((path, waiting)) = self.unfinished.take_due(Instant::now()) else { break };
@@ -238,7 +238,7 @@ impl Watcher {
             self.unfinished.first.remove(path);
             self.unread.remove(path);
         }
-        // Before anybody is told that this is all.
+        // Before anybody learns that this is all.
         self.note_unread();
         let is_first_done = self.unfinished.take_first_done();
         if done.is_empty() && !is_first_done {
@@ -302,7 +302,7 @@ impl Watcher {
         if self.unfinished.files.contains_key(&path) {
             return None;
         }
-        match look_at(&self.context.root.look(), &path, &stat) {
+        match look_at(&self.path.look(), &path, &stat) {
             Ok(Look::Same(file)) => return Some(Hashing { path, file, stat, began: wall_clock(), progress: None }),
             Ok(Look::Changed(_)) => self.changed(&path),
             Err(error) => self.not_opened(&path, &error),
@@ -312,7 +312,7 @@ impl Watcher {
 
     fn not_opened(&mut self, path: &RelPath, error: &RootError) {
         match error {
-            // Perhaps only for a moment, while another file system was mounted above it: no event tells when it is there again.
+            // Perhaps only for a moment, while another file system was mounted above it: no event shows when it is there again.
             RootError::NotFound | RootError::NotAFile | RootError::NotADirectory | RootError::Outside => {
                 self.changed(path);
                 self.unread.remove(path);
@@ -359,7 +359,7 @@ fn look_at(root: &Root, path: &RelPath, expected: &FileStat) -> Result<Look, Roo
     Ok(if is_same { Look::Same(file) } else { Look::Changed(stat) })
 }
 
-/// How long nothing has happened to a file, as far as its times tell.
+/// How long a file has been unchanged, as far as its times show.
 fn age(stat: &FileStat) -> Duration {
     let since = |time: Timestamp| {
         let now = wall_clock();

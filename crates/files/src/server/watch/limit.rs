@@ -20,15 +20,15 @@ pub(super) struct DeleteLimit {
     is_over: bool,
     /// So many are held, as was logged.
     held: u64,
-    /// A person allows so many.
+    /// A person allows this many.
     released: Option<u64>,
 }
 
-/// What becomes of deletions.
+/// The decision on deletions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Publish,
-    /// Too many for now: a look at everything tells whether they really are.
+    /// Too many for now: a full scan shows whether they really are.
     LookAgain,
     Hold,
 }
@@ -50,7 +50,7 @@ impl DeleteLimit {
         self.released.is_some()
     }
 
-    /// Whether a person has released so many. That is good for one look.
+    /// Whether a person has released this many. That is good for one look.
     pub(super) fn is_released(&mut self, gone: u64) -> bool {
         let is_released = self.released.take().is_some_and(|most| gone <= most);
         if is_released {
@@ -64,12 +64,12 @@ impl DeleteLimit {
         std::mem::replace(&mut self.held, gone) < gone
     }
 
-    /// How many are held.
+    /// Number of held deletions.
     pub(super) fn held(&self) -> u64 {
         self.held
     }
 
-    /// Judges so many deletions where so many paths are published.
+    /// Judges this many deletions where this many paths are published.
     pub(super) fn judge(&mut self, gone: u64, there: u64, is_everything: bool, now: Instant) -> Verdict {
         if self.is_over && !is_everything {
             return if gone == 0 { Verdict::Publish } else { Verdict::Hold };

@@ -18,12 +18,12 @@ const NAMES_MAX: usize = 1 << 20;
 /// Paths of held deletions that are logged.
 const HELD_SHOWN_MAX: usize = 5;
 
-/// What a look found.
+/// Result of a look.
 #[derive(Debug, Default)]
 struct Findings {
     /// Directories that are still to be read, in whole.
     dirs: Vec<RelPath>,
-    /// What is published as it is: directories and links.
+    /// Entries that are published at once: directories and links.
     now: Vec<(RelPath, Content, Identity)>,
     /// Files that aren't what the catalogue has.
     files: Vec<(RelPath, FileStat)>,
@@ -32,13 +32,13 @@ struct Findings {
     lacks_known: bool,
 }
 
-/// What tells a file that was renamed: device, inode, size and time.
+/// Key by which a renamed file is recognised: device, inode, size and time.
 type Moved = HashMap<(u64, u64, u64, crate::root::Timestamp), (Content, bool)>;
 
 impl Watcher {
     /// Looks where something may have changed. What is there is published, except files, which are published when they are finished.
     pub(super) fn look(&mut self, dirty: Dirty) {
-        let root = self.context.root.look();
+        let root = self.path.look();
         let Some((before, is_accepted)) = self.root_now(&root) else {
             tracing::warn!("the served directory can't be read: nothing is published until it can");
             return;
@@ -86,7 +86,7 @@ impl Watcher {
             self.read_mounts(&root);
         }
         // Only what was read of the same root is a reason to delete anything.
-        let after = self.context.root.look();
+        let after = self.path.look();
         if self.root_now(&after).map(|(now, _)| (now.device, now.inode)) != Some((before.device, before.inode)) {
             tracing::warn!("the served directory was replaced while it was looked at: it is looked at again");
             return self.events.everything();
@@ -125,7 +125,8 @@ impl Watcher {
             self.published.note_mounts(self.mounts.known());
         }
         for path in mounted.iter().chain(&gone) {
-            // What has happened in it out of sight had no events.
+            // What happens in a directory out of sight has no events, or events of which nothing was found: all below is read again.
+            self.events.unwatch(path);
             self.events.look_into(path);
             if let Some((parent, name)) = path.split() {
                 self.events.look_at(&parent, name);
@@ -178,13 +179,13 @@ impl Watcher {
         };
         if is_whole {
             self.unread.keep(path, &names);
-            // Some file systems don't tell what others do in them.
+            // Some file systems don't report what others do in them.
             self.is_blind |= self.mounts.is_mounted(path) && !dir.has_events();
         }
         let mut unreadable = None;
         // In the order of their names, so that numbers don't depend on chance.
         let mut missing: BTreeMap<_, _> = known.iter().map(|(name, entry)| (name.clone(), entry)).collect();
-        let root = self.context.root.last();
+        let root = self.path.last();
         for name in &names {
             let Ok(path) = path.join(name) else { continue };
             if is_reserved(name) || dir.is_lost_and_found(name) {

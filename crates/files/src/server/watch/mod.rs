@@ -1,7 +1,7 @@
 //! Watching the served directory: what is finished there gets into the catalogue.
 //!
 //! Two threads. One takes the kernel's events ([`events`]), which only say where to look. The other looks ([`look`]), waits until files are
-//! finished and hashes them ([`finish`]), and notes what there is in the catalogue, which the jobs that make pages read.
+//! finished and hashes them ([`finish`]), and records them in the catalogue, which the jobs that make pages read.
 
 mod dirty;
 mod events;
@@ -20,13 +20,14 @@ mod tests;
 mod unread;
 
 pub(super) use look::open as open_below;
-pub(super) use published::Published;
+pub(super) use published::SharedCatalogue;
 #[cfg(fuzzing)]
 pub use state::fuzz_body as fuzz_catalogue;
 pub(super) use state::{State, StateError};
 pub use stats::{CatalogueStats, WatchStats};
 
 use super::jobs::Context;
+use super::snapshot::RootWatch;
 use crate::path::RelPath;
 use crate::root::{FileStat, Root};
 use dirty::Dirty;
@@ -41,7 +42,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use unread::Unread;
 
-/// How a server watches its directory.
+/// Options of watching.
 #[derive(Clone, Debug)]
 pub struct WatchOptions {
     /// How long nothing may have happened to a file before it is published, if it isn't known that nobody has it open for writing.
@@ -80,7 +81,7 @@ const ROOT_CHECK: Duration = Duration::from_secs(2);
 /// Time between looks at the whole tree where the kernel doesn't report changes, and while deletions are held; and between looks at what
 /// can't be read.
 const RESCAN_BLIND: Duration = Duration::from_secs(30);
-/// Unreadable paths that the operator is told.
+/// Unreadable paths that the log names.
 const UNREAD_SHOWN_MAX: usize = 20;
 
 /// The threads. Dropping it ends them.
@@ -94,8 +95,8 @@ impl Watch {
     /// Starts them.
     pub(super) fn start(
         options: WatchOptions,
-        context: Arc<Context>,
-        published: Arc<Published>,
+        (context, path): (Arc<Context>, Arc<RootWatch>),
+        published: Arc<SharedCatalogue>,
     ) -> std::io::Result<Watch> {
         let events = Events::new(options.watches_max)?;
         events.everything();
@@ -104,7 +105,7 @@ impl Watch {
         let taker = Arc::clone(&events);
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         watch.threads.push(thread("tow-events").spawn(move || taker.run())?);
-        let watcher = Watcher::new(options, context, published, events);
+        let watcher = Watcher::new(options, (context, path), published, events);
         watch.threads.push(thread("tow-watch").spawn(move || watcher.run())?);
         Ok(watch)
     }
@@ -130,9 +131,11 @@ impl Drop for Watch {
 struct Watcher {
     options: WatchOptions,
     context: Arc<Context>,
+    /// The path that is watched.
+    path: Arc<RootWatch>,
     /// The root when it was last checked.
     root: Arc<Root>,
-    published: Arc<Published>,
+    published: Arc<SharedCatalogue>,
     events: Arc<Events>,
     /// Inode and device of the root at the start, or of the one before: nothing is deleted because another one has less.
     accepted: (Option<u64>, Option<u64>),
@@ -146,13 +149,13 @@ struct Watcher {
     unread_shown: (Vec<String>, usize),
     /// Some directories can't be watched.
     is_blind: bool,
-    /// They couldn't when everything was looked at before.
+    /// The same at the full scan before.
     was_blind: bool,
     /// When everything was last looked at, a directory that has something published could not be read.
     lacks_known: bool,
     /// Why deletions are held, which was logged.
     holding: Option<&'static str>,
-    /// There are too many paths, which was logged.
+    /// Whether there are too many paths, which was logged.
     is_full: bool,
     /// When everything was last looked at, and how long that took.
     looked: Option<(Instant, Duration)>,
@@ -160,10 +163,16 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(options: WatchOptions, context: Arc<Context>, published: Arc<Published>, events: Arc<Events>) -> Watcher {
+    fn new(
+        options: WatchOptions,
+        (context, path): (Arc<Context>, Arc<RootWatch>),
+        published: Arc<SharedCatalogue>,
+        events: Arc<Events>,
+    ) -> Watcher {
         let mounts = Mounts::known_before(published.mounts_before());
         Watcher {
-            root: context.root.last(),
+            root: path.last(),
+            path,
             context,
             published,
             events,
@@ -238,7 +247,7 @@ impl Watcher {
         self.look(dirty);
     }
 
-    /// Tells those who follow what can't be read.
+    /// Notifies followers of unreadable paths.
     fn note_unread(&mut self) {
         if let Some(unread) = self.unread.take_changed() {
             let shown = unread.keys().take(UNREAD_SHOWN_MAX).map(ToString::to_string).collect();
@@ -270,9 +279,9 @@ impl Watcher {
         }
     }
 
-    /// Looks for what no event tells: another directory has taken the root's place, a person has released deletions.
+    /// Checks for changes without events: another directory in the root's place, deletions that a person has released.
     fn check(&mut self) {
-        let now = self.context.root.look();
+        let now = self.path.look();
         if !Arc::ptr_eq(&now, &self.root) {
             self.root = now;
             self.events.everything();
@@ -291,7 +300,7 @@ impl Watcher {
         }
     }
 
-    /// Whether the root is the one that there was at the start, and what it is now; `None` if it can't be read.
+    /// Whether the root is the same as at the start, and its current identity; `None` if it can't be read.
     fn root_now(&mut self, root: &Root) -> Option<(FileStat, bool)> {
         let now = root.stat(&RelPath::root()).ok()?;
         let (inode, device) = &mut self.accepted;

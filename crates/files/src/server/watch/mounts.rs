@@ -1,7 +1,7 @@
 //! File systems that are mounted below the served directory. A mount point without its file system, or with an empty one, is no reason to
 //! delete what was there.
 //!
-//! The kernel's table of mounts tells, and not the numbers of devices, which change with each mount of some file systems.
+//! The kernel's table of mounts shows it, unlike the numbers of devices, which change with each mount of some file systems.
 
 use crate::catalogue::Catalogue;
 use crate::path::RelPath;
@@ -21,13 +21,13 @@ const KNOWN_MAX: usize = 4096;
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Mounts {
-    /// Where something is mounted, and the number of the mount; `None` if the kernel doesn't tell.
+    /// Mount points, and the numbers of the mounts; `None` if the kernel doesn't report it.
     mounted: Option<BTreeMap<RelPath, u64>>,
-    /// Where something is, or was and may come back: until then what is published there stays.
+    /// Mount points that are in use, or were and may come back: until then the entries published there stay.
     known: BTreeSet<RelPath>,
 }
 
-/// What has changed since the table was read before.
+/// Changes since the table was read before.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changed {
     pub(super) mounted: Vec<RelPath>,
@@ -40,12 +40,12 @@ impl Mounts {
         Mounts { mounted: None, known }
     }
 
-    /// Where something is or was mounted.
+    /// Mount points in use, and earlier ones.
     pub(super) fn known(&self) -> &BTreeSet<RelPath> {
         &self.known
     }
 
-    /// Where file systems are mounted.
+    /// Mount points.
     pub(super) fn mounted(&self) -> impl Iterator<Item = &RelPath> {
         self.mounted.iter().flat_map(BTreeMap::keys)
     }
@@ -66,21 +66,21 @@ impl Mounts {
         let is_new = |(path, mount): &(&RelPath, &u64)| before.get(*path) != Some(*mount);
         let mounted = now.iter().filter(is_new).map(|(path, _)| path.clone()).collect();
         let gone = before.into_keys().filter(|path| !now.contains_key(path)).collect();
-        let room = KNOWN_MAX.saturating_sub(self.known.len());
+        let space = KNOWN_MAX.saturating_sub(self.known.len());
         self.known
-            .extend(now.keys().filter(|path| !self.known.contains(*path)).take(room).cloned().collect::<Vec<_>>());
+            .extend(now.keys().filter(|path| !self.known.contains(*path)).take(space).cloned().collect::<Vec<_>>());
         self.mounted = Some(now);
         Changed { mounted, gone }
     }
 
-    /// What was mounted and isn't any more is no mount point from now on: nothing is missing there, or a person has let it go.
+    /// Forgets mount points where nothing is mounted any more: nothing is missing there, or a person has released it.
     pub(super) fn forget_gone(&mut self) {
         if let Some(mounted) = &self.mounted {
             self.known.retain(|path| mounted.contains_key(path));
         }
     }
 
-    /// What of what is gone may only be out of sight, and why. `is_found` tells whether something was found below a path.
+    /// The missing paths that may only be out of sight, and why. `is_found`: whether something was found below a path.
     pub(super) fn out_of_sight(
         &self,
         catalogue: &Catalogue,
@@ -191,7 +191,7 @@ mod tests {
             let gone: Vec<_> = gone.iter().map(|name| path(name)).collect();
             mounts.out_of_sight(&catalogue, &gone, |_| is_found)
         };
-        assert!(held(&mounts, &["disk/a"], true).is_none(), "the kernel doesn't tell");
+        assert!(held(&mounts, &["disk/a"], true).is_none(), "the kernel doesn't report mounts");
         mounts.mounted = Some(BTreeMap::new());
         for gone in ["disk", "disk/a", "disk/a/b"] {
             let (why, hidden) = held(&mounts, &["other", gone], true).unwrap();

@@ -1,4 +1,4 @@
-//! Files with several names (hard links): an event tells only of the one under which something happened.
+//! Files with several names (hard links): an event names only the one under which something happened.
 
 use super::Watcher;
 use crate::catalogue::Content;
@@ -26,7 +26,7 @@ impl Watcher {
         }
     }
 
-    /// Finds the other names of files that have more of them than are known: no event tells the first name that there is a second one. Not needed
+    /// Finds the other names of files that have more of them than are known: no event under the first name says that there is a second one. Not needed
     /// while everything is read, which notes them all.
     pub(super) fn find_names(&mut self, files: &[(RelPath, FileStat)]) {
         let mut new = HashMap::new();

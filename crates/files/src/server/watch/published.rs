@@ -13,27 +13,27 @@ use std::time::Instant;
 use towpath_sockets::Waker;
 
 /// See the [module](self).
-pub(in crate::server) struct Published {
+pub(in crate::server) struct SharedCatalogue {
     catalogue: Mutex<Catalogue>,
-    /// Where the catalogue is stored, if it is. Locked after the catalogue.
+    /// Stored state of the catalogue, if any. Locked after the catalogue.
     state: Mutex<Option<State>>,
     /// Never locked while the disk is used.
     stats: Mutex<CatalogueStats>,
-    /// Something was published that followers weren't told of.
-    has_news: AtomicBool,
+    /// Whether something was published that followers don't know of.
+    has_changes: AtomicBool,
     waker: Waker,
-    /// Where the one who watches is asked to look.
+    /// Paths that the watcher is asked to look at.
     events: OnceLock<Arc<Events>>,
 }
 
-impl Published {
-    pub(in crate::server) fn new(catalogue: Catalogue, state: Option<State>, waker: Waker) -> Published {
+impl SharedCatalogue {
+    pub(in crate::server) fn new(catalogue: Catalogue, state: Option<State>, waker: Waker) -> SharedCatalogue {
         let (state, stats) = (Mutex::new(state), Mutex::new(CatalogueStats::of(&catalogue)));
-        Published {
+        SharedCatalogue {
             catalogue: Mutex::new(catalogue),
             state,
             stats,
-            has_news: AtomicBool::new(false),
+            has_changes: AtomicBool::new(false),
             waker,
             events: OnceLock::new(),
         }
@@ -54,7 +54,7 @@ impl Published {
             self.lock_stats().note(&catalogue, Instant::now());
             changed
         };
-        self.has_news.store(true, Ordering::Release);
+        self.has_changes.store(true, Ordering::Release);
         self.waker.wake();
         changed
     }
@@ -64,7 +64,7 @@ impl Published {
         let _ = self.events.set(events);
     }
 
-    /// A file was found: if it isn't what is published, the one who watches looks at it. No event comes of a file that is written under
+    /// Compares a file that was found: if it isn't the published one, the watcher looks at it. No event comes of a file that is written under
     /// another one of its names.
     pub(in crate::server) fn found(&self, path: &RelPath, stat: &FileStat) {
         let is_other = |entry: &Entry| matches!(entry.content, Content::File { .. }) && !entry.is_file(stat);
@@ -73,7 +73,7 @@ impl Published {
         }
     }
 
-    /// What is at a path isn't what is published.
+    /// Has the watcher look at a path that differs from what is published.
     pub(in crate::server) fn look_at(&self, path: &RelPath) {
         if let (Some(events), Some((parent, name))) = (self.events.get(), path.split()) {
             events.look_at(&parent, name);
@@ -112,7 +112,7 @@ impl Published {
         self.with_state(|state| state.note_root(inode));
     }
 
-    /// Where file systems were mounted below the root before a restart.
+    /// Mount points below the root before a restart.
     pub(super) fn mounts_before(&self) -> BTreeSet<RelPath> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.as_ref().map(|state| state.mounts().clone()).unwrap_or_default()
@@ -136,12 +136,12 @@ impl Published {
     }
 
     /// Whether something was published since the last call.
-    pub(in crate::server) fn take_news(&self) -> bool {
-        self.has_news.swap(false, Ordering::AcqRel)
+    pub(in crate::server) fn take_changed(&self) -> bool {
+        self.has_changes.swap(false, Ordering::AcqRel)
     }
 }
 
-impl std::fmt::Debug for Published {
+impl std::fmt::Debug for SharedCatalogue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Published").finish_non_exhaustive()
     }

@@ -1,7 +1,7 @@
 //! A server without threads and sockets: a test decides what happens next. The directory, the kernel's events and the stored catalogue are real.
 
 use super::events::{Events, Woken};
-use super::{Published, State, WatchOptions, Watcher};
+use super::{SharedCatalogue, State, WatchOptions, Watcher};
 use crate::catalogue::{Catalogue, Content, Entry};
 use crate::path::RelPath;
 use crate::protocol::assembler::Inbound;
@@ -11,7 +11,7 @@ use crate::root::{FileStat, Secrets};
 use crate::server::jobs::{Answer, Changes, Context, Job};
 use crate::server::quota::Quotas;
 use crate::server::session::{Action, Part, Session, Ticket};
-use crate::server::snapshot::RootWatch;
+use crate::server::snapshot::{RootWatch, Served};
 use rustix::fs::inotify::ReadFlags;
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities};
@@ -25,16 +25,16 @@ use towpath_sockets::{Hub, HubOptions, Principal, SocketType};
 
 pub(crate) struct SimulatedServer {
     watcher: Watcher,
-    published: Arc<Published>,
+    published: Arc<SharedCatalogue>,
     release: Arc<AtomicBool>,
     buffer: Vec<MaybeUninit<u8>>,
 }
 
-/// What a server has for a client.
+/// A client's session on the server.
 pub(crate) struct SimulatedSession {
     session: Session<()>,
     jobs: VecDeque<(Ticket, Changes)>,
-    /// What the client has said that it has.
+    /// The client's reports.
     pub(crate) said: Vec<Holder>,
 }
 
@@ -45,18 +45,18 @@ impl SimulatedServer {
             State::open_after(state, Epoch([epoch; 16]), Some([boot; 16])).expect("a stored catalogue");
         catalogue.server = Some(ServerId([9; 16]));
         let waker = Hub::new(HubOptions::new(SocketType::Dealer)).expect("a hub").waker();
-        let published = Arc::new(Published::new(catalogue, Some(state), waker.clone()));
-        let root = RootWatch::open(root, Secrets::default()).expect("a root");
-        let context = Context::watching(root, Arc::clone(&published), waker);
+        let published = Arc::new(SharedCatalogue::new(catalogue, Some(state), waker.clone()));
+        let path = Arc::new(RootWatch::open(root, Secrets::default()).expect("a root"));
+        let context = Context::watching(Served::Path(Arc::clone(&path)), Arc::clone(&published), waker);
         let release = Arc::new(AtomicBool::new(false));
-        // Leases tell when a file is finished.
+        // Leases show when a file is finished.
         let settle = Duration::from_secs(3600);
         let options =
             WatchOptions { settle, max_delete, release_deletions: Arc::clone(&release), ..WatchOptions::default() };
         let events = Events::new(usize::MAX).expect("events");
         events.everything();
         published.is_watched_by(Arc::clone(&events));
-        let watcher = Watcher::new(options, context, Arc::clone(&published), events);
+        let watcher = Watcher::new(options, (context, path), Arc::clone(&published), events);
         SimulatedServer { watcher, published, release, buffer: vec![MaybeUninit::uninit(); 64 << 10] }
     }
 
@@ -108,7 +108,7 @@ impl SimulatedServer {
         }
     }
 
-    /// Somebody reads a file, and finds this.
+    /// Reports a file that was read.
     pub(crate) fn found(&self, path: &RelPath, stat: &FileStat) {
         self.published.found(path, stat);
     }
@@ -119,12 +119,12 @@ impl SimulatedServer {
         let _ = self.watcher.events.wait(Some(Instant::now()));
     }
 
-    /// It is time to try again what could not be read.
+    /// Tries again to read what could not be read.
     pub(crate) fn look_at_unread(&mut self) {
         self.watcher.look_at_unread();
     }
 
-    /// What followers are told can't be read.
+    /// Unreadable paths that followers learn of.
     pub(crate) fn unread(&self) -> Vec<String> {
         self.published.read().unread().0.keys().map(ToString::to_string).collect()
     }
@@ -145,7 +145,7 @@ impl SimulatedServer {
 
     /// Whether the directory that is there now is the one that is published.
     pub(crate) fn is_accepted(&mut self) -> bool {
-        let root = self.watcher.context.root.look();
+        let root = self.watcher.path.look();
         self.watcher.root_now(&root).is_some_and(|(_, is_accepted)| is_accepted)
     }
 
@@ -161,20 +161,20 @@ impl SimulatedServer {
         self.published.read().is_complete()
     }
 
-    /// All entries, of what is gone too.
+    /// All entries, including deletions.
     pub(crate) fn entries(&self) -> BTreeMap<String, Entry> {
         let text = |path: &[u8]| String::from_utf8(path.to_vec()).expect("names are ASCII");
         let catalogue: &Catalogue = &self.published.read();
         catalogue.since(0).map(|(path, entry)| (text(path), entry.clone())).collect()
     }
 
-    /// What is published.
+    /// The published entries.
     pub(crate) fn live(&self) -> BTreeMap<String, Entry> {
         self.entries().into_iter().filter(|(_, entry)| entry.content != Content::Gone).collect()
     }
 
-    pub(crate) fn has_news(&self) -> bool {
-        self.published.take_news()
+    pub(crate) fn has_changes(&self) -> bool {
+        self.published.take_changed()
     }
 }
 
@@ -220,8 +220,8 @@ impl SimulatedSession {
     /// Makes a page that was asked for.
     pub(crate) fn job(&mut self, server: &SimulatedServer) {
         if let Some((ticket, job)) = self.jobs.pop_front() {
-            let told = job.tell(&server.published);
-            self.session.finish(ticket, Answer::Changes(told));
+            let answer = job.make(&server.published);
+            self.session.finish(ticket, Answer::Changes(answer));
             self.actions();
         }
     }
@@ -242,7 +242,7 @@ impl SimulatedSession {
         }
     }
 
-    /// What is sent to the client.
+    /// Messages to the client.
     pub(crate) fn sent(&mut self) -> Vec<Inbound> {
         let mut sent = Vec::new();
         while let Some(message) = self.session.next_message() {

@@ -18,9 +18,9 @@ const NAME: &[u8] = b"catalogue";
 const NEW_NAME: &[u8] = b"catalogue.new";
 /// Numbers that may be given out before the next ones are reserved.
 const RESERVED: u64 = 1 << 16;
-/// Bytes, beyond which the file is written anew if most of it is out of date.
+/// Bytes, beyond which the file is rewritten if most of it is out of date.
 const REWRITE_FROM_BYTES: u64 = 1 << 20;
-/// What a record has beside its path and target, at most.
+/// Most bytes of a record beside its path and target.
 const RECORD_BYTES: usize = 130;
 
 const KIND_EPOCH: u8 = 1;
@@ -40,7 +40,7 @@ const GONE: u8 = 4;
 /// Which start of the machine it is.
 pub(super) type Boot = [u8; 16];
 
-/// The file. Numbers are in it before anybody hears of them.
+/// The file. Numbers are in it before anybody learns of them.
 #[derive(Debug)]
 pub(in crate::server) struct State {
     log: RecordLog,
@@ -52,9 +52,9 @@ pub(in crate::server) struct State {
     /// The root's inode.
     root: Option<u64>,
     boot: Option<Boot>,
-    /// Where file systems are mounted below the root, or were.
+    /// Mount points below the root, current and earlier ones.
     mounts: BTreeSet<RelPath>,
-    /// The size from which on it may be written anew.
+    /// The size from which on it may be rewritten.
     rewrite_from: u64,
 }
 
@@ -117,7 +117,7 @@ impl State {
         let is_new = old.is_none();
         let is_same_boot = booted.is_some() && booted == boot;
         if !is_new && !is_same_boot {
-            // The last entries may be lost, and followers may have had them: of what is gone since, nobody would tell them.
+            // The last entries may be lost, and followers may have had them: no later change would say what is gone since.
             reserved += 1;
             floor = reserved;
         }
@@ -149,7 +149,7 @@ impl State {
         self.log.flush()
     }
 
-    /// Where file systems were mounted below the root, as it was noted last.
+    /// Mount points below the root, as they were noted last.
     pub(super) fn mounts(&self) -> &BTreeSet<RelPath> {
         &self.mounts
     }
@@ -185,7 +185,7 @@ impl State {
         if self.log.length() > self.rewrite_from { self.rewrite(catalogue) } else { Ok(()) }
     }
 
-    /// Writes the file anew, with what counts.
+    /// Rewrites the file, with what counts.
     fn rewrite(&mut self, catalogue: &Catalogue) -> io::Result<()> {
         let State { reserved, root, boot, ref mounts, .. } = *self;
         let log = RecordLog::replace(&self.dir, NAME, NEW_NAME, &FORMAT, |log| {

@@ -1,4 +1,4 @@
-//! What an operator sees of the catalogue and of the watching. It is noted where something changes, so that nobody who asks waits for the disk.
+//! An operator's figures of the catalogue and of the watching, noted where something changes, so that nobody who asks waits for the disk.
 
 use crate::catalogue::Catalogue;
 use crate::protocol::follow::Epoch;
@@ -50,7 +50,7 @@ pub struct WatchStats {
     pub looked: Option<(Instant, Duration)>,
     /// Some directories can't be watched: everything is looked at every 30 s.
     pub is_blind: bool,
-    /// There are too many paths: others aren't published.
+    /// Whether there are too many paths, so that some aren't published.
     pub is_full: bool,
     /// Overflows of the kernel's queue of events.
     pub overflows: u64,
@@ -72,7 +72,7 @@ impl CatalogueStats {
         stats
     }
 
-    /// Notes what there is now.
+    /// Updates the figures.
     pub(super) fn note(&mut self, catalogue: &Catalogue, now: Instant) {
         if catalogue.epoch() != self.epoch || catalogue.head() < self.head {
             // The server of a relay has begun again.
@@ -87,7 +87,7 @@ impl CatalogueStats {
         self.versions = catalogue.below(VERSIONS.as_bytes()).count();
     }
 
-    /// By how many numbers somebody is behind who has all up to one, and for how long at least the first change that is lacking has been there.
+    /// The lag of a follower that has everything up to a number: in changes, and the minimum age of the first missing one.
     pub fn behind(&self, seq: u64, now: Instant) -> (u64, Duration) {
         let changes = self.head.saturating_sub(seq);
         let since = self.times.of(seq + 1).filter(|_| changes > 0);

@@ -1,4 +1,4 @@
-//! A watched directory in which things happen that events don't tell plainly.
+//! A watched directory in which things happen that events don't show plainly.
 
 use super::simulated::{SimulatedServer, as_plain_user, has_own_mounts};
 use crate::catalogue::Content;
@@ -84,7 +84,7 @@ fn directories_that_changed_places_are_watched_where_they_are() {
 }
 
 #[test]
-fn what_could_not_be_read_is_told_and_published_once_it_can_be() {
+fn unreadable_files_are_reported_and_published_once_they_can_be_read() {
     let mut watched = Watched::with(&["f"]);
     write(&watched.at("secret/deep/x"), "x");
     write(&watched.at("names/y"), "y");
@@ -110,7 +110,7 @@ fn what_could_not_be_read_is_told_and_published_once_it_can_be() {
 }
 
 #[test]
-fn what_is_unreadable_at_the_start_is_told_before_anybody_is_up_to_date() {
+fn files_unreadable_at_the_start_are_reported_before_anybody_is_up_to_date() {
     let temp = tempfile::tempdir().unwrap();
     write(&temp.path().join("source/a/in/x"), "x");
     write(&temp.path().join("source/f"), "f");
@@ -268,5 +268,23 @@ fn a_file_system_that_is_mounted_is_published_and_watched() {
         watched.server.settle();
         assert!(watched.has("disk/deep/y", "y"));
         unmount(watched.at("disk"), UnmountFlags::empty()).unwrap();
+    });
+}
+
+#[test]
+fn what_changed_just_before_it_was_hidden_is_seen_when_it_is_back() {
+    with_mounts(|| {
+        let mut watched = Watched::with(&["disk/deep/x", "f"]);
+        write(&watched.at("disk/deep/x"), "changed");
+        mount_empty(&watched.at("disk"));
+        // The events are of a directory that isn't to be seen now.
+        watched.server.settle();
+        assert!(watched.has("disk/deep/x", "disk/deep/x"), "what was published stays");
+        unmount(watched.at("disk"), UnmountFlags::empty()).unwrap();
+        watched.server.settle();
+        assert!(watched.has("disk/deep/x", "changed"));
+        write(&watched.at("disk/deep/y"), "y");
+        watched.server.settle();
+        assert!(watched.has("disk/deep/y", "y"), "it is still watched");
     });
 }

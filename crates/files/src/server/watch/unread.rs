@@ -1,4 +1,4 @@
-//! What is there and could not be read, so that it isn't known.
+//! Paths that could not be read, so that their content isn't known.
 
 use super::dirty::Dirty;
 use crate::path::RelPath;
@@ -13,7 +13,7 @@ pub(super) struct Unread {
 }
 
 impl Unread {
-    /// Whether that is news.
+    /// Adds a path. Whether it is new.
     pub(super) fn add(&mut self, path: &RelPath, is_dir: bool) -> bool {
         let is_new = self.paths.insert(path.clone(), is_dir) != Some(is_dir);
         self.is_changed |= is_new;
@@ -28,18 +28,18 @@ impl Unread {
         self.paths.values().any(|is_dir| *is_dir)
     }
 
-    /// It was read, or isn't there.
+    /// Removes a path that was read, or isn't there.
     pub(super) fn remove(&mut self, path: &RelPath) {
         self.is_changed |= self.paths.remove(path).is_some();
     }
 
-    /// Nothing is there, nor below it.
+    /// Removes a path and everything below it.
     pub(super) fn remove_below(&mut self, path: &RelPath) {
         let below: Vec<_> = self.below(path).map(|(path, _)| path.clone()).collect();
         below.iter().for_each(|path| self.remove(path));
     }
 
-    /// Something else than a directory is there.
+    /// Removes what is below a path that is no directory.
     pub(super) fn is_no_dir(&mut self, path: &RelPath) {
         let gone = self.below(path).filter(|(below, is_dir)| *below != path || **is_dir);
         let gone: Vec<_> = gone.map(|(path, _)| path.clone()).collect();
@@ -85,7 +85,7 @@ impl Unread {
         self.paths.is_empty()
     }
 
-    /// All of it, and whether each is a directory, if that has changed since the last call.
+    /// Takes all paths, and whether each is a directory, if they have changed since the last call.
     pub(super) fn take_changed(&mut self) -> Option<BTreeMap<RelPath, bool>> {
         std::mem::take(&mut self.is_changed).then(|| self.paths.clone())
     }

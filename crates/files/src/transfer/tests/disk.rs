@@ -14,7 +14,7 @@ pub struct SimDisk {
     pub installed: HashMap<Vec<u8>, Vec<u8>>,
     /// Files of which leaves may be copied.
     pub older: HashMap<Vec<u8>, Vec<u8>>,
-    /// What inspecting finds; nothing without an entry.
+    /// Results of inspecting; nothing without an entry.
     pub found: HashMap<Vec<u8>, Found>,
     pub free: Option<u64>,
     /// Writing this file, or making this directory, fails.

@@ -222,9 +222,9 @@ fn endless_directories_wait_for_the_disk() {
 #[test]
 fn busy_listing_is_requested_again() {
     let mut session = Session::begin();
-    let patience = World::new(1).options.idle_timeout;
+    let timeout = World::new(1).options.idle_timeout;
     let begun = session.now;
-    let busy = |id| Reply::Error(ErrorReply { id: Some(id), code: ErrorCode::Busy, message: "no room".to_owned() });
+    let busy = |id| Reply::Error(ErrorReply { id: Some(id), code: ErrorCode::Busy, message: "no space".to_owned() });
     while !session.finished {
         let asked = session.requests.drain(..).find_map(|request| match request {
             Request::List(list) => Some(list.id),
@@ -234,14 +234,14 @@ fn busy_listing_is_requested_again() {
             Some(id) => session.reply(&busy(id)),
             None => {
                 let due = session.transfer.deadline();
-                assert!(due > session.now && due < begun + 2 * patience, "it waits for less than that");
+                assert!(due > session.now && due < begun + 2 * timeout, "it waits for less than that");
                 session.now = due;
                 session.transfer.tick(due);
                 session.outputs();
             }
         }
     }
-    assert!(session.now >= begun + patience);
+    assert!(session.now >= begun + timeout);
     let failure = session.transfer.into_outcome().1;
     assert!(matches!(failure, Some(Error::Refused { code: ErrorCode::Busy, .. })), "{failure:?}");
 }
@@ -252,7 +252,7 @@ fn busy_file_is_fetched_later() {
     session.list(vec![entry("d/f", EntryKind::File)]);
     session.transfer.disk(super::super::DiskReport::Space { free: None }, session.now);
     session.outputs();
-    let (patience, begun) = (World::new(1).options.idle_timeout, session.now);
+    let (timeout, begun) = (World::new(1).options.idle_timeout, session.now);
     let mut asked = 0;
     while !session.finished {
         let fetch = session.requests.drain(..).find_map(|request| match request {
@@ -269,14 +269,14 @@ fn busy_file_is_fetched_later() {
             }
             None => {
                 let due = session.transfer.deadline();
-                assert!(due > session.now && due < begun + 2 * patience, "it waits for less than that");
+                assert!(due > session.now && due < begun + 2 * timeout, "it waits for less than that");
                 session.now = due;
                 session.transfer.tick(due);
                 session.outputs();
             }
         }
     }
-    assert!(session.now >= begun + patience && asked > 3, "{asked}");
+    assert!(session.now >= begun + timeout && asked > 3, "{asked}");
     let failures = session.transfer.into_outcome().0.failures;
     assert!(failures.iter().any(|failure| failure.reason.ends_with("(busy)")), "{failures:?}");
 }
@@ -362,8 +362,8 @@ fn replies() -> impl Strategy<Value = Reply> {
     let page = (id.clone(), proptest::collection::vec(listed, 0..5), any::<bool>())
         .prop_map(|(id, entries, more)| Reply::List(ListPage { id, base: Base::Dir, dir: None, entries, more }));
     let digest = Digest::of(&[0; 100]);
-    let metadata = (n.clone(), 0u64..3 << 20, any::<bool>()).prop_map(move |(n, size, told)| {
-        let digest = told.then_some(digest);
+    let metadata = (n.clone(), 0u64..3 << 20, any::<bool>()).prop_map(move |(n, size, known)| {
+        let digest = known.then_some(digest);
         let mtime = Timestamp::default();
         FileAnswer::Metadata(FileMetadata { n, size, mtime, mode: 0o644, digest, leaf_bytes: 1 << 20, sparse: false })
     });

@@ -19,7 +19,7 @@ use towpath_blocking::CancelToken;
 
 const MIB: usize = 1 << 20;
 
-/// What was written.
+/// The bytes that were written.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -70,7 +70,7 @@ proptest! {
         prop_assert_eq!(world.server.confirmed.len(), 1);
     }
 
-    /// It arrives, or it changed after part of it was written. Nothing is ever written that isn't the file's.
+    /// A file arrives, or changes after part of it was written. Nothing is ever written that isn't the file's.
     #[test]
     fn faults_never_reach_the_output(size in sizes(), seed in any::<u64>(), compress in any::<bool>()) {
         let (mut world, output) = world(size, seed);

@@ -83,7 +83,7 @@ proptest! {
         sizes in sizes(), seed in any::<u64>(), fetches in 1usize..3, files in 1usize..5, cuts in 0usize..3,
     ) {
         let mut world = world(&sizes, seed);
-        world.server.room = Some((fetches, files));
+        world.server.space = Some((fetches, files));
         world.faults.cuts = cuts;
         let outcome = world.run();
         prop_assert_eq!(outcome.failure, None);
@@ -119,7 +119,7 @@ proptest! {
         world.check_installed()?;
     }
 
-    /// What was left is of another version with the same size and time: it is found out, and only what differs is
+    /// The rest is of another version with the same size and time: that is noticed, and only what differs is
     /// fetched again.
     #[test]
     fn wrong_resumed_leaf_is_found_and_fetched_again(wrong_leaf in 0u64..3, seed in any::<u64>()) {
@@ -189,10 +189,10 @@ fn file_that_is_always_void_fails() {
 #[test]
 fn server_that_is_always_busy_fails_the_files() {
     let mut world = world(&[5000, 100], 6);
-    world.server.room = Some((0, 0));
+    world.server.space = Some((0, 0));
     let outcome = world.run();
     assert_eq!((outcome.failure, outcome.totals.files, outcome.totals.failed), (None, 0, 2));
-    assert!(outcome.totals.failures[0].reason.contains("no room"), "{:?}", outcome.totals.failures);
+    assert!(outcome.totals.failures[0].reason.contains("no space"), "{:?}", outcome.totals.failures);
     assert!(world.server.refused < 100, "{}", world.server.refused);
 }
 

@@ -69,7 +69,7 @@ proptest! {
         changed in proptest::collection::vec(any::<bool>(), 5),
         grown in -(MIB as i64)..MIB as i64,
         seed in any::<u64>(),
-        room in proptest::option::of((1usize..3, 1usize..5)),
+        space in proptest::option::of((1usize..3, 1usize..5)),
     ) {
         let mut world = World::new(seed);
         for (index, size) in sizes.iter().enumerate() {
@@ -79,7 +79,7 @@ proptest! {
             world.disk.older.insert(path.clone().into_bytes(), older);
             world.server.add(&path, content);
         }
-        world.server.room = room;
+        world.server.space = space;
         world.faults = Faults { cuts: 5, voids: 1, changes: 1, corruptions: 2 };
         let outcome = world.run();
         prop_assert_eq!((outcome.failure, outcome.totals.failures), (None, vec![]));
@@ -108,7 +108,7 @@ fn file_with_nothing_in_common_is_fetched_as_a_whole() {
 }
 
 #[test]
-fn server_that_tells_no_values_is_asked_for_everything() {
+fn server_that_sends_no_values_is_asked_for_everything() {
     let mut world = World::new(4);
     let content = noise(5 * MIB, 4);
     world.server.add("f", content.clone());

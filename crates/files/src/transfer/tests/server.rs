@@ -46,7 +46,7 @@ pub struct SimServer {
     pub always_void: Option<String>,
     pub has_no_leaves: bool,
     /// The fetches and files in each that it takes; more are refused as busy.
-    pub room: Option<(usize, usize)>,
+    pub space: Option<(usize, usize)>,
     pub refused: usize,
     /// Bytes of content that were sent.
     pub sent: u64,
@@ -116,10 +116,10 @@ impl SimServer {
             Request::More { id } => vec![self.page(id)],
             Request::Fetch(fetch) => {
                 self.add_credit(fetch.credit_bytes);
-                if self.room.is_some_and(|(fetches, files)| self.fetches.len() >= fetches || fetch.files.len() > files)
+                if self.space.is_some_and(|(fetches, files)| self.fetches.len() >= fetches || fetch.files.len() > files)
                 {
                     self.refused += 1;
-                    let (code, message) = (ErrorCode::Busy, "no room".to_owned());
+                    let (code, message) = (ErrorCode::Busy, "no space".to_owned());
                     return vec![control(&Reply::Error(ErrorReply { id: Some(fetch.id), code, message }))];
                 }
                 self.fetches.push(SimFetch { request: fetch, next: 0, current: None });

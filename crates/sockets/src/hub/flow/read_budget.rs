@@ -38,7 +38,7 @@ impl ReadBudget {
         self.started_at = now;
     }
 
-    /// The poll has brought so many events for the application.
+    /// Counts the events of a poll.
     pub fn stop_reading(&mut self, events: usize) {
         self.events = events;
     }
@@ -58,7 +58,7 @@ impl ReadBudget {
 mod tests {
     use super::*;
 
-    /// The budget after so many polls of so many events, which take so long.
+    /// The budget after this many polls of this many events and this duration.
     fn after(budget: &mut ReadBudget, polls: usize, events: usize, took: Duration) -> usize {
         let mut now = Instant::now();
         for _ in 0..polls {

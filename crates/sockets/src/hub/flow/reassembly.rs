@@ -363,7 +363,7 @@ mod tests {
     use super::*;
     use towpath_zmtp::SocketType;
 
-    /// Whether the queue is stuck after two seconds in which a peer over budget sent so many bytes each 100 ms.
+    /// Whether the queue is stuck after two seconds in which a peer over budget sent this many bytes each 100 ms.
     fn is_stuck_at(bytes: usize) -> bool {
         let mut budget = ReassemblyBudget::new(&HubOptions::new(SocketType::Router));
         let waiting = PeerId { slot: 0, generation: 0 };

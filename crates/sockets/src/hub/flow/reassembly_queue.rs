@@ -132,7 +132,7 @@ impl ReassemblyBudget {
     pub(in crate::hub) fn stalled(&mut self, peers: &Table<Member>, now: Instant) -> Vec<PeerId> {
         self.head = None;
         let is_silent = |member: &&Member| {
-            let silence = now.saturating_duration_since(member.peer.connection.last_heard());
+            let silence = now.saturating_duration_since(member.peer.connection.last_received());
             let has_stopped = !member.peer.read.is_readable && !member.is_paused() && silence >= CUT_AFTER;
             has_stopped && member.flow.reassembly_bytes > SMALL_BYTES
         };

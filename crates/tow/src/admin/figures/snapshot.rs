@@ -10,7 +10,7 @@ pub enum Number {
     Whole(u64),
     Fraction(f64),
     Flag(bool),
-    /// It isn't known: null in JSON, and no metric.
+    /// Not known: null in JSON, and no metric.
     Unknown,
 }
 
@@ -54,7 +54,7 @@ impl Snapshot {
         }
     }
 
-    /// Those that have a member in JSON; a dot in its name is for an object in an object.
+    /// Figures that have a member in JSON; a dot in its name stands for a nested object.
     pub fn json(&self) -> Value {
         let mut object = json!({});
         for Sample { member, value, .. } in &self.samples {
@@ -65,7 +65,7 @@ impl Snapshot {
         object
     }
 
-    /// Those that should be zero, with the sum of all things that have one.
+    /// Figures that should be zero, with sums over all labels.
     pub fn should_be_zero(&self) -> Value {
         let mut found: Vec<(&About, &Zero, u64)> = Vec::new();
         for Sample { about, labels, value, .. } in &self.samples {

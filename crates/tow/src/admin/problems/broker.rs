@@ -33,7 +33,7 @@ const SLOW_WRITE: Duration = Duration::from_secs(1);
 /// Time since the last refusal.
 const REFUSED: Duration = Duration::from_secs(30);
 
-/// What is wrong with a broker.
+/// Problems of a broker.
 pub fn of_broker(stats: &Stats, concerns: &Concerns) -> Vec<Found> {
     let mut found = Vec::new();
     found.extend(concerns.services.iter().filter_map(|service| of_service(service, concerns.now)));

@@ -28,7 +28,7 @@ pub struct Follower {
     pub said: Option<Duration>,
 }
 
-/// What is wrong with a file server. `followers`: those that lack most.
+/// Problems of a file server. `followers`: those that lack most.
 pub fn of_files(stats: &Stats, watch: Option<&WatchStats>, followers: &[Follower]) -> Vec<Found> {
     let mut found: Vec<Found> = followers.iter().filter_map(of_follower).collect();
     found.extend(watch.into_iter().flat_map(of_watch));

@@ -1,4 +1,4 @@
-//! What is wrong with a server at the moment, said in words: from what is known of it, a list of problems. Pure: the caller says the time.
+//! A list of problems of a server at the moment, in words, from what is known of it. Pure: the time is an argument.
 //!
 //! Each problem is about the present, and is gone with its cause. What only happened is counted by the figures.
 
@@ -58,7 +58,7 @@ macro_rules! kinds {
     };
 }
 
-/// What is known of a kind.
+/// Texts about a kind.
 #[derive(Debug)]
 pub struct About {
     /// Its name in JSON and metrics.
@@ -67,7 +67,7 @@ pub struct About {
     /// For the documentation.
     #[cfg_attr(not(test), expect(dead_code, reason = "a test compares it with the guide"))]
     means: &'static str,
-    /// What to do. SERVICE and PEER stand for those that it is about.
+    /// Advice, in which SERVICE and PEER stand for those that it is about.
     advice: &'static str,
 }
 
@@ -138,7 +138,7 @@ kinds! {
         "Over nine tenths are used: of the memory or spool for requests, of file descriptors, or of the disk of the state"
         "Raise the limit, or find out who takes so much: `tow peers`, `tow services`"
     LogSuppressed "log_suppressed" Warning
-        "Warnings of one kind came so often within the last minute that some were not logged"
+        "Some warnings were not logged within the last minute, because there were too many of one kind"
         "The log has the first ones, and how many more there were"
 }
 
@@ -148,7 +148,7 @@ impl Kind {
     }
 }
 
-/// What a problem is about.
+/// The subject of a problem.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// The server, or a part of it.

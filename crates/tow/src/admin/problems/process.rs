@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Time since warnings were last suppressed.
 const SUPPRESSED: Duration = Duration::from_secs(60);
 
-/// What is known of the process.
+/// State of the process.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
     /// Open file descriptors, and the limit.
@@ -29,7 +29,7 @@ pub struct Suppressed {
     pub message: String,
 }
 
-/// What is wrong with the process.
+/// Problems of the process.
 pub fn of_process(process: &Process) -> Vec<Found> {
     let mut found = Vec::new();
     found.extend(process.descriptors.and_then(|(used, most)| nearly_full("file descriptors", used, most, number)));

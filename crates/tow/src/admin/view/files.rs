@@ -18,7 +18,7 @@ pub struct FilesView {
     pub handle: Handle,
     /// The path that it serves, for people.
     pub root: String,
-    /// What it publishes, if it watches its directory.
+    /// Its catalogue, if it watches its directory.
     pub catalogue: Option<CatalogueView>,
 }
 
@@ -105,7 +105,7 @@ fn add(to: &mut Snapshot, stats: &Stats, catalogue: Option<&Catalogue>) {
     }
 }
 
-/// What the threads of a pool are for: their name without that of the program.
+/// Purpose of a pool's threads: their name without that of the program.
 fn kind_of(pool: &PoolLoad) -> &'static str {
     pool.name.strip_prefix("tow-").unwrap_or(pool.name)
 }

@@ -27,7 +27,7 @@ pub enum List {
     Followers,
     /// Versions that a file server keeps.
     Versions,
-    /// What a file server refused, or what failed.
+    /// Refusals and failures of a file server.
     Failures,
     /// Services of a broker.
     Services,
@@ -94,7 +94,7 @@ pub trait View: Send + Sync {
     /// Adds its figures for `/metrics`.
     fn figures(&self, to: &mut Snapshot, per_service: bool) -> Result<(), Refusal>;
 
-    /// What is wrong at the moment.
+    /// Problems at the moment.
     fn problems(&self) -> Result<Vec<Found>, Refusal>;
 
     /// Pauses a service, or resumes it.
@@ -117,7 +117,7 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
-    /// Does something with the dead letters of a service, if there are so many, and says with how many.
+    /// Runs an action on the dead letters of a service, if there are this many; returns how many it changed.
     fn act_on_letters(&self, _service: &[u8], _action: LetterAction, _expected: usize) -> Result<usize, Refusal> {
         Err(Refusal::NoList)
     }
@@ -143,7 +143,7 @@ fn peer_json(info: &PeerInfo, protocol: Option<&str>, role: Option<&str>) -> Val
         "address": info.address.to_string(),
         "mechanism": info.mechanism,
         "connected_seconds": seconds(info.connected_at.elapsed()),
-        "heard_seconds": seconds(info.last_heard.elapsed()),
+        "heard_seconds": seconds(info.last_received.elapsed()),
         "received_bytes": info.bytes_in,
         "sent_bytes": info.bytes_out,
         "received_messages": info.messages_in,

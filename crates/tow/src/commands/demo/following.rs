@@ -108,7 +108,7 @@ fn wait_same(processes: &Processes, source: &Path, copies: &[PathBuf]) -> Result
     let mut left: Vec<_> = copies.iter().collect();
     loop {
         processes.check()?;
-        // By size first: reading everything again and again would take the processors from those who copy.
+        // By size first: reading everything again and again would take the processors from the copies.
         left.retain(|copy| sizes(copy) != sizes(source) || contents(copy) != wanted);
         if left.is_empty() {
             return Ok(());

@@ -17,7 +17,7 @@ pub struct ProgressFollower {
     heartbeat: Heartbeat,
     started: bool,
     was_connected: bool,
-    /// What it does, and since when.
+    /// Its activity, and since when.
     activity: (Activity, Instant),
 }
 
@@ -49,7 +49,7 @@ impl ProgressFollower {
         }
     }
 
-    /// What it waits for, unless that is content.
+    /// Words for what it waits for, unless that is content.
     fn words(&self, progress: &Progress, lasts: Duration) -> Option<String> {
         let so_far = match progress.files_total {
             // A single one is done when all is.

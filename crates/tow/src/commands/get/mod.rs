@@ -6,6 +6,7 @@ mod following;
 mod report;
 
 pub use failure::{failure_at, status_of_code};
+pub use filter_args::FilterArgs;
 
 use crate::cli::connect_args::FileServerArgs;
 use crate::cli::escape::{Json, Line, Printable};
@@ -16,7 +17,6 @@ use crate::cli::progress::Bar;
 use crate::cli::units::{bytes_per_second, count, positive, size};
 use crate::runtime::watchdog::{END_TIMEOUT, Hang, Heartbeat, Watchdog, exit_now};
 use failure::{status_of, status_of_summary};
-use filter_args::FilterArgs;
 use following::ProgressFollower;
 use report::{describe, describe_plan, failure_object, show_planned, summary_object};
 use std::ffi::OsString;
@@ -25,7 +25,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use towpath_files::client::{CancelToken, Destination, Error, GetOptions, Modes, Progress, Source, Summary, get};
+use towpath_files::client::{
+    CancelToken, ConnectOptions, Destination, Error, FileClient, GetOptions, Modes, Progress, Source, Summary,
+};
 use towpath_files::counted_are;
 use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
@@ -175,7 +177,7 @@ impl Arguments {
         Ok((sources, Some(Path::new(last))))
     }
 
-    /// What is the same for all sources.
+    /// Checks that are the same for all sources; returns the size of chunks.
     fn check(&self) -> Result<u64, Failure> {
         let chunk_bytes = if self.zstd { COMPRESSED_CHUNK_BYTES } else { CHUNK_BYTES_DEFAULT };
         let chunk_bytes = self.chunk.unwrap_or(chunk_bytes.min(self.window));
@@ -191,9 +193,8 @@ impl Arguments {
         Ok(chunk_bytes)
     }
 
-    fn options(&self, location: &Location, source: Source) -> Result<GetOptions, Failure> {
-        let mut options = GetOptions::new(location.endpoint.clone(), source);
-        options.connect = self.server.options(location.endpoint.clone())?;
+    fn options(&self, source: Source) -> Result<GetOptions, Failure> {
+        let mut options = GetOptions::new(source);
         options.follow = match (self.follow_links, self.links) {
             (true, _) => FollowLinks::All,
             (false, true) => FollowLinks::None,
@@ -234,11 +235,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         if arguments.delete && matches!(source, Source::Glob(_)) {
             return Err(Failure::usage(format!("{}: --delete needs a directory, not a glob", place.display())));
         }
-        sources.push((place, arguments.options(&location, source)?));
+        sources.push((place, arguments.server.options(location.endpoint)?, arguments.options(source)?));
     }
     let is_one = sources.len() == 1;
     if !arguments.discard
-        && let Some(name) = name_of_two(sources.iter().map(|(_, options)| &options.source))
+        && let Some(name) = name_of_two(sources.iter().map(|(_, _, options)| &options.source))
     {
         return Err(Failure::usage(format!(
             "two of the sources would be {name} there; get one after the other, each to a place of its own"
@@ -251,7 +252,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let watchdog = Watchdog::new();
     let cancel = cancel_on_signal(watchdog.heartbeat())?;
     let mut outcomes = Vec::with_capacity(sources.len());
-    for (place, mut options) in sources {
+    for (place, connect, mut options) in sources {
         options.destination = match destination {
             _ if arguments.discard => Destination::Discard,
             _ if to_output => Destination::Writer(Box::new(std::io::stdout())),
@@ -259,7 +260,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             path => Destination::Path(path.map(PathBuf::from)),
         };
         let place = Place { name: place, destination, to_output, is_path: !to_output && !arguments.discard };
-        match one(&arguments, &place, options, &watchdog, &cancel) {
+        let connect = ConnectOptions { cancel: cancel.clone(), ..connect };
+        match one(&arguments, &place, FileClient::new(connect), options, &watchdog) {
             Ok(status) => outcomes.push(status),
             Err(failure) if is_one || failure.status == Status::Interrupted => return Err(failure),
             Err(failure) => {
@@ -323,9 +325,9 @@ fn show(to_output: bool, as_json: bool, object: serde_json::Value) -> Result<(),
 fn one(
     arguments: &Arguments,
     place: &Place<'_>,
+    client: FileClient,
     mut options: GetOptions,
     watchdog: &Watchdog,
-    cancel: &CancelToken,
 ) -> Result<Option<Status>, Failure> {
     let (name, as_json) = (place.name, arguments.json);
     let is_plan = arguments.dry_run && place.is_path;
@@ -335,12 +337,11 @@ fn one(
     let bar = Bar::new(arguments.quiet || is_plan);
     let (last, begun) = (Arc::new(Mutex::new(Progress::default())), Instant::now());
     // A disk without progress for so long hangs. The reader of a pipe may take its time.
-    let silence = (place.is_path && !is_plan).then_some(options.connect.idle_timeout.saturating_add(EXTRA_SILENCE));
-    let endpoint = options.connect.endpoint.to_string();
+    let silence = (place.is_path && !is_plan).then_some(client.options().idle_timeout.saturating_add(EXTRA_SILENCE));
+    let endpoint = client.options().endpoint.to_string();
     let mut follow = ProgressFollower::new(endpoint, bar.clone(), Arc::clone(&last), watchdog.heartbeat());
-    let token = cancel.clone();
     let outcome =
-        watchdog.run(silence, END_TIMEOUT, move || get(options, &mut |progress| follow.progress(progress), &token))?;
+        watchdog.run(silence, END_TIMEOUT, move || client.get(options, &mut |progress| follow.progress(progress)))?;
     bar.finish();
     let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
     let outcome = outcome.unwrap_or_else(|hang| {
@@ -369,7 +370,7 @@ fn one(
             return Err(if is_kept { failure.with(format_args!("\n{RESUME_HINT}")) } else { failure });
         }
     };
-    tell(&summary);
+    print_summary(&summary);
     if is_plan && !as_json {
         eprint_line(format_args!("tow: {}", describe_plan(&summary)));
     } else if bar.is_visible() && summary.failed == 0 {
@@ -380,7 +381,7 @@ fn one(
 }
 
 /// Prints warnings, what failed, and what is held.
-fn tell(summary: &Summary) {
+fn print_summary(summary: &Summary) {
     let and_more = |count: u64| match count.checked_sub(LINES_SHOWN_MAX as u64) {
         None | Some(0) => {}
         Some(more) => eprint_line(format_args!("tow: and {more} more")),

@@ -1,4 +1,4 @@
-//! What `tow get` prints: lines for people, and JSON.
+//! Output of `tow get`: lines for people, and JSON.
 
 use super::failure::status_of_summary;
 use crate::cli::escape::Json;
@@ -44,7 +44,7 @@ pub fn describe(summary: &Summary) -> String {
     line
 }
 
-/// What a dry run has found, in one line.
+/// Summary of a dry run, in one line.
 pub fn describe_plan(summary: &Summary) -> String {
     let (files, bytes) = (counted(summary.planned_files, "file"), human_bytes(summary.planned_bytes));
     format!("dry run: {files} of {} to receive, {bytes}; {} to delete", summary.files, summary.deleted)

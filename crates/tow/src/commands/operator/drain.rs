@@ -23,7 +23,7 @@ pub struct DrainArguments {
     server: ServerArgs,
 }
 
-/// Makes a server take nothing new, and finish what it has.
+/// Makes a server accept nothing new, and finish its work.
 pub fn drain(arguments: &DrainArguments) -> Result<ExitCode, Failure> {
     let client = find_one(&arguments.server, None)?;
     let mut state = client.post("/api/v1/drain", &json!({ "on": !arguments.cancel }))?;

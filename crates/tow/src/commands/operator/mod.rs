@@ -254,7 +254,7 @@ fn disconnect(client: &Client, id: &str, reason: &str) -> Result<Value, Failure>
     client.post(&format!("/api/v1/peers/{id}/disconnect"), &json!({ "reason": reason }))
 }
 
-/// Prints something once, or so often until a signal ends it: in place on a terminal.
+/// Prints something once, or at an interval until a signal ends it: in place on a terminal.
 fn repeat(
     arguments: &Arguments,
     pause: Option<Duration>,

@@ -1,4 +1,4 @@
-//! What is wrong with a server, as text.
+//! Problems of a server as text.
 
 use super::rows::{counted_of, text, time};
 use crate::cli::escape::Line;

@@ -8,7 +8,7 @@ use std::time::Instant;
 #[derive(Default)]
 pub struct Rates {
     at: Option<Instant>,
-    /// What each transfer had moved, and how far it was in its file.
+    /// Bytes that each transfer had moved, and its position in its file.
     counts: HashMap<String, (u64, u64)>,
 }
 

@@ -35,7 +35,7 @@ fn peers(entries: &[Value]) -> String {
     table.render()
 }
 
-/// What a peer does, with its name if it has one.
+/// A peer's activity, with its name if it has one.
 pub fn does(peer: &Value) -> Name {
     let count = |name: &str| peer[name].as_u64().unwrap_or(0);
     let by = peer["user"].as_str().map(|user| format!(" ({user})")).unwrap_or_default();
@@ -119,7 +119,7 @@ fn followers(entries: &[Value]) -> String {
     table.render()
 }
 
-/// What is followed, or by whom somebody is known.
+/// The path that is followed, or the follower's name.
 fn follows(follower: &Value) -> String {
     let what = match (&follower["path"], &follower["glob"], &follower["via"]) {
         (Value::String(path), ..) => format!("/{path}"),
@@ -146,7 +146,7 @@ fn versions(entries: &[Value]) -> String {
     table.render()
 }
 
-/// A line for each: the reason is what matters, and has no room in a table.
+/// A line for each: the reason is what matters, and has no space in a table.
 fn failures(entries: &[Value]) -> String {
     let line = |failure: &Value| {
         let [address, kind, code, reason] = ["address", "kind", "code", "reason"].map(|name| text(&failure[name]));
@@ -185,7 +185,7 @@ fn workers(entries: &[Value]) -> String {
         table.push([&peer, &address, &worker["held"], &worker["credit"], &protocol, &rests, &service]);
     }
     let mut shown = table.render();
-    // A line for each: the reason has no room in a table.
+    // A line for each: the reason has no space in a table.
     for worker in entries {
         if let Some(reason) = worker["gave_back"].as_str() {
             let (peer, service) = (text(&worker["peer"]), name(worker, "service"));

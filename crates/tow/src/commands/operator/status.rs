@@ -112,7 +112,7 @@ pub fn render_journal(reply: &Value) -> String {
     lines
 }
 
-/// What is published, and who follows.
+/// Lines about the catalogue: what is published, and who follows.
 fn catalogue(catalogue: &Value, line: &mut impl FnMut(&str, String)) {
     let [paths, versions] = ["path", "version"].map(|name| counted_of(&catalogue[format!("{name}s")], name));
     let [seq, followers] = ["seq", "followers"].map(|name| &catalogue[name]);

@@ -25,7 +25,7 @@ const PROBLEMS_MAX: usize = 5;
 /// Between two pictures.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// What was counted before: by name, a number; and when.
+/// The previous counts by name, and their time.
 struct Before {
     at: Instant,
     counts: HashMap<String, u64>,
@@ -91,7 +91,7 @@ fn look(client: &Client, before: &mut Before, transfers: &mut Rates) -> Result<V
     Ok(json!({ "status": status, "problems": problems, "peers": peers, list.name(): others }))
 }
 
-/// What else is shown of a server.
+/// The list that is shown below a server's figures.
 fn list_of(status: &Value) -> List {
     if status["program"] == "broker" { List::Services } else { List::Transfers }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// First argument of the guard.
 pub const COMMAND: &str = "work-guard";
 
-/// Writing end of the pipe to the guard. Its end tells that this process is gone: no other process has it.
+/// Writing end of the pipe to the guard. It closes when this process ends: no other process has it.
 #[derive(Debug)]
 pub struct Guard(ChildStdin);
 

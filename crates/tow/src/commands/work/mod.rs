@@ -49,7 +49,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let service = arguments.name.name(&arguments.service)?;
     if !arguments.echo && service.as_ref().contains(&0) {
         return Err(Failure::usage(format!(
-            "{service}: a command can't be told a name with a zero byte (TOW_SERVICE)"
+            "{service}: a name with a zero byte can't be passed to a command (TOW_SERVICE)"
         )));
     }
     let jobs = arguments.jobs.unwrap_or(if arguments.echo { ECHO_JOBS } else { 1 });

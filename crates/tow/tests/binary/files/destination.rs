@@ -447,7 +447,7 @@ fn sparse_file_needs_space_for_its_data_only() {
     outcome.expect_code(0);
 }
 
-/// What runs `tow get` to `copy` with these options of strace. `None`, and the test is skipped, where it can't be used.
+/// A command that runs `tow get` to `copy` with these options of strace. `None`, and the test is skipped, where it can't be used.
 fn traced(trace: &Path, options: &[&str], url: &str, copy: &Path) -> Option<Command> {
     let probe = Command::new("strace").args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
     if !probe.is_ok_and(|status| status.success()) {

@@ -476,19 +476,19 @@ fn errors_found_by_the_client_are_not_blamed_on_the_server() {
         outcome.stderr
     };
     let ls = |flag: &[&str]| run(tow(["ls", &server.url("**/*.gz")]).args(flag)).expect_code(4);
-    for (told, why) in [
+    for (reported, why) in [
         (get("**/*.gz", &copy), "nothing matches; to take * ? [ or { literally, put a \\ before it"),
         (ls(&[]).stderr, "nothing matches; to take * ? [ or { literally, put a \\ before it"),
         (ls(&["--json"]).stderr, "nothing matches"),
         (get("sub", Path::new("-")), "not a single file"),
         (get("sub/*", Path::new("-")), "a single file is needed"),
     ] {
-        assert!(told.contains(why) && !told.contains("the server says"), "{told}");
+        assert!(reported.contains(why) && !reported.contains("the server says"), "{reported}");
     }
     // No entry, and why.
     assert_eq!(ls(&["--json"]).summary()["code"], "not_found");
-    let told = get("missing", &copy);
-    assert!(told.contains("the server says: not found"), "{told}");
+    let reported = get("missing", &copy);
+    assert!(reported.contains("the server says: not found"), "{reported}");
 }
 
 #[test]

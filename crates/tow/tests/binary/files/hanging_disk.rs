@@ -107,7 +107,7 @@ fn client_answers_while_its_spool_disk_hangs() {
     let mut options = ClientOptions::default();
     options.link.spool_folder = Some(mount.join("spool"));
     let endpoints = [broker.endpoint().parse().expect("an endpoint")];
-    let (told, hears) = channel();
+    let (report, reports) = channel();
     let (go, goes_on) = tokio::sync::oneshot::channel();
     let caller = thread::spawn(move || {
         // On one thread, a task that waited for the disk would block all others.
@@ -115,10 +115,10 @@ fn client_answers_while_its_spool_disk_hangs() {
         runtime.block_on(async {
             let client = Client::connect(&endpoints, options).expect("a client");
             let large = client.send("echo", vec![7; FILE_BYTES], CallOptions::default()).await.expect("sent");
-            goes_on.await.expect("it is told that the disk hangs");
+            goes_on.await.expect("it fails since the disk hangs");
             let small = client.send("echo", "small", CallOptions::default()).await.expect("sent");
             assert!(client.cancel(small));
-            told.send(client.status().outstanding).expect("somebody waits");
+            report.send(client.status().outstanding).expect("somebody waits");
             let cancelled = client.receive().await.expect("an outcome");
             assert_eq!((cancelled.number, cancelled.status), (small, Status::CANCELLED));
             let reply = client.receive().await.expect("an outcome");
@@ -128,7 +128,7 @@ fn client_answers_while_its_spool_disk_hangs() {
     disk.hang_after(TAKEN_BYTES);
     assert!(disk.await_hang(DEADLINE), "{}", broker.log());
     go.send(()).expect("it waits");
-    assert!(hears.recv_timeout(DEADLINE).is_ok(), "the caller hangs with the disk");
+    assert!(reports.recv_timeout(DEADLINE).is_ok(), "the caller hangs with the disk");
     disk.release();
     caller.join().expect("the large reply comes when the disk does");
 }
@@ -239,14 +239,14 @@ fn broker_serves_others_while_its_spool_disk_hangs() {
     let large = folder.path().join("large");
     random_file(&large, FILE_BYTES, 1);
     let caller = Process::start(call(&[&broker], &["large"]).stdin(File::open(&large).expect("open")));
-    let tells = |service: &str, what: &str| {
-        let told = run(&mut call(&[&broker], &[service, "large"])).expect_code(0).stdout;
-        String::from_utf8_lossy(&told).contains(what)
+    let answers = |service: &str, what: &str| {
+        let report = run(&mut call(&[&broker], &[service, "large"])).expect_code(0).stdout;
+        String::from_utf8_lossy(&report).contains(what)
     };
-    wait_until("the broker has it", || tells("mmi.queue", "\"waiting\":1"));
+    wait_until("the broker has it", || answers("mmi.queue", "\"waiting\":1"));
     disk.hang();
     let _worker = work(&[&broker], &["large", "--echo"]);
-    wait_until("it is on its way", || tells("mmi.workers", "\"held\":1"));
+    wait_until("it is on its way", || answers("mmi.workers", "\"held\":1"));
     for _ in 0..10 {
         assert_eq!(run(&mut call(&[&broker], &["others", "far"])).expect_code(0).stdout, b"far");
     }

@@ -1,4 +1,4 @@
-//! Hard links within a tree: sent once, and made anew at the destination.
+//! Hard links within a tree: sent once, and made again at the destination.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

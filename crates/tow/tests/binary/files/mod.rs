@@ -13,6 +13,7 @@ mod older_copies;
 mod one_name;
 pub mod progress;
 mod pushing;
+mod pushing_trees;
 mod rate_limits;
 mod selecting;
 mod serving;

@@ -1,4 +1,4 @@
-//! What a person sees on a terminal while `tow get` works: one line, never wider than the terminal.
+//! The progress of `tow get` on a terminal: one line, never wider than the terminal.
 
 use std::fs;
 use std::path::Path;

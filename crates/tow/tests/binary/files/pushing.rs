@@ -18,15 +18,15 @@ use crate::support::wait_until;
 use crate::support::wire::{Piece, Wire, ZSTD, data_message};
 
 /// A server that takes files below `in`.
-struct Taking {
-    folder: TempDir,
+pub struct Taking {
+    pub folder: TempDir,
     options: &'static [&'static str],
     server: Option<Server>,
-    port: u16,
+    pub port: u16,
 }
 
 impl Taking {
-    fn start(options: &'static [&'static str]) -> Self {
+    pub fn start(options: &'static [&'static str]) -> Self {
         let folder = tempdir().expect("a folder");
         fs::create_dir_all(folder.path().join("served/in")).expect("mkdir");
         let mut taking = Self { folder, options, server: None, port: 0 };
@@ -35,7 +35,7 @@ impl Taking {
     }
 
     /// Starts the server, on the port that it had.
-    fn serve(&mut self) {
+    pub fn serve(&mut self) {
         self.server = None;
         let bind = format!("tcp://127.0.0.1:{}", self.port);
         let served = self.folder.path().join("served");
@@ -45,11 +45,16 @@ impl Taking {
         self.server = Some(server);
     }
 
-    fn server(&self) -> &Server {
+    /// Kills the server.
+    pub fn stop(&mut self) {
+        self.server.take().expect("a server").kill();
+    }
+
+    pub fn server(&self) -> &Server {
         self.server.as_ref().expect("a server")
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join("served").join(name)
     }
 
@@ -71,7 +76,7 @@ impl Taking {
     }
 
     /// Incomplete files and their states.
-    fn leftovers(&self) -> Vec<PathBuf> {
+    pub fn leftovers(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("in")).expect("read").map(|entry| entry.expect("read").path());
         entries
             .filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".tow-")))
@@ -83,7 +88,7 @@ impl Taking {
     }
 }
 
-/// Makes files so many hours old.
+/// Makes files this many hours old.
 fn age(paths: &[PathBuf], hours: u64) {
     for path in paths {
         let file = fs::File::options().append(true).open(path).expect("open");
@@ -141,8 +146,6 @@ fn several_files_go_into_a_directory_and_sources_are_removed() {
         let outcome = run(tow(["push"]).arg(&source).arg(taking.server().url(directory))).expect_code(5);
         assert!(outcome.stderr.contains("with a / at its end"), "{}", outcome.stderr);
     }
-    let outcome = run(tow(["push"]).arg(taking.folder.path()).arg(&url)).expect_code(1);
-    assert!(outcome.stderr.contains("only files are pushed"), "{}", outcome.stderr);
     let pipe = taking.path("in/pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).expect("mkfifo");
     let outcome = run(tow(["push"]).arg(&source).arg(taking.server().url("in/pipe"))).expect_code(5);
@@ -242,7 +245,7 @@ fn nothing_gets_outside_or_gets_special_modes() {
     assert_eq!(fs::read_dir(taking.path("beside")).expect("read").count(), 0);
     fs::create_dir(taking.path("in/dir")).expect("mkdir");
     assert_eq!(error(&wire.ask(&offer(4, "in/dir", b"x"))), "conflict");
-    // A server takes nothing unless it is told to.
+    // A server takes nothing unless it is asked to.
     let closed = Server::start(&taking.path(""));
     let outcome = run(&mut taking.command(&taking.source("x", 5), &closed.url("in/x"), &[])).expect_code(5);
     assert!(outcome.stdout.windows(13).any(|text| text == b"--accept-push"), "{outcome:?}");
@@ -300,7 +303,7 @@ fn pushers_that_lie_are_refused() {
     // Depending on the moment it was written as fast as it came.
     assert!(answer["re"] == "pushed" || error(&answer) == "bad-request", "{answer}");
     assert!(!taking.path("in/x").exists());
-    // What is too large is told before anything is sent; a push that can't be is no push.
+    // A push that is too large is refused before anything is sent; a push that can't be is no push.
     for wrong in [json!({"size": 1_u64 << 63}), json!({"digest": "00"}), json!({"mode": 65536}), json!({"if": 7})] {
         let mut push = offer(3, "in/z", b"z");
         push.as_object_mut().expect("an object").extend(wrong.as_object().expect("an object").clone());
@@ -398,12 +401,12 @@ fn pushed_file_is_published_with_its_number() {
     let seq = pushed["seq"].as_u64().expect("a number");
     wait_until("it is followed", || copy.join("in/x").exists());
     assert_eq!(digest(&copy.join("in/x")), digest(&source));
-    let told = |output: String| {
+    let reported = |output: String| {
         let events = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect::<Vec<_>>();
         events.into_iter().find(|event| event["path"] == "in/x")
     };
-    wait_until("it is told", || told(follower.output()).is_some());
-    assert_eq!(told(follower.output()).expect("an event")["seq"], seq);
+    wait_until("it is reported", || reported(follower.output()).is_some());
+    assert_eq!(reported(follower.output()).expect("an event")["seq"], seq);
     // The same once more has the same number.
     let again = taking.push(&source, "in/x", &[]).expect_code(0).summary();
     assert_eq!((&again["seq"], &again["same"]), (&json!(seq), &json!(true)));
@@ -482,7 +485,7 @@ fn interrupted_push_ends_by_the_signal_and_is_resumed() {
 
 /// Hashing takes minutes: that nobody is there is said before.
 #[test]
-fn missing_server_is_told_while_the_file_is_hashed() {
+fn missing_server_is_reported_while_the_file_is_hashed() {
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("source");
     fs::File::create(&source).expect("create").set_len(1 << 40).expect("set the length");

@@ -56,9 +56,34 @@ fn commands_that_transfer_keep_to_their_rate() {
     assert!(same("served/file", "got") && same("served/file", "followed/file") && same("pushed", "served/in/pushed"));
 }
 
+/// Both get the file in turns: together they have no more than the rate, and neither waits for the other's end.
+#[test]
+fn a_server_keeps_to_its_rate_for_all_clients_together() {
+    let folder = tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    random_file(&folder.path().join("file"), SIZE / 2, 1);
+    let words = ["serve", &path("file"), "--bind", "tcp://127.0.0.1:0", "--bwlimit", "400K"];
+    let server = Server::from_command(&mut tow(words));
+    let proxies: Vec<Proxy> = std::iter::repeat_with(|| Proxy::start(server.port())).take(2).collect();
+    let begun = Instant::now();
+    let copies = ["first", "second"];
+    let gets = copies.iter().zip(&proxies);
+    let gets: Vec<_> =
+        gets.map(|(copy, proxy)| Process::start(&mut tow(["get", "-q", &proxy.url("file"), &path(copy)]))).collect();
+    let passed = |count: u64| proxies.iter().all(|proxy| proxy.passed() >= count);
+    wait_until("both get something", || passed(SIZE as u64 / 4));
+    assert!(proxies.iter().all(|proxy| proxy.passed() < SIZE as u64 / 2), "they take turns");
+    gets.into_iter().for_each(|get| _ = get.finish().expect_code(0));
+    let allowed = (begun.elapsed().as_secs_f64() * RATE as f64) as u64 + SLACK;
+    assert!(SIZE as u64 <= allowed, "{SIZE} bytes, of {allowed}");
+    for copy in copies {
+        assert!(std::fs::read(path(copy)).expect("read") == std::fs::read(path("file")).expect("read"));
+    }
+}
+
 #[test]
 fn rates_that_are_too_low_are_refused() {
-    for words in [&["get", "h:/a"][..], &["push", "a", "h:/"], &["follow", "h:/a", "b"]] {
+    for words in [&["get", "h:/a"][..], &["push", "a", "h:/"], &["follow", "h:/a", "b"], &["serve", "a"]] {
         let outcome = run(tow(words).args(["--bwlimit", "1000"])).expect_code(2);
         assert!(outcome.stderr.contains("at least 4K"), "{}", outcome.stderr);
     }

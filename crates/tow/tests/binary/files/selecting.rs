@@ -1,4 +1,4 @@
-//! What `tow get` takes, and what it deletes: several sources, patterns, --delete, --dry-run.
+//! Files that `tow get` fetches and deletes: several sources, patterns, --delete, --dry-run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -152,7 +152,7 @@ fn what_the_source_does_not_have_is_deleted_and_nothing_else() {
     assert_eq!(outcome.number("deleted"), 0);
 }
 
-/// What can't be read isn't known, and what is there of it stays.
+/// Unreadable files aren't known, and copies of them stay.
 #[test]
 fn nothing_is_deleted_after_an_incomplete_listing() {
     let folder = tempdir().expect("a folder");

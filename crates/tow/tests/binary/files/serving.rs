@@ -88,8 +88,8 @@ fn serve_refuses_what_it_cannot_serve_or_bind() {
     let taken = tow([OsStr::new("serve"), folder.path().as_ref()]);
     for mut command in [taken, tow(["broker"])] {
         let outcome = run(command.args(["--bind", server.endpoint()])).expect_code(1);
-        let is_told = outcome.stderr.contains(server.endpoint()) && outcome.stderr.contains("; ss -ltnp shows which");
-        assert!(is_told, "{}", outcome.stderr);
+        let is_named = outcome.stderr.contains(server.endpoint()) && outcome.stderr.contains("; ss -ltnp shows which");
+        assert!(is_named, "{}", outcome.stderr);
     }
 
     let (served, state) = (folder.path().join("served"), folder.path().join("state"));
@@ -251,11 +251,11 @@ fn digests_are_remembered_across_restarts() {
         (outcome.stdout, server.cpu_ticks())
     };
     let first = serve();
-    let (told, hashing) = ask(&first);
+    let (answer, hashing) = ask(&first);
     wait_until("it is written down", || std::fs::metadata(&remembered).is_ok_and(|file| file.len() > 0));
     first.kill();
     let (again, remembering) = ask(&serve());
-    assert_eq!(again, told);
+    assert_eq!(again, answer);
     assert!(hashing > 2 * remembering, "{hashing} ticks of a processor, and then {remembering}");
 }
 

@@ -36,11 +36,11 @@ fn disk_of(folder: &Path, bytes: u64, pace: Pace) -> Option<SlowDisk> {
 fn cached_files_are_served_while_a_disk_hangs() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
-    let warm = served.join("warm");
+    let cached = served.join("cached");
     let copies = folder.path().join("copies");
     fs::create_dir(&served).expect("mkdir");
     fs::create_dir(&copies).expect("mkdir");
-    random_file(&warm, 48 << 20, 1);
+    random_file(&cached, 48 << 20, 1);
     let Some(disk) = hanging(&served.join("disk"), Pace::Held) else { return };
     let server = Server::start(&served);
     // Released first if the test fails: a process that waits for a disk can't be killed.
@@ -57,15 +57,15 @@ fn cached_files_are_served_while_a_disk_hangs() {
     plain.send(&["fetch", "disk/cold", "0", "65536"]).expect("send");
 
     // Cached files are available to all: with a digest, without, in a listing, in the plain dialect.
-    let got = get(&server.url("warm"), &copies.join("warm")).expect_code(0);
+    let got = get(&server.url("cached"), &copies.join("cached")).expect_code(0);
     assert_eq!(got.summary()["verified"], true);
-    assert_eq!(digest(&copies.join("warm")), digest(&warm));
-    run(get_command(&server.url("warm"), &copies.join("again")).arg("--no-verify")).expect_code(0);
+    assert_eq!(digest(&copies.join("cached")), digest(&cached));
+    run(get_command(&server.url("cached"), &copies.join("again")).arg("--no-verify")).expect_code(0);
     run(&mut tow(["ls", &server.url("")])).expect_code(0);
     run(&mut tow(["ls", &server.url("disk")])).expect_code(0);
     let mut wire = Wire::dealer(server.port());
-    wire.send(&["fetch", "warm", "5", "1000"]).expect("send");
-    assert!(wire.receive().expect("an answer")[0][..] == fs::read(&warm).expect("read")[5..1005]);
+    wire.send(&["fetch", "cached", "5", "1000"]).expect("send");
+    assert!(wire.receive().expect("an answer")[0][..] == fs::read(&cached).expect("read")[5..1005]);
 
     // A client that gives up doesn't wait either.
     let given_up = others.pop().expect("one");
@@ -91,7 +91,7 @@ fn closing_a_file_on_a_hanging_disk_stalls_no_one() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     fs::create_dir(&served).expect("mkdir");
-    random_file(&served.join("warm"), 1 << 20, 1);
+    random_file(&served.join("cached"), 1 << 20, 1);
     let Some(disk) = hanging(&served.join("disk"), Pace::HeldAtClose) else { return };
     let server = Server::start(&served);
     let disk = disk;
@@ -101,7 +101,7 @@ fn closing_a_file_on_a_hanging_disk_stalls_no_one() {
     assert!(plain.receive().expect("an answer")[0].is_empty());
     drop(plain);
     assert!(disk.await_close(DEADLINE));
-    get(&server.url("warm"), &folder.path().join("copy")).expect_code(0);
+    get(&server.url("cached"), &folder.path().join("copy")).expect_code(0);
     disk.release();
     server.stop(Signal::TERM).expect_code(0);
 }
@@ -114,7 +114,7 @@ fn opening_files_on_a_hanging_disk_stalls_no_one() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     fs::create_dir(&served).expect("mkdir");
-    random_file(&served.join("warm"), 1 << 20, 1);
+    random_file(&served.join("cached"), 1 << 20, 1);
     fs::write(served.join("small"), "small").expect("write");
     let Some(disk) = hanging(&served.join("disk"), Pace::HeldAtOpen) else { return };
     let server = Server::start(&served);
@@ -135,7 +135,7 @@ fn opening_files_on_a_hanging_disk_stalls_no_one() {
         assert_eq!(client.ask(&json!({ "op": "hello" }))["re"], "hello");
     }
     assert!(disk.await_open(DEADLINE));
-    get(&server.url("warm"), &folder.path().join("copy")).expect_code(0);
+    get(&server.url("cached"), &folder.path().join("copy")).expect_code(0);
     run(&mut tow(["ls", &server.url("")])).expect_code(0);
 
     // A fetch gets the files before the one that can't be opened.
@@ -165,7 +165,7 @@ fn bytes_read_before_a_disk_hangs_are_sent() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     fs::create_dir(&served).expect("mkdir");
-    random_file(&served.join("warm"), 1 << 20, 1);
+    random_file(&served.join("cached"), 1 << 20, 1);
     let Some(disk) = disk_of(&served.join("disk"), BYTES, Pace::Held) else { return };
     let server = Server::start(&served);
     let disk = disk;
@@ -178,7 +178,7 @@ fn bytes_read_before_a_disk_hangs_are_sent() {
     // Opening the file evicts its pages.
     drop(fs::File::open(served.join("disk").join(UNCACHED_FILE)).expect("open"));
     let reader = std::thread::spawn(move || plain.receive().expect("an answer"));
-    get(&server.url("warm"), &folder.path().join("copy")).expect_code(0);
+    get(&server.url("cached"), &folder.path().join("copy")).expect_code(0);
     assert!(reader.join().expect("no panic")[0] == content(0, BYTES as usize));
     disk.release();
     server.stop(Signal::TERM).expect_code(0);

@@ -91,7 +91,7 @@ impl Pair {
     }
 }
 
-/// What is in a directory, without the files that following keeps there: bytes of files and targets of links, with modes.
+/// Content of a directory, without the files that following keeps there: bytes of files and targets of links, with modes.
 pub fn contents(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![root.to_owned()];
@@ -245,11 +245,11 @@ fn killed_server_that_keeps_its_numbers_goes_on_with_them() {
         let follower = pair.follow(&["--mirror"]);
         pair.wait_same();
         // Its record has all that it says.
-        let is_told = |told: &str| !lines(told, "- ").is_empty() && is_up_to_date(told);
-        wait_until("it says so", || is_told(&follower.output()));
-        let told = follower.output();
-        assert_eq!(lines(&told, "- ").len(), 1, "{told}");
-        assert!(lines(&told, "+ ").len() + lines(&told, "~ ").len() <= 3, "{told}");
+        let is_printed = |printed: &str| !lines(printed, "- ").is_empty() && is_up_to_date(printed);
+        wait_until("it says so", || is_printed(&follower.output()));
+        let printed = follower.output();
+        assert_eq!(lines(&printed, "- ").len(), 1, "{printed}");
+        assert!(lines(&printed, "+ ").len() + lines(&printed, "~ ").len() <= 3, "{printed}");
         let log = pair.server().log();
         assert!(log.contains("from=") && !log.contains("from=beginning"), "{log}");
     }
@@ -286,10 +286,10 @@ fn what_a_person_changed_is_kept() {
     write(&copy.join("own"), b"own");
     write(&source.join("changed"), b"a new version");
     fs::remove_file(source.join("deleted")).expect("rm");
-    let mut told = String::new();
-    wait_until("it is told of both", || {
-        told += &text(&pair.once(&["--mirror"]).expect_code(0));
-        told.contains("~ changed 13") && told.contains("- deleted")
+    let mut printed = String::new();
+    wait_until("both are printed", || {
+        printed += &text(&pair.once(&["--mirror"]).expect_code(0));
+        printed.contains("~ changed 13") && printed.contains("- deleted")
     });
     assert_eq!(fs::read(copy.join("changed")).expect("read"), b"a new version");
     let is_kept = |path: &PathBuf| path.to_string_lossy().contains(".tow-conflict-");
@@ -396,10 +396,10 @@ fn deletions_need_mirror_and_are_held_above_the_limit() {
     for index in 0..5 {
         fs::remove_file(source.join(format!("dir/{index}"))).expect("rm");
     }
-    let mut told = 0;
-    wait_until("all deletions are told", || {
-        told += lines(&text(&pair.once(&[]).expect_code(0)), "- dir/").len();
-        told == 5
+    let mut printed = 0;
+    wait_until("all deletions are printed", || {
+        printed += lines(&text(&pair.once(&[]).expect_code(0)), "- dir/").len();
+        printed == 5
     });
     assert_eq!(contents(&copy).len(), 21, "nothing is deleted without --mirror");
 
@@ -527,7 +527,7 @@ fn a_path_or_a_glob_is_followed_alone() {
 }
 
 #[test]
-fn a_path_where_nothing_is_is_told() {
+fn a_missing_path_is_reported() {
     let mut pair = Pair::start();
     write(&pair.source().join("models/a"), b"a");
     pair.serve();
@@ -541,7 +541,7 @@ fn a_path_where_nothing_is_is_told() {
 }
 
 #[test]
-fn a_filter_that_leaves_all_out_and_options_that_are_wrong_are_told() {
+fn a_filter_that_excludes_everything_and_wrong_options_are_reported() {
     let mut pair = Pair::start();
     write(&pair.source().join("a"), b"a");
     pair.serve();
@@ -563,7 +563,7 @@ fn a_filter_that_leaves_all_out_and_options_that_are_wrong_are_told() {
 }
 
 #[test]
-fn events_are_told_as_json() {
+fn events_are_printed_as_json() {
     let mut pair = Pair::start();
     write(&pair.source().join("a"), b"hello");
     pair.serve();

@@ -237,8 +237,8 @@ fn a_follow_that_ends_does_not_end_well_without_what_the_server_can_not_read() {
         run(tow(["follow", &server.url(""), "--once"]).args(options).arg(folder.path().join(copy)))
     };
     let outcome = follow("copy", &[]).expect_code(1);
-    let told = &outcome.stderr;
-    assert!(told.contains("secret: the server can't read it") && folder.path().join("copy/f").exists(), "{told}");
+    let printed = &outcome.stderr;
+    assert!(printed.contains("secret: the server can't read it") && folder.path().join("copy/f").exists(), "{printed}");
     assert!(String::from_utf8(outcome.stdout).is_ok_and(|text| !text.contains("up to date")));
     // From where it was, too.
     follow("copy", &[]).expect_code(1);

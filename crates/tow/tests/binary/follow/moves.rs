@@ -1,4 +1,4 @@
-//! What `tow follow --mirror` moves instead of fetching it, and what it does when its disk is full.
+//! Files that `tow follow --mirror` moves instead of fetching, and full disks.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -29,11 +29,11 @@ fn many(pair: &Pair) {
 }
 
 /// Nothing but directories is new, and nothing is deleted but directories.
-fn assert_only_moved(told: &str) {
-    let new: Vec<_> = [lines(told, "+ "), lines(told, "~ ")].concat();
+fn assert_only_moved(printed: &str) {
+    let new: Vec<_> = [lines(printed, "+ "), lines(printed, "~ ")].concat();
     assert!(new.iter().all(|line| line.ends_with('/')), "{new:?}");
-    assert_eq!(lines(told, "> ").len(), FILES + 50, "{told}");
-    assert!(lines(told, "- ").iter().all(|line| !line.contains("link-")), "{told}");
+    assert_eq!(lines(printed, "> ").len(), FILES + 50, "{printed}");
+    assert!(lines(printed, "- ").iter().all(|line| !line.contains("link-")), "{printed}");
 }
 
 #[test]
@@ -47,13 +47,13 @@ fn moved_directory_costs_no_content_and_is_no_deletion() {
     fs::rename(pair.source().join("d"), pair.source().join("e")).expect("rename");
     pair.wait_same();
     wait_until("it says so", || lines(&follower.output(), "> ").len() == FILES + 50);
-    let told = follower.output();
-    let first = told.find("up to date").expect("the first state");
-    assert_only_moved(&told[first..]);
+    let printed = follower.output();
+    let first = printed.find("up to date").expect("the first state");
+    assert_only_moved(&printed[first..]);
     follower.signal(Signal::TERM);
     drop(follower);
 
-    // Away meanwhile, and told by a server that knows nothing of what was there: in several pages.
+    // Away meanwhile, and sent by a server that knows nothing of what was there: in several pages.
     fs::rename(pair.source().join("e"), pair.source().join("f")).expect("rename");
     pair.serve();
     let outcome = pair.once(&["--mirror"]).expect_code(0);
@@ -62,7 +62,7 @@ fn moved_directory_costs_no_content_and_is_no_deletion() {
 }
 
 #[test]
-fn what_makes_room_does_not_wait_for_what_needs_it() {
+fn what_makes_space_does_not_wait_for_what_needs_it() {
     let mut pair = Pair::start();
     let folder = tempdir().expect("a folder");
     let disk = match WritableDisk::mount(folder.path()) {
@@ -79,12 +79,12 @@ fn what_makes_room_does_not_wait_for_what_needs_it() {
     let has = |name: &str| fs::read(copy.join(name)).ok() == fs::read(source.join(name)).ok();
     wait_until("the first file is there", || has("old"));
     random_file(&source.join("new"), 5 << 20, 2);
-    wait_until("there is no room for the second", || follower.log().contains("no space left"));
+    wait_until("there is no space for the second", || follower.log().contains("no space left"));
     write(&source.join("small"), b"fits");
     wait_until("a small one is there all the same", || has("small"));
     assert!(!copy.join("new").exists());
     fs::remove_file(source.join("old")).expect("rm");
-    wait_until("the second has the room of the first", || has("new"));
+    wait_until("the second has the space of the first", || has("new"));
     assert!(!copy.join("old").exists());
     wait_until("all is in place", || {
         follower.output().lines().last().is_some_and(|line| line.starts_with("up to date"))
@@ -92,7 +92,7 @@ fn what_makes_room_does_not_wait_for_what_needs_it() {
 }
 
 #[test]
-fn held_deletions_that_would_make_room_are_named() {
+fn held_deletions_that_would_make_space_are_named() {
     let mut pair = Pair::start();
     let folder = tempdir().expect("a folder");
     let disk = match WritableDisk::mount(folder.path()) {
@@ -115,7 +115,7 @@ fn held_deletions_that_would_make_room_are_named() {
     for name in ["old-1", "old-2"] {
         fs::remove_file(source.join(name)).expect("rm");
     }
-    let held = "2 deletions are held, start again with --max-delete 2 to make room";
+    let held = "2 deletions are held, start again with --max-delete 2 to make space";
     wait_until("both are held", || once("1").stderr.contains(held));
     once("2").expect_code(0);
     assert_eq!(contents(&source), contents(&copy));

@@ -27,10 +27,10 @@ fn what_is_excluded_stays_out_and_another_filter_begins_anew() {
     let excludes = ["--mirror", "--exclude", "*.tmp", "--exclude", "/cache"];
     pair.once(&excludes).expect_code(0);
     assert_eq!(names(&copy), ["dir", "dir/c", "dir/cache", "dir/cache/y", "keep"]);
-    // What another filter has put here isn't deleted by this one, and the other way round. Only what is new is told.
+    // What another filter has put here isn't deleted by this one, and the other way round. Only new entries are printed.
     fs::remove_file(copy.join("dir/c")).expect("remove");
-    let told = text(&pair.once(&["--mirror"]).expect_code(0));
-    assert!(told.contains("+ a.tmp ") && told.contains("+ dir/c ") && !told.contains("keep"), "{told}");
+    let printed = text(&pair.once(&["--mirror"]).expect_code(0));
+    assert!(printed.contains("+ a.tmp ") && printed.contains("+ dir/c ") && !printed.contains("keep"), "{printed}");
     assert_eq!(names(&copy), names(&source));
     write(&source.join("later.tmp"), b"x");
     write(&source.join("later"), b"x");
@@ -73,12 +73,12 @@ fn what_is_deleted_or_replaced_is_in_the_trash() {
         assert_eq!(trash.join(dir).join("link").is_symlink(), dir == "one");
         // The name is taken.
         write(&source.join(dir).join("changed"), b"newer");
-        let mut told = String::new();
-        wait_until("it is told", || {
-            told += &text(&pair.once(&[&options[..], &["--json"]].concat()).expect_code(0));
-            told.contains("\"changed\"")
+        let mut printed = String::new();
+        wait_until("it is printed", || {
+            printed += &text(&pair.once(&[&options[..], &["--json"]].concat()).expect_code(0));
+            printed.contains("\"changed\"")
         });
-        let event = told.lines().find(|line| line.contains("\"changed\"")).expect("a line");
+        let event = printed.lines().find(|line| line.contains("\"changed\"")).expect("a line");
         let seq = serde_json::from_str::<Value>(event).expect("JSON")["seq"].clone();
         assert_eq!(kept(format!("{dir}/changed.{seq}")), "new");
         assert_eq!(fs::read_dir(trash.join(dir)).expect("read").count(), if dir == "one" { 4 } else { 3 });
@@ -89,10 +89,10 @@ fn what_is_deleted_or_replaced_is_in_the_trash() {
 fn command_gets_the_changes_each_time_the_copy_is_up_to_date() {
     let mut pair = Pair::start();
     let source = pair.source();
-    let told = pair.folder.path().join("told");
-    let script = format!("cat >> {0}; echo \"seq $TOW_FOLLOW_SEQ\" >> {0}; echo printed", told.display());
+    let printed = pair.folder.path().join("printed");
+    let script = format!("cat >> {0}; echo \"seq $TOW_FOLLOW_SEQ\" >> {0}; echo printed", printed.display());
     let lines =
-        || -> Vec<String> { fs::read_to_string(&told).unwrap_or_default().lines().map(ToOwned::to_owned).collect() };
+        || -> Vec<String> { fs::read_to_string(&printed).unwrap_or_default().lines().map(ToOwned::to_owned).collect() };
     write(&source.join("a"), b"hello");
     write(&source.join("b"), b"b");
     pair.serve();
@@ -117,9 +117,9 @@ fn command_gets_the_changes_each_time_the_copy_is_up_to_date() {
 }
 
 #[test]
-fn a_failed_command_is_told_and_a_killed_follower_tells_the_next_command() {
+fn a_failed_command_is_reported_and_a_killed_follower_repeats_the_event() {
     let mut pair = Pair::start();
-    let told = pair.folder.path().join("told");
+    let printed = pair.folder.path().join("printed");
     write(&pair.source().join("a"), b"hello");
     pair.serve();
     let outcome = pair.once(&["--exec", "exit 3"]).expect_code(1);
@@ -129,9 +129,9 @@ fn a_failed_command_is_told_and_a_killed_follower_tells_the_next_command() {
         let outcome = pair.once(&["--exec", "kill -9 $PPID"]);
         outcome.status.code().is_none()
     });
-    pair.once(&["--exec", &format!("cat > {}", told.display())]).expect_code(0);
-    let told = fs::read_to_string(told).expect("read");
-    assert!(told.lines().count() == 1 && told.contains("\"b\""), "{told}");
+    pair.once(&["--exec", &format!("cat > {}", printed.display())]).expect_code(0);
+    let printed = fs::read_to_string(printed).expect("read");
+    assert!(printed.lines().count() == 1 && printed.contains("\"b\""), "{printed}");
     // Nothing of it is left.
     let left = fs::read_dir(pair.copy()).expect("read").filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     assert_eq!(left.filter(|name| name.ends_with(".changes") || name.ends_with(".acting")).count(), 0);

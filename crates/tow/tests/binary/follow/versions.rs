@@ -131,7 +131,7 @@ fn versions_appear_as_a_whole_and_the_server_knows_where() {
     let outcome = run(tow(["follow", &publisher.server.url(""), "--versions", "--once"]).arg(&copy));
     outcome.expect_code(0);
     assert!(copy.join(&old).join("app/config").exists());
-    // Who follows everything isn't told of versions.
+    // A follower of everything receives no versions.
     run(tow(["follow", &publisher.server.url(""), "--once"]).arg(publisher.path("all"))).expect_code(0);
     assert!(publisher.path("all/app/config").exists() && !publisher.path("all/.tow-versions").exists());
 }
@@ -258,7 +258,7 @@ fn versions_come_through_a_relay_and_holders_behind_it_are_known() {
     );
 }
 
-/// Who may publish one path rules neither what others follow, nor their labels, nor what is kept of them.
+/// The right to publish one path affects neither other paths' followers, nor their labels, nor the versions that are kept.
 #[test]
 fn a_version_belongs_to_its_path() {
     let publisher = Publisher::start(&["--accept-publish"]);
@@ -313,7 +313,7 @@ fn versions_of_nothing_are_not_found() {
 }
 
 #[test]
-fn followers_of_one_name_are_told_apart() {
+fn followers_of_one_name_are_distinct() {
     let publisher = Publisher::start(&["--accept-publish"]);
     let url = publisher.server.url("");
     write(&publisher.path("source/app/config"), b"one");

@@ -10,7 +10,7 @@ use crate::support::process::{Outcome, Process, Server, run, tow};
 use crate::support::tree::write;
 use crate::support::wait_until;
 
-/// A directory with so many files.
+/// A directory with this many files.
 fn source(folder: &TempDir, name: &str, files: u32, content: &str) -> PathBuf {
     let source = folder.path().join(name);
     (0..files).for_each(|n| write(&source.join(format!("sub/f{n}")), format!("{content} {n}").as_bytes()));
@@ -137,9 +137,9 @@ fn what_a_run_without_mirror_left_is_deleted_by_the_next_one_with_it() {
         follow(&server.url(""), &copy, &["--mirror", "--max-delete", "1"]).status.code() == Some(3)
     });
     let outcome = follow(&server.url(""), &copy, &[]).expect_code(0);
-    let told = String::from_utf8_lossy(&outcome.stdout);
-    assert!(told.contains("- sub/f0 (stays without --mirror)\n") && count(&copy) == 10, "{told}");
-    // Also one that was told the full state.
+    let printed = String::from_utf8_lossy(&outcome.stdout);
+    assert!(printed.contains("- sub/f0 (stays without --mirror)\n") && count(&copy) == 10, "{printed}");
+    // Also one that received the full state.
     let outcome = follow(&server.url(""), &copy, &["--mirror", "--max-delete", "1"]).expect_code(3);
     assert!(outcome.stderr.contains("3 deletions are held") && count(&copy) == 10, "{}", outcome.stderr);
     follow(&server.url(""), &copy, &[]).expect_code(0);

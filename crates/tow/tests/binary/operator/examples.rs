@@ -19,7 +19,7 @@ const LEFT_OUT: &str = "# not run by tests: ";
 /// Blocks that may be marked so, in all pages.
 const LEFT_OUT_MAX: usize = 9;
 
-/// What the pages talk about.
+/// Files and servers that the pages mention.
 const WORLD: &str = r#"
 set -u -o pipefail
 work=$1 tow=$2

@@ -1,4 +1,4 @@
-//! What an operator sees of a file server: transfers with the one cause for what waits, followers, versions, failures, the catalogue.
+//! An operator's view of a file server: transfers with the one cause for what waits, followers, versions, failures, the catalogue.
 
 use std::fs;
 use std::path::Path;

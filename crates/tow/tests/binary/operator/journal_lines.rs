@@ -1,4 +1,4 @@
-//! What a service writes for systemd's journal.
+//! A service's lines for systemd's journal.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use tempfile::tempdir;
 
 use crate::support::process::tow;
 
-/// What `tow serve` writes that can't listen, if systemd has connected this stream; `own` is the one that it writes to.
+/// Output of a `tow serve` that can't listen, if systemd has connected this stream; `own` is the one that it writes to.
 fn written(arguments: &[&str], stream: impl FnOnce(&str) -> String) -> String {
     let folder = tempdir().expect("a folder");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -1,4 +1,4 @@
-//! What an operator does with dead letters, and drains; the journal as an operator sees it.
+//! Dead letters and drains by an operator; the journal as an operator sees it.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -151,8 +151,8 @@ fn a_drained_broker_finishes_what_it_has_and_takes_nothing_new() {
 
     let refused = run(&mut call(&[&broker], &["echo", "x", "--timeout", "3"])).expect_code(6);
     assert!(refused.stderr.contains("the broker is being drained"), "{}", refused.stderr);
-    let told = ask_as_stock_client(&broker, "echo");
-    assert_eq!(told[told.len() - 2..], [&b"503"[..], b"the broker is being drained"]);
+    let reported = ask_as_stock_client(&broker, "echo");
+    assert_eq!(reported[reported.len() - 2..], [&b"503"[..], b"the broker is being drained"]);
     run(&mut call(&[&broker], &["mmi.queue", "echo"])).expect_code(0);
     let moved = run(&mut call(&[&broker, &elsewhere], &["echo", "moved"])).expect_code(0);
     assert_eq!(moved.stdout, b"moved");

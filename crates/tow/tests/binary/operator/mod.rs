@@ -1,4 +1,4 @@
-//! What operators and people at a terminal see, and do.
+//! Commands and views of operators and people at a terminal.
 
 mod demo;
 mod examples;

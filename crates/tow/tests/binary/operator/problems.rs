@@ -1,4 +1,4 @@
-//! What is wrong, as an operator sees it: `tow status`, its exit status, and the metric.
+//! Problems, as an operator sees them: `tow status`, its exit status, and the metric.
 
 use std::fs::File;
 
@@ -52,7 +52,7 @@ fn a_service_without_a_worker_is_critical_until_it_has_one() {
     assert!(get(&place.socket(), "/metrics").contains("towpath_problems{kind=\"no_worker\"} 0\n"));
 }
 
-/// It takes over a minute: the worker has to hang for so long.
+/// Takes over a minute: the worker has to hang that long.
 #[test]
 fn a_worker_that_hangs_is_a_problem_until_it_is_kicked() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! What an operator sees of a running server or broker, and does: `tow status` and its kind, and the socket under them.
+//! An operator's view of a running server or broker, and actions: `tow status` and its kind, and the socket under them.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -105,10 +105,10 @@ fn a_client_is_listed_with_what_it_does_and_comes_back_after_a_kick() {
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
 
     let id = peer["id"].as_str().expect("an id").to_owned();
-    place.tow(&["kick", &id, "--reason", "make room"]).expect_code(0);
+    place.tow(&["kick", &id, "--reason", "make space"]).expect_code(0);
     let gone = place.json(&["gone"]).remove(0);
     assert_eq!(gone["id"], *id);
-    assert!(gone["reason"].as_str().is_some_and(|reason| reason.contains("make room")), "{gone}");
+    assert!(gone["reason"].as_str().is_some_and(|reason| reason.contains("make space")), "{gone}");
     // Another connection, perhaps in the same slot, isn't the one that is gone.
     let _other = Wire::dealer(server.port());
     let other = || place.json(&["peers"]).into_iter().find(|peer| peer["transfers"] == 0);
@@ -157,7 +157,7 @@ fn a_broker_shows_services_workers_and_requests_that_wait() {
 }
 
 #[test]
-fn services_whose_names_are_not_utf8_are_told_apart_and_each_is_steered() {
+fn services_whose_names_are_not_utf8_are_distinct_and_each_is_steered() {
     let said = |outcome: Outcome| String::from_utf8(outcome.expect_code(0).stdout).expect("UTF-8");
     let place = Place::new();
     let broker = place.broker(&[]);
@@ -260,7 +260,7 @@ fn the_socket_is_for_its_user_alone_and_gone_at_the_end() {
 }
 
 #[test]
-fn several_servers_are_told_apart() {
+fn several_servers_are_distinguished() {
     let (place, folder) = (Place::new(), tempdir().expect("a folder"));
     place.tow(&["peers"]).expect_code(6);
     let (one, two, broker) = (place.serve(folder.path()), place.serve(folder.path()), place.broker(&[]));

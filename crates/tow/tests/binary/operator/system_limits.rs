@@ -35,9 +35,9 @@ fn server_without_descriptors_answers_busy_and_logs_it_rarely() {
     let listed = wire.ask(&json!({"op": "list", "id": 30, "path": ""}));
     assert_eq!((&listed["re"], &listed["code"]), (&json!("error"), &json!("busy")), "{listed}");
     // Logged once in ten seconds, which may be more than once on a slow machine.
-    let told = || server.log().lines().filter(|line| line.contains("ulimit -n")).count();
-    wait_until("the log names the limit", || told() > 0);
-    assert!(told() < 10, "{}", server.log());
+    let reported = || server.log().lines().filter(|line| line.contains("ulimit -n")).count();
+    wait_until("the log names the limit", || reported() > 0);
+    assert!(reported() < 10, "{}", server.log());
     assert!(!server.log().contains("is gone"), "the served path isn't: {}", server.log());
     server.limit_descriptors(None);
     let said = fetch(&mut wire, 31, "large");

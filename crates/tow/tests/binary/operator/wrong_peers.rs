@@ -1,4 +1,4 @@
-//! Something else answers than what a command wants: it is said at once what that is.
+//! Wrong peers: a command says at once which kind of server answers.
 
 use std::io::Write;
 use std::net::TcpListener;

@@ -170,7 +170,7 @@ fn stock_client_fails_on_an_error_reply_of_our_broker() {
 }
 
 #[test]
-fn error_tells_a_wrong_peer_from_a_silent_one() {
+fn error_distinguishes_a_wrong_peer_from_a_silent_one() {
     let folder = tempdir().expect("a folder");
     let server = Server::start(folder.path());
     let arguments = ["call", "echo", "x", "--timeout", "1", "--connect", server.endpoint()];
@@ -183,8 +183,8 @@ fn error_tells_a_wrong_peer_from_a_silent_one() {
 fn worker_logs_a_missing_broker_once() {
     let mut command = tow(["work", "echo", "--echo", "--connect", "ipc:///nowhere/at/all"]);
     let worker = Process::start(command.env("TOW_LOG", "debug"));
-    let told = || worker.log().matches("no connection to a broker, still trying").count();
-    wait_until("it tries again and again", || told() > 5);
+    let reported = || worker.log().matches("no connection to a broker, still trying").count();
+    wait_until("it tries again and again", || reported() > 5);
     let is_loud = |line: &&str| line.contains("WARN") && line.contains("no connection to a broker");
     assert_eq!(worker.log().lines().filter(is_loud).count(), 1, "{}", worker.log());
 }
@@ -273,8 +273,8 @@ fn error_names_every_unreachable_broker() {
     let mut command = tow(["call", "echo", "x", "--timeout", "2"]);
     let brokers = ["ipc:///nowhere/one", "ipc:///nowhere/two"];
     let outcome = run(command.args(brokers.iter().flat_map(|broker| ["--connect", broker]))).expect_code(6);
-    let told = |broker: &&str| outcome.stderr.contains(&format!("{broker}: "));
-    assert!(outcome.stderr.contains("no connection: ") && brokers.iter().all(told), "{}", outcome.stderr);
+    let reported = |broker: &&str| outcome.stderr.contains(&format!("{broker}: "));
+    assert!(outcome.stderr.contains("no connection: ") && brokers.iter().all(reported), "{}", outcome.stderr);
 }
 
 #[test]

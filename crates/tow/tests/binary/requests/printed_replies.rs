@@ -1,4 +1,4 @@
-//! What `tow call` prints.
+//! Output of `tow call`.
 
 use crate::support::broker::{Broker, call, work};
 use crate::support::process::run;

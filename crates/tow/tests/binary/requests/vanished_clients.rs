@@ -33,7 +33,7 @@ fn request(number: u64) -> Vec<u8> {
     block
 }
 
-/// The status of the first outcome that a client hears of; 0 if it is refused.
+/// The status of the first outcome that a client receives; 0 if it is refused.
 fn outcome(wire: &mut Wire) -> u16 {
     loop {
         let frames = wire.receive().expect("a message");

@@ -85,7 +85,7 @@ fn garbage_instead_of_a_greeting_is_refused() {
     }
     fixture.expect_flat_memory();
     fixture.expect_service();
-    // The log tells users of an old library why.
+    // The log explains it to users of an old library.
     let log = fixture.server.log();
     assert!(log.contains("ZMTP 1") && log.contains("ZMTP 2"), "{log}");
 }
@@ -357,8 +357,8 @@ fn repeated_log_lines_are_suppressed_and_counted() {
         drop(Wire::connect(fixture.server.port()));
     }
     // The report comes although nothing more happens.
-    let told = "WARN 280 more like this in the last 10 s: handshake refused: the peer broke the protocol";
-    wait_until("what was held back is told", || log().contains(told));
+    let reported = "WARN 280 more like this in the last 10 s: handshake refused: the peer broke the protocol";
+    wait_until("what was held back is logged", || log().contains(reported));
     assert_eq!(log().matches("WARN handshake refused: the peer broke the protocol").count(), 20);
     wait_until("that of clients that say nothing too", || {
         log().contains("INFO 200 more like this in the last 10 s: handshake failed")
@@ -368,6 +368,6 @@ fn repeated_log_lines_are_suppressed_and_counted() {
     let broker = Broker::start();
     say_nonsense(broker.port(), 200);
     broker.signal(rustix::process::Signal::TERM);
-    wait_until("the broker tells it as it ends", || broker.log().contains(" 180 more like this in the last "));
+    wait_until("the broker logs it as it ends", || broker.log().contains(" 180 more like this in the last "));
     assert!(broker.log().lines().count() < 40, "{}", broker.log());
 }

@@ -1,4 +1,4 @@
-//! Files that are there for nobody: of transfers under way, and secrets; and what rules hide under other spellings.
+//! Files that are there for nobody: of transfers in progress, and secrets; and what rules hide under other spellings.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -192,7 +192,7 @@ fn state_that_others_have_planted_is_not_used() {
     }
 }
 
-/// Who may only push finds out neither whether something is there nor what it has.
+/// A client that may only push learns neither which files exist nor their content.
 #[test]
 fn conditions_and_answers_of_pushes_take_the_right_to_know() {
     let folder = tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! Hostile peers of those who follow: servers that tell of changes which aren't, and followers who only cost.
+//! Hostile peers of those who follow: servers that announce false changes, and followers that only cause work.
 
 use std::fs;
 use std::io;
@@ -56,8 +56,10 @@ fn converse(wire: &mut Wire, next: &mut dyn FnMut(&Value) -> Vec<Value>) -> io::
 fn publisher(pages: impl Fn(usize, &Value) -> Vec<Value> + Send + 'static) -> WireServer {
     let follows = AtomicUsize::new(0);
     WireServer::start(move |wire| {
-        let (follow, mut is_told) = (follows.fetch_add(1, Ordering::Relaxed), false);
-        converse(wire, &mut |id| if std::mem::replace(&mut is_told, true) { Vec::new() } else { pages(follow, id) })
+        let (follow, mut has_answered) = (follows.fetch_add(1, Ordering::Relaxed), false);
+        converse(wire, &mut |id| {
+            if std::mem::replace(&mut has_answered, true) { Vec::new() } else { pages(follow, id) }
+        })
     })
 }
 

@@ -224,7 +224,7 @@ fn what_is_changed_on_its_way_is_noticed_and_given_up() {
 }
 
 #[test]
-fn peer_that_is_not_admitted_is_told_why() {
+fn peer_that_is_not_admitted_learns_why() {
     let keys = Keys::new();
     let source = keys.path("served");
     write(&source, b"content");
@@ -239,8 +239,8 @@ fn peer_that_is_not_admitted_is_told_why() {
     assert!(text.contains("400") && text.contains(&keys.public("eve")) && text.contains("unverified"), "{text}");
     // Both learn of it at the same moment.
     wait_until("the server logs who was refused", || {
-        let is_told = |line: &str| line.contains("refused") && line.contains(&keys.public("eve"));
-        server.log().lines().any(|line| is_told(line) && line.contains("127.0.0.1"))
+        let is_reported = |line: &str| line.contains("refused") && line.contains(&keys.public("eve"));
+        server.log().lines().any(|line| is_reported(line) && line.contains("127.0.0.1"))
     });
     // Nor an ephemeral one.
     let text = get(&["--server-key".to_owned(), keys.public("server")]);

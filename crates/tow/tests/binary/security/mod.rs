@@ -1,4 +1,4 @@
-//! Who is let in and what they may do, and peers, paths and files that mean harm.
+//! Admission and permissions; hostile peers, paths and files.
 
 mod bad_connections;
 mod endless_server;

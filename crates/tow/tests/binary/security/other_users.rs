@@ -246,8 +246,8 @@ fn files_of_exec_that_are_another_users_are_not_used() {
     let precious = folder.path().join("precious");
     write(&precious, b"precious\n");
     let name = |suffix: &str| partial_names(&shared, b"/path/").0.with_extension(suffix);
-    let told = folder.path().join("told");
-    let command = format!("cat >> {}", told.display());
+    let reported = folder.path().join("reported");
+    let command = format!("cat >> {}", reported.display());
     for what in ["a link", "a hard link", "a file"] {
         match what {
             "a link" => symlink("../precious", name("changes")).expect("link"),
@@ -260,10 +260,10 @@ fn files_of_exec_that_are_another_users_are_not_used() {
         let outcome = run(&mut follow).expect_code(0);
         assert!(outcome.stderr.contains("isn't this user's alone"), "{what}: {}", outcome.stderr);
         assert_eq!(fs::read(&precious).expect("read"), b"precious\n", "{what}");
-        let events = fs::read_to_string(&told).unwrap_or_default();
+        let events = fs::read_to_string(&reported).unwrap_or_default();
         assert!(!events.contains("forged") && events.contains("\"small\""), "{what}: {events}");
         assert!(!name("changes").exists() && !name("acting").exists(), "{what}");
-        fs::remove_file(&told).expect("remove");
+        fs::remove_file(&reported).expect("remove");
         fs::remove_dir_all(&shared).expect("remove");
         fs::create_dir(&shared).expect("mkdir");
         chmod(&shared, 0o777);

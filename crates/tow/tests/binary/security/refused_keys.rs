@@ -1,4 +1,4 @@
-//! What each command says where keys don't fit, and that none of them waits for what can't come.
+//! Errors of each command where keys don't fit; none of them waits for what can't come.
 
 use crate::security::keys::Keys;
 use crate::support::broker::Broker;

@@ -64,7 +64,7 @@ fn serve(path: &Path, options: &[&str]) -> Server {
     Server::from_command(tow([OsStr::new("serve"), path.as_ref()]).args(["--bind", "tcp://127.0.0.1:0"]).args(options))
 }
 
-/// What may be read, what may be seen, and what is a secret.
+/// A tree with readable, visible and secret files.
 fn tree(folder: &Folder) -> PathBuf {
     let served = folder.path("served");
     for name in ["open/a", "names/n", "secret/s", "deep/er/in/x", "deep/er/y"] {
@@ -173,7 +173,7 @@ fn what_may_not_be_seen_is_not_there_in_any_dialect() {
 }
 
 #[test]
-fn followers_are_told_only_of_what_they_may_follow() {
+fn followers_receive_only_what_they_may_follow() {
     let folder = Folder::new();
     let served = tree(&folder);
     let rules = folder
@@ -184,33 +184,33 @@ fn followers_are_told_only_of_what_they_may_follow() {
     plain.send(&[b"follow".as_slice(), b""]).expect("send");
     plain.send(&[b"credit".as_slice(), b"1000000"]).expect("send");
     let mut changes = |until: &str| {
-        let mut told: Vec<(String, String)> = Vec::new();
-        while !told.iter().any(|(path, _)| path == until) {
+        let mut received: Vec<(String, String)> = Vec::new();
+        while !received.iter().any(|(path, _)| path == until) {
             let page = wire.control();
             for change in page["changes"].as_array().into_iter().flatten() {
                 let text = |member: &str| change[member].as_str().expect("text").to_owned();
-                told.push((text("path"), text("type")));
+                received.push((text("path"), text("type")));
             }
             if page["re"] == "changes" {
                 wire.request(&json!({"op": "more", "id": 1})).expect("send");
             }
         }
-        told
+        received
     };
     let mut pieces = |until: &str| {
-        let mut told: Vec<String> = Vec::new();
-        while !told.iter().any(|path| path == until) {
+        let mut received: Vec<String> = Vec::new();
+        while !received.iter().any(|path| path == until) {
             let frames = plain.receive().expect("a change");
             if !frames[1].is_empty() {
-                told.push(String::from_utf8(frames[1].clone()).expect("text"));
+                received.push(String::from_utf8(frames[1].clone()).expect("text"));
             }
         }
-        told
+        received
     };
-    for told in [changes("open/a").into_iter().map(|(path, _)| path).collect(), pieces("open/a")] {
-        assert!(told.iter().all(|path| path.starts_with("open")), "{told:?}");
+    for received in [changes("open/a").into_iter().map(|(path, _)| path).collect(), pieces("open/a")] {
+        assert!(received.iter().all(|path| path.starts_with("open")), "{received:?}");
     }
-    // What comes, is renamed or goes where it may not be seen isn't told either.
+    // Files that are made, renamed or removed out of sight aren't announced either.
     write(&served.join("secret/new"), b"1");
     write(&served.join("open/hidden/x"), b"1");
     write(&served.join("open/moves"), b"1");
@@ -220,11 +220,11 @@ fn followers_are_told_only_of_what_they_may_follow() {
     std::fs::remove_file(served.join("secret/new")).expect("remove");
     std::fs::remove_file(served.join("open/hidden/x")).expect("remove");
     write(&served.join("open/last"), b"1");
-    let told = changes("open/last");
-    assert!(told.contains(&("open/moves".to_owned(), "gone".to_owned())), "{told:?}");
-    for told in [told.into_iter().map(|(path, _)| path).collect(), pieces("open/last")] {
+    let received = changes("open/last");
+    assert!(received.contains(&("open/moves".to_owned(), "gone".to_owned())), "{received:?}");
+    for received in [received.into_iter().map(|(path, _)| path).collect(), pieces("open/last")] {
         let is_fine = |path: &String| path.starts_with("open") && !path.contains("hidden");
-        assert!(told.iter().all(is_fine), "{told:?}");
+        assert!(received.iter().all(is_fine), "{received:?}");
     }
 }
 
@@ -472,7 +472,7 @@ fn files_are_pushed_only_where_the_rules_allow() {
     };
     push("inbox/ann/x").expect_code(0);
     assert_eq!(std::fs::read(served.join("inbox/ann/x")).expect("it is there"), b"content");
-    // Whether the file is there already isn't told.
+    // The answer doesn't reveal whether the file exists.
     for path in ["inbox/bob/there", "inbox/bob/new", "inbox/x"] {
         let outcome = push(path).expect_code(5);
         assert!(outcome.stderr.contains("rules don't allow"), "{}", outcome.stderr);
@@ -480,7 +480,7 @@ fn files_are_pushed_only_where_the_rules_allow() {
     assert!(!served.join("inbox/bob/new").exists());
 }
 
-/// What a server serves, a relay passes on by rules of its own.
+/// A relay applies rules of its own to what it passes on.
 #[test]
 fn relay_has_keys_and_rules() {
     let folder = Folder::new();

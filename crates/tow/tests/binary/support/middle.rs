@@ -1,16 +1,16 @@
-//! Somebody between two ends, who does something to one of their frames.
+//! A proxy between two ends that attacks one of their frames.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What is done to a frame.
+/// An attack on a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deed {
     LeaveOut,
     Double,
-    /// It comes behind the next one.
+    /// Delivered behind the next one.
     Delay,
     /// One bit of it is changed.
     Flip,
@@ -25,7 +25,7 @@ pub enum To {
 
 #[derive(Default)]
 struct Shared {
-    /// What is to be done, to the frame behind so many others.
+    /// The attack to make, and the number of frames before it.
     armed: Mutex<Option<(To, usize, Deed)>>,
     connections: AtomicUsize,
 }
@@ -61,7 +61,7 @@ impl Middle {
         self.port
     }
 
-    /// Does something to one frame that goes this way from now on, behind so many others. Greetings count.
+    /// Does something to one frame that goes this way from now on, behind this many others. Greetings count.
     pub fn arm(&self, to: To, behind: usize, deed: Deed) {
         *self.shared.armed.lock().expect("no panic") = Some((to, behind, deed));
     }

@@ -164,7 +164,7 @@ impl Drop for Process {
     }
 }
 
-/// How a process ended.
+/// End of a process.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: ExitStatus,

@@ -238,7 +238,7 @@ fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
     true
 }
 
-/// As long as so many bytes take.
+/// As long as this many bytes take.
 fn sleep_at(rate: Option<u64>, bytes: usize) {
     if let Some(rate) = rate {
         std::thread::sleep(Duration::from_secs_f64(bytes as f64 / rate as f64));

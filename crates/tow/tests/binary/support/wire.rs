@@ -80,7 +80,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// A piece whose header tells the truth about `body`.
+    /// A piece whose header fits `body`.
     pub fn of(n: u32, flags: u8, offset: u64, body: &[u8]) -> Self {
         let length = body.len() as u64;
         Self { n, flags, offset, length, body_length: length, body: body.to_vec() }

@@ -5,8 +5,8 @@ use crate::crypto::{AesKey, AesNonce, Crypto, Dryoc, SharedKey, TAG_BYTES, Tag};
 use crate::error::Error;
 use crate::frame::FrameFlags;
 use crate::keys::PublicKey;
-use crate::limits::{AES_NUMBERS_MAX, OPENED_HERE_BYTES_MAX, OPENED_HERE_BYTES_MAX_AES};
-use crate::limits::{SEALED_HERE_BYTES_MAX, SEALED_HERE_BYTES_MAX_AES};
+use crate::limits::{AES_NUMBERS_MAX, OPEN_INLINE_MAX, OPEN_INLINE_MAX_AES};
+use crate::limits::{SEAL_INLINE_MAX, SEAL_INLINE_MAX_AES};
 use crate::seal::{FrameNumber, FrameSeal, Opener, Sealer};
 use bytes::{Buf, BytesMut};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const OVERHEAD_BYTES: usize = HEAD_BYTES + 1;
 const MORE: u8 = 1;
 const COMMAND: u8 = 2;
 
-/// What keys of AES-256-GCM are for, and what the nonces with them begin with.
+/// Context strings of the AES-256-GCM keys, and the prefixes of their nonces.
 const AES_CLIENT: (&[u8], &[u8; 4]) = (b"Towpath CURVE AES-256-GCM client to server", b"MSGC");
 const AES_SERVER: (&[u8], &[u8; 4]) = (b"Towpath CURVE AES-256-GCM server to client", b"MSGS");
 
@@ -64,15 +64,15 @@ impl Cipher {
 
     fn sealed_here_bytes_max(&self) -> usize {
         match self {
-            Cipher::XSalsa20Poly1305(..) => SEALED_HERE_BYTES_MAX,
-            Cipher::Aes256Gcm(..) => SEALED_HERE_BYTES_MAX_AES,
+            Cipher::XSalsa20Poly1305(..) => SEAL_INLINE_MAX,
+            Cipher::Aes256Gcm(..) => SEAL_INLINE_MAX_AES,
         }
     }
 
     fn opened_here_bytes_max(&self) -> usize {
         match self {
-            Cipher::XSalsa20Poly1305(..) => OPENED_HERE_BYTES_MAX,
-            Cipher::Aes256Gcm(..) => OPENED_HERE_BYTES_MAX_AES,
+            Cipher::XSalsa20Poly1305(..) => OPEN_INLINE_MAX,
+            Cipher::Aes256Gcm(..) => OPEN_INLINE_MAX_AES,
         }
     }
 }

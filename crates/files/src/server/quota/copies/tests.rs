@@ -47,7 +47,7 @@ fn slow_clients_and_hung_devices_leave_memory_for_others() {
     for number in 0..100 {
         copies.push(wanted(1, 7, 4 * MIB, true, number));
     }
-    // What is asked of a device and not read: the rest waits though there is room.
+    // What is asked of a device and not read: the rest waits though there is space.
     let hang = all(&mut copies);
     assert_eq!(hang.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1]);
     // Of another device the same client gets more, and other clients do.
@@ -97,7 +97,7 @@ fn every_client_gets_its_guaranteed_minimum() {
     drop(little);
     let next = all(&mut copies);
     assert_eq!(next.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [4]);
-    // The room that comes free is kept for what has waited longest, however many small ones come.
+    // The space that comes free is kept for what has waited longest, however many small ones come.
     woken.store(0, Ordering::Relaxed);
     copies.push(wanted(6, 8, 16 * MIB, false, 7));
     hogs.pop();
@@ -209,7 +209,7 @@ proptest! {
                     copies.push(Wanted { tenant: client / 2, client, request, device: request % 2, bytes: left, cut: Cut::Was, what });
                 }
                 if let Some(device) = share.ahead.take() {
-                    share.counts.give_back(|held| subtract(&mut held.ahead, device, share.bytes));
+                    share.counts.release(|held| subtract(&mut held.ahead, device, share.bytes));
                 }
                 pieces[at].2 = Some(share);
             }

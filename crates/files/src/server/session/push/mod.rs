@@ -16,7 +16,7 @@ use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::protocol::envelope::client_of;
 use crate::protocol::{ErrorCode, WireError};
 use crate::server::Failure;
-use crate::server::jobs::{Job, PushJob, PushSees, PushTold, PushWrite};
+use crate::server::jobs::{Job, PushJob, PushSees, PushUpdate, PushWrite};
 use crate::server::limits::{PUSH_WINDOW_BYTES_MAX, PUSH_WINDOW_BYTES_MIN};
 use crate::server::stats::{RequestKind, TransferStats, Wait};
 use bytes::Bytes;
@@ -46,7 +46,7 @@ struct Push {
     has_begun: bool,
     /// Bytes of pieces that may be on their way or not written yet.
     window: u64,
-    /// What the client may still send.
+    /// Bytes that the client may still send.
     credit: u64,
     /// Credit of what was written, not given again yet.
     freed: u64,
@@ -62,7 +62,7 @@ impl Pushes {
     }
 
     /// Whether another one may begin.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_space(&self) -> bool {
         self.0.len() < PUSHES_MAX
     }
 
@@ -138,11 +138,11 @@ impl Pushes {
     }
 
     /// Takes what became of a push.
-    pub(super) fn told<F>(&mut self, ticket: Ticket, told: PushTold, shared: &mut Shared<F>) {
+    pub(super) fn on_update<F>(&mut self, ticket: Ticket, update: PushUpdate, shared: &mut Shared<F>) {
         let Some(at) = self.0.iter().position(|push| push.ticket == ticket) else { return };
         let Some(push) = self.0.get_mut(at) else { return };
-        match told {
-            PushTold::Begun { have } => {
+        match update {
+            PushUpdate::Begun { have } => {
                 push.missing = missing(&have, push.request_size);
                 push.had = push.done_bytes();
                 push.has_begun = true;
@@ -151,7 +151,7 @@ impl Pushes {
                 let reply = PushReply { id: push.id, have, chunk_bytes, credit_bytes: push.credit };
                 shared.reply(&push.envelope, &Reply::Push(reply));
             }
-            PushTold::Written { credit } => {
+            PushUpdate::Written { credit } => {
                 push.freed += credit;
                 if push.freed >= push.window / 4 && !push.missing.is_empty() {
                     let bytes = std::mem::take(&mut push.freed);
@@ -159,7 +159,7 @@ impl Pushes {
                     shared.reply(&push.envelope, &Reply::Credit(PushCredit { id: push.id, bytes }));
                 }
             }
-            PushTold::InPlace { digest, durable, seq, same } => {
+            PushUpdate::InPlace { digest, durable, seq, same } => {
                 // It counts all changes.
                 let may = |verb| shared.permissions.may(verb, push.path.as_bytes());
                 let seq = seq.filter(|_| may(Verb::Follow) || may(Verb::Publish));
@@ -169,7 +169,7 @@ impl Pushes {
                 shared.actions.push_back(Action::Log(LogEvent::Pushed));
                 shared.actions.push_back(Action::Release { ticket, take_back: false });
             }
-            PushTold::Failed(failure) => {
+            PushUpdate::Failed(failure) => {
                 // They may be probes.
                 match failure.code {
                     ErrorCode::Denied => shared.permissions.note_refusal(push.wants_to_know, push.path.as_bytes()),

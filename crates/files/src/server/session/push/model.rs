@@ -6,7 +6,7 @@ use crate::limits::{PIECE_COST_MIN, PUSHES_MAX};
 use crate::protocol::control::{Expected, PushRequest, Range, Reply, Request};
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::root::Timestamp;
-use crate::server::jobs::{Answer, Job, PushJob, PushTold};
+use crate::server::jobs::{Answer, Job, PushJob, PushUpdate};
 use crate::server::quota::Quotas;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ struct Pushed {
     window: Permit,
     /// Missing bytes, in order, once it has begun.
     missing: Option<Vec<Range>>,
-    /// What its client may still send.
+    /// Bytes that its client may still send.
     credit: u64,
     /// Credit of pieces that aren't written.
     writing: Vec<u64>,
@@ -36,7 +36,7 @@ struct Pushed {
 struct Model {
     session: Session<()>,
     windows: Arc<Quota>,
-    /// What others have of the windows, so that there is little.
+    /// Bytes of the windows that others have, so that there is little.
     others: u64,
     pushes: BTreeMap<u32, Pushed>,
     tape: Vec<u8>,
@@ -78,7 +78,7 @@ impl Model {
                     && let Some(credit) = pushed.writing.pop()
                 {
                     let ticket = pushed.ticket;
-                    self.session.finish(ticket, Answer::Push(PushTold::Written { credit }));
+                    self.session.finish(ticket, Answer::Push(PushUpdate::Written { credit }));
                 }
             }
             6 => self.session.request(Vec::new(), Ok(Request::Cancel { id })),
@@ -115,7 +115,7 @@ impl Model {
         let missing = ranges.map(|(offset, length)| Range { offset, length }).filter(|range| range.length > 0);
         pushed.missing = Some(missing.collect());
         let ticket = pushed.ticket;
-        self.session.finish(ticket, Answer::Push(PushTold::Begun { have }));
+        self.session.finish(ticket, Answer::Push(PushUpdate::Begun { have }));
     }
 
     /// Sends a piece: the next one, or any.

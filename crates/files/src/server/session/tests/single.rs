@@ -114,7 +114,7 @@ fn names_in_fetches_are_limited_per_client_and_for_all() {
     let mut first = Session::new(Principal::Anonymous, quotas.client());
     let of_one = admitted(&mut first);
     assert!((2..32).contains(&of_one), "{of_one}");
-    // One that ends makes room for another.
+    // One that ends makes space for another.
     first.cancel(&Vec::new(), 0);
     first.next_message();
     assert!(fetch(&mut first, 100) && !fetch(&mut first, 101));
@@ -169,7 +169,7 @@ fn pages_are_made_as_the_client_reads_them() {
     make(&mut session, &mut left, REPLY_BYTES_WAITING_MAX / PAGE_BYTES_EXPECTED);
     assert!(session.shared.reply_bytes <= REPLY_BYTES_WAITING_MAX + page_bytes, "{}", session.shared.reply_bytes);
     assert!(session.is_congested());
-    // Each page that is read makes room for another one, down to the last.
+    // Each page that is read makes space for another one, down to the last.
     let mut read = 0;
     while session.next_message().is_some() {
         read += 1;
@@ -196,11 +196,11 @@ fn answered_requests_are_released() {
                 session.finish(ticket, Answer::List(Ok(Page { json: Bytes::new(), more: false })));
                 ticket
             }
-            Some(Action::Start(ticket, Job::Leaves(_))) => {
+            Some(Action::Start(ticket, Job::Operation(_))) => {
                 let reply = LeavesReply { id: 1, from: 0, count: 0, total: 0 };
-                let found = LeavesAnswer { reply, attachment: Bytes::new() };
+                let found = Answered::new(Reply::Leaves(reply), Some(Bytes::new()));
                 let result = if n == 1 { Ok(found) } else { Err(Failure::changed("another")) };
-                session.finish(ticket, Answer::Leaves(result));
+                session.finish(ticket, Answer::Reply(result));
                 ticket
             }
             other => panic!("{other:?}"),
@@ -251,7 +251,7 @@ fn without_credit_files_are_hashed_only_if_they_wait_for_it() {
 
 #[test]
 fn an_error_is_the_last_frame_of_a_plain_request() {
-    // Of so many frames, the empty one included, this one can't be had: among the last, and with many still to be begun.
+    // Of this many frames, the empty one included, this one can't be had: among the last, and with many still to be begun.
     for (frames, bad) in [(1, 0), (3, 0), (3, 2), (100, 0), (100, 5), (100, 50)] {
         let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
         for path in ["a", "b"] {
@@ -334,7 +334,7 @@ fn clients_behind_a_proxy_have_their_own_ids_and_a_silent_one_gives_way() {
     let refused = replies(&mut session);
     assert!(matches!(&refused[..], [(to, Reply::Error(error))] if to == "active" && error.code == ErrorCode::Busy));
 
-    for _ in 0..MESSAGES_UNHEARD_MAX {
+    for _ in 0..MESSAGES_SILENT_MAX {
         session.request(client("active"), Ok(Request::Credit { bytes: 1 }));
     }
     list(&mut session, "active", 1);

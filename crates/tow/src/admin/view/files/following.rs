@@ -105,7 +105,7 @@ fn of_holder(holder: &HolderStats, sums: &CatalogueStats, now: Instant) -> Value
     value
 }
 
-/// What somebody has said.
+/// A follower's last report.
 fn of_said(said: &HolderStats, now: Instant) -> Value {
     let mut value = nobody();
     value["name"] = said.name.as_str().into();

@@ -1,23 +1,20 @@
-//! Fetches a file or a directory, or resumes it:
-//! `cargo run -p towpath-files --example fetch -- tcp://127.0.0.1:5571 PATH DESTINATION`
+//! Gets a file or a directory, or resumes it:
+//! `cargo run -p towpath-files --example get -- tcp://127.0.0.1:5571 PATH DESTINATION`
 
 use std::error::Error;
-use towpath_files::client::{CancelToken, Destination, GetOptions, Source, get};
+use towpath_files::client::{ConnectOptions, Destination, FileClient, GetOptions, Source};
 use towpath_files::path::RelPath;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let [_, endpoint, path, destination] = &std::env::args().collect::<Vec<_>>()[..] else {
-        return Err("usage: fetch ENDPOINT PATH DESTINATION".into());
+        return Err("usage: get ENDPOINT PATH DESTINATION".into());
     };
-    let mut options = GetOptions::new(endpoint.parse()?, Source::Path(RelPath::new(path.as_str())?));
+    let client = FileClient::connect(ConnectOptions::new(endpoint.parse()?))?;
+    let mut options = GetOptions::new(Source::Path(RelPath::new(path.as_str())?));
     options.destination = Destination::Path(Some(destination.into()));
-    let summary = get(
-        options,
-        &mut |progress| {
-            eprint!("\r{} of {} bytes", progress.bytes_done, progress.bytes_total);
-        },
-        &CancelToken::new(),
-    )?;
+    let summary = client.get(options, &mut |progress| {
+        eprint!("\r{} of {} bytes", progress.bytes_done, progress.bytes_total);
+    })?;
     eprintln!();
     for failure in &summary.failures {
         eprintln!("{}: {}", failure.path, failure.reason);

@@ -1,20 +1,20 @@
-//! Who may publish versions, where no rules say so.
+//! Clients that may publish versions, if there are no rules.
 
 use towpath_sockets::{Address, PeerInfo, Principal};
 
-/// Who may publish versions.
+/// Clients that may publish versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Publishers {
+pub(in crate::server) enum Publishers {
     /// There are no versions.
     Nobody,
-    /// Who has logged in, and over ipc this process's user and root.
+    /// Clients that have logged in, and over ipc this process's user and root.
     Known,
     /// Everybody.
     All,
 }
 
 impl Publishers {
-    pub(super) fn has(self, info: &PeerInfo) -> bool {
+    pub(in crate::server) fn has(self, info: &PeerInfo) -> bool {
         match (self, &info.principal, &info.address) {
             (Publishers::Nobody, ..) => false,
             (Publishers::All, ..) | (_, Principal::User(_) | Principal::Key { .. }, _) => true,

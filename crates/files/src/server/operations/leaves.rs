@@ -1,59 +1,60 @@
 //! Finding leaves of a file, for a client that looks for the broken ones.
 
-use super::pool::{Context, Pool, Requester};
-use super::{Answer, RequestState};
+use super::{Answered, Client, Operation};
 use crate::digest::FileHasher;
 use crate::limits::LEAVES_PAGE_MAX;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{LeavesReply, LeavesRequest};
+use crate::protocol::control::{LeavesReply, LeavesRequest, Reply, WirePath};
 use crate::server::Failure;
+use crate::server::access_log::ClientName;
+use crate::server::jobs::{Context, RequestState};
 use crate::server::open_file::OpenFile;
-use bytes::Bytes;
-use std::sync::Arc;
+use crate::server::stats::RequestKind;
 
 /// Finds leaves of a file, which is hashed if need be.
 #[derive(Debug)]
-pub(crate) struct Leaves {
-    pub(crate) request: LeavesRequest,
-}
-
-/// Leaves, and the frame that holds them.
-#[derive(Debug)]
-pub(crate) struct LeavesAnswer {
-    pub(crate) reply: LeavesReply,
-    pub(crate) attachment: Bytes,
+pub(super) struct Leaves {
+    request: LeavesRequest,
+    /// The file, and how far it is hashed.
+    begun: Option<(OpenFile, Option<FileHasher>)>,
 }
 
 impl Leaves {
-    pub(super) fn start(self, pool: &mut Pool, requester: Requester, request: &Arc<RequestState>) {
-        let (_, group) = pool.group(requester, &request.snapshot, self.request.path.to_rel_path().ok().as_ref());
-        let (request, mut begun) = (Arc::clone(request), None);
-        pool.run_steps(
-            &pool.hash,
-            group,
-            requester,
-            |failure| Answer::Leaves(Err(failure)),
-            move |context| self.slice(context, &request, &mut begun).transpose().map(Answer::Leaves),
-        );
+    pub(super) fn new(request: LeavesRequest) -> Leaves {
+        Leaves { request, begun: None }
+    }
+}
+
+impl Operation for Leaves {
+    fn kind(&self) -> RequestKind {
+        RequestKind::Leaves
     }
 
-    /// None if the file isn't hashed yet: call this again with the same `begun`, which is None at first.
-    fn slice(
-        &self,
-        context: &Context,
-        state: &RequestState,
-        begun: &mut Option<(OpenFile, Option<FileHasher>)>,
-    ) -> Result<Option<LeavesAnswer>, Failure> {
+    fn id(&self) -> u32 {
+        self.request.id
+    }
+
+    fn path(&self) -> &WirePath {
+        &self.request.path
+    }
+
+    fn check(&self, _: Client<'_>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn log(&self, _: &ClientName) {}
+
+    fn step(&mut self, context: &Context, state: &RequestState) -> Result<Option<Answered>, Failure> {
         let request = &self.request;
-        let (file, progress) = match begun {
+        let (file, progress) = match &mut self.begun {
             Some(begun) => begun,
             None => {
                 let path = request.path.to_rel_path();
                 let path = path.map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
-                begun.insert((OpenFile::open(&state.root(context), &path)?, None))
+                self.begun.insert((OpenFile::open(&state.root(context), &path)?, None))
             }
         };
-        let known = context.hasher.leaves(&file.stat, request.digest).map(Some);
+        let known = context.hasher.leaves(&file.attributes, request.digest).map(Some);
         let Some(digested) = known.map_or_else(|| context.hash(file, progress, &state.cancel), Ok)? else {
             return Ok(None);
         };
@@ -73,6 +74,6 @@ impl Leaves {
             total: as_u32(leaves.len()),
         };
         let attachment = wanted.into_iter().flatten().copied().collect::<Vec<u8>>().into();
-        Ok(Some(LeavesAnswer { reply, attachment }))
+        Ok(Some(Answered::new(Reply::Leaves(reply), Some(attachment))))
     }
 }

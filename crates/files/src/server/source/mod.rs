@@ -1,0 +1,128 @@
+//! Where the files come from that a server serves.
+//!
+//! A [`Root`] is one source: a directory of this machine, or one file. Others, such as an object store, give listings by pages and contents by
+//! pieces. The jobs run on any of them. What only a directory of this machine can do asks for [`Source::local`]: links, mounts, holes, hard
+//! links, watching, pushes and versions.
+
+mod local;
+#[cfg(test)]
+pub(super) mod memory;
+
+use crate::digest::{FileKey, FileVersion, Validator};
+use crate::path::RelPath;
+use crate::root::{Dir, FileKind, FileStat, Root, RootError, Timestamp};
+use std::fmt::Debug;
+use std::fs::File;
+use std::sync::Arc;
+
+/// The files that a server serves.
+///
+/// All calls come from threads that may block, some of them at the same time. A call that takes long keeps one of a few threads; it has to end
+/// by itself, as by a timeout. An error concerns the one path, but for [`RootError::Busy`], after which clients try again later.
+pub trait Source: Debug + Send + Sync + 'static {
+    /// Attributes of what is at a path; of the top for the empty one.
+    fn stat(&self, path: &RelPath) -> Result<Attributes, RootError>;
+
+    /// Opens a regular file. A source may fetch the beginning of its content at the same time.
+    fn open(&self, path: &RelPath) -> Result<Opened, RootError>;
+
+    /// Opens a directory to list it; the top for the empty path.
+    fn open_dir(&self, path: &RelPath) -> Result<OpenedDir, RootError>;
+
+    /// This source, if it is a directory or file of this machine.
+    fn local(&self) -> Option<&Root> {
+        None
+    }
+}
+
+/// Metadata of an entry, known without opening it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Other sources than a [`Root`] have files and directories only.
+    pub kind: FileKind,
+    /// Size in bytes.
+    pub size: u64,
+    /// Time of last modification of the content.
+    pub modified: Timestamp,
+    /// The permission bits.
+    pub mode: u32,
+    /// The version of the content.
+    pub validator: Validator,
+    /// Metadata of the local file with the content.
+    pub local: Option<FileStat>,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct Opened {
+    /// Attributes of the version that will be read.
+    pub attributes: Attributes,
+    /// Where its content comes from.
+    pub content: Content,
+}
+
+/// The content of an open file.
+#[derive(Debug)]
+pub enum Content {
+    /// A regular file of this machine, which is sent from the page cache.
+    File(File),
+    /// Read into memory piece by piece.
+    Pieces(Arc<dyn Pieces>),
+}
+
+/// One version of a file, read into memory piece by piece. Dropping it doesn't block.
+pub trait Pieces: Debug + Send + Sync + 'static {
+    /// Reads bytes from an offset on; returns their number, 0 only at the end. They are of the version that was opened: if there is another
+    /// one by now, fails with [`RootError::Changed`].
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, RootError>;
+}
+
+/// A directory that was opened to be listed.
+#[derive(Debug)]
+pub enum OpenedDir {
+    /// One of this machine.
+    Local(Dir),
+    /// Listed by pages.
+    Pages(Box<dyn Pages>),
+}
+
+/// The entries of a directory, page by page. Between two pages it is kept for as long as a client likes, so it should hold no connection.
+/// Dropping it doesn't block.
+pub trait Pages: Debug + Send {
+    /// The next page, which may be empty; `None` behind the last one. Names come in the order of their bytes, each of them once. After an error
+    /// this may be called again.
+    fn next(&mut self) -> Result<Option<Vec<Listed>>, RootError>;
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name. One that can't be in a path is reported to clients as unreadable.
+    pub name: Box<[u8]>,
+    /// Its attributes.
+    pub attributes: Attributes,
+}
+
+impl Attributes {
+    /// Whether it may have holes.
+    pub(super) fn is_sparse(&self) -> bool {
+        self.local.is_some_and(|stat| stat.is_sparse())
+    }
+
+    /// The device that its content is read from. All that is on none of this machine counts as one.
+    pub(super) fn device(&self) -> u64 {
+        self.local.map_or(0, |stat| stat.device)
+    }
+}
+
+impl From<&Attributes> for FileKey {
+    fn from(of: &Attributes) -> FileKey {
+        FileKey { validator: of.validator, size: of.size, modified: of.modified }
+    }
+}
+
+impl From<&Attributes> for FileVersion {
+    fn from(of: &Attributes) -> FileVersion {
+        FileVersion { key: of.into(), changed: of.local.map(|stat| stat.changed), is_sparse: of.is_sparse() }
+    }
+}

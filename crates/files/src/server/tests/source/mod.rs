@@ -1,0 +1,243 @@
+//! Another source than a directory: in memory, by pages and pieces, with answers that fail and files that are replaced.
+
+mod model;
+
+use super::*;
+use crate::client::{ConnectOptions, Destination, FileClient, GetOptions, Source as Wanted};
+use crate::digest::Digest;
+use crate::path::RelPath;
+use crate::root::RootError;
+use crate::server::client_root::ClientRoot;
+use crate::server::source::memory::{Call, Memory};
+use crate::server::source::{Attributes, Content, Listed, Opened, OpenedDir, Pages, Source};
+use crate::server::{PushOptions, ServeError, WatchOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use towpath_rules::{Origin, Rules};
+
+/// Bytes that a read of the store gives at most: no divisor of anything.
+const READ_BYTES: usize = 10_007;
+
+fn filled() -> (Memory, BTreeMap<String, Vec<u8>>) {
+    let memory = Memory::new(7, READ_BYTES, Duration::from_millis(1));
+    let mut tree: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    for number in 0..60 {
+        tree.insert(format!("small/{number:02}"), bytes(number * 50));
+    }
+    tree.insert("top".to_owned(), b"at the top".to_vec());
+    tree.insert("large/two".to_owned(), bytes((2 << 20) + 7));
+    tree.insert("large/deep/compressible".to_owned(), vec![7; 300_000]);
+    for (path, content) in &tree {
+        memory.put(path, content.clone());
+    }
+    (memory, tree)
+}
+
+fn start(memory: &Memory) -> TestServer {
+    TestServer::start_as(ServerOptions::from_source(Arc::new(memory.clone())), Box::new(PageCache))
+}
+
+fn get_all(server: &TestServer, into: &Path) -> crate::client::Summary {
+    let mut options = GetOptions::new(Wanted::Path(Default::default()));
+    options.destination = Destination::Path(Some(into.to_owned()));
+    FileClient::new(ConnectOptions::new(server.endpoint.clone())).get(options, &mut |_| {}).unwrap()
+}
+
+fn read_tree(top: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut dirs = vec![top.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else {
+                let name = path.strip_prefix(top).unwrap().to_str().unwrap().to_owned();
+                found.insert(name, std::fs::read(path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_client_gets_the_tree_of_another_source() {
+    let (memory, tree) = filled();
+    let (server, folder) = (start(&memory), TempDir::new().unwrap());
+    let summary = get_all(&server, folder.path());
+    assert_eq!((summary.files, summary.failures.len()), (tree.len() as u64, 0));
+    assert!(read_tree(folder.path()) == tree);
+    // What is as it was isn't fetched again, but for what was replaced.
+    memory.put("large/two", bytes(1 << 20));
+    let summary = get_all(&server, folder.path());
+    assert_eq!(summary.skipped, tree.len() as u64 - 1);
+    assert!(read_tree(folder.path())["large/two"] == bytes(1 << 20));
+}
+
+#[test]
+fn the_plain_dialect_reads_another_source() {
+    let (memory, tree) = filled();
+    let server = start(&memory);
+    let mut client = server.client();
+    client.send(&[b"fetch", b"large/two", b"5", b"1000000"]);
+    assert!(client.receive()[0][..] == tree["large/two"][5..1_000_005]);
+    client.send(&[b"fetch", b"missing"]);
+    assert_eq!(&client.receive()[0][..], b"error");
+}
+
+#[test]
+fn a_source_that_is_busy_is_asked_again_and_other_errors_are_of_one_file() {
+    let (memory, mut tree) = filled();
+    let (server, folder) = (start(&memory), TempDir::new().unwrap());
+    let (mut busy, mut reads) = (2, 0);
+    memory.fail(move |call, path| match call {
+        Call::Open if path.as_os_str() == "top" => {
+            Some(RootError::Io(std::io::Error::other("the credentials have expired")))
+        }
+        Call::Open | Call::List if busy > 0 => {
+            busy -= 1;
+            Some(RootError::Busy("503 slow down".to_owned()))
+        }
+        // In the middle of a file.
+        Call::Read(_) if path.as_os_str() == "large/two" => {
+            reads += 1;
+            (reads == 50).then(|| RootError::Busy("503 slow down".to_owned()))
+        }
+        _ => None,
+    });
+    let summary = get_all(&server, folder.path());
+    let [failure] = &summary.failures[..] else { panic!("{:?}", summary.failures) };
+    assert!(failure.reason.contains("the credentials have expired"), "{failure:?}");
+    tree.remove("top");
+    assert!(read_tree(folder.path()) == tree);
+}
+
+#[test]
+fn a_file_that_is_replaced_while_it_is_read_is_fetched_again() {
+    let (memory, _) = filled();
+    let (server, folder) = (start(&memory), TempDir::new().unwrap());
+    let (store, reads) = (memory.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&reads);
+    memory.fail(move |call, path| {
+        let is_read = matches!(call, Call::Read(_)) && path.as_os_str() == "large/two";
+        // In the middle of it.
+        if is_read && count.fetch_add(1, Ordering::Relaxed) == 100 {
+            store.put("large/two", vec![9; 2 << 20]);
+        }
+        None
+    });
+    let summary = get_all(&server, folder.path());
+    assert!(summary.failures.is_empty(), "{:?}", summary.failures);
+    assert!(reads.load(Ordering::Relaxed) > 200, "it was replaced, and read again");
+    assert!(read_tree(folder.path())["large/two"] == vec![9; 2 << 20]);
+}
+
+/// A store that keeps what was opened in files of this machine, as a cache does.
+#[derive(Debug)]
+struct Cached {
+    store: Memory,
+    folder: TempDir,
+}
+
+impl Source for Cached {
+    fn stat(&self, path: &RelPath) -> Result<Attributes, RootError> {
+        self.store.stat(path)
+    }
+
+    fn open(&self, path: &RelPath) -> Result<Opened, RootError> {
+        let Opened { attributes, content } = self.store.open(path)?;
+        let Content::Pieces(pieces) = content else { panic!("it has no descriptors") };
+        let mut bytes = vec![0; attributes.size as usize];
+        let mut at = 0;
+        while at < bytes.len() {
+            at += pieces.read_at(&mut bytes[at..], at as u64)?;
+        }
+        let name = self.folder.path().join(Digest::of(path.as_bytes()).to_string());
+        std::fs::write(&name, bytes).map_err(RootError::Io)?;
+        let file = std::fs::File::open(name).map_err(RootError::Io)?;
+        Ok(Opened { attributes, content: Content::File(file) })
+    }
+
+    fn open_dir(&self, path: &RelPath) -> Result<OpenedDir, RootError> {
+        self.store.open_dir(path)
+    }
+}
+
+#[test]
+fn another_source_may_give_descriptors() {
+    let (store, tree) = filled();
+    let (source, folder) = (Cached { store, folder: TempDir::new().unwrap() }, TempDir::new().unwrap());
+    let server = TestServer::start_as(ServerOptions::from_source(Arc::new(source)), Box::new(PageCache));
+    assert!(get_all(&server, folder.path()).failures.is_empty());
+    assert!(read_tree(folder.path()) == tree);
+}
+
+/// A store with keys that are no paths.
+#[derive(Debug)]
+struct Hostile(Memory);
+
+#[derive(Debug)]
+struct HostilePages(Option<Vec<Listed>>);
+
+impl Source for Hostile {
+    fn stat(&self, path: &RelPath) -> Result<Attributes, RootError> {
+        self.0.stat(path)
+    }
+
+    fn open(&self, path: &RelPath) -> Result<Opened, RootError> {
+        self.0.open(path)
+    }
+
+    fn open_dir(&self, path: &RelPath) -> Result<OpenedDir, RootError> {
+        let attributes = self.0.stat(&"top".parse().unwrap())?;
+        let names = ["", "..", "../top", "/etc", "a/b", "nul\0", ".tow-x", "top"];
+        let listed = |name: &str| Listed { name: name.as_bytes().into(), attributes };
+        let names = if path.is_root() { names.map(listed).to_vec() } else { Vec::new() };
+        Ok(OpenedDir::Pages(Box::new(HostilePages(Some(names)))))
+    }
+}
+
+impl Pages for HostilePages {
+    fn next(&mut self) -> Result<Option<Vec<Listed>>, RootError> {
+        Ok(self.0.take())
+    }
+}
+
+#[test]
+fn names_that_are_no_paths_are_reported_and_the_others_fetched() {
+    let (store, folder) = (filled().0, TempDir::new().unwrap());
+    let server = TestServer::start_as(ServerOptions::from_source(Arc::new(Hostile(store))), Box::new(PageCache));
+    let summary = get_all(&server, folder.path());
+    assert_eq!(read_tree(folder.path()).into_keys().collect::<Vec<_>>(), ["top"]);
+    let left_out = summary.failures.iter().filter(|failure| failure.reason.contains("is left out"));
+    assert_eq!(left_out.count(), 6, "{:?}", summary.failures);
+}
+
+#[test]
+fn rules_hold_for_another_source() {
+    let (memory, _) = filled();
+    let rules = "allow anyone to read large/**\nallow anyone to list top\n";
+    let permissions = Rules::parse(rules).unwrap().permissions(None, Origin::Local);
+    let root = ClientRoot::new(Arc::new(memory), permissions);
+    assert!(root.open_file(&"large/two".parse().unwrap()).is_ok() && root.stat(&"top".parse().unwrap()).is_ok());
+    assert!(matches!(root.open_file(&"top".parse().unwrap()), Err(RootError::NotAllowed)));
+    for hidden in ["small/01", "small", "nothing", "large/.tow-x"] {
+        let path = hidden.parse().unwrap();
+        assert!(matches!(root.open_file(&path), Err(RootError::NotFound)), "{hidden}");
+        assert!(matches!(root.stat(&path), Err(RootError::NotFound)), "{hidden}");
+        assert!(matches!(root.open_dir(&path), Err(RootError::NotFound)), "{hidden}");
+    }
+}
+
+#[test]
+fn another_source_is_neither_watched_nor_pushed_to() {
+    let (memory, _) = filled();
+    let watch = |options: &mut ServerOptions| options.watch = Some(WatchOptions::default());
+    let push = |options: &mut ServerOptions| options.push = Some(PushOptions::new(Default::default()));
+    let relay = |options: &mut ServerOptions| options.is_relay = true;
+    for change in [watch, push, relay] as [fn(&mut ServerOptions); 3] {
+        let mut options = ServerOptions::from_source(Arc::new(memory.clone()));
+        change(&mut options);
+        assert!(matches!(Server::bind(options), Err(ServeError::NotLocal(_))));
+    }
+}
