@@ -73,14 +73,34 @@ test('a service is paused, loudly, and resumed', async (t) => {
   await page.getByRole('link', { name: /^Services ▲/ }).waitFor();
   await go(page, 'Overview');
   await page.getByText('▲ 1 problem').waitFor();
-  await page.getByRole('link', { name: 'Show: Paused services' }).click();
+  await page.getByRole('link', { name: 'Show: resize' }).click();
   await panel.getByRole('button', { name: 'Resume…' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Resume' }).click();
   await row(page, 'resize').getByText('✓ runs').waitFor();
   await call.ended;
   assert.equal(call.exitCode, 0, call.log);
   await go(page, 'Overview');
-  await page.getByText(/✓ All \d+ are 0/).waitFor();
+  await page.getByText('✓ No problems known').waitFor();
+});
+
+test('a service without a worker is the first thing to see, and purged there', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  await waiting(broker, 'reports', 2);
+  const page = await open(t, broker);
+  await page.getByText('✕ reports').waitFor();
+  await page.getByText(/^no worker; 2 wait, oldest \d+ s$/).waitFor();
+  await page.getByText('▲ 1 problem').waitFor();
+  await page.waitForFunction(() => document.title === '(1) Overview · tow broker');
+  await check(page, 'a problem');
+  await picture(page, 'problem');
+  await page.getByRole('link', { name: 'Show: reports' }).click();
+  await row(page, 'reports').waitFor();
+  await go(page, 'Overview');
+  await page.getByRole('button', { name: 'Purge… reports' }).click();
+  await page.getByRole('dialog', { name: 'Purge reports?' }).getByRole('button', { name: 'Purge', exact: true }).click();
+  await page.getByRole('status').getByText('Purged 2 requests of reports.').waitFor();
+  await page.getByText('✓ No problems known').waitFor();
+  await page.waitForFunction(() => document.title === 'Overview · tow broker');
 });
 
 test('a broker is drained, and takes requests again', async (t) => {
@@ -120,7 +140,7 @@ test('names of services are text, whatever they are', async (t) => {
   await picture(page, 'hostile');
   await dialog.getByRole('button', { name: 'Purge', exact: true }).click();
   await page.getByRole('status').getByText(`Purged 1 request of ${SHOWN}2.`).waitFor();
-  await page.waitForFunction(() => document.title.startsWith('Services'));
+  await page.waitForFunction(() => /^(\(\d\) )?Services/.test(document.title));
 });
 
 test('services whose names are not UTF-8 look different, and each is paused and purged', async (t) => {
@@ -151,7 +171,7 @@ test('dead letters are requeued and dropped', async (t) => {
     await call.ended;
   }
   const page = await open(t, broker);
-  await page.getByRole('link', { name: 'Show: Dead letters' }).click();
+  await page.getByRole('link', { name: 'Show: resize' }).click();
   const panel = await details(page, 'resize');
   await panel.getByRole('table').getByRole('row').nth(2).waitFor();
   await check(page, 'dead letters');

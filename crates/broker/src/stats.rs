@@ -1,11 +1,12 @@
 //! Statistics of a broker, and their rendering in JSON.
 
-use crate::core::{Counters, Kind, Millis, ServiceInfo, WorkerInfo};
+use crate::core::{Counters, Kind, LargestClient, LastRefusal, Millis, ServiceInfo, WorkerInfo};
 use crate::store::SpoolUsage;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Value, json};
+use std::time::Duration;
 use towpath_journal::JournalFigures;
 use towpath_sockets::{Address, GonePeer, HubStats, Page, PeerId, PeerInfo};
 
@@ -88,7 +89,6 @@ pub struct Activity {
 
 /// A worker, and where it is.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub struct WorkerStats {
     /// Its connection.
     pub id: Option<PeerId>,
@@ -96,6 +96,26 @@ pub struct WorkerStats {
     pub worker: WorkerInfo,
     /// Its real address.
     pub address: Option<Address>,
+    /// For how long nothing came from it, if that was asked for.
+    pub silent_for: Option<Duration>,
+}
+
+/// Services, workers and clients that an operator may have to look at. Clients of one user or address count as one.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Concerns {
+    /// Services for which something waits, or that have dead letters.
+    pub services: Vec<ServiceInfo>,
+    /// Workers that are busy for a while, or failed lately.
+    pub workers: Vec<WorkerStats>,
+    /// The client with the most.
+    pub largest: Option<LargestClient>,
+    /// The last request that was refused for want of memory, disk, or places in a queue.
+    pub refusal: Option<LastRefusal>,
+    /// The moment, in the core's time.
+    pub now: Millis,
+    /// Time between heartbeats of the connections.
+    pub heartbeat: Duration,
 }
 
 /// A service and its queue, as in `mmi.queue`.
@@ -108,6 +128,7 @@ pub fn queue_json(service: &ServiceInfo, now: Millis) -> Value {
         "workers": service.workers,
         "paused": service.is_paused,
         "oldest_seconds": service.oldest_since.map(|since| seconds(since, now)),
+        "usual_seconds": service.usual_ms.map(|usual| seconds(0, usual)),
     });
     add_name(&mut queue, "service", &service.name);
     queue
@@ -119,6 +140,7 @@ pub fn worker_json(WorkerStats { worker, address, .. }: &WorkerStats, now: Milli
         "address": address.as_ref().map(|address| address.to_string()),
         "credit": worker.credit,
         "held": worker.held,
+        "busy_seconds": worker.oldest_since.map(|since| seconds(since, now)),
         "numbered": worker.kind == Kind::Numbered,
         "rests_seconds": worker.rests_until.map(|until| seconds(now, until)),
         "gave_back": worker.gave_back.as_ref().map(|reason| String::from_utf8_lossy(reason)),

@@ -58,18 +58,6 @@ export class History {
   of(name) {
     return this.values.get(name) ?? this.times.map(() => null);
   }
-
-  /**
-   * How much a sum has grown in what is kept, and how many seconds that is.
-   * @param {string} name
-   */
-  growth(name) {
-    const values = this.of(name);
-    const first = values.findIndex((value) => value !== null);
-    const [from, to] = [values[first], values.at(-1)];
-    const span = (this.times.at(-1) ?? 0) - (this.times[first] ?? 0);
-    return { by: typeof from === 'number' && typeof to === 'number' ? Math.max(0, to - from) : 0, span };
-  }
 }
 
 /**

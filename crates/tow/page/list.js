@@ -123,6 +123,11 @@ export class ListView {
       this.serviceInput.value = service;
       this.#reset();
     }
+    const filter = parameters.get('filter');
+    if (filter !== null) {
+      this.filter.value = filter;
+      this.#show();
+    }
   }
 
   async refresh() {

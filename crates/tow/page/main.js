@@ -7,7 +7,8 @@ import { h, Keyed, setAttribute, setText } from './dom.js';
 import { clock, count, seconds, visible } from './format.js';
 import { JournalView } from './journal.js';
 import { ListView } from './list.js';
-import { checksOf, Overview, sampleOf } from './overview.js';
+import { Overview, sampleOf } from './overview.js';
+import { countOf, NONE_KNOWN, viewOf } from './problems.js';
 import { LISTS } from './views.js';
 
 /** @typedef {import('./api.js').Row} Row */
@@ -36,6 +37,7 @@ class Page {
     /** @type {{ status: Row, time: number } | null} */
     this.before = null;
     this.history = new History();
+    this.problems = NONE_KNOWN;
     /** @type {View[]} */
     this.views = [];
     /** @type {View | null} */
@@ -113,6 +115,8 @@ class Page {
     this.status = status;
     this.login(false);
     if (status['peers'] === undefined) return;
+    this.problems = /** @type {import('./problems.js').Problems} */ (/** @type {unknown} */ (await get('problems')));
+    this.#showTitle();
     const { list, next } = await this.#pulse(status);
     const time = Date.now() / 1000;
     const before = this.before;
@@ -121,7 +125,7 @@ class Page {
       this.before = { status, time };
       this.history.add(time, sampleOf(status, before?.status ?? null, before ? time - before.time : 0, next === null ? list : null));
     }
-    for (const view of this.views) if (view instanceof Overview) view.set(status, this.history);
+    for (const view of this.views) if (view instanceof Overview) view.set(status, this.problems, this.history);
     this.tabs.set(this.views);
     const view = this.view;
     try {
@@ -147,6 +151,7 @@ class Page {
     this.status = null;
     this.before = null;
     this.history = new History();
+    this.problems = NONE_KNOWN;
     this.missing.clear();
   }
 
@@ -185,10 +190,16 @@ class Page {
       element('view').replaceChildren(view.element);
       setText(element('done'), '');
       if (hadOne && document.activeElement === document.body) view.element.querySelector('h1')?.focus();
-      if (view instanceof Overview && this.status && this.before) view.set(this.status, this.history);
+      if (view instanceof Overview && this.status && this.before) view.set(this.status, this.problems, this.history);
     }
-    document.title = `${view.title} · tow ${this.status?.['program'] ?? ''}`;
+    this.#showTitle();
     this.#tick();
+  }
+
+  /** The number of problems comes first: a tab shows only the beginning. */
+  #showTitle() {
+    const number = countOf(this.problems);
+    document.title = `${number > 0 ? `(${count(number)}) ` : ''}${this.view?.title ?? ''} · tow ${this.status?.['program'] ?? ''}`;
   }
 
   /** @param {View} view that this server doesn't have */
@@ -269,9 +280,9 @@ class Page {
     const status = this.status ?? {};
     /** @type {Record<string, number | undefined>} */
     const numbers = { peers: status['peers'], services: status['services'], workers: status['workers'] };
-    const loud = checksOf(status).find((check) => check.now && check.view === view.id && check.value > 0);
+    const loud = this.problems.problems.find((problem) => viewOf(problem) === view.id);
     setText(number, numbers[view.id] === undefined ? (loud ? '▲' : '') : `${loud ? '▲ ' : ''}${count(numbers[view.id])}`);
-    setAttribute(number, 'data-level', loud ? 'bad' : null);
+    setAttribute(number, 'data-level', loud ? (loud['severity'] === 'critical' ? 'bad' : 'warn') : null);
     number.hidden = number.textContent === '';
   }
 }

@@ -1,50 +1,13 @@
 // The first view: problems, three charts, and totals.
 
 import { Chart } from './charts.js';
-import { facts, h, Keyed, setAttribute, setText } from './dom.js';
-import { byteRate, bytes, count, label, member, moment, named, perSecond, seconds, short, visible } from './format.js';
+import { facts, h, setText } from './dom.js';
+import { byteRate, bytes, count, label, member, moment, perSecond, short, visible } from './format.js';
+import { ProblemList } from './problems.js';
 
 /** @typedef {import('./api.js').Row} Row */
 /** @typedef {import('./charts.js').History} History */
 /** @typedef {import('./dom.js').Fact} Fact */
-
-/**
- * Something that should be zero.
- * @typedef {object} Check
- * @property {string} name of the metric
- * @property {string} title
- * @property {string} about
- * @property {number} value
- * @property {boolean} now it is so at the moment; else a sum since the start
- * @property {string} [view] that shows more
- */
-
-/** Views that show more of a figure. @type {Record<string, string>} */
-const VIEWS = {
-  peers_gone: 'gone', requests_requeued: 'gone', pushes: 'failures', services_paused: 'services', dead_letters: 'dead-letters',
-  journal_failed: 'journal', journal_errors: 'journal',
-};
-
-/**
- * @param {Row} status
- * @returns {Check[]}
- */
-export function checksOf(status) {
-  const checks = /** @type {Check[]} */ (status['should_be_zero'] ?? []);
-  return checks.map((check) => {
-    const about = check.name === 'services_paused' && check.value > 0 ? `${check.about}: ${names(status['paused'])}` : check.about;
-    return { ...check, about, view: VIEWS[check.name] };
-  });
-}
-
-/**
- * The first few of these services: text, or objects for those that aren't UTF-8.
- * @param {(string | Row)[] | undefined} all
- */
-function names(all = []) {
-  const first = all.slice(0, 3).map((one) => named(typeof one === 'string' ? { service: one } : one, 'service')).join(', ');
-  return all.length > 3 ? `${first} and ${count(all.length - 3)} more` : first;
-}
 
 /**
  * Values for the history. Sums become rates.
@@ -74,7 +37,6 @@ export function sampleOf(status, before, elapsed, list) {
     peers: status['peers'] ?? null,
     handshakes: status['handshakes'] ?? null,
     workers: status['workers'] ?? null,
-    ...Object.fromEntries(checksOf(status).map((check) => [`check ${check.name}`, check.value])),
   };
 }
 
@@ -100,11 +62,7 @@ export class Overview {
         lines: [{ name: 'peers', label: 'connected' }, isBroker ? { name: 'workers', label: 'workers' } : { name: 'handshakes', label: 'in handshake' }],
       }),
     ];
-    this.verdict = h('p', { class: 'verdict' });
-    const key = (/** @type {Tile} */ tile) => tile.name;
-    const [loud, quiet] = [h('ul', { class: 'loud' }), h('ul', { class: 'quiet' })];
-    this.loud = new Keyed(loud, key, makeTile, updateTile);
-    this.quiet = new Keyed(quiet, key, makeZero, () => {});
+    this.problems = new ProblemList(acted);
     this.server = facts();
     this.limits = facts();
     this.sums = facts();
@@ -115,7 +73,7 @@ export class Overview {
     this.action = action;
     this.element = h('div', { class: 'view' },
       h('h1', { class: 'hidden', tabindex: '-1' }, 'Overview'),
-      h('section', { class: 'checks' }, h('div', { class: 'heading' }, h('h2', {}, 'Checks'), this.verdict), loud, quiet),
+      this.problems.element,
       h('div', { class: 'charts' }, ...this.charts.map((chart) => chart.element)),
       h('div', { class: 'columns' },
         h('section', { class: 'card' }, h('h2', {}, 'Server'), this.server.element, h('p', { class: 'buttons' }, this.button)),
@@ -129,18 +87,13 @@ export class Overview {
 
   /**
    * @param {Row} status
+   * @param {import('./problems.js').Problems} problems
    * @param {History} history
    */
-  set(status, history) {
+  set(status, problems, history) {
     const now = history.times.at(-1) ?? 0;
     for (const chart of this.charts) chart.set(history, now);
-    const tiles = checksOf(status).map((check) => ({ ...check, ...history.growth(`check ${check.name}`) }));
-    this.loud.set(tiles.filter((tile) => tile.value > 0));
-    this.quiet.set(tiles.filter((tile) => tile.value === 0));
-    const loud = tiles.filter((tile) => tile.value > 0).length;
-    setText(this.verdict, loud === 0 ? `✓ All ${tiles.length} are 0` : `▲ ${loud} ${loud === 1 ? 'problem' : 'problems'}`);
-    const isBad = tiles.some((tile) => levelOf(tile) === 'bad');
-    setAttribute(this.verdict, 'data-level', loud === 0 ? 'good' : isBad ? 'bad' : 'warn');
+    this.problems.set(problems);
     this.server.set(serverFacts(status));
     this.limits.set(limitFacts(status));
     this.sums.set(sumFacts(status));
@@ -148,40 +101,6 @@ export class Overview {
     this.button.hidden = action === null;
     if (action) setText(this.button, action.label);
   }
-}
-
-/** @typedef {Check & { by: number, span: number }} Tile */
-
-/**
- * A sum that has stopped growing is less urgent than what goes on.
- * @param {Tile} tile
- */
-function levelOf(tile) {
-  if (tile.value === 0) return null;
-  return tile.now || tile.by > 0 ? 'bad' : 'warn';
-}
-
-/** @param {Tile} tile */
-function makeZero(tile) {
-  return h('li', {}, h('span', { class: 'sign', 'aria-hidden': 'true' }, '✓'), ` ${tile.title} `, h('b', {}, '0'));
-}
-
-/** @param {Tile} tile */
-function makeTile(tile) {
-  const link = tile.view ? h('a', { href: `./#${tile.view}`, 'aria-label': `Show: ${tile.title}` }, 'Show') : null;
-  return h('li', {}, h('b', {}), h('span', { class: 'name' }, tile.title), h('span', { class: 'about' }), link);
-}
-
-/**
- * @param {HTMLElement} element
- * @param {Tile} tile
- */
-function updateTile(element, tile) {
-  const [value, , about] = element.children;
-  setAttribute(element, 'data-level', levelOf(tile));
-  const lately = tile.now ? '' : tile.by > 0 ? `; ${count(tile.by)} in the last ${seconds(tile.span)}` : '; none in the last ' + seconds(tile.span);
-  if (value) setText(value, `▲ ${count(tile.value)}`);
-  if (about) setText(about, `${tile.about}${lately}`);
 }
 
 /**

@@ -42,8 +42,8 @@ On the machine of a server or broker:
 
 A TIME is in seconds or has a unit: 0.5, 500ms, 2min. A SIZE is in bytes, or in K, M, G or T.
 Exit status: 0 done, 1 failed or incomplete, 2 usage, 3 deletions are held, 4 not found,
-5 refused, 6 no server, 7 expired, 8 lost with a worker, 9 the worker failed; after an interrupt
-the signal's.
+5 refused, 6 no server, 7 expired, 8 lost with a worker, 9 the worker failed, 10 problems,
+11 a critical problem (both of tow status --check); after an interrupt the signal's.
 TOW_CONNECT sets --connect, TOW_MAX_MEMORY --max-memory, and so on.
 -v logs more on standard error, -vv even more. TOW_LOG sets the level: error, warn, info, debug or trace.";
 
@@ -85,7 +85,7 @@ enum Command {
     /// Send a request, or a load test.
     Call(call::Arguments),
     /// Show the servers and brokers that run on this machine.
-    Status(operator::Arguments),
+    Status(operator::StatusArguments),
     /// List who is connected.
     Peers(operator::Arguments),
     /// List recent disconnects and their reasons.

@@ -347,7 +347,7 @@ impl Core {
         };
         // A request that was accepted before isn't refused when it is repeated.
         if !self.is_duplicate(key, number, peer, None) {
-            self.counters.refused += 1;
+            self.note_refusal(now, self.sessions[key].tenant, status, reason);
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
             self.leave_when_done(peer);
         }
@@ -378,8 +378,8 @@ impl Core {
         status: Status,
         reason: &'static str,
     ) {
-        if self.stock_session(now, peer).is_some() {
-            self.counters.refused += 1;
+        if let Some(key) = self.stock_session(now, peer) {
+            self.note_refusal(now, self.sessions[key].tenant, status, reason);
             let (service, body) = (Bytes::copy_from_slice(service), Body::from(reason));
             self.actions.push(Action::StockReply { peer, envelope, service, status, partial: false, body });
         }

@@ -105,7 +105,7 @@ impl Core {
         let journalled = self.settings.journal && !volatile && !self.answers_for(service);
         let space = self.admit(self.sessions[key].tenant, Some(key), service, body.memory_bytes(), journalled);
         if let Err(Refusal { status, retry_ms, reason }) = space {
-            self.counters.refused += 1;
+            self.note_refusal(now, self.sessions[key].tenant, status, reason);
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
             self.leave_when_done(peer);
             return;

@@ -30,7 +30,7 @@ impl Drain {
 
     /// Why no more requests are taken, if they aren't.
     #[inline]
-    fn reason(&self) -> Option<&'static str> {
+    pub(super) fn reason(&self) -> Option<&'static str> {
         match (self.is_stopping, self.is_draining) {
             (true, _) => Some(STOPPING),
             (false, true) => Some(DRAINING),

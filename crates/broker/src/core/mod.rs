@@ -13,6 +13,7 @@
 //! | `Sessions`, `SequenceMap`, `NumberSet` | clients, their requests by number, and the numbers that are over |
 //! | `Tenants` | identities of clients, and each tenant's shares |
 //! | `Services`, `WaitingQueue` | services by name, and the requests that wait for a worker, by the turns of clients |
+//! | `UsualTime` | how long a service usually takes |
 //! | `Workers` | workers, what each holds, and when each may be given more |
 //! | `Roles` | which session or worker a connection belongs to |
 //! | `TokenMaker` | the secret by which a reply's token is recognised |
@@ -64,6 +65,7 @@ mod drain;
 mod durability;
 mod expiry;
 mod in_flight;
+mod look;
 mod marks;
 mod operator;
 mod outcome;
@@ -81,6 +83,7 @@ mod stats;
 mod stored;
 mod tenants;
 mod token;
+mod usual;
 mod worker;
 mod workers;
 
@@ -92,6 +95,7 @@ pub(crate) use dead_letter::{canonical_name, is_dead_letter_queue};
 pub use actions::{Action, BodyRef, QueuedAction, StockEnvelope};
 pub use admission::MemoryPressure;
 pub use durability::{Entry, Restored, RestoredLetter};
+pub use look::{LargestClient, LastRefusal, Look, LookAt};
 pub use operator::{LetterAction, LetterRun, PAUSED_SERVICES_MAX, Purge};
 pub use settings::{Millis, Settings};
 pub use stats::{Counters, LetterInfo, LetterState, ServiceInfo, WorkerInfo};
@@ -143,6 +147,7 @@ pub struct Core {
     drain: drain::Drain,
     storage_failed: bool,
     full: admission::FullMark,
+    last_refusal: Option<LastRefusal>,
     counters: Counters,
 }
 
@@ -171,6 +176,7 @@ impl Core {
             drain: drain::Drain::default(),
             storage_failed: false,
             full: admission::FullMark::default(),
+            last_refusal: None,
             counters: Counters::default(),
             settings,
         }

@@ -6,6 +6,7 @@ use super::reply_budget::ServiceReplies;
 use super::requests::{List, Request, Requests, State};
 use super::session::Sessions;
 use super::settings::Millis;
+use super::usual::UsualTime;
 use super::{Core, ServiceKey, SessionKey, TenantKey, WorkerKey};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -85,6 +86,7 @@ pub(super) struct Service {
     pub purges: u8,
     pub workers: usize,
     pub replies: ServiceReplies,
+    pub usual: UsualTime,
     /// Workers with credit, the least recently used first.
     pub available: VecDeque<WorkerKey>,
 }
@@ -138,6 +140,7 @@ impl Services {
             purges: 0,
             workers: 0,
             replies: ServiceReplies::default(),
+            usual: UsualTime::default(),
             available: VecDeque::new(),
         }) as ServiceKey;
         self.by_name.insert(name, key);

@@ -60,6 +60,8 @@ pub struct ServiceInfo {
     pub letters: usize,
     /// When the oldest of these was kept.
     pub letters_since: Option<Millis>,
+    /// Milliseconds within which 19 of 20 replies came lately, rounded up to a power of two.
+    pub usual_ms: Option<Millis>,
 }
 
 /// A dead letter.
@@ -105,10 +107,18 @@ pub struct WorkerInfo {
     pub rests_until: Option<Millis>,
     /// Why it has given one back, if it hasn't done such a request since.
     pub gave_back: Option<Bytes>,
+    /// How often it has given some back since then.
+    pub gave_back_in_a_row: u8,
+    /// Requests that it failed since its last other reply.
+    pub failed_in_a_row: u16,
+    /// When it was given the oldest of its requests, or sent the last part of the reply.
+    pub oldest_since: Option<Millis>,
+    /// How long its service usually takes: [`ServiceInfo::usual_ms`].
+    pub usual_ms: Option<Millis>,
 }
 
 impl Core {
-    fn service_info(&self, key: ServiceKey) -> ServiceInfo {
+    pub(super) fn service_info(&self, key: ServiceKey) -> ServiceInfo {
         let service = self.services.at(key);
         let first = service.letters.first().and_then(|number| self.dead_letters.session(*number));
         ServiceInfo {
@@ -122,6 +132,7 @@ impl Core {
             is_paused: service.is_paused,
             letters: service.letters.len(),
             letters_since: first.map(|session| self.sessions[session].absent_since),
+            usual_ms: service.usual.usual_ms(),
         }
     }
 
@@ -179,15 +190,26 @@ impl Core {
         }
     }
 
-    fn worker_info(&self, worker: &Worker) -> WorkerInfo {
+    /// When a worker was given its oldest request. A stock worker is busy with one that has ended until it replies.
+    pub(super) fn oldest_of(&self, worker: &Worker) -> Option<Millis> {
+        let held = worker.held.first().map(|slot| self.requests.at(slot).since);
+        worker.abandoned.iter().map(|(_, since)| *since).chain(held).min()
+    }
+
+    pub(super) fn worker_info(&self, worker: &Worker) -> WorkerInfo {
+        let service = self.services.at(worker.service);
         WorkerInfo {
             peer: worker.peer,
-            service: self.services.at(worker.service).name.clone(),
+            service: service.name.clone(),
             kind: worker.kind,
             credit: worker.credit,
             held: worker.held.len,
             rests_until: worker.rest.until,
             gave_back: (worker.rest.in_a_row > 0).then(|| worker.rest.reason.clone()),
+            gave_back_in_a_row: worker.rest.in_a_row,
+            failed_in_a_row: worker.failed_in_a_row,
+            oldest_since: self.oldest_of(worker),
+            usual_ms: service.usual.usual_ms(),
         }
     }
 

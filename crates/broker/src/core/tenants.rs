@@ -20,7 +20,7 @@ const TIMES_FREE: usize = 3;
 /// A tenant's shares of the broker.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
-    tenant: Option<Tenant>,
+    pub tenant: Option<Tenant>,
     /// Connections, sessions and services that refer to it.
     references: usize,
     /// Requests in all.
@@ -75,6 +75,11 @@ impl Tenants {
     #[inline]
     pub fn of_peer(&self, peer: Peer) -> TenantKey {
         self.of_peers.get(peer as usize).copied().unwrap_or(NOBODY)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Holdings> {
+        self.slab.iter().map(|(_, holdings)| holdings)
     }
 
     #[inline]

@@ -5,6 +5,7 @@ mod bounds;
 mod dead_letter;
 mod fairness;
 mod in_flight;
+mod look;
 mod outcomes;
 mod reply_budget;
 mod requeue;

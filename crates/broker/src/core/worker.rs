@@ -37,6 +37,8 @@ pub(super) struct Worker {
     /// In its service's queue of available workers.
     pub in_available: bool,
     pub rest: Rest,
+    /// Requests that it failed since its last other reply.
+    pub failed_in_a_row: u16,
 }
 
 /// When a worker rests, and why: it has given a request back.

@@ -49,6 +49,7 @@ impl Core {
             blocked: false,
             in_available: false,
             rest: Rest::default(),
+            failed_in_a_row: 0,
         });
         self.roles.set(peer, Role::Worker(worker));
         if self.drain.is_stopping() {
@@ -125,10 +126,14 @@ impl Core {
         if rest.in_a_row > 0 && status.is_ok() && (!rest.is_large || self.requests.at(slot).body.large_bytes() > 0) {
             worker.rest = Rest::default();
         }
+        worker.failed_in_a_row = if status == Status::FAILED { worker.failed_in_a_row.saturating_add(1) } else { 0 };
         let service = worker.service;
+        let took = now.saturating_sub(self.requests.at(slot).since);
         self.release_from_worker(key, slot);
         let bytes = body.memory_bytes();
-        self.services.at_mut(service).replies.observe(bytes);
+        let of_service = self.services.at_mut(service);
+        of_service.replies.observe(bytes);
+        of_service.usual.observe(took);
         self.sessions[self.requests.at(slot).session].replies.arrived(now);
         self.mark_available(key);
         if bytes > 0 && !self.reply_fits(now, slot, bytes) {

@@ -23,9 +23,9 @@ mod read_budget;
 mod reply_batcher;
 mod slow_consumers;
 
-use crate::core::{Core, LetterRun, Millis, Purge, QueuedAction, Settings, WorkerInfo};
+use crate::core::{Core, LetterRun, LookAt, Millis, Purge, QueuedAction, Settings, WorkerInfo};
 use crate::services::Services;
-use crate::stats::{Activity, Stats, WorkerStats};
+use crate::stats::{Activity, Concerns, Stats, WorkerStats};
 use crate::store::{Leadership, Recovered, Store};
 use crate::transport::Transport;
 use connection::Connections;
@@ -247,15 +247,32 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 stats.services = Page::of(core.services_from(from).map(|(number, service)| (number, Some(service))));
             }
             Wanted::Workers(from) => {
-                let worker = |worker: WorkerInfo| {
-                    let id = self.connections.id_of(worker.peer);
-                    WorkerStats { worker, id, address: id.and_then(|id| self.transport.address(id)) }
-                };
-                stats.workers = Page::of(core.workers_from(from).map(|(number, info)| (number, Some(worker(info)))));
+                let workers = core.workers_from(from);
+                stats.workers = Page::of(workers.map(|(number, info)| (number, Some(self.worker_stats(info)))));
             }
             _ => {}
         }
         stats
+    }
+
+    fn worker_stats(&self, worker: WorkerInfo) -> WorkerStats {
+        let id = self.connections.id_of(worker.peer);
+        WorkerStats { worker, id, address: id.and_then(|id| self.transport.address(id)), silent_for: None }
+    }
+
+    /// A step of what an operator may have to look at: [`Core::look`]. Who has the most is said in the first one.
+    pub fn look(&self, at: LookAt) -> (Concerns, Option<LookAt>) {
+        let (core, now) = (&self.core, self.now());
+        let look = core.look(now, at);
+        let concerns = Concerns {
+            services: look.services,
+            workers: look.workers.into_iter().map(|worker| self.worker_stats(worker)).collect(),
+            largest: core.largest_client().filter(|_| at == LookAt::Services(0)),
+            refusal: core.last_refusal().cloned(),
+            now,
+            heartbeat: Duration::ZERO,
+        };
+        (concerns, look.next)
     }
 
     /// Pauses a service, or resumes it: [`Core::pause_service`].

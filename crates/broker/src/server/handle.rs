@@ -1,8 +1,8 @@
 //! Controlling a broker from other threads.
 
 use super::ServedDispatch;
-use crate::core::{LetterAction, LetterInfo, LetterRun, Millis, Purge};
-use crate::stats::{PeerStats, Stats};
+use crate::core::{LetterAction, LetterInfo, LetterRun, LookAt, Millis, Purge};
+use crate::stats::{Concerns, PeerStats, Stats};
 use bytes::Bytes;
 use std::sync::mpsc::{Receiver, SyncSender};
 use towpath_sockets::{Command, Page, Waker, Wanted};
@@ -54,6 +54,13 @@ pub enum OperatorAction {
         from: u32,
         /// Receives the list, and the moment in the core's time.
         done: SyncSender<(Page<LetterInfo>, Millis)>,
+    },
+    /// Look at services and workers, some at a time.
+    Look {
+        /// From where on.
+        at: LookAt,
+        /// Receives what is of concern there, and where to go on.
+        done: SyncSender<(Concerns, Option<LookAt>)>,
     },
     /// Wait until all that has been done so far is on the disk.
     Sync(SyncSender<()>),
@@ -131,6 +138,14 @@ impl Control {
             }
             Command::Action(OperatorAction::ListLetters { service, from, done }) => {
                 let _ = done.send((Page::of(dispatch.core.letters_from(&service, from)), dispatch.now()));
+            }
+            Command::Action(OperatorAction::Look { at, done }) => {
+                let (mut concerns, next) = dispatch.look(at);
+                for worker in &mut concerns.workers {
+                    let info = worker.id.and_then(|id| dispatch.transport.hub.peer(id));
+                    worker.silent_for = info.map(|info| info.last_received.elapsed());
+                }
+                let _ = done.send((concerns, next));
             }
             Command::Action(OperatorAction::Sync(done)) => {
                 self.syncs.push((dispatch.core.settings().epoch, dispatch.core.entries().0, done));

@@ -81,7 +81,7 @@ impl Broker {
         let endpoints =
             options.endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<Vec<_>, SocketError>>()?;
         let control = Control::new(hub.waker());
-        let operator = Operator::new(control.handle(), journal.is_some());
+        let operator = Operator::new(control.handle(), journal.is_some(), options.heartbeats.interval);
         Ok(Broker { dispatch, endpoints, grace: options.grace, control, operator })
     }
 

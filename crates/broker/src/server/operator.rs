@@ -1,8 +1,10 @@
 //! Operations of an operator: pausing and purging services, sending dead letters again or dropping them, draining. From any thread but the event loop's.
 
 use super::handle::{Handle, OperatorAction};
-use crate::core::{LetterAction, LetterInfo, Millis, PAUSED_SERVICES_MAX};
+use crate::core::{LetterAction, LetterInfo, LookAt, Millis, PAUSED_SERVICES_MAX};
+use crate::stats::{Concerns, LISTED_MAX};
 use bytes::Bytes;
+use std::time::Duration;
 use towpath_requests::is_built_in;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_sockets::Page;
@@ -12,6 +14,7 @@ use towpath_sockets::Page;
 pub struct Operator {
     handle: Handle,
     has_journal: bool,
+    heartbeat: Duration,
 }
 
 /// Why an action was not done.
@@ -63,8 +66,27 @@ pub enum OperatorError {
 }
 
 impl Operator {
-    pub(super) fn new(handle: Handle, has_journal: bool) -> Operator {
-        Operator { handle, has_journal }
+    pub(super) fn new(handle: Handle, has_journal: bool, heartbeat: Duration) -> Operator {
+        Operator { handle, has_journal, heartbeat }
+    }
+
+    /// Looks at all services and workers for what may be of concern, some of them between two polls. `None` if the event loop doesn't answer.
+    pub fn look(&self) -> Option<Concerns> {
+        let mut all = Concerns::default();
+        let mut at = LookAt::Services(0);
+        loop {
+            let (concerns, next) = self.handle.act(|done| OperatorAction::Look { at, done })?;
+            all.services.extend(concerns.services);
+            all.workers.extend(concerns.workers);
+            let largest = all.largest.or(concerns.largest);
+            all = Concerns { services: all.services, workers: all.workers, largest, ..concerns };
+            let found = all.services.len() + all.workers.len();
+            at = match next {
+                Some(LookAt::Services(_)) if found >= LISTED_MAX => LookAt::Workers(0),
+                Some(next) if found < 2 * LISTED_MAX => next,
+                _ => return Some(Concerns { heartbeat: self.heartbeat, ..all }),
+            };
+        }
     }
 
     /// Pauses a service, or resumes it, and returns when that is on the disk, if there is a journal.

@@ -89,6 +89,42 @@ struct Names {
     by_turn: BTreeMap<u64, (HolderName, Option<CopyId>)>,
 }
 
+impl Holders {
+    /// Those who have a version, so that `lacks` says of it that there is a newer one, and what that is; so many at most, those first who have lacked it
+    /// longest. With the connection by which each speaks for itself.
+    pub fn with_old_version<T: Clone>(
+        &self,
+        lacks: impl Fn(Digest) -> Option<(u64, T)>,
+        most: usize,
+    ) -> Vec<(Option<PeerId>, HolderStats, u64, T)> {
+        let mut last: Vec<(u64, T, &Said)> = Vec::new();
+        for said in self.holders.values() {
+            let Some((seq, newer)) = said.holder.version.and_then(&lacks) else { continue };
+            let place = last.partition_point(|(other, ..)| *other <= seq);
+            if place < most {
+                last.insert(place, (seq, newer, said));
+                last.truncate(most);
+            }
+        }
+        last.into_iter().map(|(seq, newer, said)| (said.peer, said.stats(), seq, newer)).collect()
+    }
+}
+
+impl Said {
+    fn stats(&self) -> HolderStats {
+        HolderStats {
+            name: self.holder.name.as_str().to_owned(),
+            copy: self.holder.copy,
+            user: self.user.as_deref().map(str::to_owned),
+            via: self.via.as_ref().map(|name| name.as_str().to_owned()),
+            seq: self.holder.cursor.seq,
+            durable: self.holder.durable,
+            version: self.holder.version,
+            said_at: self.at,
+        }
+    }
+}
+
 impl Default for Holders {
     fn default() -> Holders {
         Holders {
@@ -192,18 +228,25 @@ impl Holders {
 
     /// A page of holders that aren't connected themselves.
     pub fn elsewhere(&self, from: u32) -> Page<HolderStats> {
-        let stats = |said: &Said| HolderStats {
-            name: said.holder.name.as_str().to_owned(),
-            copy: said.holder.copy,
-            user: said.user.as_deref().map(str::to_owned),
-            via: said.via.as_ref().map(|name| name.as_str().to_owned()),
-            seq: said.holder.cursor.seq,
-            durable: said.holder.durable,
-            version: said.holder.version,
-            said_at: said.at,
-        };
         let numbered = (0..).zip(self.holders.values()).skip(from as usize);
-        Page::of(numbered.map(|(number, said)| (number, said.peer.is_none().then(|| stats(said)))))
+        Page::of(numbered.map(|(number, said)| (number, said.peer.is_none().then(|| said.stats()))))
+    }
+
+    /// The same who lack a number of an epoch, so many at most, those who lack most first. Those who have versions aren't among them.
+    pub fn elsewhere_without(&self, epoch: Epoch, seq: u64, most: usize) -> Vec<HolderStats> {
+        let mut last: Vec<&Said> = Vec::new();
+        let lacks = |said: &&Said| {
+            let cursor = &said.holder.cursor;
+            said.peer.is_none() && said.holder.version.is_none() && cursor.epoch == epoch && cursor.seq < seq
+        };
+        for said in self.holders.values().filter(lacks) {
+            let place = last.partition_point(|other| other.holder.cursor.seq <= said.holder.cursor.seq);
+            if place < most {
+                last.insert(place, said);
+                last.truncate(most);
+            }
+        }
+        last.into_iter().map(Said::stats).collect()
     }
 
     /// The answer to `holders`.
@@ -290,6 +333,25 @@ mod tests {
             now,
         );
         assert_eq!((of_another.holding, of_another.holders.len()), (0, 1));
+    }
+
+    #[test]
+    fn those_elsewhere_who_lack_most_come_first() {
+        let (mut holders, now) = (Holders::default(), Instant::now());
+        for (name, seq) in [("a", 5), ("b", 3), ("c", 9), ("here", 1), ("versions", 150)] {
+            let via = HolderName::new("relay").unwrap();
+            let via = (name != "here").then_some(&via);
+            holders.note(Reporter { via, ..by(1) }, holder(name, seq), now);
+        }
+        let names = |seq, most| -> Vec<_> {
+            holders.elsewhere_without(EPOCH, seq, most).into_iter().map(|holder| holder.name).collect()
+        };
+        assert_eq!((names(9, 20), names(9, 1)), (vec!["b".to_owned(), "a".to_owned()], vec!["b".to_owned()]));
+        assert!(holders.elsewhere_without(Epoch([2; 16]), 9, 20).is_empty());
+        let old = |digest| (digest == Digest([7; 32])).then_some((100, "v2"));
+        let old = holders.with_old_version(old, 20);
+        assert_eq!((old.len(), old[0].1.name.as_str(), old[0].2, old[0].3), (1, "versions", 100, "v2"));
+        assert!(holders.with_old_version(|_| None::<(u64, ())>, 20).is_empty());
     }
 
     #[test]

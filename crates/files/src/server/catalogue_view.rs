@@ -1,6 +1,6 @@
 //! An operator's view of a catalogue, which answers without the event loop.
 
-use super::versions::Versions;
+use super::versions::{Versions, newer_versions};
 use super::watch::{CatalogueStats, SharedCatalogue};
 use crate::digest::Digest;
 use crate::path::RelPath;
@@ -8,7 +8,7 @@ use crate::relay::{HolderStats, Holders};
 use crate::root::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use towpath_sockets::Page;
+use towpath_sockets::{Page, PeerId};
 
 /// The catalogue of a server that watches its directory; clones show the same.
 #[derive(Clone, Debug)]
@@ -62,6 +62,19 @@ impl CatalogueView {
     /// Holders that aren't connected: relays reported them, or they were connected before.
     pub fn holders_elsewhere(&self, from: u32) -> Page<HolderStats> {
         self.holders().elsewhere(from)
+    }
+
+    /// The same who lack the newest number, so many at most, those who lack most first.
+    pub fn last_elsewhere(&self, most: usize) -> Vec<HolderStats> {
+        let CatalogueStats { epoch, head, .. } = self.stats();
+        self.holders().elsewhere_without(epoch, head, most)
+    }
+
+    /// Those who have an older version than the newest of its path, so many at most, those first who have lacked a newer one longest: with the
+    /// connection by which each speaks for itself, the number of the version after theirs, and the label of the newest.
+    pub fn with_old_versions(&self, most: usize) -> Vec<(Option<PeerId>, HolderStats, u64, String)> {
+        let newer = self.versions.as_ref().map(|_| newer_versions(&self.published)).unwrap_or_default();
+        self.holders().with_old_version(|digest| newer.get(&digest).cloned(), most)
     }
 
     /// The published versions, the oldest first. May wait for the disk.

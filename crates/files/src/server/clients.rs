@@ -400,6 +400,31 @@ impl Clients {
         })
     }
 
+    /// The follows that lack most, so many of them at most, the last one first.
+    pub(super) fn last_follows(&self, most: usize, info: impl Fn(PeerId) -> Option<PeerInfo>) -> Vec<FollowerStats> {
+        // First whose they are: a follow's description takes memory.
+        let mut last: Vec<(u64, PeerId)> = Vec::new();
+        for (peer, client) in self.followers.iter().filter_map(|peer| Some((*peer, self.clients.get(peer)?))) {
+            for has in client.session.follows_sent().map(|sent| has(sent, client.said.as_ref())) {
+                let place = last.partition_point(|(other, _)| *other <= has);
+                if place < most {
+                    last.insert(place, (has, peer));
+                    last.truncate(most);
+                }
+            }
+        }
+        let peers: BTreeSet<PeerId> = last.into_iter().map(|(_, peer)| peer).collect();
+        let clients = peers.into_iter().filter_map(|peer| self.clients.get(&peer).zip(info(peer)));
+        let follows = clients.flat_map(|(client, info)| {
+            let said = &client.said;
+            client.session.follows().map(move |follow| FollowerStats { info: info.clone(), follow, said: said.clone() })
+        });
+        let mut follows: Vec<_> = follows.collect();
+        follows.sort_by_key(|follower| follower.follow.has(follower.said.as_ref()));
+        follows.truncate(most);
+        follows
+    }
+
     /// A page of what was refused, or failed.
     pub(super) fn failure_page(&self, from: u32) -> Page<FailureStats> {
         self.failures.page(from)

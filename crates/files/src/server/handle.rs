@@ -3,7 +3,7 @@
 use super::clients::Clients;
 use super::drain::Drain;
 use super::driver::{NOT_ADMITTED, may};
-use super::stats::Stats;
+use super::stats::{FollowerStats, Stats};
 use std::sync::mpsc::{Receiver, SyncSender};
 use towpath_sockets::{Authenticator, Command, Hub, Page, Waker, Wanted};
 
@@ -24,7 +24,15 @@ pub enum OperatorAction {
         /// Receives the answer.
         done: SyncSender<()>,
     },
+    /// List the follows that lack most.
+    LastFollows(
+        /// Receives them, the last one first.
+        SyncSender<Vec<FollowerStats>>,
+    ),
 }
+
+/// Follows that are listed as the last ones.
+const LAST_FOLLOWS_MAX: usize = 20;
 
 /// The event loop's end of handles.
 pub(super) struct Control {
@@ -55,6 +63,9 @@ impl Control {
             Command::Shutdown { .. } => self.is_shutdown = true,
             Command::Snapshot { wanted, reply } => {
                 let _ = reply.send(Stats { is_draining: self.drain.is_some(), ..stats(hub, clients, wanted) });
+            }
+            Command::Action(OperatorAction::LastFollows(done)) => {
+                let _ = done.send(clients.last_follows(LAST_FOLLOWS_MAX, |peer| hub.peer(peer)));
             }
             Command::Action(OperatorAction::Drain { on, done }) => {
                 self.drain = self.drain.take().or_else(|| Some(Drain::new())).filter(|_| on);

@@ -2,7 +2,8 @@
 
 use crate::net::address::Address;
 use bytes::Bytes;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// A peer's identity for sharing: peers of one tenant have one turn and one share, however many connections they make.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -38,6 +39,20 @@ impl Tenant {
     }
 }
 
+/// For people. Names of users are escaped.
+impl fmt::Display for Tenant {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Tenant::User(name) => write!(out, "user {}", name.escape_ascii()),
+            Tenant::Ipv4(address) => write!(out, "{address}"),
+            Tenant::Ipv6(network) => write!(out, "{}/64", Ipv6Addr::from_bits(u128::from(*network) << 64)),
+            Tenant::Ipc(Some(uid)) => write!(out, "uid {uid}"),
+            Tenant::Ipc(None) => out.write_str("an unknown user of this machine"),
+            Tenant::Inproc => out.write_str("this process"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -54,5 +69,7 @@ mod tests {
         let ipc = |uid| Tenant::of_address(&Address::Ipc { pid: Some(uid as i32 + 7), uid: Some(uid) });
         assert_eq!(ipc(1000), ipc(1000));
         assert_ne!(ipc(1000), ipc(1001));
+        assert_eq!(tcp("[2001:db8:0:1::1]:1").to_string(), "2001:db8:0:1::/64");
+        assert_eq!(Tenant::User("a\n".into()).to_string(), "user a\\n");
     }
 }

@@ -29,7 +29,8 @@ const PAGES_MAX: usize = ENTRIES_MAX.div_ceil(PAGE_MAX);
 const REASON_BYTES_MAX: usize = 200;
 
 /// Paths beside those of lists and actions.
-const GET_PATHS: [&str; 6] = ["/api/v1/status", "/api/v1/audit", "/api/v1/journal", "/metrics", "/healthz", "/readyz"];
+const GET_PATHS: [&str; 7] =
+    ["/api/v1/status", "/api/v1/problems", "/api/v1/audit", "/api/v1/journal", "/metrics", "/healthz", "/readyz"];
 
 const NO_ANSWER: &str = "the event loop doesn't answer: it hangs, or the server has ended";
 
@@ -113,6 +114,10 @@ pub fn reply(shared: &Shared, head: &Parts, body: &[u8]) -> Reply {
         }),
         (.., "/api/v1/journal") => running(shared).and_then(|running| Ok(Reply::json(&running.view.journal()?))),
         (.., "/api/v1/status") => status(shared),
+        (.., "/api/v1/problems") => running(shared).and_then(|running| {
+            let (problems, now) = shared.problems(running)?;
+            Ok(Reply::json(&problems.json(now, shared.figures().started)))
+        }),
         (.., "/api/v1/audit") => Ok(Reply::json(&shared.actions.last())),
         (.., "/metrics") => running(shared).and_then(|running| {
             let format = metrics::Format::asked_for(&head.headers);
@@ -368,6 +373,7 @@ fn named(service: &[u8]) -> Value {
 mod tests {
     use super::*;
     use crate::admin::figures::Snapshot;
+    use crate::admin::problems::Found;
     use std::cell::Cell;
 
     /// A list of as many entries as there are numbers below 600, two of each.
@@ -391,6 +397,10 @@ mod tests {
         }
 
         fn figures(&self, _: &mut Snapshot, _: bool) -> Result<(), Refusal> {
+            Err(Refusal::NoAnswer)
+        }
+
+        fn problems(&self) -> Result<Vec<Found>, Refusal> {
             Err(Refusal::NoAnswer)
         }
 

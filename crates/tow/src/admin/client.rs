@@ -116,22 +116,30 @@ impl Found {
     fn is(&self, wanted: &str) -> bool {
         self.status["program"] == wanted || self.status["pid"].as_u64().is_some_and(|pid| pid.to_string() == wanted)
     }
-
-    /// The server in a line.
-    pub fn describe(&self) -> String {
-        let endpoints: Vec<_> =
-            self.status["endpoints"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let (program, pid) = (self.status["program"].as_str().unwrap_or("?"), &self.status["pid"]);
-        let state = self.status["state"].as_str().unwrap_or("?");
-        format!("{program} (pid {pid}, {state}) on {}: {}", endpoints.join(", "), self.client)
-    }
 }
 
-/// Servers that answer, of the kind that is wanted, or the one that is named by its place.
-pub fn find(server: &ServerArgs, program: Option<&str>) -> Result<Vec<Found>, Failure> {
+/// A server in a line.
+pub fn describe(status: &Value, client: &Client) -> String {
+    let endpoints: Vec<_> = status["endpoints"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let (program, pid) = (status["program"].as_str().unwrap_or("?"), &status["pid"]);
+    let state = status["state"].as_str().unwrap_or("?");
+    format!("{program} (pid {pid}, {state}) on {}: {client}", endpoints.join(", "))
+}
+
+/// Servers that answer, of the kind that is wanted, or the one that is named by its place. Those that don't answer are named on standard error.
+fn find(server: &ServerArgs, program: Option<&str>) -> Result<Vec<Found>, Failure> {
+    let (found, hung) = search(server, program)?;
+    if let Some(failure) = hung {
+        eprint_line(format_args!("tow: {}", Printable(&failure.to_string())));
+    }
+    Ok(found)
+}
+
+/// The same, with why the last of those that don't answer doesn't.
+pub fn search(server: &ServerArgs, program: Option<&str>) -> Result<(Vec<Found>, Option<Failure>), Failure> {
     if let Some(client) = server.place()? {
         let status = client.get("/api/v1/status")?;
-        return Ok(vec![Found { client, status }]);
+        return Ok((vec![Found { client, status }], None));
     }
     let wanted = server.admin.as_deref();
     let (mut found, mut denied, mut hung) = (Vec::new(), None, None);
@@ -152,12 +160,7 @@ pub fn find(server: &ServerArgs, program: Option<&str>) -> Result<Vec<Found>, Fa
     let of_kind = |found: &Found| program.is_none_or(|program| found.is(program));
     found.retain(|found| is_wanted(found) && of_kind(found));
     match (found.is_empty(), hung.or(denied)) {
-        (false, failure) => {
-            if let Some(failure) = failure.filter(|failure| failure.status != Status::Refused) {
-                eprint_line(format_args!("tow: {}", Printable(&failure.to_string())));
-            }
-            Ok(found)
-        }
+        (false, failure) => Ok((found, failure.filter(|failure| failure.status != Status::Refused))),
         (true, Some(failure)) => Err(failure),
         (true, None) => {
             let what = program.map_or("server or broker".to_owned(), |program| format!("tow {program}"));
@@ -183,7 +186,8 @@ pub fn find_one(server: &ServerArgs, program: Option<&str>) -> Result<Client, Fa
     match found.pop() {
         Some(only) if found.is_empty() => Ok(only.client),
         last => {
-            let all: Vec<_> = found.iter().chain(&last).map(Found::describe).collect();
+            let all: Vec<_> =
+                found.iter().chain(&last).map(|Found { client, status }| describe(status, client)).collect();
             let why = "several servers run here; name one with --admin: serve, broker, a process id or the socket";
             Err(Failure::usage(format!("{why}\n{}", all.join("\n"))))
         }

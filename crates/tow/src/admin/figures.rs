@@ -1,9 +1,10 @@
-//! All figures of servers, a line for each. `/metrics`, the numbers of the status, and what the page wants to be zero follow from these tables; a test
+//! All figures of servers, a line for each. `/metrics`, the numbers of the status, and what should be zero follow from these tables; a test
 //! compares them with the documentation.
 
 mod snapshot;
 
 pub use self::snapshot::{Number, Sample, Snapshot, json};
+use super::problems::{Kind as Problem, Problems};
 use std::fmt;
 use std::time::Duration;
 use towpath_blocking::PoolLoad;
@@ -57,7 +58,7 @@ pub struct About {
     zero: Option<Zero>,
 }
 
-/// The page's texts about a figure that should be zero.
+/// Texts about a figure that should be zero.
 #[derive(Debug)]
 struct Zero {
     /// The value of its label, if it has one.
@@ -93,7 +94,7 @@ impl<S> Figure<S> {
     }
 }
 
-/// A figure that should be zero; the page calls it so.
+/// A figure that should be zero, with a title for people.
 const fn zero<S>(title: Text, figure: Figure<S>) -> Figure<S> {
     zero_of("", title, figure.about.help, figure)
 }
@@ -147,6 +148,35 @@ pub struct Queues {
 pub static SERVER: &[Figure<Server>] = &[
     gauge("start_time_seconds", Seconds, "When the server was started, since 1970", "started", |s| s.started.into()),
     gauge("ready", Flag, "1 from its start until it stops, also while it is drained", "", |s| s.is_ready.into()),
+];
+
+/// Problems at the moment.
+#[rustfmt::skip]
+pub static PROBLEMS: &[Figure<Problems>] = &[
+    gauges("problems", Count, "Problems at the moment", "kind", &[
+        ("no_worker", "", |p| p.count(Problem::NoWorker).into()),
+        ("journal_failed", "", |p| p.count(Problem::JournalFailed).into()),
+        ("full", "", |p| p.count(Problem::Full).into()),
+        ("catalogue_full", "", |p| p.count(Problem::CatalogueFull).into()),
+        ("waiting_long", "", |p| p.count(Problem::WaitingLong).into()),
+        ("worker_busy", "", |p| p.count(Problem::WorkerBusy).into()),
+        ("worker_silent", "", |p| p.count(Problem::WorkerSilent).into()),
+        ("worker_fails", "", |p| p.count(Problem::WorkerFails).into()),
+        ("dead_letters", "", |p| p.count(Problem::DeadLetters).into()),
+        ("journal_slow", "", |p| p.count(Problem::JournalSlow).into()),
+        ("refused", "", |p| p.count(Problem::Refused).into()),
+        ("large_client", "", |p| p.count(Problem::LargeClient).into()),
+        ("paused", "", |p| p.count(Problem::Paused).into()),
+        ("follower_behind", "", |p| p.count(Problem::FollowerBehind).into()),
+        ("follower_gone", "", |p| p.count(Problem::FollowerGone).into()),
+        ("held_deletions", "", |p| p.count(Problem::HeldDeletions).into()),
+        ("unread", "", |p| p.count(Problem::Unread).into()),
+        ("unwatched", "", |p| p.count(Problem::Unwatched).into()),
+        ("always_written", "", |p| p.count(Problem::AlwaysWritten).into()),
+        ("threads_hang", "", |p| p.count(Problem::ThreadsHang).into()),
+        ("nearly_full", "", |p| p.count(Problem::NearlyFull).into()),
+        ("log_suppressed", "", |p| p.count(Problem::LogSuppressed).into()),
+    ]),
 ];
 
 /// Of connections.

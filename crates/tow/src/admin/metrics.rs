@@ -65,6 +65,7 @@ impl Format {
 pub fn reply(shared: &Shared, running: &Running, per_service: bool, format: Format) -> Result<Reply, Refusal> {
     let mut snapshot = Snapshot::default();
     snapshot.add(figures::SERVER, &shared.figures());
+    snapshot.add(figures::PROBLEMS, &shared.problems(running)?.0);
     running.view.figures(&mut snapshot, per_service)?;
     let build = vec![("version", env!("CARGO_PKG_VERSION")), ("program", shared.program)];
     Ok(Reply {

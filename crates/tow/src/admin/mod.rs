@@ -14,6 +14,8 @@ mod figures;
 mod metrics;
 mod page;
 mod place;
+mod problems;
+mod process;
 mod server;
 mod supervisor;
 mod token;
@@ -22,15 +24,17 @@ mod view;
 use self::actions::Actions;
 pub use self::args::AdminArgs;
 use self::args::{Http, Page};
+use self::problems::{Problems, Tracker};
+use self::process::Disk;
+use self::view::Refusal;
 use crate::cli::audit::Audit;
 use crate::cli::exit::Failure;
 use crate::cli::output::eprint_line;
 use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use towpath_sockets::{Endpoint, IpcListener};
 pub use view::{BrokerView, FilesView, List, View};
 
@@ -58,6 +62,8 @@ struct Shared {
     program: &'static str,
     http: HttpPlaces,
     actions: Actions,
+    tracker: Mutex<Tracker>,
+    disk: Disk,
     started: Instant,
     started_at: SystemTime,
     running: OnceLock<Running>,
@@ -85,6 +91,15 @@ impl Shared {
             None => State::Starting,
             Some(_) => State::Ready,
         }
+    }
+
+    /// Problems at the moment, and the moment: the time since the start.
+    fn problems(&self, running: &Running) -> Result<(Problems, Duration), Refusal> {
+        let mut found = running.view.problems()?;
+        found.extend(problems::of_process(&process::look(&self.disk)));
+        let mut tracker = self.tracker.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.started.elapsed();
+        Ok((tracker.update(now, found), now))
     }
 
     fn figures(&self) -> figures::Server {
@@ -136,6 +151,8 @@ impl Admin {
             program: about.program,
             http: HttpPlaces { page: url, token_file, metrics: metrics.clone() },
             actions: Actions::new(about.audit.cloned()),
+            tracker: Mutex::default(),
+            disk: Disk::of(about.state),
             started: Instant::now(),
             started_at: SystemTime::now(),
             running: OnceLock::new(),

@@ -36,6 +36,7 @@ const FILES: &[File] = &[
     file!("/journal.js", SCRIPT, "journal.js"),
     file!("/list.js", SCRIPT, "list.js"),
     file!("/overview.js", SCRIPT, "overview.js"),
+    file!("/problems.js", SCRIPT, "problems.js"),
     file!("/table.js", SCRIPT, "table.js"),
     file!("/views.js", SCRIPT, "views.js"),
     // Of others, as they made it. The licence goes with it.

@@ -312,6 +312,8 @@ fn response(status: StatusCode, content_type: &'static str, body: Bytes) -> Resp
 mod tests {
     use super::*;
     use crate::admin::figures::Snapshot;
+    use crate::admin::problems::Found;
+    use crate::admin::process::Disk;
     use crate::admin::view::{List, Refusal, View};
     use crate::admin::{HttpPlaces, Running};
     use serde_json::{Value, json};
@@ -353,6 +355,10 @@ mod tests {
             Err(Refusal::NoAnswer)
         }
 
+        fn problems(&self) -> Result<Vec<Found>, Refusal> {
+            Ok(Vec::new())
+        }
+
         fn disconnect(&self, _: PeerId, _: &str) -> bool {
             false
         }
@@ -373,6 +379,8 @@ mod tests {
             program: "broker",
             http: HttpPlaces::default(),
             actions: crate::admin::Actions::new(None),
+            tracker: Mutex::default(),
+            disk: Disk::of(None),
             started: Instant::now(),
             started_at: SystemTime::now(),
             running: OnceLock::from(Running { view: Box::new(view), endpoints: Vec::new() }),

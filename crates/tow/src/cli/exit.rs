@@ -4,7 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 /// Why a command did not succeed. Its number is the exit status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
     /// The reader of standard output, such as head(1), has closed it. Not a failure.
     ReaderGone = 0,
@@ -26,6 +26,10 @@ pub enum Status {
     Lost = 8,
     /// The worker failed.
     WorkerFailed = 9,
+    /// `tow status --check` found problems, none of them critical.
+    Problems = 10,
+    /// `tow status --check` found a critical problem.
+    Critical = 11,
     /// A signal ended it, and ends the process.
     Interrupted = 130,
 }
@@ -44,6 +48,8 @@ impl Status {
             Status::Expired => "expired",
             Status::Lost => "lost",
             Status::WorkerFailed => "worker_failed",
+            Status::Problems => "problems",
+            Status::Critical => "critical",
             Status::Interrupted => "interrupted",
         }
     }

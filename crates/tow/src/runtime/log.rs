@@ -172,8 +172,20 @@ impl Visit for Message {
     }
 }
 
+/// The last warnings that were suppressed: when their window ended, how many, and the first one.
+static LAST_SUPPRESSED: Mutex<Option<(Instant, u64, String)>> = Mutex::new(None);
+
+/// When warnings of one kind were last suppressed, how many, and the message of the first of them.
+pub fn last_suppressed() -> Option<(Instant, u64, String)> {
+    LAST_SUPPRESSED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 fn report(suppressed: &Suppressed<Line>) {
     let Suppressed { count, over, first: (level, message) } = suppressed;
+    if *level < Level::INFO {
+        let last = (Instant::now(), *count, message.clone());
+        *LAST_SUPPRESSED.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
+    }
     let (count, seconds) = (HumanCount(*count), over.as_secs_f64().ceil());
     if *level == Level::INFO {
         tracing::info!(target: TARGET, "{count} more like this in the last {seconds} s: {message}");

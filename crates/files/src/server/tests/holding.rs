@@ -3,7 +3,7 @@
 use super::*;
 use crate::protocol::control::{FollowRequest, Have, Holder, HolderName, HoldersRequest, HoldersWanted, ListTarget};
 use crate::protocol::follow::{Cursor, FollowFrom};
-use crate::server::WatchOptions;
+use crate::server::{OperatorAction, WatchOptions};
 
 fn holder(name: &str, cursor: Cursor) -> Holder {
     Holder { name: HolderName::new(name).unwrap(), copy: None, cursor, durable: false, version: None }
@@ -84,4 +84,31 @@ fn who_follows_a_part_has_what_is_not_for_it() {
         }
         assert!(asked < 10_000, "it isn't known to have everything: {reply:?}");
     }
+}
+
+#[test]
+fn the_follows_that_lack_most_come_first() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut options = ServerOptions::new(temp.path());
+    options.watch = Some(WatchOptions::default());
+    let server = TestServer::start_as(options, Box::new(PageCache));
+    let (mut late, mut all) = (server.client(), server.client());
+    let follow = |client: &mut TestClient| {
+        let target = ListTarget::Path(WirePath::default());
+        client.request(&Request::Follow(FollowRequest { id: 1, target, from: FollowFrom::Beginning }));
+    };
+    // This one takes a page of nothing, and asks for no other one.
+    follow(&mut late);
+    while !matches!(late.reply(), Reply::Changes(page) if page.live) {}
+    std::fs::create_dir(temp.path().join("d")).unwrap();
+    follow(&mut all);
+    loop {
+        match all.reply() {
+            Reply::Changes(page) if page.live && page.cursor.seq > 0 => break,
+            _ => all.request(&Request::More { id: 1 }),
+        }
+    }
+    let follows = server.handle.act(OperatorAction::LastFollows).unwrap();
+    let has: Vec<_> = follows.iter().map(|follower| follower.follow.has(follower.said.as_ref())).collect();
+    assert!(has.len() == 2 && has[0] < has[1], "{has:?}");
 }

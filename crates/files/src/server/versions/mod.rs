@@ -173,6 +173,34 @@ impl Drop for Claim {
     }
 }
 
+/// For each version that isn't the newest of its path: the number of the next one, and the label of the newest.
+pub(in crate::server) fn newer_versions(published: &SharedCatalogue) -> HashMap<Digest, (u64, String)> {
+    let versions = list(&published.read()).into_iter().filter_map(|(name, entry)| match entry.content {
+        Content::File { digest, .. } => Some((name, digest, entry.seq)),
+        _ => None,
+    });
+    newer(versions.collect())
+}
+
+/// The same of versions with their numbers, the oldest first.
+fn newer(versions: Vec<(VersionName, Digest, u64)>) -> HashMap<Digest, (u64, String)> {
+    let mut newest: HashMap<RelPath, (u64, String, Digest)> = HashMap::new();
+    let mut newer = HashMap::new();
+    for (VersionName { of, label }, digest, seq) in versions.into_iter().rev() {
+        let Some((next, label, latest)) = newest.get_mut(&of) else {
+            newest.insert(of, (seq, label, digest));
+            continue;
+        };
+        // Else it is the same content under another name.
+        if *latest != digest {
+            newer.entry(digest).or_insert((*next, label.clone()));
+        }
+        *next = seq;
+    }
+    newest.values().for_each(|(_, _, latest)| _ = newer.remove(latest));
+    newer
+}
+
 /// The versions in a catalogue, oldest first.
 fn list(catalogue: &Catalogue) -> Vec<(VersionName, Entry)> {
     let name = |path: &[u8]| {
@@ -204,5 +232,30 @@ fn remove_tree(path: &Path) {
         && error.kind() != io::ErrorKind::NotFound
     {
         tracing::warn!(path = %path.display(), %error, "a version can't be removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_version_is_old_if_its_path_has_another_one_since() {
+        let name = |of: &str, label: &str| VersionName { of: RelPath::new(of).unwrap(), label: label.to_owned() };
+        let digest = |number| Digest([number; 32]);
+        let versions = [
+            ("a", "v1", 1, 5),
+            ("a", "v2", 2, 6),
+            ("b", "v1", 4, 7),
+            ("a", "v3", 3, 8),
+            ("a", "same", 3, 9),
+            ("b", "v2", 1, 10),
+        ];
+        let versions = versions.map(|(of, label, number, seq)| (name(of, label), digest(number), seq));
+        let newer = newer(versions.to_vec());
+        // The first one of `a` is the newest of `b`.
+        let expected = [(digest(2), (8, "same".to_owned())), (digest(4), (10, "v2".to_owned()))];
+        assert_eq!(newer, HashMap::from(expected));
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::admin::problems::ALL;
 use std::path::Path;
 
 /// A row of the documentation: what the metric's whole name is, its labels, its unit, its help, and which servers have it.
@@ -23,6 +24,7 @@ fn all() -> Vec<Row> {
     let tables = [
         vec![build],
         rows(SERVER, "", "both"),
+        rows(PROBLEMS, "", "both"),
         rows(HUB, "", "both"),
         rows(FILES, "", "`serve`"),
         rows(POOL, "pool", "`serve`"),
@@ -94,6 +96,15 @@ fn the_guide_has_each_metric_that_should_be_zero_and_no_other() {
     let of_files = zeros(HUB).chain(zeros(FILES)).chain(zeros(POOL)).chain(zeros(WATCH));
     let expected: Vec<_> = of_files.chain(zeros(BROKER)).chain(zeros(JOURNAL)).collect();
     assert_eq!(documented, expected, "docs/guide/operating.md should have these:\n{}", expected.join(", "));
+}
+
+#[test]
+fn problems_of_every_kind_have_a_metric() {
+    let Values::By(values) = &PROBLEMS[0].values else { panic!("problems have kinds") };
+    assert!(values.iter().map(|(name, ..)| *name).eq(ALL.iter().map(|kind| kind.about().name)));
+    for (kind, (name, _, read)) in ALL.iter().zip(*values) {
+        assert_eq!(read(&Problems::only(*kind)), Number::Whole(1), "{name}");
+    }
 }
 
 #[test]

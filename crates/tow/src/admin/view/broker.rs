@@ -2,6 +2,7 @@
 
 use super::{List, Refusal, View, add_name, extend, gone_json, peer_json};
 use crate::admin::figures::{self, Queues, Snapshot};
+use crate::admin::problems::{self, Found};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -122,6 +123,11 @@ impl View for BrokerView {
             add_services(to, services);
         }
         Ok(())
+    }
+
+    fn problems(&self) -> Result<Vec<Found>, Refusal> {
+        let concerns = self.operator.look().ok_or(Refusal::NoAnswer)?;
+        Ok(problems::of_broker(&self.stats(Wanted::Sums)?, &concerns))
     }
 
     fn pause(&self, service: &[u8], paused: bool) -> Result<(), Refusal> {

@@ -4,6 +4,7 @@ mod following;
 
 use super::{List, Refusal, View, add_name, extend, gone_json, peer_json, seconds};
 use crate::admin::figures::{self, Catalogue, POOL, QUOTA, Snapshot, json};
+use crate::admin::problems::{self, Found};
 use serde_json::{Value, json};
 use towpath_blocking::PoolLoad;
 use towpath_files::server::{
@@ -73,6 +74,14 @@ impl View for FilesView {
         add(to, &stats, catalogue.as_ref());
         add_shared(to, &stats);
         Ok(())
+    }
+
+    fn problems(&self) -> Result<Vec<Found>, Refusal> {
+        let stats = self.stats(Wanted::Sums)?;
+        let Some(catalogue) = &self.catalogue else { return Ok(problems::of_files(&stats, None, &[])) };
+        let last = self.handle.act(OperatorAction::LastFollows).ok_or(Refusal::NoAnswer)?;
+        let followers = following::last_followers(catalogue, &last);
+        Ok(problems::of_files(&stats, catalogue.stats().watch.as_ref(), &followers))
     }
 
     fn drain(&self, on: bool) -> Result<(), Refusal> {

@@ -7,6 +7,7 @@ pub use broker::BrokerView;
 pub use files::FilesView;
 
 use crate::admin::figures::Snapshot;
+use crate::admin::problems::Found;
 use serde_json::{Value, json};
 use std::time::Duration;
 use towpath_broker::add_name;
@@ -92,6 +93,9 @@ pub trait View: Send + Sync {
 
     /// Adds its figures for `/metrics`.
     fn figures(&self, to: &mut Snapshot, per_service: bool) -> Result<(), Refusal>;
+
+    /// Problems at the moment.
+    fn problems(&self) -> Result<Vec<Found>, Refusal>;
 
     /// Pauses a service, or resumes it.
     fn pause(&self, _service: &[u8], _paused: bool) -> Result<(), Refusal> {

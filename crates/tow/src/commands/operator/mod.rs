@@ -2,6 +2,7 @@
 
 mod drain;
 mod letters;
+mod problems;
 mod rates;
 mod rows;
 mod status;
@@ -12,9 +13,9 @@ pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requ
 pub use top::top;
 
 use crate::admin::List;
-use crate::admin::client::{Client, ServerArgs, find, find_one};
-use crate::cli::escape::{Json, Line};
-use crate::cli::exit::Failure;
+use crate::admin::client::{Client, Found, ServerArgs, describe, find_one, search};
+use crate::cli::escape::{Json, Line, Printable};
+use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, print_bytes, print_line};
 use crate::cli::service_name::{NameArgs, ServiceName};
 use crate::cli::units::duration;
@@ -27,6 +28,16 @@ use std::time::{Duration, Instant};
 
 /// Begins a new picture on a terminal: the cursor home, and all below it erased.
 const NEW_PICTURE: &str = "\x1b[H\x1b[J";
+
+/// Arguments of `tow status`.
+#[derive(clap::Args)]
+pub struct StatusArguments {
+    /// Print only problems; the exit status is 10 if there are any, 11 if one is critical.
+    #[arg(long, conflicts_with = "watch")]
+    check: bool,
+    #[command(flatten)]
+    common: Arguments,
+}
 
 /// Arguments of `tow status` and of the lists.
 #[derive(clap::Args)]
@@ -94,17 +105,51 @@ pub struct PurgeArguments {
 }
 
 /// Prints the state of each server.
-pub fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub fn status(StatusArguments { check, common: arguments }: &StatusArguments) -> Result<ExitCode, Failure> {
+    let (mut worst, mut failed) = (None, None);
     repeat(arguments, arguments.watch, || {
-        let found = find(&arguments.server, None)?;
-        if arguments.json {
-            return Ok(found.iter().map(|found| format!("{}\n", Json(&found.status))).collect());
+        let mut text = String::new();
+        let (found, hung) = search(&arguments.server, None)?;
+        match hung {
+            Some(failure) if *check => failed = Some(failure),
+            Some(failure) => eprint_line(format_args!("tow: {}", Printable(&failure.to_string()))),
+            None => {}
         }
-        if let [only] = &found[..] {
-            return Ok(status::render(&only.status));
+        for Found { client, status } in &found {
+            let problems = match client.get("/api/v1/problems") {
+                Ok(problems) => problems,
+                // It is starting, or of another version.
+                Err(failure) => {
+                    failed = failed.take().or(Some(failure).filter(|_| *check));
+                    Value::Null
+                }
+            };
+            worst = worst.max(problems::worst(&problems));
+            let shown = match (arguments.json, check, &found[..]) {
+                (true, ..) => {
+                    let mut status = status.clone();
+                    status["problems"] = problems["problems"].clone();
+                    format!("{}\n", Json(&status))
+                }
+                (_, true, [_]) => problems::render(&problems),
+                (_, true, _) => format!("{}\n{}", Line(&describe(status, client)), problems::render(&problems)),
+                (_, _, [_]) => problems::render(&problems) + &status::render(status),
+                _ => format!("{}; {}\n", Line(&describe(status, client)), problems::sum(&problems)),
+            };
+            text.push_str(&shown);
         }
-        Ok(found.iter().map(|found| format!("{}\n", Line(&found.describe()))).collect())
-    })
+        Ok(text)
+    })?;
+    let worst = worst.filter(|_| *check);
+    match failed {
+        // What is known to be critical is worse.
+        Some(failure) if worst == Some(Status::Critical) => {
+            eprint_line(format_args!("tow: {}", Printable(&failure.to_string())));
+        }
+        Some(failure) => return Err(failure),
+        None => {}
+    }
+    Ok(worst.map_or(ExitCode::SUCCESS, |status| ExitCode::from(status as u8)))
 }
 
 /// Prints a list of a server.

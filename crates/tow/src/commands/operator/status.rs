@@ -57,13 +57,7 @@ pub fn render(status: &Value) -> String {
         if !paused.is_empty() {
             line("PAUSED", format!("{}; tow resume SERVICE", paused.join(", ")));
         }
-        if status["full"] == true {
-            line("FULL", "new requests are refused; tow services says what waits".to_owned());
-        }
         line("journal", status["journal"].as_str().unwrap_or("none").to_owned());
-        if status["dead_letters"].as_u64().is_some_and(|count| count > 0) {
-            line("DEAD", format!("{}; tow dead-letters", counted_of(&status["dead_letters"], "dead letter")));
-        }
     }
     if status["catalogue"].is_object() {
         catalogue(&status["catalogue"], &mut line);
@@ -118,7 +112,7 @@ pub fn render_journal(reply: &Value) -> String {
     lines
 }
 
-/// Lines about the catalogue: what is published, who follows, and what can't be published.
+/// Lines about the catalogue: what is published, and who follows.
 fn catalogue(catalogue: &Value, line: &mut impl FnMut(&str, String)) {
     let [paths, versions] = ["path", "version"].map(|name| counted_of(&catalogue[format!("{name}s")], name));
     let [seq, followers] = ["seq", "followers"].map(|name| &catalogue[name]);
@@ -136,29 +130,7 @@ fn catalogue(catalogue: &Value, line: &mut impl FnMut(&str, String)) {
     };
     line("followers", format!("{followers}, {behind}; {} known by what they have", catalogue["holders"]));
     if watch["waiting_files"] != 0 && watch.is_object() {
-        let written: Vec<_> = watch["written_paths"].as_array().into_iter().flatten().map(text).collect();
-        let written = match written.as_slice() {
-            [] => String::new(),
-            some => format!("; {} of them written to all the time: {}", watch["written_files"], some.join(", ")),
-        };
-        line("unfinished", format!("{}{written}", counted_of(&watch["waiting_files"], "file")));
-    }
-    if let Some(reason) = watch["held_reason"].as_str() {
-        line("HELD", format!("{}, {reason}; SIGUSR1 publishes that", counted_of(&watch["held_deletions"], "deletion")));
-    }
-    if watch["unread_count"].as_u64().is_some_and(|count| count > 0) {
-        let paths: Vec<_> = watch["unread_paths"].as_array().into_iter().flatten().map(text).collect();
-        line(
-            "UNREAD",
-            format!("{} that can't be read: {}", counted_of(&watch["unread_count"], "path"), paths.join(", ")),
-        );
-    }
-    if watch["unwatched"] == true {
-        let raise = "fs.inotify.max_user_watches or max_user_instances";
-        line("UNWATCHED", format!("some directories: all is read every 30 s; raise {raise}"));
-    }
-    if watch["full"] == true {
-        line("FULL", "too many paths: the others aren't published".to_owned());
+        line("unfinished", counted_of(&watch["waiting_files"], "file"));
     }
 }
 

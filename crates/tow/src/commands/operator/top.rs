@@ -4,7 +4,7 @@
 
 use super::rates::Rates;
 use super::rows::{bytes, text};
-use super::{Arguments, repeat, status};
+use super::{Arguments, problems, repeat, status};
 use crate::admin::List;
 use crate::admin::client::{Client, find_one};
 use crate::cli::escape::Json;
@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// Rows of each table.
 const ROWS_MAX: usize = 10;
+
+/// Problems that are shown.
+const PROBLEMS_MAX: usize = 5;
 
 /// Between two pictures.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -63,6 +66,7 @@ fn look(client: &Client, before: &mut Before, transfers: &mut Rates) -> Result<V
             status[format!("{counter}_per_second")] = before.rate(&mut now, counter.to_owned(), count).into();
         }
     }
+    let problems = client.get("/api/v1/problems").unwrap_or_default();
     let mut peers = client.list(List::Peers.path(), List::Peers.name(), None)?;
     for peer in &mut peers {
         for counter in ["received_bytes", "sent_bytes"] {
@@ -84,7 +88,7 @@ fn look(client: &Client, before: &mut Before, transfers: &mut Rates) -> Result<V
     others.sort_by_key(|entry| Reverse(weight(list, entry)));
     others.truncate(ROWS_MAX);
     *before = now;
-    Ok(json!({ "status": status, "peers": peers, list.name(): others }))
+    Ok(json!({ "status": status, "problems": problems, "peers": peers, list.name(): others }))
 }
 
 /// The list that is shown below a server's figures.
@@ -120,7 +124,8 @@ fn render(picture: &Value) -> String {
     }
     let list = list_of(status);
     let others = super::rows::render(list, entries(list.name()));
-    format!("{}{rates}\n\n{others}\n{}", status::render(status), peers.render())
+    let problems = problems::first(&picture["problems"], PROBLEMS_MAX);
+    format!("{problems}{}{rates}\n\n{others}\n{}", status::render(status), peers.render())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tempfile::tempdir;
 use towpath_slow_disk::{Pace, SlowDisk};
 
+use crate::operator::problems::problems;
 use crate::operator::status::{Place, get};
 use crate::support::process::{Process, Server, run, tow};
 use crate::support::tree::{random_file, write};
@@ -308,6 +309,7 @@ fn the_status_says_what_keeps_files_from_being_published() {
     wait_until("everything was looked at", || catalogue()["watch"]["looked_seconds"].is_f64());
     let now = catalogue();
     assert_eq!((&now["complete"], &now["seq"], &now["watch"]["unwatched"]), (&true.into(), &7.into(), &true.into()));
+    assert_eq!(problems(&place, "unwatched").len(), 1);
     // One that somebody has open for writing.
     let open = fs::File::create(source.join("open")).expect("create");
     wait_until("a file isn't finished", || catalogue()["watch"]["waiting_files"] == 1);
@@ -317,7 +319,9 @@ fn the_status_says_what_keeps_files_from_being_published() {
     let reason = catalogue()["watch"]["held_reason"].clone();
     assert!(reason.as_str().is_some_and(|reason| reason.contains("--max-delete")), "{reason}");
     let shown = String::from_utf8(place.tow(&["status"]).expect_code(0).stdout).expect("UTF-8");
-    assert!(shown.contains("HELD        7 deletions"), "{shown}");
+    assert!(shown.contains("\nWARNING     published directory: 7 deletions are held: "), "{shown}");
+    assert_eq!(problems(&place, "held_deletions").len(), 1);
     server.signal(Signal::USR1);
     wait_until("they are released", || catalogue()["watch"]["held_deletions"] == 0 && catalogue()["paths"] == 1);
+    assert_eq!((problems(&place, "held_deletions").len(), problems(&place, "unwatched").len()), (0, 0));
 }

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::tempdir;
 
+use crate::operator::problems::problems;
 use crate::operator::status::{Place, get};
 use crate::support::broker::{Broker, call, work};
 use crate::support::process::{Process, run, tow};
@@ -61,7 +62,7 @@ fn dead_letters_are_sent_again_and_stay_so_after_a_crash() {
     assert_eq!((bytes, &listed[0]["state"], &listed[0]["attempts"]), (vec![Some(1); 3], &"waiting".into(), &0.into()));
     assert_eq!(place.json(&["dead-letters", "dlq.echo"]).len(), 3);
     let status = String::from_utf8(place.tow(&["status"]).expect_code(0).stdout).expect("UTF-8");
-    assert!(status.contains("\nDEAD        3 dead letters; tow dead-letters"), "{status}");
+    assert!(status.contains("\nWARNING     echo: 3 dead letters are kept, "), "{status}");
 
     let refused = place.tow(&["requeue", "echo", "--expect", "2"]).expect_code(5);
     assert!(refused.stderr.contains("dead letters: 3, expected: 2; nothing was done"), "{}", refused.stderr);
@@ -94,12 +95,17 @@ fn dropped_dead_letters_do_not_come_back() {
     let (place, folder) = (Place::new(), tempdir().expect("a folder"));
     let journal = folder.path().join("journal");
     let broker = with_dead_letters(&place, &journal, 2);
+    broker.signal(Signal::KILL);
+    broker.finish();
+    let broker = place.broker(&["--journal", journal.to_str().expect("UTF-8")]);
+    let problem = problems(&place, "dead_letters").remove(0);
+    assert_eq!((&problem["service"], &problem["evidence"]["letters"]), (&"echo".into(), &2.into()));
     let done = place.tow(&["requeue", "echo", "--drop", "--expect", "2"]).expect_code(0);
     broker.signal(Signal::KILL);
     assert_eq!(done.stdout, b"dropped 2 dead letters of echo\n");
     broker.finish();
     let _broker = place.broker(&["--journal", journal.to_str().expect("UTF-8")]);
-    assert_eq!(letters(&place), 0);
+    assert_eq!((letters(&place), problems(&place, "dead_letters").len()), (0, 0));
     assert_eq!(place.json(&["journal"])[0]["journal"]["state"], "ok");
 }
 

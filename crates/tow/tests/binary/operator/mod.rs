@@ -8,6 +8,7 @@ mod http;
 mod journal_lines;
 pub mod letters_and_drains;
 mod pipes;
+pub mod problems;
 pub mod status;
 mod system_limits;
 mod wrong_peers;

@@ -381,6 +381,9 @@ fn a_server_that_is_stopped_is_named_and_the_others_are_shown() {
     let outcome = place.tow(&["status"]).expect_code(0);
     assert!(String::from_utf8_lossy(&outcome.stdout).contains("tow broker"), "{:?}", outcome.stdout);
     assert!(outcome.stderr.contains("serve-") && outcome.stderr.contains("no reply in 2s"), "{}", outcome.stderr);
+    let outcome = place.tow(&["status", "--check"]).expect_code(1);
+    assert!(String::from_utf8_lossy(&outcome.stdout).contains("no problems known"), "{:?}", outcome.stdout);
+    assert!(outcome.stderr.contains("no reply in 2s"), "{}", outcome.stderr);
     // Another one than is meant isn't even asked.
     for arguments in [&["status", "--admin", "broker"][..], &["services"]] {
         assert_eq!(place.tow(arguments).expect_code(0).stderr, "", "{arguments:?}");

@@ -2,6 +2,7 @@
 
 use super::FilesView;
 use crate::admin::figures::Catalogue;
+use crate::admin::problems::Follower;
 use crate::admin::view::{Refusal, add_name, add_principal, seconds};
 use serde_json::{Value, json};
 use std::time::Instant;
@@ -10,6 +11,9 @@ use towpath_sockets::{Page, Wanted};
 
 /// Followers that aren't connected are numbered from here on. No slot of a peer is as high.
 const ELSEWHERE: u32 = 1 << 31;
+
+/// Followers that aren't connected and lack something, or have an old version, in the list of problems.
+const ELSEWHERE_MAX: usize = 20;
 
 /// The catalogue, and how far the last of its followers is behind.
 pub fn catalogue(view: &CatalogueView, stats: &Stats) -> Catalogue {
@@ -42,6 +46,38 @@ pub fn followers(view: &FilesView, from: u32) -> Result<Page<Value>, Refusal> {
     let page = view.stats(Wanted::Followers(from))?.followers;
     let page = page.flat_map(|follower| [of_follower(&follower, &sums, now)]);
     Ok(Page { next: page.next.or(Some(ELSEWHERE)), ..page })
+}
+
+/// Those that lack most, of `last`, which are connected, and of the others.
+pub fn last_followers(view: &CatalogueView, last: &[FollowerStats]) -> Vec<Follower> {
+    let (sums, now) = (view.stats(), Instant::now());
+    let ago = |said: &HolderStats| now.saturating_duration_since(said.said_at);
+    let here = last.iter().map(|FollowerStats { info, follow, said, .. }| Follower {
+        peer: Some(info.id.to_string()),
+        name: said.as_ref().map_or_else(|| info.address.to_string(), |said| said.name.clone()),
+        via: None,
+        behind: sums.behind(follow.has(said.as_ref()), now),
+        version: None,
+        said: said.as_ref().map(ago),
+    });
+    let elsewhere = view.last_elsewhere(ELSEWHERE_MAX).into_iter().map(|said| Follower {
+        peer: None,
+        behind: sums.behind(said.seq, now),
+        version: None,
+        said: Some(ago(&said)),
+        name: said.name,
+        via: said.via,
+    });
+    let old = view.with_old_versions(ELSEWHERE_MAX).into_iter().map(|(peer, said, next, newest)| Follower {
+        peer: peer.map(|peer| peer.to_string()),
+        // It lacks this one at least.
+        behind: (1, sums.behind(next.saturating_sub(1), now).1),
+        version: Some(newest),
+        said: Some(ago(&said)),
+        name: said.name,
+        via: said.via,
+    });
+    here.chain(elsewhere).chain(old).collect()
 }
 
 fn of_follower(follower: &FollowerStats, sums: &CatalogueStats, now: Instant) -> Value {
