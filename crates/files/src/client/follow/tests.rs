@@ -238,7 +238,7 @@ fn what_was_renamed_ahead_is_known_though_the_rest_failed() {
     assert_eq!(steps.events.iter().filter_map(gone).collect::<Vec<_>>(), ["g", "f"]);
 }
 
-/// What a follower put in place just before it was killed, the next one reports, however often that is killed too.
+/// Changes that a killed follower put in place are reported by the next one, however often that is killed too.
 #[test]
 fn what_was_put_and_not_reported_is_reported_after_a_kill() {
     for kills in [1, 2] {

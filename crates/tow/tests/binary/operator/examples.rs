@@ -43,6 +43,8 @@ ln -s models data/current
 printf '{}\n' > data/incoming/config.json
 cd "$work/cwd"
 printf 'a picture\n' > large.png; printf 'a note\n' > notes.txt
+mkdir results; printf 'measured\n' | tee results/run.csv > results/x.tmp
+printf '#!/bin/sh\necho "create table t;"\n' > "$work/bin/pg_dump"; chmod +x "$work/bin/pg_dump"
 printf 'measured\n' > run7.dat; printf '{}\n' > old.json; printf '{"new": 1}\n' > new.json
 # Options name these as SECRET and FILE.
 tow key new sample > "$work/sample" && cp "$HOME/.config/tow/sample_secret" SECRET && chmod 600 SECRET || exit 70
