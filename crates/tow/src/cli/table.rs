@@ -1,16 +1,16 @@
-//! Tables for people: as wide as the terminal, 80 columns at least. Text in them may come from peers.
+//! Tables for people: as wide as the terminal, 80 columns at least; whole where there is none. Text in them may come from peers.
 
 use std::fmt::Display;
 use std::io::stdout;
 use towpath_files::path::Escaped;
 
-/// Columns where standard output is no terminal, and the fewest of one that is.
+/// The fewest columns of a terminal.
 const COLUMNS_MIN: usize = 80;
 
 /// Between two columns.
 const GAP: &str = "  ";
 
-/// Longest cell of a column other than the last.
+/// Longest cell of a column other than the last, on a terminal.
 const CELL_MAX: usize = 24;
 
 /// Content of a cell. It may have any characters: what is shown is escaped.
@@ -51,18 +51,19 @@ impl<const N: usize> Table<N> {
         self.rows.push(cells.map(|cell| cell.shown()));
     }
 
-    /// The table as text, in lines of the terminal's width.
+    /// The table as text: in lines of the terminal's width, or with whole cells for another program.
     pub fn render(&self) -> String {
         self.render_in(terminal_columns())
     }
 
-    fn render_in(&self, columns: usize) -> String {
+    fn render_in(&self, columns: Option<usize>) -> String {
         let titles = self.titles.map(|title| title.trim_end().to_owned());
         let rows = || std::iter::once(&titles).chain(&self.rows);
         let widest = |column: usize| rows().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let mut widths: [usize; N] = std::array::from_fn(|column| widest(column).min(CELL_MAX));
+        let cell_max = columns.map_or(usize::MAX, |_| CELL_MAX);
+        let mut widths: [usize; N] = std::array::from_fn(|column| widest(column).min(cell_max));
         let before: usize = widths.iter().take(N - 1).map(|width| width + GAP.len()).sum();
-        if let Some(last) = widths.last_mut() {
+        if let (Some(last), Some(columns)) = (widths.last_mut(), columns) {
             *last = widest(N - 1).min(columns.saturating_sub(before).max(titles[N - 1].len()));
         }
         let mut text = String::new();
@@ -93,9 +94,9 @@ fn shorten(text: &str, width: usize) -> String {
     begin.chain(['…']).chain(text.chars().skip(count - (kept - kept / 2))).collect()
 }
 
-fn terminal_columns() -> usize {
-    let size = rustix::termios::tcgetwinsize(stdout());
-    size.map_or(COLUMNS_MIN, |size| usize::from(size.ws_col).max(COLUMNS_MIN))
+fn terminal_columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(stdout()).ok()?;
+    Some(usize::from(size.ws_col).max(COLUMNS_MIN))
 }
 
 #[cfg(test)]
@@ -107,7 +108,7 @@ mod tests {
         let mut table = Table::new(["ID ", "COUNT", "PATH "]);
         table.push([&"3.0", &7, &"a\u{1b}[31m\nb"]);
         table.push([&"10.12", &1200, &"long/".repeat(40)]);
-        let text = table.render_in(80);
+        let text = table.render_in(Some(80));
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
         assert_eq!(lines[0], "ID     COUNT  PATH");
@@ -117,5 +118,7 @@ mod tests {
             "{text}"
         );
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
+        let whole = table.render_in(None);
+        assert!(whole.contains(&"long/".repeat(40)), "{whole}");
     }
 }

@@ -263,9 +263,39 @@ fn repeat(
     let is_in_place = pause.is_some() && !arguments.json && std::io::stdout().is_terminal();
     loop {
         let text = picture()?;
-        let before = if is_in_place { NEW_PICTURE } else { "" };
-        print_bytes(format!("{before}{text}").as_bytes())?;
+        let shown = if is_in_place { format!("{NEW_PICTURE}{}", fitted(&text, terminal_size())) } else { text };
+        print_bytes(shown.as_bytes())?;
         let Some(pause) = pause else { return Ok(ExitCode::SUCCESS) };
         std::thread::sleep(pause);
+    }
+}
+
+/// Columns and rows of the terminal that is standard output; 80 and 24 if they are unknown.
+fn terminal_size() -> (usize, usize) {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    let known = size.ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
+    known.map_or((80, 24), |size| (size.ws_col.into(), size.ws_row.into()))
+}
+
+/// The part of a picture that fits a terminal, its first lines: nothing scrolls away or wraps.
+fn fitted(text: &str, (columns, rows): (usize, usize)) -> String {
+    let line = |line: &str| line.chars().take(columns).collect::<String>();
+    let lines: Vec<_> = text.lines().take(rows.saturating_sub(1)).map(line).collect();
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_is_cut_to_the_terminal() {
+        let text = (0..30).map(|row| format!("row {row:2} {}\n", "x".repeat(200))).collect::<String>();
+        for (columns, rows) in [(80, 24), (40, 15)] {
+            let fitted = fitted(&text, (columns, rows));
+            assert_eq!(fitted.lines().count(), rows - 1);
+            assert!(fitted.starts_with("row  0") && fitted.lines().all(|line| line.chars().count() == columns));
+        }
+        assert_eq!(fitted("short\n", (40, 15)), "short\n");
     }
 }
