@@ -37,3 +37,10 @@ test('numbers have units and few digits', () => {
     for (const [value, wanted] of given) assert.equal(format[name](value), wanted, `${name}(${value})`);
   }
 });
+
+test('moments have their zone', () => {
+  for (const [zone, wanted] of [['UTC', '2026-01-02 03:04:05 +00:00'], ['Asia/Kolkata', '2026-01-02 08:34:05 +05:30'], ['America/St_Johns', '2026-01-01 23:34:05 -03:30']]) {
+    process.env['TZ'] = zone;
+    assert.equal(format.moment(Date.UTC(2026, 0, 2, 3, 4, 5) / 1000), wanted, zone);
+  }
+});

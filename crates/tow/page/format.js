@@ -121,7 +121,7 @@ export function clock(date) {
 }
 
 /**
- * Date and time of a moment, in seconds since 1970.
+ * Date and time of a moment, in seconds since 1970, with the browser's zone.
  * @param {unknown} value
  */
 export function moment(value) {
@@ -129,7 +129,9 @@ export function moment(value) {
   if (given === null) return NONE;
   const date = new Date(given * 1000);
   const day = [date.getFullYear(), date.getMonth() + 1, date.getDate()].map((part) => String(part).padStart(2, '0'));
-  return `${day.join('-')} ${clock(date)}`;
+  const east = -date.getTimezoneOffset();
+  const zone = [Math.floor(Math.abs(east) / 60), Math.abs(east) % 60].map((part) => String(part).padStart(2, '0')).join(':');
+  return `${day.join('-')} ${clock(date)} ${east < 0 ? '-' : '+'}${zone}`;
 }
 
 /**

@@ -27,6 +27,12 @@ const STATES = {
   ready: ['●', 'good'], starting: ['◐', 'warn'], stopping: ['■', 'bad'], draining: ['▼', 'bad'], silent: ['✕', 'bad'],
 };
 
+/**
+ * The name of the server's machine, which a tunnel's address hides.
+ * @param {Row | null} status
+ */
+const onHost = (status) => (status?.['host'] ? ` on ${visible(status['host'])}` : '');
+
 /** @param {string} id */
 const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
@@ -199,7 +205,7 @@ class Page {
   /** The number of problems comes first: a tab shows only the beginning. */
   #showTitle() {
     const number = countOf(this.problems);
-    document.title = `${number > 0 ? `(${count(number)}) ` : ''}${this.view?.title ?? ''} · tow ${this.status?.['program'] ?? ''}`;
+    document.title = `${number > 0 ? `(${count(number)}) ` : ''}${this.view?.title ?? ''} · tow ${this.status?.['program'] ?? ''}${onHost(this.status)}`;
   }
 
   /** @param {View} view that this server doesn't have */
@@ -264,7 +270,8 @@ class Page {
     if (status) {
       setText(element('program'), `tow ${visible(status['program'])}`);
       setText(element('uptime'), `up ${seconds(status['uptime_seconds'])}`);
-      setText(element('where'), /** @type {unknown[]} */ (status['endpoints'] ?? []).map(visible).join(', '));
+      const endpoints = /** @type {unknown[]} */ (status['endpoints'] ?? []).map(visible);
+      setText(element('where'), `${onHost(status).trimStart()} ${endpoints.join(', ')}`.trim());
     }
     setText(element('updated'), this.paused ? 'paused' : this.updated ? clock(this.updated) : '');
   }

@@ -151,6 +151,7 @@ fn status(shared: &Shared) -> Result<Reply, Reply> {
         "program": shared.program,
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
+        "host": sysinfo::System::host_name().ok(),
         "state": shared.state().name(),
         "uptime_seconds": shared.started.elapsed().as_secs(),
         "endpoints": [],
