@@ -27,7 +27,7 @@ impl CancelToken {
         let mut children = self.0.children.lock().unwrap_or_else(PoisonError::into_inner);
         children.retain(|child| child.strong_count() > 0);
         children.push(Arc::downgrade(&child.0));
-        // Under the lock: whoever cancels sets this first, and then looks for children.
+        // Under the lock: `cancel` sets this first, and then looks for children.
         child.0.is_cancelled.store(self.is_cancelled(), Ordering::Release);
         drop(children);
         child

@@ -479,6 +479,9 @@ impl Server {
             }
             Event::Gone { peer, reason } => {
                 self.clients.gone(peer, &reason);
+                if let Some(rate) = &mut self.rate {
+                    rate.gone(peer);
+                }
                 None
             }
             // Logged by the hub.

@@ -10,7 +10,7 @@ use towpath_sockets::PeerId;
 #[derive(Debug)]
 pub(super) struct Rate {
     pacer: Pacer,
-    /// In the order of their turns. Some may be gone, or have nothing to send by then.
+    /// In the order of their turns. Some may have nothing to send by then.
     waiting: VecDeque<PeerId>,
     /// Whose turn it is.
     turn: Option<PeerId>,
@@ -36,6 +36,11 @@ impl Rate {
     pub(super) fn sent(&mut self, bytes: u64, now: Instant) {
         self.turn = None;
         self.pacer.spend(bytes, now);
+    }
+
+    /// Forgets a client that is gone.
+    pub(super) fn gone(&mut self, peer: PeerId) {
+        self.waiting.retain(|waiting| *waiting != peer);
     }
 
     /// The next client, if something may be sent now: it has its turn.
@@ -89,5 +94,7 @@ mod tests {
         let all: u64 = sent.iter().sum();
         assert!((9_900_000..=10_500_000).contains(&all), "{sent:?}");
         assert!(sent[0].abs_diff(sent[1]) <= 100_000 && sent[2] < sent[1], "{sent:?}");
+        peers.into_iter().for_each(|peer| rate.gone(peer));
+        assert!(rate.waiting.is_empty());
     }
 }
