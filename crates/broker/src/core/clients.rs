@@ -316,6 +316,9 @@ impl Core {
         let Some(key) = self.numbered_session(peer) else {
             return self.disconnect(now, peer, "CONFIRM before HELLO");
         };
+        if count == 0 {
+            return self.unpark(now, key);
+        }
         let end = first.saturating_add(u64::from(count));
         let before = self.bytes;
         self.forget_range(now, key, first, end);
