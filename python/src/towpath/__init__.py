@@ -1,0 +1,13 @@
+"""Files and requests over ZeroMQ's wire protocol: clients and workers for the servers of `tow`.
+
+`Client` sends requests, `worker` and `Worker` serve them; `Files` reads, follows and pushes files. `towpath.aio` has the same for asyncio.
+"""
+
+from __future__ import annotations
+
+from .client import Client
+from .errors import *  # noqa: F403
+from .errors import TowpathError
+
+__version__ = "0.1.0"
+__all__ = ["Client", "TowpathError"]
