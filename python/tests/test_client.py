@@ -9,6 +9,7 @@ import threading
 import pytest
 import towpath
 from conftest import DEADLINE_SECONDS, wait_until
+from test_worker import running
 from towpath import Client
 
 
@@ -108,29 +109,12 @@ def test_cancelled_futures_end_their_requests(echo, client):
 
 def test_replies_in_parts_are_streamed_or_joined(broker):
     server = broker()
-    with towpath_worker(server, "parts", lambda body, request: iter([b"one", b"two", b"three"])):
+    with running(server, "parts", lambda body, request: iter([b"one", b"two", b"three"])):
         with Client(server.endpoint, timeout=DEADLINE_SECONDS) as client:
             assert list(client.stream("parts")) == [b"one", b"two", b"three"]
             assert client.call("parts") == b"onetwothree"
             assert client.submit("parts").result() == b"onetwothree"
             assert list(client.map("parts", [b""] * 3)) == [b"onetwothree"] * 3
-
-
-class towpath_worker:
-    """A `towpath.Worker` on a thread."""
-
-    def __init__(self, server, service, handler, **options):
-        self.worker = towpath.Worker(service, handler, connect=server.endpoint, **options)
-        self.thread = threading.Thread(target=self.worker.run, daemon=True)
-
-    def __enter__(self):
-        self.thread.start()
-        return self.worker
-
-    def __exit__(self, *error):
-        self.worker.stop()
-        self.thread.join(DEADLINE_SECONDS)
-        assert not self.thread.is_alive()
 
 
 def test_requests_survive_a_kill_of_the_broker(broker, work, tmp_path):

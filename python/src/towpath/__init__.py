@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from . import errors
+from ._worker_engine import Request
 from .client import Client
 from .errors import *  # noqa: F403
-from .errors import TowpathError
+from .worker import GiveBack, RetryLater, Worker, worker
 
 __version__ = "0.1.0"
-__all__ = ["Client", "TowpathError"]
+__all__ = ["Client", "GiveBack", "Request", "RetryLater", "Worker", "worker", *errors.__all__]

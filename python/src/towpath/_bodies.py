@@ -39,7 +39,7 @@ def payload(body: Body) -> Payload:
 def _mapped(file: Any) -> Payload:
     """Content of an open file, from where it is."""
     try:
-        at, size = file.tell(), os.fstat(file.fileno()).st_size
+        at, size = file.seek(0, os.SEEK_CUR), os.fstat(file.fileno()).st_size
     except (AttributeError, OSError):
         at, size = 0, 0
     # A pipe, a special file or a buffer has no size.

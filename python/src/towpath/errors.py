@@ -186,3 +186,5 @@ _BY_CODE: Dict[str, Type[FilesError]] = {
 def files_error(code: str, reason: str, path: str = "") -> FilesError:
     """The error of a code."""
     return _BY_CODE.get(code, FilesError)(code, reason, path)
+
+__all__ = [name for name, value in list(globals().items()) if isinstance(value, type) and issubclass(value, TowpathError)]
