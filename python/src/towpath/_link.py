@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Dict, List, Sequence, Tuple, Union
+from typing import Collection, Dict, List, Sequence, Tuple, Union
 
 import zmq
 import zmq.auth
@@ -27,6 +27,7 @@ LASTS_SECONDS = 1.0
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 8000
 # Its number where pyzmq has no name for it.
 _METADATA = getattr(zmq, "METADATA", 95)
+_POLLIN = int(zmq.POLLIN)
 _MONITORS = itertools.count()
 _EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -136,6 +137,9 @@ class Link:
         self.is_up = False
         self.socket: zmq.Socket[bytes] | None = None
         self.monitor: zmq.Socket[bytes] | None = None
+        # Descriptors of both. They become readable once for each event: all that has arrived must be taken then.
+        self.descriptors: Tuple[int, ...] = ()
+        self._look_at_monitor = False
         self._security = security
         self._properties = properties
         self._next_attempt = 0.0
@@ -165,7 +169,14 @@ class Link:
         # pyzmq names monitors by descriptors, which come again before libzmq has freed the name.
         self.monitor = socket.get_monitor_socket(_EVENTS, f"inproc://towpath-{os.getpid()}-{next(_MONITORS)}")
         self.socket, self._since, self._handshake_failure = socket, now, ""
+        self.descriptors = (socket.getsockopt(zmq.FD), self.monitor.getsockopt(zmq.FD))
+        self._look_at_monitor = True
         socket.connect(self.endpoint)
+
+    def readable(self, descriptors: Collection[int]) -> None:
+        """Notes which descriptors were found readable."""
+        if len(self.descriptors) == 2 and self.descriptors[1] in descriptors:
+            self._look_at_monitor = True
 
     def step(self, now: float) -> bool:
         """Opens what has to be opened, and takes events of the connection. True: the connection has just come up."""
@@ -178,10 +189,11 @@ class Link:
                 self.lost(now, str(error))
                 return False
         came_up = False
-        while self.monitor is not None:
+        while self._look_at_monitor and self.monitor is not None:
             try:
                 event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
             except zmq.Again:
+                self._look_at_monitor = False
                 break
             came_up |= self._on_event(event["event"], event["value"], now)
         if self.socket is not None and not self.is_up and now - self._since >= CONNECT_TIMEOUT_SECONDS:
@@ -241,15 +253,14 @@ class Link:
                     socket.disable_monitor()
                 socket.close(linger_ms if socket is self.socket else 0)
         self.socket = self.monitor = None
+        self.descriptors = ()
 
     def receive(self) -> List[bytes] | None:
         """The next message, if one is there."""
-        if self.socket is None:
+        # Much cheaper than an exception.
+        if self.socket is None or not self.socket.getsockopt(zmq.EVENTS) & _POLLIN:
             return None
-        try:
-            return self.socket.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return None
+        return self.socket.recv_multipart(zmq.NOBLOCK)
 
     def send(self, message: Sequence[bytes]) -> None:
         if self.socket is None:

@@ -1,22 +1,23 @@
-"""A thread's wait for sockets and for other threads."""
+"""A thread's wait for descriptors and for other threads."""
 
 from __future__ import annotations
 
 import math
+import select
 import socket
-from typing import Iterable
-
-import zmq
+from typing import Collection, Sequence, Tuple
 
 
 class Wake:
-    """Wakes the one thread that waits, from any other. A pair of connected sockets, which every system can poll."""
+    """Wakes the one thread that waits, from any other. A pair of connected sockets, which every system can wait for."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._is_set = False
+        self._registered: Tuple[int, ...] = ()
+        self._poll = select.poll() if hasattr(select, "poll") else None
 
     def set(self) -> None:
         """Ends the current wait, or the next one."""
@@ -37,10 +38,17 @@ class Wake:
                 pass
             self._is_set = False
 
-    def wait(self, sockets: Iterable[zmq.Socket[bytes] | None], timeout: float) -> None:
-        """Waits until one of the sockets has something, or `set` is called, or this many seconds have passed."""
-        waits = [(found, zmq.POLLIN) for found in sockets if found is not None]
-        zmq.zmq_poll([*waits, (self._reader, zmq.POLLIN)], math.ceil(timeout * 1000))
+    def wait(self, descriptors: Sequence[int], timeout: float) -> Collection[int]:
+        """Waits until a descriptor is readable, `set` is called, or this many seconds have passed. Those that are readable."""
+        if self._poll is None:
+            return select.select([*descriptors, self._reader], [], [], timeout)[0]
+        wanted = tuple(descriptors)
+        if wanted != self._registered:
+            self._poll = select.poll()
+            for descriptor in (*wanted, self._reader.fileno()):
+                self._poll.register(descriptor, select.POLLIN)
+            self._registered = wanted
+        return [descriptor for descriptor, _ in self._poll.poll(math.ceil(timeout * 1000))]
 
     def close(self) -> None:
         self._reader.close()

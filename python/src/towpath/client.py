@@ -399,7 +399,7 @@ class Client:
                         self._space.notify_all()
                 deadline = engine.deadline()
                 timeout = IDLE_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-                wake.wait([engine.link.socket, engine.link.monitor], timeout)
+                engine.link.readable(wake.wait(engine.link.descriptors, timeout))
         except zmq.ContextTerminated:
             log.debug("the context was terminated")
         finally:

@@ -132,7 +132,6 @@ class Worker:
         self.stop()
 
     def _drive(self, engines: List[WorkerEngine], replies: Deque[Tuple[Request, int | None, int | None, Payload]]) -> None:
-        sockets: List[Any] = []
         while True:
             self._wake.clear()
             if self._is_stopping:
@@ -153,8 +152,9 @@ class Worker:
                 return
             due = [at for at in (engine.deadline() for engine in engines) if at is not None]
             timeout = max(0.0, min(due) - time.monotonic()) if due else 60.0
-            sockets = [socket for engine in engines for socket in (engine.link.socket, engine.link.monitor)]
-            self._wake.wait(sockets, timeout)
+            readable = self._wake.wait([descriptor for engine in engines for descriptor in engine.link.descriptors], timeout)
+            for engine in engines:
+                engine.link.readable(readable)
 
     def _work(self, requests: queue.SimpleQueue[Request | None], replies: Deque[Tuple[Request, int | None, int | None, Payload]]) -> None:
         """One of the threads that handle requests."""
