@@ -6,10 +6,15 @@
 from __future__ import annotations
 
 from . import errors
+from ._core.files import Entry
+from ._core.follow import Event
+from ._progress import Progress
 from ._worker_engine import Request
 from .client import Client
 from .errors import *  # noqa: F403
+from .files import Files, Version
+from .remote_file import RemoteFile
 from .worker import GiveBack, RetryLater, Worker, worker
 
 __version__ = "0.1.0"
-__all__ = ["Client", "GiveBack", "Request", "RetryLater", "Worker", "worker", *errors.__all__]
+__all__ = ["Client", "Entry", "Event", "Files", "GiveBack", "Progress", "RemoteFile", "Version", "Request", "RetryLater", "Worker", "worker", *errors.__all__]

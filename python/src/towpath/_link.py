@@ -8,13 +8,14 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Collection, Dict, List, Sequence, Tuple, Union
+from typing import Collection, Dict, List, Sequence, Tuple, Union, cast
 
 import zmq
 import zmq.auth
 from zmq.utils.monitor import recv_monitor_message
 
 from ._core.failover import Failover
+from ._core.records import Bytes
 
 log = logging.getLogger("towpath")
 
@@ -24,6 +25,8 @@ FILES_PORT, REQUESTS_PORT = 5571, 5555
 CONNECT_TIMEOUT_SECONDS = 5.0
 # A connection that ended sooner wasn't a good one: two clients with one id would otherwise take turns at full speed.
 LASTS_SECONDS = 1.0
+# From here on, a frame without a copy is cheaper than the copy.
+COPY_BYTES = 64 << 10
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 8000
 # Its number where pyzmq has no name for it.
 _METADATA = getattr(zmq, "METADATA", 95)
@@ -156,7 +159,7 @@ class Link:
         return "; ".join(f"{endpoint}: {why}" for endpoint, why in self.failures.items())
 
     def _open(self, now: float) -> None:
-        socket = zmq.Context.instance().socket(zmq.DEALER)
+        socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         socket.linger = 0
         socket.sndhwm = 0
         socket.ipv6 = True
@@ -169,7 +172,7 @@ class Link:
         # pyzmq names monitors by descriptors, which come again before libzmq has freed the name.
         self.monitor = socket.get_monitor_socket(_EVENTS, f"inproc://towpath-{os.getpid()}-{next(_MONITORS)}")
         self.socket, self._since, self._handshake_failure = socket, now, ""
-        self.descriptors = (socket.getsockopt(zmq.FD), self.monitor.getsockopt(zmq.FD))
+        self.descriptors = (int(socket.getsockopt(zmq.FD)), int(self.monitor.getsockopt(zmq.FD)))
         self._look_at_monitor = True
         socket.connect(self.endpoint)
 
@@ -255,21 +258,31 @@ class Link:
         self.socket = self.monitor = None
         self.descriptors = ()
 
+    def has_input(self) -> bool:
+        # Much cheaper than an exception.
+        return self.socket is not None and bool(cast(int, self.socket.getsockopt(zmq.EVENTS)) & _POLLIN)
+
     def receive(self) -> List[bytes] | None:
         """The next message, if one is there."""
-        # Much cheaper than an exception.
-        if self.socket is None or not self.socket.getsockopt(zmq.EVENTS) & _POLLIN:
+        if self.socket is None or not self.has_input():
             return None
         return self.socket.recv_multipart(zmq.NOBLOCK)
 
-    def send(self, message: Sequence[bytes]) -> None:
+    def receive_views(self) -> List[Union[bytes, memoryview]] | None:
+        """The next message, if one is there, with large frames as they are in libzmq's memory."""
+        if self.socket is None or not self.has_input():
+            return None
+        frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        return [frame.buffer if len(frame) >= COPY_BYTES else frame.bytes for frame in frames]
+
+    def send(self, message: Sequence[Bytes]) -> None:
         if self.socket is None:
             return
         # Without a limit on its queue a socket takes everything at once; large bodies without a copy.
         *heads, last = message
         for frame in heads:
             self.socket.send(frame, zmq.SNDMORE | zmq.NOBLOCK)
-        self.socket.send(last, zmq.NOBLOCK, copy=len(last) < 64 << 10)
+        self.socket.send(last, zmq.NOBLOCK, copy=len(last) < COPY_BYTES)
 
     def deadline(self) -> float | None:
         """When `step` has something to do without an event."""

@@ -41,7 +41,7 @@ class Wake:
     def wait(self, descriptors: Sequence[int], timeout: float) -> Collection[int]:
         """Waits until a descriptor is readable, `set` is called, or this many seconds have passed. Those that are readable."""
         if self._poll is None:
-            return select.select([*descriptors, self._reader], [], [], timeout)[0]
+            return select.select([*descriptors, self._reader.fileno()], [], [], timeout)[0]
         wanted = tuple(descriptors)
         if wanted != self._registered:
             self._poll = select.poll()

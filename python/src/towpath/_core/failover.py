@@ -25,6 +25,6 @@ class Failover:
         if self._failures < self._endpoints:
             return 0.0
         doublings = min(self._failures // self._endpoints - 1, 16)
-        delay = min(FIRST_DELAY_SECONDS * 2**doublings, LONGEST_DELAY_SECONDS)
+        delay = min(FIRST_DELAY_SECONDS * float(2**doublings), LONGEST_DELAY_SECONDS)
         # From half to the whole delay, so that many clients don't reconnect in step.
         return delay * random.uniform(0.5, 1.0)
