@@ -21,11 +21,12 @@ PATH_BYTES_MAX, NAME_BYTES_MAX = 4096, 255
 JSON_BYTES_MAX = 1 << 20
 FETCH_FILES_MAX = 4096
 RANGES_MAX = 1024
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES, CHUNK_BYTES_MAX = 1 << 20, 4 << 20
+DATA_ENTRIES_MAX = 1024
 PIECE_COST_LEAST = 256
 _ENTRIES_MAX = 4096
 _HEADER = struct.Struct(">4sBBHI")
-_ENTRY = struct.Struct(">IBxxxQQQ")
+_ENTRY = struct.Struct(">IB3sQQQ")
 
 Buffer = Union[bytes, memoryview]
 Message = List[Buffer]
@@ -175,6 +176,29 @@ def control(message: Sequence[Buffer]) -> Dict[str, Any]:
     if not isinstance(answer, dict) or not isinstance(answer.get("re"), str):
         raise ProtocolError("a control message isn't an answer")
     return answer
+
+
+def pieces(header: bytes) -> Tuple[int, List[Tuple[int, int, int, int, int]]]:
+    """Id and entries of the header of a data message: n, flags, offset, length, body's length. ProtocolError: malformed."""
+    if len(header) < _HEADER.size or header[:4] != DATA:
+        raise ProtocolError("the header of a data message is too short")
+    _, version, reserved, count, id = _HEADER.unpack_from(header)
+    if version != 1 or reserved or not 0 < count <= DATA_ENTRIES_MAX or len(header) != _HEADER.size + _ENTRY.size * count:
+        raise ProtocolError("the header of a data message is malformed")
+    entries = []
+    for n, flags, zeros, offset, length, body_length in _ENTRY.iter_unpack(header[_HEADER.size :]):
+        is_sound = zeros == b"\0\0\0" and n < FETCH_FILES_MAX and offset + length < 1 << 63 and (length or flags & END)
+        encoding = flags & ~END
+        if encoding == HOLE:
+            is_sound = is_sound and body_length == 0
+        elif encoding == ZSTD:
+            is_sound = is_sound and 0 < body_length <= length <= CHUNK_BYTES_MAX
+        else:
+            is_sound = is_sound and encoding == 0 and body_length == length <= CHUNK_BYTES_MAX
+        if not is_sound:
+            raise ProtocolError("a piece is malformed")
+        entries.append((n, flags, offset, length, body_length))
+    return id, entries
 
 
 class Credit:
@@ -367,23 +391,19 @@ class Fetch(Operation):
         self._out += credit.grant(window)
 
     def _on_data(self, message: Sequence[Buffer]) -> List[Any]:
-        header = bytes(message[0])
-        if len(header) < 12:
-            raise ProtocolError("the header of a data message is too short")
-        _, version, _, count, id = _HEADER.unpack_from(header)
-        if version != 1 or len(header) != 12 + 32 * count or count != len(message) - 1:
-            raise ProtocolError("the header of a data message is malformed")
+        id, entries = pieces(bytes(message[0]))
+        if len(entries) != len(message) - 1:
+            raise ProtocolError("a data message has another number of bodies than its header says")
         events: List[Any] = []
-        for index, body in enumerate(message[1:]):
-            n, flags, offset, length, body_length = _ENTRY.unpack_from(header, 12 + 32 * index)
+        for (n, flags, offset, length, body_length), body in zip(entries, message[1:]):
             self._credit.used(body_length)
-            if len(body) != body_length or flags & ~(END | HOLE):
-                raise ProtocolError("a piece is malformed")
+            if len(body) != body_length or flags & ZSTD:
+                raise ProtocolError("a body that its header doesn't announce")
             if id != self.id:
                 # Of a fetch that was cancelled.
                 continue
-            if n >= len(self._files) or (body_length != 0 if flags & HOLE else length != body_length or length > CHUNK_BYTES):
-                raise ProtocolError("a piece is malformed")
+            if n >= len(self._files) or (length > CHUNK_BYTES and not flags & HOLE):
+                raise ProtocolError("a piece that wasn't asked for")
             file = self._files[n]
             file.take(offset, length)
             if length:
@@ -502,7 +522,7 @@ class Push(Operation):
     def piece(self, data: Buffer) -> Message:
         """The message with the piece that `wants` named."""
         length = len(data)
-        header = _HEADER.pack(DATA, 1, 0, 1, self.id) + _ENTRY.pack(0, 0, self._at, length, length)
+        header = _HEADER.pack(DATA, 1, 0, 1, self.id) + _ENTRY.pack(0, 0, b"", self._at, length, length)
         self._at += length
         self._credit -= max(length, PIECE_COST_LEAST)
         return [header, data]
