@@ -250,11 +250,11 @@ class Link:
     def close(self, linger_ms: int = 0) -> None:
         """Closes the sockets; what was sent may leave for so many ms."""
         self.is_up = False
-        for socket in (self.monitor, self.socket):
-            if socket is not None:
-                if socket is self.socket:
-                    socket.disable_monitor()
-                socket.close(linger_ms if socket is self.socket else 0)
+        if self.socket is not None and self.monitor is not None:
+            # In this order: libzmq's thread would wait for ever for somebody to take an event.
+            self.socket.disable_monitor()
+            self.monitor.close(0)
+            self.socket.close(linger_ms)
         self.socket = self.monitor = None
         self.descriptors = ()
 
