@@ -8,7 +8,7 @@ use crate::{cargo, target, workspace};
 
 const REQUIREMENTS: &str = "conformance/python/requirements.txt";
 
-/// Folder of the package for Python, whose tests run from its sources.
+/// Folder of the package for Python.
 const PACKAGE: &str = "python";
 
 /// Tests of the package that a system without `fcntl`, `fork` hooks and `poll` must pass, too.
@@ -22,13 +22,20 @@ pub fn package() -> Result<Outcome, String> {
         Err(why) => return Ok(Outcome::Skipped(why)),
     };
     let project = workspace().join(PACKAGE);
+    // As users have it, with its entry points.
+    let site = target().join("python-site");
+    let _ = std::fs::remove_dir_all(&site);
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--target"];
+    check(Command::new(&python).args(install).arg(&site).arg(&project))?;
     let configured = |module: &str| {
         let mut command = Command::new(&python);
-        command.args(["-m", module]).env("TOW", target().join("debug/tow")).env("PYTHONPATH", project.join("src"));
+        command.args(["-m", module]).env("TOW", target().join("debug/tow")).env("PYTHONPATH", &site);
         command.current_dir(workspace());
         command
     };
-    check(configured("mypy").arg("--config-file").arg(project.join("pyproject.toml")).arg(project.join("src/towpath")))?;
+    check(
+        configured("mypy").arg("--config-file").arg(project.join("pyproject.toml")).arg(project.join("src/towpath")),
+    )?;
     let pytest = || {
         let mut command = configured("pytest");
         command.arg("-c").arg(project.join("pyproject.toml")).arg("--rootdir").arg(&project).args(["-n", "2"]);

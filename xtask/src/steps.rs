@@ -132,7 +132,9 @@ impl Step {
                 "JeroMQ, go-zeromq and zeromq.js, as far as they can be installed; in CI one of the first two must be"
             }
             Self::Dist => "the packages, of a debug build: the same bytes twice; the manual and the units in them",
-            Self::Python => "pyzmq against tow serve and tow broker; bad input to the broker, and faults; the package in python/",
+            Self::Python => {
+                "pyzmq against tow serve and tow broker; bad input to the broker, and faults; the package in python/"
+            }
             Self::Browser => "the page for browsers in Chromium, where that and npm's packages can be installed",
         }
     }
