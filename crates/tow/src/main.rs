@@ -102,6 +102,11 @@ enum Command {
     Workers(operator::ServiceArguments),
     /// Disconnect a peer.
     Kick(operator::KickArguments),
+    /// Disconnect a peer and keep it out, or list those that are kept out.
+    #[command(visible_alias = "blocked")]
+    Block(operator::BlockArguments),
+    /// Let a blocked peer connect again.
+    Unblock(operator::UnblockArguments),
     /// Stop giving a service's requests to workers until it is resumed.
     Pause(operator::PauseArguments),
     /// Resume a service that is paused.
@@ -216,6 +221,8 @@ fn main() -> ExitCode {
         Command::Services(arguments) => operator::list_by_service(List::Services, &arguments),
         Command::Workers(arguments) => operator::list_by_service(List::Workers, &arguments),
         Command::Kick(arguments) => operator::kick(&arguments),
+        Command::Block(arguments) => operator::block(&arguments),
+        Command::Unblock(arguments) => operator::unblock(&arguments),
         Command::Pause(arguments) => operator::pause(&arguments, true),
         Command::Resume(arguments) => operator::pause(&arguments, false),
         Command::Purge(arguments) => operator::purge(&arguments),

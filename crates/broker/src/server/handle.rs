@@ -157,6 +157,9 @@ impl Control {
             Command::Disconnect { peer, reason, was_there } => {
                 let _ = was_there.send(dispatch.disconnect(peer, &reason));
             }
+            Command::EndBlocked(reply) => {
+                let _ = reply.send(dispatch.transport.hub.end_blocked());
+            }
             Command::Reauthorize(reply) => {
                 dispatch.transport.hub.end_logins();
                 let _ = reply.send(dispatch.judge_again());
@@ -243,7 +246,7 @@ mod tests {
         }
         assert!(!handle.disconnect(info.id, "once more"));
         let stats = handle.snapshot(Wanted::Gone(0)).unwrap();
-        assert_eq!((stats.worker_count, stats.gone.entries[0].1.id), (0, info.id));
+        assert_eq!((stats.worker_count, stats.gone.entries[0].1.id), (0, Some(info.id)));
         assert!(stats.gone.entries[0].1.reason.contains("for a test"), "{stats:?}");
         handle.shutdown();
         running.join().unwrap().unwrap();

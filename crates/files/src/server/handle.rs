@@ -75,6 +75,9 @@ impl Control {
                 let _ = was_there.send(hub.peer(peer).is_some());
                 hub.disconnect(peer, &reason);
             }
+            Command::EndBlocked(reply) => {
+                let _ = reply.send(hub.end_blocked());
+            }
             Command::Reauthorize(reply) => {
                 let _ = reply.send(judge_again(hub, clients, authenticator));
             }

@@ -89,6 +89,8 @@ pub(crate) struct End {
     pub(crate) suspected: bool,
     /// Whether the peer's bytes may have been changed on their way.
     pub(crate) tampered: bool,
+    /// Whether the peer is kept out by the gate.
+    pub(crate) blocked: bool,
 }
 
 impl End {
@@ -100,6 +102,7 @@ impl End {
             is_end_of_input: false,
             suspected: false,
             tampered: false,
+            blocked: false,
         }
     }
 

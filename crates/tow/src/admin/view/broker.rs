@@ -161,6 +161,10 @@ impl View for BrokerView {
         self.operator.drain(on).map_err(refusal)
     }
 
+    fn end_blocked(&self) -> Option<usize> {
+        self.handle.end_blocked()
+    }
+
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
         self.handle.disconnect(peer, reason)
     }

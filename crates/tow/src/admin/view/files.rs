@@ -88,6 +88,10 @@ impl View for FilesView {
         self.handle.act(|done| OperatorAction::Drain { on, done }).ok_or(Refusal::NoAnswer)
     }
 
+    fn end_blocked(&self) -> Option<usize> {
+        self.handle.end_blocked()
+    }
+
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
         self.handle.disconnect(peer, reason)
     }

@@ -132,6 +132,11 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
+    /// Ends the connections of blocked peers, and says how many. `None`: there is no answer.
+    fn end_blocked(&self) -> Option<usize> {
+        Some(0)
+    }
+
     /// Ends a connection. False if it isn't there.
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool;
 }
@@ -166,7 +171,7 @@ fn peer_json(info: &PeerInfo, protocol: Option<&str>, role: Option<&str>) -> Val
 /// A peer that is gone.
 fn gone_json(gone: &GonePeer) -> Value {
     let mut peer = json!({
-        "id": gone.id.to_string(),
+        "id": gone.id.map(|id| id.to_string()),
         "address": gone.address.to_string(),
         "handshake": gone.was_ready,
         "gone_seconds": seconds(gone.ended_at.elapsed()),
@@ -174,6 +179,7 @@ fn gone_json(gone: &GonePeer) -> Value {
         "received_bytes": gone.bytes_in,
         "sent_bytes": gone.bytes_out,
         "reason": gone.reason,
+        "attempts": gone.attempts,
     });
     add_principal(&mut peer, &gone.principal);
     peer

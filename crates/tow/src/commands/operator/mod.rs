@@ -1,5 +1,6 @@
 //! The commands of the operator, such as `tow status`, `peers`, `top`, `kick`, `pause` and `drain`: what a server or broker does, and a hand on it.
 
+mod block;
 mod drain;
 mod letters;
 mod problems;
@@ -8,6 +9,7 @@ mod rows;
 mod status;
 mod top;
 
+pub use block::{BlockArguments, UnblockArguments, block, unblock};
 pub use drain::{DrainArguments, drain};
 pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requeue};
 pub use top::top;

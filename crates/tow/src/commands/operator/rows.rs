@@ -60,7 +60,11 @@ fn gone(entries: &[Value]) -> String {
     let mut table = Table::new(["ID ", "ADDRESS ", "AGO", "LASTED", "REASON "]);
     for peer in entries {
         let (ago, lasted) = (time(&peer["gone_seconds"]), time(&peer["lasted_seconds"]));
-        table.push([&text(&peer["id"]), &text(&peer["address"]), &ago, &lasted, &text(&peer["reason"])]);
+        let reason = match peer["attempts"].as_u64() {
+            None | Some(0 | 1) => text(&peer["reason"]),
+            Some(attempts) => format!("{} ({})", text(&peer["reason"]), counted(attempts, "attempt")),
+        };
+        table.push([&text(&peer["id"]), &text(&peer["address"]), &ago, &lasted, &reason]);
     }
     table.render()
 }

@@ -26,6 +26,8 @@ const COMMANDS: &[&str] = &[
     "services",
     "workers",
     "kick",
+    "block",
+    "unblock",
     "pause",
     "resume",
     "purge",
