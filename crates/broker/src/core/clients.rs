@@ -307,6 +307,7 @@ impl Core {
         session.requests.insert(number, slot);
         session.highest = session.highest.max(number);
         self.tenants.at_mut(session.tenant).requests += 1;
+        self.services.at_mut(self.requests.at(slot).service).change_bytes(0, bytes);
         self.change_bytes(key, 0, bytes);
     }
 

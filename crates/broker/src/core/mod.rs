@@ -43,7 +43,7 @@
 //!    From workers: [`Core::worker_ready`], [`Core::worker_credit`], [`Core::worker_alive`], [`Core::worker_reply`],
 //!    [`Core::worker_returns_request`], [`Core::worker_leaving`]; [`Core::reject_part`] for a part of a reply. From both:
 //!    [`Core::peer_blocked`], [`Core::peer_gone`]. From the journal: [`Core::persisted`], [`Core::entry_rejected`],
-//!    [`Core::journal_full`], [`Core::storage_failed`]. From an operator: [`Core::pause_service`], [`Core::purge`],
+//!    [`Core::journal_full`], [`Core::storage_failed`]. From an operator: [`Core::pause_service`], [`Core::purge`], [`Core::end_request`],
 //!    [`Core::go_on_with_letters`], [`Core::drain`].
 //! 3. [`Core::tick`].
 //! 4. [`Core::take_queued_actions`] until there are none. Each [`Action::BuiltIn`] is answered by [`Core::built_in_reply`],
@@ -65,6 +65,7 @@ mod drain;
 mod durability;
 mod expiry;
 mod in_flight;
+mod listed;
 mod look;
 mod marks;
 mod operator;
@@ -95,6 +96,7 @@ pub(crate) use dead_letter::{canonical_name, is_dead_letter_queue};
 pub use actions::{Action, BodyRef, QueuedAction, StockEnvelope};
 pub use admission::MemoryPressure;
 pub use durability::{Entry, Restored, RestoredLetter};
+pub use listed::{NoRequestKey, NotEnded, RequestInfo, RequestKey, RequestState};
 pub use look::{LargestClient, LastRefusal, Look, LookAt};
 pub use operator::{LetterAction, LetterRun, PAUSED_SERVICES_MAX, Purge};
 pub use settings::{Millis, Settings};
@@ -109,6 +111,7 @@ use requests::{Requests, State};
 use roles::{Role, Roles};
 use service::Services;
 use session::Sessions;
+use std::collections::HashMap;
 use tenants::Tenants;
 use token::{Ticket, TokenMaker};
 use towpath_requests::numbered::Token;
@@ -274,7 +277,8 @@ impl Core {
         let request = self.requests.at_mut(slot);
         let before = request.bytes();
         change(request);
-        let (session, after) = (request.session, request.bytes());
+        let (session, service, after) = (request.session, request.service, request.bytes());
+        self.services.at_mut(service).change_bytes(before, after);
         self.change_bytes(session, before, after);
     }
 
@@ -293,8 +297,10 @@ impl Core {
     #[doc(hidden)]
     pub fn check(&self) {
         let mut bytes = 0;
+        let mut of_services: HashMap<ServiceKey, usize> = HashMap::new();
         for (slot, request) in self.requests.iter() {
             bytes += request.bytes();
+            *of_services.entry(request.service).or_default() += request.bytes();
             let session = &self.sessions[request.session];
             assert_eq!(session.requests.get(request.number), Some(slot));
             match request.state {
@@ -302,6 +308,9 @@ impl Core {
                 State::Free => panic!("a free slot is listed"),
                 State::Waiting | State::Parked | State::Postponed | State::Detached | State::Settled => {}
             }
+        }
+        for (key, service) in self.services.iter() {
+            assert_eq!(of_services.remove(&key).unwrap_or_default(), service.bytes, "the sum of a service's bytes");
         }
         bytes += self.sessions.iter().map(|(_, session)| session.gaps() * session::GAP_BYTES).sum::<usize>();
         assert_eq!(bytes, self.bytes, "the sum of all bytes");

@@ -185,7 +185,9 @@ impl Core {
         if letter != 0 {
             self.unmark_dead_letter(letter, service, bytes, large_bytes);
         }
-        self.services.at_mut(service).live -= 1;
+        let of_service = self.services.at_mut(service);
+        of_service.live -= 1;
+        of_service.change_bytes(bytes, 0);
         self.remove_service_if_unused(service);
         self.requests.remove(slot);
     }

@@ -91,10 +91,12 @@ fn describe(address: &Address, path: &str, body: &[u8]) -> Value {
         _ => "unknown".to_owned(),
     };
     let path = path.strip_prefix("/api/v1/").unwrap_or(path);
-    let (action, object) = match path.split('/').collect::<Vec<_>>()[..] {
-        ["peers", id, action] => (action, Some(id.as_bytes().to_vec())),
-        [_, name, action] => (action, Some(decoded(name))),
-        _ => (path, None),
+    let (action, object, id) = match path.split('/').collect::<Vec<_>>()[..] {
+        ["peers", id, action] => (action, Some(id.as_bytes().to_vec()), None),
+        [_, name, action] => (action, Some(decoded(name)), None),
+        // A request, or a dead letter, of a service.
+        [_, name, .., id, action] => (action, Some(decoded(name)), Some(id)),
+        _ => (path, None, None),
     };
     let parameters = Some(body).filter(|body| body.len() <= PARAMETERS_BYTES_MAX);
     let parameters = parameters.and_then(|body| serde_json::from_slice::<Value>(body).ok());
@@ -104,6 +106,7 @@ fn describe(address: &Address, path: &str, body: &[u8]) -> Value {
         "address": address.to_string(),
         "action": action,
         "object": null,
+        "id": id,
         "parameters": parameters,
     });
     if let Some(object) = object {
@@ -149,6 +152,8 @@ mod tests {
             (&kick["by"], &kick["object"], &kick["action"]),
             (&"uid 1000".into(), &"3.0".into(), &"disconnect".into())
         );
+        let end = describe(&address, "/api/v1/services/ZWNobw/requests/7.1/end", b"{}");
+        assert_eq!((&end["action"], &end["object"], &end["id"]), (&"end".into(), &"echo".into(), &"7.1".into()));
         assert_eq!(describe(&address, "/api/v1/drain", b"")["action"], "drain");
     }
 }

@@ -6,11 +6,11 @@ use crate::admin::problems::{self, Found};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use towpath_broker::core::{Kind, LetterAction, LetterInfo, LetterState, Millis, ServiceInfo};
+use towpath_broker::core::{Kind, LetterAction, LetterInfo, LetterState, Millis, NotEnded, RequestKey, ServiceInfo};
 use towpath_broker::server::{Handle, Operator, OperatorError};
 use towpath_broker::{
-    JournalFigures, LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json, seconds, spool_json,
-    worker_json,
+    JournalFigures, LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json, request_json, seconds,
+    spool_json, worker_json,
 };
 use towpath_requests::shown;
 use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
@@ -138,6 +138,15 @@ impl View for BrokerView {
         self.operator.purge(service, expected).map_err(refusal)
     }
 
+    fn requests(&self, service: &[u8], from: u32) -> Result<Page<Value>, Refusal> {
+        let (page, now) = self.operator.list_requests(service, from).ok_or(Refusal::NoAnswer)?;
+        Ok(page.flat_map(|request| [request_json(&request, now)]))
+    }
+
+    fn end_request(&self, service: &[u8], request: RequestKey) -> Result<(), Refusal> {
+        self.operator.end_request(service, request).map_err(refusal)
+    }
+
     fn drop_outcomes(&self) -> Result<usize, Refusal> {
         self.operator.drop_outcomes().map_err(refusal)
     }
@@ -200,6 +209,7 @@ fn of_journal(journal: &JournalFigures, failure: Option<String>, has_failed: boo
 fn refusal(error: OperatorError) -> Refusal {
     match error {
         OperatorError::NoAnswer => Refusal::NoAnswer,
+        OperatorError::NotEnded(NotEnded::Gone) => Refusal::NotFound(error.to_string()),
         error => Refusal::Conflict(error.to_string()),
     }
 }
@@ -216,6 +226,7 @@ fn add_services(to: &mut Snapshot, mut services: Vec<ServiceInfo>) {
             Some(sum) => {
                 sum.waiting += service.waiting;
                 sum.waiting_bytes += service.waiting_bytes;
+                sum.bytes += service.bytes;
                 sum.live += service.live;
                 sum.workers += service.workers;
             }

@@ -11,7 +11,7 @@ use crate::admin::problems::Found;
 use serde_json::{Value, json};
 use std::time::Duration;
 use towpath_broker::add_name;
-use towpath_broker::core::LetterAction;
+use towpath_broker::core::{LetterAction, RequestKey};
 use towpath_sockets::{GonePeer, Page, PeerId, PeerInfo, Principal};
 
 /// Lists of a server.
@@ -76,6 +76,8 @@ pub enum Refusal {
     NoAnswer,
     /// This kind of server has no such list.
     NoList,
+    /// There is no such thing, for this reason.
+    NotFound(String),
     /// The action can't be done, for this reason.
     Conflict(String),
 }
@@ -104,6 +106,16 @@ pub trait View: Send + Sync {
 
     /// Ends the requests that wait for a service, if there are as many as expected, and says how many it were.
     fn purge(&self, _service: &[u8], _expected: Option<usize>) -> Result<usize, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// A page of the requests of a service, from this number on.
+    fn requests(&self, _service: &[u8], _from: u32) -> Result<Page<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// Ends a request of a service.
+    fn end_request(&self, _service: &[u8], _request: RequestKey) -> Result<(), Refusal> {
         Err(Refusal::NoList)
     }
 

@@ -4,12 +4,14 @@ mod drain;
 mod letters;
 mod problems;
 mod rates;
+mod requests;
 mod rows;
 mod status;
 mod top;
 
 pub use drain::{DrainArguments, drain};
 pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requeue};
+pub use requests::{RequestsArguments, requests};
 pub use top::top;
 
 use crate::admin::List;
