@@ -1,7 +1,7 @@
 //! Statistics of a broker, and their rendering in JSON.
 
 use crate::core::{
-    Counters, Kind, LargestClient, LastRefusal, Millis, RequestInfo, RequestState, ServiceInfo, WorkerInfo,
+    Counters, Kind, LargestClient, LastRefusal, Millis, RequestInfo, RequestState, RestartCost, ServiceInfo, WorkerInfo,
 };
 use crate::store::SpoolUsage;
 use base64::Engine;
@@ -46,6 +46,8 @@ pub struct Stats {
     pub is_draining: bool,
     /// Requests without an outcome, not counting dead letters that wait in their queue.
     pub left: usize,
+    /// Consequences of a restart at once.
+    pub restart: RestartCost,
     /// Dead letters.
     pub dead_letters: usize,
     /// The moment, in the core's time.

@@ -94,7 +94,7 @@ pub enum RequestState {
     Worker,
     /// The broker itself answers it.
     Answered,
-    /// It has ended, and its client hasn't confirmed the outcome.
+    /// Ended; its client hasn't confirmed the outcome.
     Ended,
 }
 
@@ -104,7 +104,7 @@ pub enum NotEnded {
     /// There is none.
     #[error("there is no such request of this service: it has ended")]
     Gone,
-    /// It is over.
+    /// Ended already.
     #[error("it has ended already, and its outcome waits for its client")]
     Over,
 }

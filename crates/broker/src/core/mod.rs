@@ -27,6 +27,7 @@
 //! | `Deadlines` | when something expires |
 //! | `absent` | clients without a connection, and what gives way when others need it |
 //! | `PausedServices` | names of the services that an operator has paused |
+//! | `Fragile` | what a restart would lose |
 //! | `Drain` | whether the broker is drained or stopping, and the clients that leave |
 //!
 //! # Path of a request
@@ -74,6 +75,7 @@ mod outcomes;
 mod reply_budget;
 mod requests;
 mod requeue;
+mod restart;
 mod retry;
 mod roles;
 mod sequence_map;
@@ -99,6 +101,7 @@ pub use durability::{Entry, Restored, RestoredLetter};
 pub use listed::{NoRequestKey, NotEnded, RequestInfo, RequestKey, RequestState};
 pub use look::{LargestClient, LastRefusal, Look, LookAt};
 pub use operator::{LetterAction, LetterRun, PAUSED_SERVICES_MAX, Purge};
+pub use restart::RestartCost;
 pub use settings::{Millis, Settings};
 pub use stats::{Counters, LetterInfo, LetterState, ServiceInfo, WorkerInfo};
 pub use stored::StoredState;
@@ -151,6 +154,7 @@ pub struct Core {
     storage_failed: bool,
     full: admission::FullMark,
     last_refusal: Option<LastRefusal>,
+    fragile: restart::Fragile,
     counters: Counters,
 }
 
@@ -180,6 +184,7 @@ impl Core {
             storage_failed: false,
             full: admission::FullMark::default(),
             last_refusal: None,
+            fragile: restart::Fragile::default(),
             counters: Counters::default(),
             settings,
         }
@@ -331,6 +336,7 @@ impl Core {
         self.check_windows();
         self.check_tenants();
         self.check_untried();
+        self.check_fragile();
         self.sessions.check();
         self.services.check(&self.requests, &self.sessions);
     }

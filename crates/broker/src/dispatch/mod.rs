@@ -240,6 +240,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             paused: core.paused_services().cloned().collect(),
             is_draining: core.is_draining(),
             left: core.left(),
+            restart: core.restart_cost(),
             dead_letters: core.dead_letters(),
             now: self.now(),
             ..Stats::default()

@@ -170,9 +170,15 @@ fn status(shared: &Shared) -> Result<Reply, Reply> {
     let mut status = extend(figures::json(figures::SERVER, &shared.figures()), own);
     if let Some(Running { view, endpoints }) = shared.running.get() {
         status = extend(status, view.sums()?);
+        status["left_never"] = left_never(&**view, &status)?;
         status["endpoints"] = json!(endpoints);
     }
     Ok(Reply::json(&status))
+}
+
+/// Work that never ends by itself, of a server with this status; null unless it is drained.
+fn left_never(view: &dyn View, status: &Value) -> Result<Value, Refusal> {
+    Ok(if status["draining"] == true { view.left_never()?.into() } else { Value::Null })
 }
 
 /// A list, from the number `after` on.
@@ -311,7 +317,9 @@ fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply>
             view.drain(on)?;
             tracing::warn!(on, "drained by the operator, or not any more");
             let status = view.sums()?;
-            Ok(Reply::json(&json!({ "draining": status["draining"], "left": status["left"] })))
+            let left_never = left_never(view, &status)?;
+            let reply = json!({ "draining": status["draining"], "left": status["left"], "left_never": left_never });
+            Ok(Reply::json(&reply))
         }
     }
 }

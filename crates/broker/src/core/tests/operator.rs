@@ -88,3 +88,37 @@ fn the_memory_of_services_adds_up_to_the_total() {
     assert!(two.bytes > 48 * (256 + 500) && two.waiting_bytes <= two.bytes);
     assert_eq!(core.services().map(|service| service.bytes).sum::<usize>(), core.load().1);
 }
+
+#[test]
+fn a_restart_costs_what_is_in_no_journal_and_asked_for_again_by_nobody() {
+    for journal in [false, true] {
+        let mut core = Core::new(Settings { journal, secret: [3, 4], ..Settings::default() });
+        let cost = |core: &mut Core, (stock, away, again): (usize, usize, usize)| {
+            core.check();
+            assert_eq!(core.restart_cost(), RestartCost { stock, away, again }, "journal: {journal}");
+        };
+        core.client_hello(0, 1, CLIENT, 1);
+        for (number, volatile) in [(1, false), (2, true), (3, false)] {
+            core.request(0, 1, number, 0, volatile, b"echo", Body::default());
+        }
+        cost(&mut core, (0, 0, 0));
+        core.stock_request(0, 2, true, None, b"echo", Body::default());
+        core.stock_request(0, 2, true, None, b"other", Body::default());
+        cost(&mut core, (2, 0, 0));
+        core.worker_ready(0, 3, Kind::Numbered, b"echo", 2);
+        // Clients take turns: one of each.
+        let given = dispatched(&mut core);
+        cost(&mut core, (2, 0, 1));
+        core.worker_reply(0, 3, &given[0].1, Status::OK, None, Body::default());
+        core.worker_reply(0, 3, &given[1].1, Status::OK, None, Body::default());
+        cost(&mut core, (1, 0, 2));
+        // Of the client that is away, one has an outcome, and workers have two.
+        core.peer_gone(1, 1);
+        cost(&mut core, (1, if journal { 1 } else { 3 }, 2));
+        core.client_hello(2, 4, CLIENT, 1);
+        cost(&mut core, (1, 0, 2));
+        core.peer_gone(3, 3);
+        core.peer_gone(3, 2);
+        cost(&mut core, (0, 0, 0));
+    }
+}

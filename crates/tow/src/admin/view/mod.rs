@@ -139,6 +139,11 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
+    /// Work that never ends by itself, while it is drained.
+    fn left_never(&self) -> Result<Vec<Value>, Refusal> {
+        Ok(Vec::new())
+    }
+
     /// Takes nothing new, or does again.
     fn drain(&self, _on: bool) -> Result<(), Refusal> {
         Err(Refusal::NoList)

@@ -135,7 +135,7 @@ pub fn status(StatusArguments { check, common: arguments }: &StatusArguments) ->
                 }
                 (_, true, [_]) => problems::render(&problems),
                 (_, true, _) => format!("{}\n{}", Line(&describe(status, client)), problems::render(&problems)),
-                (_, _, [_]) => problems::render(&problems) + &status::render(status),
+                (_, _, [_]) => status::restart(status) + &problems::render(&problems) + &status::render(status),
                 _ => format!("{}; {}\n", Line(&describe(status, client)), problems::sum(&problems)),
             };
             text.push_str(&shown);
