@@ -98,6 +98,8 @@ enum Command {
     Failures(operator::Arguments),
     /// List a broker's services and their queues.
     Services(operator::ServiceArguments),
+    /// List a service's requests, or end one.
+    Requests(operator::RequestsArguments),
     /// List a broker's workers.
     Workers(operator::ServiceArguments),
     /// Disconnect a peer.
@@ -219,6 +221,7 @@ fn main() -> ExitCode {
         Command::Followers(arguments) => operator::list(List::Followers, &arguments),
         Command::Failures(arguments) => operator::list(List::Failures, &arguments),
         Command::Services(arguments) => operator::list_by_service(List::Services, &arguments),
+        Command::Requests(arguments) => operator::requests(&arguments),
         Command::Workers(arguments) => operator::list_by_service(List::Workers, &arguments),
         Command::Kick(arguments) => operator::kick(&arguments),
         Command::Block(arguments) => operator::block(&arguments),

@@ -87,10 +87,12 @@ impl Actions {
 /// An action by its request: operator, action, object and parameters.
 fn describe(operator: &Operator, address: &Address, path: &str, body: &[u8]) -> Value {
     let path = path.strip_prefix("/api/v1/").unwrap_or(path);
-    let (action, object) = match path.split('/').collect::<Vec<_>>()[..] {
-        ["peers", id, action] => (action, Some(id.as_bytes().to_vec())),
-        [_, name, action] => (action, Some(decoded(name))),
-        _ => (path, None),
+    let (action, object, id) = match path.split('/').collect::<Vec<_>>()[..] {
+        ["peers", id, action] => (action, Some(id.as_bytes().to_vec()), None),
+        [_, name, action] => (action, Some(decoded(name)), None),
+        // A request, or a dead letter, of a service.
+        [_, name, .., id, action] => (action, Some(decoded(name)), Some(id)),
+        _ => (path, None, None),
     };
     let parameters = Some(body).filter(|body| body.len() <= PARAMETERS_BYTES_MAX);
     let parameters = parameters.and_then(|body| serde_json::from_slice::<Value>(body).ok());
@@ -100,6 +102,7 @@ fn describe(operator: &Operator, address: &Address, path: &str, body: &[u8]) -> 
         "address": address.to_string(),
         "action": action,
         "object": null,
+        "id": id,
         "parameters": parameters,
     });
     // Actions on what the server has no path for.
@@ -153,5 +156,7 @@ mod tests {
         assert_eq!(describe(&ann, &address, "/api/v1/drain", b"")["action"], "drain");
         let block = describe(&ann, &address, "/api/v1/block", b"{\"who\": \"10.0.0.7\"}");
         assert_eq!((&block["action"], &block["object"]), (&"block".into(), &"10.0.0.7".into()));
+        let end = describe(&ann, &address, "/api/v1/services/ZWNobw/requests/7.1/end", b"{}");
+        assert_eq!((&end["action"], &end["object"], &end["id"]), (&"end".into(), &"echo".into(), &"7.1".into()));
     }
 }

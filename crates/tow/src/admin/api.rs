@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Display;
 use std::time::Duration;
 use towpath_broker::add_name;
-use towpath_broker::core::LetterAction;
+use towpath_broker::core::{LetterAction, RequestKey};
 use towpath_files::path::Escaped;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_rules::Who;
@@ -73,6 +73,7 @@ impl From<Refusal> for Reply {
         match refusal {
             Refusal::NoAnswer => Reply::error(503, NO_ANSWER),
             Refusal::NoList => Reply::error(404, "this kind of server has no such thing"),
+            Refusal::NotFound(reason) => Reply::error(404, reason),
             Refusal::Conflict(reason) => Reply::error(409, reason),
         }
     }
@@ -110,7 +111,10 @@ pub fn reply(shared: &Shared, operator: &Operator, head: &Parts, body: &[u8]) ->
         _ => None,
     };
     let letters = path.strip_prefix("/api/v1/dead-letters/").filter(|name| !name.contains('/'));
-    let is_known = action.is_some() || list.is_some() || letters.is_some() || GET_PATHS.contains(&path);
+    let requests = path.strip_prefix("/api/v1/services/").and_then(|rest| rest.strip_suffix("/requests"));
+    let requests = requests.filter(|name| !name.contains('/'));
+    let is_known =
+        action.is_some() || list.is_some() || letters.is_some() || requests.is_some() || GET_PATHS.contains(&path);
     let reply = match (action, list, path) {
         _ if is_known && *method != if action.is_some() { Method::POST } else { Method::GET } => {
             Err(Reply::error(405, "this path is for another method"))
@@ -122,6 +126,10 @@ pub fn reply(shared: &Shared, operator: &Operator, head: &Parts, body: &[u8]) ->
         _ if letters.is_some() => running(shared).and_then(|Running { view, .. }| {
             let service = service_name(letters.unwrap_or_default())?;
             listed("letters", |from| view.letters(&service, from), &query)
+        }),
+        _ if requests.is_some() => running(shared).and_then(|Running { view, .. }| {
+            let service = service_name(requests.unwrap_or_default())?;
+            listed("requests", |from| view.requests(&service, from), &query)
         }),
         (.., "/api/v1/journal") => running(shared).and_then(|running| Ok(Reply::json(&running.view.journal()?))),
         (.., "/api/v1/status") => status(shared, operator),
@@ -177,9 +185,15 @@ fn status(shared: &Shared, operator: &Operator) -> Result<Reply, Reply> {
     let mut status = extend(figures::json(figures::SERVER, &shared.figures()), own);
     if let Some(Running { view, endpoints }) = shared.running.get() {
         status = extend(status, view.sums()?);
+        status["left_never"] = left_never(&**view, &status)?;
         status["endpoints"] = json!(endpoints);
     }
     Ok(Reply::json(&status))
+}
+
+/// Work that never ends by itself, of a server with this status; null unless it is drained.
+fn left_never(view: &dyn View, status: &Value) -> Result<Value, Refusal> {
+    Ok(if status["draining"] == true { view.left_never()?.into() } else { Value::Null })
 }
 
 /// A list, from the number `after` on.
@@ -215,6 +229,7 @@ enum Action<'a> {
     Disconnect(&'a str),
     Pause { service: &'a str, paused: bool },
     Purge(&'a str),
+    EndRequest { service: &'a str, request: &'a str },
     Letters { service: &'a str, action: LetterAction },
     Drain,
     DropOutcomes,
@@ -237,6 +252,10 @@ impl Action<'_> {
             ("peers", "disconnect") => Some(Action::Disconnect(object)),
             ("services", "pause" | "resume") => Some(Action::Pause { service: object, paused: verb == "pause" }),
             ("services", "purge") => Some(Action::Purge(object)),
+            ("services", _) => {
+                let request = verb.strip_prefix("requests/")?.strip_suffix("/end")?;
+                Some(Action::EndRequest { service: object, request }).filter(|_| !request.contains('/'))
+            }
             ("dead-letters", "requeue") => Some(Action::Letters { service: object, action: LetterAction::Requeue }),
             ("dead-letters", "drop") => Some(Action::Letters { service: object, action: LetterAction::Drop }),
             _ => None,
@@ -266,6 +285,10 @@ struct Block {
 struct Unblock {
     who: String,
 }
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Empty {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -337,6 +360,14 @@ fn act(shared: &Shared, operator: &Operator, action: Action<'_>, body: &[u8]) ->
             tracing::warn!(service = %Escaped(&name), purged, "purged by the operator");
             Ok(done(&name, "purged", purged))
         }
+        Action::EndRequest { service, request } => {
+            let (name, key) = (service_name(service)?, request.parse::<RequestKey>());
+            let key = key.map_err(|error| Reply::error(400, error))?;
+            let Empty {} = parsed(body)?;
+            view()?.end_request(&name, key)?;
+            tracing::warn!(service = %Escaped(&name), request, "a request was ended by the operator");
+            Ok(done(&name, "ended", key.to_string()))
+        }
         Action::DropOutcomes => {
             let dropped = view()?.drop_outcomes()?;
             tracing::warn!(dropped, "outcomes of clients that are gone were dropped by the operator");
@@ -355,7 +386,9 @@ fn act(shared: &Shared, operator: &Operator, action: Action<'_>, body: &[u8]) ->
             view()?.drain(on)?;
             tracing::warn!(on, "drained by the operator, or not any more");
             let status = view()?.sums()?;
-            Ok(Reply::json(&json!({ "draining": status["draining"], "left": status["left"] })))
+            let left_never = left_never(view()?, &status)?;
+            let reply = json!({ "draining": status["draining"], "left": status["left"], "left_never": left_never });
+            Ok(Reply::json(&reply))
         }
     }
 }

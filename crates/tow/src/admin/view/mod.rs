@@ -11,7 +11,7 @@ use crate::admin::problems::Found;
 use serde_json::{Value, json};
 use std::time::Duration;
 use towpath_broker::add_name;
-use towpath_broker::core::LetterAction;
+use towpath_broker::core::{LetterAction, RequestKey};
 use towpath_sockets::{GonePeer, Page, PeerId, PeerInfo, Principal};
 
 /// Lists of a server.
@@ -76,6 +76,8 @@ pub enum Refusal {
     NoAnswer,
     /// This kind of server has no such list.
     NoList,
+    /// There is no such thing, for this reason.
+    NotFound(String),
     /// The action can't be done, for this reason.
     Conflict(String),
 }
@@ -107,6 +109,16 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
+    /// A page of the requests of a service, from this number on.
+    fn requests(&self, _service: &[u8], _from: u32) -> Result<Page<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// Ends a request of a service.
+    fn end_request(&self, _service: &[u8], _request: RequestKey) -> Result<(), Refusal> {
+        Err(Refusal::NoList)
+    }
+
     /// Drops outcomes of absent clients, and says how many.
     fn drop_outcomes(&self) -> Result<usize, Refusal> {
         Err(Refusal::NoList)
@@ -125,6 +137,11 @@ pub trait View: Send + Sync {
     /// The journal.
     fn journal(&self) -> Result<Value, Refusal> {
         Err(Refusal::NoList)
+    }
+
+    /// Work that never ends by itself, while it is drained.
+    fn left_never(&self) -> Result<Vec<Value>, Refusal> {
+        Ok(Vec::new())
     }
 
     /// Takes nothing new, or does again.

@@ -5,6 +5,7 @@ mod drain;
 mod letters;
 mod problems;
 mod rates;
+mod requests;
 mod rows;
 mod status;
 mod top;
@@ -12,6 +13,7 @@ mod top;
 pub use block::{BlockArguments, UnblockArguments, block, unblock};
 pub use drain::{DrainArguments, drain};
 pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requeue};
+pub use requests::{RequestsArguments, requests};
 pub use top::top;
 
 use crate::admin::List;
@@ -135,7 +137,7 @@ pub fn status(StatusArguments { check, common: arguments }: &StatusArguments) ->
                 }
                 (_, true, [_]) => problems::render(&problems),
                 (_, true, _) => format!("{}\n{}", Line(&describe(status, client)), problems::render(&problems)),
-                (_, _, [_]) => problems::render(&problems) + &status::render(status),
+                (_, _, [_]) => status::restart(status) + &problems::render(&problems) + &status::render(status),
                 _ => format!("{}; {}\n", Line(&describe(status, client)), problems::sum(&problems)),
             };
             text.push_str(&shown);
