@@ -197,6 +197,17 @@ pub fn find_one(server: &ServerArgs, program: Option<&str>) -> Result<Client, Fa
 impl Client {
     /// The entries of a list, all pages of it.
     pub fn list(&self, path: &str, name: &str, service: Option<&ServiceName>) -> Result<Vec<Value>, Failure> {
+        self.search(path, name, service, None)
+    }
+
+    /// The same, but only those that have a text, if there is one.
+    pub fn search(
+        &self,
+        path: &str,
+        name: &str,
+        service: Option<&ServiceName>,
+        search: Option<&str>,
+    ) -> Result<Vec<Value>, Failure> {
         let mut entries = Vec::new();
         let mut after = Some(0);
         for _ in 0..PAGES_MAX {
@@ -205,6 +216,9 @@ impl Client {
             query.append_pair("limit", &LIMIT.to_string()).append_pair("after", &u64::to_string(&from));
             if let Some(service) = service {
                 query.append_pair("service_b64", &service.base64());
+            }
+            if let Some(search) = search {
+                query.append_pair("search", search);
             }
             let mut reply = self.get(&format!("{path}?{}", query.finish()))?;
             after = reply["next"].as_u64();

@@ -11,6 +11,7 @@ mod api;
 mod args;
 pub mod client;
 mod figures;
+mod lists;
 mod metrics;
 mod page;
 mod place;
@@ -23,6 +24,7 @@ mod view;
 
 use self::actions::Actions;
 pub use self::args::AdminArgs;
+pub use self::lists::sort;
 use self::args::{Http, Page};
 use self::problems::{Problems, Tracker};
 use self::process::Disk;
