@@ -96,9 +96,13 @@ impl Core {
                 continue;
             }
             let reason = if self.requests.at(slot).attempt == 0 { PURGED } else { PURGED_LATER };
-            let failed = self.counters.failed;
+            let failed = (self.counters.failed, self.services.at(key).counters);
             self.settle(slot, Status::CANCELLED, Body::from(reason).into());
-            self.counters.failed = failed;
+            self.counters.failed = failed.0;
+            // It may have gone with its last request.
+            if let Some(service) = self.services.get_mut(key) {
+                service.counters = failed.1;
+            }
         }
         slots.len()
     }

@@ -2,7 +2,7 @@
 
 use super::lists::{Query, listed, whole};
 use super::view::{List, Refusal, View, extend};
-use super::{Running, Shared, State, figures, metrics};
+use super::{Running, Shared, State, figures, metrics, things};
 use crate::cli::escape::Json;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -23,8 +23,17 @@ use towpath_sockets::PeerId;
 const REASON_BYTES_MAX: usize = 200;
 
 /// Paths beside those of lists and actions.
-const GET_PATHS: [&str; 7] =
-    ["/api/v1/status", "/api/v1/problems", "/api/v1/audit", "/api/v1/journal", "/metrics", "/healthz", "/readyz"];
+const GET_PATHS: [&str; 9] = [
+    "/api/v1/status",
+    "/api/v1/problems",
+    "/api/v1/audit",
+    "/api/v1/history",
+    "/api/v1/who",
+    "/api/v1/journal",
+    "/metrics",
+    "/healthz",
+    "/readyz",
+];
 
 const NO_ANSWER: &str = "the event loop doesn't answer: it hangs, or the server has ended";
 
@@ -92,8 +101,10 @@ pub fn reply(shared: &Shared, head: &Parts, body: &[u8], cancel: &CancelToken) -
         "/api/v1/dead-letters" => Some(List::DeadLetters),
         _ => None,
     };
+    let service = path.strip_prefix("/api/v1/services/").filter(|name| !name.contains('/'));
     let letters = path.strip_prefix("/api/v1/dead-letters/").filter(|name| !name.contains('/'));
-    let is_known = action.is_some() || list.is_some() || letters.is_some() || GET_PATHS.contains(&path);
+    let is_known =
+        action.is_some() || list.is_some() || service.is_some() || letters.is_some() || GET_PATHS.contains(&path);
     let reply = match (action, list, path) {
         _ if is_known && *method != if action.is_some() { Method::POST } else { Method::GET } => {
             Err(Reply::error(405, "this path is for another method"))
@@ -103,6 +114,8 @@ pub fn reply(shared: &Shared, head: &Parts, body: &[u8], cancel: &CancelToken) -
             let list_of = |running: &Running| listed(list.name(), |from| running.view.page(list, from), &query, cancel);
             running(shared).and_then(list_of)
         }
+        _ if service.is_some() => running(shared)
+            .and_then(|running| things::service(shared, running, &service_name(service.unwrap_or_default())?)),
         _ if letters.is_some() => running(shared).and_then(|Running { view, .. }| {
             let service = service_name(letters.unwrap_or_default())?;
             listed("letters", |from| view.letters(&service, from), &query, cancel)
@@ -112,6 +125,11 @@ pub fn reply(shared: &Shared, head: &Parts, body: &[u8], cancel: &CancelToken) -
         (.., "/api/v1/problems") => running(shared).and_then(|running| {
             let (problems, now) = shared.problems(running)?;
             Ok(Reply::json(&problems.json(now, shared.figures().started)))
+        }),
+        (.., "/api/v1/history") => Ok(things::history(shared, &query)),
+        (.., "/api/v1/who") => running(shared).and_then(|running| {
+            let who = query.who.as_ref().ok_or_else(things::nobody)?;
+            things::who(shared, running, who, cancel)
         }),
         (.., "/api/v1/audit") => listed("audit", |_| Ok(whole(shared.actions.last())), &query, cancel),
         (.., "/metrics") => running(shared).and_then(|running| {

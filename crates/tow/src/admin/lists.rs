@@ -1,6 +1,7 @@
 //! Lists in pages: filtered, searched and sorted over all entries, which the event loop gives a few at a time.
 
 use super::api::Reply;
+use super::things::Who;
 use super::view::Refusal;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -26,13 +27,17 @@ const SORTED_MAX: u32 = 5000;
 const SEARCH_BYTES_MAX: usize = 400;
 
 /// Parameters of a request.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Query {
     limit: usize,
-    after: u32,
+    pub after: u32,
     pub wanted: Wanted,
     sort: Option<Sort>,
     pub per_service: bool,
+    /// Of whom the history is, by name.
+    pub follower: Option<String>,
+    /// A person or peer.
+    pub who: Option<Who>,
 }
 
 /// Entries that are wanted.
@@ -53,8 +58,7 @@ struct Sort {
 
 impl Query {
     pub fn parse(query: &str) -> Result<Query, String> {
-        let mut parsed =
-            Query { limit: LIMIT_DEFAULT, after: 0, wanted: Wanted::default(), sort: None, per_service: false };
+        let mut parsed = Query { limit: LIMIT_DEFAULT, ..Query::default() };
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match (&*name, &*value) {
                 ("limit", _) => {
@@ -76,6 +80,8 @@ impl Query {
                 ("search", _) => parsed.wanted.search = value.to_lowercase(),
                 ("sort", _) => parsed.sort = Some(Sort::parse(&value)),
                 ("per", "service") => parsed.per_service = true,
+                ("follower", _) => parsed.follower = Some(value.into_owned()),
+                ("user" | "key" | "address" | "peer", _) => parsed.who = Who::of(&name, &value),
                 _ => return Err(format!("there is no parameter {name}={value}")),
             }
         }
@@ -93,6 +99,11 @@ fn named(service: &[u8]) -> Value {
 }
 
 impl Wanted {
+    /// The service, as entries have it.
+    pub fn service(&self) -> Option<&Value> {
+        self.service.as_ref()
+    }
+
     fn is(&self, entry: &Value) -> bool {
         let of_service = |name: &Value| ["service", "service_b64"].iter().all(|of| entry[of] == name[of]);
         self.service.as_ref().is_none_or(of_service) && self.is_found(entry)
@@ -281,6 +292,19 @@ fn number<'a>(text: &mut &'a [u8]) -> &'a [u8] {
     &digits[zeros..]
 }
 
+/// The bytes of a name, as an entry has it.
+pub fn bytes_of(entry: &Value, member: &str) -> Vec<u8> {
+    let text = || entry[member].as_str().unwrap_or_default().as_bytes().to_vec();
+    let encoded = entry[format!("{member}_b64")].as_str().and_then(|encoded| STANDARD.decode(encoded).ok());
+    encoded.unwrap_or_else(text)
+}
+
+/// The service that an operator's action was about. Its object is a service, or else a peer.
+pub fn service_of(action: &Value) -> Option<Vec<u8>> {
+    let is_of_peer = action["object"].is_null() || action["action"] == "disconnect";
+    (!is_of_peer).then(|| bytes_of(action, "object"))
+}
+
 /// A list that is known as a whole, as a page.
 pub fn whole(entries: Vec<Value>) -> Page<Value> {
     Page { entries: (0..).zip(entries).collect(), next: None }
@@ -407,6 +431,6 @@ mod tests {
         let parsed = Query::parse("service=a%20b&per=service&limit=7&after=9&search=Ab&sort=-c").unwrap();
         let wanted = Wanted { service: Some(named(b"a b")), search: "ab".to_owned() };
         let sort = Some(Sort { member: "c".to_owned(), is_descending: true });
-        assert_eq!(parsed, Query { limit: 7, after: 9, wanted, sort, per_service: true });
+        assert_eq!(parsed, Query { limit: 7, after: 9, wanted, sort, per_service: true, ..Query::default() });
     }
 }

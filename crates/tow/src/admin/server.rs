@@ -5,7 +5,8 @@
 use super::access::{Access, Ends, HEALTH_PATHS};
 use super::api::{self, Reply};
 use super::args::HttpListener;
-use super::{Shared, page, supervisor};
+use super::history::EventKind;
+use super::{Shared, lists, page, sampler, supervisor};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Incoming};
@@ -291,6 +292,9 @@ async fn ask(shared: Arc<Shared>, remote: Address, head: Parts, body: Bytes, gon
     };
     let reply = tokio::task::spawn_blocking(on_thread).await.unwrap_or_else(|_| failed());
     if let Some(action) = action {
+        if let Some(text) = sampler::action_text(&action, &reply) {
+            shared.note(EventKind::Action, text, lists::service_of(&action), None);
+        }
         shared.actions.end(action, &reply);
     }
     reply
@@ -392,6 +396,7 @@ mod tests {
             http: HttpPlaces::default(),
             actions: crate::admin::Actions::new(None),
             tracker: Mutex::default(),
+            history: Mutex::new(sampler::history_of("broker")),
             disk: Disk::of(None),
             started: Instant::now(),
             started_at: SystemTime::now(),

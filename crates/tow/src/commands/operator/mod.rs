@@ -12,8 +12,8 @@ pub use drain::{DrainArguments, drain};
 pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requeue};
 pub use top::top;
 
-use crate::admin::{List, sort};
 use crate::admin::client::{Client, Found, ServerArgs, describe, find_one, search};
+use crate::admin::{List, sort};
 use crate::cli::escape::{Json, Line, Printable};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, print_bytes, print_line};
