@@ -3,7 +3,6 @@
 mod drain;
 mod letters;
 mod problems;
-mod rates;
 mod rows;
 mod status;
 mod top;
@@ -24,7 +23,7 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Begins a new picture on a terminal: the cursor home, and all below it erased.
 const NEW_PICTURE: &str = "\x1b[H\x1b[J";
@@ -171,15 +170,7 @@ fn list_of(list: List, service: Option<&ServiceName>, arguments: &Arguments) -> 
         List::Peers | List::Gone => None,
     };
     let client = find_one(&arguments.server, program)?;
-    let mut rates = rates::Rates::default();
-    let entries = || {
-        let mut entries = client.list(list.path(), list.name(), service)?;
-        if list == List::Transfers && arguments.watch.is_some() {
-            rates.add(&mut entries, Instant::now());
-        }
-        Ok(entries)
-    };
-    print_list(arguments, |entries| rows::render(list, entries), entries)
+    print_list(arguments, |entries| rows::render(list, entries), || client.list(list.path(), list.name(), service))
 }
 
 /// Prints entries as objects, or as a table.
