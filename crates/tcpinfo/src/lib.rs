@@ -19,8 +19,8 @@ pub struct TcpInfo {
     pub unacked_segments: u32,
     /// Round-trip time, smoothed.
     pub round_trip: Duration,
-    /// Since the last acknowledgement came.
-    pub last_ack: Duration,
+    /// Since data was last sent, probes of a closed window excepted.
+    pub last_sent: Duration,
     /// Bytes of data that the other side's system has acknowledged, in all.
     pub acked_bytes: u64,
     /// Bytes that are in this side's buffer and were not sent.
@@ -65,7 +65,7 @@ fn of_bytes(bytes: &[u8; INFO_BYTES], length: usize) -> TcpInfo {
         timeouts: bytes[2],
         segment_bytes: u32_at(16),
         unacked_segments: u32_at(24),
-        last_ack: Duration::from_millis(u32_at(56).into()),
+        last_sent: Duration::from_millis(u32_at(44).into()),
         round_trip: Duration::from_micros(u32_at(68).into()),
         acked_bytes: u64_at(120),
         unsent_bytes: u32_at(144),

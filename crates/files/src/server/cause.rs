@@ -50,7 +50,7 @@ pub(super) struct Tcp {
 /// The cause; `None`: it goes at full speed.
 pub(super) fn cause(look: &Look) -> Option<Wait> {
     let is_stalled = look.stalled >= STALLED;
-    let wait = if is_stalled { look.now } else { look.mostly }?;
+    let wait = if is_stalled { look.now } else { look.mostly.filter(|_| look.rate.is_some()) }?;
     let cause = match wait {
         Wait::Credit | Wait::Receiver | Wait::Sender if look.is_frozen() => Some(Wait::Frozen),
         Wait::Credit | Wait::Sender if look.slow == Some(Slow::Rate) => Some(Wait::ClientRate),
@@ -210,6 +210,7 @@ mod tests {
             ("fast until it stalled", Look { rate: Some(FULL_SPEED), stalled: STALLED, ..waits(Disk) }, Some(Disk)),
             ("one thing now and then", Look { mostly: None, ..waits(Disk) }, None),
             ("stalled, and another thing before", Look { mostly: None, stalled: STALLED, ..waits(Disk) }, Some(Disk)),
+            ("it has just begun", Look { rate: None, ..waits(Disk) }, None),
             ("nothing", Look::default(), None),
         ];
         for (what, look, expected) in cases {

@@ -10,7 +10,7 @@ const SLOTS: usize = 14;
 /// Slots in a minute.
 const MINUTE_SLOTS: u64 = 12;
 /// Age at which a transfer has a rate.
-const AGE_MIN: Duration = Duration::from_secs(1);
+const AGE_MIN: Duration = Duration::from_millis(200);
 
 /// Rates of a transfer.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ const AGE_MIN: Duration = Duration::from_secs(1);
 pub struct Pace {
     /// Since its last byte of progress.
     pub stalled: Duration,
-    /// Bytes a second over the last 5 to 10 seconds; `None` in its first second.
+    /// Bytes a second over the last 5 to 10 seconds; `None` in its first fifth of a second.
     pub rate: Option<u64>,
     /// The same a minute earlier; `None` if it is younger.
     pub rate_before: Option<u64>,
@@ -139,8 +139,8 @@ mod tests {
             meter.note(Some(Wait::Receiver), moved, at(begin, tenth * 100));
             let pace = meter.pace(at(begin, tenth * 100));
             match tenth {
-                ..10 => assert_eq!(pace.rate, None, "{tenth}"),
-                10..590 => assert!(pace.rate > Some(9800) && pace.rate_before.is_none(), "{tenth} {pace:?}"),
+                ..2 => assert_eq!(pace.rate, None, "{tenth}"),
+                2..590 => assert!(pace.rate > Some(9800) && pace.rate_before.is_none(), "{tenth} {pace:?}"),
                 650..699 => assert!(pace.rate > Some(9800) && pace.rate_before > Some(9800), "{tenth} {pace:?}"),
                 820..1200 => assert!(pace.rate < Some(1100) && pace.rate_before > Some(9800), "{tenth} {pace:?}"),
                 _ => {}

@@ -10,7 +10,7 @@ use towpath_sockets::{PeerInfo, TcpInfo};
 
 /// Least time between two looks at a connection that are compared.
 const COMPARED_MIN: Duration = Duration::from_secs(5);
-/// Bytes to or from a client that are more than a few PINGs.
+/// Bytes from a client that are more than a few PONGs.
 const DATA_BYTES_MIN: u64 = 4096;
 
 /// Meters of a client's transfers, and when its connection was looked at.
@@ -20,8 +20,8 @@ pub(super) struct Progress {
     /// The connection when it was looked at some seconds ago, and after that.
     before: Option<TcpInfo>,
     last: Option<(TcpInfo, Instant)>,
-    /// Bytes that the client's system had taken, and those that had come, when that was last progress.
-    moved: (u64, u64),
+    /// Bytes that had come from it when that was last progress.
+    came: u64,
 }
 
 impl Progress {
@@ -58,17 +58,11 @@ impl Progress {
         tcp: Option<(TcpInfo, u64)>,
         now: Instant,
     ) {
-        let taken = info.bytes_out.saturating_sub(tcp.map_or(0, |(_, untaken)| untaken));
-        let is_first = self.last.is_none() && self.moved == (0, 0);
-        let is_more = |bytes: u64, before: &mut u64| {
-            let is_more = bytes >= before.saturating_add(DATA_BYTES_MIN);
-            if is_more || is_first {
-                *before = bytes;
-            }
-            is_more && !is_first
-        };
-        let (sends, receives) = (is_more(taken, &mut self.moved.0), is_more(info.bytes_in, &mut self.moved.1));
-        let last_ack = tcp.map_or(Duration::ZERO, |(tcp, _)| tcp.last_ack);
+        // A message may take minutes to come.
+        let has_come = info.bytes_in.saturating_sub(self.came) >= DATA_BYTES_MIN;
+        let receives = has_come && std::mem::replace(&mut self.came, info.bytes_in) > 0;
+        // And what the kernel has may take minutes to leave.
+        let sent = tcp.filter(|(tcp, untaken)| *untaken > 0 && tcp.timeouts == 0).map(|(tcp, _)| tcp.last_sent);
         let tcp = tcp.map(|(tcp, untaken)| Tcp::new(tcp, self.compared(tcp, now), untaken));
         let since = |at: Instant| now.saturating_duration_since(at);
         for (ticket, transfer) in transfers {
@@ -77,8 +71,10 @@ impl Progress {
             meter.note(wait, transfer.sent_bytes + transfer.received_bytes, now);
             if transfer.kind == RequestKind::Push && receives {
                 meter.progressed(info.last_received);
-            } else if transfer.kind != RequestKind::Push && sends {
-                meter.progressed(now.checked_sub(last_ack).unwrap_or(now));
+            } else if transfer.kind != RequestKind::Push
+                && let Some(at) = sent.and_then(|sent| now.checked_sub(sent))
+            {
+                meter.progressed(at);
             }
             transfer.pace = meter.pace(now);
             transfer.wait = cause(&Look {

@@ -9,6 +9,7 @@ mod journal_lines;
 pub mod letters_and_drains;
 mod pipes;
 pub mod problems;
+mod slow_transfers;
 pub mod status;
 mod system_limits;
 mod wrong_peers;
