@@ -69,7 +69,7 @@ mod socket;
 mod unsent;
 mod waker;
 
-pub use auth::Authenticator;
+pub use auth::{Authenticator, Gate};
 pub use disk::page_cache;
 pub use error::{SendError, SocketError};
 pub use event::Event;

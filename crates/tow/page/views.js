@@ -180,7 +180,7 @@ const services = {
     { id: 'state', label: 'State', sort: (row) => stateOf(row)[0], text: (row) => stateOf(row)[0], level: (row) => stateOf(row)[1] },
     number('waiting', 'Waiting', count),
     number('oldest_seconds', 'Oldest', seconds, { priority: 2 }),
-    number('waiting_bytes', 'Memory', bytes, { priority: 3 }),
+    number('memory_bytes', 'Memory', bytes, { priority: 3 }),
     number('waiting_spooled_bytes', 'Spooled', bytes, { priority: 3 }),
     number('unconfirmed', 'Unconfirmed', count, { priority: 2 }),
     number('workers', 'Workers', count),

@@ -98,10 +98,17 @@ enum Command {
     Failures(operator::Arguments),
     /// List a broker's services and their queues.
     Services(operator::ServiceArguments),
+    /// List a service's requests, or end one.
+    Requests(operator::RequestsArguments),
     /// List a broker's workers.
     Workers(operator::ServiceArguments),
     /// Disconnect a peer.
     Kick(operator::KickArguments),
+    /// Disconnect a peer and keep it out, or list those that are kept out.
+    #[command(visible_alias = "blocked")]
+    Block(operator::BlockArguments),
+    /// Let a blocked peer connect again.
+    Unblock(operator::UnblockArguments),
     /// Stop giving a service's requests to workers until it is resumed.
     Pause(operator::PauseArguments),
     /// Resume a service that is paused.
@@ -214,8 +221,11 @@ fn main() -> ExitCode {
         Command::Followers(arguments) => operator::list(List::Followers, &arguments),
         Command::Failures(arguments) => operator::list(List::Failures, &arguments),
         Command::Services(arguments) => operator::list_by_service(List::Services, &arguments),
+        Command::Requests(arguments) => operator::requests(&arguments),
         Command::Workers(arguments) => operator::list_by_service(List::Workers, &arguments),
         Command::Kick(arguments) => operator::kick(&arguments),
+        Command::Block(arguments) => operator::block(&arguments),
+        Command::Unblock(arguments) => operator::unblock(&arguments),
         Command::Pause(arguments) => operator::pause(&arguments, true),
         Command::Resume(arguments) => operator::pause(&arguments, false),
         Command::Purge(arguments) => operator::purge(&arguments),

@@ -77,6 +77,9 @@ impl Control {
                 let _ = was_there.send(hub.peer(peer).is_some());
                 hub.disconnect(peer, &reason);
             }
+            Command::EndBlocked(reply) => {
+                let _ = reply.send(hub.end_blocked());
+            }
             Command::Reauthorize(reply) => {
                 let _ = reply.send(judge_again(hub, clients, authenticator));
             }
@@ -121,7 +124,7 @@ fn stats(hub: &mut Hub, clients: &mut Clients, wanted: Wanted) -> Stats {
             }
         }
         Wanted::Failures(from) => stats.failures = clients.failure_page(from),
-        Wanted::Sums => stats.follows = clients.follow_sums(),
+        Wanted::Sums => (stats.follows, stats.transfers) = (clients.follow_sums(), clients.transfer_count()),
         Wanted::Services(_) | Wanted::Workers(_) => {}
     }
     stats

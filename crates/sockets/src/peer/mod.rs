@@ -91,6 +91,8 @@ pub(crate) struct End {
     pub(crate) suspected: bool,
     /// Whether the peer's bytes may have been changed on their way.
     pub(crate) tampered: bool,
+    /// Whether the peer is kept out by the gate.
+    pub(crate) blocked: bool,
 }
 
 impl End {
@@ -102,6 +104,7 @@ impl End {
             is_end_of_input: false,
             suspected: false,
             tampered: false,
+            blocked: false,
         }
     }
 

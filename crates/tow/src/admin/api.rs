@@ -1,5 +1,6 @@
 //! From a request to its reply: docs/protocol/admin.md.
 
+use super::operator::Operator;
 use super::view::{List, Refusal, View, extend};
 use super::{Running, Shared, State, figures, metrics};
 use crate::cli::escape::Json;
@@ -11,10 +12,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
+use std::time::Duration;
 use towpath_broker::add_name;
-use towpath_broker::core::LetterAction;
+use towpath_broker::core::{LetterAction, RequestKey};
 use towpath_files::path::Escaped;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
+use towpath_rules::Who;
 use towpath_sockets::{PAGE_MAX, Page, PeerId};
 
 /// Entries of a list in one reply, by default and at most.
@@ -29,8 +32,16 @@ const PAGES_MAX: usize = ENTRIES_MAX.div_ceil(PAGE_MAX);
 const REASON_BYTES_MAX: usize = 200;
 
 /// Paths beside those of lists and actions.
-const GET_PATHS: [&str; 7] =
-    ["/api/v1/status", "/api/v1/problems", "/api/v1/audit", "/api/v1/journal", "/metrics", "/healthz", "/readyz"];
+const GET_PATHS: [&str; 8] = [
+    "/api/v1/status",
+    "/api/v1/problems",
+    "/api/v1/blocked",
+    "/api/v1/audit",
+    "/api/v1/journal",
+    "/metrics",
+    "/healthz",
+    "/readyz",
+];
 
 const NO_ANSWER: &str = "the event loop doesn't answer: it hangs, or the server has ended";
 
@@ -62,6 +73,7 @@ impl From<Refusal> for Reply {
         match refusal {
             Refusal::NoAnswer => Reply::error(503, NO_ANSWER),
             Refusal::NoList => Reply::error(404, "this kind of server has no such thing"),
+            Refusal::NotFound(reason) => Reply::error(404, reason),
             Refusal::Conflict(reason) => Reply::error(409, reason),
         }
     }
@@ -78,7 +90,7 @@ pub fn is_action(method: &Method, path: &str) -> bool {
 }
 
 /// Answers a request.
-pub fn reply(shared: &Shared, head: &Parts, body: &[u8]) -> Reply {
+pub fn reply(shared: &Shared, operator: &Operator, head: &Parts, body: &[u8]) -> Reply {
     let Parts { method, uri, .. } = head;
     let query = match Query::parse(uri.query().unwrap_or_default()) {
         Ok(query) => query,
@@ -99,12 +111,15 @@ pub fn reply(shared: &Shared, head: &Parts, body: &[u8]) -> Reply {
         _ => None,
     };
     let letters = path.strip_prefix("/api/v1/dead-letters/").filter(|name| !name.contains('/'));
-    let is_known = action.is_some() || list.is_some() || letters.is_some() || GET_PATHS.contains(&path);
+    let requests = path.strip_prefix("/api/v1/services/").and_then(|rest| rest.strip_suffix("/requests"));
+    let requests = requests.filter(|name| !name.contains('/'));
+    let is_known =
+        action.is_some() || list.is_some() || letters.is_some() || requests.is_some() || GET_PATHS.contains(&path);
     let reply = match (action, list, path) {
         _ if is_known && *method != if action.is_some() { Method::POST } else { Method::GET } => {
             Err(Reply::error(405, "this path is for another method"))
         }
-        (Some(action), ..) => running(shared).and_then(|running| act(&*running.view, action, body)),
+        (Some(action), ..) => act(shared, operator, action, body),
         (_, Some(list), _) => {
             running(shared).and_then(|Running { view, .. }| listed(list.name(), |from| view.page(list, from), &query))
         }
@@ -112,12 +127,17 @@ pub fn reply(shared: &Shared, head: &Parts, body: &[u8]) -> Reply {
             let service = service_name(letters.unwrap_or_default())?;
             listed("letters", |from| view.letters(&service, from), &query)
         }),
+        _ if requests.is_some() => running(shared).and_then(|Running { view, .. }| {
+            let service = service_name(requests.unwrap_or_default())?;
+            listed("requests", |from| view.requests(&service, from), &query)
+        }),
         (.., "/api/v1/journal") => running(shared).and_then(|running| Ok(Reply::json(&running.view.journal()?))),
-        (.., "/api/v1/status") => status(shared),
+        (.., "/api/v1/status") => status(shared, operator),
         (.., "/api/v1/problems") => running(shared).and_then(|running| {
             let (problems, now) = shared.problems(running)?;
             Ok(Reply::json(&problems.json(now, shared.figures().started)))
         }),
+        (.., "/api/v1/blocked") => listed("blocked", |from| Ok(shared.blocks.page(from)), &query),
         (.., "/api/v1/audit") => Ok(Reply::json(&shared.actions.last())),
         (.., "/metrics") => running(shared).and_then(|running| {
             let format = metrics::Format::asked_for(&head.headers);
@@ -146,7 +166,7 @@ fn ready(shared: &Shared) -> Reply {
     }
 }
 
-fn status(shared: &Shared) -> Result<Reply, Reply> {
+fn status(shared: &Shared, operator: &Operator) -> Result<Reply, Reply> {
     let own = json!({
         "program": shared.program,
         "version": env!("CARGO_PKG_VERSION"),
@@ -158,13 +178,22 @@ fn status(shared: &Shared) -> Result<Reply, Reply> {
         "page": shared.http.page,
         "token_file": shared.http.token_file,
         "metrics": shared.http.metrics,
+        "operator": { "name": operator.name, "read_only": operator.read_only },
+        "blocked": shared.blocks.count(),
+        "blocked_file": shared.blocks.file().map(|file| file.display().to_string()),
     });
     let mut status = extend(figures::json(figures::SERVER, &shared.figures()), own);
     if let Some(Running { view, endpoints }) = shared.running.get() {
         status = extend(status, view.sums()?);
+        status["left_never"] = left_never(&**view, &status)?;
         status["endpoints"] = json!(endpoints);
     }
     Ok(Reply::json(&status))
+}
+
+/// Work that never ends by itself, of a server with this status; null unless it is drained.
+fn left_never(view: &dyn View, status: &Value) -> Result<Value, Refusal> {
+    Ok(if status["draining"] == true { view.left_never()?.into() } else { Value::Null })
 }
 
 /// A list, from the number `after` on.
@@ -200,9 +229,11 @@ enum Action<'a> {
     Disconnect(&'a str),
     Pause { service: &'a str, paused: bool },
     Purge(&'a str),
+    EndRequest { service: &'a str, request: &'a str },
     Letters { service: &'a str, action: LetterAction },
     Drain,
     DropOutcomes,
+    Block { on: bool },
 }
 
 impl Action<'_> {
@@ -211,6 +242,8 @@ impl Action<'_> {
         match path {
             "drain" => return Some(Action::Drain),
             "drop-outcomes" => return Some(Action::DropOutcomes),
+            "block" => return Some(Action::Block { on: true }),
+            "unblock" => return Some(Action::Block { on: false }),
             _ => {}
         }
         let (kind, rest) = path.split_once('/')?;
@@ -219,6 +252,10 @@ impl Action<'_> {
             ("peers", "disconnect") => Some(Action::Disconnect(object)),
             ("services", "pause" | "resume") => Some(Action::Pause { service: object, paused: verb == "pause" }),
             ("services", "purge") => Some(Action::Purge(object)),
+            ("services", _) => {
+                let request = verb.strip_prefix("requests/")?.strip_suffix("/end")?;
+                Some(Action::EndRequest { service: object, request }).filter(|_| !request.contains('/'))
+            }
             ("dead-letters", "requeue") => Some(Action::Letters { service: object, action: LetterAction::Requeue }),
             ("dead-letters", "drop") => Some(Action::Letters { service: object, action: LetterAction::Drop }),
             _ => None,
@@ -232,6 +269,26 @@ struct Disconnect {
     #[serde(default)]
     reason: String,
 }
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Block {
+    who: String,
+    #[serde(default)]
+    seconds: Option<u64>,
+    #[serde(default)]
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Unblock {
+    who: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Empty {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -252,41 +309,86 @@ struct Drain {
     on: bool,
 }
 
-fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply> {
+/// Blocks a peer, or ends that. A server that is still starting does it, too.
+fn block(shared: &Shared, operator: &Operator, on: bool, body: &[u8]) -> Result<Reply, Reply> {
+    let who_of = |who: &str| who.parse::<Who>().map_err(|error| Reply::error(400, error));
+    if !on {
+        let Unblock { who } = parsed(body)?;
+        let who = who_of(&who)?;
+        let Some(kept) = shared.blocks.unblock(&who) else {
+            return Err(Reply::error(404, format_args!("{who} is not blocked by this name")));
+        };
+        tracing::warn!(%who, by = operator.name, "unblocked by the operator");
+        return Ok(Reply::json(&json!({ "unblocked": who.to_string(), "kept": kept })));
+    }
+    let Block { who, seconds, reason } = parsed(body)?;
+    let who = who_of(&who)?;
+    check_reason(&reason)?;
+    let time = seconds.map(Duration::from_secs);
+    let blocked = shared.blocks.block(who.clone(), time, &operator.name, &reason);
+    let (until, kept) = blocked.map_err(|why| Reply::error(409, why))?;
+    tracing::warn!(%who, seconds, reason, by = operator.name, "blocked by the operator");
+    let disconnected = match shared.running.get() {
+        Some(running) => running.view.end_blocked().ok_or(Refusal::NoAnswer)?,
+        None => 0,
+    };
+    Ok(Reply::json(&json!({ "blocked": who.to_string(), "until": until, "disconnected": disconnected, "kept": kept })))
+}
+
+fn check_reason(reason: &str) -> Result<(), Reply> {
+    match reason.len() > REASON_BYTES_MAX {
+        true => Err(Reply::error(400, format_args!("the reason has over {REASON_BYTES_MAX} bytes"))),
+        false => Ok(()),
+    }
+}
+
+fn act(shared: &Shared, operator: &Operator, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply> {
+    let view = || running(shared).map(|running| &*running.view);
     match action {
-        Action::Disconnect(id) => disconnect(view, id, body),
+        Action::Block { on } => block(shared, operator, on, body),
+        Action::Disconnect(id) => disconnect(view()?, id, body),
         Action::Pause { service, paused } => {
             let name = service_name(service)?;
-            view.pause(&name, paused)?;
+            view()?.pause(&name, paused)?;
             tracing::warn!(service = %Escaped(&name), paused, "paused or resumed by the operator");
             Ok(done(&name, "paused", paused))
         }
         Action::Purge(service) => {
             let name = service_name(service)?;
             let Purge { expect_waiting } = parsed(body)?;
-            let purged = view.purge(&name, expect_waiting)?;
+            let purged = view()?.purge(&name, expect_waiting)?;
             tracing::warn!(service = %Escaped(&name), purged, "purged by the operator");
             Ok(done(&name, "purged", purged))
         }
+        Action::EndRequest { service, request } => {
+            let (name, key) = (service_name(service)?, request.parse::<RequestKey>());
+            let key = key.map_err(|error| Reply::error(400, error))?;
+            let Empty {} = parsed(body)?;
+            view()?.end_request(&name, key)?;
+            tracing::warn!(service = %Escaped(&name), request, "a request was ended by the operator");
+            Ok(done(&name, "ended", key.to_string()))
+        }
         Action::DropOutcomes => {
-            let dropped = view.drop_outcomes()?;
+            let dropped = view()?.drop_outcomes()?;
             tracing::warn!(dropped, "outcomes of clients that are gone were dropped by the operator");
             Ok(Reply::json(&json!({ "dropped": dropped })))
         }
         Action::Letters { service, action } => {
             let name = service_name(service)?;
             let Letters { expect } = parsed(body)?;
-            let count = view.act_on_letters(&name, action, expect)?;
+            let count = view()?.act_on_letters(&name, action, expect)?;
             let verb = if action == LetterAction::Requeue { "requeued" } else { "dropped" };
             tracing::warn!(service = %Escaped(&name), count, "dead letters were {verb} by the operator");
             Ok(done(&name, verb, count))
         }
         Action::Drain => {
             let Drain { on } = parsed(body)?;
-            view.drain(on)?;
+            view()?.drain(on)?;
             tracing::warn!(on, "drained by the operator, or not any more");
-            let status = view.sums()?;
-            Ok(Reply::json(&json!({ "draining": status["draining"], "left": status["left"] })))
+            let status = view()?.sums()?;
+            let left_never = left_never(view()?, &status)?;
+            let reply = json!({ "draining": status["draining"], "left": status["left"], "left_never": left_never });
+            Ok(Reply::json(&reply))
         }
     }
 }
@@ -315,9 +417,7 @@ fn disconnect(view: &dyn View, id: &str, body: &[u8]) -> Result<Reply, Reply> {
         [] => Disconnect::default(),
         body => parsed(body)?,
     };
-    if reason.len() > REASON_BYTES_MAX {
-        return Err(Reply::error(400, format_args!("the reason has over {REASON_BYTES_MAX} bytes")));
-    }
+    check_reason(&reason)?;
     let reason = if reason.is_empty() { "ended by the operator" } else { &reason };
     if !view.disconnect(peer, reason) {
         // Or doesn't anybody answer?

@@ -198,6 +198,18 @@ impl Client {
     /// The entries of a list, all pages of it.
     pub fn list(&self, path: &str, name: &str, service: Option<&ServiceName>) -> Result<Vec<Value>, Failure> {
         let mut entries = Vec::new();
+        self.each_page(path, name, service, |page| entries.extend(page))?;
+        Ok(entries)
+    }
+
+    /// Does something with each page of a list.
+    pub fn each_page(
+        &self,
+        path: &str,
+        name: &str,
+        service: Option<&ServiceName>,
+        mut each: impl FnMut(Vec<Value>),
+    ) -> Result<(), Failure> {
         let mut after = Some(0);
         for _ in 0..PAGES_MAX {
             let Some(from) = after else { break };
@@ -209,10 +221,10 @@ impl Client {
             let mut reply = self.get(&format!("{path}?{}", query.finish()))?;
             after = reply["next"].as_u64();
             if let Value::Array(page) = reply[name].take() {
-                entries.extend(page);
+                each(page);
             }
         }
-        Ok(entries)
+        Ok(())
     }
 
     /// Asks for a resource.

@@ -9,9 +9,11 @@ mod access;
 mod actions;
 mod api;
 mod args;
+mod blocks;
 pub mod client;
 mod figures;
 mod metrics;
+mod operator;
 mod page;
 mod place;
 mod problems;
@@ -24,6 +26,7 @@ mod view;
 use self::actions::Actions;
 pub use self::args::AdminArgs;
 use self::args::{Http, Page};
+pub use self::blocks::Blocks;
 use self::problems::{Problems, Tracker};
 use self::process::Disk;
 use self::view::Refusal;
@@ -62,6 +65,7 @@ struct Shared {
     program: &'static str,
     http: HttpPlaces,
     actions: Actions,
+    blocks: Blocks,
     tracker: Mutex<Tracker>,
     disk: Disk,
     started: Instant,
@@ -118,6 +122,8 @@ pub struct About<'a> {
     pub served: Option<&'a Path>,
     /// The audit file.
     pub audit: Option<&'a Audit>,
+    /// Peers that are blocked.
+    pub blocks: &'a Blocks,
 }
 
 /// The socket of a server, until it is dropped.
@@ -151,6 +157,7 @@ impl Admin {
             program: about.program,
             http: HttpPlaces { page: url, token_file, metrics: metrics.clone() },
             actions: Actions::new(about.audit.cloned()),
+            blocks: about.blocks.clone(),
             tracker: Mutex::default(),
             disk: Disk::of(about.state),
             started: Instant::now(),

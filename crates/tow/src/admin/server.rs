@@ -5,6 +5,7 @@
 use super::access::{Access, Ends, HEALTH_PATHS};
 use super::api::{self, Reply};
 use super::args::HttpListener;
+use super::operator::Operator;
 use super::{Shared, page, supervisor};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -246,10 +247,13 @@ async fn answer(request: Request<Incoming>, visit: &Visit) -> Response<Full<Byte
     // Before anything is refused: what is left unread would break the connection, and lose the reply.
     let Ok(body) = Limited::new(body, BODY_BYTES_MAX).collect().await else { return too_long().into() };
     let body = body.to_bytes();
-    if let Err(refused) = visit.door.access.check(&head, &visit.ends) {
-        tracing::debug!(address = %visit.ends.remote, status = %refused.status, path = head.uri.path(), "refused");
-        return refused.into();
-    }
+    let operator = match visit.door.access.check(&head, &visit.ends) {
+        Ok(operator) => operator,
+        Err(refused) => {
+            tracing::debug!(address = %visit.ends.remote, status = %refused.status, path = head.uri.path(), "refused");
+            return refused.into();
+        }
+    };
     if let (&Method::GET, Some(file)) = (&head.method, page::file(head.uri.path())) {
         return response(StatusCode::OK, file.content_type, Bytes::from_static(file.content));
     }
@@ -258,16 +262,16 @@ async fn answer(request: Request<Incoming>, visit: &Visit) -> Response<Full<Byte
     // It goes on although its client may be gone, and so has its turn until it ends.
     let asked = tokio::spawn(async move {
         let _turn = turn;
-        ask(shared, remote, head, body).await
+        ask(shared, operator, remote, head, body).await
     });
     asked.await.unwrap_or_else(|_| failed()).into()
 }
 
 /// Asks the event loop on a thread. What is done of an action is written down before and after it.
-async fn ask(shared: Arc<Shared>, remote: Address, head: Parts, body: Bytes) -> Reply {
+async fn ask(shared: Arc<Shared>, operator: Operator, remote: Address, head: Parts, body: Bytes) -> Reply {
     let path = head.uri.path();
     let action = match api::is_action(&head.method, path) {
-        true => match shared.actions.begin(&remote, path, &body).await {
+        true => match shared.actions.begin(&operator, &remote, path, &body).await {
             Ok(action) => Some(action),
             Err(refused) => return refused,
         },
@@ -275,7 +279,7 @@ async fn ask(shared: Arc<Shared>, remote: Address, head: Parts, body: Bytes) -> 
     };
     let on_thread = {
         let shared = Arc::clone(&shared);
-        move || api::reply(&shared, &head, &body)
+        move || api::reply(&shared, &operator, &head, &body)
     };
     let reply = tokio::task::spawn_blocking(on_thread).await.unwrap_or_else(|_| failed());
     if let Some(action) = action {
@@ -379,6 +383,7 @@ mod tests {
             program: "broker",
             http: HttpPlaces::default(),
             actions: crate::admin::Actions::new(None),
+            blocks: crate::admin::Blocks::none(),
             tracker: Mutex::default(),
             disk: Disk::of(None),
             started: Instant::now(),

@@ -13,6 +13,9 @@ use subtle::ConstantTimeEq;
 use towpath_sockets::system_random;
 use zeroize::Zeroizing;
 
+/// Name of the operator whose token is in the file.
+pub const OPERATOR: &str = "operator";
+
 /// Random bytes of a new token.
 const BYTES: usize = 32;
 

@@ -7,6 +7,7 @@ use crate::admin::figures::{self, Catalogue, POOL, QUOTA, Snapshot, json};
 use crate::admin::problems::{self, Found};
 use serde_json::{Value, json};
 use towpath_blocking::PoolLoad;
+use towpath_files::counted;
 use towpath_files::server::{
     CatalogueView, FailureStats, Handle, OperatorAction, PeerStats, QuotaStats, Stats, TransferStats, Wait,
 };
@@ -20,6 +21,8 @@ pub struct FilesView {
     pub root: String,
     /// Its catalogue, if it watches its directory.
     pub catalogue: Option<CatalogueView>,
+    /// Whether numbers and held deletions outlast a restart: `--state`.
+    pub keeps_state: bool,
 }
 
 impl FilesView {
@@ -37,6 +40,9 @@ impl View for FilesView {
         let mut sums = figures.json();
         sums["root"] = self.root.as_str().into();
         sums["left"] = stats.hub.peers.into();
+        let watch = catalogue.as_ref().and_then(|catalogue| catalogue.sums.watch.as_ref());
+        let held = watch.and_then(|watch| watch.held).filter(|_| !self.keeps_state);
+        sums["restart"] = restart(stats.transfers, held.map_or(0, |(count, _)| count));
         match &catalogue {
             Some(catalogue) => following::describe(&mut sums["catalogue"], &catalogue.sums),
             None => sums["catalogue"] = Value::Null,
@@ -88,9 +94,30 @@ impl View for FilesView {
         self.handle.act(|done| OperatorAction::Drain { on, done }).ok_or(Refusal::NoAnswer)
     }
 
+    fn end_blocked(&self) -> Option<usize> {
+        self.handle.end_blocked()
+    }
+
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
         self.handle.disconnect(peer, reason)
     }
+}
+
+/// Consequences of a restart at once.
+fn restart(transfers: usize, held_deletions: u64) -> Value {
+    let mut why = Vec::new();
+    if transfers > 0 {
+        why.push(format!("{}; clients resume with what they have", counted(transfers as u64, "transfer")));
+    }
+    if held_deletions > 0 {
+        let held = counted(held_deletions, "held deletion");
+        why.push(format!("{held}, which a restart without --state forgets: followers hold all deletions"));
+    }
+    let safe = why.is_empty();
+    if safe {
+        why.push("there are no transfers".to_owned());
+    }
+    json!({ "safe": safe, "lost": held_deletions, "again": transfers, "why": why.join("; ") })
 }
 
 /// Figures that are members of the status.

@@ -1,14 +1,18 @@
 //! The commands of the operator, such as `tow status`, `peers`, `top`, `kick`, `pause` and `drain`: what a server or broker does, and a hand on it.
 
+mod block;
 mod drain;
 mod letters;
 mod problems;
+mod requests;
 mod rows;
 mod status;
 mod top;
 
+pub use block::{BlockArguments, UnblockArguments, block, unblock};
 pub use drain::{DrainArguments, drain};
 pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requeue};
+pub use requests::{RequestsArguments, requests};
 pub use top::top;
 
 use crate::admin::List;
@@ -132,7 +136,7 @@ pub fn status(StatusArguments { check, common: arguments }: &StatusArguments) ->
                 }
                 (_, true, [_]) => problems::render(&problems),
                 (_, true, _) => format!("{}\n{}", Line(&describe(status, client)), problems::render(&problems)),
-                (_, _, [_]) => problems::render(&problems) + &status::render(status),
+                (_, _, [_]) => status::restart(status) + &problems::render(&problems) + &status::render(status),
                 _ => format!("{}; {}\n", Line(&describe(status, client)), problems::sum(&problems)),
             };
             text.push_str(&shown);

@@ -60,7 +60,11 @@ fn gone(entries: &[Value]) -> String {
     let mut table = Table::new(["ID ", "ADDRESS ", "AGO", "LASTED", "REASON "]);
     for peer in entries {
         let (ago, lasted) = (time(&peer["gone_seconds"]), time(&peer["lasted_seconds"]));
-        table.push([&text(&peer["id"]), &text(&peer["address"]), &ago, &lasted, &text(&peer["reason"])]);
+        let reason = match peer["attempts"].as_u64() {
+            None | Some(0 | 1) => text(&peer["reason"]),
+            Some(attempts) => format!("{} ({})", text(&peer["reason"]), counted(attempts, "attempt")),
+        };
+        table.push([&text(&peer["id"]), &text(&peer["address"]), &ago, &lasted, &reason]);
     }
     table.render()
 }
@@ -195,7 +199,7 @@ fn services(entries: &[Value]) -> String {
     let mut table = Table::new(["WAITING", "OLDEST", "MEMORY", "DISK", "UNCONFIRMED", "WORKERS", "STATE ", "SERVICE "]);
     for service in entries {
         let [waiting, unconfirmed, workers] = ["waiting", "unconfirmed", "workers"].map(|name| &service[name]);
-        let (memory, disk) = (bytes(&service["waiting_bytes"]), bytes(&service["waiting_spooled_bytes"]));
+        let (memory, disk) = (bytes(&service["memory_bytes"]), bytes(&service["waiting_spooled_bytes"]));
         let state = if service["paused"] == true { "PAUSED" } else { "-" };
         let oldest =
             if service["oldest_seconds"].is_null() { "-".to_owned() } else { time(&service["oldest_seconds"]) };
@@ -231,6 +235,30 @@ fn dead_letters(entries: &[Value]) -> String {
         table.push([&service["letters"], &oldest, &service["workers"], &name(service, "service")]);
     }
     table.render()
+}
+
+/// Requests of a service as a table.
+pub fn requests(entries: &[Value]) -> String {
+    let mut table =
+        Table::new(["ID ", "AGE", "STATE ", "ATTEMPTS", "SIZE", "EXPIRES", "CLIENT ", "PEER ", "WORKER ", "BODY "]);
+    for request in entries {
+        let [id, state, client, peer, worker] =
+            ["id", "state", "client", "peer", "worker"].map(|of| text(&request[of]));
+        let state = state.replace('_', " ");
+        let (age, size) = (time(&request["seconds"]), bytes(&request["bytes"]));
+        let expires =
+            if request["expires_seconds"].is_null() { "-".to_owned() } else { time(&request["expires_seconds"]) };
+        let attempts = &request["attempts"];
+        table.push([&id, &age, &state, attempts, &size, &expires, &client, &peer, &worker, &first_bytes(request)]);
+    }
+    table.render()
+}
+
+/// The first bytes of a body, or a dash if they aren't in memory.
+fn first_bytes(entry: &Value) -> Name {
+    let encoded = entry["first_b64"].as_str();
+    let first = encoded.and_then(|encoded| STANDARD.decode(encoded).ok());
+    Name(first.unwrap_or_else(|| b"-".to_vec()))
 }
 
 /// The dead letters of a service as a table.

@@ -326,9 +326,10 @@ fn an_action_is_written_down_before_it_is_done() {
     let actions: Vec<_> = lines.iter().filter(|line| line["event"] == "action").collect();
     assert_eq!(actions.len(), 3, "{lines:?}");
     let uid = format!("uid {}", rustix::process::geteuid().as_raw());
-    for (line, action, by) in [(0, "pause", "token"), (1, "purge", "token"), (2, "resume", &uid)] {
+    for (line, action, by) in [(0, "pause", "operator"), (1, "purge", "operator"), (2, "resume", &uid)] {
         let line = actions[line];
-        assert_eq!((&line["action"], &line["by"], &line["object"]), (&action.into(), &by.into(), &"echo".into()));
+        assert_eq!((&line["action"], &line["object"]), (&action.into(), &"echo".into()));
+        assert!(line["by"].as_str().is_some_and(|name| name.contains(by)), "{line}");
     }
     assert!(actions[0]["address"].as_str().is_some_and(|address| address.starts_with("127.0.0.1:")), "{lines:?}");
     assert_eq!(actions[1]["parameters"]["expect_waiting"], 7);
