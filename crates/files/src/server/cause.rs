@@ -16,12 +16,12 @@ const LONG_ROUND_TRIP: Duration = Duration::from_millis(10);
 /// Of so many bytes that are sent, or segments that come, one may be lost.
 const LOST_ONE_OF: u64 = 200;
 
-/// What is known of a transfer.
+/// All that is known of a transfer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Look {
-    /// What it waits for now, as far as this side sees.
+    /// Its wait now, as far as this side sees.
     pub(super) now: Option<Wait>,
-    /// What it waited for most of the last seconds.
+    /// Its wait in most of the last seconds.
     pub(super) mostly: Option<Wait>,
     /// Since its last byte of progress.
     pub(super) stalled: Duration,

@@ -31,7 +31,7 @@ pub(super) struct Meter {
     /// Bytes so far, and when they last became more.
     moved: u64,
     moved_at: Instant,
-    /// What it waits for since then.
+    /// Its wait since then.
     wait: (Option<Wait>, Instant),
     /// Number of the slot of now; the last ones are remembered.
     slot: u64,
@@ -88,12 +88,12 @@ impl Meter {
         self.moved_at = self.moved_at.max(at);
     }
 
-    /// What it waits for now.
+    /// Its wait now.
     pub(super) fn wait(&self) -> Option<Wait> {
         self.wait.0
     }
 
-    /// What it waited for at least half of the last seconds, if that is one thing. To be called after [`Meter::note`].
+    /// Its wait in at least half of the last seconds, if that is one. To be called after [`Meter::note`].
     pub(super) fn main_wait(&self, now: Instant) -> Option<Wait> {
         let half = (self.recent(now).as_micros() / 2).max(1);
         let waited = |wait: &Wait| self.waits.iter().map(|waits| u128::from(waits[*wait as usize])).sum::<u128>();

@@ -61,7 +61,7 @@ impl Credit {
         (grant > 0).then_some(grant)
     }
 
-    /// What this side waits for, by itself: its rate, or its disk, which has most of the window.
+    /// A cause of this side for which credit is withheld: its rate, or its disk, which has most of the window.
     pub(super) fn withheld_for(&self, lagging: Slow, now: Instant) -> Option<Slow> {
         let is_lagging = (self.held > self.window / 2).then_some(lagging);
         is_lagging.or_else(|| self.next().filter(|at| *at > now).map(|_| Slow::Rate))

@@ -10,7 +10,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Slowness {
     begun: Instant,
-    /// What it waits for since then.
+    /// Its wait since then.
     last: (Option<Slow>, Instant),
     /// Waits in this period, by cause.
     waited: [Duration; Slow::ALL.len()],

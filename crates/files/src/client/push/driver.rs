@@ -196,7 +196,7 @@ impl Driver<'_> {
         waits.filter(|_| self.is_connected).min().unwrap_or(POLL_MAX)
     }
 
-    /// What sending waits for on this side: its rate, its disk, or the hashing of other files.
+    /// The cause for which sending waits on this side: its rate, its disk, or the hashing of other files.
     fn own_wait(&self, connection: &Connection, is_hashing: bool, now: Instant) -> Option<Slow> {
         let may_send = |task: &Task| matches!(&task.phase, Phase::Sending(sending) if sending.next_bytes().is_some());
         let is_limited = self.pacer.as_ref().is_some_and(|pacer| pacer.next() > now);

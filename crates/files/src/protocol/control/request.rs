@@ -229,11 +229,11 @@ pub struct LeavesRequest {
 /// Why a client is slow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Slow {
-    /// It limits its rate.
+    /// A rate of its own.
     Rate,
-    /// Its disk doesn't keep up.
+    /// A disk that doesn't keep up.
     Disk,
-    /// Its hashing doesn't keep up.
+    /// Hashing that doesn't keep up.
     Hash,
 }
 

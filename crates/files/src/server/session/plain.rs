@@ -181,7 +181,7 @@ impl<F: Clone> Plain<F> {
         Some(Outgoing { ticket: None, parts })
     }
 
-    /// What the first request waits for, and the bytes of it that were begun.
+    /// The wait of the first request, and the bytes of it that were begun.
     pub(super) fn wait(&self) -> Option<(Wait, u64)> {
         if self.waiting.is_empty() && self.pipeline.is_empty() {
             return None;

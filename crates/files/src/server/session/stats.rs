@@ -10,7 +10,7 @@ impl<F: Clone> Session<F> {
         self.fetches.iter().map(|fetch| (fetch.ticket(), fetch.stats())).chain(plain).chain(self.pushes.stats())
     }
 
-    /// What each of them waits for, and the bytes that it has moved.
+    /// The wait of each, and the bytes that it has moved.
     pub(in crate::server) fn waits(&self) -> impl Iterator<Item = (Ticket, Option<Wait>, u64)> {
         let plain = self.plain.wait().map(|(wait, moved)| (self.plain.ticket(), Some(wait), moved));
         let fetches = self.fetches.iter().map(|fetch| (fetch.ticket(), fetch.wait(), fetch.sent_bytes()));

@@ -65,7 +65,7 @@ impl Pushes {
         self.0.iter().map(|push| (push.ticket, push.stats()))
     }
 
-    /// What each waits for, and the bytes that have come.
+    /// The wait of each, and the bytes that have come.
     pub(super) fn waits(&self) -> impl Iterator<Item = (Ticket, Option<Wait>, u64)> {
         self.0.iter().map(|push| (push.ticket, Some(push.wait()), push.received_bytes()))
     }
