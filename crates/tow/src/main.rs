@@ -119,10 +119,14 @@ enum Command {
     Requeue(operator::RequeueArguments),
     /// Accept nothing new and finish what has been accepted.
     Drain(operator::DrainArguments),
+    /// List what operators have done, and who.
+    Audit(operator::Arguments),
     /// Show the state of a broker's journal.
     Journal(operator::Arguments),
     /// Show what a server does, refreshed continuously, with rates.
     Top(operator::Arguments),
+    /// Make, list and revoke tokens of operators, by name.
+    Token(operator::TokenArguments),
     /// Make and show keys for encrypted connections.
     Key(key::Arguments),
     /// Make a line for a password file.
@@ -229,8 +233,10 @@ fn main() -> ExitCode {
         Command::DeadLetters(arguments) => operator::list_letters(&arguments),
         Command::Requeue(arguments) => operator::requeue(&arguments),
         Command::Drain(arguments) => operator::drain(&arguments),
+        Command::Audit(arguments) => operator::audit(&arguments),
         Command::Journal(arguments) => operator::journal(&arguments),
         Command::Top(arguments) => operator::top(&arguments),
+        Command::Token(arguments) => operator::token(&arguments),
         Command::Key(arguments) => key::run(arguments),
         Command::Password(arguments) => password::run(arguments),
         Command::Trust(arguments) => trust::run(arguments),

@@ -32,10 +32,11 @@ const PAGES_MAX: usize = ENTRIES_MAX.div_ceil(PAGE_MAX);
 const REASON_BYTES_MAX: usize = 200;
 
 /// Paths beside those of lists and actions.
-const GET_PATHS: [&str; 8] = [
+const GET_PATHS: [&str; 9] = [
     "/api/v1/status",
     "/api/v1/problems",
     "/api/v1/blocked",
+    "/api/v1/tokens",
     "/api/v1/audit",
     "/api/v1/journal",
     "/metrics",
@@ -130,6 +131,7 @@ pub fn reply(shared: &Shared, operator: &Operator, head: &Parts, body: &[u8]) ->
             Ok(Reply::json(&problems.json(now, shared.figures().started)))
         }),
         (.., "/api/v1/blocked") => listed("blocked", |from| Ok(shared.blocks.page(from)), &query),
+        (.., "/api/v1/tokens") => Ok(Reply::json(&shared.tokens.list())),
         (.., "/api/v1/audit") => Ok(Reply::json(&shared.actions.last())),
         (.., "/metrics") => running(shared).and_then(|running| {
             let format = metrics::Format::asked_for(&head.headers);
@@ -219,6 +221,8 @@ enum Action<'a> {
     Drain,
     DropOutcomes,
     Block { on: bool },
+    NewToken,
+    RevokeToken,
 }
 
 impl Action<'_> {
@@ -228,6 +232,8 @@ impl Action<'_> {
             "drain" => return Some(Action::Drain),
             "drop-outcomes" => return Some(Action::DropOutcomes),
             "block" => return Some(Action::Block { on: true }),
+            "new-token" => return Some(Action::NewToken),
+            "revoke-token" => return Some(Action::RevokeToken),
             "unblock" => return Some(Action::Block { on: false }),
             _ => {}
         }
@@ -265,6 +271,20 @@ struct Block {
 #[serde(deny_unknown_fields)]
 struct Unblock {
     who: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewToken {
+    name: String,
+    #[serde(default)]
+    read_only: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RevokeToken {
+    name: String,
 }
 
 #[derive(Deserialize)]
@@ -312,6 +332,31 @@ fn block(shared: &Shared, operator: &Operator, on: bool, body: &[u8]) -> Result<
     Ok(Reply::json(&json!({ "blocked": who.to_string(), "until": until, "disconnected": disconnected, "kept": kept })))
 }
 
+/// Refuses what only this machine's operator may do.
+fn check_local(operator: &Operator) -> Result<(), Reply> {
+    let refused = || Reply::error(403, "this is done on the machine of the server, over its admin socket");
+    operator.is_local.then_some(()).ok_or_else(refused)
+}
+
+/// Makes a token. The reply has it, and nothing else ever.
+fn new_token(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Reply, Reply> {
+    check_local(operator)?;
+    let NewToken { name, read_only } = parsed(body)?;
+    let made = shared.tokens.make(&name, read_only);
+    let (token, kept) = made.map_err(|(status, why)| Reply::error(status, why))?;
+    tracing::warn!(name, read_only, by = operator.name, "a token was made by the operator");
+    let reply = json!({ "name": name, "read_only": read_only, "token": token.as_str(), "kept": kept });
+    Ok(Reply::json(&extend(reply, json!({ "page": shared.http.page }))))
+}
+
+fn revoke_token(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Reply, Reply> {
+    check_local(operator)?;
+    let RevokeToken { name } = parsed(body)?;
+    let kept = shared.tokens.revoke(&name).map_err(|(status, why)| Reply::error(status, why))?;
+    tracing::warn!(name, by = operator.name, "a token was revoked by the operator");
+    Ok(Reply::json(&json!({ "revoked": name, "kept": kept })))
+}
+
 fn check_reason(reason: &str) -> Result<(), Reply> {
     match reason.len() > REASON_BYTES_MAX {
         true => Err(Reply::error(400, format_args!("the reason has over {REASON_BYTES_MAX} bytes"))),
@@ -323,6 +368,8 @@ fn act(shared: &Shared, operator: &Operator, action: Action<'_>, body: &[u8]) ->
     let view = || running(shared).map(|running| &*running.view);
     match action {
         Action::Block { on } => block(shared, operator, on, body),
+        Action::NewToken => new_token(shared, operator, body),
+        Action::RevokeToken => revoke_token(shared, operator, body),
         Action::Disconnect(id) => disconnect(view()?, id, body),
         Action::Pause { service, paused } => {
             let name = service_name(service)?;

@@ -21,6 +21,7 @@ mod process;
 mod server;
 mod supervisor;
 mod token;
+mod tokens;
 mod view;
 
 use self::actions::Actions;
@@ -29,6 +30,7 @@ use self::args::{Http, Page};
 pub use self::blocks::Blocks;
 use self::problems::{Problems, Tracker};
 use self::process::Disk;
+use self::tokens::Tokens;
 use self::view::Refusal;
 use crate::cli::audit::Audit;
 use crate::cli::exit::Failure;
@@ -66,6 +68,7 @@ struct Shared {
     http: HttpPlaces,
     actions: Actions,
     blocks: Blocks,
+    tokens: Tokens,
     tracker: Mutex<Tracker>,
     disk: Disk,
     started: Instant,
@@ -150,7 +153,7 @@ impl Admin {
     /// # Errors
     /// An address of the options can't be listened on or answered at, or there is no token for it.
     pub fn start(arguments: AdminArgs, about: &About<'_>) -> Result<Admin, Failure> {
-        let Http { listeners, page, metrics } = arguments.http(about.state, about.served)?;
+        let Http { listeners, page, tokens, metrics } = arguments.http(about.state, about.served)?;
         let (url, token_file) =
             page.as_ref().map(|page| (page.url.clone(), page.token_file.display().to_string())).unzip();
         let shared = Arc::new(Shared {
@@ -158,6 +161,7 @@ impl Admin {
             http: HttpPlaces { page: url, token_file, metrics: metrics.clone() },
             actions: Actions::new(about.audit.cloned()),
             blocks: about.blocks.clone(),
+            tokens,
             tracker: Mutex::default(),
             disk: Disk::of(about.state),
             started: Instant::now(),

@@ -384,6 +384,7 @@ mod tests {
             http: HttpPlaces::default(),
             actions: crate::admin::Actions::new(None),
             blocks: crate::admin::Blocks::none(),
+            tokens: crate::admin::Tokens::new(None),
             tracker: Mutex::default(),
             disk: Disk::of(None),
             started: Instant::now(),

@@ -1,5 +1,6 @@
 //! The commands of the operator, such as `tow status`, `peers`, `top`, `kick`, `pause` and `drain`: what a server or broker does, and a hand on it.
 
+mod audit;
 mod block;
 mod drain;
 mod letters;
@@ -7,11 +8,14 @@ mod problems;
 mod rates;
 mod rows;
 mod status;
+mod token;
 mod top;
 
+pub use audit::audit;
 pub use block::{BlockArguments, UnblockArguments, block, unblock};
 pub use drain::{DrainArguments, drain};
 pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requeue};
+pub use token::{TokenArguments, token};
 pub use top::top;
 
 use crate::admin::List;

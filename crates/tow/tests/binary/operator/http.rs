@@ -378,3 +378,70 @@ fn an_action_does_not_wait_for_a_disk_that_hangs_and_is_not_done() {
     }
     assert_eq!(paused(), serde_json::json!([]), "{}", running.log());
 }
+
+#[test]
+fn operators_have_tokens_by_name_which_a_running_server_knows_at_once() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let audit = folder.path().join("audit").display().to_string();
+    let journal = folder.path().join("journal").display().to_string();
+    let start = || broker(&place, &["--journal", &journal, "--audit", &audit]);
+    let running = start();
+    let http = Http::of(&place);
+    let made = |arguments: &[&str]| {
+        let outcome = place.tow(&[&["token", "new"], arguments].concat()).expect_code(0);
+        assert!(outcome.stderr.contains(&http.address), "{}", outcome.stderr);
+        String::from_utf8(outcome.stdout).expect("UTF-8").trim().to_owned()
+    };
+    let (ann, screen) = (made(&["ann"]), made(&["screen", "--read-only"]));
+    let of = |token: &str| format!("Authorization: Bearer {token}");
+    let get = |token: &str, path: &str| http.ask(&format!("GET {path}"), &http.address, &[&of(token)], "");
+    let post = |token: &str, path: &str| http.ask(&format!("POST {path}"), &http.address, &[&of(token), JSON], "{}");
+    let operator = |token: &str| body_of(&get(token, "/api/v1/status"))["operator"].clone();
+    for (token, name, read_only) in [(&ann, "ann", false), (&screen, "screen", true), (&http.token, "operator", false)]
+    {
+        assert_eq!(operator(token), serde_json::json!({"name": name, "read_only": read_only}));
+    }
+    let pause = "/api/v1/services/ZWNobw/pause";
+    expect_status(&post(&ann, pause), 200);
+    let refused = post(&screen, pause);
+    expect_status(&refused, 403);
+    assert!(refused.contains("may only read"), "{refused}");
+    assert_eq!(place.json(&["audit"])[0]["by"], "ann");
+    // Only on the machine itself: a token that leaked could make itself last.
+    for action in ["new-token", "revoke-token"] {
+        let reply =
+            http.ask(&format!("POST /api/v1/{action}"), &http.address, &[&of(&ann), JSON], "{\"name\": \"eve\"}");
+        expect_status(&reply, 403);
+    }
+    place.tow(&["token", "new", "ann"]).expect_code(5);
+    let names = |tokens: &[Value]| tokens.iter().map(|token| token["name"].clone()).collect::<Vec<_>>();
+    assert_eq!(names(&place.json(&["token", "list"])), ["ann", "screen"]);
+    let file = std::fs::metadata(folder.path().join("journal/admin.tokens")).expect("a file");
+    assert_eq!(file.mode() & 0o777, 0o600);
+
+    running.signal(Signal::TERM);
+    running.finish().expect_code(0);
+    let running = start();
+    let http = Http::of(&place);
+    let get = |token: &str| http.ask("GET /api/v1/status", &http.address, &[&of(token)], "");
+    expect_status(&get(&ann), 200);
+    place.tow(&["token", "revoke", "ann"]).expect_code(0);
+    expect_status(&get(&ann), 401);
+    expect_status(&get(&screen), 200);
+    place.tow(&["token", "revoke", "ann"]).expect_code(4);
+    let written = std::fs::read_to_string(&audit).expect("lines") + &running.log();
+    assert!(!written.contains(&ann) && !written.contains(&screen), "{written}");
+
+    // The actions of before are still known.
+    let actions = place.json(&["audit"]);
+    let shown: Vec<_> = actions.iter().map(|action| (action["action"].clone(), action["object"].clone())).collect();
+    let expected = [("revoke-token", "ann"), ("revoke-token", "ann"), ("new-token", "ann"), ("pause", "echo")];
+    for (shown, (action, object)) in shown.iter().zip([expected[0], expected[1]]) {
+        assert_eq!(*shown, (action.into(), object.into()));
+    }
+    for (action, object) in expected {
+        assert!(shown.contains(&(action.into(), object.into())), "{action}: {actions:?}");
+    }
+    let table = String::from_utf8(place.tow(&["audit"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(table.lines().any(|line| line.contains("pause") && line.contains("ann")), "{table}");
+}
