@@ -100,6 +100,8 @@ enum Command {
     Services(operator::ServiceArguments),
     /// List a broker's workers.
     Workers(operator::ServiceArguments),
+    /// Print the address of a server's page for browsers, and open it.
+    Page(operator::PageArguments),
     /// Disconnect a peer.
     Kick(operator::KickArguments),
     /// Disconnect a peer and keep it out, or list those that are kept out.
@@ -224,6 +226,7 @@ fn main() -> ExitCode {
         Command::Failures(arguments) => operator::list(List::Failures, &arguments),
         Command::Services(arguments) => operator::list_by_service(List::Services, &arguments),
         Command::Workers(arguments) => operator::list_by_service(List::Workers, &arguments),
+        Command::Page(arguments) => operator::page(&arguments),
         Command::Kick(arguments) => operator::kick(&arguments),
         Command::Block(arguments) => operator::block(&arguments),
         Command::Unblock(arguments) => operator::unblock(&arguments),

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 use towpath_broker::add_name;
 use towpath_broker::core::LetterAction;
@@ -90,7 +91,7 @@ pub fn is_action(method: &Method, path: &str) -> bool {
 }
 
 /// Answers a request.
-pub fn reply(shared: &Shared, operator: &Operator, head: &Parts, body: &[u8]) -> Reply {
+pub fn reply(shared: &Arc<Shared>, operator: &Operator, head: &Parts, body: &[u8]) -> Reply {
     let Parts { method, uri, .. } = head;
     let query = match Query::parse(uri.query().unwrap_or_default()) {
         Ok(query) => query,
@@ -169,7 +170,7 @@ fn status(shared: &Shared, operator: &Operator) -> Result<Reply, Reply> {
         "state": shared.state().name(),
         "uptime_seconds": shared.started.elapsed().as_secs(),
         "endpoints": [],
-        "page": shared.http.page,
+        "page": shared.page(),
         "token_file": shared.http.token_file,
         "metrics": shared.http.metrics,
         "operator": { "name": operator.name, "read_only": operator.read_only },
@@ -223,6 +224,7 @@ enum Action<'a> {
     Block { on: bool },
     NewToken,
     RevokeToken,
+    Page,
 }
 
 impl Action<'_> {
@@ -232,6 +234,7 @@ impl Action<'_> {
             "drain" => return Some(Action::Drain),
             "drop-outcomes" => return Some(Action::DropOutcomes),
             "block" => return Some(Action::Block { on: true }),
+            "page" => return Some(Action::Page),
             "new-token" => return Some(Action::NewToken),
             "revoke-token" => return Some(Action::RevokeToken),
             "unblock" => return Some(Action::Block { on: false }),
@@ -277,6 +280,13 @@ struct Unblock {
 #[serde(deny_unknown_fields)]
 struct NewToken {
     name: String,
+    #[serde(default)]
+    read_only: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PageOf {
     #[serde(default)]
     read_only: bool,
 }
@@ -346,7 +356,19 @@ fn new_token(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Reply,
     let (token, kept) = made.map_err(|(status, why)| Reply::error(status, why))?;
     tracing::warn!(name, read_only, by = operator.name, "a token was made by the operator");
     let reply = json!({ "name": name, "read_only": read_only, "token": token.as_str(), "kept": kept });
-    Ok(Reply::json(&extend(reply, json!({ "page": shared.http.page }))))
+    Ok(Reply::json(&extend(reply, json!({ "page": shared.page() }))))
+}
+
+/// Serves the page, and makes a token for it.
+fn page(shared: &Arc<Shared>, operator: &Operator, body: &[u8]) -> Result<Reply, Reply> {
+    check_local(operator)?;
+    let PageOf { read_only } = parsed(body)?;
+    let failed = |error| Reply::error(500, format_args!("the page can't be served: {error}"));
+    let page = super::server::page(shared).map_err(failed)?;
+    let made = shared.tokens.make_for_page(&operator.name, read_only);
+    let token = made.map_err(|(status, why)| Reply::error(status, why))?;
+    let host = sysinfo::System::host_name().ok();
+    Ok(Reply::json(&json!({ "page": page, "token": token.as_str(), "read_only": read_only, "host": host })))
 }
 
 fn revoke_token(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Reply, Reply> {
@@ -364,10 +386,11 @@ fn check_reason(reason: &str) -> Result<(), Reply> {
     }
 }
 
-fn act(shared: &Shared, operator: &Operator, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply> {
+fn act(shared: &Arc<Shared>, operator: &Operator, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply> {
     let view = || running(shared).map(|running| &*running.view);
     match action {
         Action::Block { on } => block(shared, operator, on, body),
+        Action::Page => page(shared, operator, body),
         Action::NewToken => new_token(shared, operator, body),
         Action::RevokeToken => revoke_token(shared, operator, body),
         Action::Disconnect(id) => disconnect(view()?, id, body),

@@ -28,6 +28,7 @@ use self::actions::Actions;
 pub use self::args::AdminArgs;
 use self::args::{Http, Page};
 pub use self::blocks::Blocks;
+pub use self::place::own_directory;
 use self::problems::{Problems, Tracker};
 use self::process::Disk;
 use self::tokens::Tokens;
@@ -66,6 +67,8 @@ impl State {
 struct Shared {
     program: &'static str,
     http: HttpPlaces,
+    /// The page that was begun to be served for `tow page`.
+    late_page: Mutex<Option<String>>,
     actions: Actions,
     blocks: Blocks,
     tokens: Tokens,
@@ -98,6 +101,12 @@ impl Shared {
             None => State::Starting,
             Some(_) => State::Ready,
         }
+    }
+
+    /// URL of the page.
+    fn page(&self) -> Option<String> {
+        let late = || self.late_page.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.http.page.clone().or_else(late)
     }
 
     /// Problems at the moment, and the moment: the time since the start.
@@ -159,6 +168,7 @@ impl Admin {
         let shared = Arc::new(Shared {
             program: about.program,
             http: HttpPlaces { page: url, token_file, metrics: metrics.clone() },
+            late_page: Mutex::default(),
             actions: Actions::new(about.audit.cloned()),
             blocks: about.blocks.clone(),
             tokens,

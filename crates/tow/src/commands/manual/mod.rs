@@ -29,6 +29,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("tow-failures", include_str!("failures.roff")),
     ("tow-services", include_str!("services.roff")),
     ("tow-workers", include_str!("workers.roff")),
+    ("tow-page", include_str!("page.roff")),
     ("tow-kick", include_str!("kick.roff")),
     ("tow-block", include_str!("block.roff")),
     ("tow-unblock", include_str!("unblock.roff")),

@@ -4,6 +4,7 @@ mod audit;
 mod block;
 mod drain;
 mod letters;
+mod page;
 mod problems;
 mod rates;
 mod rows;
@@ -15,6 +16,7 @@ pub use audit::audit;
 pub use block::{BlockArguments, UnblockArguments, block, unblock};
 pub use drain::{DrainArguments, drain};
 pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requeue};
+pub use page::{PageArguments, page};
 pub use token::{TokenArguments, token};
 pub use top::top;
 

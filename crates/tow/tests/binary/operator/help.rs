@@ -25,6 +25,7 @@ const COMMANDS: &[&str] = &[
     "failures",
     "services",
     "workers",
+    "page",
     "kick",
     "block",
     "unblock",

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
@@ -444,4 +445,56 @@ fn operators_have_tokens_by_name_which_a_running_server_knows_at_once() {
     }
     let table = String::from_utf8(place.tow(&["audit"]).expect_code(0).stdout).expect("UTF-8");
     assert!(table.lines().any(|line| line.contains("pause") && line.contains("ann")), "{table}");
+}
+
+#[test]
+fn a_server_without_admin_has_a_page_once_somebody_wants_one() {
+    let place = Place::new();
+    let broker = place.broker(&[]);
+    assert_eq!(place.json(&["status"])[0]["page"], Value::Null);
+    let mut command = tow(["page", "broker"]);
+    command.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY").env("DISPLAY", ":77");
+    let printed = run(&mut command).expect_code(0);
+    let address = String::from_utf8(printed.stdout).expect("UTF-8");
+    let (url, token) = address.trim().split_once("#token=").expect(&address);
+    let at = url.strip_prefix("http://").and_then(|url| url.strip_suffix('/')).expect(url);
+    let port = at.strip_prefix("127.0.0.1:").expect(at);
+    assert!(printed.stderr.contains(&format!("ssh -L {port}:127.0.0.1:{port} ")), "{}", printed.stderr);
+    let authorization = format!("Authorization: Bearer {token}");
+    expect_status(&ask(at, "GET /", at, &[], ""), 200);
+    expect_status(&ask(at, "GET /api/v1/status", at, &[], ""), 401);
+    let status = body_of(&ask(at, "GET /api/v1/status", at, &[&authorization], ""));
+    let uid = format!("uid {}", rustix::process::geteuid().as_raw());
+    assert!(status["operator"]["name"].as_str().is_some_and(|name| name.contains(&uid)), "{status}");
+    assert_eq!(status["page"], url);
+    expect_status(&ask(at, "POST /api/v1/services/ZWNobw/pause", at, &[&authorization, JSON], "{}"), 200);
+    // Nobody gets a page for others by a token alone.
+    expect_status(&ask(at, "POST /api/v1/page", at, &[&authorization, JSON], "{}"), 403);
+
+    // The same page, and another token.
+    let again = place.tow(&["page", "--read-only", "--json"]).expect_code(0).summary();
+    assert_eq!(again["page"], url);
+    let other = format!("Authorization: Bearer {}", again["token"].as_str().expect("a token"));
+    expect_status(&ask(at, "GET /api/v1/status", at, &[&other], ""), 200);
+    expect_status(&ask(at, "POST /api/v1/services/ZWNobw/pause", at, &[&other, JSON], "{}"), 403);
+    assert!(!broker.log().contains(token), "the log has the token");
+
+    // It is opened by a file, since everybody sees the arguments of a process.
+    let opener = place.0.path().join("xdg-open");
+    let script = r#"#!/bin/sh
+cat "$1" > "$XDG_RUNTIME_DIR/opened"
+echo "$1" >> "$XDG_RUNTIME_DIR/opened"
+"#;
+    // By another process: a child that another test starts meanwhile would inherit the file open for writing, and it couldn't be run.
+    let mut written = Command::new("sh");
+    written.args(["-c", "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\""]).arg(&opener).arg(script);
+    assert!(written.status().expect("run sh").success());
+    let path = format!("{}:{}", place.0.path().display(), std::env::var("PATH").expect("a path"));
+    let mut command = tow(["page", "--open", "--json"]);
+    command.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY").env("PATH", path);
+    let address = run(&mut command).expect_code(0).summary()["address"].as_str().expect("an address").to_owned();
+    let opened = std::fs::read_to_string(place.0.path().join("opened")).expect("it was opened");
+    assert!(opened.contains(&format!("url={address}\"")), "{opened}");
+    let file = opened.lines().last().expect("a path");
+    assert_eq!(std::fs::metadata(file).expect("a file").mode() & 0o777, 0o600);
 }
