@@ -285,6 +285,7 @@ class Page {
     const link = /** @type {HTMLElement} */ (tab.firstElementChild);
     const number = /** @type {HTMLElement} */ (link.lastElementChild);
     setAttribute(link, 'aria-current', view === this.view ? 'page' : null);
+    setAttribute(link, 'href', `./${view.address}`);
     const status = this.status ?? {};
     /** @type {Record<string, number | undefined>} */
     const numbers = { peers: status['peers'], services: status['services'], workers: status['workers'] };

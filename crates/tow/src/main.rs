@@ -87,17 +87,19 @@ enum Command {
     /// Show the servers and brokers that run on this machine.
     Status(operator::StatusArguments),
     /// List who is connected.
-    Peers(operator::Arguments),
+    Peers(operator::ListArguments),
     /// List recent disconnects and their reasons.
-    Gone(operator::Arguments),
+    Gone(operator::ListArguments),
     /// List a file server's transfers, and what each one waits for.
-    Transfers(operator::Arguments),
+    Transfers(operator::ListArguments),
     /// List who follows a file server, and how far behind they are.
-    Followers(operator::Arguments),
+    Followers(operator::ListArguments),
     /// List what a file server refused lately, and what failed.
-    Failures(operator::Arguments),
+    Failures(operator::ListArguments),
     /// List a broker's services and their queues.
     Services(operator::ServiceArguments),
+    /// List a service's requests, or end one.
+    Requests(operator::RequestsArguments),
     /// List a broker's workers.
     Workers(operator::ServiceArguments),
     /// Print the address of a server's page for browsers, and open it.
@@ -225,6 +227,7 @@ fn main() -> ExitCode {
         Command::Followers(arguments) => operator::list(List::Followers, &arguments),
         Command::Failures(arguments) => operator::list(List::Failures, &arguments),
         Command::Services(arguments) => operator::list_by_service(List::Services, &arguments),
+        Command::Requests(arguments) => operator::requests(&arguments),
         Command::Workers(arguments) => operator::list_by_service(List::Workers, &arguments),
         Command::Page(arguments) => operator::page(&arguments),
         Command::Kick(arguments) => operator::kick(&arguments),

@@ -390,6 +390,11 @@ impl Clients {
         has.fold((0, None), |(count, least), has| (count + 1, Some(least.map_or(has, |least: u64| least.min(has)))))
     }
 
+    /// Fetches and pushes in progress.
+    pub(super) fn transfer_count(&self) -> usize {
+        self.clients.values().map(|client| client.session.transfers().count()).sum()
+    }
+
     /// A page of follows, by slots of their clients. All those of a client are in one page.
     pub(super) fn follower_page(&self, from: u32, info: impl Fn(PeerId) -> Option<PeerInfo>) -> Page<FollowerStats> {
         let peers = self.followers.range(PeerId::new(from, 0)..);

@@ -116,7 +116,7 @@ fn stats(hub: &Hub, clients: &Clients, wanted: Wanted) -> Stats {
         Wanted::Gone(from) => stats.gone = hub.gone_from(from),
         Wanted::Followers(from) => stats.followers = clients.follower_page(from, |peer| hub.peer(peer)),
         Wanted::Failures(from) => stats.failures = clients.failure_page(from),
-        Wanted::Sums => stats.follows = clients.follow_sums(),
+        Wanted::Sums => (stats.follows, stats.transfers) = (clients.follow_sums(), clients.transfer_count()),
         Wanted::Services(_) | Wanted::Workers(_) => {}
     }
     stats

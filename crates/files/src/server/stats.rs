@@ -19,6 +19,8 @@ pub struct Stats {
     pub failures: Page<FailureStats>,
     /// Follows in all, and the number up to which the last of them has everything: [`Wanted::Sums`](towpath_sockets::Wanted::Sums).
     pub follows: (usize, Option<u64>),
+    /// Fetches and pushes in progress: [`Wanted::Sums`](towpath_sockets::Wanted::Sums).
+    pub transfers: usize,
     /// Sums of all connections.
     pub hub: HubStats,
     /// Whether it is being drained.

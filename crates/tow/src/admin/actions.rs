@@ -79,16 +79,16 @@ impl Actions {
     }
 
     /// The last actions, the latest first.
-    pub fn last(&self) -> Value {
+    pub fn last(&self) -> Vec<Value> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        json!({ "audit": last.iter().rev().collect::<Vec<_>>(), "next": null })
+        last.iter().rev().cloned().collect()
     }
 }
 
 /// Actions by their lines in the audit file. Nobody knows how one has ended that has no second line.
 fn earlier(lines: &[Value]) -> VecDeque<Value> {
     let is_same = |one: &Value, other: &Value| {
-        ["by", "address", "action", "object", "object_b64", "parameters"].iter().all(|of| one[*of] == other[*of])
+        ["by", "address", "action", "object", "object_b64", "id", "parameters"].iter().all(|of| one[*of] == other[*of])
     };
     let mut actions: VecDeque<Value> = VecDeque::new();
     for line in lines {
@@ -119,10 +119,12 @@ fn earlier(lines: &[Value]) -> VecDeque<Value> {
 /// An action by its request: operator, action, object and parameters.
 fn describe(operator: &Operator, address: &Address, path: &str, body: &[u8]) -> Value {
     let path = path.strip_prefix("/api/v1/").unwrap_or(path);
-    let (action, object) = match path.split('/').collect::<Vec<_>>()[..] {
-        ["peers", id, action] => (action, Some(id.as_bytes().to_vec())),
-        [_, name, action] => (action, Some(decoded(name))),
-        _ => (path, None),
+    let (action, object, id) = match path.split('/').collect::<Vec<_>>()[..] {
+        ["peers", id, action] => (action, Some(id.as_bytes().to_vec()), None),
+        [_, name, action] => (action, Some(decoded(name)), None),
+        // A request, or a dead letter, of a service.
+        [_, name, .., id, action] => (action, Some(decoded(name)), Some(id)),
+        _ => (path, None, None),
     };
     let parameters = Some(body).filter(|body| body.len() <= PARAMETERS_BYTES_MAX);
     let parameters = parameters.and_then(|body| serde_json::from_slice::<Value>(body).ok());
@@ -132,6 +134,7 @@ fn describe(operator: &Operator, address: &Address, path: &str, body: &[u8]) -> 
         "address": address.to_string(),
         "action": action,
         "object": null,
+        "id": id,
         "parameters": parameters,
     });
     // Actions on what the server has no path for.
@@ -188,7 +191,6 @@ mod tests {
             actions.end(action, &Reply::error(409, "other"));
         }
         let last = actions.last();
-        let last = last["audit"].as_array().unwrap();
         assert_eq!((last.len(), &last[0]["parameters"]["expect_waiting"]), (REMEMBERED_MAX, &299.into()));
         assert_eq!((&last[0]["action"], &last[0]["object"]), (&"purge".into(), &"echo".into()));
         assert_eq!((&last[0]["status"], &last[0]["outcome"]), (&409.into(), &"other".into()));
@@ -202,5 +204,7 @@ mod tests {
         assert_eq!(describe(&ann, &address, "/api/v1/drain", b"")["action"], "drain");
         let block = describe(&ann, &address, "/api/v1/block", b"{\"who\": \"10.0.0.7\"}");
         assert_eq!((&block["action"], &block["object"]), (&"block".into(), &"10.0.0.7".into()));
+        let end = describe(&ann, &address, "/api/v1/services/ZWNobw/requests/7.1/end", b"{}");
+        assert_eq!((&end["action"], &end["object"], &end["id"]), (&"end".into(), &"echo".into(), &"7.1".into()));
     }
 }

@@ -12,14 +12,18 @@ mod args;
 mod blocks;
 pub mod client;
 mod figures;
+mod history;
+mod lists;
 mod metrics;
 mod operator;
 mod page;
 mod place;
 mod problems;
 mod process;
+mod sampler;
 mod server;
 mod supervisor;
+mod things;
 mod token;
 mod tokens;
 mod view;
@@ -28,9 +32,12 @@ use self::actions::Actions;
 pub use self::args::AdminArgs;
 use self::args::{Http, Page};
 pub use self::blocks::Blocks;
+use self::history::History;
+pub use self::lists::sort;
 pub use self::place::own_directory;
 use self::problems::{Problems, Tracker};
 use self::process::Disk;
+use self::sampler::Sampler;
 use self::tokens::Tokens;
 use self::view::Refusal;
 use crate::cli::audit::Audit;
@@ -73,6 +80,7 @@ struct Shared {
     blocks: Blocks,
     tokens: Tokens,
     tracker: Mutex<Tracker>,
+    history: Mutex<History>,
     disk: Disk,
     started: Instant,
     started_at: SystemTime,
@@ -115,7 +123,9 @@ impl Shared {
         found.extend(problems::of_process(&process::look(&self.disk)));
         let mut tracker = self.tracker.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.started.elapsed();
-        Ok((tracker.update(now, found), now))
+        let (problems, changes) = tracker.update(now, found);
+        self.note_changes(changes);
+        Ok((problems, now))
     }
 
     fn figures(&self) -> figures::Server {
@@ -141,6 +151,8 @@ pub struct About<'a> {
 /// The socket of a server, until it is dropped.
 pub struct Admin {
     shared: Arc<Shared>,
+    /// Saves the history.
+    _sampler: Sampler,
     /// Removes the socket's file.
     _listener: Option<IpcListener>,
 }
@@ -173,6 +185,7 @@ impl Admin {
             blocks: about.blocks.clone(),
             tokens,
             tracker: Mutex::default(),
+            history: Mutex::new(sampler::history_of(about.program)),
             disk: Disk::of(about.state),
             started: Instant::now(),
             started_at: SystemTime::now(),
@@ -203,7 +216,9 @@ impl Admin {
         if let Some(url) = &metrics {
             tracing::info!(url, "metrics");
         }
-        Ok(Admin { shared, _listener: listener })
+        let state = about.state.map(Path::to_owned).or_else(place::state_directory);
+        let sampler = Sampler::start(&shared, state.as_deref());
+        Ok(Admin { shared, _sampler: sampler, _listener: listener })
     }
 
     /// The server listens, and this shows it.

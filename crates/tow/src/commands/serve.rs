@@ -95,6 +95,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             .map_err(|error| Failure::failed(format!("cannot listen for SIGUSR1: {error}")))?;
         options.watch = Some(watch);
     }
+    let keeps_state = arguments.state.is_some();
     options.state_directory = arguments.state;
     options.server_id = arguments.server_id;
     options.push = arguments.accept_push.as_deref().map(push_directory).transpose()?.map(PushOptions::new);
@@ -143,7 +144,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     };
     on_signals(stop, reload)?;
     let root = arguments.path.display().to_string();
-    let view = FilesView { handle: server.handle(), root, catalogue: server.catalogue() };
+    let view = FilesView { handle: server.handle(), root, catalogue: server.catalogue(), keeps_state };
     admin.ready(view, server.endpoints());
     let served = arguments.path.display().to_string();
     announce(server.endpoints().iter().map(|endpoint| format!("serving {} on {endpoint}", Line(&served))));

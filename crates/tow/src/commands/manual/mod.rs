@@ -37,6 +37,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("tow-resume", include_str!("resume.roff")),
     ("tow-purge", include_str!("purge.roff")),
     ("tow-dead-letters", include_str!("dead-letters.roff")),
+    ("tow-requests", include_str!("requests.roff")),
     ("tow-requeue", include_str!("requeue.roff")),
     ("tow-drain", include_str!("drain.roff")),
     ("tow-audit", include_str!("audit.roff")),

@@ -171,7 +171,7 @@ fn services(entries: &[Value]) -> String {
     let mut table = Table::new(["WAITING", "OLDEST", "MEMORY", "DISK", "UNCONFIRMED", "WORKERS", "STATE ", "SERVICE "]);
     for service in entries {
         let [waiting, unconfirmed, workers] = ["waiting", "unconfirmed", "workers"].map(|name| &service[name]);
-        let (memory, disk) = (bytes(&service["waiting_bytes"]), bytes(&service["waiting_spooled_bytes"]));
+        let (memory, disk) = (bytes(&service["memory_bytes"]), bytes(&service["waiting_spooled_bytes"]));
         let state = if service["paused"] == true { "PAUSED" } else { "-" };
         let oldest =
             if service["oldest_seconds"].is_null() { "-".to_owned() } else { time(&service["oldest_seconds"]) };
@@ -207,6 +207,30 @@ fn dead_letters(entries: &[Value]) -> String {
         table.push([&service["letters"], &oldest, &service["workers"], &name(service, "service")]);
     }
     table.render()
+}
+
+/// Requests of a service as a table.
+pub fn requests(entries: &[Value]) -> String {
+    let mut table =
+        Table::new(["ID ", "AGE", "STATE ", "ATTEMPTS", "SIZE", "EXPIRES", "CLIENT ", "PEER ", "WORKER ", "BODY "]);
+    for request in entries {
+        let [id, state, client, peer, worker] =
+            ["id", "state", "client", "peer", "worker"].map(|of| text(&request[of]));
+        let state = state.replace('_', " ");
+        let (age, size) = (time(&request["seconds"]), bytes(&request["bytes"]));
+        let expires =
+            if request["expires_seconds"].is_null() { "-".to_owned() } else { time(&request["expires_seconds"]) };
+        let attempts = &request["attempts"];
+        table.push([&id, &age, &state, attempts, &size, &expires, &client, &peer, &worker, &first_bytes(request)]);
+    }
+    table.render()
+}
+
+/// The first bytes of a body, or a dash if they aren't in memory.
+fn first_bytes(entry: &Value) -> Name {
+    let encoded = entry["first_b64"].as_str();
+    let first = encoded.and_then(|encoded| STANDARD.decode(encoded).ok());
+    Name(first.unwrap_or_else(|| b"-".to_vec()))
 }
 
 /// The dead letters of a service as a table.

@@ -24,6 +24,7 @@ const COMMANDS: &[&str] = &[
     "followers",
     "failures",
     "services",
+    "requests",
     "workers",
     "page",
     "kick",

@@ -9,6 +9,8 @@ mod journal_lines;
 pub mod letters_and_drains;
 mod pipes;
 pub mod problems;
+mod requests;
+mod restarts;
 pub mod status;
 mod system_limits;
 mod wrong_peers;
