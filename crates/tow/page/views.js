@@ -104,35 +104,36 @@ const gone = {
   ],
 };
 
-/** Causes of a stall, as `waits_for` has them. @type {Record<string, string>} */
-const STALLS = {
-  credit: 'credit from the client',
-  receiver: 'the receiver',
-  sender: 'the sender',
-  disk: 'the disk',
-  hash: 'a digest',
-  pool: 'a free thread',
+/** Why a transfer is slow, as `waits_for` has it. @type {Record<string, string>} */
+const CAUSES = {
+  client_rate: 'limits itself',
+  server_rate: 'this server’s --bwlimit',
+  frozen: 'the client is frozen',
+  network: 'slow network',
+  send_buffer: 'this server’s TCP send buffer',
+  receive_buffer: 'the client’s TCP receive buffer',
+  client_disk: 'the client’s disk',
+  client_hash: 'the client’s hashing',
+  credit: 'no credit from the client',
+  receiver: 'the client reads slowly',
+  sender: 'the client sends slowly',
+  disk: 'this server’s disk',
+  hash: 'this server’s hashing',
+  pool: 'no free thread',
   open_files: 'the limit on open files',
-  other: 'something else',
 };
 
 /** @param {Row} row */
 const shareOf = (row) => {
-  if (row['files'] > 1) return row['files_done'] / row['files'];
-  return row['total_bytes'] > 0 ? Math.min(1, row['done_bytes'] / row['total_bytes']) : null;
+  const [done, total] = row['all_total_bytes'] === null ? [row['done_bytes'], row['total_bytes']] : [row['all_done_bytes'], row['all_total_bytes']];
+  return total > 0 ? Math.min(1, done / total) : null;
 };
 
 /** @param {Row} row */
 const movedOf = (row) => row[row['kind'] === 'push' ? 'received_bytes' : 'sent_bytes'];
 
 /** @param {Row} row */
-const speedOf = (row) => row[row['kind'] === 'push' ? 'received_rate' : 'sent_rate'] ?? null;
-
-/** @param {Row} row */
-const leftOf = (row) => {
-  const speed = speedOf(row);
-  return row['total_bytes'] > 0 && speed > 0 && !(row['files'] > 1) ? (row['total_bytes'] - row['done_bytes']) / speed : null;
-};
+const causeOf = (row) => (row['waits_for'] ? CAUSES[row['waits_for']] ?? visible(row['waits_for']) : NONE);
 
 /** @type {List} */
 const transfers = {
@@ -140,26 +141,29 @@ const transfers = {
   title: 'Transfers',
   path: 'transfers',
   member: 'transfers',
-  about: 'Fetches and pushes in progress, and what each waits for.',
+  about: 'Fetches and pushes in progress, and why each is slow.',
   empty: 'No transfer is in progress.',
   key: (row) => `${row['peer']} ${row['kind'] ?? ''} ${row['id'] ?? ''}`,
   name: (row) => nameOf(row, 'path'),
-  rates: ['sent_bytes', 'received_bytes'],
+  actions: (row) => ofPeer({ ...row, id: row['peer'] }),
   columns: [
+    { id: 'who', label: 'Who', text: (row) => visible(row['follower'] ?? row['user'] ?? row['address'] ?? '') },
     name('path', 'Path'),
     {
       id: 'progress', label: 'Progress', numeric: true, sort: shareOf, share: shareOf,
       text: (row) => {
-        if (row['files'] > 1) return `${count(row['files_done'])}/${count(row['files'])} files`;
         const share = shareOf(row);
-        return share === null ? NONE : `${Math.floor(100 * share)} %`;
+        const done = share === null ? NONE : `${Math.floor(100 * share)} %`;
+        return row['files'] > 1 ? `${done} of ${count(row['files'])} files` : done;
       },
     },
-    { id: 'bytes', label: 'Bytes', numeric: true, priority: 2, sort: movedOf, text: (row) => bytes(movedOf(row)) },
-    { id: 'rate', label: 'Rate', numeric: true, sort: speedOf, text: (row) => byteRate(speedOf(row)) },
-    { id: 'left', label: 'Left', numeric: true, priority: 2, sort: leftOf, text: (row) => seconds(leftOf(row)) },
-    { id: 'waits', label: 'Waits for', text: (row) => (row['waits_for'] ? STALLS[row['waits_for']] ?? visible(row['waits_for']) : NONE), level: (row) => (row['waits_for'] ? 'warn' : null) },
-    text('address', 'Peer', { priority: 2 }),
+    { id: 'slow', label: 'Slow because of', text: causeOf, level: (row) => (row['waits_for'] ? 'warn' : null) },
+    { id: 'stalled', label: 'Stalled for', numeric: true, sort: (row) => row['stalled_seconds'], text: (row) => (row['stalled_seconds'] >= 2 ? seconds(row['stalled_seconds']) : NONE), level: (row) => (row['stalled_seconds'] >= 2 ? 'warn' : null) },
+    number('bytes_per_second', 'Rate', byteRate),
+    number('bytes_per_second_before', 'A minute ago', byteRate, { priority: 3 }),
+    number('seconds_left', 'Left', seconds, { priority: 2 }),
+    { id: 'bytes', label: 'Bytes', numeric: true, priority: 3, sort: movedOf, text: (row) => bytes(movedOf(row)) },
+    text('peer', 'Peer', { priority: 3 }),
   ],
 };
 

@@ -196,3 +196,19 @@ fn the_network_is_slow() {
     let _client = Process::start(client.args(["get", &server.url("large")]).arg(folder.path().join("copy")));
     await_cause(&place, "network");
 }
+
+#[test]
+fn a_follower_has_the_cause_of_its_transfer() {
+    let (place, folder) = large_file();
+    let server = serve(&place, &folder, &["--watch", "--settle", "100ms"]);
+    let mut command = tow(["follow", &server.url(""), "--name", "gpu-7", "--bwlimit", "100K"]);
+    let _follower = Process::start(command.arg(folder.path().join("copy")));
+    let is_slow = |of: &Value| of["name"] == "gpu-7" && of["waits_for"] == "client_rate";
+    wait_until("the follower limits itself", || place.json(&["followers"]).iter().any(is_slow));
+    let transfer = await_cause(&place, "client_rate");
+    assert_eq!((&transfer["follower"], &transfer["path"]), (&"gpu-7".into(), &"large".into()));
+    let tables = ["followers", "transfers"].map(|list| place.tow(&[list]).expect_code(0).stdout);
+    for table in tables.map(|table| String::from_utf8(table).expect("UTF-8")) {
+        assert!(table.contains(" gpu-7 ") && table.contains(" limits itself "), "{table}");
+    }
+}
