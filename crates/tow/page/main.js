@@ -75,8 +75,7 @@ class Page {
   /** @param {boolean} paused */
   #setPaused(paused) {
     this.paused = paused;
-    setText(this.pause, paused ? '▶ Resume' : '‖ Pause');
-    setAttribute(this.pause, 'aria-label', paused ? 'Resume updates' : 'Pause updates');
+    setText(this.pause, paused ? '▶ Resume updates' : '‖ Pause updates');
     this.#showState();
     if (!paused) this.#tick();
   }
@@ -284,6 +283,7 @@ class Page {
     const link = /** @type {HTMLElement} */ (tab.firstElementChild);
     const number = /** @type {HTMLElement} */ (link.lastElementChild);
     setAttribute(link, 'aria-current', view === this.view ? 'page' : null);
+    setAttribute(link, 'href', `./${view.address}`);
     const status = this.status ?? {};
     /** @type {Record<string, number | undefined>} */
     const numbers = { peers: status['peers'], services: status['services'], workers: status['workers'] };

@@ -17,7 +17,7 @@ import { ago, byteRate, bytes, count, moment, named, NONE, seconds, visible } fr
  * @returns {Column}
  */
 function text(id, label, more = {}) {
-  return { id, label, text: (row) => (row[id] === null || row[id] === undefined || row[id] === '' ? NONE : visible(row[id])), sort: (row) => row[id], ...more };
+  return { id, label, text: (row) => (row[id] === null || row[id] === undefined || row[id] === '' ? NONE : visible(row[id])), by: id, sort: (row) => row[id], ...more };
 }
 
 /**
@@ -48,7 +48,8 @@ const serviceOf = (row) => `${row['service']} ${row['service_b64'] ?? ''}`;
  * @returns {Column}
  */
 function number(id, label, format, more = {}) {
-  return { id, label, numeric: true, text: (row) => format(row[id]), sort: (row) => row[id], ...more };
+  // Rates are made here.
+  return { id, label, numeric: true, by: id.endsWith('_rate') ? undefined : id, text: (row) => format(row[id]), sort: (row) => row[id], ...more };
 }
 
 /** @param {Row} row */
@@ -64,14 +65,13 @@ const peers = {
   empty: 'No peer is connected.',
   key: (row) => row['id'],
   name: (row) => `Peer ${visible(row['id'])}`,
-  byService: true,
   rates: ['received_bytes', 'sent_bytes'],
   actions: ofPeer,
   columns: [
     text('id', 'Peer'),
     text('address', 'Address', { wide: true }),
     text('user', 'User', { priority: 3 }),
-    { id: 'role', label: 'Role', priority: 2, text: (row) => [row['role'] && visible(row['role']), row['service'] && named(row, 'service')].filter(Boolean).join(' of ') || NONE },
+    { id: 'role', label: 'Role', by: 'role', priority: 2, text: (row) => [row['role'] && visible(row['role']), row['service'] && named(row, 'service')].filter(Boolean).join(' of ') || NONE },
     text('protocol', 'Protocol', { priority: 3 }),
     number('connected_seconds', 'Connected', seconds, { priority: 2 }),
     number('heard_seconds', 'Silent for', ago, { priority: 3 }),
@@ -94,12 +94,12 @@ const gone = {
   name: (row) => `Peer ${visible(row['id'])}, disconnected`,
   columns: [
     text('id', 'Peer'),
-    { id: 'who', label: 'Who', text: whoOf },
+    { id: 'who', label: 'Who', by: 'address', text: whoOf },
     number('gone_seconds', 'Ago', ago),
     number('lasted_seconds', 'Connected for', seconds, { priority: 2 }),
     number('received_bytes', 'Received', bytes, { priority: 3 }),
     number('sent_bytes', 'Sent', bytes, { priority: 3 }),
-    { id: 'handshake', label: 'Handshake', priority: 3, text: (row) => (row['handshake'] ? 'completed' : 'not completed'), level: (row) => (row['handshake'] ? null : 'warn') },
+    { id: 'handshake', label: 'Handshake', by: 'handshake', priority: 3, text: (row) => (row['handshake'] ? 'completed' : 'not completed'), level: (row) => (row['handshake'] ? null : 'warn') },
     text('reason', 'Reason', { wide: true }),
   ],
 };
@@ -143,12 +143,13 @@ const transfers = {
   member: 'transfers',
   about: 'Fetches and pushes in progress, and why each is slow.',
   empty: 'No transfer is in progress.',
+  words: { waits_for: causeOf },
   key: (row) => `${row['peer']} ${row['kind'] ?? ''} ${row['id'] ?? ''}`,
   name: (row) => nameOf(row, 'path'),
   actions: (row) => ofPeer({ ...row, id: row['peer'] }),
   columns: [
-    { id: 'who', label: 'Who', text: (row) => visible(row['follower'] ?? row['user'] ?? row['address'] ?? '') },
-    name('path', 'Path'),
+    { id: 'who', label: 'Who', by: 'address', text: (row) => visible(row['follower'] ?? row['user'] ?? row['address'] ?? '') },
+    text('path', 'Path', { wide: true, priority: 2, text: (row) => nameOf(row, 'path') }),
     {
       id: 'progress', label: 'Progress', numeric: true, sort: shareOf, share: shareOf,
       text: (row) => {
@@ -157,9 +158,9 @@ const transfers = {
         return row['files'] > 1 ? `${done} of ${count(row['files'])} files` : done;
       },
     },
-    { id: 'slow', label: 'Slow because of', text: causeOf, level: (row) => (row['waits_for'] ? 'warn' : null) },
-    { id: 'stalled', label: 'Stalled for', numeric: true, sort: (row) => row['stalled_seconds'], text: (row) => (row['stalled_seconds'] >= 2 ? seconds(row['stalled_seconds']) : NONE), level: (row) => (row['stalled_seconds'] >= 2 ? 'warn' : null) },
-    number('bytes_per_second', 'Rate', byteRate),
+    { id: 'waits_for', label: 'Slow because of', by: 'waits_for', text: causeOf, level: (row) => (row['waits_for'] ? 'warn' : null) },
+    { id: 'stalled_seconds', label: 'Stalled for', numeric: true, by: 'stalled_seconds', sort: (row) => row['stalled_seconds'], text: (row) => (row['stalled_seconds'] >= 2 ? seconds(row['stalled_seconds']) : NONE), level: (row) => (row['stalled_seconds'] >= 2 ? 'warn' : null) },
+    number('bytes_per_second', 'Rate', byteRate, { priority: 2 }),
     number('bytes_per_second_before', 'A minute ago', byteRate, { priority: 3 }),
     number('seconds_left', 'Left', seconds, { priority: 2 }),
     { id: 'bytes', label: 'Bytes', numeric: true, priority: 3, sort: movedOf, text: (row) => bytes(movedOf(row)) },
@@ -177,7 +178,6 @@ const services = {
   empty: 'There are no services: no worker has registered, and no request has arrived.',
   key: serviceOf,
   name: (row) => named(row, 'service'),
-  byService: true,
   actions: ofService,
   columns: [
     name('service', 'Service'),
@@ -211,14 +211,13 @@ const workers = {
   empty: 'There are no workers.',
   key: (row) => `${row['peer']} ${serviceOf(row)}`,
   name: (row) => `Worker of ${named(row, 'service')}`,
-  byService: true,
   actions: (row) => (row['peer'] ? ofPeer({ ...row, id: row['peer'] }) : []),
   columns: [
     text('peer', 'Peer'),
     name('service', 'Service'),
     text('address', 'Address', { priority: 2 }),
     text('protocol', 'Protocol', { priority: 3 }),
-    { id: 'held', label: 'In progress', numeric: true, sort: (row) => row['held'], text: (row) => `${count(row['held'])} of ${count(row['credit'])}`, share: (row) => (row['credit'] > 0 ? row['held'] / row['credit'] : null) },
+    { id: 'held', label: 'In progress', numeric: true, by: 'held', sort: (row) => row['held'], text: (row) => `${count(row['held'])} of ${count(row['credit'])}`, share: (row) => (row['credit'] > 0 ? row['held'] / row['credit'] : null) },
   ],
 };
 
@@ -261,17 +260,19 @@ const followers = {
   publishes: true,
   about: 'Followers and how far behind they are, then offline and relayed ones with their last report.',
   empty: 'There are no followers.',
+  words: { waits_for: causeOf },
   key: (row) => (row['peer'] ? `${row['peer']} ${row['id'] ?? ''}` : `${row['name']} ${row['copy'] ?? ''} ${row['user'] ?? ''} ${row['via'] ?? ''}`),
   name: (row) => (row['name'] ? visible(row['name']) : `Peer ${visible(row['peer'])}`),
   columns: [
-    { id: 'name', label: 'Follower', wide: true, text: (row) => visible(row['name'] ?? row['user'] ?? row['address'] ?? row['peer']) },
-    { id: 'from', label: 'From', priority: 2, text: (row) => (row['via'] ? `via ${visible(row['via'])}` : row['peer'] ? visible(row['address']) : 'not connected') },
-    { id: 'path', label: 'Follows', priority: 2, text: (row) => nameOf(row, row['path'] == null ? 'glob' : 'path') },
+    { id: 'name', label: 'Follower', by: 'name', wide: true, text: (row) => visible(row['name'] ?? row['user'] ?? row['address'] ?? row['peer']) },
+    { id: 'from', label: 'From', by: 'address', priority: 2, text: (row) => (row['via'] ? `via ${visible(row['via'])}` : row['peer'] ? visible(row['address']) : 'not connected') },
+    { id: 'path', label: 'Follows', by: 'path', priority: 2, text: (row) => nameOf(row, row['path'] == null ? 'glob' : 'path') },
     { id: 'state', label: 'State', sort: (row) => lagOf(row)[0], text: (row) => lagOf(row)[0], level: (row) => lagOf(row)[1] },
     number('behind', 'Behind', count),
     number('behind_seconds', 'Behind for', seconds),
-    { id: 'copy', label: 'Copy', priority: 3, text: (row) => (row['copy'] ? visible(row['copy']).slice(0, 8) : NONE) },
-    { id: 'version', label: 'Version', priority: 3, text: (row) => shortDigest(row['version']) },
+    { id: 'waits_for', label: 'Slow because of', by: 'waits_for', priority: 2, text: causeOf, level: (row) => (row['waits_for'] ? 'warn' : null) },
+    { id: 'copy', label: 'Copy', by: 'copy', priority: 3, text: (row) => (row['copy'] ? visible(row['copy']).slice(0, 8) : NONE) },
+    { id: 'version', label: 'Version', by: 'version', priority: 3, text: (row) => shortDigest(row['version']) },
     number('said_seconds', 'Last report', ago, { priority: 3 }),
   ],
 };
@@ -304,9 +305,9 @@ const versions = {
   name: (row) => (row['label'] ? visible(row['label']) : `Version ${shortDigest(row['version'])}`),
   columns: [
     text('label', 'Version', { wide: true }),
-    { id: 'path', label: 'Of', priority: 2, text: (row) => `/${row['path'] ? named(row, 'path') : ''}` },
-    { id: 'version', label: 'Digest', priority: 2, text: (row) => shortDigest(row['version']) },
-    { id: 'published', label: 'Published', sort: (row) => row['published'], text: (row) => moment(row['published']) },
+    { id: 'path', label: 'Of', by: 'path', priority: 2, text: (row) => `/${row['path'] ? named(row, 'path') : ''}` },
+    { id: 'version', label: 'Digest', by: 'version', priority: 2, text: (row) => shortDigest(row['version']) },
+    { id: 'published', label: 'Published', by: 'published', sort: (row) => row['published'], text: (row) => moment(row['published']) },
     number('seq', 'Number', count, { priority: 3 }),
     number('files', 'Files', count, { priority: 2 }),
     number('bytes', 'Size', bytes, { priority: 2 }),
@@ -330,7 +331,7 @@ const failures = {
     text('kind', 'Request'),
     name('path', 'Path'),
     number('count', 'Files', count, { priority: 3 }),
-    { id: 'who', label: 'Who', priority: 2, text: whoOf },
+    { id: 'who', label: 'Who', by: 'address', priority: 2, text: whoOf },
     text('code', 'Code', { level: () => 'warn' }),
     text('reason', 'Reason', { priority: 2, wide: true }),
   ],
@@ -347,11 +348,11 @@ const audit = {
   key: (row) => `${row['time']} ${row['address']} ${row['action']} ${row['object']} ${row['object_b64'] ?? ''}`,
   name: (row) => `${visible(row['action'])} ${row['object'] ? named(row, 'object') : ''}`,
   columns: [
-    { id: 'time', label: 'Time', text: (row) => moment(Date.parse(row['time']) / 1000), sort: (row) => row['time'] },
+    { id: 'time', label: 'Time', by: 'time', text: (row) => moment(Date.parse(row['time']) / 1000), sort: (row) => row['time'] },
     text('action', 'Action'),
     name('object', 'Of'),
     { id: 'parameters', label: 'Parameters', priority: 3, text: (row) => (row['parameters'] ? visible(JSON.stringify(row['parameters'])) : NONE) },
-    { id: 'by', label: 'By', priority: 2, text: (row) => [row['by'], row['address']].filter(Boolean).map(visible).join(' · ') },
+    { id: 'by', label: 'By', by: 'by', priority: 2, text: (row) => [row['by'], row['address']].filter(Boolean).map(visible).join(' · ') },
     text('outcome', 'Outcome', { wide: true, level: (row) => (row['outcome'] === 'done' ? null : 'warn') }),
   ],
 };

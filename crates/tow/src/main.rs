@@ -87,15 +87,15 @@ enum Command {
     /// Show the servers and brokers that run on this machine.
     Status(operator::StatusArguments),
     /// List who is connected.
-    Peers(operator::Arguments),
+    Peers(operator::ListArguments),
     /// List recent disconnects and their reasons.
-    Gone(operator::Arguments),
+    Gone(operator::ListArguments),
     /// List a file server's transfers, and what each one waits for.
-    Transfers(operator::Arguments),
+    Transfers(operator::ListArguments),
     /// List who follows a file server, and how far behind they are.
-    Followers(operator::Arguments),
+    Followers(operator::ListArguments),
     /// List what a file server refused lately, and what failed.
-    Failures(operator::Arguments),
+    Failures(operator::ListArguments),
     /// List a broker's services and their queues.
     Services(operator::ServiceArguments),
     /// List a service's requests, or end one.

@@ -1,7 +1,7 @@
 //! Controlling a broker from other threads.
 
 use super::ServedDispatch;
-use crate::core::{LetterAction, LetterInfo, LetterRun, LookAt, Millis, NotEnded, Purge, RequestKey};
+use crate::core::{LetterAction, LetterInfo, LetterRun, LookAt, Millis, NotEnded, Purge, RequestKey, ServiceInfo};
 use crate::stats::{Concerns, PeerStats, RequestStats, Stats};
 use bytes::Bytes;
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -72,6 +72,13 @@ pub enum OperatorAction {
         from: u32,
         /// Receives the list, and the moment in the core's time.
         done: SyncSender<(Page<LetterInfo>, Millis)>,
+    },
+    /// Look up a service.
+    Service {
+        /// Its name.
+        service: Bytes,
+        /// Receives it, if it is there, and the moment in the core's time.
+        done: SyncSender<(Option<ServiceInfo>, Millis)>,
     },
     /// Look at services and workers, some at a time.
     Look {
@@ -162,6 +169,9 @@ impl Control {
             }
             Command::Action(OperatorAction::ListLetters { service, from, done }) => {
                 let _ = done.send((Page::of(dispatch.core.letters_from(&service, from)), dispatch.now()));
+            }
+            Command::Action(OperatorAction::Service { service, done }) => {
+                let _ = done.send((dispatch.core.service(&service), dispatch.now()));
             }
             Command::Action(OperatorAction::Look { at, done }) => {
                 let (mut concerns, next) = dispatch.look(at);

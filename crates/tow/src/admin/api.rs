@@ -1,42 +1,38 @@
 //! From a request to its reply: docs/protocol/admin.md.
 
+use super::lists::{Query, listed, whole};
 use super::operator::Operator;
 use super::view::{List, Refusal, View, extend};
-use super::{Running, Shared, State, figures, metrics};
+use super::{Running, Shared, State, figures, metrics, things};
 use crate::cli::escape::Json;
 use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::fmt::Display;
 use std::time::Duration;
+use towpath_blocking::CancelToken;
 use towpath_broker::add_name;
 use towpath_broker::core::{LetterAction, RequestKey};
 use towpath_files::path::Escaped;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_rules::Who;
-use towpath_sockets::{PAGE_MAX, Page, PeerId};
-
-/// Entries of a list in one reply, by default and at most.
-const LIMIT_DEFAULT: usize = 200;
-const LIMIT_MAX: usize = 1000;
-
-/// Entries that are looked at for one reply: a rare service may be behind many others.
-const ENTRIES_MAX: usize = 100_000;
-const PAGES_MAX: usize = ENTRIES_MAX.div_ceil(PAGE_MAX);
+use towpath_sockets::PeerId;
 
 /// Bytes of the reason that a peer is given.
 const REASON_BYTES_MAX: usize = 200;
 
 /// Paths beside those of lists and actions.
-const GET_PATHS: [&str; 8] = [
+const GET_PATHS: [&str; 10] = [
     "/api/v1/status",
     "/api/v1/problems",
     "/api/v1/blocked",
     "/api/v1/audit",
+    "/api/v1/history",
+    "/api/v1/who",
     "/api/v1/journal",
     "/metrics",
     "/healthz",
@@ -53,7 +49,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    fn json(value: &Value) -> Reply {
+    pub fn json(value: &Value) -> Reply {
         Reply { status: StatusCode::OK, content_type: "application/json", body: format!("{}\n", Json(value)) }
     }
 
@@ -89,8 +85,8 @@ pub fn is_action(method: &Method, path: &str) -> bool {
     *method == Method::POST && Action::of(path).is_some()
 }
 
-/// Answers a request.
-pub fn reply(shared: &Shared, operator: &Operator, head: &Parts, body: &[u8]) -> Reply {
+/// Answers a request. Lists aren't made any further once it is cancelled; actions go on.
+pub fn reply(shared: &Shared, operator: &Operator, head: &Parts, body: &[u8], cancel: &CancelToken) -> Reply {
     let Parts { method, uri, .. } = head;
     let query = match Query::parse(uri.query().unwrap_or_default()) {
         Ok(query) => query,
@@ -110,26 +106,34 @@ pub fn reply(shared: &Shared, operator: &Operator, head: &Parts, body: &[u8]) ->
         "/api/v1/dead-letters" => Some(List::DeadLetters),
         _ => None,
     };
+    let service = path.strip_prefix("/api/v1/services/").filter(|name| !name.contains('/'));
     let letters = path.strip_prefix("/api/v1/dead-letters/").filter(|name| !name.contains('/'));
     let requests = path.strip_prefix("/api/v1/services/").and_then(|rest| rest.strip_suffix("/requests"));
     let requests = requests.filter(|name| !name.contains('/'));
-    let is_known =
-        action.is_some() || list.is_some() || letters.is_some() || requests.is_some() || GET_PATHS.contains(&path);
+    let is_known = action.is_some()
+        || list.is_some()
+        || letters.is_some()
+        || service.is_some()
+        || requests.is_some()
+        || GET_PATHS.contains(&path);
     let reply = match (action, list, path) {
         _ if is_known && *method != if action.is_some() { Method::POST } else { Method::GET } => {
             Err(Reply::error(405, "this path is for another method"))
         }
         (Some(action), ..) => act(shared, operator, action, body),
         (_, Some(list), _) => {
-            running(shared).and_then(|Running { view, .. }| listed(list.name(), |from| view.page(list, from), &query))
+            let list_of = |running: &Running| listed(list.name(), |from| running.view.page(list, from), &query, cancel);
+            running(shared).and_then(list_of)
         }
+        _ if service.is_some() => running(shared)
+            .and_then(|running| things::service(shared, running, &service_name(service.unwrap_or_default())?)),
         _ if letters.is_some() => running(shared).and_then(|Running { view, .. }| {
             let service = service_name(letters.unwrap_or_default())?;
-            listed("letters", |from| view.letters(&service, from), &query)
+            listed("letters", |from| view.letters(&service, from), &query, cancel)
         }),
         _ if requests.is_some() => running(shared).and_then(|Running { view, .. }| {
             let service = service_name(requests.unwrap_or_default())?;
-            listed("requests", |from| view.requests(&service, from), &query)
+            listed("requests", |from| view.requests(&service, from), &query, cancel)
         }),
         (.., "/api/v1/journal") => running(shared).and_then(|running| Ok(Reply::json(&running.view.journal()?))),
         (.., "/api/v1/status") => status(shared, operator),
@@ -137,8 +141,13 @@ pub fn reply(shared: &Shared, operator: &Operator, head: &Parts, body: &[u8]) ->
             let (problems, now) = shared.problems(running)?;
             Ok(Reply::json(&problems.json(now, shared.figures().started)))
         }),
-        (.., "/api/v1/blocked") => listed("blocked", |from| Ok(shared.blocks.page(from)), &query),
-        (.., "/api/v1/audit") => Ok(Reply::json(&shared.actions.last())),
+        (.., "/api/v1/blocked") => listed("blocked", |from| Ok(shared.blocks.page(from)), &query, cancel),
+        (.., "/api/v1/history") => Ok(things::history(shared, &query)),
+        (.., "/api/v1/who") => running(shared).and_then(|running| {
+            let who = query.who.as_ref().ok_or_else(things::nobody)?;
+            things::who(shared, running, who, cancel)
+        }),
+        (.., "/api/v1/audit") => listed("audit", |_| Ok(whole(shared.actions.last())), &query, cancel),
         (.., "/metrics") => running(shared).and_then(|running| {
             let format = metrics::Format::asked_for(&head.headers);
             Ok(metrics::reply(shared, running, query.per_service, format)?)
@@ -194,33 +203,6 @@ fn status(shared: &Shared, operator: &Operator) -> Result<Reply, Reply> {
 /// Work that never ends by itself, of a server with this status; null unless it is drained.
 fn left_never(view: &dyn View, status: &Value) -> Result<Value, Refusal> {
     Ok(if status["draining"] == true { view.left_never()?.into() } else { Value::Null })
-}
-
-/// A list, from the number `after` on.
-fn listed(name: &str, next_page: impl Fn(u32) -> Result<Page<Value>, Refusal>, query: &Query) -> Result<Reply, Reply> {
-    let mut next = Some(query.after);
-    let (mut entries, mut last) = (Vec::new(), None);
-    for _ in 0..PAGES_MAX {
-        let Some(from) = next.filter(|_| entries.len() < query.limit) else { break };
-        let page = next_page(from)?;
-        let is_wanted = |(_, entry): &(u32, Value)| {
-            query.service.as_ref().is_none_or(|name| ["service", "service_b64"].iter().all(|of| entry[of] == name[of]))
-        };
-        next = page.next;
-        for (number, entry) in page.entries.into_iter().filter(is_wanted) {
-            // Those of one number stay together.
-            if entries.len() >= query.limit && last != Some(number) {
-                next = Some(number);
-                break;
-            }
-            entries.push(entry);
-            last = Some(number);
-        }
-    }
-    let mut reply = Map::new();
-    reply.insert(name.to_owned(), entries.into());
-    reply.insert("next".to_owned(), next.into());
-    Ok(Reply::json(&reply.into()))
 }
 
 /// An action and its object, as the path names it.
@@ -426,117 +408,4 @@ fn disconnect(view: &dyn View, id: &str, body: &[u8]) -> Result<Reply, Reply> {
     }
     tracing::info!(%peer, reason, "disconnected by the operator");
     Ok(Reply::json(&json!({ "disconnected": peer.to_string() })))
-}
-
-/// Parameters of a request.
-#[derive(Debug, PartialEq, Eq)]
-struct Query {
-    limit: usize,
-    after: u32,
-    /// As the entries have it.
-    service: Option<Value>,
-    per_service: bool,
-}
-
-impl Query {
-    fn parse(query: &str) -> Result<Query, String> {
-        let mut parsed = Query { limit: LIMIT_DEFAULT, after: 0, service: None, per_service: false };
-        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-            match (&*name, &*value) {
-                ("limit", _) => {
-                    let limit = value.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
-                    parsed.limit = limit.ok_or_else(|| format!("limit: use a number from 1 to {LIMIT_MAX}"))?;
-                }
-                ("after", _) => {
-                    parsed.after = value.parse().map_err(|_| "after: use `next` of the previous reply".to_owned())?;
-                }
-                ("service", _) => parsed.service = Some(named(value.as_bytes())),
-                ("service_b64", _) => {
-                    let name =
-                        STANDARD.decode(&*value).map_err(|_| "service_b64: use base64 with padding".to_owned())?;
-                    parsed.service = Some(named(&name));
-                }
-                ("per", "service") => parsed.per_service = true,
-                _ => return Err(format!("there is no parameter {name}={value}")),
-            }
-        }
-        Ok(parsed)
-    }
-}
-
-fn named(service: &[u8]) -> Value {
-    let mut entry = json!({});
-    add_name(&mut entry, "service", service);
-    entry
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::admin::figures::Snapshot;
-    use crate::admin::problems::Found;
-    use std::cell::Cell;
-
-    /// A list of as many entries as there are numbers below 600, two of each.
-    struct Numbered;
-
-    impl View for Numbered {
-        fn sums(&self) -> Result<Value, Refusal> {
-            Ok(json!({}))
-        }
-
-        fn trouble(&self) -> Result<Option<&'static str>, Refusal> {
-            Ok(None)
-        }
-
-        fn page(&self, _: List, from: u32) -> Result<Page<Value>, Refusal> {
-            let numbers = from..600.min(from + PAGE_MAX as u32);
-            let next = Some(numbers.end).filter(|end| *end < 600);
-            let entry =
-                |number: u32| [0, 1].map(|half| (number, json!({ "service": (number % 2).to_string(), "half": half })));
-            Ok(Page { entries: numbers.flat_map(entry).collect(), next })
-        }
-
-        fn figures(&self, _: &mut Snapshot, _: bool) -> Result<(), Refusal> {
-            Err(Refusal::NoAnswer)
-        }
-
-        fn problems(&self) -> Result<Vec<Found>, Refusal> {
-            Err(Refusal::NoAnswer)
-        }
-
-        fn disconnect(&self, _: PeerId, _: &str) -> bool {
-            false
-        }
-    }
-
-    fn list(query: &str) -> Value {
-        let query = Query::parse(query).unwrap();
-        let reply = listed("workers", |from| Numbered.page(List::Workers, from), &query)
-            .unwrap_or_else(|error| panic!("{}", error.body));
-        serde_json::from_str(&reply.body).unwrap()
-    }
-
-    #[test]
-    fn lists_come_in_pages_without_gaps() {
-        let (seen, next) = (Cell::new(0), Cell::new(Some(0)));
-        while let Some(after) = next.get() {
-            let page = list(&format!("limit=300&after={after}"));
-            let count = page["workers"].as_array().unwrap().len();
-            assert!(count <= 301 && seen.get() <= 1200, "{count}");
-            seen.set(seen.get() + count);
-            next.set(page["next"].as_u64());
-        }
-        assert_eq!(seen.get(), 1200);
-        assert_eq!(list("limit=1000&service=1")["workers"].as_array().unwrap().len(), 600);
-    }
-
-    #[test]
-    fn parameters_are_checked() {
-        for wrong in ["limit=0", "limit=1001", "limit=x", "after=-1", "per=peer", "color=red"] {
-            assert!(Query::parse(wrong).is_err(), "{wrong}");
-        }
-        let parsed = Query::parse("service=a%20b&per=service&limit=7&after=9").unwrap();
-        assert_eq!(parsed, Query { limit: 7, after: 9, service: Some(named(b"a b")), per_service: true });
-    }
 }

@@ -197,8 +197,19 @@ pub fn find_one(server: &ServerArgs, program: Option<&str>) -> Result<Client, Fa
 impl Client {
     /// The entries of a list, all pages of it.
     pub fn list(&self, path: &str, name: &str, service: Option<&ServiceName>) -> Result<Vec<Value>, Failure> {
+        self.search(path, name, service, None)
+    }
+
+    /// The same, but only those that have a text, if there is one.
+    pub fn search(
+        &self,
+        path: &str,
+        name: &str,
+        service: Option<&ServiceName>,
+        search: Option<&str>,
+    ) -> Result<Vec<Value>, Failure> {
         let mut entries = Vec::new();
-        self.each_page(path, name, service, |page| entries.extend(page))?;
+        self.each_page(path, name, service, search, |page| entries.extend(page))?;
         Ok(entries)
     }
 
@@ -208,6 +219,7 @@ impl Client {
         path: &str,
         name: &str,
         service: Option<&ServiceName>,
+        search: Option<&str>,
         mut each: impl FnMut(Vec<Value>),
     ) -> Result<(), Failure> {
         let mut after = Some(0);
@@ -217,6 +229,9 @@ impl Client {
             query.append_pair("limit", &LIMIT.to_string()).append_pair("after", &u64::to_string(&from));
             if let Some(service) = service {
                 query.append_pair("service_b64", &service.base64());
+            }
+            if let Some(search) = search {
+                query.append_pair("search", search);
             }
             let mut reply = self.get(&format!("{path}?{}", query.finish()))?;
             after = reply["next"].as_u64();

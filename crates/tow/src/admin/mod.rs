@@ -12,14 +12,18 @@ mod args;
 mod blocks;
 pub mod client;
 mod figures;
+mod history;
+mod lists;
 mod metrics;
 mod operator;
 mod page;
 mod place;
 mod problems;
 mod process;
+mod sampler;
 mod server;
 mod supervisor;
+mod things;
 mod token;
 mod view;
 
@@ -27,8 +31,11 @@ use self::actions::Actions;
 pub use self::args::AdminArgs;
 use self::args::{Http, Page};
 pub use self::blocks::Blocks;
+use self::history::History;
+pub use self::lists::sort;
 use self::problems::{Problems, Tracker};
 use self::process::Disk;
+use self::sampler::Sampler;
 use self::view::Refusal;
 use crate::cli::audit::Audit;
 use crate::cli::exit::Failure;
@@ -67,6 +74,7 @@ struct Shared {
     actions: Actions,
     blocks: Blocks,
     tracker: Mutex<Tracker>,
+    history: Mutex<History>,
     disk: Disk,
     started: Instant,
     started_at: SystemTime,
@@ -103,7 +111,9 @@ impl Shared {
         found.extend(problems::of_process(&process::look(&self.disk)));
         let mut tracker = self.tracker.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.started.elapsed();
-        Ok((tracker.update(now, found), now))
+        let (problems, changes) = tracker.update(now, found);
+        self.note_changes(changes);
+        Ok((problems, now))
     }
 
     fn figures(&self) -> figures::Server {
@@ -129,6 +139,8 @@ pub struct About<'a> {
 /// The socket of a server, until it is dropped.
 pub struct Admin {
     shared: Arc<Shared>,
+    /// Saves the history.
+    _sampler: Sampler,
     /// Removes the socket's file.
     _listener: Option<IpcListener>,
 }
@@ -159,6 +171,7 @@ impl Admin {
             actions: Actions::new(about.audit.cloned()),
             blocks: about.blocks.clone(),
             tracker: Mutex::default(),
+            history: Mutex::new(sampler::history_of(about.program)),
             disk: Disk::of(about.state),
             started: Instant::now(),
             started_at: SystemTime::now(),
@@ -189,7 +202,9 @@ impl Admin {
         if let Some(url) = &metrics {
             tracing::info!(url, "metrics");
         }
-        Ok(Admin { shared, _listener: listener })
+        let state = about.state.map(Path::to_owned).or_else(place::state_directory);
+        let sampler = Sampler::start(&shared, state.as_deref());
+        Ok(Admin { shared, _sampler: sampler, _listener: listener })
     }
 
     /// The server listens, and this shows it.

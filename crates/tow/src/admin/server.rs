@@ -5,8 +5,9 @@
 use super::access::{Access, Ends, HEALTH_PATHS};
 use super::api::{self, Reply};
 use super::args::HttpListener;
+use super::history::EventKind;
 use super::operator::Operator;
-use super::{Shared, page, supervisor};
+use super::{Shared, lists, page, sampler, supervisor};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Incoming};
@@ -27,6 +28,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
+use towpath_blocking::CancelToken;
 use towpath_sockets::Address;
 
 /// Requests of one listener whose replies are made or written at a time; others wait. Those for health don't count.
@@ -259,16 +261,34 @@ async fn answer(request: Request<Incoming>, visit: &Visit) -> Response<Full<Byte
     }
     let turn = visit.enter(HEALTH_PATHS.contains(&head.uri.path())).await;
     let (shared, remote) = (Arc::clone(&visit.door.shared), visit.ends.remote.clone());
-    // It goes on although its client may be gone, and so has its turn until it ends.
+    // It goes on although its client may be gone, and so has its turn until it ends; but a list ends soon then.
+    let gone = CancelToken::new();
+    let _guard = CancelGuard(gone.clone());
     let asked = tokio::spawn(async move {
         let _turn = turn;
-        ask(shared, operator, remote, head, body).await
+        ask(shared, operator, remote, head, body, gone).await
     });
     asked.await.unwrap_or_else(|_| failed()).into()
 }
 
+/// Cancels when it is dropped: when the reply is made, or its connection has ended.
+struct CancelGuard(CancelToken);
+
+impl Drop for CancelGuard {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 /// Asks the event loop on a thread. What is done of an action is written down before and after it.
-async fn ask(shared: Arc<Shared>, operator: Operator, remote: Address, head: Parts, body: Bytes) -> Reply {
+async fn ask(
+    shared: Arc<Shared>,
+    operator: Operator,
+    remote: Address,
+    head: Parts,
+    body: Bytes,
+    gone: CancelToken,
+) -> Reply {
     let path = head.uri.path();
     let action = match api::is_action(&head.method, path) {
         true => match shared.actions.begin(&operator, &remote, path, &body).await {
@@ -279,10 +299,13 @@ async fn ask(shared: Arc<Shared>, operator: Operator, remote: Address, head: Par
     };
     let on_thread = {
         let shared = Arc::clone(&shared);
-        move || api::reply(&shared, &operator, &head, &body)
+        move || api::reply(&shared, &operator, &head, &body, &gone)
     };
     let reply = tokio::task::spawn_blocking(on_thread).await.unwrap_or_else(|_| failed());
     if let Some(action) = action {
+        if let Some(text) = sampler::action_text(&action, &reply) {
+            shared.note(EventKind::Action, text, lists::service_of(&action), None);
+        }
         shared.actions.end(action, &reply);
     }
     reply
@@ -385,6 +408,7 @@ mod tests {
             actions: crate::admin::Actions::new(None),
             blocks: crate::admin::Blocks::none(),
             tracker: Mutex::default(),
+            history: Mutex::new(sampler::history_of("broker")),
             disk: Disk::of(None),
             started: Instant::now(),
             started_at: SystemTime::now(),

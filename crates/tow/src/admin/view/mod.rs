@@ -7,6 +7,7 @@ pub use broker::BrokerView;
 pub use files::FilesView;
 
 use crate::admin::figures::Snapshot;
+use crate::admin::history::Sample;
 use crate::admin::problems::Found;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -98,6 +99,16 @@ pub trait View: Send + Sync {
 
     /// Problems at the moment.
     fn problems(&self) -> Result<Vec<Found>, Refusal>;
+
+    /// Values for the history; with those of services or followers, if it is a long one.
+    fn sample(&self, _is_long: bool) -> Result<Sample, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// A service.
+    fn service(&self, _service: &[u8]) -> Result<Option<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
 
     /// Pauses a service, or resumes it.
     fn pause(&self, _service: &[u8], _paused: bool) -> Result<(), Refusal> {

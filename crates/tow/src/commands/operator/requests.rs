@@ -43,7 +43,7 @@ pub fn requests(arguments: &RequestsArguments) -> Result<ExitCode, Failure> {
     let client = find_one(&list.server, Some("broker"))?;
     print_list(list, rows::requests, || {
         let (mut oldest, mut all) = (Vec::new(), 0);
-        client.each_page(&service_path(&service, "requests"), "requests", None, |page| {
+        client.each_page(&service_path(&service, "requests"), "requests", None, None, |page| {
             all += page.len();
             oldest.extend(page);
             oldest.sort_by(|one: &Value, other| age(other).total_cmp(&age(one)));
