@@ -143,7 +143,7 @@ const transfers = {
   member: 'transfers',
   about: 'Fetches and pushes in progress, and why each is slow.',
   empty: 'No transfer is in progress.',
-  words: { waits_for: causeOf },
+  words: { waits_for: causeOf, seconds_left: (row) => seconds(row['seconds_left']), bytes_per_second_before: (row) => byteRate(row['bytes_per_second_before']) },
   key: (row) => `${row['peer']} ${row['kind'] ?? ''} ${row['id'] ?? ''}`,
   name: (row) => nameOf(row, 'path'),
   actions: (row) => ofPeer({ ...row, id: row['peer'] }),
