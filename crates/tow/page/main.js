@@ -75,8 +75,7 @@ class Page {
   /** @param {boolean} paused */
   #setPaused(paused) {
     this.paused = paused;
-    setText(this.pause, paused ? '▶ Resume' : '‖ Pause');
-    setAttribute(this.pause, 'aria-label', paused ? 'Resume updates' : 'Pause updates');
+    setText(this.pause, paused ? '▶ Resume updates' : '‖ Pause updates');
     this.#showState();
     if (!paused) this.#tick();
   }

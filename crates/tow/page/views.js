@@ -143,12 +143,13 @@ const transfers = {
   member: 'transfers',
   about: 'Fetches and pushes in progress, and why each is slow.',
   empty: 'No transfer is in progress.',
+  words: { waits_for: causeOf, seconds_left: (row) => seconds(row['seconds_left']), bytes_per_second_before: (row) => byteRate(row['bytes_per_second_before']) },
   key: (row) => `${row['peer']} ${row['kind'] ?? ''} ${row['id'] ?? ''}`,
   name: (row) => nameOf(row, 'path'),
   actions: (row) => ofPeer({ ...row, id: row['peer'] }),
   columns: [
-    { id: 'who', label: 'Who', text: (row) => visible(row['follower'] ?? row['user'] ?? row['address'] ?? '') },
-    name('path', 'Path'),
+    { id: 'who', label: 'Who', by: 'address', text: (row) => visible(row['follower'] ?? row['user'] ?? row['address'] ?? '') },
+    text('path', 'Path', { wide: true, priority: 2, text: (row) => nameOf(row, 'path') }),
     {
       id: 'progress', label: 'Progress', numeric: true, sort: shareOf, share: shareOf,
       text: (row) => {
@@ -157,9 +158,9 @@ const transfers = {
         return row['files'] > 1 ? `${done} of ${count(row['files'])} files` : done;
       },
     },
-    { id: 'slow', label: 'Slow because of', by: 'waits_for', text: causeOf, level: (row) => (row['waits_for'] ? 'warn' : null) },
-    { id: 'stalled', by: 'stalled_seconds', label: 'Stalled for', numeric: true, sort: (row) => row['stalled_seconds'], text: (row) => (row['stalled_seconds'] >= 2 ? seconds(row['stalled_seconds']) : NONE), level: (row) => (row['stalled_seconds'] >= 2 ? 'warn' : null) },
-    number('bytes_per_second', 'Rate', byteRate),
+    { id: 'waits_for', label: 'Slow because of', by: 'waits_for', text: causeOf, level: (row) => (row['waits_for'] ? 'warn' : null) },
+    { id: 'stalled_seconds', label: 'Stalled for', numeric: true, by: 'stalled_seconds', sort: (row) => row['stalled_seconds'], text: (row) => (row['stalled_seconds'] >= 2 ? seconds(row['stalled_seconds']) : NONE), level: (row) => (row['stalled_seconds'] >= 2 ? 'warn' : null) },
+    number('bytes_per_second', 'Rate', byteRate, { priority: 2 }),
     number('bytes_per_second_before', 'A minute ago', byteRate, { priority: 3 }),
     number('seconds_left', 'Left', seconds, { priority: 2 }),
     { id: 'bytes', label: 'Bytes', numeric: true, priority: 3, sort: movedOf, text: (row) => bytes(movedOf(row)) },
@@ -259,6 +260,7 @@ const followers = {
   publishes: true,
   about: 'Followers and how far behind they are, then offline and relayed ones with their last report.',
   empty: 'There are no followers.',
+  words: { waits_for: causeOf },
   key: (row) => (row['peer'] ? `${row['peer']} ${row['id'] ?? ''}` : `${row['name']} ${row['copy'] ?? ''} ${row['user'] ?? ''} ${row['via'] ?? ''}`),
   name: (row) => (row['name'] ? visible(row['name']) : `Peer ${visible(row['peer'])}`),
   columns: [
@@ -268,6 +270,7 @@ const followers = {
     { id: 'state', label: 'State', sort: (row) => lagOf(row)[0], text: (row) => lagOf(row)[0], level: (row) => lagOf(row)[1] },
     number('behind', 'Behind', count),
     number('behind_seconds', 'Behind for', seconds),
+    { id: 'waits_for', label: 'Slow because of', by: 'waits_for', priority: 2, text: causeOf, level: (row) => (row['waits_for'] ? 'warn' : null) },
     { id: 'copy', label: 'Copy', by: 'copy', priority: 3, text: (row) => (row['copy'] ? visible(row['copy']).slice(0, 8) : NONE) },
     { id: 'version', label: 'Version', by: 'version', priority: 3, text: (row) => shortDigest(row['version']) },
     number('said_seconds', 'Last report', ago, { priority: 3 }),
