@@ -69,7 +69,7 @@ test('followers are shown with their lag, and versions with who has them', async
   await picture(page, 'followers');
   await go(page, 'Versions');
   const panel = await details(page, 'v1');
-  await panel.getByText('Holders').waitFor();
+  await panel.getByText('Have it').waitFor();
   await check(page, 'versions');
   await picture(page, 'versions');
 });
