@@ -75,7 +75,7 @@ class Page {
   /** @param {boolean} paused */
   #setPaused(paused) {
     this.paused = paused;
-    setText(this.pause, paused ? '▶ Resume updates' : '‖ Pause updates');
+    setText(/** @type {Element} */ (this.pause.firstElementChild), paused ? '▶ Resume' : '‖ Pause');
     setAttribute(this.pause, 'aria-label', paused ? 'Resume updates' : 'Pause updates');
     this.#showState();
     if (!paused) this.#tick();

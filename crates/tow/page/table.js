@@ -30,7 +30,7 @@ export class Table {
    * @param {readonly Column[]} options.columns the first names the row
    * @param {(row: Row) => string} options.key
    * @param {((key: string) => void) | null} options.open what a row's button does
-   * @param {() => void} [options.sorted] the order is another one
+   * @param {() => void} [options.sorted] the order is another one, and the server sorts; without it all rows are here
    */
   constructor({ caption, columns, key, open, sorted }) {
     this.columns = columns;
@@ -65,7 +65,7 @@ export class Table {
   set(rows) {
     this.rows = rows;
     const order = this.order;
-    if (order && !order.column.by) {
+    if (order && !this.orderAtServer) {
       const by = order.column.sort ?? order.column.text;
       const direction = order.down ? -1 : 1;
       rows = rows.map((row) => /** @type {const} */ ([by(row), row])).sort(([a], [b]) => compare(a, b, direction))
@@ -88,7 +88,7 @@ export class Table {
   /** The parameter `sort`, if the server sorts. */
   get orderAtServer() {
     const order = this.order;
-    return order?.column.by ? `${order.down ? '-' : ''}${order.column.by}` : null;
+    return this.sorted && order?.column.by ? `${order.down ? '-' : ''}${order.column.by}` : null;
   }
 
   /** @param {Column} column */

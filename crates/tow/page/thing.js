@@ -28,10 +28,15 @@ function counted(problems) {
 
 /** A list, or a part of it, with links to its entries' own pages. */
 class Part {
-  /** @param {List} list */
-  constructor(list) {
+  /**
+   * @param {List} list
+   * @param {readonly string[]} [without] columns
+   */
+  constructor(list, without = []) {
     this.list = list;
-    this.table = new Table({ caption: list.title, columns: list.columns, key: list.key, open: null });
+    // Rates need two replies about all.
+    const columns = list.columns.filter(({ id }) => !/rate$|^left$/.test(id) && !without.includes(id));
+    this.table = new Table({ caption: list.title, columns, key: list.key, open: null });
     this.heading = h('h2', {}, list.title);
     this.scroller = h('div', { class: 'scroller', tabindex: '0', role: 'region', 'aria-label': `${list.title}, table` }, this.table.element);
     this.element = h('section', { class: 'part', hidden: true }, this.heading, this.scroller);
@@ -141,7 +146,7 @@ export class ServiceView extends Thing {
       new Chart({ title: 'Queue', format: count, axis: short, lines: [{ name: 'waiting', label: 'waiting for a worker' }] }),
     ];
     this.lately = new Lately();
-    this.workers = new Part({ ...partOf('broker', 'workers'), title: 'Workers' });
+    this.workers = new Part(partOf('broker', 'workers'), ['service']);
     this.letters = h('p', {}, h('a', { href: './#dead-letters' }, 'Dead letters'));
     this.show('Service', shown, this.state, this.buttons.element, this.problems.element,
       h('div', { class: 'charts' }, h('section', { class: 'card' }, h('h2', {}, 'Now'), this.facts.element, this.letters), ...this.charts.map((chart) => chart.element)),

@@ -222,6 +222,7 @@ const workers = {
     name('service', 'Service', { link: toService }),
     text('address', 'Address', { priority: 2, link: toAddress }),
     text('protocol', 'Protocol', { priority: 3 }),
+    number('busy_seconds', 'Busy for', seconds, { priority: 2 }),
     { id: 'held', label: 'In progress', numeric: true, by: 'held', sort: (row) => row['held'], text: (row) => `${count(row['held'])} of ${count(row['credit'])}`, share: (row) => (row['credit'] > 0 ? row['held'] / row['credit'] : null) },
   ],
 };
