@@ -1,6 +1,6 @@
 // Asks the server every two seconds while the page is visible, and shows what it says.
 
-import { ofServer } from './actions.js';
+import { ofServer, setReadOnly } from './actions.js';
 import { ApiError, askOtherTabs, get, hasToken, onToken, setRefused, setToken, takeToken, tokenIn } from './api.js';
 import { h, Keyed, setAttribute, setText } from './dom.js';
 import { clock, count, seconds, visible } from './format.js';
@@ -116,6 +116,7 @@ class Page {
 
   async #ask() {
     const status = await get('status');
+    setReadOnly(status['operator']?.['read_only'] === true);
     const known = this.status;
     if (known && (known['pid'] !== status['pid'] || known['started'] !== status['started'])) this.#forget();
     if (!this.status) this.#begin(status);

@@ -1,7 +1,7 @@
 // The lists of a server, and how they are shown.
 
 import { encoded, get } from './api.js';
-import { ofDeadLetters, ofPeer, ofService } from './actions.js';
+import { ofBlock, ofDeadLetters, ofPeer, ofService } from './actions.js';
 import { h } from './dom.js';
 import { toPeer, toService, toVersion, toWho } from './links.js';
 import { ago, byteRate, bytes, count, moment, named, NONE, seconds, visible } from './format.js';
@@ -111,35 +111,36 @@ const gone = {
   ],
 };
 
-/** Causes of a stall, as `waits_for` has them. @type {Record<string, string>} */
-const STALLS = {
-  credit: 'credit from the client',
-  receiver: 'the receiver',
-  sender: 'the sender',
-  disk: 'the disk',
-  hash: 'a digest',
-  pool: 'a free thread',
+/** Why a transfer is slow, as `waits_for` has it. @type {Record<string, string>} */
+const CAUSES = {
+  client_rate: 'limits itself',
+  server_rate: 'this server’s --bwlimit',
+  frozen: 'the client is frozen',
+  network: 'slow network',
+  send_buffer: 'this server’s TCP send buffer',
+  receive_buffer: 'the client’s TCP receive buffer',
+  client_disk: 'the client’s disk',
+  client_hash: 'the client’s hashing',
+  credit: 'no credit from the client',
+  receiver: 'the client reads slowly',
+  sender: 'the client sends slowly',
+  disk: 'this server’s disk',
+  hash: 'this server’s hashing',
+  pool: 'no free thread',
   open_files: 'the limit on open files',
-  other: 'something else',
 };
 
 /** @param {Row} row */
 const shareOf = (row) => {
-  if (row['files'] > 1) return row['files_done'] / row['files'];
-  return row['total_bytes'] > 0 ? Math.min(1, row['done_bytes'] / row['total_bytes']) : null;
+  const [done, total] = row['all_total_bytes'] === null ? [row['done_bytes'], row['total_bytes']] : [row['all_done_bytes'], row['all_total_bytes']];
+  return total > 0 ? Math.min(1, done / total) : null;
 };
 
 /** @param {Row} row */
 const movedOf = (row) => row[row['kind'] === 'push' ? 'received_bytes' : 'sent_bytes'];
 
 /** @param {Row} row */
-const speedOf = (row) => row[row['kind'] === 'push' ? 'received_rate' : 'sent_rate'] ?? null;
-
-/** @param {Row} row */
-const leftOf = (row) => {
-  const speed = speedOf(row);
-  return row['total_bytes'] > 0 && speed > 0 && !(row['files'] > 1) ? (row['total_bytes'] - row['done_bytes']) / speed : null;
-};
+const causeOf = (row) => (row['waits_for'] ? CAUSES[row['waits_for']] ?? visible(row['waits_for']) : NONE);
 
 /** @type {List} */
 const transfers = {
@@ -147,27 +148,30 @@ const transfers = {
   title: 'Transfers',
   path: 'transfers',
   member: 'transfers',
-  about: 'Fetches and pushes in progress, and what each waits for.',
+  about: 'Fetches and pushes in progress, and why each is slow.',
   empty: 'No transfer is in progress.',
   key: (row) => `${row['peer']} ${row['kind'] ?? ''} ${row['id'] ?? ''}`,
   name: (row) => nameOf(row, 'path'),
-  rates: ['sent_bytes', 'received_bytes'],
   page: (row) => toPeer(row['peer']),
+  actions: (row) => ofPeer({ ...row, id: row['peer'] }),
   columns: [
+    { id: 'who', label: 'Who', by: 'address', text: (row) => visible(row['follower'] ?? row['user'] ?? row['address'] ?? '') },
     name('path', 'Path'),
     {
       id: 'progress', label: 'Progress', numeric: true, sort: shareOf, share: shareOf,
       text: (row) => {
-        if (row['files'] > 1) return `${count(row['files_done'])}/${count(row['files'])} files`;
         const share = shareOf(row);
-        return share === null ? NONE : `${Math.floor(100 * share)} %`;
+        const done = share === null ? NONE : `${Math.floor(100 * share)} %`;
+        return row['files'] > 1 ? `${done} of ${count(row['files'])} files` : done;
       },
     },
-    { id: 'bytes', label: 'Bytes', numeric: true, priority: 2, sort: movedOf, text: (row) => bytes(movedOf(row)) },
-    { id: 'rate', label: 'Rate', numeric: true, sort: speedOf, text: (row) => byteRate(speedOf(row)) },
-    { id: 'left', label: 'Left', numeric: true, priority: 2, sort: leftOf, text: (row) => seconds(leftOf(row)) },
-    { id: 'waits', label: 'Waits for', by: 'waits_for', text: (row) => (row['waits_for'] ? STALLS[row['waits_for']] ?? visible(row['waits_for']) : NONE), level: (row) => (row['waits_for'] ? 'warn' : null) },
-    text('address', 'Peer', { priority: 2, link: (row) => toPeer(row['peer']) }),
+    { id: 'slow', label: 'Slow because of', by: 'waits_for', text: causeOf, level: (row) => (row['waits_for'] ? 'warn' : null) },
+    { id: 'stalled', by: 'stalled_seconds', label: 'Stalled for', numeric: true, sort: (row) => row['stalled_seconds'], text: (row) => (row['stalled_seconds'] >= 2 ? seconds(row['stalled_seconds']) : NONE), level: (row) => (row['stalled_seconds'] >= 2 ? 'warn' : null) },
+    number('bytes_per_second', 'Rate', byteRate),
+    number('bytes_per_second_before', 'A minute ago', byteRate, { priority: 3 }),
+    number('seconds_left', 'Left', seconds, { priority: 2 }),
+    { id: 'bytes', label: 'Bytes', numeric: true, priority: 3, sort: movedOf, text: (row) => bytes(movedOf(row)) },
+    text('peer', 'Peer', { priority: 3, link: (row) => toPeer(row['peer']) }),
   ],
 };
 
@@ -188,7 +192,7 @@ const services = {
     { id: 'state', label: 'State', sort: (row) => stateOf(row)[0], text: (row) => stateOf(row)[0], level: (row) => stateOf(row)[1] },
     number('waiting', 'Waiting', count),
     number('oldest_seconds', 'Oldest', seconds, { priority: 2 }),
-    number('waiting_bytes', 'Memory', bytes, { priority: 3 }),
+    number('memory_bytes', 'Memory', bytes, { priority: 3 }),
     number('waiting_spooled_bytes', 'Spooled', bytes, { priority: 3 }),
     number('unconfirmed', 'Unconfirmed', count, { priority: 2 }),
     number('workers', 'Workers', count),
@@ -345,12 +349,34 @@ const failures = {
 };
 
 /** @type {List} */
+const blocked = {
+  id: 'blocked',
+  title: 'Blocked',
+  path: 'blocked',
+  member: 'blocked',
+  about: 'Peers that operators have blocked, newest first.',
+  empty: 'Nobody is blocked.',
+  key: (row) => row['who'],
+  name: (row) => visible(row['who']),
+  actions: ofBlock,
+  columns: [
+    text('who', 'Who', { wide: true }),
+    number('left_seconds', 'Ends in', (value) => (value === null ? 'never' : seconds(value))),
+    number('refused', 'Refused', count),
+    number('refused_seconds', 'Last', (value) => (value === null ? NONE : ago(value)), { priority: 3 }),
+    { id: 'since', label: 'Since', priority: 3, text: (row) => moment(row['since']), sort: (row) => row['since'] },
+    text('by', 'By', { priority: 2 }),
+    text('reason', 'Reason', { priority: 2, wide: true }),
+  ],
+};
+
+/** @type {List} */
 const audit = {
   id: 'audit',
   title: 'Audit',
   path: 'audit',
   member: 'audit',
-  about: 'The last 200 actions of operators, newest first. They are lost at a restart, except in the --audit file.',
+  about: 'The last 200 actions of operators, newest first. With --audit, also those before a restart.',
   empty: 'No actions yet.',
   key: (row) => `${row['time']} ${row['address']} ${row['action']} ${row['object']} ${row['object_b64'] ?? ''}`,
   name: (row) => `${visible(row['action'])} ${row['object'] ? named(row, 'object') : ''}`,
@@ -366,6 +392,6 @@ const audit = {
 
 /** Lists of each kind of server, in the order of the tabs. The overview is before them. */
 export const LISTS = {
-  serve: [peers, transfers, followers, versions, failures, gone, audit],
-  broker: [peers, services, workers, deadLetters, gone, audit],
+  serve: [peers, transfers, followers, versions, failures, gone, blocked, audit],
+  broker: [peers, services, workers, deadLetters, gone, blocked, audit],
 };

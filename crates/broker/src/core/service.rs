@@ -79,6 +79,8 @@ pub(super) struct Service {
     pub waiting: WaitingQueue,
     /// Requests for it, in whatever state.
     pub live: usize,
+    /// Bytes of memory of all these, and of their outcomes.
+    pub bytes: usize,
     /// Its requests aren't given to workers.
     pub is_paused: bool,
     /// Dead letters for it, by their numbers.
@@ -91,6 +93,14 @@ pub(super) struct Service {
     pub counters: ServiceCounters,
     /// Workers with credit, the least recently used first.
     pub available: VecDeque<WorkerKey>,
+}
+
+impl Service {
+    /// Updates the sum of bytes: something of it had `before`, and has `after`.
+    #[inline]
+    pub fn change_bytes(&mut self, before: usize, after: usize) {
+        self.bytes = self.bytes + after - before;
+    }
 }
 
 /// All services that have workers or requests.
@@ -139,6 +149,7 @@ impl Services {
             owner,
             waiting: WaitingQueue::default(),
             live: 0,
+            bytes: 0,
             is_paused: self.paused.contains_key(&name),
             letters: BTreeSet::new(),
             purges: 0,

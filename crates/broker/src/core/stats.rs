@@ -1,6 +1,6 @@
 //! Statistics: counters, services and workers.
 
-use super::requests::State;
+use super::requests::{REQUEST_BYTES, State};
 use super::settings::Millis;
 use super::worker::Worker;
 use super::{Core, Kind, Peer, Role, ServiceKey};
@@ -57,6 +57,8 @@ pub struct ServiceInfo {
     pub waiting: usize,
     /// Bytes of memory of the waiting requests.
     pub waiting_bytes: usize,
+    /// Bytes of memory of all its requests, in whatever state, and of their outcomes.
+    pub bytes: usize,
     /// Bytes of the waiting requests that aren't in memory.
     pub waiting_large_bytes: u64,
     /// Requests in all, in whatever state.
@@ -139,7 +141,8 @@ impl Core {
         ServiceInfo {
             name: service.name.clone(),
             waiting: service.waiting.sums().requests,
-            waiting_bytes: service.waiting.sums().bytes,
+            waiting_bytes: service.waiting.sums().bytes + service.waiting.sums().requests * REQUEST_BYTES,
+            bytes: service.bytes,
             waiting_large_bytes: service.waiting.sums().large_bytes,
             live: service.live,
             workers: service.workers,

@@ -1,8 +1,8 @@
 //! Controlling a broker from other threads.
 
 use super::ServedDispatch;
-use crate::core::{LetterAction, LetterInfo, LetterRun, LookAt, Millis, Purge, ServiceInfo};
-use crate::stats::{Concerns, PeerStats, Stats};
+use crate::core::{LetterAction, LetterInfo, LetterRun, LookAt, Millis, NotEnded, Purge, RequestKey, ServiceInfo};
+use crate::stats::{Concerns, PeerStats, RequestStats, Stats};
 use bytes::Bytes;
 use std::sync::mpsc::{Receiver, SyncSender};
 use towpath_sockets::{Command, Page, Waker, Wanted};
@@ -31,6 +31,24 @@ pub enum OperatorAction {
         from: Result<Purge, Option<usize>>,
         /// Receives the purge and how many requests it has ended, or how many wait.
         done: SyncSender<Result<(Purge, usize), usize>>,
+    },
+    /// List some requests of a service.
+    ListRequests {
+        /// Its name.
+        service: Bytes,
+        /// The number from which on.
+        from: u32,
+        /// Receives the list, and the moment in the core's time.
+        done: SyncSender<(Page<RequestStats>, Millis)>,
+    },
+    /// End a request of a service.
+    EndRequest {
+        /// The service's name.
+        service: Bytes,
+        /// The request.
+        request: RequestKey,
+        /// Receives whether it is done.
+        done: SyncSender<Result<(), NotEnded>>,
     },
     /// Drop outcomes of absent clients, some at a time.
     DropOutcomes(
@@ -131,6 +149,12 @@ impl Control {
                 };
                 let _ = done.send(purge.map(|purge| (purge, dispatch.purge(&service, purge, PURGED_PER_TURN))));
             }
+            Command::Action(OperatorAction::ListRequests { service, from, done }) => {
+                let _ = done.send((dispatch.list_requests(&service, from), dispatch.now()));
+            }
+            Command::Action(OperatorAction::EndRequest { service, request, done }) => {
+                let _ = done.send(dispatch.end_request(&service, request));
+            }
             Command::Action(OperatorAction::DropOutcomes(done)) => {
                 let _ = done.send(dispatch.drop_absent_outcomes());
             }
@@ -166,6 +190,9 @@ impl Control {
             }
             Command::Disconnect { peer, reason, was_there } => {
                 let _ = was_there.send(dispatch.disconnect(peer, &reason));
+            }
+            Command::EndBlocked(reply) => {
+                let _ = reply.send(dispatch.transport.hub.end_blocked());
             }
             Command::Reauthorize(reply) => {
                 dispatch.transport.hub.end_logins();
@@ -253,7 +280,7 @@ mod tests {
         }
         assert!(!handle.disconnect(info.id, "once more"));
         let stats = handle.snapshot(Wanted::Gone(0)).unwrap();
-        assert_eq!((stats.worker_count, stats.gone.entries[0].1.id), (0, info.id));
+        assert_eq!((stats.worker_count, stats.gone.entries[0].1.id), (0, Some(info.id)));
         assert!(stats.gone.entries[0].1.reason.contains("for a test"), "{stats:?}");
         handle.shutdown();
         running.join().unwrap().unwrap();

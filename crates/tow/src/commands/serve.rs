@@ -1,6 +1,6 @@
 //! `tow serve`: a server of a directory or a file.
 
-use crate::admin::{About, Admin, AdminArgs, FilesView};
+use crate::admin::{About, Admin, AdminArgs, Blocks, FilesView};
 use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
 use crate::cli::escape::Line;
@@ -95,6 +95,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             .map_err(|error| Failure::failed(format!("cannot listen for SIGUSR1: {error}")))?;
         options.watch = Some(watch);
     }
+    let keeps_state = arguments.state.is_some();
     options.state_directory = arguments.state;
     options.server_id = arguments.server_id;
     options.push = arguments.accept_push.as_deref().map(push_directory).transpose()?.map(PushOptions::new);
@@ -120,11 +121,15 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.mechanism = security.mechanism;
     options.open_to_all = security.open_to_all;
     options.endpoints = arguments.listen.endpoints;
+    let blocks = Blocks::open(options.state_directory.as_deref())?;
+    options.gate = Some(blocks.gate());
+    options.unserved.extend(blocks.file().map(Path::to_owned));
     let about = About {
         program: "serve",
         state: options.state_directory.as_deref(),
         served: Some(&arguments.path),
         audit: security.admission.as_ref().and_then(|admission| admission.audit()),
+        blocks: &blocks,
     };
     let admin = Admin::start(arguments.admin, &about)?;
     let server = Server::bind(options).map_err(|error| match error {
@@ -139,7 +144,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     };
     on_signals(stop, reload)?;
     let root = arguments.path.display().to_string();
-    let view = FilesView { handle: server.handle(), root, catalogue: server.catalogue() };
+    let view = FilesView { handle: server.handle(), root, catalogue: server.catalogue(), keeps_state };
     admin.ready(view, server.endpoints());
     let served = arguments.path.display().to_string();
     announce(server.endpoints().iter().map(|endpoint| format!("serving {} on {endpoint}", Line(&served))));

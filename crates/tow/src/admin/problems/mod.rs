@@ -6,7 +6,7 @@ mod broker;
 mod files;
 mod process;
 
-pub use self::broker::of_broker;
+pub use self::broker::{of_broker, stuck_workers};
 pub use self::files::{Follower, of_files};
 pub use self::process::{Process, Suppressed, of_process};
 use serde_json::{Value, json};

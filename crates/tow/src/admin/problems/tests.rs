@@ -15,6 +15,7 @@ fn service(name: &str) -> ServiceInfo {
         name: name.to_owned().into(),
         waiting: 0,
         waiting_bytes: 0,
+        bytes: 0,
         waiting_large_bytes: 0,
         live: 0,
         workers: 0,

@@ -7,11 +7,13 @@ use crate::admin::problems::{self, Found};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use towpath_broker::core::{Kind, LetterAction, LetterInfo, LetterState, Millis, ServiceInfo};
+use towpath_broker::core::{
+    Kind, LetterAction, LetterInfo, LetterState, Millis, NotEnded, RequestKey, RestartCost, ServiceInfo,
+};
 use towpath_broker::server::{Handle, Operator, OperatorError};
 use towpath_broker::{
-    JournalFigures, LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json, seconds, spool_json,
-    worker_json,
+    Concerns, JournalFigures, LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json, request_json,
+    seconds, spool_json, worker_json,
 };
 use towpath_requests::shown;
 use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
@@ -21,6 +23,9 @@ const LABELLED_SERVICES_MAX: usize = 500;
 
 /// Name of the others.
 const OTHER_SERVICES: &str = "_other";
+
+/// Services and workers that are listed as never ending.
+const LEFT_NEVER_MAX: usize = 100;
 
 /// A broker.
 pub struct BrokerView {
@@ -67,6 +72,7 @@ impl View for BrokerView {
             },
             "paused": stats.paused.iter().map(|name| listed_name(name)).collect::<Vec<_>>(),
             "spool": spool_json(&stats.spool),
+            "restart": restart(&stats),
         });
         let mut sums = extend(figures.json(), own);
         if let Some((journal, _)) = &stats.journal {
@@ -168,6 +174,15 @@ impl View for BrokerView {
         self.operator.purge(service, expected).map_err(refusal)
     }
 
+    fn requests(&self, service: &[u8], from: u32) -> Result<Page<Value>, Refusal> {
+        let (page, now) = self.operator.list_requests(service, from).ok_or(Refusal::NoAnswer)?;
+        Ok(page.flat_map(|request| [request_json(&request, now)]))
+    }
+
+    fn end_request(&self, service: &[u8], request: RequestKey) -> Result<(), Refusal> {
+        self.operator.end_request(service, request).map_err(refusal)
+    }
+
     fn drop_outcomes(&self) -> Result<usize, Refusal> {
         self.operator.drop_outcomes().map_err(refusal)
     }
@@ -187,13 +202,80 @@ impl View for BrokerView {
         Ok(json!({ "journal": journal, "spool": spool_json(&stats.spool) }))
     }
 
+    fn left_never(&self) -> Result<Vec<Value>, Refusal> {
+        Ok(left_never(&self.operator.look().ok_or(Refusal::NoAnswer)?))
+    }
+
     fn drain(&self, on: bool) -> Result<(), Refusal> {
         self.operator.drain(on).map_err(refusal)
+    }
+
+    fn end_blocked(&self) -> Option<usize> {
+        self.handle.end_blocked()
     }
 
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
         self.handle.disconnect(peer, reason)
     }
+}
+
+/// Consequences of a restart at once.
+fn restart(stats: &Stats) -> Value {
+    let RestartCost { stock, away, again } = stats.restart;
+    let mut why = Vec::new();
+    if stats.has_storage_failed {
+        why.push(
+            "the journal can't be written: what isn't on the disk yet would be lost, or executed again".to_owned(),
+        );
+    }
+    if stock > 0 {
+        why.push(format!("{stock} of stock clients, which don't ask again"));
+    }
+    if away > 0 {
+        why.push(format!("{away} of clients that are away, in no journal"));
+    }
+    if again > 0 {
+        why.push(format!("{again} with workers"));
+    }
+    let safe = why.is_empty();
+    match (stats.requests, stats.is_journalled) {
+        _ if !safe => {}
+        (0, _) => why.push("nothing is held".to_owned()),
+        (_, true) => why.push("what is held is in the journal, or its clients ask again".to_owned()),
+        (_, false) => why.push("the clients of all that is held ask again".to_owned()),
+    }
+    json!({ "safe": safe, "lost": stock + away, "again": again, "why": why.join("; ") })
+}
+
+/// Work of a drained broker that never ends by itself, the most first.
+fn left_never(concerns: &Concerns) -> Vec<Value> {
+    let mut left: Vec<(usize, Value)> = Vec::new();
+    let mut add = |service: &[u8], kind: &str, count: usize, peer: Option<String>, reason: String| {
+        let mut entry = json!({ "kind": kind, "count": count, "peer": peer, "reason": reason });
+        add_name(&mut entry, "service", service);
+        left.push((count, entry));
+    };
+    for service in concerns.services.iter().filter(|service| is_listed(service)) {
+        match (service.name.strip_prefix(b"dlq."), service.workers) {
+            (Some(name), _) if service.letters > 0 => {
+                let reason = "dead letters stay until they are requeued or dropped";
+                add(name, "dead_letters", service.letters, None, reason.to_owned());
+            }
+            (None, _) if service.is_paused => {
+                add(&service.name, "paused", service.waiting, None, "the service is paused".to_owned());
+            }
+            (None, 0) => add(&service.name, "no_worker", service.waiting, None, "no worker serves it".to_owned()),
+            _ => {}
+        }
+    }
+    for (worker, why) in problems::stuck_workers(concerns) {
+        let (count, peer) = (worker.worker.held, worker.id.map(|id| id.to_string()));
+        add(&worker.worker.service, "worker_hangs", count, peer, why);
+    }
+    left.retain(|(count, _)| *count > 0);
+    left.sort_by_key(|(count, _)| Reverse(*count));
+    left.truncate(LEFT_NEVER_MAX);
+    left.into_iter().map(|(_, entry)| entry).collect()
 }
 
 /// A service, with what `mmi.queue` doesn't have.
@@ -243,6 +325,7 @@ fn of_journal(journal: &JournalFigures, failure: Option<String>, has_failed: boo
 fn refusal(error: OperatorError) -> Refusal {
     match error {
         OperatorError::NoAnswer => Refusal::NoAnswer,
+        OperatorError::NotEnded(NotEnded::Gone) => Refusal::NotFound(error.to_string()),
         error => Refusal::Conflict(error.to_string()),
     }
 }
@@ -259,6 +342,7 @@ fn add_services(to: &mut Snapshot, mut services: Vec<ServiceInfo>) {
             Some(sum) => {
                 sum.waiting += service.waiting;
                 sum.waiting_bytes += service.waiting_bytes;
+                sum.bytes += service.bytes;
                 sum.live += service.live;
                 sum.workers += service.workers;
             }

@@ -2,7 +2,7 @@
 
 mod following;
 
-use super::{List, Refusal, View, add_name, extend, gone_json, peer_json, seconds};
+use super::{List, Refusal, View, add_name, add_principal, extend, gone_json, peer_json, seconds};
 use crate::admin::figures::{self, Catalogue, POOL, QUOTA, Snapshot, json};
 use crate::admin::history::Sample;
 use crate::admin::lists::pages;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use towpath_blocking::{CancelToken, PoolLoad};
 use towpath_broker::LISTED_MAX;
+use towpath_files::counted;
 use towpath_files::server::{
     CatalogueView, FailureStats, Handle, OperatorAction, PeerStats, QuotaStats, Stats, TransferStats, Wait,
 };
@@ -24,6 +25,8 @@ pub struct FilesView {
     pub root: String,
     /// Its catalogue, if it watches its directory.
     pub catalogue: Option<CatalogueView>,
+    /// Whether numbers and held deletions outlast a restart: `--state`.
+    pub keeps_state: bool,
 }
 
 impl FilesView {
@@ -77,6 +80,9 @@ impl View for FilesView {
         let mut sums = figures.json();
         sums["root"] = self.root.as_str().into();
         sums["left"] = stats.hub.peers.into();
+        let watch = catalogue.as_ref().and_then(|catalogue| catalogue.sums.watch.as_ref());
+        let held = watch.and_then(|watch| watch.held).filter(|_| !self.keeps_state);
+        sums["restart"] = restart(stats.transfers, held.map_or(0, |(count, _)| count));
         match &catalogue {
             Some(catalogue) => following::describe(&mut sums["catalogue"], &catalogue.sums),
             None => sums["catalogue"] = Value::Null,
@@ -148,9 +154,30 @@ impl View for FilesView {
         self.handle.act(|done| OperatorAction::Drain { on, done }).ok_or(Refusal::NoAnswer)
     }
 
+    fn end_blocked(&self) -> Option<usize> {
+        self.handle.end_blocked()
+    }
+
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
         self.handle.disconnect(peer, reason)
     }
+}
+
+/// Consequences of a restart at once.
+fn restart(transfers: usize, held_deletions: u64) -> Value {
+    let mut why = Vec::new();
+    if transfers > 0 {
+        why.push(format!("{}; clients resume with what they have", counted(transfers as u64, "transfer")));
+    }
+    if held_deletions > 0 {
+        let held = counted(held_deletions, "held deletion");
+        why.push(format!("{held}, which a restart without --state forgets: followers hold all deletions"));
+    }
+    let safe = why.is_empty();
+    if safe {
+        why.push("there are no transfers".to_owned());
+    }
+    json!({ "safe": safe, "lost": held_deletions, "again": transfers, "why": why.join("; ") })
 }
 
 /// Figures that are members of the status.
@@ -201,17 +228,16 @@ fn of_transfer(peer: &PeerStats, transfer: &TransferStats) -> Value {
         "received_bytes": transfer.received_bytes,
         "done_bytes": transfer.done_bytes,
         "total_bytes": transfer.total_bytes,
-        "waits_for": transfer.wait.map(|wait| match wait {
-            Wait::Credit => "credit",
-            Wait::Receiver => "receiver",
-            Wait::Sender => "sender",
-            Wait::Disk => "disk",
-            Wait::Hash => "hash",
-            Wait::OpenFiles => "open_files",
-            Wait::Pool => "pool",
-            _ => "other",
-        }),
+        "all_done_bytes": transfer.all_done_bytes,
+        "all_total_bytes": transfer.all_total_bytes,
+        "bytes_per_second": transfer.pace.rate,
+        "bytes_per_second_before": transfer.pace.rate_before,
+        "seconds_left": transfer.seconds_left(),
+        "stalled_seconds": seconds(transfer.pace.stalled),
+        "waits_for": transfer.wait.map(Wait::as_str),
+        "follower": peer.follower,
     });
+    add_principal(&mut value, &peer.principal);
     add_name(&mut value, "path", &transfer.path);
     value
 }

@@ -12,7 +12,7 @@ use crate::admin::problems::Found;
 use serde_json::{Value, json};
 use std::time::Duration;
 use towpath_broker::add_name;
-use towpath_broker::core::LetterAction;
+use towpath_broker::core::{LetterAction, RequestKey};
 use towpath_sockets::{GonePeer, Page, PeerId, PeerInfo, Principal};
 
 /// Lists of a server.
@@ -77,6 +77,8 @@ pub enum Refusal {
     NoAnswer,
     /// This kind of server has no such list.
     NoList,
+    /// There is no such thing, for this reason.
+    NotFound(String),
     /// The action can't be done, for this reason.
     Conflict(String),
 }
@@ -118,6 +120,16 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
+    /// A page of the requests of a service, from this number on.
+    fn requests(&self, _service: &[u8], _from: u32) -> Result<Page<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// Ends a request of a service.
+    fn end_request(&self, _service: &[u8], _request: RequestKey) -> Result<(), Refusal> {
+        Err(Refusal::NoList)
+    }
+
     /// Drops outcomes of absent clients, and says how many.
     fn drop_outcomes(&self) -> Result<usize, Refusal> {
         Err(Refusal::NoList)
@@ -138,9 +150,19 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
+    /// Work that never ends by itself, while it is drained.
+    fn left_never(&self) -> Result<Vec<Value>, Refusal> {
+        Ok(Vec::new())
+    }
+
     /// Takes nothing new, or does again.
     fn drain(&self, _on: bool) -> Result<(), Refusal> {
         Err(Refusal::NoList)
+    }
+
+    /// Ends the connections of blocked peers, and says how many. `None`: there is no answer.
+    fn end_blocked(&self) -> Option<usize> {
+        Some(0)
     }
 
     /// Ends a connection. False if it isn't there.
@@ -177,7 +199,7 @@ fn peer_json(info: &PeerInfo, protocol: Option<&str>, role: Option<&str>) -> Val
 /// A peer that is gone.
 fn gone_json(gone: &GonePeer) -> Value {
     let mut peer = json!({
-        "id": gone.id.to_string(),
+        "id": gone.id.map(|id| id.to_string()),
         "address": gone.address.to_string(),
         "handshake": gone.was_ready,
         "gone_seconds": seconds(gone.ended_at.elapsed()),
@@ -185,6 +207,7 @@ fn gone_json(gone: &GonePeer) -> Value {
         "received_bytes": gone.bytes_in,
         "sent_bytes": gone.bytes_out,
         "reason": gone.reason,
+        "attempts": gone.attempts,
     });
     add_principal(&mut peer, &gone.principal);
     peer

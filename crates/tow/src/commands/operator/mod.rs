@@ -1,15 +1,24 @@
 //! The commands of the operator, such as `tow status`, `peers`, `top`, `kick`, `pause` and `drain`: what a server or broker does, and a hand on it.
 
+mod audit;
+mod block;
 mod drain;
 mod letters;
+mod page;
 mod problems;
-mod rates;
+mod requests;
 mod rows;
 mod status;
+mod token;
 mod top;
 
+pub use audit::audit;
+pub use block::{BlockArguments, UnblockArguments, block, unblock};
 pub use drain::{DrainArguments, drain};
 pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requeue};
+pub use page::{PageArguments, page};
+pub use requests::{RequestsArguments, requests};
+pub use token::{TokenArguments, token};
 pub use top::top;
 
 use crate::admin::client::{Client, Found, ServerArgs, describe, find_one, search};
@@ -24,7 +33,7 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Begins a new picture on a terminal: the cursor home, and all below it erased.
 const NEW_PICTURE: &str = "\x1b[H\x1b[J";
@@ -146,7 +155,7 @@ pub fn status(StatusArguments { check, common: arguments }: &StatusArguments) ->
                 }
                 (_, true, [_]) => problems::render(&problems),
                 (_, true, _) => format!("{}\n{}", Line(&describe(status, client)), problems::render(&problems)),
-                (_, _, [_]) => problems::render(&problems) + &status::render(status),
+                (_, _, [_]) => status::restart(status) + &problems::render(&problems) + &status::render(status),
                 _ => format!("{}; {}\n", Line(&describe(status, client)), problems::sum(&problems)),
             };
             text.push_str(&shown);
@@ -185,12 +194,8 @@ fn list_of(list: List, service: Option<&ServiceName>, arguments: &ListArguments)
     };
     let ListArguments { search, sort, common: arguments } = arguments;
     let client = find_one(&arguments.server, program)?;
-    let mut rates = rates::Rates::default();
     let entries = || {
-        let mut entries = client.search(list.path(), list.name(), service, search.as_deref())?;
-        if list == List::Transfers && arguments.watch.is_some() {
-            rates.add(&mut entries, Instant::now());
-        }
+        let entries = client.search(list.path(), list.name(), service, search.as_deref())?;
         Ok(match sort {
             Some(by) => sort_entries(entries, by)?,
             None => entries,
