@@ -99,11 +99,8 @@ pub fn reply(shared: &Shared, head: &Parts, body: &[u8]) -> Reply {
         "/api/v1/dead-letters" => Some(List::DeadLetters),
         _ => None,
     };
-    let letters = path.strip_prefix("/api/v1/dead-letters/").filter(|name| !name.contains('/'));
-    let requests = path.strip_prefix("/api/v1/services/").and_then(|rest| rest.strip_suffix("/requests"));
-    let requests = requests.filter(|name| !name.contains('/'));
-    let is_known =
-        action.is_some() || list.is_some() || letters.is_some() || requests.is_some() || GET_PATHS.contains(&path);
+    let of_service = OfService::of(path).filter(|_| action.is_none());
+    let is_known = action.is_some() || list.is_some() || of_service.is_some() || GET_PATHS.contains(&path);
     let reply = match (action, list, path) {
         _ if is_known && *method != if action.is_some() { Method::POST } else { Method::GET } => {
             Err(Reply::error(405, "this path is for another method"))
@@ -112,13 +109,9 @@ pub fn reply(shared: &Shared, head: &Parts, body: &[u8]) -> Reply {
         (_, Some(list), _) => {
             running(shared).and_then(|Running { view, .. }| listed(list.name(), |from| view.page(list, from), &query))
         }
-        _ if letters.is_some() => running(shared).and_then(|Running { view, .. }| {
-            let service = service_name(letters.unwrap_or_default())?;
-            listed("letters", |from| view.letters(&service, from), &query)
-        }),
-        _ if requests.is_some() => running(shared).and_then(|Running { view, .. }| {
-            let service = service_name(requests.unwrap_or_default())?;
-            listed("requests", |from| view.requests(&service, from), &query)
+        _ if of_service.is_some() => running(shared).and_then(|running| {
+            let reply = of_service.map(|what| what.reply(&*running.view, &query));
+            reply.unwrap_or_else(|| Err(nothing_there()))
         }),
         (.., "/api/v1/journal") => running(shared).and_then(|running| Ok(Reply::json(&running.view.journal()?))),
         (.., "/api/v1/status") => status(shared),
@@ -134,9 +127,13 @@ pub fn reply(shared: &Shared, head: &Parts, body: &[u8]) -> Reply {
         (.., "/healthz") if is_alive(shared) => Ok(Reply::text(StatusCode::OK, "ok")),
         (.., "/healthz") => Ok(Reply::text(StatusCode::SERVICE_UNAVAILABLE, NO_ANSWER)),
         (.., "/readyz") => Ok(ready(shared)),
-        _ => Err(Reply::error(404, "there is nothing at this path")),
+        _ => Err(nothing_there()),
     };
     reply.unwrap_or_else(|error| error)
+}
+
+fn nothing_there() -> Reply {
+    Reply::error(404, "there is nothing at this path")
 }
 
 fn running(shared: &Shared) -> Result<&Running, Reply> {
@@ -181,6 +178,43 @@ fn left_never(view: &dyn View, status: &Value) -> Result<Value, Refusal> {
     Ok(if status["draining"] == true { view.left_never()?.into() } else { Value::Null })
 }
 
+/// Something to read about one service of a broker, as the path names it.
+#[derive(Clone, Copy, Debug)]
+enum OfService<'a> {
+    Requests(&'a str),
+    Letters(&'a str),
+    Letter { service: &'a str, id: &'a str },
+}
+
+impl OfService<'_> {
+    fn of(path: &str) -> Option<OfService<'_>> {
+        let path = path.strip_prefix("/api/v1/")?;
+        let (kind, rest) = path.split_once('/')?;
+        match (kind, rest.split_once('/')) {
+            ("services", Some((service, "requests"))) => Some(OfService::Requests(service)),
+            ("dead-letters", None) => Some(OfService::Letters(rest)),
+            ("dead-letters", Some((service, id))) if !id.contains('/') => Some(OfService::Letter { service, id }),
+            _ => None,
+        }
+    }
+
+    fn reply(self, view: &dyn View, query: &Query) -> Result<Reply, Reply> {
+        match self {
+            OfService::Requests(service) => {
+                let service = service_name(service)?;
+                listed("requests", |from| view.requests(&service, from), query)
+            }
+            OfService::Letters(service) => {
+                let service = service_name(service)?;
+                listed("letters", |from| view.letters(&service, from), query)
+            }
+            OfService::Letter { service, id } => {
+                Ok(Reply::json(&view.letter_part(&service_name(service)?, letter_id(id)?, query.offset)?))
+            }
+        }
+    }
+}
+
 /// A list, from the number `after` on.
 fn listed(name: &str, next_page: impl Fn(u32) -> Result<Page<Value>, Refusal>, query: &Query) -> Result<Reply, Reply> {
     let mut next = Some(query.after);
@@ -216,6 +250,7 @@ enum Action<'a> {
     Purge(&'a str),
     EndRequest { service: &'a str, request: &'a str },
     Letters { service: &'a str, action: LetterAction },
+    Letter { service: &'a str, id: &'a str, action: LetterAction },
     Drain,
     DropOutcomes,
 }
@@ -238,8 +273,18 @@ impl Action<'_> {
                 let request = verb.strip_prefix("requests/")?.strip_suffix("/end")?;
                 Some(Action::EndRequest { service: object, request }).filter(|_| !request.contains('/'))
             }
-            ("dead-letters", "requeue") => Some(Action::Letters { service: object, action: LetterAction::Requeue }),
-            ("dead-letters", "drop") => Some(Action::Letters { service: object, action: LetterAction::Drop }),
+            ("dead-letters", _) => {
+                let (id, verb) = verb.split_once('/').map_or((None, verb), |(id, verb)| (Some(id), verb));
+                let action = match verb {
+                    "requeue" => LetterAction::Requeue,
+                    "drop" => LetterAction::Drop,
+                    _ => return None,
+                };
+                Some(match id {
+                    Some(id) => Action::Letter { service: object, id, action },
+                    None => Action::Letters { service: object, action },
+                })
+            }
             _ => None,
         }
     }
@@ -312,6 +357,14 @@ fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply>
             tracing::warn!(service = %Escaped(&name), count, "dead letters were {verb} by the operator");
             Ok(done(&name, verb, count))
         }
+        Action::Letter { service, id, action } => {
+            let (name, id) = (service_name(service)?, letter_id(id)?);
+            let Empty {} = parsed(body)?;
+            view.act_on_letter(&name, id, action)?;
+            let verb = if action == LetterAction::Requeue { "requeued" } else { "dropped" };
+            tracing::warn!(service = %Escaped(&name), id, "a dead letter was {verb} by the operator");
+            Ok(done(&name, verb, id))
+        }
         Action::Drain => {
             let Drain { on } = parsed(body)?;
             view.drain(on)?;
@@ -342,6 +395,11 @@ fn service_name(encoded: &str) -> Result<Vec<u8>, Reply> {
     name.ok_or_else(|| Reply::error(400, "a service is named in base64 for URLs, without padding"))
 }
 
+/// The id of a dead letter.
+fn letter_id(id: &str) -> Result<u64, Reply> {
+    id.parse().map_err(|_| Reply::error(400, "a dead letter's id is a number, such as 17"))
+}
+
 fn disconnect(view: &dyn View, id: &str, body: &[u8]) -> Result<Reply, Reply> {
     let peer: PeerId = id.parse().map_err(|_| Reply::error(400, "an id is two numbers, such as 3.0"))?;
     let Disconnect { reason } = match body {
@@ -366,6 +424,7 @@ fn disconnect(view: &dyn View, id: &str, body: &[u8]) -> Result<Reply, Reply> {
 struct Query {
     limit: usize,
     after: u32,
+    offset: u64,
     /// As the entries have it.
     service: Option<Value>,
     per_service: bool,
@@ -373,7 +432,7 @@ struct Query {
 
 impl Query {
     fn parse(query: &str) -> Result<Query, String> {
-        let mut parsed = Query { limit: LIMIT_DEFAULT, after: 0, service: None, per_service: false };
+        let mut parsed = Query { limit: LIMIT_DEFAULT, after: 0, offset: 0, service: None, per_service: false };
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match (&*name, &*value) {
                 ("limit", _) => {
@@ -382,6 +441,9 @@ impl Query {
                 }
                 ("after", _) => {
                     parsed.after = value.parse().map_err(|_| "after: use `next` of the previous reply".to_owned())?;
+                }
+                ("offset", _) => {
+                    parsed.offset = value.parse().map_err(|_| "offset: use `next` of the previous part".to_owned())?;
                 }
                 ("service", _) => parsed.service = Some(named(value.as_bytes())),
                 ("service_b64", _) => {
@@ -470,6 +532,6 @@ mod tests {
             assert!(Query::parse(wrong).is_err(), "{wrong}");
         }
         let parsed = Query::parse("service=a%20b&per=service&limit=7&after=9").unwrap();
-        assert_eq!(parsed, Query { limit: 7, after: 9, service: Some(named(b"a b")), per_service: true });
+        assert_eq!(parsed, Query { limit: 7, after: 9, offset: 0, service: Some(named(b"a b")), per_service: true });
     }
 }
