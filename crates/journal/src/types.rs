@@ -175,7 +175,7 @@ pub struct RecoveredLetter {
 }
 
 impl RecoveredLetter {
-    /// A letter that was moved so often.
+    /// A letter after this many moves.
     pub(super) fn new(letter: Letter, moves: u32) -> RecoveredLetter {
         let Letter { attempts, kept_unix_ms, reason, client, worker } = letter;
         let [reason, client, worker] = [reason, client, worker].map(Bytes::copy_from_slice);

@@ -42,7 +42,7 @@ pub enum NotDone {
     /// A worker has it.
     #[error("a worker has it")]
     Held,
-    /// It can't be sent to its service.
+    /// Its service can't take it.
     #[error("{0}")]
     Refused(&'static str),
 }

@@ -71,7 +71,7 @@ pub enum OperatorAction {
         service: Bytes,
         /// Its id in the journal.
         id: u64,
-        /// What.
+        /// The action.
         action: LetterAction,
         /// Receives whether it is done.
         done: SyncSender<Result<(), NotDone>>,
