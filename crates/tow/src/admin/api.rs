@@ -108,16 +108,8 @@ pub fn reply(shared: &Arc<Shared>, operator: &Operator, head: &Parts, body: &[u8
         "/api/v1/dead-letters" => Some(List::DeadLetters),
         _ => None,
     };
-    let service = path.strip_prefix("/api/v1/services/").filter(|name| !name.contains('/'));
-    let letters = path.strip_prefix("/api/v1/dead-letters/").filter(|name| !name.contains('/'));
-    let requests = path.strip_prefix("/api/v1/services/").and_then(|rest| rest.strip_suffix("/requests"));
-    let requests = requests.filter(|name| !name.contains('/'));
-    let is_known = action.is_some()
-        || list.is_some()
-        || letters.is_some()
-        || service.is_some()
-        || requests.is_some()
-        || GET_PATHS.contains(&path);
+    let of_service = OfService::of(path).filter(|_| action.is_none());
+    let is_known = action.is_some() || list.is_some() || of_service.is_some() || GET_PATHS.contains(&path);
     let reply = match (action, list, path) {
         _ if is_known && *method != if action.is_some() { Method::POST } else { Method::GET } => {
             Err(Reply::error(405, "this path is for another method"))
@@ -127,15 +119,9 @@ pub fn reply(shared: &Arc<Shared>, operator: &Operator, head: &Parts, body: &[u8
             let list_of = |running: &Running| listed(list.name(), |from| running.view.page(list, from), &query, cancel);
             running(shared).and_then(list_of)
         }
-        _ if service.is_some() => running(shared)
-            .and_then(|running| things::service(shared, running, &service_name(service.unwrap_or_default())?)),
-        _ if letters.is_some() => running(shared).and_then(|Running { view, .. }| {
-            let service = service_name(letters.unwrap_or_default())?;
-            listed("letters", |from| view.letters(&service, from), &query, cancel)
-        }),
-        _ if requests.is_some() => running(shared).and_then(|Running { view, .. }| {
-            let service = service_name(requests.unwrap_or_default())?;
-            listed("requests", |from| view.requests(&service, from), &query, cancel)
+        _ if of_service.is_some() => running(shared).and_then(|running| {
+            let reply = of_service.map(|what| what.reply(shared, running, &query, cancel));
+            reply.unwrap_or_else(|| Err(nothing_there()))
         }),
         (.., "/api/v1/journal") => running(shared).and_then(|running| Ok(Reply::json(&running.view.journal()?))),
         (.., "/api/v1/status") => status(shared, operator),
@@ -158,9 +144,13 @@ pub fn reply(shared: &Arc<Shared>, operator: &Operator, head: &Parts, body: &[u8
         (.., "/healthz") if is_alive(shared) => Ok(Reply::text(StatusCode::OK, "ok")),
         (.., "/healthz") => Ok(Reply::text(StatusCode::SERVICE_UNAVAILABLE, NO_ANSWER)),
         (.., "/readyz") => Ok(ready(shared)),
-        _ => Err(Reply::error(404, "there is nothing at this path")),
+        _ => Err(nothing_there()),
     };
     reply.unwrap_or_else(|error| error)
+}
+
+fn nothing_there() -> Reply {
+    Reply::error(404, "there is nothing at this path")
 }
 
 fn running(shared: &Shared) -> Result<&Running, Reply> {
@@ -208,6 +198,47 @@ fn left_never(view: &dyn View, status: &Value) -> Result<Value, Refusal> {
     Ok(if status["draining"] == true { view.left_never()?.into() } else { Value::Null })
 }
 
+/// Something to read about one service of a broker, as the path names it.
+#[derive(Clone, Copy, Debug)]
+enum OfService<'a> {
+    Itself(&'a str),
+    Requests(&'a str),
+    Letters(&'a str),
+    Letter { service: &'a str, id: &'a str },
+}
+
+impl OfService<'_> {
+    fn of(path: &str) -> Option<OfService<'_>> {
+        let path = path.strip_prefix("/api/v1/")?;
+        let (kind, rest) = path.split_once('/')?;
+        match (kind, rest.split_once('/')) {
+            ("services", None) => Some(OfService::Itself(rest)),
+            ("services", Some((service, "requests"))) => Some(OfService::Requests(service)),
+            ("dead-letters", None) => Some(OfService::Letters(rest)),
+            ("dead-letters", Some((service, id))) if !id.contains('/') => Some(OfService::Letter { service, id }),
+            _ => None,
+        }
+    }
+
+    fn reply(self, shared: &Shared, running: &Running, query: &Query, cancel: &CancelToken) -> Result<Reply, Reply> {
+        let view = &running.view;
+        match self {
+            OfService::Itself(service) => things::service(shared, running, &service_name(service)?),
+            OfService::Requests(service) => {
+                let service = service_name(service)?;
+                listed("requests", |from| view.requests(&service, from), query, cancel)
+            }
+            OfService::Letters(service) => {
+                let service = service_name(service)?;
+                listed("letters", |from| view.letters(&service, from), query, cancel)
+            }
+            OfService::Letter { service, id } => {
+                Ok(Reply::json(&view.letter_part(&service_name(service)?, letter_id(id)?, query.offset)?))
+            }
+        }
+    }
+}
+
 /// An action and its object, as the path names it.
 #[derive(Clone, Copy, Debug)]
 enum Action<'a> {
@@ -216,6 +247,7 @@ enum Action<'a> {
     Purge(&'a str),
     EndRequest { service: &'a str, request: &'a str },
     Letters { service: &'a str, action: LetterAction },
+    Letter { service: &'a str, id: &'a str, action: LetterAction },
     Drain,
     DropOutcomes,
     Block { on: bool },
@@ -247,8 +279,18 @@ impl Action<'_> {
                 let request = verb.strip_prefix("requests/")?.strip_suffix("/end")?;
                 Some(Action::EndRequest { service: object, request }).filter(|_| !request.contains('/'))
             }
-            ("dead-letters", "requeue") => Some(Action::Letters { service: object, action: LetterAction::Requeue }),
-            ("dead-letters", "drop") => Some(Action::Letters { service: object, action: LetterAction::Drop }),
+            ("dead-letters", _) => {
+                let (id, verb) = verb.split_once('/').map_or((None, verb), |(id, verb)| (Some(id), verb));
+                let action = match verb {
+                    "requeue" => LetterAction::Requeue,
+                    "drop" => LetterAction::Drop,
+                    _ => return None,
+                };
+                Some(match id {
+                    Some(id) => Action::Letter { service: object, id, action },
+                    None => Action::Letters { service: object, action },
+                })
+            }
             _ => None,
         }
     }
@@ -433,6 +475,14 @@ fn act(shared: &Arc<Shared>, operator: &Operator, action: Action<'_>, body: &[u8
             tracing::warn!(service = %Escaped(&name), count, "dead letters were {verb} by the operator");
             Ok(done(&name, verb, count))
         }
+        Action::Letter { service, id, action } => {
+            let (name, id) = (service_name(service)?, letter_id(id)?);
+            let Empty {} = parsed(body)?;
+            view()?.act_on_letter(&name, id, action)?;
+            let verb = if action == LetterAction::Requeue { "requeued" } else { "dropped" };
+            tracing::warn!(service = %Escaped(&name), id, "a dead letter was {verb} by the operator");
+            Ok(done(&name, verb, id))
+        }
         Action::Drain => {
             let Drain { on } = parsed(body)?;
             view()?.drain(on)?;
@@ -461,6 +511,11 @@ fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, Reply> {
 fn service_name(encoded: &str) -> Result<Vec<u8>, Reply> {
     let name = URL_SAFE_NO_PAD.decode(encoded).ok().filter(|name| name.len() <= SERVICE_BYTES_MAX);
     name.ok_or_else(|| Reply::error(400, "a service is named in base64 for URLs, without padding"))
+}
+
+/// The id of a dead letter.
+fn letter_id(id: &str) -> Result<u64, Reply> {
+    id.parse().map_err(|_| Reply::error(400, "a dead letter's id is a number, such as 17"))
 }
 
 fn disconnect(view: &dyn View, id: &str, body: &[u8]) -> Result<Reply, Reply> {

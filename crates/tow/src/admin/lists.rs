@@ -31,6 +31,8 @@ const SEARCH_BYTES_MAX: usize = 400;
 pub struct Query {
     limit: usize,
     pub after: u32,
+    /// Where a part of a body begins.
+    pub offset: u64,
     pub wanted: Wanted,
     sort: Option<Sort>,
     pub per_service: bool,
@@ -67,6 +69,9 @@ impl Query {
                 }
                 ("after", _) => {
                     parsed.after = value.parse().map_err(|_| "after: use `next` of the previous reply".to_owned())?;
+                }
+                ("offset", _) => {
+                    parsed.offset = value.parse().map_err(|_| "offset: use `next` of the previous part".to_owned())?;
                 }
                 ("service", _) => parsed.wanted.service = Some(named(value.as_bytes())),
                 ("service_b64", _) => {

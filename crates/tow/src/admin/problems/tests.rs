@@ -157,7 +157,7 @@ fn a_worker_that_fails_again_and_again() {
 fn dead_letters() {
     let letters = |count: usize| ServiceInfo {
         letters: count,
-        letters_since: (count > 0).then_some(NOW - 90_000),
+        letters_since: (count > 0).then_some(NOW as i64 - 90_000),
         ..ServiceInfo { name: "dlq.reports".into(), ..waiting(count, 90_000, 0) }
     };
     let text = "reports: 10 dead letters are kept, the oldest for 90 s";
