@@ -39,6 +39,32 @@ test('a peer that is clicked can be disconnected, and its client connects again'
   assert.notEqual(again.peer, worker.id);
 });
 
+test('a peer that is blocked stays out until it is unblocked, and the page says what was done', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  broker.tow('work', 'echo', '--echo');
+  await broker.service('echo', ({ workers }) => workers === 1);
+  const [worker] = (await broker.get('peers')).peers;
+  const page = await open(t, broker, { at: 'Peers' });
+  const panel = await details(page, worker.id);
+  await panel.getByRole('button', { name: 'Block…' }).click();
+  const dialog = page.getByRole('dialog', { name: `Block peer ${worker.id}?` });
+  assert.deepEqual(await dialog.getByLabel('Whom').locator('option').allTextContents(), ['address 127.0.0.1']);
+  await dialog.getByLabel('How long').selectOption('a day');
+  await dialog.getByLabel(/Reason/).fill('floods');
+  await check(page, 'the dialog');
+  await dialog.getByRole('button', { name: 'Block' }).click();
+  await page.getByRole('status').getByText('Blocked 127.0.0.1; 1 peer disconnected.').waitFor();
+  broker.tow('call', 'echo', 'hello');
+  await until('it was refused', async () => (await broker.get('blocked')).blocked[0].refused > 0);
+  await go(page, 'Blocked');
+  await row(page, 'floods').filter({ hasText: 'operator' }).waitFor();
+  const block = await details(page, '127.0.0.1');
+  await block.getByRole('button', { name: 'Unblock…' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Unblock' }).click();
+  await page.getByRole('status').getByText('Unblocked 127.0.0.1.').waitFor();
+  await page.getByText('Nobody is blocked.').waitFor();
+});
+
 test('a queue that grows is purged of what waits then, and the number is said', async (t) => {
   const broker = await Server.start(t, 'broker');
   await waiting(broker, 'resize', 2);
@@ -242,7 +268,7 @@ test('axe finds nothing in any view, light or dark, wide or narrow', async (t) =
   broker.tow('work', 'thumbnails', '--echo');
   await waiting(broker, 'transcode', 3);
   broker.tow('call', '--quiet', '--count', '1000000', '--rate', '180', '--ahead', '9', '--clients', '3', 'resize');
-  const views = ['Overview', 'Peers', 'Services', 'Workers', 'Dead letters', 'Journal', 'Disconnected', 'Audit'];
+  const views = ['Overview', 'Peers', 'Services', 'Workers', 'Dead letters', 'Journal', 'Disconnected', 'Blocked', 'Audit'];
   const page = await open(t, broker);
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme });

@@ -1,7 +1,7 @@
 // The lists of a server, and how they are shown.
 
 import { encoded, get } from './api.js';
-import { ofDeadLetters, ofPeer, ofService } from './actions.js';
+import { ofBlock, ofDeadLetters, ofPeer, ofService } from './actions.js';
 import { h } from './dom.js';
 import { ago, byteRate, bytes, count, moment, named, NONE, seconds, visible } from './format.js';
 
@@ -338,12 +338,34 @@ const failures = {
 };
 
 /** @type {List} */
+const blocked = {
+  id: 'blocked',
+  title: 'Blocked',
+  path: 'blocked',
+  member: 'blocked',
+  about: 'Peers that operators have blocked, newest first.',
+  empty: 'Nobody is blocked.',
+  key: (row) => row['who'],
+  name: (row) => visible(row['who']),
+  actions: ofBlock,
+  columns: [
+    text('who', 'Who', { wide: true }),
+    number('left_seconds', 'Ends in', (value) => (value === null ? 'never' : seconds(value))),
+    number('refused', 'Refused', count),
+    number('refused_seconds', 'Last', (value) => (value === null ? NONE : ago(value)), { priority: 3 }),
+    { id: 'since', label: 'Since', priority: 3, text: (row) => moment(row['since']), sort: (row) => row['since'] },
+    text('by', 'By', { priority: 2 }),
+    text('reason', 'Reason', { priority: 2, wide: true }),
+  ],
+};
+
+/** @type {List} */
 const audit = {
   id: 'audit',
   title: 'Audit',
   path: 'audit',
   member: 'audit',
-  about: 'The last 200 actions of operators, newest first. They are lost at a restart, except in the --audit file.',
+  about: 'The last 200 actions of operators, newest first. With --audit, also those before a restart.',
   empty: 'No actions yet.',
   key: (row) => `${row['time']} ${row['address']} ${row['action']} ${row['object']} ${row['object_b64'] ?? ''}`,
   name: (row) => `${visible(row['action'])} ${row['object'] ? named(row, 'object') : ''}`,
@@ -359,6 +381,6 @@ const audit = {
 
 /** Lists of each kind of server, in the order of the tabs. The overview is before them. */
 export const LISTS = {
-  serve: [peers, transfers, followers, versions, failures, gone, audit],
-  broker: [peers, services, workers, deadLetters, gone, audit],
+  serve: [peers, transfers, followers, versions, failures, gone, blocked, audit],
+  broker: [peers, services, workers, deadLetters, gone, blocked, audit],
 };

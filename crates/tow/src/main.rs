@@ -102,6 +102,8 @@ enum Command {
     Requests(operator::RequestsArguments),
     /// List a broker's workers.
     Workers(operator::ServiceArguments),
+    /// Print the address of a server's page for browsers, and open it.
+    Page(operator::PageArguments),
     /// Disconnect a peer.
     Kick(operator::KickArguments),
     /// Disconnect a peer and keep it out, or list those that are kept out.
@@ -121,10 +123,14 @@ enum Command {
     Requeue(operator::RequeueArguments),
     /// Accept nothing new and finish what has been accepted.
     Drain(operator::DrainArguments),
+    /// List what operators have done, and who.
+    Audit(operator::Arguments),
     /// Show the state of a broker's journal.
     Journal(operator::Arguments),
     /// Show what a server does, refreshed continuously, with rates.
     Top(operator::Arguments),
+    /// Make, list and revoke tokens of operators, by name.
+    Token(operator::TokenArguments),
     /// Make and show keys for encrypted connections.
     Key(key::Arguments),
     /// Make a line for a password file.
@@ -223,6 +229,7 @@ fn main() -> ExitCode {
         Command::Services(arguments) => operator::list_by_service(List::Services, &arguments),
         Command::Requests(arguments) => operator::requests(&arguments),
         Command::Workers(arguments) => operator::list_by_service(List::Workers, &arguments),
+        Command::Page(arguments) => operator::page(&arguments),
         Command::Kick(arguments) => operator::kick(&arguments),
         Command::Block(arguments) => operator::block(&arguments),
         Command::Unblock(arguments) => operator::unblock(&arguments),
@@ -232,8 +239,10 @@ fn main() -> ExitCode {
         Command::DeadLetters(arguments) => operator::list_letters(&arguments),
         Command::Requeue(arguments) => operator::requeue(&arguments),
         Command::Drain(arguments) => operator::drain(&arguments),
+        Command::Audit(arguments) => operator::audit(&arguments),
         Command::Journal(arguments) => operator::journal(&arguments),
         Command::Top(arguments) => operator::top(&arguments),
+        Command::Token(arguments) => operator::token(&arguments),
         Command::Key(arguments) => key::run(arguments),
         Command::Password(arguments) => password::run(arguments),
         Command::Trust(arguments) => trust::run(arguments),

@@ -4,6 +4,7 @@ use super::api::Reply;
 use super::operator::Operator;
 use super::page;
 use super::token::{OPERATOR, Token};
+use super::tokens::Tokens;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method};
@@ -22,8 +23,8 @@ const FETCH_SITE: &str = "sec-fetch-site";
 pub enum Access {
     /// Everything: only the server's user, and root, reach it.
     Local,
-    /// The page and health; everything to clients that have the token.
-    Token { token: Token, names: Vec<String> },
+    /// The page and health; to clients that have a token, what that allows.
+    Token { own: Option<Token>, tokens: Tokens, names: Vec<String> },
     /// Metrics and health.
     Metrics { names: Vec<String> },
 }
@@ -51,7 +52,7 @@ impl Access {
                 let nowhere = || Reply::error(404, "there are /metrics, /healthz and /readyz here");
                 is_there.then(Operator::nobody).ok_or_else(nowhere)
             }
-            (Access::Token { token, names }, Some(local)) => {
+            (Access::Token { own, tokens, names }, Some(local)) => {
                 check_host(head, local, names)?;
                 let changes = head.method != Method::GET;
                 if changes {
@@ -61,7 +62,10 @@ impl Access {
                 if !changes && is_public {
                     return Ok(Operator::nobody());
                 }
-                let operator = check_token(&head.headers, token)?;
+                let operator = check_token(&head.headers, own.as_ref(), tokens)?;
+                if changes && operator.read_only {
+                    return Err(Reply::error(403, format_args!("the token of {} may only read", operator.name)));
+                }
                 if changes {
                     check_type(&head.headers)?;
                 }
@@ -109,10 +113,10 @@ fn check_site(headers: &HeaderMap) -> Result<(), Reply> {
     }
 }
 
-fn check_token(headers: &HeaderMap, token: &Token) -> Result<Operator, Reply> {
-    match headers.get(AUTHORIZATION) {
-        Some(header) if token.is_in(header.as_bytes()) => Ok(Operator::of_token(OPERATOR, false)),
-        Some(_) => Err(Reply::error(401, "the token is wrong")),
+fn check_token(headers: &HeaderMap, own: Option<&Token>, tokens: &Tokens) -> Result<Operator, Reply> {
+    match headers.get(AUTHORIZATION).map(|header| header.as_bytes()) {
+        Some(header) if own.is_some_and(|own| own.is_in(header)) => Ok(Operator::of_token(OPERATOR, false)),
+        Some(header) => tokens.operator(header).ok_or_else(|| Reply::error(401, "the token is wrong")),
         None => Err(Reply::error(401, "a token is needed: Authorization: Bearer TOKEN")),
     }
 }

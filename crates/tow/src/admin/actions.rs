@@ -31,9 +31,10 @@ pub struct Actions {
 }
 
 impl Actions {
-    /// None yet. With an audit file none is done that isn't in it.
+    /// Those that the end of the audit file has. With one, none is done that isn't in it.
     pub fn new(audit: Option<Audit>) -> Actions {
-        Actions { audit, last: Mutex::default() }
+        let last = audit.as_ref().map(|audit| earlier(audit.earlier())).unwrap_or_default();
+        Actions { audit, last: Mutex::new(last) }
     }
 
     /// Writes down that an action is about to be done. What is returned is for [`Actions::end`].
@@ -84,6 +85,37 @@ impl Actions {
     }
 }
 
+/// Actions by their lines in the audit file. Nobody knows how one has ended that has no second line.
+fn earlier(lines: &[Value]) -> VecDeque<Value> {
+    let is_same = |one: &Value, other: &Value| {
+        ["by", "address", "action", "object", "object_b64", "parameters"].iter().all(|of| one[*of] == other[*of])
+    };
+    let mut actions: VecDeque<Value> = VecDeque::new();
+    for line in lines {
+        let is_begin = line["event"] == "action";
+        let begun =
+            actions.iter_mut().filter(|_| !is_begin).find(|begun| begun["status"].is_null() && is_same(begun, line));
+        if let Some(begun) = begun {
+            begun["status"] = line["status"].clone();
+            begun["outcome"] = line["outcome"].clone();
+            continue;
+        }
+        let mut action = line.clone();
+        if let Some(members) = action.as_object_mut() {
+            ["event", "name", "key"].iter().for_each(|member| _ = members.remove(*member));
+        }
+        if is_begin {
+            action["status"] = Value::Null;
+            action["outcome"] = "unknown: the server ended meanwhile".into();
+        }
+        if actions.len() >= REMEMBERED_MAX {
+            actions.pop_front();
+        }
+        actions.push_back(action);
+    }
+    actions
+}
+
 /// An action by its request: operator, action, object and parameters.
 fn describe(operator: &Operator, address: &Address, path: &str, body: &[u8]) -> Value {
     let path = path.strip_prefix("/api/v1/").unwrap_or(path);
@@ -131,6 +163,23 @@ fn line(event: &str, action: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn actions_are_known_again_from_their_lines() {
+        let ann = Operator::of_token("ann", false);
+        let [one, other] = ["/api/v1/services/ZWNobw/purge", "/api/v1/drain"]
+            .map(|path| describe(&ann, &Address::Inproc, path, b"{}"));
+        let ended = Actions::new(None).remember(one.clone(), StatusCode::CONFLICT, "it was another number");
+        let earlier = earlier(&[line("action", &one), line("action", &other), line("action-ended", &ended)]);
+        let members = |action: &Value| [&action["by"], &action["action"], &action["status"]].map(Clone::clone);
+        assert_eq!(members(&earlier[0]), ["ann".into(), "purge".into(), Value::from(409)]);
+        assert_eq!(members(&earlier[1]), ["ann".into(), "drain".into(), Value::Null]);
+        assert!(earlier.len() == 2 && earlier[1]["outcome"].as_str().unwrap().contains("unknown"), "{earlier:?}");
+        // Its beginning was too long ago.
+        assert_eq!(super::earlier(&[line("action-ended", &ended)])[0]["outcome"], "it was another number");
+        let many: Vec<_> = (0..300).map(|_| line("action", &one)).collect();
+        assert_eq!(super::earlier(&many).len(), REMEMBERED_MAX);
+    }
 
     #[test]
     fn the_latest_actions_are_remembered_with_what_they_act_on() {

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 use towpath_blocking::CancelToken;
 use towpath_broker::add_name;
@@ -26,10 +27,11 @@ use towpath_sockets::PeerId;
 const REASON_BYTES_MAX: usize = 200;
 
 /// Paths beside those of lists and actions.
-const GET_PATHS: [&str; 10] = [
+const GET_PATHS: [&str; 11] = [
     "/api/v1/status",
     "/api/v1/problems",
     "/api/v1/blocked",
+    "/api/v1/tokens",
     "/api/v1/audit",
     "/api/v1/history",
     "/api/v1/who",
@@ -86,7 +88,7 @@ pub fn is_action(method: &Method, path: &str) -> bool {
 }
 
 /// Answers a request. Lists aren't made any further once it is cancelled; actions go on.
-pub fn reply(shared: &Shared, operator: &Operator, head: &Parts, body: &[u8], cancel: &CancelToken) -> Reply {
+pub fn reply(shared: &Arc<Shared>, operator: &Operator, head: &Parts, body: &[u8], cancel: &CancelToken) -> Reply {
     let Parts { method, uri, .. } = head;
     let query = match Query::parse(uri.query().unwrap_or_default()) {
         Ok(query) => query,
@@ -148,6 +150,7 @@ pub fn reply(shared: &Shared, operator: &Operator, head: &Parts, body: &[u8], ca
             things::who(shared, running, who, cancel)
         }),
         (.., "/api/v1/audit") => listed("audit", |_| Ok(whole(shared.actions.last())), &query, cancel),
+        (.., "/api/v1/tokens") => Ok(Reply::json(&shared.tokens.list())),
         (.., "/metrics") => running(shared).and_then(|running| {
             let format = metrics::Format::asked_for(&head.headers);
             Ok(metrics::reply(shared, running, query.per_service, format)?)
@@ -184,7 +187,7 @@ fn status(shared: &Shared, operator: &Operator) -> Result<Reply, Reply> {
         "state": shared.state().name(),
         "uptime_seconds": shared.started.elapsed().as_secs(),
         "endpoints": [],
-        "page": shared.http.page,
+        "page": shared.page(),
         "token_file": shared.http.token_file,
         "metrics": shared.http.metrics,
         "operator": { "name": operator.name, "read_only": operator.read_only },
@@ -216,6 +219,9 @@ enum Action<'a> {
     Drain,
     DropOutcomes,
     Block { on: bool },
+    NewToken,
+    RevokeToken,
+    Page,
 }
 
 impl Action<'_> {
@@ -225,6 +231,9 @@ impl Action<'_> {
             "drain" => return Some(Action::Drain),
             "drop-outcomes" => return Some(Action::DropOutcomes),
             "block" => return Some(Action::Block { on: true }),
+            "page" => return Some(Action::Page),
+            "new-token" => return Some(Action::NewToken),
+            "revoke-token" => return Some(Action::RevokeToken),
             "unblock" => return Some(Action::Block { on: false }),
             _ => {}
         }
@@ -274,6 +283,27 @@ struct Empty {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct NewToken {
+    name: String,
+    #[serde(default)]
+    read_only: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PageOf {
+    #[serde(default)]
+    read_only: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RevokeToken {
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Purge {
     #[serde(default)]
     expect_waiting: Option<usize>,
@@ -317,6 +347,43 @@ fn block(shared: &Shared, operator: &Operator, on: bool, body: &[u8]) -> Result<
     Ok(Reply::json(&json!({ "blocked": who.to_string(), "until": until, "disconnected": disconnected, "kept": kept })))
 }
 
+/// Refuses what only this machine's operator may do.
+fn check_local(operator: &Operator) -> Result<(), Reply> {
+    let refused = || Reply::error(403, "this is done on the machine of the server, over its admin socket");
+    operator.is_local.then_some(()).ok_or_else(refused)
+}
+
+/// Makes a token. The reply has it, and nothing else ever.
+fn new_token(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Reply, Reply> {
+    check_local(operator)?;
+    let NewToken { name, read_only } = parsed(body)?;
+    let made = shared.tokens.make(&name, read_only);
+    let (token, kept) = made.map_err(|(status, why)| Reply::error(status, why))?;
+    tracing::warn!(name, read_only, by = operator.name, "a token was made by the operator");
+    let reply = json!({ "name": name, "read_only": read_only, "token": token.as_str(), "kept": kept });
+    Ok(Reply::json(&extend(reply, json!({ "page": shared.page() }))))
+}
+
+/// Serves the page, and makes a token for it.
+fn page(shared: &Arc<Shared>, operator: &Operator, body: &[u8]) -> Result<Reply, Reply> {
+    check_local(operator)?;
+    let PageOf { read_only } = parsed(body)?;
+    let failed = |error| Reply::error(500, format_args!("the page can't be served: {error}"));
+    let page = super::server::page(shared).map_err(failed)?;
+    let made = shared.tokens.make_for_page(&operator.name, read_only);
+    let token = made.map_err(|(status, why)| Reply::error(status, why))?;
+    let host = sysinfo::System::host_name().ok();
+    Ok(Reply::json(&json!({ "page": page, "token": token.as_str(), "read_only": read_only, "host": host })))
+}
+
+fn revoke_token(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Reply, Reply> {
+    check_local(operator)?;
+    let RevokeToken { name } = parsed(body)?;
+    let kept = shared.tokens.revoke(&name).map_err(|(status, why)| Reply::error(status, why))?;
+    tracing::warn!(name, by = operator.name, "a token was revoked by the operator");
+    Ok(Reply::json(&json!({ "revoked": name, "kept": kept })))
+}
+
 fn check_reason(reason: &str) -> Result<(), Reply> {
     match reason.len() > REASON_BYTES_MAX {
         true => Err(Reply::error(400, format_args!("the reason has over {REASON_BYTES_MAX} bytes"))),
@@ -324,10 +391,13 @@ fn check_reason(reason: &str) -> Result<(), Reply> {
     }
 }
 
-fn act(shared: &Shared, operator: &Operator, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply> {
+fn act(shared: &Arc<Shared>, operator: &Operator, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply> {
     let view = || running(shared).map(|running| &*running.view);
     match action {
         Action::Block { on } => block(shared, operator, on, body),
+        Action::Page => page(shared, operator, body),
+        Action::NewToken => new_token(shared, operator, body),
+        Action::RevokeToken => revoke_token(shared, operator, body),
         Action::Disconnect(id) => disconnect(view()?, id, body),
         Action::Pause { service, paused } => {
             let name = service_name(service)?;

@@ -38,7 +38,7 @@ const PAGES_MAX: usize = 1000;
 const LIMIT: usize = 1000;
 
 /// Which server is meant.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub struct ServerArgs {
     /// The server: serve, broker, a process id, its socket, or http://127.0.0.1:PORT [default: the only one]
     #[arg(long, value_name = "SERVER")]
@@ -66,6 +66,11 @@ impl Display for Client {
 }
 
 impl ServerArgs {
+    /// The same, or the server that is named by this.
+    pub fn or(&self, named: Option<&str>) -> ServerArgs {
+        ServerArgs { admin: self.admin.clone().or(named.map(str::to_owned)), ..self.clone() }
+    }
+
     /// The server's place, if it is named by that.
     fn place(&self) -> Result<Option<Client>, Failure> {
         let Some(wanted) = self.admin.as_deref() else { return Ok(None) };

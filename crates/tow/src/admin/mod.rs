@@ -25,6 +25,7 @@ mod server;
 mod supervisor;
 mod things;
 mod token;
+mod tokens;
 mod view;
 
 use self::actions::Actions;
@@ -33,9 +34,11 @@ use self::args::{Http, Page};
 pub use self::blocks::Blocks;
 use self::history::History;
 pub use self::lists::sort;
+pub use self::place::own_directory;
 use self::problems::{Problems, Tracker};
 use self::process::Disk;
 use self::sampler::Sampler;
+use self::tokens::Tokens;
 use self::view::Refusal;
 use crate::cli::audit::Audit;
 use crate::cli::exit::Failure;
@@ -71,8 +74,11 @@ impl State {
 struct Shared {
     program: &'static str,
     http: HttpPlaces,
+    /// The page that was begun to be served for `tow page`.
+    late_page: Mutex<Option<String>>,
     actions: Actions,
     blocks: Blocks,
+    tokens: Tokens,
     tracker: Mutex<Tracker>,
     history: Mutex<History>,
     disk: Disk,
@@ -103,6 +109,12 @@ impl Shared {
             None => State::Starting,
             Some(_) => State::Ready,
         }
+    }
+
+    /// URL of the page.
+    fn page(&self) -> Option<String> {
+        let late = || self.late_page.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.http.page.clone().or_else(late)
     }
 
     /// Problems at the moment, and the moment: the time since the start.
@@ -162,14 +174,16 @@ impl Admin {
     /// # Errors
     /// An address of the options can't be listened on or answered at, or there is no token for it.
     pub fn start(arguments: AdminArgs, about: &About<'_>) -> Result<Admin, Failure> {
-        let Http { listeners, page, metrics } = arguments.http(about.state, about.served)?;
+        let Http { listeners, page, tokens, metrics } = arguments.http(about.state, about.served)?;
         let (url, token_file) =
             page.as_ref().map(|page| (page.url.clone(), page.token_file.display().to_string())).unzip();
         let shared = Arc::new(Shared {
             program: about.program,
             http: HttpPlaces { page: url, token_file, metrics: metrics.clone() },
+            late_page: Mutex::default(),
             actions: Actions::new(about.audit.cloned()),
             blocks: about.blocks.clone(),
+            tokens,
             tracker: Mutex::default(),
             history: Mutex::new(sampler::history_of(about.program)),
             disk: Disk::of(about.state),

@@ -20,6 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -79,7 +80,8 @@ pub fn start(shared: &Arc<Shared>, socket: Option<&impl AsFd>, http: Vec<HttpLis
         return Ok(());
     }
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().max_blocking_threads(count * (TURNS_MAX + HEALTH_TURNS_MAX)).build()?;
+    // And one for `page`.
+    let runtime = runtime.enable_all().max_blocking_threads((count + 1) * (TURNS_MAX + HEALTH_TURNS_MAX)).build()?;
     let mut listeners = Vec::with_capacity(count);
     {
         let _guard = runtime.enter();
@@ -101,6 +103,29 @@ pub fn start(shared: &Arc<Shared>, socket: Option<&impl AsFd>, http: Vec<HttpLis
         std::future::pending::<()>().await;
     };
     std::thread::Builder::new().name("admin".to_owned()).spawn(move || runtime.block_on(run)).map(drop)
+}
+
+/// URL of the page, which is served from now on if it wasn't yet: on a port that the system picks, to programs of this machine that have a token. To be called
+/// on a thread of the runtime.
+pub fn page(shared: &Arc<Shared>) -> io::Result<String> {
+    if let Some(page) = &shared.http.page {
+        return Ok(page.clone());
+    }
+    let mut late = shared.late_page.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(page) = &*late {
+        return Ok(page.clone());
+    }
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let url = format!("http://{}/", listener.local_addr()?);
+    let runtime = tokio::runtime::Handle::current();
+    let listener = {
+        let _guard = runtime.enter();
+        listener_of_http(listener)?
+    };
+    let access = Access::Token { own: None, tokens: shared.tokens.clone(), names: Vec::new() };
+    runtime.spawn(serve(listener, access, Arc::clone(shared)));
+    tracing::info!(url, "page for browsers, for tow page");
+    Ok(late.insert(url).clone())
 }
 
 /// Pings the service manager's watchdog while the event loop answers. Requests don't delay that.
@@ -405,8 +430,10 @@ mod tests {
         let shared = Arc::new(Shared {
             program: "broker",
             http: HttpPlaces::default(),
+            late_page: Mutex::default(),
             actions: crate::admin::Actions::new(None),
             blocks: crate::admin::Blocks::none(),
+            tokens: crate::admin::Tokens::new(None),
             tracker: Mutex::default(),
             history: Mutex::new(sampler::history_of("broker")),
             disk: Disk::of(None),

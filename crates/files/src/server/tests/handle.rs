@@ -104,7 +104,7 @@ fn a_disconnected_client_receives_the_reason() {
     assert_eq!(second.fetch(fetch_of(1, &["a"])).bodies[&0], b"a");
     assert!(!server.handle.disconnect(id, "again"));
     let gone = server.handle.snapshot(Wanted::Gone(0)).unwrap().gone.entries;
-    assert!(gone.len() == 1 && gone[0].1.id == id && gone[0].1.reason.contains("for a test"), "{gone:?}");
+    assert!(gone.len() == 1 && gone[0].1.id == Some(id) && gone[0].1.reason.contains("for a test"), "{gone:?}");
 }
 
 #[test]

@@ -1,18 +1,24 @@
 //! The commands of the operator, such as `tow status`, `peers`, `top`, `kick`, `pause` and `drain`: what a server or broker does, and a hand on it.
 
+mod audit;
 mod block;
 mod drain;
 mod letters;
+mod page;
 mod problems;
 mod requests;
 mod rows;
 mod status;
+mod token;
 mod top;
 
+pub use audit::audit;
 pub use block::{BlockArguments, UnblockArguments, block, unblock};
 pub use drain::{DrainArguments, drain};
 pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requeue};
+pub use page::{PageArguments, page};
 pub use requests::{RequestsArguments, requests};
+pub use token::{TokenArguments, token};
 pub use top::top;
 
 use crate::admin::client::{Client, Found, ServerArgs, describe, find_one, search};
