@@ -32,7 +32,7 @@ test('a transfer is shown with one cause for its stall, and paths are text', asy
   await stalled(t, server, 'video.bin');
   const page = await open(t, server, { at: 'Transfers' });
   assert.equal(await page.getByRole('link', { name: 'Followers' }).count(), 0, 'it publishes nothing');
-  await row(page, 'video.bin').getByText(/the receiver|credit from the client/).waitFor();
+  await row(page, 'video.bin').getByText(/the client|credit from the client/).first().waitFor();
   await row(page, SHOWN).waitFor();
   assert.equal(await page.locator('img').count(), 0);
   const panel = await details(page, SHOWN);
