@@ -28,6 +28,7 @@ import { Table } from './table.js';
  * @property {(row: Row) => string} name of an entry
  * @property {readonly string[]} [rates] members whose growth each second becomes `NAME_rate`
  * @property {boolean} [publishes] only a server that publishes has it
+ * @property {Record<string, (row: Row) => string>} [words] members that the details show in words
  * @property {(row: Row) => string | null} [page] the page of an entry
  * @property {(row: Row) => Action[]} [actions]
  * @property {(row: Row) => Promise<Node>} [more] is shown below the details
@@ -288,9 +289,11 @@ class Details {
     const place = (/** @type {string} */ name) => (order.includes(name) ? order.indexOf(name) : order.length);
     const shown = Object.keys(row).filter((name) => row[name] !== null && !name.endsWith('_b64') && name !== KEY);
     shown.sort((a, b) => place(a) - place(b));
-    const headOf = (/** @type {string} */ name) => this.list.columns.find((column) => column.id === name)?.label;
-    const labels = shown.map((name) => headOf(name) ?? (shown.some((other) => other !== name && label(other) === label(name)) ? label(`${name}.`) : label(name)));
-    this.facts.set(shown.map((name, index) => ({ name: labels[index]?.replace('.', '') ?? name, value: `${name}_b64` in row ? named(row, name) : member(name, row[name]) })));
+    // As in the table, if it has them.
+    const word = (/** @type {string} */ name) => this.list.columns.find((column) => column.id === name)?.label ?? label(name);
+    const labels = shown.map((name) => (shown.some((other) => other !== name && word(other) === word(name)) ? label(`${name}.`) : word(name)));
+    const value = (/** @type {string} */ name) => this.list.words?.[name]?.(row) ?? (`${name}_b64` in row ? named(row, name) : member(name, row[name]));
+    this.facts.set(shown.map((name, index) => ({ name: labels[index]?.replace('.', '') ?? name, value: value(name) })));
   }
 
   /** @param {Action} action */

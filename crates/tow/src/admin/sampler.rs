@@ -304,6 +304,13 @@ pub fn action_text(action: &Value, reply: &Reply) -> Option<String> {
         "drop-outcomes" => "dropped outcomes of clients that are gone",
         "drain" if action["parameters"]["on"] == false => "ended the drain",
         "drain" => "began a drain",
+        "block" => "blocked",
+        "unblock" => "unblocked",
+        "new-token" => "made a token for",
+        "revoke-token" => "revoked the token of",
+        "page" => "asked for the page",
+        "mute" if action["parameters"]["seconds"] == 0 => "unmuted",
+        "mute" => "muted",
         other => other,
     };
     let object = object.map(|object| format!(" {object}")).unwrap_or_default();

@@ -87,7 +87,8 @@ fn of_follower(follower: &FollowerStats, sums: &CatalogueStats, now: Instant) ->
     value["peer"] = info.id.to_string().into();
     value["address"] = info.address.to_string().into();
     value["connected_seconds"] = seconds(info.connected_at.elapsed()).into();
-    value["id"] = follow.id.into();
+    // `tow` has only one follow, and the highest number for it.
+    value["id"] = follow.id.filter(|id| *id != u32::MAX).into();
     value["live"] = (follow.is_live && behind == 0).into();
     value["seq"] = follow.seq.into();
     (value["behind"], value["behind_seconds"]) = (behind.into(), seconds(behind_seconds).into());
