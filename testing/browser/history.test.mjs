@@ -50,7 +50,7 @@ test('a service has a page, which Back, reload and bookmarks lead to', async (t)
   await page.getByRole('button', { name: 'Pause…' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Pause' }).click();
   await page.getByText('‖ paused', { exact: true }).waitFor();
-  await page.getByText('token paused resize').first().waitFor();
+  await page.getByText(/ paused resize$/).first().waitFor();
   await page.goBack();
   await page.getByRole('heading', { level: 1, name: 'Services' }).waitFor();
   // As it was left.

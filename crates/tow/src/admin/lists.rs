@@ -304,10 +304,10 @@ pub fn bytes_of(entry: &Value, member: &str) -> Vec<u8> {
     encoded.unwrap_or_else(text)
 }
 
-/// The service that an operator's action was about. Its object is a service, or else a peer.
+/// The service that an operator's action was about.
 pub fn service_of(action: &Value) -> Option<Vec<u8>> {
-    let is_of_peer = action["object"].is_null() || action["action"] == "disconnect";
-    (!is_of_peer).then(|| bytes_of(action, "object"))
+    let is_of_service = ["pause", "resume", "purge", "requeue", "drop", "end"].contains(&action["action"].as_str()?);
+    (is_of_service && !action["object"].is_null()).then(|| bytes_of(action, "object"))
 }
 
 /// A list that is known as a whole, as a page.
