@@ -430,7 +430,7 @@ impl Server {
             if self.published.as_ref().is_some_and(|published| published.take_changed()) {
                 self.clients.published(&mut touched);
             }
-            self.control.turn(&mut self.hub, &self.clients, self.authenticator.as_ref());
+            self.control.turn(&mut self.hub, &mut self.clients, self.authenticator.as_ref());
             self.take_turns();
             loop {
                 touched.append(&mut self.clients.take_unblocked());
@@ -531,7 +531,7 @@ impl Server {
                 }
             }
         }
-        clients.served(peer);
+        clients.served(peer, rate.as_ref().is_some_and(|rate| rate.is_waiting(peer)));
         hub.pause_reading(peer, clients.is_congested(peer));
     }
 }

@@ -12,6 +12,7 @@ use crate::peer_id::PeerId;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use towpath_tcpinfo::{TcpInfo, tcp_info};
 use towpath_zmtp::Principal;
 
 /// Ended connections that are remembered.
@@ -176,6 +177,21 @@ impl Hub {
     /// Facts and counters of a ready peer.
     pub fn peer(&self, peer: PeerId) -> Option<PeerInfo> {
         self.peers.find(peer)?.peer.info(self.config.mechanism.name())
+    }
+
+    /// The state of a peer's connection as the kernel knows it, and the bytes that the peer's system hasn't acknowledged: a system call for
+    /// each. `None` if it isn't TCP.
+    pub fn tcp_info(&self, peer: PeerId) -> Option<(TcpInfo, u64)> {
+        let fd = &self.peers.find(peer)?.peer.fd;
+        Some((tcp_info(fd)?, towpath_outq::untaken_bytes(fd).unwrap_or(0)))
+    }
+
+    /// Sends a peer a PING soon, if nothing waits to be sent: [`PeerInfo::unanswered_since`] then shows whether it lives.
+    pub fn ping_soon(&mut self, peer: PeerId) {
+        if let Some(member) = self.peers.find_mut(peer) {
+            member.peer.connection.ping_soon(self.now);
+            self.next_timer = self.next_timer.into_iter().chain([self.now]).min();
+        }
     }
 
     /// All ready peers.

@@ -57,6 +57,8 @@ pub struct PeerInfo {
     pub connected_at: Instant,
     /// When bytes last came from it.
     pub last_received: Instant,
+    /// Since when a PING is unanswered, and nothing else has come either.
+    pub unanswered_since: Option<Instant>,
 }
 
 impl Tenant {
@@ -226,6 +228,7 @@ impl Peer {
             queued: outbox.queued(),
             connected_at: self.connected_at,
             last_received: self.connection.last_received(),
+            unanswered_since: self.connection.unanswered_since(),
         })
     }
 }

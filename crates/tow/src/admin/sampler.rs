@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_sample_is_a_long_one_and_then_each_third() {
+    fn the_first_sample_is_a_long_one_and_then_some() {
         let mut every = Every { samples: 3, next: 0 };
         assert_eq!([(); 7].map(|()| every.turn()), [true, false, false, true, false, false, true]);
     }

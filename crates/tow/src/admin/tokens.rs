@@ -60,7 +60,7 @@ pub struct Tokens(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     file: Option<PathBuf>,
-    /// The file as it was when it was read.
+    /// State of the file when it was read.
     seen: Option<Seen>,
     named: Vec<Entry>,
     pages: VecDeque<Entry>,

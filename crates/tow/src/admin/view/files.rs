@@ -2,7 +2,7 @@
 
 mod following;
 
-use super::{List, Refusal, View, add_name, extend, gone_json, peer_json, seconds};
+use super::{List, Refusal, View, add_name, add_principal, extend, gone_json, peer_json, seconds};
 use crate::admin::figures::{self, Catalogue, POOL, QUOTA, Snapshot, json};
 use crate::admin::history::Sample;
 use crate::admin::lists::pages;
@@ -228,17 +228,16 @@ fn of_transfer(peer: &PeerStats, transfer: &TransferStats) -> Value {
         "received_bytes": transfer.received_bytes,
         "done_bytes": transfer.done_bytes,
         "total_bytes": transfer.total_bytes,
-        "waits_for": transfer.wait.map(|wait| match wait {
-            Wait::Credit => "credit",
-            Wait::Receiver => "receiver",
-            Wait::Sender => "sender",
-            Wait::Disk => "disk",
-            Wait::Hash => "hash",
-            Wait::OpenFiles => "open_files",
-            Wait::Pool => "pool",
-            _ => "other",
-        }),
+        "all_done_bytes": transfer.all_done_bytes,
+        "all_total_bytes": transfer.all_total_bytes,
+        "bytes_per_second": transfer.pace.rate,
+        "bytes_per_second_before": transfer.pace.rate_before,
+        "seconds_left": transfer.seconds_left(),
+        "stalled_seconds": seconds(transfer.pace.stalled),
+        "waits_for": transfer.wait.map(Wait::as_str),
+        "follower": peer.follower,
     });
+    add_principal(&mut value, &peer.principal);
     add_name(&mut value, "path", &transfer.path);
     value
 }

@@ -7,7 +7,6 @@ mod letters;
 mod mute;
 mod page;
 mod problems;
-mod rates;
 mod requests;
 mod rows;
 mod status;
@@ -36,7 +35,7 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Begins a new picture on a terminal: the cursor home, and all below it erased.
 const NEW_PICTURE: &str = "\x1b[H\x1b[J";
@@ -198,12 +197,8 @@ fn list_of(list: List, service: Option<&ServiceName>, arguments: &ListArguments)
     };
     let ListArguments { search, sort, common: arguments } = arguments;
     let client = find_one(&arguments.server, program)?;
-    let mut rates = rates::Rates::default();
     let entries = || {
-        let mut entries = client.search(list.path(), list.name(), service, search.as_deref())?;
-        if list == List::Transfers && arguments.watch.is_some() {
-            rates.add(&mut entries, Instant::now());
-        }
+        let entries = client.search(list.path(), list.name(), service, search.as_deref())?;
         Ok(match sort {
             Some(by) => sort_entries(entries, by)?,
             None => entries,
