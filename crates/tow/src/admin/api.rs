@@ -2,6 +2,7 @@
 
 use super::lists::{Query, listed, whole};
 use super::operator::Operator;
+use super::problems::{self, Kind, MUTES_MAX, Mute};
 use super::view::{List, Refusal, View, extend};
 use super::{Running, Shared, State, figures, metrics, things};
 use crate::cli::escape::Json;
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::fmt::Display;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use towpath_blocking::CancelToken;
 use towpath_broker::add_name;
@@ -25,6 +26,9 @@ use towpath_sockets::PeerId;
 
 /// Bytes of the reason that a peer is given.
 const REASON_BYTES_MAX: usize = 200;
+
+/// Bytes of the subject of a problem that is muted.
+const SUBJECT_BYTES_MAX: usize = 1024;
 
 /// Paths beside those of lists and actions.
 const GET_PATHS: [&str; 11] = [
@@ -254,6 +258,7 @@ enum Action<'a> {
     NewToken,
     RevokeToken,
     Page,
+    Mute { on: bool },
 }
 
 impl Action<'_> {
@@ -264,6 +269,8 @@ impl Action<'_> {
             "drop-outcomes" => return Some(Action::DropOutcomes),
             "block" => return Some(Action::Block { on: true }),
             "page" => return Some(Action::Page),
+            "problems/mute" => return Some(Action::Mute { on: true }),
+            "problems/unmute" => return Some(Action::Mute { on: false }),
             "new-token" => return Some(Action::NewToken),
             "revoke-token" => return Some(Action::RevokeToken),
             "unblock" => return Some(Action::Block { on: false }),
@@ -332,6 +339,16 @@ struct NewToken {
 struct PageOf {
     #[serde(default)]
     read_only: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Muted {
+    kind: String,
+    #[serde(default)]
+    subject: Option<String>,
+    #[serde(default)]
+    seconds: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -406,6 +423,37 @@ fn new_token(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Reply,
     Ok(Reply::json(&extend(reply, json!({ "page": shared.page() }))))
 }
 
+/// Mutes problems, or ends that.
+fn mute(shared: &Shared, operator: &Operator, on: bool, body: &[u8]) -> Result<Reply, Reply> {
+    let Muted { kind: name, subject, seconds } = parsed(body)?;
+    let kind = Kind::named(&name).ok_or_else(|| {
+        let all: Vec<_> = problems::KINDS.iter().map(|about| about.name).collect();
+        Reply::error(400, format_args!("there is no kind {name}; there are {}", all.join(", ")))
+    })?;
+    if subject.as_ref().is_some_and(|subject| subject.len() > SUBJECT_BYTES_MAX) {
+        return Err(Reply::error(400, format_args!("a subject has at most {SUBJECT_BYTES_MAX} bytes")));
+    }
+    let mut tracker = shared.tracker.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = shared.started.elapsed();
+    let reply = json!({ "kind": name, "subject": subject });
+    if !on {
+        return match tracker.unmute(kind, subject.as_deref()) {
+            true => Ok(Reply::json(&reply)),
+            false => Err(Reply::error(404, "this is not muted; the list of problems has the mutes")),
+        };
+    }
+    let time = Duration::from_secs(seconds.unwrap_or(0));
+    if time.is_zero() {
+        return Err(Reply::error(400, "seconds: say for how long"));
+    }
+    let mute = Mute { kind, subject, until: now.saturating_add(time), by: operator.name.clone() };
+    let shown = mute.json(now, shared.figures().started);
+    match tracker.mute(now, mute) {
+        true => Ok(Reply::json(&extend(reply, shown))),
+        false => Err(Reply::error(409, format_args!("{MUTES_MAX} are muted already"))),
+    }
+}
+
 /// Serves the page, and makes a token for it.
 fn page(shared: &Arc<Shared>, operator: &Operator, body: &[u8]) -> Result<Reply, Reply> {
     check_local(operator)?;
@@ -437,6 +485,7 @@ fn act(shared: &Arc<Shared>, operator: &Operator, action: Action<'_>, body: &[u8
     let view = || running(shared).map(|running| &*running.view);
     match action {
         Action::Block { on } => block(shared, operator, on, body),
+        Action::Mute { on } => mute(shared, operator, on, body),
         Action::Page => page(shared, operator, body),
         Action::NewToken => new_token(shared, operator, body),
         Action::RevokeToken => revoke_token(shared, operator, body),

@@ -309,8 +309,8 @@ pub fn action_text(action: &Value, reply: &Reply) -> Option<String> {
         "new-token" => "made a token for",
         "revoke-token" => "revoked the token of",
         "page" => "asked for the page",
-        "mute" if action["parameters"]["seconds"] == 0 => "unmuted",
         "mute" => "muted",
+        "unmute" => "unmuted",
         other => other,
     };
     let object = object.map(|object| format!(" {object}")).unwrap_or_default();

@@ -4,6 +4,7 @@ mod audit;
 mod block;
 mod drain;
 mod letters;
+mod mute;
 mod page;
 mod problems;
 mod requests;
@@ -16,6 +17,7 @@ pub use audit::audit;
 pub use block::{BlockArguments, UnblockArguments, block, unblock};
 pub use drain::{DrainArguments, drain};
 pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requeue};
+pub use mute::{MuteArguments, mute};
 pub use page::{PageArguments, page};
 pub use requests::{RequestsArguments, requests};
 pub use token::{TokenArguments, token};
@@ -151,6 +153,7 @@ pub fn status(StatusArguments { check, common: arguments }: &StatusArguments) ->
                 (true, ..) => {
                     let mut status = status.clone();
                     status["problems"] = problems["problems"].clone();
+                    status["muted"] = problems["muted"].clone();
                     format!("{}\n", Json(&status))
                 }
                 (_, true, [_]) => problems::render(&problems),
