@@ -14,6 +14,7 @@ mod drain;
 mod driver;
 mod failures;
 mod follow;
+mod followers_look;
 mod glob;
 mod handle;
 mod holding;
@@ -40,14 +41,16 @@ pub(crate) use watch::simulated;
 #[cfg(test)]
 mod tests;
 
-pub use crate::relay::HolderStats;
+pub use crate::relay::{ErrorStats, HolderStats, Presence};
 pub use catalogue_view::{CatalogueView, VersionStats};
 pub use driver::{ServeError, Server, ServerOptions};
+pub use followers_look::{Behind, FollowersLook, VersionLook};
 pub use handle::{Handle, OperatorAction};
 pub use push::PushOptions;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use session::push::fuzz_body as fuzz_push;
+pub use versions::NewestVersion;
 pub use stats::{
     Counters, FailureStats, FollowStats, FollowerStats, PeerStats, QuotaStats, RequestKind, Stats, TransferStats, Wait,
 };

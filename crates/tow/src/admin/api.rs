@@ -99,19 +99,22 @@ pub fn reply(shared: &Shared, head: &Parts, body: &[u8]) -> Reply {
         _ => None,
     };
     let letters = path.strip_prefix("/api/v1/dead-letters/").filter(|name| !name.contains('/'));
-    let is_known = action.is_some() || list.is_some() || letters.is_some() || GET_PATHS.contains(&path);
+    let version = path.strip_prefix("/api/v1/versions/").filter(|name| !name.contains('/'));
+    let is_known = action.is_some() || list.is_some() || letters.or(version).is_some() || GET_PATHS.contains(&path);
     let reply = match (action, list, path) {
         _ if is_known && *method != if action.is_some() { Method::POST } else { Method::GET } => {
             Err(Reply::error(405, "this path is for another method"))
         }
         (Some(action), ..) => running(shared).and_then(|running| act(&*running.view, action, body)),
         (_, Some(list), _) => {
-            running(shared).and_then(|Running { view, .. }| listed(list.name(), |from| view.page(list, from), &query))
+            running(shared).and_then(|Running { view, .. }| listed(list.name(), None, |from| view.page(list, from), &query))
         }
         _ if letters.is_some() => running(shared).and_then(|Running { view, .. }| {
             let service = service_name(letters.unwrap_or_default())?;
-            listed("letters", |from| view.letters(&service, from), &query)
+            listed("letters", None, |from| view.letters(&service, from), &query)
         }),
+        _ if version.is_some() => running(shared)
+            .and_then(|Running { view, .. }| version_reply(&**view, version.unwrap_or_default(), &query)),
         (.., "/api/v1/journal") => running(shared).and_then(|running| Ok(Reply::json(&running.view.journal()?))),
         (.., "/api/v1/status") => status(shared),
         (.., "/api/v1/problems") => running(shared).and_then(|running| {
@@ -168,7 +171,12 @@ fn status(shared: &Shared) -> Result<Reply, Reply> {
 }
 
 /// A list, from the number `after` on.
-fn listed(name: &str, next_page: impl Fn(u32) -> Result<Page<Value>, Refusal>, query: &Query) -> Result<Reply, Reply> {
+fn listed(
+    name: &str,
+    of: Option<(&str, Value)>,
+    next_page: impl Fn(u32) -> Result<Page<Value>, Refusal>,
+    query: &Query,
+) -> Result<Reply, Reply> {
     let mut next = Some(query.after);
     let (mut entries, mut last) = (Vec::new(), None);
     for _ in 0..PAGES_MAX {
@@ -189,9 +197,22 @@ fn listed(name: &str, next_page: impl Fn(u32) -> Result<Page<Value>, Refusal>, q
         }
     }
     let mut reply = Map::new();
+    reply.extend(of.map(|(name, of)| (name.to_owned(), of)));
     reply.insert(name.to_owned(), entries.into());
     reply.insert("next".to_owned(), next.into());
     Ok(Reply::json(&reply.into()))
+}
+
+/// A version, and its followers.
+fn version_reply(view: &dyn View, encoded: &str, query: &Query) -> Result<Reply, Reply> {
+    let wrong = || Reply::error(400, "a version is named by its label or digest in base64 for URLs, without padding");
+    let name = URL_SAFE_NO_PAD.decode(encoded).ok().and_then(|name| String::from_utf8(name).ok()).ok_or_else(wrong)?;
+    let of = query.path.as_deref();
+    let version = view.version(&name, of)?.ok_or_else(|| Reply::error(404, "there is no such version"))?;
+    // The same version, though another one may get its label meanwhile.
+    let digest = version["version"].as_str().unwrap_or_default().to_owned();
+    let path = version["path"].as_str().filter(|_| version["path_b64"].is_null()).map(str::to_owned);
+    listed("followers", Some(("version", version)), |from| view.version_followers(&digest, path.as_deref(), from), query)
 }
 
 /// An action and its object, as the path names it.
@@ -203,6 +224,7 @@ enum Action<'a> {
     Letters { service: &'a str, action: LetterAction },
     Drain,
     DropOutcomes,
+    Forget(&'a str),
 }
 
 impl Action<'_> {
@@ -218,6 +240,7 @@ impl Action<'_> {
         match (kind, verb) {
             ("peers", "disconnect") => Some(Action::Disconnect(object)),
             ("services", "pause" | "resume") => Some(Action::Pause { service: object, paused: verb == "pause" }),
+            ("followers", "forget") => Some(Action::Forget(object)),
             ("services", "purge") => Some(Action::Purge(object)),
             ("dead-letters", "requeue") => Some(Action::Letters { service: object, action: LetterAction::Requeue }),
             ("dead-letters", "drop") => Some(Action::Letters { service: object, action: LetterAction::Drop }),
@@ -281,6 +304,14 @@ fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply>
             tracing::warn!(service = %Escaped(&name), count, "dead letters were {verb} by the operator");
             Ok(done(&name, verb, count))
         }
+        Action::Forget(name) => {
+            let wrong = || Reply::error(400, "a follower is named in base64 for URLs, without padding");
+            let name = URL_SAFE_NO_PAD.decode(name).ok().and_then(|name| String::from_utf8(name).ok());
+            let name = name.ok_or_else(wrong)?;
+            let forgotten = view.forget(&name)?;
+            tracing::warn!(follower = %Escaped(name.as_bytes()), forgotten, "forgotten by the operator");
+            Ok(Reply::json(&json!({ "name": name, "forgotten": forgotten })))
+        }
         Action::Drain => {
             let Drain { on } = parsed(body)?;
             view.drain(on)?;
@@ -336,11 +367,13 @@ struct Query {
     /// As the entries have it.
     service: Option<Value>,
     per_service: bool,
+    /// Of a version.
+    path: Option<String>,
 }
 
 impl Query {
     fn parse(query: &str) -> Result<Query, String> {
-        let mut parsed = Query { limit: LIMIT_DEFAULT, after: 0, service: None, per_service: false };
+        let mut parsed = Query { limit: LIMIT_DEFAULT, after: 0, service: None, per_service: false, path: None };
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match (&*name, &*value) {
                 ("limit", _) => {
@@ -356,6 +389,7 @@ impl Query {
                         STANDARD.decode(&*value).map_err(|_| "service_b64: use base64 with padding".to_owned())?;
                     parsed.service = Some(named(&name));
                 }
+                ("path", _) => parsed.path = Some(value.into_owned()),
                 ("per", "service") => parsed.per_service = true,
                 _ => return Err(format!("there is no parameter {name}={value}")),
             }
@@ -412,7 +446,7 @@ mod tests {
 
     fn list(query: &str) -> Value {
         let query = Query::parse(query).unwrap();
-        let reply = listed("workers", |from| Numbered.page(List::Workers, from), &query)
+        let reply = listed("workers", None, |from| Numbered.page(List::Workers, from), &query)
             .unwrap_or_else(|error| panic!("{}", error.body));
         serde_json::from_str(&reply.body).unwrap()
     }
@@ -436,7 +470,9 @@ mod tests {
         for wrong in ["limit=0", "limit=1001", "limit=x", "after=-1", "per=peer", "color=red"] {
             assert!(Query::parse(wrong).is_err(), "{wrong}");
         }
-        let parsed = Query::parse("service=a%20b&per=service&limit=7&after=9").unwrap();
-        assert_eq!(parsed, Query { limit: 7, after: 9, service: Some(named(b"a b")), per_service: true });
+        let parsed = Query::parse("service=a%20b&per=service&limit=7&after=9&path=c/d").unwrap();
+        let expected =
+            Query { limit: 7, after: 9, service: Some(named(b"a b")), per_service: true, path: Some("c/d".to_owned()) };
+        assert_eq!(parsed, expected);
     }
 }
