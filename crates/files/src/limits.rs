@@ -61,6 +61,8 @@ pub const HOLDERS_PAGE_MAX: usize = 256;
 pub const HOLDERS_PAGE_BYTES_MAX: usize = 512 << 10;
 /// Holders that a server remembers ("Limits").
 pub const HOLDERS_MAX: usize = 16_384;
+/// Holders that a server remembers across a restart, and that it may be given a list of.
+pub const FOLLOWERS_KEPT_MAX: usize = 10_000;
 /// Relays in a row ("Relays").
 pub const RELAY_DEPTH_MAX: usize = 8;
 /// Versions of a path ("Versions").

@@ -102,6 +102,8 @@ enum Command {
     Workers(operator::ServiceArguments),
     /// Disconnect a peer.
     Kick(operator::KickArguments),
+    /// Forget a follower that is gone for good.
+    Forget(operator::ForgetArguments),
     /// Stop giving a service's requests to workers until it is resumed.
     Pause(operator::PauseArguments),
     /// Resume a service that is paused.
@@ -216,6 +218,7 @@ fn main() -> ExitCode {
         Command::Services(arguments) => operator::list_by_service(List::Services, &arguments),
         Command::Workers(arguments) => operator::list_by_service(List::Workers, &arguments),
         Command::Kick(arguments) => operator::kick(&arguments),
+        Command::Forget(arguments) => operator::forget(&arguments),
         Command::Pause(arguments) => operator::pause(&arguments, true),
         Command::Resume(arguments) => operator::pause(&arguments, false),
         Command::Purge(arguments) => operator::purge(&arguments),

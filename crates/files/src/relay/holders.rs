@@ -108,6 +108,19 @@ pub struct ErrorStats {
     pub since: Instant,
 }
 
+/// A holder as it is kept across restarts.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// The user, or the name of the key, that said so.
+    pub user: Option<Arc<str>>,
+    /// The relay that passed it on.
+    pub via: Option<HolderName>,
+    /// Its last report.
+    pub holder: Holder,
+    /// How long ago that was.
+    pub ago: Duration,
+}
+
 /// The origin of a holder's report.
 #[derive(Clone, Copy, Debug)]
 pub struct Reporter<'a> {
@@ -259,6 +272,14 @@ impl Holders {
         if via.is_some() && self.holders.get(&key).is_some_and(|said| said.peer.is_some() || said.at > at) {
             return;
         }
+        // What it said before it knew which copy it is.
+        let unknown = (holder.name.clone(), None, tenant);
+        if holder.copy.is_some()
+            && let Some(said) = self.holders.get(&unknown)
+            && said.peer.is_none_or(|of| of == peer && via.is_none())
+        {
+            self.remove(&unknown, said.turn);
+        }
         let names = self.tenants.entry(tenant).or_insert_with(|| Names {
             whose: whose.clone(),
             share: self.names.share(TENANT_NAMES_SURE, TENANT_NAMES_MAX),
@@ -268,6 +289,8 @@ impl Holders {
         let permit = match self.holders.remove(&key) {
             Some(said) => {
                 (left_before, since) = (said.left_at, said.since);
+                let of = |holder: &Holder| (holder.cursor, holder.version, holder.left, holder.error.is_some());
+                self.revision += u64::from(of(&said.holder) != of(&holder));
                 if holder.cursor.is_none() && holder.left.is_none() {
                     // It has yet to find out what it has.
                     let Holder { cursor, version, durable, .. } = said.holder;
@@ -277,7 +300,10 @@ impl Holders {
                 self.by_turn.remove(&said.turn);
                 Some(said._permit)
             }
-            None => names.share.try_acquire(1),
+            None => {
+                self.revision += 1;
+                names.share.try_acquire(1)
+            }
         };
         let permit = permit.or_else(|| {
             // Its own oldest one makes way.
@@ -290,7 +316,6 @@ impl Holders {
         let Some(permit) = permit else { return };
         self.turn += 1;
         names.by_turn.insert(self.turn, (holder.name.clone(), holder.copy));
-        self.revision += 1;
         let (peer, via) = (via.is_none().then_some(peer), via.cloned());
         let left_at = left_at.map(|left| left_before.unwrap_or(left));
         let said = Said { holder, user: user.cloned(), peer, via, at, since, left_at, turn: self.turn, _permit: permit };
@@ -355,6 +380,37 @@ impl Holders {
         (gone.len(), here)
     }
 
+    /// Changes of what is kept across restarts, but for times.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Those to keep across a restart, so many at most, the last ones first.
+    pub fn kept(&self, most: usize, now: Instant) -> impl Iterator<Item = (&Tenant, Kept)> {
+        let last = self.by_turn.values().rev().take(most);
+        last.filter_map(move |key| {
+            let (said, names) = (self.holders.get(key)?, self.tenants.get(&key.2)?);
+            let Said { holder, user, via, at, .. } = said;
+            let (holder, user, via) = (holder.clone(), user.clone(), via.clone());
+            Some((&names.whose, Kept { user, via, holder, ago: now.saturating_duration_since(*at) }))
+        })
+    }
+
+    /// Takes one that was kept.
+    pub fn restore(&mut self, whose: &Tenant, tenant: u64, kept: Kept, now: Instant) {
+        let Kept { user, via, holder, ago } = kept;
+        if ago > SILENT_MAX {
+            return;
+        }
+        let key = (holder.name.clone(), holder.copy, tenant);
+        let reporter = Reporter { whose, tenant, user: user.as_ref(), peer: PeerId::new(0, 0), via: via.as_ref() };
+        self.note(reporter, holder, now);
+        if let Some(said) = self.holders.get_mut(&key) {
+            let at = now.checked_sub(ago).unwrap_or(now);
+            (said.peer, said.at, said.since, said.left_at) = (None, at, at, Some(now));
+        }
+    }
+
     /// Names of those that are to be there.
     pub fn set_listed(&mut self, names: BTreeSet<HolderName>) {
         self.listed = Some(names);
@@ -416,8 +472,12 @@ impl Holders {
         let as_u32 = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let holding = self.holders.values().filter(|said| holds(&said.holder)).count();
         let page = self.holders.values().skip(request.from as usize).take(most.min(request.count as usize));
+        let holder = |said: &Said| {
+            let is_gone = Known { said, now }.presence() == Presence::Gone;
+            Holder { left: said.holder.left.or(is_gone.then_some(Left::Lost)), ..said.holder.clone() }
+        };
         let known = |said: &Said| KnownHolder {
-            holder: said.holder.clone(),
+            holder: holder(said),
             holds: holds(&said.holder),
             user: said.user.as_deref().map(str::to_owned),
             age_ms: ms_since(said.at, now),

@@ -6,7 +6,7 @@
 mod holders;
 mod via;
 
-pub use holders::{ErrorStats, HolderStats, Holders, Known, Presence, Reporter};
+pub use holders::{ErrorStats, HolderStats, Holders, Kept, Known, Presence, Reporter};
 pub use via::{Via, ViaError};
 
 use crate::catalogue::{Catalogue, Entry, TooManyPaths};

@@ -164,6 +164,11 @@ impl Clients {
         (Arc::clone(&self.via), Arc::clone(&self.holders))
     }
 
+    /// The number of a tenant here.
+    pub(super) fn number_of(&self, tenant: &Tenant) -> u64 {
+        self.tenant_numbers.hash_one(tenant)
+    }
+
     /// A client is there, which may do this.
     pub(super) fn connected(&mut self, info: PeerInfo, permissions: Permissions) {
         let (tenant, may_publish) = (Tenant::of(&info), self.publishers.has(&info));

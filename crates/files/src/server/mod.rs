@@ -19,6 +19,7 @@ mod glob;
 mod handle;
 mod holding;
 mod jobs;
+mod kept_followers;
 mod lasting_id;
 mod open_file;
 mod operations;

@@ -220,7 +220,8 @@ impl Answered {
         versions.find(|version| version.digest == digest).map(|version| &version.name.of)
     }
 
-    /// Followers that should have it and don't. A follower of no versions lacks none, nor does one of another path's versions.
+    /// Followers that should have it and don't. A follower of no versions lacks none, nor does one of another path's versions, or one that has
+    /// ended by itself.
     fn missing(&self, wanted: HoldersWanted) -> impl Iterator<Item = &KnownHolder> {
         let is_asked = move |holder: &Holder| match (wanted, holder.version) {
             (HoldersWanted::Seq(_), version) => version.is_none() && holder.versions_of.is_none(),
@@ -233,7 +234,10 @@ impl Answered {
                 paths.is_none_or(|(wanted, version)| wanted == version)
             }
         };
-        self.holding.holders.iter().filter(move |known| !known.holds && is_asked(&known.holder))
+        let is_missed = |holder: &Holder| holder.left != Some(Left::Ended);
+        self.holding.holders.iter().filter(move |known| {
+            !known.holds && is_missed(&known.holder) && is_asked(&known.holder)
+        })
     }
 }
 
@@ -271,9 +275,8 @@ fn why(holder: &Holder) -> String {
         format!(", lacks {} and {}{}", counted(lacks.files, "file"), human_bytes(lacks.bytes), left.unwrap_or_default())
     });
     let left = match holder.left {
-        Some(Left::Ended) => ", ended",
         Some(Left::Lost) => ", gone",
-        None => "",
+        Some(Left::Ended) | None => "",
     };
     Line(&format!("{}{}{left}", error.unwrap_or_default(), lacks.unwrap_or_default())).to_string()
 }
@@ -300,7 +303,7 @@ fn lacking_json(known: &KnownHolder) -> Value {
         "files": lacks.map(|lacks| lacks.files),
         "bytes": lacks.map(|lacks| lacks.bytes),
         "seconds_left": lacks.and_then(|lacks| lacks.seconds_left),
-        "ended": *left == Some(Left::Ended),
+        "gone": *left == Some(Left::Lost),
     })
 }
 

@@ -104,15 +104,21 @@ impl<'a> Follower<'a> {
         now: Instant,
     ) -> Result<Self, Error> {
         let refused = |reason: String| Error::Destination { path: options.destination.clone(), reason };
-        std::fs::create_dir_all(&options.destination).map_err(|error| refused(error.to_string()))?;
-        let place = Place::open(options)?;
-        let top = place.top().map_err(|error| refused(error.to_string()))?;
+        let full = |error: &dyn std::fmt::Display| {
+            Error::DiskFull(format!("cannot write the record of what was followed: {error}"))
+        };
         let unwritable = |error: std::io::Error| match is_full(&error) {
-            true => Error::DiskFull(format!("cannot write the record of what was followed: {error}")),
+            true => full(&error),
             false => refused(error.to_string()),
         };
-        let mut record = Record::open(&top, &options.source, &options.exclude)
-            .map_err(|error| refused(error.to_string()))?;
+        std::fs::create_dir_all(&options.destination).map_err(unwritable)?;
+        let place = Place::open(options)?;
+        let top = place.top().map_err(|error| refused(error.to_string()))?;
+        let record = Record::open(&top, &options.source, &options.exclude);
+        let mut record = record.map_err(|error| match error.is_full() {
+            true => full(&error),
+            false => refused(error.to_string()),
+        })?;
         account.is_of(record.copy());
         record.begin(options.mirror).map_err(unwritable)?;
         place.adopt(&mut record).map_err(unwritable)?;

@@ -65,7 +65,10 @@ pub(super) fn run(
     let source = Source::Path(versions_of(&of).map_err(|error| unusable(error.to_string()))?);
     let top = Root::directory(&options.destination, Links::Never).and_then(|root| root.open_dir(&RelPath::root()));
     let top = top.map_err(|error| unusable(error.to_string()))?;
-    let record = Record::open(&top, &source, &Excludes::default()).map_err(|error| unusable(error.to_string()))?;
+    let record = Record::open(&top, &source, &Excludes::default()).map_err(|error| match error.is_full() {
+        true => Error::DiskFull(format!("cannot write the record of what was followed: {error}")),
+        false => unusable(error.to_string()),
+    })?;
     account.is_of(record.copy());
     let mut exchange = connector.exchange(cancel)?;
     let mut follower = Versions {

@@ -53,6 +53,11 @@ fn two_copies_of_one_name_are_two_holders() {
     assert_eq!((reply.holding, reply.total), (1, 2));
     holders.note(by(1), of_copy(2, 160), now);
     assert_eq!(ask(&holders, HoldersWanted::Version(Digest([7; 32])), now).holding, 2);
+    // One that doesn't know which copy it is, until it does.
+    holders.note(by(1), holder("host", 5), now);
+    assert_eq!(holders.count(), 3);
+    holders.note(by(1), of_copy(2, 160), now);
+    assert_eq!((holders.count(), holders.by_turn.len(), holders.names.used()), (2, 2, 2));
     // One of them is silent from now on.
     let later = now + SILENT_MAX + Duration::from_secs(1);
     holders.note(by(1), of_copy(2, 160), later - SILENT_MAX / 2);

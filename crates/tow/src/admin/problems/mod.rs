@@ -186,6 +186,7 @@ impl fmt::Display for Subject {
             Subject::Worker { peer: Some(peer), service } => write!(out, "worker {peer} of {}", Escaped(service)),
             Subject::Worker { peer: None, service } => write!(out, "a worker of {}", Escaped(service)),
             Subject::Client(name) => write!(out, "{}", Escaped(name.as_bytes())),
+            Subject::Versions(of) if of.is_root() => out.write_str("versions of /"),
             Subject::Versions(of) => write!(out, "versions of /{of}"),
             Subject::Follower { name, .. } => write!(out, "follower {}", Escaped(name.as_bytes())),
         }

@@ -30,6 +30,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("tow-services", include_str!("services.roff")),
     ("tow-workers", include_str!("workers.roff")),
     ("tow-kick", include_str!("kick.roff")),
+    ("tow-forget", include_str!("forget.roff")),
     ("tow-pause", include_str!("pause.roff")),
     ("tow-resume", include_str!("resume.roff")),
     ("tow-purge", include_str!("purge.roff")),
