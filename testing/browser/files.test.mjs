@@ -84,7 +84,7 @@ test('axe finds nothing in any view of a file server', async (t) => {
   const page = await open(t, server);
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme });
-    for (const view of ['Overview', 'Peers', 'Transfers', 'Followers', 'Versions', 'Failures', 'Disconnected', 'Audit']) {
+    for (const view of ['Overview', 'Peers', 'Transfers', 'Followers', 'Versions', 'Failures', 'Disconnected', 'Blocked', 'Audit']) {
       await go(page, view);
       await check(page, `${view} ${colorScheme}`);
       await picture(page, `serve-${view.toLowerCase()}-${colorScheme}`);

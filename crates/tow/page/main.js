@@ -1,6 +1,6 @@
 // Asks the server every two seconds while the page is visible, and shows what it says.
 
-import { ofServer } from './actions.js';
+import { ofServer, setReadOnly } from './actions.js';
 import { ApiError, get, hasToken, setToken, takeToken, tokenIn } from './api.js';
 import { History } from './charts.js';
 import { h, Keyed, setAttribute, setText } from './dom.js';
@@ -115,6 +115,7 @@ class Page {
 
   async #ask() {
     const status = await get('status');
+    setReadOnly(status['operator']?.['read_only'] === true);
     const known = this.status;
     if (known && (known['pid'] !== status['pid'] || known['started'] !== status['started'])) this.#forget();
     if (!this.status) this.#begin(status);
@@ -284,6 +285,7 @@ class Page {
     const link = /** @type {HTMLElement} */ (tab.firstElementChild);
     const number = /** @type {HTMLElement} */ (link.lastElementChild);
     setAttribute(link, 'aria-current', view === this.view ? 'page' : null);
+    setAttribute(link, 'href', `./${view.address}`);
     const status = this.status ?? {};
     /** @type {Record<string, number | undefined>} */
     const numbers = { peers: status['peers'], services: status['services'], workers: status['workers'] };

@@ -81,6 +81,10 @@ export class Overview {
         h('section', { class: 'card' }, h('h2', {}, 'Totals since the start'), this.sums.element)));
   }
 
+  get address() {
+    return '#overview';
+  }
+
   enter() {}
 
   async refresh() {}

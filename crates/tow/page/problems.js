@@ -24,7 +24,7 @@ const VIEWS = {
   follower_behind: 'followers', follower_gone: 'followers', threads_hang: 'transfers',
 };
 
-/** Views that the server filters by service, and those that are filtered here by who it is. */
+/** Views that are searched for a service, and those for who it is. */
 const BY_SERVICE = ['services', 'workers'];
 const BY_NAME = ['peers', 'followers'];
 
@@ -39,9 +39,9 @@ function linkOf(problem) {
   const view = viewOf(problem);
   if (!view) return null;
   const isOfService = BY_SERVICE.includes(view) && problem['service'] !== null && problem['service_b64'] === undefined;
-  if (isOfService) return `./#${view}?${new URLSearchParams({ service: problem['service'] })}`;
+  if (isOfService) return `./#${view}?${new URLSearchParams({ search: problem['service'] })}`;
   const name = visible(problem['subject']).replace(/^(follower|user) /, '');
-  return BY_NAME.includes(view) ? `./#${view}?${new URLSearchParams({ filter: name })}` : `./#${view}`;
+  return BY_NAME.includes(view) ? `./#${view}?${new URLSearchParams({ search: name })}` : `./#${view}`;
 }
 
 /**

@@ -5,11 +5,15 @@ import { NONE } from './format.js';
 
 /** @typedef {import('./api.js').Row} Row */
 
+/** Characters that are never cut. Longer text is whole when the pointer is on it, and in the details. */
+const SHORT = 12;
+
 /**
  * @typedef {object} Column
  * @property {string} id
  * @property {string} label
  * @property {(row: Row) => string} text as shown; from the wire only through `visible`
+ * @property {string} [by] the member by which the server sorts; rows are sorted here, among those that are shown, if there is none
  * @property {(row: Row) => string | number | null | undefined} [sort] by this; by the text if there is none
  * @property {boolean} [numeric] to the right, and sorted from the largest down at first
  * @property {(row: Row) => number | null} [share] a bar beside the text, from 0 to 1
@@ -25,11 +29,13 @@ export class Table {
    * @param {readonly Column[]} options.columns the first names the row
    * @param {(row: Row) => string} options.key
    * @param {((key: string) => void) | null} options.open what a row's button does
+   * @param {() => void} [options.sorted] the order is another one
    */
-  constructor({ caption, columns, key, open }) {
+  constructor({ caption, columns, key, open, sorted }) {
     this.columns = columns;
     this.key = key;
     this.open = open;
+    this.sorted = sorted;
     /** @type {{ column: Column, down: boolean } | null} */
     this.order = null;
     /** @type {Row[]} */
@@ -58,7 +64,7 @@ export class Table {
   set(rows) {
     this.rows = rows;
     const order = this.order;
-    if (order) {
+    if (order && !order.column.by) {
       const by = order.column.sort ?? order.column.text;
       const direction = order.down ? -1 : 1;
       rows = rows.map((row) => /** @type {const} */ ([by(row), row])).sort(([a], [b]) => compare(a, b, direction))
@@ -78,12 +84,30 @@ export class Table {
     this.keyed.children.get(key)?.querySelector('button')?.focus();
   }
 
+  /** The parameter `sort`, if the server sorts. */
+  get orderAtServer() {
+    const order = this.order;
+    return order?.column.by ? `${order.down ? '-' : ''}${order.column.by}` : null;
+  }
+
   /** @param {Column} column */
   sortBy(column) {
     const first = column.numeric ?? false;
     if (this.order?.column !== column) this.order = { column, down: first };
     else if (this.order.down === first) this.order = { column, down: !first };
     else this.order = null;
+    this.#showOrder();
+    this.sorted?.();
+  }
+
+  /** @param {string | null} order the id of a column, after `-` if the largest is the first */
+  setOrder(order) {
+    const column = this.columns.find(({ id }) => id === order?.replace(/^-/, ''));
+    this.order = column ? { column, down: order?.startsWith('-') ?? false } : null;
+    this.#showOrder();
+  }
+
+  #showOrder() {
     const order = this.order;
     this.columns.forEach((one, index) => {
       const head = /** @type {HTMLElement} */ (this.heads[index]);
@@ -115,7 +139,7 @@ export class Table {
       const text = column.text(row);
       const place = /** @type {HTMLElement} */ (cell.querySelector('.wire'));
       setText(place, text);
-      setAttribute(place, 'title', column.wide && text !== NONE ? text : null);
+      setAttribute(place, 'title', !column.numeric && text.length > SHORT ? text : null);
       setAttribute(cell, 'data-level', column.level?.(row) ?? null);
       if (!column.share) return;
       const share = column.share(row);

@@ -203,6 +203,7 @@ impl Core {
         let key = self.find_or_add_service(NOBODY, to);
         let request = self.requests.at(slot);
         let (former, session, id, attempts) = (request.service, request.session, request.journal_id, request.attempt);
+        let bytes = request.bytes();
         let number = self.sessions[session].letter;
         let Some(letter) = self.dead_letters.all.get_mut(&number) else { return };
         letter.moves += 1;
@@ -211,9 +212,12 @@ impl Core {
         self.sessions[session].absent_since = now;
         self.unlist_dead_letter(number, former);
         self.list_dead_letter(number, key);
-        self.services.at_mut(former).live -= 1;
+        let its = self.services.at_mut(former);
+        its.live -= 1;
+        its.change_bytes(bytes, 0);
         let its = self.services.at_mut(key);
         its.live += 1;
+        its.change_bytes(0, bytes);
         let (purges, service) = (its.purges, its.name.clone());
         self.requests.at_mut(slot).move_to(key, now, purges);
         self.journal_moved(id, moves, attempts, service);

@@ -213,8 +213,12 @@ impl Core {
         let id = self.durability.take_id();
         let request = self.requests.at_mut(slot);
         request.journal_id = id;
-        let session = &mut self.sessions[request.session];
+        let key = request.session;
+        self.remove_fragile(key);
+        let session = &mut self.sessions[key];
         session.is_journalled = true;
+        session.journalled += 1;
+        let request = self.requests.at(slot);
         let origin = self.dead_letters.origin(session.letter);
         let (client, number) = origin.unwrap_or((session.client.unwrap_or_default(), request.number));
         let entry = Entry::Accepted {
@@ -347,6 +351,8 @@ impl Core {
         if matches!(request.state, State::Waiting | State::Parked) {
             self.count_untried(slot, true);
         }
+        self.sessions[session].journalled -= 1;
+        self.add_fragile(session);
         let is_stored = self.fail_stored(id, reason);
         if !is_stored && !self.sessions[session].is_dead_letter() {
             return false;
@@ -420,6 +426,8 @@ impl Core {
         self.sessions[session].is_journalled = true;
         self.sessions[session].is_stored = expires == NEVER && number != dead_letter::NUMBER;
         self.add_request(session, number, slot, bytes);
+        self.remove_fragile(session);
+        self.sessions[session].journalled += 1;
         if let Some(letter) = letter {
             self.mark_dead_letter(session, origin, letter.moves, service, bytes, large_bytes);
         }

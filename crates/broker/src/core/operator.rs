@@ -8,8 +8,6 @@ use super::tenants::NOBODY;
 use super::{Core, ServiceKey};
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use towpath_requests::body::Body;
-use towpath_requests::numbered::Status;
 
 /// Services that may be paused at a time.
 pub const PAUSED_SERVICES_MAX: usize = 1_000;
@@ -88,17 +86,7 @@ impl Core {
         let Some(key) = self.services.find_by_name(service) else { return 0 };
         let slots = self.services.waiting(&self.requests, key, |request| request.is_before_purge(purge.number), most);
         for &slot in &slots {
-            self.withdraw(now, slot);
-            debug_assert_eq!(self.requests.at(slot).state, State::Detached);
-            self.counters.purged += 1;
-            if self.is_dead_letter(slot) {
-                self.forget(slot);
-                continue;
-            }
-            let reason = if self.requests.at(slot).attempt == 0 { PURGED } else { PURGED_LATER };
-            let failed = self.counters.failed;
-            self.settle(slot, Status::CANCELLED, Body::from(reason).into());
-            self.counters.failed = failed;
+            self.end_by_operator(now, slot, [PURGED, PURGED_LATER]);
         }
         slots.len()
     }

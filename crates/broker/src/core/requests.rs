@@ -347,6 +347,17 @@ impl Requests {
             .filter(|request| request.generation == generation && request.state != State::Free)
     }
 
+    /// Slots, also free ones.
+    pub fn slots(&self) -> u32 {
+        self.slots as u32
+    }
+
+    /// The requests in slots from `from` to `end`, exclusive.
+    pub fn iter_range(&self, from: u32, end: u32) -> impl Iterator<Item = (u32, &Request)> {
+        let slots = from..end.min(self.slots());
+        slots.map(|slot| (slot, self.at(slot))).filter(|(_, request)| request.state != State::Free)
+    }
+
     /// All requests.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Request)> {
         (0..).zip(self.blocks.iter().flatten()).filter(|(_, request)| request.state != State::Free)

@@ -1,6 +1,6 @@
 //! Statistics: counters, services and workers.
 
-use super::requests::State;
+use super::requests::{REQUEST_BYTES, State};
 use super::settings::Millis;
 use super::worker::Worker;
 use super::{Core, Kind, Peer, Role, ServiceKey};
@@ -37,6 +37,17 @@ pub struct Counters {
     pub dead_letters: u64,
 }
 
+/// Events of a service since it was added: while it has neither workers nor requests it is forgotten.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ServiceCounters {
+    /// Requests accepted.
+    pub accepted: u64,
+    /// Requests that ended with a worker's reply.
+    pub replied: u64,
+    /// Requests that ended otherwise, but for those that an operator ended.
+    pub failed: u64,
+}
+
 /// A service and its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceInfo {
@@ -46,6 +57,8 @@ pub struct ServiceInfo {
     pub waiting: usize,
     /// Bytes of memory of the waiting requests.
     pub waiting_bytes: usize,
+    /// Bytes of memory of all its requests, in whatever state, and of their outcomes.
+    pub bytes: usize,
     /// Bytes of the waiting requests that aren't in memory.
     pub waiting_large_bytes: u64,
     /// Requests in all, in whatever state.
@@ -62,6 +75,10 @@ pub struct ServiceInfo {
     pub letters_since: Option<Millis>,
     /// Milliseconds within which 19 of 20 replies came lately, rounded up to a power of two.
     pub usual_ms: Option<Millis>,
+    /// The same of half of the replies.
+    pub median_ms: Option<Millis>,
+    /// Events since it was added.
+    pub counters: ServiceCounters,
 }
 
 /// A dead letter.
@@ -124,7 +141,8 @@ impl Core {
         ServiceInfo {
             name: service.name.clone(),
             waiting: service.waiting.sums().requests,
-            waiting_bytes: service.waiting.sums().bytes,
+            waiting_bytes: service.waiting.sums().bytes + service.waiting.sums().requests * REQUEST_BYTES,
+            bytes: service.bytes,
             waiting_large_bytes: service.waiting.sums().large_bytes,
             live: service.live,
             workers: service.workers,
@@ -133,7 +151,14 @@ impl Core {
             letters: service.letters.len(),
             letters_since: first.map(|session| self.sessions[session].absent_since),
             usual_ms: service.usual.usual_ms(),
+            median_ms: service.usual.median_ms(),
+            counters: service.counters,
         }
+    }
+
+    /// Requests of all services that wait for a worker.
+    pub fn waiting(&self) -> usize {
+        self.services.waiting_count
     }
 
     /// Dead letters of a service by number, the oldest first, from this one on.

@@ -6,6 +6,7 @@ mod dead_letter;
 mod fairness;
 mod in_flight;
 mod look;
+mod operator;
 mod outcomes;
 mod reply_budget;
 mod requeue;

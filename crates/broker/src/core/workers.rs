@@ -150,6 +150,7 @@ impl Core {
     pub(super) fn release_from_worker(&mut self, key: WorkerKey, slot: u32) {
         self.requests.unlink(&mut self.workers[key].held, slot);
         self.letter_is_held(slot, false);
+        self.count_held(slot, false);
         if let State::Held(_, expected) = self.requests.at(slot).state {
             self.unexpect_reply(slot, expected);
         }
@@ -362,6 +363,7 @@ impl Core {
         }
         self.expect_reply(slot, expected);
         self.letter_is_held(slot, true);
+        self.count_held(slot, true);
         let request = self.requests.at_mut(slot);
         request.state = State::Held(key, expected);
         request.attempt = request.attempt.saturating_add(1);

@@ -23,9 +23,11 @@ mod read_budget;
 mod reply_batcher;
 mod slow_consumers;
 
-use crate::core::{Core, LetterRun, LookAt, Millis, Purge, QueuedAction, Settings, WorkerInfo};
+use crate::core::{
+    Core, LetterRun, LookAt, Millis, NotEnded, Peer, Purge, QueuedAction, RequestInfo, RequestKey, Settings, WorkerInfo,
+};
 use crate::services::Services;
-use crate::stats::{Activity, Concerns, Stats, WorkerStats};
+use crate::stats::{Activity, Concerns, RequestStats, Stats, WorkerStats};
 use crate::store::{Leadership, Recovered, Store};
 use crate::transport::Transport;
 use connection::Connections;
@@ -237,7 +239,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             has_storage_failed: core.has_storage_failed(),
             paused: core.paused_services().cloned().collect(),
             is_draining: core.is_draining(),
+            waiting: core.waiting(),
             left: core.left(),
+            restart: core.restart_cost(),
             dead_letters: core.dead_letters(),
             now: self.now(),
             ..Stats::default()
@@ -285,6 +289,26 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
     /// A part of a purge: [`Core::purge`].
     pub fn purge(&mut self, service: &[u8], purge: Purge, most: usize) -> usize {
         let ended = self.core.purge(self.now(), service, purge, most);
+        self.act();
+        ended
+    }
+
+    /// A step of a list of requests: [`Core::requests_from`].
+    pub fn list_requests(&self, service: &[u8], from: u32) -> Page<RequestStats> {
+        let end = |peer: Option<Peer>| {
+            let id = peer.and_then(|peer| self.connections.id_of(peer));
+            (id, id.and_then(|id| self.transport.address(id)))
+        };
+        let listed = |request: RequestInfo| {
+            let ((peer, address), (worker, worker_address)) = (end(request.peer), end(request.worker));
+            [RequestStats { request, peer, address, worker, worker_address }]
+        };
+        self.core.requests_from(service, from).flat_map(listed)
+    }
+
+    /// Ends a request: [`Core::end_request`].
+    pub fn end_request(&mut self, service: &[u8], key: RequestKey) -> Result<(), NotEnded> {
+        let ended = self.core.end_request(self.now(), service, key);
         self.act();
         ended
     }

@@ -1,8 +1,8 @@
 //! Operations of an operator: pausing and purging services, sending dead letters again or dropping them, draining. From any thread but the event loop's.
 
 use super::handle::{Handle, OperatorAction};
-use crate::core::{LetterAction, LetterInfo, LookAt, Millis, PAUSED_SERVICES_MAX};
-use crate::stats::{Concerns, LISTED_MAX};
+use crate::core::{LetterAction, LetterInfo, LookAt, Millis, NotEnded, PAUSED_SERVICES_MAX, RequestKey, ServiceInfo};
+use crate::stats::{Concerns, LISTED_MAX, RequestStats};
 use bytes::Bytes;
 use std::time::Duration;
 use towpath_requests::is_built_in;
@@ -54,6 +54,9 @@ pub enum OperatorError {
         /// Dead letters.
         done: usize,
     },
+    /// The request is not ended.
+    #[error(transparent)]
+    NotEnded(#[from] NotEnded),
     /// The service's name is invalid.
     #[error("{0}")]
     NoService(&'static str),
@@ -128,6 +131,28 @@ impl Operator {
         }
     }
 
+    /// Requests of a service, in whatever state, from this number on, and the moment in the core's time. `None` if the event loop doesn't answer.
+    pub fn list_requests(&self, service: &[u8], from: u32) -> Option<(Page<RequestStats>, Millis)> {
+        let service = Bytes::copy_from_slice(service);
+        let mut at = from;
+        loop {
+            let service = service.clone();
+            let (page, now) = self.handle.act(|done| OperatorAction::ListRequests { service, from: at, done })?;
+            match page.next {
+                // There may be a million of other services in between.
+                Some(next) if page.entries.is_empty() => at = next,
+                _ => return Some((page, now)),
+            }
+        }
+    }
+
+    /// Ends a request of a service: its client gets an outcome, and a worker that has it is asked to cancel it.
+    pub fn end_request(&self, service: &[u8], request: RequestKey) -> Result<(), OperatorError> {
+        let service = Bytes::copy_from_slice(service);
+        let ended = self.handle.act(|done| OperatorAction::EndRequest { service, request, done });
+        Ok(ended.ok_or(OperatorError::NoAnswer)??)
+    }
+
     /// Drops the outcomes of clients that are absent, and says how many. Stored requests keep theirs.
     pub fn drop_outcomes(&self) -> Result<usize, OperatorError> {
         let mut dropped = 0;
@@ -166,6 +191,12 @@ impl Operator {
     pub fn list_letters(&self, service: &[u8], from: u32) -> Option<(Page<LetterInfo>, Millis)> {
         let service = Bytes::copy_from_slice(service);
         self.handle.act(|done| OperatorAction::ListLetters { service, from, done })
+    }
+
+    /// A service, if it is there, and the moment in the core's time. `None` if the event loop doesn't answer.
+    pub fn service(&self, service: &[u8]) -> Option<(Option<ServiceInfo>, Millis)> {
+        let service = Bytes::copy_from_slice(service);
+        self.handle.act(|done| OperatorAction::Service { service, done })
     }
 
     /// Takes no more requests, or takes them again. [`Stats::left`](crate::Stats::left) says how many are left to be ended.

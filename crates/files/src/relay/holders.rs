@@ -318,7 +318,8 @@ impl Holders {
         names.by_turn.insert(self.turn, (holder.name.clone(), holder.copy));
         let (peer, via) = (via.is_none().then_some(peer), via.cloned());
         let left_at = left_at.map(|left| left_before.unwrap_or(left));
-        let said = Said { holder, user: user.cloned(), peer, via, at, since, left_at, turn: self.turn, _permit: permit };
+        let said =
+            Said { holder, user: user.cloned(), peer, via, at, since, left_at, turn: self.turn, _permit: permit };
         if let Some(unsaid) = &mut self.unsaid {
             unsaid.insert(key.clone());
         }
@@ -374,7 +375,8 @@ impl Holders {
         let of_name = self.holders.iter().filter(|((of, ..), _)| of == name);
         let (here, gone): (Vec<_>, Vec<_>) =
             of_name.partition(|(_, said)| Known { said, now }.presence() == Presence::Here);
-        let (here, gone) = (here.len(), gone.into_iter().map(|(key, said)| (key.clone(), said.turn)).collect::<Vec<_>>());
+        let (here, gone) =
+            (here.len(), gone.into_iter().map(|(key, said)| (key.clone(), said.turn)).collect::<Vec<_>>());
         gone.iter().for_each(|(key, turn)| self.remove(key, *turn));
         self.revision += 1;
         (gone.len(), here)

@@ -5,6 +5,7 @@ use super::failures::{Failures, LOST};
 use super::jobs::{Done, Job, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
 use super::operations::publishers::Publishers;
+use super::progress::Progress;
 use super::quota::Quotas;
 use super::rate::chunk_bytes;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
@@ -26,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use towpath_quota::FairQueue;
 use towpath_rules::{Permissions, Verb};
-use towpath_sockets::{Page, PeerId, PeerInfo, Principal, Tenant};
+use towpath_sockets::{Page, PeerId, PeerInfo, Principal, TcpInfo, Tenant};
 
 /// A connected client.
 struct Client {
@@ -44,6 +45,7 @@ struct Client {
     quotas: Quotas,
     /// Its last report of what it has.
     said: Option<HolderStats>,
+    progress: Progress,
 }
 
 /// Clients by peer.
@@ -72,8 +74,7 @@ impl Client {
         let published = pool.context().published.clone();
         let salt = self.session.permissions().fingerprint(Verb::Follow);
         let Client { tenant, tenant_number, user, .. } = &*self;
-        let reporter =
-            Reporter { whose: tenant, tenant: *tenant_number, user: user.as_ref(), peer, via: None };
+        let reporter = Reporter { whose: tenant, tenant: *tenant_number, user: user.as_ref(), peer, via: None };
         let own = holding::note(&self.name.address, reporter, (said, salt), published.as_deref(), holders);
         self.said = own.or(self.said.take());
     }
@@ -199,6 +200,7 @@ impl Clients {
             requests: HashMap::new(),
             quotas,
             said: None,
+            progress: Progress::default(),
         };
         self.clients.insert(peer, client);
     }
@@ -398,6 +400,11 @@ impl Clients {
         has.fold((0, None), |(count, least), has| (count + 1, Some(least.map_or(has, |least: u64| least.min(has)))))
     }
 
+    /// Fetches and pushes in progress.
+    pub(super) fn transfer_count(&self) -> usize {
+        self.clients.values().map(|client| client.session.transfers().count()).sum()
+    }
+
     /// A page of follows, by slots of their clients. All those of a client are in one page.
     pub(super) fn follower_page(&self, from: u32, info: impl Fn(PeerId) -> Option<PeerInfo>) -> Page<FollowerStats> {
         let peers = self.followers.range(PeerId::new(from, 0)..);
@@ -406,7 +413,12 @@ impl Clients {
             let said = &client.said;
             let follows: Vec<_> = client.session.follows().map(Some).collect();
             let follows = if follows.is_empty() && said.is_some() { vec![None] } else { follows };
-            follows.into_iter().map(move |follow| FollowerStats { info: info.clone(), follow, said: said.clone() })
+            follows.into_iter().map(move |follow| FollowerStats {
+                info: info.clone(),
+                follow,
+                said: said.clone(),
+                transfer: None,
+            })
         })
     }
 
@@ -431,6 +443,7 @@ impl Clients {
                 info: info.clone(),
                 follow: Some(follow),
                 said: said.clone(),
+                transfer: None,
             })
         });
         let mut follows: Vec<_> = follows.collect();
@@ -444,9 +457,18 @@ impl Clients {
         self.failures.page(from)
     }
 
-    /// The statistics of a peer that is connected.
-    pub(super) fn peer_stats(&self, info: PeerInfo) -> Option<PeerStats> {
-        let Client { session, key, .. } = self.clients.get(&info.id)?;
+    /// The statistics of a peer that is connected. `tcp` asks the kernel about its connection.
+    pub(super) fn peer_stats(
+        &mut self,
+        info: PeerInfo,
+        tcp: impl FnOnce() -> Option<(TcpInfo, u64)>,
+        now: Instant,
+    ) -> Option<PeerStats> {
+        let Client { session, key, progress, said, .. } = self.clients.get_mut(&info.id)?;
+        let mut transfers: Vec<_> = session.transfers().collect();
+        if !transfers.is_empty() {
+            progress.explain(&mut transfers, &info, tcp(), now);
+        }
         let transfer = |(ticket, mut transfer): (Ticket, TransferStats)| {
             if matches!(transfer.wait, Some(Wait::Disk | Wait::Hash)) && self.pool.keeps_waiting(*key, ticket) {
                 transfer.wait = Some(Wait::Pool);
@@ -457,8 +479,9 @@ impl Clients {
             info,
             principal: session.principal().clone(),
             credit_bytes: session.credit(),
-            transfers: session.transfers().map(transfer).collect(),
+            transfers: transfers.into_iter().map(transfer).collect(),
             queries: session.queries(),
+            follower: said.as_ref().map(|said| said.name.clone()),
         })
     }
 
@@ -473,9 +496,11 @@ impl Clients {
         self.pool.start_copies();
     }
 
-    /// Called after a client was served: notes whether it waits for an open file.
-    pub(super) fn served(&mut self, peer: PeerId) {
+    /// Called after a client was served: notes what its transfers wait for, such as for an open file. `awaits_rate`: for its turn at the rate of this
+    /// server.
+    pub(super) fn served(&mut self, peer: PeerId, awaits_rate: bool) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
+        client.progress.note(client.session.waits(), awaits_rate);
         if client.session.take_waits_for_files() && !self.awaiting_files.contains(peer) {
             self.awaiting_files.push(&client.tenant, peer, ());
         }

@@ -144,7 +144,9 @@ fn read(path: &PathBuf) -> io::Result<Vec<LineOf>> {
         return Err(io::Error::new(ErrorKind::InvalidData, reason));
     }
     let lines = lines.take(FOLLOWERS_KEPT_MAX);
-    lines.map(|line| serde_json::from_str(&line?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))).collect()
+    lines
+        .map(|line| serde_json::from_str(&line?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error)))
+        .collect()
 }
 
 fn write(directory: &Path, lines: &[LineOf]) -> io::Result<()> {

@@ -6,6 +6,7 @@
 
 mod access_log;
 mod catalogue_view;
+mod cause;
 mod chunks;
 mod client_root;
 mod clients;
@@ -23,6 +24,8 @@ mod kept_followers;
 mod lasting_id;
 mod open_file;
 mod operations;
+mod pace;
+mod progress;
 mod push;
 mod quota;
 mod rate;
@@ -47,15 +50,16 @@ pub use catalogue_view::{CatalogueView, VersionStats};
 pub use driver::{ServeError, Server, ServerOptions};
 pub use followers_look::{Behind, FollowersLook, VersionLook};
 pub use handle::{Handle, OperatorAction};
+pub use pace::Pace;
 pub use push::PushOptions;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use session::push::fuzz_body as fuzz_push;
-pub use versions::NewestVersion;
 pub use stats::{
     Counters, FailureStats, FollowStats, FollowerStats, PeerStats, QuotaStats, RequestKind, Stats, TransferStats, Wait,
 };
 pub use towpath_sockets::Authenticator;
+pub use versions::NewestVersion;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use watch::fuzz_catalogue;

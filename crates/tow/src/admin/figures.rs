@@ -193,6 +193,7 @@ pub static HUB: &[Figure<HubStats>] = &[
         ("protocol", "gone.protocol", |s| s.ends.protocol.into()),
         ("other", "gone.other", |s| s.ends.other.into()),
         ("handshake", "gone.handshake", |s| s.ends.handshake.into()),
+        ("blocked", "gone.blocked", |s| s.ends.blocked.into()),
     ])),
     counters("network_bytes", Bytes, "Bytes received and sent, with all framing", "direction", &[
         ("in", "received_bytes", |s| s.traffic.bytes_in.into()),
@@ -345,6 +346,7 @@ pub static JOURNAL: &[Figure<JournalFigures>] = &[
 pub static SERVICE: &[Figure<ServiceInfo>] = &[
     gauge("service_requests_waiting", Count, "Requests of the service that wait for a worker", "", |s| s.waiting.into()),
     gauge("service_waiting_bytes", Bytes, "Memory of requests of the service that wait for a worker", "", |s| s.waiting_bytes.into()),
+    gauge("service_memory_bytes", Bytes, "Memory of all requests of the service, and of their outcomes", "", |s| s.bytes.into()),
     gauge("service_requests_held", Count, "Requests of the service without a confirmed outcome", "", |s| s.live.into()),
     gauge("service_workers", Count, "Workers of the service", "", |s| s.workers.into()),
 ];

@@ -1,6 +1,6 @@
 //! `tow serve`: a server of a directory or a file.
 
-use crate::admin::{About, Admin, AdminArgs, FilesView};
+use crate::admin::{About, Admin, AdminArgs, Blocks, FilesView};
 use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
 use crate::cli::escape::Line;
@@ -106,6 +106,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             .map_err(|error| Failure::failed(format!("cannot listen for SIGUSR1: {error}")))?;
         options.watch = Some(watch);
     }
+    let keeps_state = arguments.state.is_some();
     options.state_directory = arguments.state;
     options.server_id = arguments.server_id;
     options.followers = arguments.followers.as_deref().map(follower_names).transpose()?;
@@ -132,11 +133,15 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.mechanism = security.mechanism;
     options.open_to_all = security.open_to_all;
     options.endpoints = arguments.listen.endpoints;
+    let blocks = Blocks::open(options.state_directory.as_deref())?;
+    options.gate = Some(blocks.gate());
+    options.unserved.extend(blocks.file().map(Path::to_owned));
     let about = About {
         program: "serve",
         state: options.state_directory.as_deref(),
         served: Some(&arguments.path),
         audit: security.admission.as_ref().and_then(|admission| admission.audit()),
+        blocks: &blocks,
     };
     let admin = Admin::start(arguments.admin, &about)?;
     let server = Server::bind(options).map_err(|error| match error {
@@ -151,7 +156,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     };
     on_signals(stop, reload)?;
     let root = arguments.path.display().to_string();
-    let view = FilesView { handle: server.handle(), root, catalogue: server.catalogue() };
+    let view = FilesView { handle: server.handle(), root, catalogue: server.catalogue(), keeps_state };
     admin.ready(view, server.endpoints());
     let served = arguments.path.display().to_string();
     announce(server.endpoints().iter().map(|endpoint| format!("serving {} on {endpoint}", Line(&served))));
@@ -171,9 +176,8 @@ fn follower_names(path: &Path) -> Result<BTreeSet<HolderName>, Failure> {
     }
     let lines = (1..).zip(text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()));
     let named = lines.filter(|(_, name)| !name.is_empty());
-    let name = |(number, name): (usize, &str)| {
-        HolderName::new(name).map_err(|why| failed(format!("line {number}: {why}")))
-    };
+    let name =
+        |(number, name): (usize, &str)| HolderName::new(name).map_err(|why| failed(format!("line {number}: {why}")));
     let names = named.map(name).collect::<Result<BTreeSet<_>, _>>()?;
     if names.len() > FOLLOWERS_KEPT_MAX {
         return Err(failed(format!("it has over {FOLLOWERS_KEPT_MAX} names")));

@@ -235,9 +235,10 @@ impl Answered {
             }
         };
         let is_missed = |holder: &Holder| holder.left != Some(Left::Ended);
-        self.holding.holders.iter().filter(move |known| {
-            !known.holds && is_missed(&known.holder) && is_asked(&known.holder)
-        })
+        self.holding
+            .holders
+            .iter()
+            .filter(move |known| !known.holds && is_missed(&known.holder) && is_asked(&known.holder))
     }
 }
 
@@ -253,7 +254,9 @@ fn print(wanted: HoldersWanted, answered: &Answered, as_json: bool) -> Result<()
             HoldersWanted::Seq(seq) => seq.into(),
             HoldersWanted::Version(version) => version.to_string().into(),
         };
-        return print_line(Json(json!({ "version": version, "holders": holders, "missing": missing, "lacking": lacking })));
+        return print_line(Json(
+            json!({ "version": version, "holders": holders, "missing": missing, "lacking": lacking }),
+        ));
     }
     for known in holders {
         let durable = if known.holder.durable { ", durable" } else { "" };

@@ -16,17 +16,30 @@ impl Model {
     /// Ends what waits for a service.
     pub fn purge(&mut self, service: u8) -> usize {
         let waiting: Vec<usize> = self.queues.get(&service).into_iter().flat_map(|queue| queue.requests()).collect();
-        for &slot in &waiting {
-            self.withdraw(slot);
-            self.counters.purged += 1;
-            if self.is_dead_letter(slot) {
-                self.forget(slot);
-            } else {
-                self.settle(slot, 499, 0, 0);
-                self.counters.failed -= 1;
-            }
-        }
+        waiting.iter().for_each(|slot| self.end(*slot));
         waiting.len()
+    }
+
+    /// Ends a request.
+    pub fn end_request(&mut self, name: u64) {
+        let slot = self.find(name).expect("it is there");
+        self.end(slot);
+    }
+
+    fn end(&mut self, slot: usize) {
+        self.withdraw(slot);
+        self.counters.purged += 1;
+        if self.is_dead_letter(slot) {
+            self.forget(slot);
+        } else {
+            self.settle(slot, 499, 0, 0);
+            self.counters.failed -= 1;
+        }
+    }
+
+    /// The number of requests of a service, in whatever state.
+    pub fn requests_of(&self, service: u8) -> usize {
+        self.requests.iter().filter(|(_, request)| request.service == service).count()
     }
 
     /// Dead letters of a service.

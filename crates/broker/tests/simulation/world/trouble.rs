@@ -52,8 +52,12 @@ impl Sim {
             }
             Some(10) if self.nodes[node].broker.is_some() => {
                 let service = SERVICES[self.rng.index(SERVICES.len())];
+                let one = self.rng.percent(70).then(|| self.rng.index(64));
                 let (purging, mut world) = self.world(node);
-                purging.purge(&mut world, service);
+                match one {
+                    Some(which) => purging.end_one(&mut world, service, which),
+                    None => purging.purge(&mut world, service),
+                }
             }
             Some(11) if self.nodes[node].broker.is_some() => {
                 let action = if self.rng.percent(90) { LetterAction::Requeue } else { LetterAction::Drop };

@@ -4,9 +4,9 @@ use super::super::connection::Connection;
 use super::super::exchange::{Connector, Operation, POLL_MAX, Turn, WaitLimit};
 use super::super::get::workers;
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
+use super::account::Account;
 use super::follower::Follower;
 use super::pages::FOLLOW_ID;
-use super::account::Account;
 use super::{FollowEnd, FollowOptions, OnEvent, last_words};
 use crate::disk::{Disk, DiskOptions};
 use crate::error::Error;
@@ -64,6 +64,7 @@ impl Driver<'_> {
     fn tick(&mut self, connection: &mut Connection, now: Instant) -> Result<(), Error> {
         let read = self.sink.pieces_read();
         let reads = std::mem::replace(&mut self.pieces_read, read) != read;
+        self.follower.transfer.lags_by(self.sink.lags_by());
         self.follower.tick(now, reads)?;
         self.outputs(connection)
     }

@@ -6,11 +6,11 @@ use super::follower::Follower;
 use super::place::Removal;
 use super::record::Known;
 use super::{FollowEnd, FollowEvent, HeldWhy};
-use crate::{counted, counted_are};
 use crate::error::Error;
 use crate::path::RelPath;
 use crate::transfer::Source;
 use crate::transfer::names::glob_base;
+use crate::{counted, counted_are};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -134,7 +134,10 @@ impl Follower<'_> {
     /// What a person has to know of what isn't in place. What is out of date comes again by itself.
     fn trouble(&self, held: usize) -> Option<String> {
         if held > 0 && self.is_unknown {
-            return Some(format!("{} held: the server may be another one (--adopt)", counted_are(held as u64, "deletion")));
+            return Some(format!(
+                "{} held: the server may be another one (--adopt)",
+                counted_are(held as u64, "deletion")
+            ));
         }
         if held > 0 {
             return Some(format!("{} held (--max-delete {held})", counted_are(held as u64, "deletion")));

@@ -22,7 +22,8 @@ use crate::limits::CATALOGUE_PATHS_MAX;
 use crate::path::RelPath;
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
-    Change, ChangeContent, ChangesReply, ErrorReply, FollowLinks, FollowingReply, HelloReply, Reply, Request, request_id,
+    Change, ChangeContent, ChangesReply, ErrorReply, FollowLinks, FollowingReply, HelloReply, Reply, Request,
+    request_id,
 };
 use crate::protocol::follow::Cursor;
 use crate::root::RootError;

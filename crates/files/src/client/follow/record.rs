@@ -1,8 +1,8 @@
 //! A follower's record: the files that it has put into its destination, and its progress.
 // docs/formats/follow.md has the bytes.
 
-use super::finish::is_full;
 use super::Excludes;
+use super::finish::is_full;
 use super::record_items::{
     Item, decode, encode_copy, encode_cursor, encode_forgotten, encode_intended, encode_known, encode_origin,
     encode_unreported,

@@ -323,7 +323,8 @@ mod tests {
             ago_ms: 40,
             ..Holder::new(HolderName::new("db-3").unwrap())
         };
-        let json = r#"{"op":"have","holders":[{"name":"db-3","durable":false,"versions_of":{"path":"models"},"#.to_owned()
+        let json = r#"{"op":"have","holders":[{"name":"db-3","durable":false,"versions_of":{"path":"models"},"#
+            .to_owned()
             + r#""error":{"text":"no space left","tries":9,"since_ms":720000},"#
             + r#""lacks":{"files":2,"bytes":734,"seconds_left":60},"left":"lost","ago_ms":40}]}"#;
         let have = Request::Have(Have { holders: vec![nothing] });

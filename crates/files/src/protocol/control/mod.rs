@@ -21,8 +21,8 @@ pub use confirm::{Confirm, ConfirmedFile};
 pub use entry::{EntryKind, ListEntry};
 pub use fields::{FollowLinks, LinkTarget, WirePath};
 pub use holders::{
-    ErrorText, Have, Holder, HolderError, HolderName, HoldersReply, HoldersRequest, HoldersWanted, KnownHolder, Lacks, Left,
-    VersionsOf,
+    ErrorText, Have, Holder, HolderError, HolderName, HoldersReply, HoldersRequest, HoldersWanted, KnownHolder, Lacks,
+    Left, VersionsOf,
 };
 pub use page::PageWriter;
 pub use publish::{PublishRequest, PublishedReply};
@@ -32,7 +32,8 @@ pub use reply::{
     ListPage, Reply, VoidReply,
 };
 pub use request::{
-    Compression, DigestWish, FetchFile, FetchRequest, LeavesRequest, ListRequest, ListTarget, Range, Request, Unless,
+    Compression, DigestWish, FetchFile, FetchRequest, LeavesRequest, ListRequest, ListTarget, Range, Request, Slow,
+    Unless,
 };
 
 use bytes::Bytes;

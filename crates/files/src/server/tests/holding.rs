@@ -1,7 +1,9 @@
 //! Holders, as clients report them.
 
 use super::*;
-use crate::protocol::control::{FollowRequest, Have, Holder, HolderName, HoldersRequest, HoldersWanted, KnownHolder, ListTarget};
+use crate::protocol::control::{
+    FollowRequest, Have, Holder, HolderName, HoldersRequest, HoldersWanted, KnownHolder, ListTarget,
+};
 use crate::protocol::follow::{Cursor, FollowFrom};
 use crate::server::{FollowerStats, OperatorAction, WatchOptions};
 

@@ -43,6 +43,14 @@ pub fn of_broker(stats: &Stats, concerns: &Concerns) -> Vec<Found> {
     found
 }
 
+/// Workers that seem to hang, and why.
+pub fn stuck_workers(concerns: &Concerns) -> impl Iterator<Item = (&WorkerStats, String)> {
+    concerns.workers.iter().filter_map(|worker| {
+        let stuck = |found: &Found| matches!(found.kind, Kind::WorkerBusy | Kind::WorkerSilent);
+        Some((worker, of_worker(worker, concerns).into_iter().find(stuck)?.cause))
+    })
+}
+
 fn since(then: Millis, now: Millis) -> Duration {
     Duration::from_millis(now.saturating_sub(then))
 }

@@ -21,7 +21,7 @@ use crate::support::{DEADLINE, wait_until};
 const SIZE: usize = 64 << 20;
 
 /// A command that finds the servers of a place, not yet started.
-fn at(place: &Place, arguments: &[&str]) -> Command {
+pub fn at(place: &Place, arguments: &[&str]) -> Command {
     let mut command = tow(arguments);
     command.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY");
     command
@@ -37,7 +37,7 @@ pub fn service(place: &Place, name: &str, member: &str) -> u64 {
 }
 
 /// A broker whose journal has this many dead letters of `echo`.
-fn with_dead_letters(place: &Place, journal: &Path, count: usize) -> Broker {
+pub fn with_dead_letters(place: &Place, journal: &Path, count: usize) -> Broker {
     let broker = place.broker(&["--attempts", "1", "--journal", journal.to_str().expect("UTF-8")]);
     let worker = work(&[&broker], &["echo", "--jobs", &count.to_string(), "--", "sleep", "100"]);
     let calls: Vec<_> = (0..count).map(|number| call(&[&broker], &["echo", &number.to_string()])).collect();

@@ -24,7 +24,10 @@ fn a_service_without_a_worker_is_critical_until_it_has_one() {
     let place = Place::new();
     let broker = place.broker(&[]);
     let status = String::from_utf8(place.tow(&["status"]).expect_code(0).stdout).expect("UTF-8");
-    assert!(status.starts_with("problems    no problems known\nserver "), "{status}");
+    assert!(
+        status.starts_with("restart now safe (nothing is held)\nproblems    no problems known\nserver "),
+        "{status}"
+    );
     place.tow(&["status", "--check"]).expect_code(0);
     let calls = ["1", "2"].map(|number| Process::start(&mut call(&[&broker], &["reports", number])));
     wait_until("it is a problem", || !problems(&place, "no_worker").is_empty());
@@ -71,6 +74,13 @@ fn a_worker_that_hangs_is_a_problem_until_it_is_kicked() {
     let peer = problem["peer"].as_str().expect("an id");
     assert!(problem["advice"].as_str().is_some_and(|advice| advice.contains(&format!("tow kick {peer}"))), "{problem}");
     place.tow(&["status", "--check"]).expect_code(10);
+    let drained = place.tow(&["drain"]).expect_code(0);
+    let never = "tow: never ends: 1 request of reports: busy with one request for ";
+    assert!(
+        drained.stderr.starts_with(never) && drained.stderr.ends_with(&format!("; tow kick {peer}\n")),
+        "{drained:?}"
+    );
+    place.tow(&["drain", "--cancel"]).expect_code(0);
     place.tow(&["kick", peer]).expect_code(0);
     wait_until("it is over", || problems(&place, "worker_busy").is_empty());
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use towpath_files::path::RelPath;
 use towpath_files::server::{
     Behind, CatalogueStats, CatalogueView, FollowerStats, HolderStats, NewestVersion, Presence, Stats, VersionStats,
+    Wait,
 };
 use towpath_sockets::{Page, Wanted};
 
@@ -84,7 +85,8 @@ pub fn followers_look(view: &CatalogueView, last: &[FollowerStats]) -> problems:
     };
     // One that is new here has not lacked anything for longer.
     let lacking = |has: u64, since: Instant| sums.behind(has, now).1.min(ago(since));
-    let here = last.iter().filter(|of| of.said.as_ref().is_none_or(|said| said.versions_of.is_none() && said.error.is_none()));
+    let here =
+        last.iter().filter(|of| of.said.as_ref().is_none_or(|said| said.versions_of.is_none() && said.error.is_none()));
     let here = here.map(|of| {
         let FollowerStats { info, said, .. } = of;
         let mut person = said.as_ref().map(person).unwrap_or_default();
@@ -103,7 +105,8 @@ pub fn followers_look(view: &CatalogueView, last: &[FollowerStats]) -> problems:
         version: version.clone(),
     });
     let versions = look.versions.iter().map(|of| {
-        let known = if of.never_seen.is_empty() { of.lacking_since } else { look.since.min(of.lacking_since.or(look.since)) };
+        let known =
+            if of.never_seen.is_empty() { of.lacking_since } else { look.since.min(of.lacking_since.or(look.since)) };
         problems::Version {
             of: of.of.clone(),
             label: of.version.label.clone(),
@@ -155,7 +158,7 @@ impl States {
     }
 
     fn of_follower(&self, follower: &FollowerStats) -> Value {
-        let FollowerStats { info, follow, said, .. } = follower;
+        let FollowerStats { info, follow, said, transfer, .. } = follower;
         let (behind, behind_seconds) = self.sums.behind(follower.has(), self.now);
         let mut value = said.as_ref().map_or_else(nobody, |said| self.of_said(said));
         let is_behind = said.as_ref().and_then(|said| self.lacks_version(said)).unwrap_or(behind > 0);
@@ -168,6 +171,11 @@ impl States {
         value["connected_seconds"] = seconds(info.connected_at.elapsed()).into();
         value["live"] = (is_live && behind == 0).into();
         (value["behind"], value["behind_seconds"]) = (behind.into(), seconds(behind_seconds).into());
+        if let Some(transfer) = transfer {
+            value["waits_for"] = transfer.wait.map(Wait::as_str).into();
+            value["bytes_per_second"] = transfer.pace.rate.into();
+            value["stalled_seconds"] = seconds(transfer.pace.stalled).into();
+        }
         add_principal(&mut value, &info.principal);
         if let Some(follow) = follow {
             (value["id"], value["seq"]) = (follow.id.into(), follow.seq.into());
@@ -228,6 +236,7 @@ fn nobody() -> Value {
         "id": null, "path": null, "glob": null, "live": null, "seq": null, "behind": null, "behind_seconds": null,
         "versions_of": null, "wants": null, "error": null, "error_tries": null, "error_seconds": null,
         "lacks_files": null, "lacks_bytes": null, "seconds_left": null,
+        "waits_for": null, "bytes_per_second": null, "stalled_seconds": null,
     })
 }
 
@@ -239,11 +248,10 @@ fn never_seen(name: &str) -> Value {
 }
 
 /// A published version by its digest, or the newest one with a label; of a path, if one is given.
-pub fn version(view: &FilesView, name: &str, of: Option<&str>) -> Option<VersionStats> {
+pub fn version(view: &FilesView, name: &str, of: Option<&[u8]>) -> Option<VersionStats> {
     let versions = view.catalogue.as_ref().map(CatalogueView::versions).unwrap_or_default();
     let is_it = |version: &&VersionStats| {
-        of.is_none_or(|of| version.of.as_bytes() == of.as_bytes())
-            && (version.label == name || version.digest.to_string() == name)
+        of.is_none_or(|of| version.of.as_bytes() == of) && (version.label == name || version.digest.to_string() == name)
     };
     versions.iter().rfind(is_it).cloned()
 }
