@@ -2,7 +2,7 @@
 // What is shown is in the address.
 
 import { ApiError, get } from './api.js';
-import { facts, h, Keyed, setText } from './dom.js';
+import { facts, h, Keyed, setAttribute, setText } from './dom.js';
 import { count, label, member, named, visible } from './format.js';
 import { Table } from './table.js';
 
@@ -28,6 +28,8 @@ import { Table } from './table.js';
  * @property {(row: Row) => string} name of an entry
  * @property {readonly string[]} [rates] members whose growth each second becomes `NAME_rate`
  * @property {boolean} [publishes] only a server that publishes has it
+ * @property {Record<string, (row: Row) => string>} [words] members that the details show in words
+ * @property {(row: Row) => string | null} [page] the page of an entry
  * @property {(row: Row) => Action[]} [actions]
  * @property {(row: Row) => Promise<Node>} [more] is shown below the details
  */
@@ -250,11 +252,12 @@ class Details {
     this.title = h('h2', { tabindex: '-1' });
     this.gone = h('p', { class: 'note' }, 'No longer in this list.');
     this.actions = h('p', { class: 'buttons' });
+    this.link = h('a', {}, 'Everything about it');
     this.facts = facts();
     this.more = h('div', {});
     this.element = h('aside', { class: 'details', 'aria-label': 'Details', hidden: true },
       h('div', { class: 'head' }, this.title, h('button', { type: 'button', class: 'close', onclick: close, 'aria-label': 'Close details' }, '×')),
-      this.gone, this.actions, this.facts.element, this.more);
+      this.gone, h('p', {}, this.link), this.actions, this.facts.element, this.more);
     /** @type {Row | null} */
     this.row = null;
     this.buttons = new Keyed(this.actions, (/** @type {Action} */ action) => action.label, (action) => this.#button(action), () => {});
@@ -278,13 +281,19 @@ class Details {
     this.buttons.set(row ? this.list.actions?.(row) ?? [] : []);
     if (!row) return;
     this.row = row;
+    const page = this.list.page?.(row) ?? null;
+    setAttribute(this.link, 'href', page);
+    this.link.hidden = page === null;
     setText(this.title, this.list.name(row));
     const order = this.list.columns.map((column) => column.id);
     const place = (/** @type {string} */ name) => (order.includes(name) ? order.indexOf(name) : order.length);
     const shown = Object.keys(row).filter((name) => row[name] !== null && !name.endsWith('_b64') && name !== KEY);
     shown.sort((a, b) => place(a) - place(b));
-    const labels = shown.map((name) => (shown.some((other) => other !== name && label(other) === label(name)) ? label(`${name}.`) : label(name)));
-    this.facts.set(shown.map((name, index) => ({ name: labels[index]?.replace('.', '') ?? name, value: `${name}_b64` in row ? named(row, name) : member(name, row[name]) })));
+    // As in the table, if it has them.
+    const word = (/** @type {string} */ name) => this.list.columns.find((column) => column.id === name)?.label ?? label(name);
+    const labels = shown.map((name) => (shown.some((other) => other !== name && word(other) === word(name)) ? label(`${name}.`) : word(name)));
+    const value = (/** @type {string} */ name) => this.list.words?.[name]?.(row) ?? (`${name}_b64` in row ? named(row, name) : member(name, row[name]));
+    this.facts.set(shown.map((name, index) => ({ name: labels[index]?.replace('.', '') ?? name, value: value(name) })));
   }
 
   /** @param {Action} action */

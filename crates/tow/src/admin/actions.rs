@@ -88,7 +88,7 @@ impl Actions {
 /// Actions by their lines in the audit file. Nobody knows how one has ended that has no second line.
 fn earlier(lines: &[Value]) -> VecDeque<Value> {
     let is_same = |one: &Value, other: &Value| {
-        ["by", "address", "action", "object", "object_b64", "parameters"].iter().all(|of| one[*of] == other[*of])
+        ["by", "address", "action", "object", "object_b64", "id", "parameters"].iter().all(|of| one[*of] == other[*of])
     };
     let mut actions: VecDeque<Value> = VecDeque::new();
     for line in lines {

@@ -148,13 +148,13 @@ pub fn reply(shared: &Arc<Shared>, operator: &Operator, head: &Parts, body: &[u8
             Ok(Reply::json(&problems.json(now, shared.figures().started)))
         }),
         (.., "/api/v1/blocked") => listed("blocked", |from| Ok(shared.blocks.page(from)), &query, cancel),
+        (.., "/api/v1/tokens") => listed("tokens", |_| Ok(whole(shared.tokens.list())), &query, cancel),
         (.., "/api/v1/history") => Ok(things::history(shared, &query)),
         (.., "/api/v1/who") => running(shared).and_then(|running| {
             let who = query.who.as_ref().ok_or_else(things::nobody)?;
             things::who(shared, running, who, cancel)
         }),
         (.., "/api/v1/audit") => listed("audit", |_| Ok(whole(shared.actions.last())), &query, cancel),
-        (.., "/api/v1/tokens") => Ok(Reply::json(&shared.tokens.list())),
         (.., "/metrics") => running(shared).and_then(|running| {
             let format = metrics::Format::asked_for(&head.headers);
             Ok(metrics::reply(shared, running, query.per_service, format)?)
@@ -285,10 +285,6 @@ struct Unblock {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Empty {}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct NewToken {
     name: String,
     #[serde(default)]
@@ -307,6 +303,10 @@ struct PageOf {
 struct RevokeToken {
     name: String,
 }
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Empty {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

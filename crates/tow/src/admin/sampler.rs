@@ -297,6 +297,13 @@ pub fn action_text(action: &Value, reply: &Reply) -> Option<String> {
         "drop-outcomes" => "dropped outcomes of clients that are gone",
         "drain" if action["parameters"]["on"] == false => "ended the drain",
         "drain" => "began a drain",
+        "block" => "blocked",
+        "unblock" => "unblocked",
+        "new-token" => "made a token for",
+        "revoke-token" => "revoked the token of",
+        "page" => "asked for the page",
+        "mute" if action["parameters"]["seconds"] == 0 => "unmuted",
+        "mute" => "muted",
         other => other,
     };
     let object = object.map(|object| format!(" {object}")).unwrap_or_default();
@@ -345,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_sample_is_a_long_one_and_then_each_third() {
+    fn the_first_sample_is_a_long_one_and_then_some() {
         let mut every = Every { samples: 3, next: 0 };
         assert_eq!([(); 7].map(|()| every.turn()), [true, false, false, true, false, false, true]);
     }

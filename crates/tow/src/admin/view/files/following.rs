@@ -178,7 +178,9 @@ impl States {
         }
         add_principal(&mut value, &info.principal);
         if let Some(follow) = follow {
-            (value["id"], value["seq"]) = (follow.id.into(), follow.seq.into());
+            // `tow` has only one follow, and the highest number for it.
+            value["id"] = follow.id.filter(|id| *id != u32::MAX).into();
+            value["seq"] = follow.seq.into();
             add_name(&mut value, if follow.is_glob { "glob" } else { "path" }, &follow.target);
         }
         value
