@@ -108,6 +108,8 @@ enum Command {
     Page(operator::PageArguments),
     /// Disconnect a peer.
     Kick(operator::KickArguments),
+    /// Forget a follower that is gone for good.
+    Forget(operator::ForgetArguments),
     /// Disconnect a peer and keep it out, or list those that are kept out.
     #[command(visible_alias = "blocked")]
     Block(operator::BlockArguments),
@@ -234,6 +236,7 @@ fn main() -> ExitCode {
         Command::Workers(arguments) => operator::list_by_service(List::Workers, &arguments),
         Command::Page(arguments) => operator::page(&arguments),
         Command::Kick(arguments) => operator::kick(&arguments),
+        Command::Forget(arguments) => operator::forget(&arguments),
         Command::Block(arguments) => operator::block(&arguments),
         Command::Unblock(arguments) => operator::unblock(&arguments),
         Command::Pause(arguments) => operator::pause(&arguments, true),

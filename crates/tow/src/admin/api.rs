@@ -112,8 +112,8 @@ pub fn reply(shared: &Arc<Shared>, operator: &Operator, head: &Parts, body: &[u8
         "/api/v1/dead-letters" => Some(List::DeadLetters),
         _ => None,
     };
-    let of_service = OfService::of(path).filter(|_| action.is_none());
-    let is_known = action.is_some() || list.is_some() || of_service.is_some() || GET_PATHS.contains(&path);
+    let of_one = OfOne::of(path).filter(|_| action.is_none());
+    let is_known = action.is_some() || list.is_some() || of_one.is_some() || GET_PATHS.contains(&path);
     let reply = match (action, list, path) {
         _ if is_known && *method != if action.is_some() { Method::POST } else { Method::GET } => {
             Err(Reply::error(405, "this path is for another method"))
@@ -123,8 +123,8 @@ pub fn reply(shared: &Arc<Shared>, operator: &Operator, head: &Parts, body: &[u8
             let list_of = |running: &Running| listed(list.name(), |from| running.view.page(list, from), &query, cancel);
             running(shared).and_then(list_of)
         }
-        _ if of_service.is_some() => running(shared).and_then(|running| {
-            let reply = of_service.map(|what| what.reply(shared, running, &query, cancel));
+        _ if of_one.is_some() => running(shared).and_then(|running| {
+            let reply = of_one.map(|what| what.reply(shared, running, &query, cancel));
             reply.unwrap_or_else(|| Err(nothing_there()))
         }),
         (.., "/api/v1/journal") => running(shared).and_then(|running| Ok(Reply::json(&running.view.journal()?))),
@@ -202,24 +202,26 @@ fn left_never(view: &dyn View, status: &Value) -> Result<Value, Refusal> {
     Ok(if status["draining"] == true { view.left_never()?.into() } else { Value::Null })
 }
 
-/// Something to read about one service of a broker, as the path names it.
+/// A resource about one service or version, as the path names it.
 #[derive(Clone, Copy, Debug)]
-enum OfService<'a> {
-    Itself(&'a str),
+enum OfOne<'a> {
+    Service(&'a str),
+    Version(&'a str),
     Requests(&'a str),
     Letters(&'a str),
     Letter { service: &'a str, id: &'a str },
 }
 
-impl OfService<'_> {
-    fn of(path: &str) -> Option<OfService<'_>> {
+impl OfOne<'_> {
+    fn of(path: &str) -> Option<OfOne<'_>> {
         let path = path.strip_prefix("/api/v1/")?;
         let (kind, rest) = path.split_once('/')?;
         match (kind, rest.split_once('/')) {
-            ("services", None) => Some(OfService::Itself(rest)),
-            ("services", Some((service, "requests"))) => Some(OfService::Requests(service)),
-            ("dead-letters", None) => Some(OfService::Letters(rest)),
-            ("dead-letters", Some((service, id))) if !id.contains('/') => Some(OfService::Letter { service, id }),
+            ("versions", None) => Some(OfOne::Version(rest)),
+            ("services", None) => Some(OfOne::Service(rest)),
+            ("services", Some((service, "requests"))) => Some(OfOne::Requests(service)),
+            ("dead-letters", None) => Some(OfOne::Letters(rest)),
+            ("dead-letters", Some((service, id))) if !id.contains('/') => Some(OfOne::Letter { service, id }),
             _ => None,
         }
     }
@@ -227,16 +229,17 @@ impl OfService<'_> {
     fn reply(self, shared: &Shared, running: &Running, query: &Query, cancel: &CancelToken) -> Result<Reply, Reply> {
         let view = &running.view;
         match self {
-            OfService::Itself(service) => things::service(shared, running, &service_name(service)?),
-            OfService::Requests(service) => {
+            OfOne::Service(service) => things::service(shared, running, &service_name(service)?),
+            OfOne::Version(version) => things::version(running, &text_of(version)?, query, cancel),
+            OfOne::Requests(service) => {
                 let service = service_name(service)?;
                 listed("requests", |from| view.requests(&service, from), query, cancel)
             }
-            OfService::Letters(service) => {
+            OfOne::Letters(service) => {
                 let service = service_name(service)?;
                 listed("letters", |from| view.letters(&service, from), query, cancel)
             }
-            OfService::Letter { service, id } => {
+            OfOne::Letter { service, id } => {
                 Ok(Reply::json(&view.letter_part(&service_name(service)?, letter_id(id)?, query.offset)?))
             }
         }
@@ -254,6 +257,7 @@ enum Action<'a> {
     Letter { service: &'a str, id: &'a str, action: LetterAction },
     Drain,
     DropOutcomes,
+    Forget(&'a str),
     Block { on: bool },
     NewToken,
     RevokeToken,
@@ -281,6 +285,7 @@ impl Action<'_> {
         match (kind, verb) {
             ("peers", "disconnect") => Some(Action::Disconnect(object)),
             ("services", "pause" | "resume") => Some(Action::Pause { service: object, paused: verb == "pause" }),
+            ("followers", "forget") => Some(Action::Forget(object)),
             ("services", "purge") => Some(Action::Purge(object)),
             ("services", _) => {
                 let request = verb.strip_prefix("requests/")?.strip_suffix("/end")?;
@@ -532,6 +537,12 @@ fn act(shared: &Arc<Shared>, operator: &Operator, action: Action<'_>, body: &[u8
             tracing::warn!(service = %Escaped(&name), id, "a dead letter was {verb} by the operator");
             Ok(done(&name, verb, id))
         }
+        Action::Forget(name) => {
+            let name = text_of(name)?;
+            let forgotten = view()?.forget(&name)?;
+            tracing::warn!(follower = %Escaped(name.as_bytes()), forgotten, "forgotten by the operator");
+            Ok(Reply::json(&json!({ "name": name, "forgotten": forgotten })))
+        }
         Action::Drain => {
             let Drain { on } = parsed(body)?;
             view()?.drain(on)?;
@@ -554,6 +565,12 @@ fn done(service: &[u8], member: &str, value: impl Into<Value>) -> Reply {
 /// The body of an action.
 fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, Reply> {
     serde_json::from_slice(body).map_err(|error| Reply::error(400, error))
+}
+
+/// The name of a version or follower as a path has it, in base64.
+fn text_of(encoded: &str) -> Result<String, Reply> {
+    let text = URL_SAFE_NO_PAD.decode(encoded).ok().and_then(|text| String::from_utf8(text).ok());
+    text.ok_or_else(|| Reply::error(400, "names are in base64 for URLs, without padding"))
 }
 
 /// The name of a service as a path has it, in base64.

@@ -167,6 +167,8 @@ pub static PROBLEMS: &[Figure<Problems>] = &[
         ("refused", "", |p| p.count(Problem::Refused).into()),
         ("large_client", "", |p| p.count(Problem::LargeClient).into()),
         ("paused", "", |p| p.count(Problem::Paused).into()),
+        ("follower_failing", "", |p| p.count(Problem::FollowerFailing).into()),
+        ("version_missing", "", |p| p.count(Problem::VersionMissing).into()),
         ("follower_behind", "", |p| p.count(Problem::FollowerBehind).into()),
         ("follower_gone", "", |p| p.count(Problem::FollowerGone).into()),
         ("held_deletions", "", |p| p.count(Problem::HeldDeletions).into()),

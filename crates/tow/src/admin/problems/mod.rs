@@ -4,11 +4,13 @@
 
 mod broker;
 mod files;
+mod followers;
 mod mutes;
 mod process;
 
 pub use self::broker::{of_broker, stuck_workers};
-pub use self::files::{Follower, of_files};
+pub use self::files::of_files;
+pub use self::followers::{Followers, Lacking, Person, Version, of_followers};
 use self::mutes::Mutes;
 pub use self::mutes::{MUTES_MAX, Mute};
 pub use self::process::{Process, Suppressed, of_process};
@@ -17,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 use towpath_broker::add_name;
-use towpath_files::path::Escaped;
+use towpath_files::path::{Escaped, RelPath};
 
 /// Problems of one kind that are listed, the gravest first. All are counted.
 const LISTED_MAX: usize = 20;
@@ -115,12 +117,18 @@ kinds! {
     Paused "paused" Warning
         "An operator has paused a service, and requests wait"
         "`tow resume SERVICE`"
+    FollowerFailing "follower_failing" Warning
+        "A follower fails by its own words, and tries again"
+        "They say why: make space on its disk, or let it write there. It goes on by itself"
+    VersionMissing "version_missing" Warning
+        "Not all followers of a path's versions have the newest one: one of them fails, or has lacked it for over 5 minutes"
+        "`tow followers` shows what each lacks. `tow forget NAME` forgets one that is gone for good"
     FollowerBehind "follower_behind" Warning
         "A follower has lacked a change, or the newest version, for over 5 minutes"
-        "Look at its log and its disk. `tow transfers` shows what its transfers wait for"
+        "Look at its log and its disk. `tow transfers` shows why its transfers are slow"
     FollowerGone "follower_gone" Warning
-        "A follower isn't connected, and has lacked a change, or the newest version, for over 5 minutes"
-        "Start it again. One that was ended for good is forgotten a day after its last report"
+        "A follower isn't connected, and has lacked a change, or the newest version, for over 5 minutes; or one of `--followers` has never been"
+        "Start it again. One that is gone for good: `tow forget NAME`; by itself it is forgotten seven days after its last report"
     HeldDeletions "held_deletions" Warning
         "Deletions are held until a person releases them"
         "If they are meant: send SIGUSR1 to the server. Else bring the files back"
@@ -168,6 +176,8 @@ pub enum Subject {
     },
     /// A user or an address.
     Client(String),
+    /// Versions of a path.
+    Versions(RelPath),
     /// The id of its connection, if it is connected, and its name.
     Follower {
         peer: Option<String>,
@@ -183,6 +193,8 @@ impl fmt::Display for Subject {
             Subject::Worker { peer: Some(peer), service } => write!(out, "worker {peer} of {}", Escaped(service)),
             Subject::Worker { peer: None, service } => write!(out, "a worker of {}", Escaped(service)),
             Subject::Client(name) => write!(out, "{}", Escaped(name.as_bytes())),
+            Subject::Versions(of) if of.is_root() => out.write_str("versions of /"),
+            Subject::Versions(of) => write!(out, "versions of /{of}"),
             Subject::Follower { name, .. } => write!(out, "follower {}", Escaped(name.as_bytes())),
         }
     }
@@ -192,14 +204,14 @@ impl Subject {
     fn peer(&self) -> Option<&str> {
         match self {
             Subject::Worker { peer, .. } | Subject::Follower { peer, .. } => peer.as_deref(),
-            Subject::Part(_) | Subject::Service(_) | Subject::Client(_) => None,
+            Subject::Part(_) | Subject::Service(_) | Subject::Client(_) | Subject::Versions(_) => None,
         }
     }
 
     fn service(&self) -> Option<&[u8]> {
         match self {
             Subject::Service(name) | Subject::Worker { service: name, .. } => Some(name),
-            Subject::Part(_) | Subject::Client(_) | Subject::Follower { .. } => None,
+            Subject::Part(_) | Subject::Client(_) | Subject::Versions(_) | Subject::Follower { .. } => None,
         }
     }
 }

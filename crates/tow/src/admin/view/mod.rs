@@ -160,6 +160,21 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
+    /// A version by its label or digest, of this path if one is given.
+    fn version(&self, _name: &str, _of: Option<&str>) -> Result<Option<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// A page of the followers of a version, from this number on.
+    fn version_followers(&self, _digest: &str, _of: &[u8], _from: u32) -> Result<Page<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// Forgets followers of a name that aren't there; returns how many.
+    fn forget(&self, _name: &str) -> Result<usize, Refusal> {
+        Err(Refusal::NoList)
+    }
+
     /// Work that never ends by itself, while it is drained.
     fn left_never(&self) -> Result<Vec<Value>, Refusal> {
         Ok(Vec::new())

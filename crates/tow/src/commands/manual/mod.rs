@@ -32,6 +32,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("tow-workers", include_str!("workers.roff")),
     ("tow-page", include_str!("page.roff")),
     ("tow-kick", include_str!("kick.roff")),
+    ("tow-forget", include_str!("forget.roff")),
     ("tow-block", include_str!("block.roff")),
     ("tow-unblock", include_str!("unblock.roff")),
     ("tow-pause", include_str!("pause.roff")),

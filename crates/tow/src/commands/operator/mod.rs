@@ -30,6 +30,8 @@ use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, print_bytes, print_line};
 use crate::cli::service_name::{NameArgs, ServiceName};
 use crate::cli::units::duration;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rows::counted_of;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -95,6 +97,15 @@ pub struct KickArguments {
     /// Reason that the peer is given.
     #[arg(long, value_name = "TEXT", default_value = "ended by the operator")]
     reason: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Arguments of `tow forget`.
+#[derive(clap::Args)]
+pub struct ForgetArguments {
+    /// Name of the follower, from `tow followers`.
+    name: String,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -245,6 +256,17 @@ pub fn kick(arguments: &KickArguments) -> Result<ExitCode, Failure> {
     let client = find_one(&arguments.server, None)?;
     disconnect(&client, &arguments.id, &arguments.reason)?;
     print_line(format_args!("disconnected {}", arguments.id))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Forgets a follower that isn't there any more.
+pub fn forget(arguments: &ForgetArguments) -> Result<ExitCode, Failure> {
+    let client = find_one(&arguments.server, Some("serve"))?;
+    let name = URL_SAFE_NO_PAD.encode(&arguments.name);
+    let reply = client.post(&format!("/api/v1/followers/{name}/forget"), &json!({}))?;
+    let copies = reply["forgotten"].as_u64().filter(|copies| *copies > 1);
+    let copies = copies.map(|copies| format!(", {copies} copies")).unwrap_or_default();
+    print_line(format_args!("forgot {}{copies}", Line(&arguments.name)))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -31,6 +31,7 @@ const COMMANDS: &[&str] = &[
     "kick",
     "block",
     "unblock",
+    "forget",
     "pause",
     "resume",
     "purge",
