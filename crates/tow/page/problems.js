@@ -13,11 +13,11 @@ import { toPeer, toService } from './links.js';
  * @property {readonly Row[]} problems the gravest first
  * @property {number} critical how many there are, also of those that aren't listed
  * @property {number} warning
- * @property {readonly Row[]} mutes kinds and subjects that aren't counted for a time
+ * @property {readonly Row[]} [mutes] kinds and subjects that aren't counted for a time
  */
 
 /** @type {Problems} */
-export const NONE_KNOWN = { problems: [], critical: 0, warning: 0, mutes: [] };
+export const NONE_KNOWN = { problems: [], critical: 0, warning: 0 };
 
 /** Views that show more of a problem. @type {Record<string, string>} */
 const VIEWS = {
@@ -93,7 +93,7 @@ export class ProblemList {
     setAttribute(this.verdict, 'data-level', number === 0 ? 'good' : all.critical > 0 ? 'bad' : 'warn');
     this.now = new Map(all.problems.map((problem) => [keyOf(problem), problem]));
     this.list.set(all.problems);
-    this.mutes.set(all.mutes);
+    this.mutes.set(all.mutes ?? []);
     const more = number - all.problems.length;
     this.more.hidden = more <= 0;
     setText(this.more, `and ${count(more)} more`);

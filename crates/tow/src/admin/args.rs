@@ -144,16 +144,19 @@ fn default_token_file(state: Option<&Path>) -> Result<PathBuf, Failure> {
 
 /// Refuses a token that clients could fetch. It may not be there yet.
 fn check_not_served(token_file: &Path, served: Option<&Path>) -> Result<(), Failure> {
-    let Some(served) = served.and_then(|served| served.canonicalize().ok()) else { return Ok(()) };
-    let absolute = std::path::absolute(token_file).unwrap_or_else(|_| token_file.to_owned());
-    let nearest = absolute.ancestors().find_map(|path| path.canonicalize().ok());
-    if !nearest.is_some_and(|path| path.starts_with(&served)) {
-        return Ok(());
-    }
+    let Some(served) = served.filter(|served| is_below(token_file, served)) else { return Ok(()) };
     let (file, served) = (token_file.display(), served.display());
     Err(Failure::usage(format!(
         "{file}: the token of --admin is below {served}, which is served; name a file elsewhere by --admin-token-file"
     )))
+}
+
+/// Whether a path leads, or will lead, below a directory.
+pub fn is_below(path: &Path, directory: &Path) -> bool {
+    let Ok(directory) = directory.canonicalize() else { return false };
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let nearest = absolute.ancestors().find_map(|path| path.canonicalize().ok());
+    nearest.is_some_and(|path| path.starts_with(&directory))
 }
 
 /// The URL on this machine.
