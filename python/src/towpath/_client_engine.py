@@ -68,6 +68,11 @@ class ClientEngine:
         self.link.lost(now, why)
         self.session.disconnected()
 
+    def interrupted(self, now: float) -> None:
+        """Gives up the connection, since nobody knows how far anything was."""
+        if self.link.is_up:
+            self._lost(now, "interrupted")
+
     def deadline(self) -> float | None:
         """When `step` has something to do without an event."""
         due = [at for at in (self.link.deadline(), self.session.deadline()) if at is not None]

@@ -29,7 +29,7 @@ OUTSTANDING_MAX = 262_144
 OUTSTANDING_BYTES_MAX = 256 << 20
 # Requests of `map` that are submitted together.
 CHUNK = 256
-# Longest time in which a thread whose main thread has ended may not notice that.
+# Longest pause of a client's own thread.
 IDLE_SECONDS = 60.0
 
 
@@ -205,13 +205,19 @@ class Client:
         self._wake = Wake()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        # Held by whoever drives the engine: a thread that waits for its call, or else the client's own.
+        self._driving = threading.Lock()
+        # Ends the own thread's pause, which lasts until then.
+        self._resume = threading.Event()
+        self._pause_until = 0.0
+        self._ends = False
         self._space = threading.Condition()
         self._waiting_for_space = 0
         self._submitted = self._submitted_bytes = 0
         self._closed = False
 
-    def _post(self, command: str, what: Any) -> None:
-        """Gives the thread something to do."""
+    def _begin(self) -> None:
+        """Sees to it that the client is open, and this process's own."""
         if self._pid != os.getpid():
             # Forked: the parent's thread isn't here, and its socket isn't ours.
             self._start()
@@ -222,8 +228,13 @@ class Client:
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="towpath-client", daemon=True)
                     self._thread.start()
+
+    def _post(self, command: str, what: Any) -> None:
+        """Gives whoever drives the engine something to do."""
+        self._begin()
         self._commands.append((command, what))
         self._wake.set()
+        self._resume.set()
 
     def _submit(self, group: _Submitted, timeout: float | None) -> None:
         """Submits a group once there is space for it."""
@@ -258,15 +269,38 @@ class Client:
     def _call(self, service: str | bytes, body: Body, timeout: float | None, volatile: bool) -> Received:
         timeout, deadline = self._deadline(timeout)
         call = _Call(records.service_name(service), payload(body), deadline, volatile)
-        self._submit(call, timeout)
-        try:
-            call.lock.acquire()
-        except BaseException:
-            self._post("cancel", call)
-            raise
+        self._begin()
+        if self._driving.acquire(blocking=False):
+            self._drive_for(call)
+        else:
+            self._submit(call, timeout)
+            try:
+                call.lock.acquire()
+            except BaseException:
+                self._post("cancel", call)
+                raise
         if call.status != 200:
             raise outcome_error(call.status, call.body)
         return call.body
+
+    def _drive_for(self, call: _Call) -> None:
+        """Drives the engine until a call has its outcome: without a switch to the own thread and back, which takes longer than the rest."""
+        try:
+            if self._ends:
+                raise Closed("the client is closed")
+            self._commands.append(("submit", call))
+            self._drive(lambda: call.status != -1)
+        except BaseException:
+            # Such as a KeyboardInterrupt in the middle of anything: all is sent again over another connection.
+            self._engine.interrupted(time.monotonic())
+            self._commands.append(("cancel", call))
+            self._resume.set()
+            raise
+        finally:
+            self._driving.release()
+        deadline = self._engine.deadline()
+        if deadline is not None and deadline < self._pause_until:
+            self._resume.set()
 
     def submit(
         self, service: str | bytes, body: Body = b"", *, timeout: float | None = None, volatile: bool = False
@@ -386,49 +420,70 @@ class Client:
     def __exit__(self, kind: Type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    # The rest runs on the thread, which alone uses engine and socket.
+    # The rest is for the one that holds `_driving`.
 
-    def _run(self) -> None:
+    def _drive(self, is_done: Callable[[], bool]) -> None:
+        """Drives the engine until something is done, or the client is closed."""
         engine, wake = self._engine, self._wake
-        try:
-            while self._carry_out():
-                now = time.monotonic()
-                engine.step(now)
-                if self._waiting_for_space:
-                    with self._space:
-                        self._space.notify_all()
-                deadline = engine.deadline()
-                timeout = IDLE_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-                engine.link.readable(wake.wait(engine.link.descriptors, timeout))
-        except zmq.ContextTerminated:
-            log.debug("the context was terminated")
-        finally:
-            self._closed = True
-            now = time.monotonic()
-            engine.session.end_all(now, 499, "the client was closed")
-            for command, what in self._commands:
-                if command == "submit":
-                    for index in range(len(what.bodies)):
-                        what.take(index, 499, None, b"the client was closed")
-            try:
-                engine.close(now)
-            except zmq.ZMQError:
-                pass
+        # What has happened while nobody waited.
+        engine.link.readable(wake.wait(engine.link.descriptors, 0))
+        while True:
+            self._carry_out()
+            engine.step(time.monotonic())
+            if self._waiting_for_space:
+                with self._space:
+                    self._space.notify_all()
+            if self._ends or is_done():
+                return
+            engine.link.readable(wake.wait(engine.link.descriptors, self._left()))
 
-    def _carry_out(self) -> bool:
-        """Carries out what other threads want. False: this thread ends."""
+    def _left(self) -> float:
+        """Seconds until the engine has something to do."""
+        deadline = self._engine.deadline()
+        return IDLE_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+
+    def _is_idle(self) -> bool:
+        return not self._engine.session.outstanding and not self._commands
+
+    def _carry_out(self) -> None:
+        """Carries out what other threads want."""
         commands, session = self._commands, self._engine.session
         self._wake.clear()
         while commands:
             command, what = commands.popleft()
-            if command == "submit":
+            if command == "close" or self._ends:
+                self._ends = True
+                session.end_all(time.monotonic(), 499, "the client was closed")
+                if command == "submit":
+                    for index in range(len(what.bodies)):
+                        what.take(index, 499, None, b"the client was closed")
+            elif command == "submit":
                 what.first = session.submit(what)
-            elif command == "cancel":
-                if what.first:
-                    session.cancel_group(what.first, what, time.monotonic())
-            else:
-                return False
-        return True
+            elif what.first:
+                session.cancel_group(what.first, what, time.monotonic())
+
+    def _run(self) -> None:
+        """The client's own thread: drives the engine while something is outstanding for which no thread waits."""
+        try:
+            while not self._ends:
+                with self._driving:
+                    self._resume.clear()
+                    self._drive(self._is_idle)
+                    pause = self._left()
+                    self._pause_until = time.monotonic() + pause
+                if not self._ends:
+                    self._resume.wait(pause)
+        except zmq.ContextTerminated:
+            log.debug("the context was terminated")
+        finally:
+            with self._driving:
+                self._ends = self._closed = True
+                self._commands.append(("close", None))
+                self._carry_out()
+                try:
+                    self._engine.close(time.monotonic())
+                except zmq.ZMQError:
+                    pass
 
 
 def _endpoints(names: str | Sequence[str]) -> List[str]:
