@@ -25,7 +25,16 @@ pub fn package() -> Result<Outcome, String> {
     // As users have it, with its entry points.
     let site = target().join("python-site");
     let _ = std::fs::remove_dir_all(&site);
-    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--target"];
+    let install = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+    ];
     check(Command::new(&python).args(install).arg(&site).arg(&project))?;
     let configured = |module: &str| {
         let mut command = Command::new(&python);

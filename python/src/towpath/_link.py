@@ -204,7 +204,8 @@ class Link:
             except zmq.Again:
                 self._look_at_monitor = False
                 break
-            came_up |= self._on_event(*_MONITOR_EVENT.unpack(event), now)
+            kind, value = _MONITOR_EVENT.unpack(event)
+            came_up |= self._on_event(kind, value, now)
         if self.socket is not None and not self.is_up and now - self._since >= CONNECT_TIMEOUT_SECONDS:
             self.lost(now, f"no answer within {CONNECT_TIMEOUT_SECONDS:g} s")
         return came_up and self.is_up

@@ -26,7 +26,7 @@ from ._core.client import Group
 from ._core.files import Digest, Ended, Entry, Fetch, List_, Metadata, Operation, Piece, clean
 from ._core.follow import Event, Follow, Known
 from ._core.records import Payload, Received
-from ._files_link import FilesLink
+from ._files_link import IDLE_MAX, FilesLink
 from ._link import FILES_PORT, REQUESTS_PORT, Key, Link, Security, ServerKey, endpoints
 from ._progress import Progress, Report, reporter
 from ._worker_engine import Request, WorkerEngine
@@ -330,7 +330,8 @@ class Client:
         self._engine.session.end_all(now, 499, "the client was closed")
         self._is_closed = True
         self._watch.close()
-        self._engine.close(now)
+        for seconds in self._engine.close(now):
+            await asyncio.sleep(seconds)
         for waiter in self._space:
             waiter.cancel()
 
@@ -524,8 +525,17 @@ class Files:
         self._idle: List[_Connection] = []
         self._on_threads = _files.Files(endpoints, timeout=timeout, key=key, server_key=server_key, user=user, password=password)
 
+    def _take(self) -> _Connection:
+        """An idle connection that still is there, or a new one."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.link.is_up:
+                return connection
+            connection.close()
+        return _Connection(self._names, self._security)
+
     async def _run(self, make: Callable[[_Connection], Operation], timeout: float | None) -> AsyncIterator[Any]:
-        connection = self._idle.pop() if self._idle else _Connection(self._names, self._security)
+        connection = self._take()
         self._open.add(connection)
         is_clean = False
         try:
@@ -544,7 +554,7 @@ class Files:
             is_clean = True
         finally:
             self._open.discard(connection)
-            if is_clean and len(self._idle) < 4 and connection.link.is_up:
+            if is_clean and len(self._idle) < IDLE_MAX and connection.link.is_up:
                 self._idle.append(connection)
             else:
                 connection.close()

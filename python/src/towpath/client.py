@@ -481,7 +481,8 @@ class Client:
                 self._commands.append(("close", None))
                 self._carry_out()
                 try:
-                    self._engine.close(time.monotonic())
+                    for seconds in self._engine.close(time.monotonic()):
+                        time.sleep(seconds)
                 except zmq.ZMQError:
                     pass
 
