@@ -42,30 +42,25 @@ def outcome_error(status: int, body: Received) -> TowpathError:
 class _One(Group):
     """One request, whose outcome goes to a future."""
 
-    __slots__ = ("future", "parts", "first", "convert")
+    __slots__ = ("future", "parts", "first")
 
-    def __init__(
-        self, service: bytes, body: Payload, deadline: float | None, volatile: bool, future: Future[Any], convert: Callable[[Received], Any]
-    ) -> None:
+    def __init__(self, service: bytes, body: Payload, deadline: float | None, volatile: bool, future: Future[bytes]) -> None:
         super().__init__(service, (body,), deadline, volatile)
         self.future = future
-        self.convert = convert
-        self.parts: List[Received] | None = None
+        self.parts: List[Received] = []
         self.first = 0
 
     def take(self, index: int, status: int, part: int | None, body: Received) -> None:
         if part is not None:
-            self.parts = [body] if part == 0 or self.parts is None else [*self.parts, body]
+            self.parts = [body] if part == 0 else [*self.parts, body]
         elif self.future.set_running_or_notify_cancel():
             if status != 200:
                 self.future.set_exception(outcome_error(status, body))
-            elif self.parts is None:
-                self.future.set_result(self.convert(body))
             else:
-                self.future.set_result(self.convert(_whole(self.parts, body)))
+                self.future.set_result(_whole(self.parts, body) if self.parts else joined(body))
 
 
-def _whole(parts: Sequence[Received], last: Received) -> Received:
+def _whole(parts: Sequence[Received], last: Received) -> bytes:
     return b"".join(map(joined, [*parts, last]))
 
 
@@ -154,15 +149,16 @@ _Submitted = Union[_One, _Call, _Stream, _Chunk]
 class RequestFuture(Future):  # type: ignore[type-arg]
     """A future that cancels its request at the broker when it is cancelled."""
 
-    def __init__(self, cancel: Callable[[RequestFuture], None]) -> None:
+    def __init__(self, client: Client) -> None:
         super().__init__()
-        self._cancel_request = cancel
+        self._client = client
+        self.request: _One | None = None
 
     def cancel(self) -> bool:
         """Cancels the request, unless it has its outcome. A worker that has begun it may finish it nevertheless."""
         is_cancelled = super().cancel()
         if is_cancelled:
-            self._cancel_request(self)
+            self._client._cancel(self.request)
         return is_cancelled
 
 
@@ -307,17 +303,14 @@ class Client:
     ) -> Future[bytes]:
         """Sends a request; its future gets the reply, or the error that `call` would raise. Cancelling the future cancels the request."""
         timeout, deadline = self._deadline(timeout)
-        future = RequestFuture(self._cancel)
-        one = _One(records.service_name(service), payload(body), deadline, volatile, future, joined)
-        future.request = one  # type: ignore[attr-defined]
-        self._submit(one, timeout)
+        future = RequestFuture(self)
+        future.request = _One(records.service_name(service), payload(body), deadline, volatile, future)
+        self._submit(future.request, timeout)
         return future
 
-    def _cancel(self, future: RequestFuture) -> None:
-        try:
-            self._post("cancel", future.request)  # type: ignore[attr-defined]
-        except Closed:
-            pass
+    def _cancel(self, group: _Submitted | None) -> None:
+        if group is not None and not self._closed:
+            self._post("cancel", group)
 
     def stream(
         self, service: str | bytes, body: Body = b"", *, timeout: float | None = None, volatile: bool = False
@@ -350,8 +343,8 @@ class Client:
                 if is_over:
                     return
         finally:
-            if not is_over and not self._closed:
-                self._post("cancel", stream)
+            if not is_over:
+                self._cancel(stream)
 
     def map(
         self,
@@ -397,9 +390,8 @@ class Client:
                 count -= len(chunk.outcomes)
                 chunks.popleft()
         finally:
-            if not self._closed:
-                for chunk in chunks:
-                    self._post("cancel", chunk)
+            for chunk in chunks:
+                self._cancel(chunk)
 
     def close(self) -> None:
         """Cancels what is outstanding, and closes the connection. It can be called twice."""
