@@ -32,6 +32,7 @@ import { Table } from './table.js';
  * @property {boolean} [publishes] only a server that publishes has it
  * @property {Record<string, (row: Row) => string>} [words] members that the details show in words
  * @property {(row: Row) => string | null} [page] the page of an entry
+ * @property {string} [pageLabel]
  * @property {(row: Row) => Action[]} [actions]
  * @property {(row: Row) => Promise<Node>} [more] is shown below the details
  */
@@ -114,13 +115,13 @@ export class ListView {
     this.more = h('button', { type: 'button', onclick: () => this.#turn([...this.pages, this.next ?? 0]) }, 'Next page');
     this.empty = h('p', { class: 'empty' }, list.empty);
     this.scroller = h('div', { class: 'scroller', tabindex: '0', role: 'region', 'aria-label': `${list.title}, table` }, this.table.element, this.empty);
+    this.tools = h('div', { class: 'tools' },
+      h('label', { for: this.field.id }, 'Search ', this.field), this.state, h('span', { class: 'pager' }, this.first, this.more));
     this.details = new Details(list, page, () => this.#toggle(null));
     this.element = h('div', { class: 'view' },
       list.isPart ? h('h2', {}, list.title) : h('h1', { tabindex: '-1' }, list.title),
-      h('p', { class: 'about' }, list.about),
-      h('div', { class: 'tools' },
-        h('label', { for: this.field.id }, 'Search ', this.field),
-        this.state, h('span', { class: 'pager' }, this.first, this.more)),
+      list.isPart ? null : h('p', { class: 'about' }, list.about),
+      this.tools,
       h('div', { class: 'split' }, this.scroller, this.details.element));
     this.element.addEventListener('keydown', (event) => {
       if (event.key === 'Escape' && this.open !== null) this.#toggle(null);
@@ -191,6 +192,7 @@ export class ListView {
     const page = isPart ? `, page ${this.pages.length}${this.next !== null ? '; there are more' : of ? '' : ', the last'}` : '';
     const among = isPart && this.table.order && !this.table.orderAtServer ? '; sorted among these' : '';
     setText(this.state, `${count(rows.length)}${of} shown${page}${among}`);
+    this.tools.hidden = Boolean(this.list.isPart) && !isPart && !this.search;
     this.first.hidden = this.pages.length === 1;
     this.more.hidden = this.next === null;
     this.empty.hidden = rows.length > 0 || this.loaded === 0;
@@ -260,7 +262,7 @@ class Details {
     this.title = h('h2', { tabindex: '-1' });
     this.gone = h('p', { class: 'note' }, 'No longer in this list.');
     this.actions = h('p', { class: 'buttons' });
-    this.link = h('a', {}, 'Everything about it');
+    this.link = h('a', {}, list.pageLabel ?? 'Everything about it');
     this.facts = facts();
     this.more = h('div', {});
     this.element = h('aside', { class: 'details', 'aria-label': list.isPart ? `${list.title}, details` : 'Details', hidden: true },

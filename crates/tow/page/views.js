@@ -250,7 +250,9 @@ export const requestsOf = (service) => ({
   isPart: true,
   key: (row) => row['id'],
   name: (row) => `Request ${visible(row['id'])}`,
+  words: { seconds: (row) => seconds(row['seconds']) },
   page: (row) => toPeer(row['peer']),
+  pageLabel: 'Its client',
   actions: (row) => ofRequest(service, row),
   columns: [
     text('id', 'Request'),
@@ -314,7 +316,7 @@ const followers = {
   path: 'followers',
   member: 'followers',
   publishes: true,
-  about: 'Followers and how far behind they are, then offline and relayed ones with their last report.',
+  about: 'Followers, what each lacks and why: first connected ones, then others by their last report.',
   empty: 'There are no followers.',
   words: { waits_for: causeOf },
   key: (row) => (row['peer'] ? `${row['peer']} ${row['id'] ?? ''}` : `${row['name']} ${row['copy'] ?? ''} ${row['user'] ?? ''} ${row['via'] ?? ''}`),
@@ -324,9 +326,12 @@ const followers = {
     { id: 'name', label: 'Follower', by: 'name', wide: true, text: (row) => visible(row['name'] ?? row['user'] ?? row['address'] ?? row['peer']) },
     { id: 'from', label: 'From', by: 'address', priority: 2, text: (row) => (row['via'] ? `via ${visible(row['via'])}` : row['peer'] ? visible(row['address']) : 'not connected') },
     { id: 'path', label: 'Follows', by: 'path', priority: 2, text: (row) => nameOf(row, row['path'] == null ? 'glob' : 'path') },
-    { id: 'state', label: 'State', sort: (row) => lagOf(row)[0], text: (row) => lagOf(row)[0], level: (row) => lagOf(row)[1] },
+    { id: 'state', label: 'State', by: 'state', text: (row) => stateOf(row)[0], level: (row) => stateOf(row)[1] },
+    { id: 'error', label: 'Error', by: 'error', wide: true, text: errorOf, level: (row) => (row['error'] ? 'bad' : null) },
     number('behind', 'Behind', count),
     number('behind_seconds', 'Behind for', seconds),
+    number('lacks_bytes', 'Lacks', bytes),
+    number('seconds_left', 'Time left', seconds, { priority: 2 }),
     { id: 'waits_for', label: 'Slow because of', by: 'waits_for', priority: 2, text: causeOf, level: (row) => (row['waits_for'] ? 'warn' : null) },
     { id: 'copy', label: 'Copy', by: 'copy', priority: 3, text: (row) => (row['copy'] ? visible(row['copy']).slice(0, 8) : NONE) },
     { id: 'version', label: 'Version', by: 'version', priority: 3, link: (row) => toVersion(row['version']), text: (row) => shortDigest(row['version']) },
@@ -338,10 +343,27 @@ const followers = {
  * @param {Row} row
  * @returns {[string, string | null]}
  */
-function lagOf(row) {
-  if (!row['peer']) return [row['via'] ? '○ via relay' : '○ offline', null];
-  if (row['live']) return ['✓ up to date', 'good'];
-  return ['▲ behind', 'warn'];
+function stateOf(row) {
+  return FOLLOWER_STATES[row['state']] ?? [visible(row['state'] ?? NONE), null];
+}
+
+/** @type {Record<string, [string, string | null]>} */
+const FOLLOWER_STATES = {
+  up_to_date: ['✓ up to date', 'good'],
+  behind: ['▲ behind', 'warn'],
+  failing: ['✕ failing', 'bad'],
+  gone: ['▲ gone', 'warn'],
+  ended: ['○ ended', null],
+  never_seen: ['▲ never seen', 'warn'],
+};
+
+/**
+ * A follower's error in its own words, and how often.
+ * @param {Row} row
+ */
+function errorOf(row) {
+  if (!row['error']) return NONE;
+  return `${visible(row['error'])} (${count(row['error_tries'])} ${row['error_tries'] === 1 ? 'try' : 'tries'}, for ${seconds(row['error_seconds'])})`;
 }
 
 /** @param {unknown} digest */

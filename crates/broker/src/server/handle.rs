@@ -1,10 +1,13 @@
 //! Controlling a broker from other threads.
 
 use super::ServedDispatch;
-use crate::core::{LetterAction, LetterInfo, LetterRun, LookAt, Millis, NotEnded, Purge, RequestKey, ServiceInfo};
+use crate::core::{
+    LetterAction, LetterInfo, LetterRun, LookAt, Millis, NotDone, NotEnded, Purge, RequestKey, ServiceInfo,
+};
 use crate::stats::{Concerns, PeerStats, RequestStats, Stats};
 use bytes::Bytes;
 use std::sync::mpsc::{Receiver, SyncSender};
+use towpath_requests::body::Body;
 use towpath_sockets::{Command, Page, Waker, Wanted};
 
 /// Controls a broker from any thread.
@@ -63,6 +66,26 @@ pub enum OperatorAction {
         from: Result<LetterRun, (LetterAction, usize)>,
         /// Receives how far it is, or how many there are.
         done: SyncSender<Result<LetterRun, usize>>,
+    },
+    /// Do something with one dead letter of a service.
+    Letter {
+        /// Name of the service.
+        service: Bytes,
+        /// Its id in the journal.
+        id: u64,
+        /// The action.
+        action: LetterAction,
+        /// Receives whether it is done.
+        done: SyncSender<Result<(), NotDone>>,
+    },
+    /// Give the body of a dead letter of a service.
+    LetterBody {
+        /// Name of the service.
+        service: Bytes,
+        /// Its id in the journal.
+        id: u64,
+        /// Receives the body.
+        done: SyncSender<Option<Body>>,
     },
     /// List the dead letters of a service, from this number on.
     ListLetters {
@@ -169,6 +192,12 @@ impl Control {
                     Err(_) => Err(there),
                 };
                 let _ = done.send(run.map(|run| dispatch.go_on_with_letters(&service, run, PURGED_PER_TURN)));
+            }
+            Command::Action(OperatorAction::Letter { service, id, action, done }) => {
+                let _ = done.send(dispatch.act_on_letter(&service, id, action));
+            }
+            Command::Action(OperatorAction::LetterBody { service, id, done }) => {
+                let _ = done.send(dispatch.core.letter_body(&service, id));
             }
             Command::Action(OperatorAction::ListLetters { service, from, done }) => {
                 let _ = done.send((Page::of(dispatch.core.letters_from(&service, from)), dispatch.now()));

@@ -304,8 +304,8 @@ pub fn action_text(action: &Value, reply: &Reply) -> Option<String> {
         "drop-outcomes" => "dropped outcomes of clients that are gone",
         "drain" if action["parameters"]["on"] == false => "ended the drain",
         "drain" => "began a drain",
-        "mute" if action["parameters"]["seconds"] == 0 => "unmuted",
         "mute" => "muted",
+        "unmute" => "unmuted",
         other => other,
     };
     let object = object.map(|object| format!(" {object}")).unwrap_or_default();

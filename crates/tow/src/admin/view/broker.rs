@@ -4,22 +4,29 @@ use super::{List, Refusal, View, add_name, extend, gone_json, peer_json};
 use crate::admin::figures::{self, Queues, Snapshot};
 use crate::admin::history::Sample;
 use crate::admin::problems::{self, Found};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::io;
 use towpath_broker::core::{
-    Kind, LetterAction, LetterInfo, LetterState, Millis, NotEnded, RequestKey, RestartCost, ServiceInfo,
+    Kind, LetterAction, LetterInfo, LetterState, Millis, NotDone, NotEnded, RequestKey, RestartCost, ServiceInfo,
 };
 use towpath_broker::server::{Handle, Operator, OperatorError};
 use towpath_broker::{
     Concerns, JournalFigures, LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json, request_json,
     seconds, spool_json, worker_json,
 };
-use towpath_requests::shown;
+use towpath_requests::{Body, shown};
 use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
 
 /// Services with a label of their own in the metrics, those with the longest queues; the others are one.
 const LABELLED_SERVICES_MAX: usize = 500;
+
+/// Bytes of a dead letter in one reply.
+const PART_BYTES: usize = 1 << 20;
 
 /// Name of the others.
 const OTHER_SERVICES: &str = "_other";
@@ -197,6 +204,22 @@ impl View for BrokerView {
         self.operator.letters(service, action, expected).map_err(refusal)
     }
 
+    fn act_on_letter(&self, service: &[u8], id: u64, action: LetterAction) -> Result<(), Refusal> {
+        self.operator.letter(service, id, action).map_err(refusal)
+    }
+
+    fn letter_part(&self, service: &[u8], id: u64, offset: u64) -> Result<Value, Refusal> {
+        let body = self.operator.letter_body(service, id).map_err(refusal)?;
+        let part = part_of(&body, offset).map_err(|error| Refusal::Conflict(format!("its body: {error}")))?;
+        let next = offset.saturating_add(part.len() as u64);
+        Ok(json!({
+            "id": id,
+            "bytes": body.length(),
+            "part_b64": STANDARD.encode(&part),
+            "next": (next < body.length() && !part.is_empty()).then_some(next),
+        }))
+    }
+
     fn journal(&self) -> Result<Value, Refusal> {
         let stats = self.stats(Wanted::Sums)?;
         let journal = stats.journal.map(|(figures, failure)| of_journal(&figures, failure, stats.has_storage_failed));
@@ -299,7 +322,7 @@ fn of_letters(queue: &ServiceInfo, now: Millis) -> Option<Value> {
     let mut listed = json!({
         "letters": queue.letters,
         "workers": queue.workers,
-        "oldest_seconds": queue.letters_since.map(|since| seconds(since, now)),
+        "oldest_seconds": queue.letters_since.map(|since| seconds_since(since, now)),
     });
     add_name(&mut listed, "service", service);
     Some(listed)
@@ -309,14 +332,46 @@ fn of_letter(letter: &LetterInfo, now: Millis) -> Value {
     json!({
         "id": letter.id,
         "bytes": letter.bytes,
-        "kept_seconds": seconds(letter.since, now),
+        "first_b64": letter.first.as_ref().map(|first| STANDARD.encode(first)),
+        "kept_seconds": seconds_since(letter.details.kept, now),
         "state": match letter.state {
             LetterState::Waiting => "waiting",
             LetterState::Worker => "worker",
             LetterState::Failed => "failed",
         },
-        "attempts": letter.attempts,
+        "number": letter.number,
+        "attempts": letter.details.attempts,
+        "reason": known(&letter.details.reason),
+        "client": known(&letter.details.client),
+        "worker": known(&letter.details.worker),
     })
+}
+
+/// A text about a dead letter; null if it is empty.
+fn known(text: &[u8]) -> Option<Cow<'_, str>> {
+    (!text.is_empty()).then(|| String::from_utf8_lossy(text))
+}
+
+/// Seconds since a moment that may be before the broker's start.
+fn seconds_since(since: i64, now: Millis) -> f64 {
+    i64::try_from(now).unwrap_or(i64::MAX).saturating_sub(since).max(0) as f64 / 1000.0
+}
+
+/// Some bytes of a body, from an offset on: of all its frames one after the other. None at the end.
+fn part_of(body: &Body, offset: u64) -> io::Result<Vec<u8>> {
+    if let Some(large) = body.as_large() {
+        let mut part = vec![0; PART_BYTES];
+        let length = large.read_at(&mut part, offset)?;
+        part.truncate(length);
+        return Ok(part);
+    }
+    let (mut part, mut skip) = (Vec::new(), usize::try_from(offset).unwrap_or(usize::MAX));
+    for frame in body.frames().into_iter().flatten() {
+        let rest = frame.get(skip..).unwrap_or_default();
+        skip = skip.saturating_sub(frame.len());
+        part.extend_from_slice(&rest[..rest.len().min(PART_BYTES - part.len())]);
+    }
+    Ok(part)
 }
 
 fn of_journal(journal: &JournalFigures, failure: Option<String>, has_failed: bool) -> Value {
@@ -327,7 +382,9 @@ fn of_journal(journal: &JournalFigures, failure: Option<String>, has_failed: boo
 fn refusal(error: OperatorError) -> Refusal {
     match error {
         OperatorError::NoAnswer => Refusal::NoAnswer,
-        OperatorError::NotEnded(NotEnded::Gone) => Refusal::NotFound(error.to_string()),
+        OperatorError::NotEnded(NotEnded::Gone) | OperatorError::NotDone(NotDone::Gone) => {
+            Refusal::NotFound(error.to_string())
+        }
         error => Refusal::Conflict(error.to_string()),
     }
 }
