@@ -170,7 +170,8 @@ impl View for BrokerView {
 
     fn service(&self, service: &[u8]) -> Result<Option<Value>, Refusal> {
         let (service, now) = self.operator.service(service).ok_or(Refusal::NoAnswer)?;
-        Ok(service.filter(is_listed).map(|service| of_service(&service, now)))
+        let service = service.filter(|(service, _)| is_listed(service));
+        Ok(service.map(|(service, clients)| extend(of_service(&service, now), json!({ "clients": clients }))))
     }
 
     fn pause(&self, service: &[u8], paused: bool) -> Result<(), Refusal> {
@@ -309,6 +310,7 @@ fn of_service(service: &ServiceInfo, now: Millis) -> Value {
         "accepted": counters.accepted,
         "replied": counters.replied,
         "failed": counters.failed,
+        "in_flight": service.in_flight,
         "dead_letters": service.letters,
     });
     extend(queue_json(service, now), own)
