@@ -44,6 +44,8 @@ pub struct Stats {
     pub paused: Vec<Bytes>,
     /// Whether it is being drained.
     pub is_draining: bool,
+    /// Requests of all services that wait for a worker.
+    pub waiting: usize,
     /// Requests without an outcome, not counting dead letters that wait in their queue.
     pub left: usize,
     /// Consequences of a restart at once.

@@ -3,6 +3,7 @@
 import { ofDeadLetters, ofPeer, ofService } from './actions.js';
 import { h, Keyed, setAttribute, setText } from './dom.js';
 import { count, seconds, visible } from './format.js';
+import { toPeer, toService } from './links.js';
 
 /** @typedef {import('./api.js').Row} Row */
 /** @typedef {import('./list.js').Action} Action */
@@ -19,14 +20,13 @@ export const NONE_KNOWN = { problems: [], critical: 0, warning: 0 };
 
 /** Views that show more of a problem. @type {Record<string, string>} */
 const VIEWS = {
-  no_worker: 'services', paused: 'services', full: 'services', waiting_long: 'workers', worker_busy: 'workers', worker_silent: 'workers',
+  no_worker: 'services', paused: 'services', full: 'services', waiting_long: 'services', worker_busy: 'workers', worker_silent: 'workers',
   worker_fails: 'workers', dead_letters: 'dead-letters', journal_failed: 'journal', journal_slow: 'journal', refused: 'peers', large_client: 'peers',
   follower_behind: 'followers', follower_gone: 'followers', threads_hang: 'transfers',
 };
 
-/** Views that the server filters by service, and those that are filtered here by who it is. */
-const BY_SERVICE = ['services', 'workers'];
-const BY_NAME = ['peers', 'followers'];
+/** Views that are searched for the name of a person or peer. */
+const SEARCHED = ['peers', 'followers'];
 
 /** The view of a problem. @param {Row} problem */
 export const viewOf = (problem) => VIEWS[problem['kind']];
@@ -38,10 +38,10 @@ export const viewOf = (problem) => VIEWS[problem['kind']];
 function linkOf(problem) {
   const view = viewOf(problem);
   if (!view) return null;
-  const isOfService = BY_SERVICE.includes(view) && problem['service'] !== null && problem['service_b64'] === undefined;
-  if (isOfService) return `./#${view}?${new URLSearchParams({ service: problem['service'] })}`;
+  if (view === 'services' && problem['service'] !== null) return toService(problem);
+  if (problem['peer'] !== null) return toPeer(problem['peer']);
   const name = visible(problem['subject']).replace(/^(follower|user) /, '');
-  return BY_NAME.includes(view) ? `./#${view}?${new URLSearchParams({ filter: name })}` : `./#${view}`;
+  return SEARCHED.includes(view) ? `./#${view}?${new URLSearchParams({ search: name })}` : `./#${view}`;
 }
 
 /**

@@ -20,6 +20,7 @@ const PURE: &[&str] = &[
     "crates/broker/src/services",
     "crates/client/src/client/session",
     "crates/client/src/worker/session",
+    "crates/tow/src/admin/history",
     "crates/tow/src/admin/problems",
 ];
 

@@ -283,6 +283,7 @@ impl Core {
         self.add_request(session, number, slot, bytes);
         let its = self.services.at_mut(service);
         its.live += 1;
+        its.counters.accepted += 1;
         let request = self.requests.at_mut(slot);
         request.set_purges_before(its.purges);
         request.since = now;

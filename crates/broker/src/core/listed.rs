@@ -185,9 +185,14 @@ impl Core {
         }
         let [never, perhaps] = reasons;
         let reason = if self.requests.at(slot).attempt == 0 { never } else { perhaps };
-        let failed = self.counters.failed;
+        let key = self.requests.at(slot).service;
+        let before = (self.counters.failed, self.services.at(key).counters);
         self.settle(slot, Status::CANCELLED, Body::from(reason).into());
-        self.counters.failed = failed;
+        self.counters.failed = before.0;
+        // It may have gone with its last request.
+        if let Some(service) = self.services.get_mut(key) {
+            service.counters = before.1;
+        }
     }
 }
 

@@ -105,7 +105,7 @@ pub use look::{LargestClient, LastRefusal, Look, LookAt};
 pub use operator::{LetterAction, LetterRun, NotDone, PAUSED_SERVICES_MAX, Purge};
 pub use restart::RestartCost;
 pub use settings::{Millis, Settings};
-pub use stats::{Counters, LetterInfo, LetterState, ServiceInfo, WorkerInfo};
+pub use stats::{Counters, LetterInfo, LetterState, ServiceCounters, ServiceInfo, WorkerInfo};
 pub use stored::StoredState;
 pub use worker::Kind;
 

@@ -97,10 +97,13 @@ impl Core {
         }
         let (status, body) = self.join_parts(slot, status, body);
         let (status, body) = self.status_after_parts(slot, status, body);
+        let of_service = &mut self.services.at_mut(self.requests.at(slot).service).counters;
         if matches!(status, Status::OK | Status::IN_PARTS) {
             self.counters.replied += 1;
+            of_service.replied += 1;
         } else {
             self.counters.failed += 1;
+            of_service.failed += 1;
         }
         if is_dead_letter {
             return self.forget(slot);

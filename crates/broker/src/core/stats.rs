@@ -42,6 +42,17 @@ pub struct Counters {
     pub dead_letters: u64,
 }
 
+/// Events of a service since it was added: while it has neither workers nor requests it is forgotten.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ServiceCounters {
+    /// Requests accepted.
+    pub accepted: u64,
+    /// Requests that ended with a worker's reply.
+    pub replied: u64,
+    /// Requests that ended otherwise, but for those that an operator ended.
+    pub failed: u64,
+}
+
 /// A service and its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceInfo {
@@ -69,6 +80,10 @@ pub struct ServiceInfo {
     pub letters_since: Option<i64>,
     /// Milliseconds within which 19 of 20 replies came lately, rounded up to a power of two.
     pub usual_ms: Option<Millis>,
+    /// The same of half of the replies.
+    pub median_ms: Option<Millis>,
+    /// Events since it was added.
+    pub counters: ServiceCounters,
 }
 
 /// A dead letter.
@@ -145,7 +160,14 @@ impl Core {
             letters: service.letters.len(),
             letters_since,
             usual_ms: service.usual.usual_ms(),
+            median_ms: service.usual.median_ms(),
+            counters: service.counters,
         }
+    }
+
+    /// Requests of all services that wait for a worker.
+    pub fn waiting(&self) -> usize {
+        self.services.waiting_count
     }
 
     /// Dead letters of a service by number, the oldest first, from this one on.

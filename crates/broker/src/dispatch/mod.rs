@@ -240,6 +240,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             has_storage_failed: core.has_storage_failed(),
             paused: core.paused_services().cloned().collect(),
             is_draining: core.is_draining(),
+            waiting: core.waiting(),
             left: core.left(),
             restart: core.restart_cost(),
             dead_letters: core.dead_letters(),

@@ -1,7 +1,9 @@
 //! Controlling a broker from other threads.
 
 use super::ServedDispatch;
-use crate::core::{LetterAction, LetterInfo, LetterRun, LookAt, Millis, NotDone, NotEnded, Purge, RequestKey};
+use crate::core::{
+    LetterAction, LetterInfo, LetterRun, LookAt, Millis, NotDone, NotEnded, Purge, RequestKey, ServiceInfo,
+};
 use crate::stats::{Concerns, PeerStats, RequestStats, Stats};
 use bytes::Bytes;
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -93,6 +95,13 @@ pub enum OperatorAction {
         from: u32,
         /// Receives the list, and the moment in the core's time.
         done: SyncSender<(Page<LetterInfo>, Millis)>,
+    },
+    /// Look up a service.
+    Service {
+        /// Its name.
+        service: Bytes,
+        /// Receives it, if it is there, and the moment in the core's time.
+        done: SyncSender<(Option<ServiceInfo>, Millis)>,
     },
     /// Look at services and workers, some at a time.
     Look {
@@ -190,6 +199,9 @@ impl Control {
             Command::Action(OperatorAction::ListLetters { service, from, done }) => {
                 let _ = done.send((Page::of(dispatch.core.letters_from(&service, from)), dispatch.now()));
             }
+            Command::Action(OperatorAction::Service { service, done }) => {
+                let _ = done.send((dispatch.core.service(&service), dispatch.now()));
+            }
             Command::Action(OperatorAction::Look { at, done }) => {
                 let (mut concerns, next) = dispatch.look(at);
                 for worker in &mut concerns.workers {
@@ -207,6 +219,9 @@ impl Control {
             }
             Command::Disconnect { peer, reason, was_there } => {
                 let _ = was_there.send(dispatch.disconnect(peer, &reason));
+            }
+            Command::EndBlocked(reply) => {
+                let _ = reply.send(dispatch.transport.hub.end_blocked());
             }
             Command::Reauthorize(reply) => {
                 dispatch.transport.hub.end_logins();
@@ -294,7 +309,7 @@ mod tests {
         }
         assert!(!handle.disconnect(info.id, "once more"));
         let stats = handle.snapshot(Wanted::Gone(0)).unwrap();
-        assert_eq!((stats.worker_count, stats.gone.entries[0].1.id), (0, info.id));
+        assert_eq!((stats.worker_count, stats.gone.entries[0].1.id), (0, Some(info.id)));
         assert!(stats.gone.entries[0].1.reason.contains("for a test"), "{stats:?}");
         handle.shutdown();
         running.join().unwrap().unwrap();

@@ -1,7 +1,9 @@
 //! Operations of an operator: pausing and purging services, sending dead letters again or dropping them, draining. From any thread but the event loop's.
 
 use super::handle::{Handle, OperatorAction};
-use crate::core::{LetterAction, LetterInfo, LookAt, Millis, NotDone, NotEnded, PAUSED_SERVICES_MAX, RequestKey};
+use crate::core::{
+    LetterAction, LetterInfo, LookAt, Millis, NotDone, NotEnded, PAUSED_SERVICES_MAX, RequestKey, ServiceInfo,
+};
 use crate::stats::{Concerns, LISTED_MAX, RequestStats};
 use bytes::Bytes;
 use std::time::Duration;
@@ -210,6 +212,12 @@ impl Operator {
     pub fn list_letters(&self, service: &[u8], from: u32) -> Option<(Page<LetterInfo>, Millis)> {
         let service = Bytes::copy_from_slice(service);
         self.handle.act(|done| OperatorAction::ListLetters { service, from, done })
+    }
+
+    /// A service, if it is there, and the moment in the core's time. `None` if the event loop doesn't answer.
+    pub fn service(&self, service: &[u8]) -> Option<(Option<ServiceInfo>, Millis)> {
+        let service = Bytes::copy_from_slice(service);
+        self.handle.act(|done| OperatorAction::Service { service, done })
     }
 
     /// Takes no more requests, or takes them again. [`Stats::left`](crate::Stats::left) says how many are left to be ended.

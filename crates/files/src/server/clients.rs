@@ -5,6 +5,7 @@ use super::failures::{Failures, LOST};
 use super::jobs::{Done, Job, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
 use super::operations::publishers::Publishers;
+use super::progress::Progress;
 use super::quota::Quotas;
 use super::rate::chunk_bytes;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
@@ -26,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use towpath_quota::FairQueue;
 use towpath_rules::{Permissions, Verb};
-use towpath_sockets::{Page, PeerId, PeerInfo, Principal, Tenant};
+use towpath_sockets::{Page, PeerId, PeerInfo, Principal, TcpInfo, Tenant};
 
 /// A connected client.
 struct Client {
@@ -44,6 +45,7 @@ struct Client {
     quotas: Quotas,
     /// Its last report of what it has.
     said: Option<HolderStats>,
+    progress: Progress,
 }
 
 /// Clients by peer.
@@ -192,6 +194,7 @@ impl Clients {
             requests: HashMap::new(),
             quotas,
             said: None,
+            progress: Progress::default(),
         };
         self.clients.insert(peer, client);
     }
@@ -401,7 +404,12 @@ impl Clients {
         let clients = peers.map(|peer| (peer.slot(), self.clients.get(peer).zip(info(*peer))));
         Page::of(clients).flat_map(|(client, info)| {
             let said = &client.said;
-            client.session.follows().map(move |follow| FollowerStats { info: info.clone(), follow, said: said.clone() })
+            client.session.follows().map(move |follow| FollowerStats {
+                info: info.clone(),
+                follow,
+                said: said.clone(),
+                transfer: None,
+            })
         })
     }
 
@@ -422,7 +430,12 @@ impl Clients {
         let clients = peers.into_iter().filter_map(|peer| self.clients.get(&peer).zip(info(peer)));
         let follows = clients.flat_map(|(client, info)| {
             let said = &client.said;
-            client.session.follows().map(move |follow| FollowerStats { info: info.clone(), follow, said: said.clone() })
+            client.session.follows().map(move |follow| FollowerStats {
+                info: info.clone(),
+                follow,
+                said: said.clone(),
+                transfer: None,
+            })
         });
         let mut follows: Vec<_> = follows.collect();
         follows.sort_by_key(|follower| follower.follow.has(follower.said.as_ref()));
@@ -435,9 +448,18 @@ impl Clients {
         self.failures.page(from)
     }
 
-    /// The statistics of a peer that is connected.
-    pub(super) fn peer_stats(&self, info: PeerInfo) -> Option<PeerStats> {
-        let Client { session, key, .. } = self.clients.get(&info.id)?;
+    /// The statistics of a peer that is connected. `tcp` asks the kernel about its connection.
+    pub(super) fn peer_stats(
+        &mut self,
+        info: PeerInfo,
+        tcp: impl FnOnce() -> Option<(TcpInfo, u64)>,
+        now: Instant,
+    ) -> Option<PeerStats> {
+        let Client { session, key, progress, said, .. } = self.clients.get_mut(&info.id)?;
+        let mut transfers: Vec<_> = session.transfers().collect();
+        if !transfers.is_empty() {
+            progress.explain(&mut transfers, &info, tcp(), now);
+        }
         let transfer = |(ticket, mut transfer): (Ticket, TransferStats)| {
             if matches!(transfer.wait, Some(Wait::Disk | Wait::Hash)) && self.pool.keeps_waiting(*key, ticket) {
                 transfer.wait = Some(Wait::Pool);
@@ -448,8 +470,9 @@ impl Clients {
             info,
             principal: session.principal().clone(),
             credit_bytes: session.credit(),
-            transfers: session.transfers().map(transfer).collect(),
+            transfers: transfers.into_iter().map(transfer).collect(),
             queries: session.queries(),
+            follower: said.as_ref().map(|said| said.name.clone()),
         })
     }
 
@@ -464,9 +487,11 @@ impl Clients {
         self.pool.start_copies();
     }
 
-    /// Called after a client was served: notes whether it waits for an open file.
-    pub(super) fn served(&mut self, peer: PeerId) {
+    /// Called after a client was served: notes what its transfers wait for, such as for an open file. `awaits_rate`: for its turn at the rate of this
+    /// server.
+    pub(super) fn served(&mut self, peer: PeerId, awaits_rate: bool) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
+        client.progress.note(client.session.waits(), awaits_rate);
         if client.session.take_waits_for_files() && !self.awaiting_files.contains(peer) {
             self.awaiting_files.push(&client.tenant, peer, ());
         }

@@ -34,8 +34,8 @@ use std::time::Instant;
 use towpath_rules::Permissions;
 use towpath_sockets::SocketType;
 use towpath_sockets::{
-    Authenticator, Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, Metadata, PeerId, PeerInfo, SendError,
-    SocketError, check_openness,
+    Authenticator, Endpoint, Event, FileRange, Frame, Gate, Hub, HubOptions, Message, Metadata, PeerId, PeerInfo,
+    SendError, SocketError, check_openness,
 };
 
 /// Largest control message with its envelope: one frame near the limit, and a few short ones.
@@ -97,6 +97,8 @@ pub struct ServerOptions {
     pub secrets: Vec<PathBuf>,
     /// Others that aren't served, which may be below the root.
     pub unserved: Vec<PathBuf>,
+    /// Keeps clients out, whatever their credentials.
+    pub gate: Option<Gate>,
     /// Whether everybody may publish versions, and not only clients that have logged in, or over ipc this process's user and root.
     pub accept_publish: bool,
     /// Bytes a second that all clients together are sent, on average; at least
@@ -130,6 +132,7 @@ impl ServerOptions {
             relayed_versions: None,
             secrets: Vec::new(),
             unserved: Vec::new(),
+            gate: None,
             accept_publish: false,
             bytes_per_second: None,
         }
@@ -296,6 +299,7 @@ impl Server {
             hub.read_budget_bytes = hub.read_budget_bytes.max(PUSH_READ_TURN_BYTES);
         }
         let mut hub = Hub::new(hub)?;
+        hub.set_gate(options.gate.clone());
         let endpoints = endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<_, _>>()?;
         let waker = hub.waker();
         let cache = match &options.digest_file {
@@ -426,7 +430,7 @@ impl Server {
             if self.published.as_ref().is_some_and(|published| published.take_changed()) {
                 self.clients.published(&mut touched);
             }
-            self.control.turn(&mut self.hub, &self.clients, self.authenticator.as_ref());
+            self.control.turn(&mut self.hub, &mut self.clients, self.authenticator.as_ref());
             self.take_turns();
             loop {
                 touched.append(&mut self.clients.take_unblocked());
@@ -527,7 +531,7 @@ impl Server {
                 }
             }
         }
-        clients.served(peer);
+        clients.served(peer, rate.as_ref().is_some_and(|rate| rate.is_waiting(peer)));
         hub.pause_reading(peer, clients.is_congested(peer));
     }
 }

@@ -6,6 +6,7 @@
 
 mod access_log;
 mod catalogue_view;
+mod cause;
 mod chunks;
 mod client_root;
 mod clients;
@@ -21,6 +22,8 @@ mod jobs;
 mod lasting_id;
 mod open_file;
 mod operations;
+mod pace;
+mod progress;
 mod push;
 mod quota;
 mod rate;
@@ -44,6 +47,7 @@ pub use crate::relay::HolderStats;
 pub use catalogue_view::{CatalogueView, VersionStats};
 pub use driver::{ServeError, Server, ServerOptions};
 pub use handle::{Handle, OperatorAction};
+pub use pace::Pace;
 pub use push::PushOptions;
 #[cfg(fuzzing)]
 #[doc(hidden)]

@@ -1,36 +1,45 @@
 //! From a request to its reply: docs/protocol/admin.md.
 
+use super::lists::{Query, listed, whole};
+use super::operator::Operator;
 use super::view::{List, Refusal, View, extend};
-use super::{Running, Shared, State, figures, metrics};
+use super::{Running, Shared, State, figures, metrics, things};
 use crate::cli::escape::Json;
 use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+use towpath_blocking::CancelToken;
 use towpath_broker::add_name;
 use towpath_broker::core::{LetterAction, RequestKey};
 use towpath_files::path::Escaped;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
-use towpath_sockets::{PAGE_MAX, Page, PeerId};
-
-/// Entries of a list in one reply, by default and at most.
-const LIMIT_DEFAULT: usize = 200;
-const LIMIT_MAX: usize = 1000;
-
-/// Entries that are looked at for one reply: a rare service may be behind many others.
-const ENTRIES_MAX: usize = 100_000;
-const PAGES_MAX: usize = ENTRIES_MAX.div_ceil(PAGE_MAX);
+use towpath_rules::Who;
+use towpath_sockets::PeerId;
 
 /// Bytes of the reason that a peer is given.
 const REASON_BYTES_MAX: usize = 200;
 
 /// Paths beside those of lists and actions.
-const GET_PATHS: [&str; 7] =
-    ["/api/v1/status", "/api/v1/problems", "/api/v1/audit", "/api/v1/journal", "/metrics", "/healthz", "/readyz"];
+const GET_PATHS: [&str; 11] = [
+    "/api/v1/status",
+    "/api/v1/problems",
+    "/api/v1/blocked",
+    "/api/v1/tokens",
+    "/api/v1/audit",
+    "/api/v1/history",
+    "/api/v1/who",
+    "/api/v1/journal",
+    "/metrics",
+    "/healthz",
+    "/readyz",
+];
 
 const NO_ANSWER: &str = "the event loop doesn't answer: it hangs, or the server has ended";
 
@@ -42,7 +51,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    fn json(value: &Value) -> Reply {
+    pub fn json(value: &Value) -> Reply {
         Reply { status: StatusCode::OK, content_type: "application/json", body: format!("{}\n", Json(value)) }
     }
 
@@ -78,8 +87,8 @@ pub fn is_action(method: &Method, path: &str) -> bool {
     *method == Method::POST && Action::of(path).is_some()
 }
 
-/// Answers a request.
-pub fn reply(shared: &Shared, head: &Parts, body: &[u8]) -> Reply {
+/// Answers a request. Lists aren't made any further once it is cancelled; actions go on.
+pub fn reply(shared: &Arc<Shared>, operator: &Operator, head: &Parts, body: &[u8], cancel: &CancelToken) -> Reply {
     let Parts { method, uri, .. } = head;
     let query = match Query::parse(uri.query().unwrap_or_default()) {
         Ok(query) => query,
@@ -105,21 +114,29 @@ pub fn reply(shared: &Shared, head: &Parts, body: &[u8]) -> Reply {
         _ if is_known && *method != if action.is_some() { Method::POST } else { Method::GET } => {
             Err(Reply::error(405, "this path is for another method"))
         }
-        (Some(action), ..) => running(shared).and_then(|running| act(&*running.view, action, body)),
+        (Some(action), ..) => act(shared, operator, action, body),
         (_, Some(list), _) => {
-            running(shared).and_then(|Running { view, .. }| listed(list.name(), |from| view.page(list, from), &query))
+            let list_of = |running: &Running| listed(list.name(), |from| running.view.page(list, from), &query, cancel);
+            running(shared).and_then(list_of)
         }
         _ if of_service.is_some() => running(shared).and_then(|running| {
-            let reply = of_service.map(|what| what.reply(&*running.view, &query));
+            let reply = of_service.map(|what| what.reply(shared, running, &query, cancel));
             reply.unwrap_or_else(|| Err(nothing_there()))
         }),
         (.., "/api/v1/journal") => running(shared).and_then(|running| Ok(Reply::json(&running.view.journal()?))),
-        (.., "/api/v1/status") => status(shared),
+        (.., "/api/v1/status") => status(shared, operator),
         (.., "/api/v1/problems") => running(shared).and_then(|running| {
             let (problems, now) = shared.problems(running)?;
             Ok(Reply::json(&problems.json(now, shared.figures().started)))
         }),
-        (.., "/api/v1/audit") => Ok(Reply::json(&shared.actions.last())),
+        (.., "/api/v1/blocked") => listed("blocked", |from| Ok(shared.blocks.page(from)), &query, cancel),
+        (.., "/api/v1/tokens") => listed("tokens", |_| Ok(whole(shared.tokens.list())), &query, cancel),
+        (.., "/api/v1/history") => Ok(things::history(shared, &query)),
+        (.., "/api/v1/who") => running(shared).and_then(|running| {
+            let who = query.who.as_ref().ok_or_else(things::nobody)?;
+            things::who(shared, running, who, cancel)
+        }),
+        (.., "/api/v1/audit") => listed("audit", |_| Ok(whole(shared.actions.last())), &query, cancel),
         (.., "/metrics") => running(shared).and_then(|running| {
             let format = metrics::Format::asked_for(&head.headers);
             Ok(metrics::reply(shared, running, query.per_service, format)?)
@@ -151,7 +168,7 @@ fn ready(shared: &Shared) -> Reply {
     }
 }
 
-fn status(shared: &Shared) -> Result<Reply, Reply> {
+fn status(shared: &Shared, operator: &Operator) -> Result<Reply, Reply> {
     let own = json!({
         "program": shared.program,
         "version": env!("CARGO_PKG_VERSION"),
@@ -160,9 +177,12 @@ fn status(shared: &Shared) -> Result<Reply, Reply> {
         "state": shared.state().name(),
         "uptime_seconds": shared.started.elapsed().as_secs(),
         "endpoints": [],
-        "page": shared.http.page,
+        "page": shared.page(),
         "token_file": shared.http.token_file,
         "metrics": shared.http.metrics,
+        "operator": { "name": operator.name, "read_only": operator.read_only },
+        "blocked": shared.blocks.count(),
+        "blocked_file": shared.blocks.file().map(|file| file.display().to_string()),
     });
     let mut status = extend(figures::json(figures::SERVER, &shared.figures()), own);
     if let Some(Running { view, endpoints }) = shared.running.get() {
@@ -181,6 +201,7 @@ fn left_never(view: &dyn View, status: &Value) -> Result<Value, Refusal> {
 /// Something to read about one service of a broker, as the path names it.
 #[derive(Clone, Copy, Debug)]
 enum OfService<'a> {
+    Service(&'a str),
     Requests(&'a str),
     Letters(&'a str),
     Letter { service: &'a str, id: &'a str },
@@ -191,6 +212,7 @@ impl OfService<'_> {
         let path = path.strip_prefix("/api/v1/")?;
         let (kind, rest) = path.split_once('/')?;
         match (kind, rest.split_once('/')) {
+            ("services", None) => Some(OfService::Service(rest)),
             ("services", Some((service, "requests"))) => Some(OfService::Requests(service)),
             ("dead-letters", None) => Some(OfService::Letters(rest)),
             ("dead-letters", Some((service, id))) if !id.contains('/') => Some(OfService::Letter { service, id }),
@@ -198,48 +220,23 @@ impl OfService<'_> {
         }
     }
 
-    fn reply(self, view: &dyn View, query: &Query) -> Result<Reply, Reply> {
+    fn reply(self, shared: &Shared, running: &Running, query: &Query, cancel: &CancelToken) -> Result<Reply, Reply> {
+        let view = &running.view;
         match self {
+            OfService::Service(service) => things::service(shared, running, &service_name(service)?),
             OfService::Requests(service) => {
                 let service = service_name(service)?;
-                listed("requests", |from| view.requests(&service, from), query)
+                listed("requests", |from| view.requests(&service, from), query, cancel)
             }
             OfService::Letters(service) => {
                 let service = service_name(service)?;
-                listed("letters", |from| view.letters(&service, from), query)
+                listed("letters", |from| view.letters(&service, from), query, cancel)
             }
             OfService::Letter { service, id } => {
                 Ok(Reply::json(&view.letter_part(&service_name(service)?, letter_id(id)?, query.offset)?))
             }
         }
     }
-}
-
-/// A list, from the number `after` on.
-fn listed(name: &str, next_page: impl Fn(u32) -> Result<Page<Value>, Refusal>, query: &Query) -> Result<Reply, Reply> {
-    let mut next = Some(query.after);
-    let (mut entries, mut last) = (Vec::new(), None);
-    for _ in 0..PAGES_MAX {
-        let Some(from) = next.filter(|_| entries.len() < query.limit) else { break };
-        let page = next_page(from)?;
-        let is_wanted = |(_, entry): &(u32, Value)| {
-            query.service.as_ref().is_none_or(|name| ["service", "service_b64"].iter().all(|of| entry[of] == name[of]))
-        };
-        next = page.next;
-        for (number, entry) in page.entries.into_iter().filter(is_wanted) {
-            // Those of one number stay together.
-            if entries.len() >= query.limit && last != Some(number) {
-                next = Some(number);
-                break;
-            }
-            entries.push(entry);
-            last = Some(number);
-        }
-    }
-    let mut reply = Map::new();
-    reply.insert(name.to_owned(), entries.into());
-    reply.insert("next".to_owned(), next.into());
-    Ok(Reply::json(&reply.into()))
 }
 
 /// An action and its object, as the path names it.
@@ -253,6 +250,10 @@ enum Action<'a> {
     Letter { service: &'a str, id: &'a str, action: LetterAction },
     Drain,
     DropOutcomes,
+    Block { on: bool },
+    NewToken,
+    RevokeToken,
+    Page,
 }
 
 impl Action<'_> {
@@ -261,6 +262,11 @@ impl Action<'_> {
         match path {
             "drain" => return Some(Action::Drain),
             "drop-outcomes" => return Some(Action::DropOutcomes),
+            "block" => return Some(Action::Block { on: true }),
+            "page" => return Some(Action::Page),
+            "new-token" => return Some(Action::NewToken),
+            "revoke-token" => return Some(Action::RevokeToken),
+            "unblock" => return Some(Action::Block { on: false }),
             _ => {}
         }
         let (kind, rest) = path.split_once('/')?;
@@ -299,6 +305,43 @@ struct Disconnect {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Block {
+    who: String,
+    #[serde(default)]
+    seconds: Option<u64>,
+    #[serde(default)]
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Unblock {
+    who: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewToken {
+    name: String,
+    #[serde(default)]
+    read_only: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PageOf {
+    #[serde(default)]
+    read_only: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RevokeToken {
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Empty {}
 
 #[derive(Deserialize)]
@@ -320,19 +363,94 @@ struct Drain {
     on: bool,
 }
 
-fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply> {
+/// Blocks a peer, or ends that. A server that is still starting does it, too.
+fn block(shared: &Shared, operator: &Operator, on: bool, body: &[u8]) -> Result<Reply, Reply> {
+    let who_of = |who: &str| who.parse::<Who>().map_err(|error| Reply::error(400, error));
+    if !on {
+        let Unblock { who } = parsed(body)?;
+        let who = who_of(&who)?;
+        let Some(kept) = shared.blocks.unblock(&who) else {
+            return Err(Reply::error(404, format_args!("{who} is not blocked by this name")));
+        };
+        tracing::warn!(%who, by = operator.name, "unblocked by the operator");
+        return Ok(Reply::json(&json!({ "unblocked": who.to_string(), "kept": kept })));
+    }
+    let Block { who, seconds, reason } = parsed(body)?;
+    let who = who_of(&who)?;
+    check_reason(&reason)?;
+    let time = seconds.map(Duration::from_secs);
+    let blocked = shared.blocks.block(who.clone(), time, &operator.name, &reason);
+    let (until, kept) = blocked.map_err(|why| Reply::error(409, why))?;
+    tracing::warn!(%who, seconds, reason, by = operator.name, "blocked by the operator");
+    let disconnected = match shared.running.get() {
+        Some(running) => running.view.end_blocked().ok_or(Refusal::NoAnswer)?,
+        None => 0,
+    };
+    Ok(Reply::json(&json!({ "blocked": who.to_string(), "until": until, "disconnected": disconnected, "kept": kept })))
+}
+
+/// Refuses what only this machine's operator may do.
+fn check_local(operator: &Operator) -> Result<(), Reply> {
+    let refused = || Reply::error(403, "this is done on the machine of the server, over its admin socket");
+    operator.is_local.then_some(()).ok_or_else(refused)
+}
+
+/// Makes a token. The reply has it, and nothing else ever.
+fn new_token(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Reply, Reply> {
+    check_local(operator)?;
+    let NewToken { name, read_only } = parsed(body)?;
+    let made = shared.tokens.make(&name, read_only);
+    let (token, kept) = made.map_err(|(status, why)| Reply::error(status, why))?;
+    tracing::warn!(name, read_only, by = operator.name, "a token was made by the operator");
+    let reply = json!({ "name": name, "read_only": read_only, "token": token.as_str(), "kept": kept });
+    Ok(Reply::json(&extend(reply, json!({ "page": shared.page() }))))
+}
+
+/// Serves the page, and makes a token for it.
+fn page(shared: &Arc<Shared>, operator: &Operator, body: &[u8]) -> Result<Reply, Reply> {
+    check_local(operator)?;
+    let PageOf { read_only } = parsed(body)?;
+    let failed = |error| Reply::error(500, format_args!("the page can't be served: {error}"));
+    let page = super::server::page(shared).map_err(failed)?;
+    let made = shared.tokens.make_for_page(&operator.name, read_only);
+    let token = made.map_err(|(status, why)| Reply::error(status, why))?;
+    let host = sysinfo::System::host_name().ok();
+    Ok(Reply::json(&json!({ "page": page, "token": token.as_str(), "read_only": read_only, "host": host })))
+}
+
+fn revoke_token(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Reply, Reply> {
+    check_local(operator)?;
+    let RevokeToken { name } = parsed(body)?;
+    let kept = shared.tokens.revoke(&name).map_err(|(status, why)| Reply::error(status, why))?;
+    tracing::warn!(name, by = operator.name, "a token was revoked by the operator");
+    Ok(Reply::json(&json!({ "revoked": name, "kept": kept })))
+}
+
+fn check_reason(reason: &str) -> Result<(), Reply> {
+    match reason.len() > REASON_BYTES_MAX {
+        true => Err(Reply::error(400, format_args!("the reason has over {REASON_BYTES_MAX} bytes"))),
+        false => Ok(()),
+    }
+}
+
+fn act(shared: &Arc<Shared>, operator: &Operator, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply> {
+    let view = || running(shared).map(|running| &*running.view);
     match action {
-        Action::Disconnect(id) => disconnect(view, id, body),
+        Action::Block { on } => block(shared, operator, on, body),
+        Action::Page => page(shared, operator, body),
+        Action::NewToken => new_token(shared, operator, body),
+        Action::RevokeToken => revoke_token(shared, operator, body),
+        Action::Disconnect(id) => disconnect(view()?, id, body),
         Action::Pause { service, paused } => {
             let name = service_name(service)?;
-            view.pause(&name, paused)?;
+            view()?.pause(&name, paused)?;
             tracing::warn!(service = %Escaped(&name), paused, "paused or resumed by the operator");
             Ok(done(&name, "paused", paused))
         }
         Action::Purge(service) => {
             let name = service_name(service)?;
             let Purge { expect_waiting } = parsed(body)?;
-            let purged = view.purge(&name, expect_waiting)?;
+            let purged = view()?.purge(&name, expect_waiting)?;
             tracing::warn!(service = %Escaped(&name), purged, "purged by the operator");
             Ok(done(&name, "purged", purged))
         }
@@ -340,19 +458,19 @@ fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply>
             let (name, key) = (service_name(service)?, request.parse::<RequestKey>());
             let key = key.map_err(|error| Reply::error(400, error))?;
             let Empty {} = parsed(body)?;
-            view.end_request(&name, key)?;
+            view()?.end_request(&name, key)?;
             tracing::warn!(service = %Escaped(&name), request, "a request was ended by the operator");
             Ok(done(&name, "ended", key.to_string()))
         }
         Action::DropOutcomes => {
-            let dropped = view.drop_outcomes()?;
+            let dropped = view()?.drop_outcomes()?;
             tracing::warn!(dropped, "outcomes of clients that are gone were dropped by the operator");
             Ok(Reply::json(&json!({ "dropped": dropped })))
         }
         Action::Letters { service, action } => {
             let name = service_name(service)?;
             let Letters { expect } = parsed(body)?;
-            let count = view.act_on_letters(&name, action, expect)?;
+            let count = view()?.act_on_letters(&name, action, expect)?;
             let verb = if action == LetterAction::Requeue { "requeued" } else { "dropped" };
             tracing::warn!(service = %Escaped(&name), count, "dead letters were {verb} by the operator");
             Ok(done(&name, verb, count))
@@ -360,17 +478,17 @@ fn act(view: &dyn View, action: Action<'_>, body: &[u8]) -> Result<Reply, Reply>
         Action::Letter { service, id, action } => {
             let (name, id) = (service_name(service)?, letter_id(id)?);
             let Empty {} = parsed(body)?;
-            view.act_on_letter(&name, id, action)?;
+            view()?.act_on_letter(&name, id, action)?;
             let verb = if action == LetterAction::Requeue { "requeued" } else { "dropped" };
             tracing::warn!(service = %Escaped(&name), id, "a dead letter was {verb} by the operator");
             Ok(done(&name, verb, id))
         }
         Action::Drain => {
             let Drain { on } = parsed(body)?;
-            view.drain(on)?;
+            view()?.drain(on)?;
             tracing::warn!(on, "drained by the operator, or not any more");
-            let status = view.sums()?;
-            let left_never = left_never(view, &status)?;
+            let status = view()?.sums()?;
+            let left_never = left_never(view()?, &status)?;
             let reply = json!({ "draining": status["draining"], "left": status["left"], "left_never": left_never });
             Ok(Reply::json(&reply))
         }
@@ -406,9 +524,7 @@ fn disconnect(view: &dyn View, id: &str, body: &[u8]) -> Result<Reply, Reply> {
         [] => Disconnect::default(),
         body => parsed(body)?,
     };
-    if reason.len() > REASON_BYTES_MAX {
-        return Err(Reply::error(400, format_args!("the reason has over {REASON_BYTES_MAX} bytes")));
-    }
+    check_reason(&reason)?;
     let reason = if reason.is_empty() { "ended by the operator" } else { &reason };
     if !view.disconnect(peer, reason) {
         // Or doesn't anybody answer?
@@ -417,121 +533,4 @@ fn disconnect(view: &dyn View, id: &str, body: &[u8]) -> Result<Reply, Reply> {
     }
     tracing::info!(%peer, reason, "disconnected by the operator");
     Ok(Reply::json(&json!({ "disconnected": peer.to_string() })))
-}
-
-/// Parameters of a request.
-#[derive(Debug, PartialEq, Eq)]
-struct Query {
-    limit: usize,
-    after: u32,
-    offset: u64,
-    /// As the entries have it.
-    service: Option<Value>,
-    per_service: bool,
-}
-
-impl Query {
-    fn parse(query: &str) -> Result<Query, String> {
-        let mut parsed = Query { limit: LIMIT_DEFAULT, after: 0, offset: 0, service: None, per_service: false };
-        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-            match (&*name, &*value) {
-                ("limit", _) => {
-                    let limit = value.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
-                    parsed.limit = limit.ok_or_else(|| format!("limit: use a number from 1 to {LIMIT_MAX}"))?;
-                }
-                ("after", _) => {
-                    parsed.after = value.parse().map_err(|_| "after: use `next` of the previous reply".to_owned())?;
-                }
-                ("offset", _) => {
-                    parsed.offset = value.parse().map_err(|_| "offset: use `next` of the previous part".to_owned())?;
-                }
-                ("service", _) => parsed.service = Some(named(value.as_bytes())),
-                ("service_b64", _) => {
-                    let name =
-                        STANDARD.decode(&*value).map_err(|_| "service_b64: use base64 with padding".to_owned())?;
-                    parsed.service = Some(named(&name));
-                }
-                ("per", "service") => parsed.per_service = true,
-                _ => return Err(format!("there is no parameter {name}={value}")),
-            }
-        }
-        Ok(parsed)
-    }
-}
-
-fn named(service: &[u8]) -> Value {
-    let mut entry = json!({});
-    add_name(&mut entry, "service", service);
-    entry
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::admin::figures::Snapshot;
-    use crate::admin::problems::Found;
-    use std::cell::Cell;
-
-    /// A list of as many entries as there are numbers below 600, two of each.
-    struct Numbered;
-
-    impl View for Numbered {
-        fn sums(&self) -> Result<Value, Refusal> {
-            Ok(json!({}))
-        }
-
-        fn trouble(&self) -> Result<Option<&'static str>, Refusal> {
-            Ok(None)
-        }
-
-        fn page(&self, _: List, from: u32) -> Result<Page<Value>, Refusal> {
-            let numbers = from..600.min(from + PAGE_MAX as u32);
-            let next = Some(numbers.end).filter(|end| *end < 600);
-            let entry =
-                |number: u32| [0, 1].map(|half| (number, json!({ "service": (number % 2).to_string(), "half": half })));
-            Ok(Page { entries: numbers.flat_map(entry).collect(), next })
-        }
-
-        fn figures(&self, _: &mut Snapshot, _: bool) -> Result<(), Refusal> {
-            Err(Refusal::NoAnswer)
-        }
-
-        fn problems(&self) -> Result<Vec<Found>, Refusal> {
-            Err(Refusal::NoAnswer)
-        }
-
-        fn disconnect(&self, _: PeerId, _: &str) -> bool {
-            false
-        }
-    }
-
-    fn list(query: &str) -> Value {
-        let query = Query::parse(query).unwrap();
-        let reply = listed("workers", |from| Numbered.page(List::Workers, from), &query)
-            .unwrap_or_else(|error| panic!("{}", error.body));
-        serde_json::from_str(&reply.body).unwrap()
-    }
-
-    #[test]
-    fn lists_come_in_pages_without_gaps() {
-        let (seen, next) = (Cell::new(0), Cell::new(Some(0)));
-        while let Some(after) = next.get() {
-            let page = list(&format!("limit=300&after={after}"));
-            let count = page["workers"].as_array().unwrap().len();
-            assert!(count <= 301 && seen.get() <= 1200, "{count}");
-            seen.set(seen.get() + count);
-            next.set(page["next"].as_u64());
-        }
-        assert_eq!(seen.get(), 1200);
-        assert_eq!(list("limit=1000&service=1")["workers"].as_array().unwrap().len(), 600);
-    }
-
-    #[test]
-    fn parameters_are_checked() {
-        for wrong in ["limit=0", "limit=1001", "limit=x", "after=-1", "per=peer", "color=red"] {
-            assert!(Query::parse(wrong).is_err(), "{wrong}");
-        }
-        let parsed = Query::parse("service=a%20b&per=service&limit=7&after=9").unwrap();
-        assert_eq!(parsed, Query { limit: 7, after: 9, offset: 0, service: Some(named(b"a b")), per_service: true });
-    }
 }

@@ -3,6 +3,7 @@
 use super::access::{Access, is_host};
 use super::place;
 use super::token::Token;
+use super::tokens::{TOKENS_FILE, Tokens};
 use crate::cli::exit::Failure;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -48,10 +49,11 @@ pub struct Page {
 }
 
 /// Addresses of HTTP that the options name.
-#[derive(Default)]
 pub struct Http {
     pub listeners: Vec<HttpListener>,
     pub page: Option<Page>,
+    /// Tokens by name.
+    pub tokens: Tokens,
     /// URL of the metrics that need no token.
     pub metrics: Option<String>,
 }
@@ -64,7 +66,8 @@ impl AdminArgs {
 
     /// Listens on the addresses. `state` is the directory of the server's state, if it has one; `served` what everybody may read.
     pub(super) fn http(&self, state: Option<&Path>, served: Option<&Path>) -> Result<Http, Failure> {
-        let mut http = Http::default();
+        let tokens = Tokens::new(self.tokens_file(state, served));
+        let mut http = Http { listeners: Vec::new(), page: None, tokens: tokens.clone(), metrics: None };
         if let Some(address) = self.admin {
             if !address.ip().to_canonical().is_loopback() && !self.admin_behind_proxy {
                 return Err(Failure::usage(format!(
@@ -86,7 +89,7 @@ impl AdminArgs {
             let proxy = self.admin_host.first().filter(|_| self.admin_behind_proxy);
             let url = proxy.map_or_else(|| url(address), |name| format!("https://{name}/"));
             let token_file = std::path::absolute(&token_file).unwrap_or(token_file);
-            let access = Access::Token { token: token.clone(), names: self.admin_host.clone() };
+            let access = Access::Token { own: Some(token.clone()), tokens, names: self.admin_host.clone() };
             http.listeners.push(HttpListener { listener, access });
             http.page = Some(Page { url, token, token_file });
         }
@@ -97,6 +100,13 @@ impl AdminArgs {
             http.listeners.push(HttpListener { listener, access });
         }
         Ok(http)
+    }
+
+    /// The file of tokens by name, beside the other one. None if it has no place where it isn't served.
+    fn tokens_file(&self, state: Option<&Path>, served: Option<&Path>) -> Option<PathBuf> {
+        let file =
+            self.admin_token_file.clone().or_else(|| default_token_file(state).ok())?.with_file_name(TOKENS_FILE);
+        check_not_served(&file, served).is_ok().then_some(file)
     }
 }
 

@@ -191,6 +191,7 @@ pub static HUB: &[Figure<HubStats>] = &[
         ("protocol", "gone.protocol", |s| s.ends.protocol.into()),
         ("other", "gone.other", |s| s.ends.other.into()),
         ("handshake", "gone.handshake", |s| s.ends.handshake.into()),
+        ("blocked", "gone.blocked", |s| s.ends.blocked.into()),
     ])),
     counters("network_bytes", Bytes, "Bytes received and sent, with all framing", "direction", &[
         ("in", "received_bytes", |s| s.traffic.bytes_in.into()),

@@ -1,6 +1,6 @@
 //! `tow serve`: a server of a directory or a file.
 
-use crate::admin::{About, Admin, AdminArgs, FilesView};
+use crate::admin::{About, Admin, AdminArgs, Blocks, FilesView};
 use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
 use crate::cli::escape::Line;
@@ -121,11 +121,15 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.mechanism = security.mechanism;
     options.open_to_all = security.open_to_all;
     options.endpoints = arguments.listen.endpoints;
+    let blocks = Blocks::open(options.state_directory.as_deref())?;
+    options.gate = Some(blocks.gate());
+    options.unserved.extend(blocks.file().map(Path::to_owned));
     let about = About {
         program: "serve",
         state: options.state_directory.as_deref(),
         served: Some(&arguments.path),
         audit: security.admission.as_ref().and_then(|admission| admission.audit()),
+        blocks: &blocks,
     };
     let admin = Admin::start(arguments.admin, &about)?;
     let server = Server::bind(options).map_err(|error| match error {

@@ -29,7 +29,8 @@ pub use reply::{
     ListPage, Reply, VoidReply,
 };
 pub use request::{
-    Compression, DigestWish, FetchFile, FetchRequest, LeavesRequest, ListRequest, ListTarget, Range, Request, Unless,
+    Compression, DigestWish, FetchFile, FetchRequest, LeavesRequest, ListRequest, ListTarget, Range, Request, Slow,
+    Unless,
 };
 
 use bytes::Bytes;

@@ -280,6 +280,11 @@ impl Problems {
         Problems { listed: Vec::new(), counts: [(kind, 1)].into() }
     }
 
+    /// How many there are.
+    pub fn number(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
     fn count_of(&self, severity: Severity) -> u64 {
         self.counts.iter().filter(|(kind, _)| kind.about().severity == severity).map(|(_, count)| count).sum()
     }
@@ -294,6 +299,27 @@ impl Problems {
     }
 }
 
+/// A problem that has begun, or ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub has_begun: bool,
+    /// For people.
+    pub text: String,
+    pub service: Option<Vec<u8>>,
+    pub peer: Option<String>,
+}
+
+impl Change {
+    fn of(has_begun: bool, subject: &Subject, text: &str) -> Change {
+        Change {
+            has_begun,
+            text: format!("{subject}: {text}"),
+            service: subject.service().map(<[u8]>::to_vec),
+            peer: subject.peer().map(str::to_owned),
+        }
+    }
+}
+
 /// Remembers since when each problem has been there.
 #[derive(Debug, Default)]
 pub struct Tracker {
@@ -301,11 +327,11 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// The problems at a moment, from all that were found then. One that isn't found any more is forgotten.
-    pub fn update(&mut self, now: Duration, mut found: Vec<Found>) -> Problems {
+    /// The problems at a moment, from all that were found then, and what has changed. One that isn't found any more is forgotten.
+    pub fn update(&mut self, now: Duration, mut found: Vec<Found>) -> (Problems, Vec<Change>) {
         found.sort_by(|a, b| (a.kind, b.weight, &a.subject).cmp(&(b.kind, a.weight, &b.subject)));
         let before = std::mem::take(&mut self.since);
-        let mut problems = Problems::default();
+        let (mut problems, mut changes) = (Problems::default(), Vec::new());
         for found in found {
             let count = problems.counts.entry(found.kind).or_default();
             *count += 1;
@@ -313,13 +339,21 @@ impl Tracker {
             let own = now.saturating_sub(found.age.unwrap_or_default());
             let since = before.get(&key).copied().map_or(own, |before| before.min(own));
             if self.since.len() < REMEMBERED_MAX {
+                if !before.contains_key(&key) {
+                    changes.push(Change::of(true, &found.subject, &found.cause));
+                }
                 self.since.insert(key, since);
             }
             if *count <= LISTED_MAX as u64 {
                 problems.listed.push(Problem { found, since });
             }
         }
-        problems
+        for ((kind, subject), since) in before.iter().filter(|(key, _)| !self.since.contains_key(key)) {
+            let ended =
+                format!("{}, ended after {}", kind.about().name.replace('_', " "), time(now.saturating_sub(*since)));
+            changes.push(Change::of(false, subject, &ended));
+        }
+        (problems, changes)
     }
 }
 

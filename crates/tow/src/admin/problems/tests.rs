@@ -1,6 +1,6 @@
 use super::*;
 use std::path::Path;
-use towpath_broker::core::{Kind as Protocol, LargestClient, LastRefusal, ServiceInfo, WorkerInfo};
+use towpath_broker::core::{Kind as Protocol, LargestClient, LastRefusal, ServiceCounters, ServiceInfo, WorkerInfo};
 use towpath_broker::{Concerns, JournalFigures, Stats, WorkerStats};
 use towpath_files::server::{Stats as FilesStats, WatchStats};
 use towpath_sockets::{PeerId, Tenant};
@@ -24,6 +24,8 @@ fn service(name: &str) -> ServiceInfo {
         letters: 0,
         letters_since: None,
         usual_ms: None,
+        median_ms: None,
+        counters: ServiceCounters::default(),
     }
 }
 
@@ -311,13 +313,29 @@ fn the_beginning_is_kept_while_the_problem_is_there() {
     let at = Duration::from_secs;
     let since = |problems: &Problems| problems.listed.iter().map(|problem| problem.since.as_secs()).collect::<Vec<_>>();
     let found = || of_service(waiting(5, 8_000, 0));
-    assert_eq!(since(&tracker.update(at(100), found())), [92]);
+    assert_eq!(since(&tracker.update(at(100), found()).0), [92]);
     // The oldest was purged, and it goes on.
-    assert_eq!(since(&tracker.update(at(200), found())), [92]);
-    assert_eq!(since(&tracker.update(at(300), vec![])), [0; 0]);
-    assert_eq!(since(&tracker.update(at(400), found())), [392]);
+    assert_eq!(since(&tracker.update(at(200), found()).0), [92]);
+    assert_eq!(since(&tracker.update(at(300), vec![]).0), [0; 0]);
+    assert_eq!(since(&tracker.update(at(400), found()).0), [392]);
     // Its age is known from before the server began to count.
-    assert_eq!(since(&Tracker::default().update(at(1), found())), [0]);
+    assert_eq!(since(&Tracker::default().update(at(1), found()).0), [0]);
+}
+
+#[test]
+fn beginnings_and_ends_are_said_once() {
+    let mut tracker = Tracker::default();
+    let at = Duration::from_secs;
+    let mut changes = |seconds, found| {
+        let (_, changes) = tracker.update(at(seconds), found);
+        changes.into_iter().map(|change| (change.has_begun, change.text, change.service)).collect::<Vec<_>>()
+    };
+    let found = || of_service(waiting(5, 8_000, 0));
+    let service = Some(b"reports".to_vec());
+    assert_eq!(changes(100, found()), [(true, "reports: no worker; 5 wait, oldest 8 s".to_owned(), service.clone())]);
+    assert_eq!(changes(105, found()), []);
+    assert_eq!(changes(110, vec![]), [(false, "reports: no worker, ended after 18 s".to_owned(), service)]);
+    assert_eq!(changes(115, vec![]), []);
 }
 
 #[test]
@@ -327,7 +345,7 @@ fn the_gravest_come_first_and_all_are_counted() {
         let name = format!("service {number}").into();
         found.extend(of_service(ServiceInfo { name, ..waiting(number + 1, MINUTE, 0) }));
     }
-    let problems = Tracker::default().update(Duration::from_secs(3600), found);
+    let (problems, _) = Tracker::default().update(Duration::from_secs(3600), found);
     assert_eq!(
         (problems.count(Kind::NoWorker), problems.count(Kind::Unwatched), problems.count(Kind::Full)),
         (50, 1, 0)

@@ -2,6 +2,7 @@
 
 use super::{List, Refusal, View, add_name, extend, gone_json, peer_json};
 use crate::admin::figures::{self, Queues, Snapshot};
+use crate::admin::history::Sample;
 use crate::admin::problems::{self, Found};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -104,7 +105,7 @@ impl View for BrokerView {
             List::Gone => Ok(self.stats(Wanted::Gone(from))?.gone.flat_map(|gone| [gone_json(&gone)])),
             List::Services => {
                 let Stats { services, now, .. } = self.stats(Wanted::Services(from))?;
-                Ok(services.flat_map(|service| is_listed(&service).then(|| queue_json(&service, now))))
+                Ok(services.flat_map(|service| is_listed(&service).then(|| of_service(&service, now))))
             }
             List::DeadLetters => {
                 let Stats { services, now, .. } = self.stats(Wanted::Services(from))?;
@@ -124,10 +125,8 @@ impl View for BrokerView {
         to.add(figures::HUB, &stats.hub);
         to.add(figures::BROKER, &stats);
         let oldest = services.iter().filter_map(|service| service.oldest_since).min();
-        let queues = Queues {
-            waiting: services.iter().map(|service| service.waiting).sum(),
-            oldest_seconds: oldest.map_or(0.0, |since| seconds(since, stats.now)),
-        };
+        let queues =
+            Queues { waiting: stats.waiting, oldest_seconds: oldest.map_or(0.0, |since| seconds(since, stats.now)) };
         to.add(figures::QUEUES, &queues);
         if let Some((journal, _)) = &stats.journal {
             to.add(figures::JOURNAL, journal);
@@ -141,6 +140,37 @@ impl View for BrokerView {
     fn problems(&self) -> Result<Vec<Found>, Refusal> {
         let concerns = self.operator.look().ok_or(Refusal::NoAnswer)?;
         Ok(problems::of_broker(&self.stats(Wanted::Sums)?, &concerns))
+    }
+
+    fn sample(&self, is_long: bool) -> Result<Sample, Refusal> {
+        let stats = self.stats(Wanted::Sums)?;
+        let counters = &stats.counters;
+        let totals = [
+            ("requests_in", counters.accepted),
+            ("requests_out", counters.replied),
+            ("requests_failed", counters.failed),
+            ("waiting", stats.waiting as u64),
+            ("requests", stats.requests as u64),
+            ("received_bytes", stats.hub.traffic.bytes_in),
+            ("sent_bytes", stats.hub.traffic.bytes_out),
+            ("peers", stats.hub.peers as u64),
+            ("workers", stats.worker_count as u64),
+        ];
+        let of_service = |service: ServiceInfo| {
+            let counters = service.counters;
+            let values = [counters.accepted, counters.replied, counters.failed, service.waiting as u64];
+            (service.name.to_vec(), values.map(|value| value as f64))
+        };
+        let services = is_long.then(|| self.services()).transpose()?;
+        Ok(Sample {
+            totals: totals.map(|(name, value)| (name, value as f64)).to_vec(),
+            things: services.map(|services| services.into_iter().map(of_service).collect()),
+        })
+    }
+
+    fn service(&self, service: &[u8]) -> Result<Option<Value>, Refusal> {
+        let (service, now) = self.operator.service(service).ok_or(Refusal::NoAnswer)?;
+        Ok(service.filter(is_listed).map(|service| of_service(&service, now)))
     }
 
     fn pause(&self, service: &[u8], paused: bool) -> Result<(), Refusal> {
@@ -201,6 +231,10 @@ impl View for BrokerView {
 
     fn drain(&self, on: bool) -> Result<(), Refusal> {
         self.operator.drain(on).map_err(refusal)
+    }
+
+    fn end_blocked(&self) -> Option<usize> {
+        self.handle.end_blocked()
     }
 
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
@@ -265,6 +299,19 @@ fn left_never(concerns: &Concerns) -> Vec<Value> {
     left.sort_by_key(|(count, _)| Reverse(*count));
     left.truncate(LEFT_NEVER_MAX);
     left.into_iter().map(|(_, entry)| entry).collect()
+}
+
+/// A service, with what `mmi.queue` doesn't have.
+fn of_service(service: &ServiceInfo, now: Millis) -> Value {
+    let counters = &service.counters;
+    let own = json!({
+        "median_seconds": service.median_ms.map(|median| seconds(0, median)),
+        "accepted": counters.accepted,
+        "replied": counters.replied,
+        "failed": counters.failed,
+        "dead_letters": service.letters,
+    });
+    extend(queue_json(service, now), own)
 }
 
 /// The dead letters of a service, if it is a dead-letter queue that has some.

@@ -7,6 +7,7 @@ pub use broker::BrokerView;
 pub use files::FilesView;
 
 use crate::admin::figures::Snapshot;
+use crate::admin::history::Sample;
 use crate::admin::problems::Found;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -99,6 +100,16 @@ pub trait View: Send + Sync {
     /// Problems at the moment.
     fn problems(&self) -> Result<Vec<Found>, Refusal>;
 
+    /// Values for the history; with those of services or followers, if it is a long one.
+    fn sample(&self, _is_long: bool) -> Result<Sample, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// A service.
+    fn service(&self, _service: &[u8]) -> Result<Option<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
+
     /// Pauses a service, or resumes it.
     fn pause(&self, _service: &[u8], _paused: bool) -> Result<(), Refusal> {
         Err(Refusal::NoList)
@@ -159,6 +170,11 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
+    /// Ends the connections of blocked peers, and says how many. `None`: there is no answer.
+    fn end_blocked(&self) -> Option<usize> {
+        Some(0)
+    }
+
     /// Ends a connection. False if it isn't there.
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool;
 }
@@ -193,7 +209,7 @@ fn peer_json(info: &PeerInfo, protocol: Option<&str>, role: Option<&str>) -> Val
 /// A peer that is gone.
 fn gone_json(gone: &GonePeer) -> Value {
     let mut peer = json!({
-        "id": gone.id.to_string(),
+        "id": gone.id.map(|id| id.to_string()),
         "address": gone.address.to_string(),
         "handshake": gone.was_ready,
         "gone_seconds": seconds(gone.ended_at.elapsed()),
@@ -201,6 +217,7 @@ fn gone_json(gone: &GonePeer) -> Value {
         "received_bytes": gone.bytes_in,
         "sent_bytes": gone.bytes_out,
         "reason": gone.reason,
+        "attempts": gone.attempts,
     });
     add_principal(&mut peer, &gone.principal);
     peer

@@ -60,51 +60,83 @@ fn gone(entries: &[Value]) -> String {
     let mut table = Table::new(["ID ", "ADDRESS ", "AGO", "LASTED", "REASON "]);
     for peer in entries {
         let (ago, lasted) = (time(&peer["gone_seconds"]), time(&peer["lasted_seconds"]));
-        table.push([&text(&peer["id"]), &text(&peer["address"]), &ago, &lasted, &text(&peer["reason"])]);
+        let reason = match peer["attempts"].as_u64() {
+            None | Some(0 | 1) => text(&peer["reason"]),
+            Some(attempts) => format!("{} ({})", text(&peer["reason"]), counted(attempts, "attempt")),
+        };
+        table.push([&text(&peer["id"]), &text(&peer["address"]), &ago, &lasted, &reason]);
     }
     table.render()
 }
 
 fn transfers(entries: &[Value]) -> String {
-    if entries.iter().any(|transfer| !transfer["bytes_per_second"].is_null()) {
-        return transfers_with_rates(entries);
-    }
-    let mut table = Table::new(["PEER ", "ADDRESS ", "KIND ", "FILES", "MOVED", "FILE", "SIZE", "WAITS ", "PATH "]);
-    for transfer in entries {
-        let [peer, address, kind] = ["peer", "address", "kind"].map(|name| text(&transfer[name]));
-        let path = name(transfer, "path");
-        let [files, moved, part, waits] = progress(transfer);
-        table.push([&peer, &address, &kind, &files, &moved, &part, &bytes(&transfer["total_bytes"]), &waits, &path]);
-    }
-    table.render()
-}
-
-fn transfers_with_rates(entries: &[Value]) -> String {
-    let mut table = Table::new(["PEER ", "KIND ", "FILES", "MOVED", "RATE", "FILE", "LEFT", "WAITS ", "PATH "]);
+    let mut table = Table::new(["PEER ", "WHO ", "KIND ", "FILES", "DONE", "OF", "RATE", "SLOW ", "PATH "]);
     for transfer in entries {
         let ([peer, kind], path) = (["peer", "kind"].map(|name| text(&transfer[name])), name(transfer, "path"));
-        let [files, moved, part, waits] = progress(transfer);
-        let (rate, left) = (&transfer["bytes_per_second"], &transfer["seconds_left"]);
-        let rate = if rate.is_null() { "-".to_owned() } else { format!("{}/s", bytes(rate)) };
-        let left = if left.is_null() { "-".to_owned() } else { time(left) };
-        table.push([&peer, &kind, &files, &moved, &rate, &part, &left, &waits, &path]);
+        let files = format!("{}/{}", transfer["files_done"], transfer["files"]);
+        let (done, of) = progress(transfer);
+        let rate = rate(&transfer["bytes_per_second"]);
+        table.push([&peer, &who(transfer), &kind, &files, &done, &of, &rate, &slow(transfer), &path]);
     }
     table.render()
 }
 
-/// Files that are done, bytes that were moved, the part of the present file, and what the transfer waits for.
-fn progress(transfer: &Value) -> [String; 4] {
-    let moved = if transfer["kind"] == "push" { &transfer["received_bytes"] } else { &transfer["sent_bytes"] };
-    let part = match (transfer["done_bytes"].as_u64(), transfer["total_bytes"].as_u64()) {
+/// A follower's name, a user, or an address.
+fn who(entry: &Value) -> String {
+    let known = ["follower", "user", "address"].into_iter().find_map(|member| entry[member].as_str());
+    known.unwrap_or("-").to_owned()
+}
+
+/// The part of all files' bytes that is done, or of the present file if the sizes of others aren't known, and these bytes.
+fn progress(transfer: &Value) -> (String, String) {
+    let [done, total] = match transfer["all_total_bytes"].as_u64() {
+        Some(_) => ["all_done_bytes", "all_total_bytes"],
+        None => ["done_bytes", "total_bytes"],
+    };
+    let part = match (transfer[done].as_u64(), transfer[total].as_u64()) {
         (Some(done), Some(total @ 1..)) => format!("{}%", (u128::from(done) * 100 / u128::from(total)).min(100)),
         _ => "-".to_owned(),
     };
-    let files = format!("{}/{}", transfer["files_done"], transfer["files"]);
-    [files, bytes(moved), part, transfer["waits_for"].as_str().unwrap_or("-").replace('_', " ")]
+    (part, bytes(&transfer[total]))
+}
+
+/// A rate, or a dash.
+fn rate(value: &Value) -> String {
+    if value.is_null() { "-".to_owned() } else { format!("{}/s", bytes(value)) }
+}
+
+/// Seconds without progress from which they are shown.
+const STALLED_SECONDS: f64 = 2.0;
+
+/// Why a transfer is slow, in words, and for how long it has had no progress.
+fn slow(transfer: &Value) -> String {
+    let cause = match transfer["waits_for"].as_str() {
+        Some("client_rate") => "limits itself",
+        Some("server_rate") => "server's --bwlimit",
+        Some("frozen") => "client is frozen",
+        Some("network") => "slow network",
+        Some("send_buffer") => "our send buffer",
+        Some("receive_buffer") => "its receive buffer",
+        Some("client_disk") => "client's disk",
+        Some("client_hash") => "client hashes",
+        Some("credit") => "no credit",
+        Some("receiver") => "client reads slowly",
+        Some("sender") => "client sends slowly",
+        Some("disk") => "our disk",
+        Some("hash") => "server hashes",
+        Some("open_files") => "too many open files",
+        Some("pool") => "no free thread",
+        Some(other) => other,
+        None => "-",
+    };
+    match &transfer["stalled_seconds"] {
+        stalled if stalled.as_f64() >= Some(STALLED_SECONDS) => format!("{cause} {}", time(stalled)),
+        _ => cause.to_owned(),
+    }
 }
 
 fn followers(entries: &[Value]) -> String {
-    let mut table = Table::new(["PEER ", "NAME ", "ADDRESS ", "AT", "BEHIND", "FOR", "SAID", "FOLLOWS "]);
+    let mut table = Table::new(["PEER ", "NAME ", "ADDRESS ", "AT", "BEHIND", "FOR", "SAID", "SLOW ", "FOLLOWS "]);
     for follower in entries {
         let [peer, name, address] = ["peer", "name", "address"].map(|name| text(&follower[name]));
         let number = |name: &str| follower[name].as_u64().map_or_else(|| "-".to_owned(), |number| number.to_string());
@@ -114,7 +146,7 @@ fn followers(entries: &[Value]) -> String {
             Some(_) => time(&follower["behind_seconds"]),
         };
         let said = if follower["said_seconds"].is_null() { "-".to_owned() } else { time(&follower["said_seconds"]) };
-        table.push([&peer, &name, &address, &at, &number("behind"), &lag, &said, &follows(follower)]);
+        table.push([&peer, &name, &address, &at, &number("behind"), &lag, &said, &slow(follower), &follows(follower)]);
     }
     table.render()
 }

@@ -48,6 +48,10 @@ pub fn render(status: &Value) -> String {
             counted_of(&gone["handshake"], "failed handshake")
         ),
     );
+    if status["blocked"].as_u64().is_some_and(|blocked| blocked > 0) {
+        let refused = counted_of(&gone["blocked"], "connection");
+        line("blocked", format!("{}, {refused} refused or ended; tow block lists them", status["blocked"]));
+    }
     let [received, sent, queued] = ["received_bytes", "sent_bytes", "queued_bytes"].map(|name| bytes(&status[name]));
     line("traffic", format!("{received} received, {sent} sent, {queued} queued"));
     if status["requests"].is_u64() {

@@ -52,12 +52,14 @@ fn status(place: &Place) -> Value {
 
 #[test]
 fn a_transfer_waits_for_credit_or_for_its_receiver() {
+    // On a loaded machine it may be silent for long enough to count as frozen.
+    let withholds = |transfer: &Value| transfer["waits_for"] == "credit" || transfer["waits_for"] == "frozen";
     let (place, folder) = (Place::new(), tempdir().expect("a folder"));
     random_file(&folder.path().join("large"), LARGE, 1);
     let server = serve(&place, folder.path(), &[]);
     let mut wire = Wire::dealer(server.port());
     wire.request(&fetch(1, "large", "none", 0)).expect("send");
-    let waits = transfer(&place, "no credit", |transfer| transfer["waits_for"] == "credit");
+    let waits = transfer(&place, "no credit", withholds);
     assert_eq!((&waits["kind"], &waits["path"], &waits["done_bytes"]), (&"fetch".into(), &"large".into(), &0.into()));
     assert_eq!(waits["total_bytes"], LARGE);
     // A quarter of it, which the client takes.
@@ -67,7 +69,7 @@ fn a_transfer_waits_for_credit_or_for_its_receiver() {
         let message = wire.receive().expect("a message");
         received += if message[0].starts_with(b"TOWD") { message[1].len() } else { 0 };
     }
-    let is_at = |transfer: &Value| transfer["waits_for"] == "credit" && transfer["done_bytes"] == LARGE / 4;
+    let is_at = |transfer: &Value| withholds(transfer) && transfer["done_bytes"] == LARGE / 4;
     let waits = transfer(&place, "a quarter", is_at);
     assert_eq!((&waits["sent_bytes"], &waits["received_bytes"]), (&json!(LARGE / 4), &0.into()));
     let table = String::from_utf8(place.tow(&["transfers"]).expect_code(0).stdout).expect("UTF-8");
@@ -75,7 +77,7 @@ fn a_transfer_waits_for_credit_or_for_its_receiver() {
     // All the rest, which it doesn't read.
     wire.request(&json!({"op": "credit", "bytes": LARGE})).expect("send");
     transfer(&place, "it isn't read", |transfer| {
-        transfer["waits_for"] == "receiver" && transfer["done_bytes"].as_u64() > Some(LARGE as u64 / 4)
+        transfer["waits_for"] == "frozen" && transfer["done_bytes"].as_u64() > Some(LARGE as u64 / 4)
     });
     // Its connection ends before the transfer does.
     drop(wire);

@@ -11,6 +11,7 @@ mod pipes;
 pub mod problems;
 mod requests;
 mod restarts;
+mod slow_transfers;
 pub mod status;
 mod system_limits;
 mod wrong_peers;

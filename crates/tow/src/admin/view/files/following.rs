@@ -6,7 +6,7 @@ use crate::admin::problems::Follower;
 use crate::admin::view::{Refusal, add_name, add_principal, seconds};
 use serde_json::{Value, json};
 use std::time::Instant;
-use towpath_files::server::{CatalogueStats, CatalogueView, FollowerStats, HolderStats, Stats, VersionStats};
+use towpath_files::server::{CatalogueStats, CatalogueView, FollowerStats, HolderStats, Stats, VersionStats, Wait};
 use towpath_sockets::{Page, Wanted};
 
 /// Followers that aren't connected are numbered from here on. No slot of a peer is as high.
@@ -81,16 +81,22 @@ pub fn last_followers(view: &CatalogueView, last: &[FollowerStats]) -> Vec<Follo
 }
 
 fn of_follower(follower: &FollowerStats, sums: &CatalogueStats, now: Instant) -> Value {
-    let FollowerStats { info, follow, said, .. } = follower;
+    let FollowerStats { info, follow, said, transfer, .. } = follower;
     let (behind, behind_seconds) = sums.behind(follow.has(said.as_ref()), now);
     let mut value = said.as_ref().map_or_else(nobody, |said| of_said(said, now));
     value["peer"] = info.id.to_string().into();
     value["address"] = info.address.to_string().into();
     value["connected_seconds"] = seconds(info.connected_at.elapsed()).into();
-    value["id"] = follow.id.into();
+    // `tow` has only one follow, and the highest number for it.
+    value["id"] = follow.id.filter(|id| *id != u32::MAX).into();
     value["live"] = (follow.is_live && behind == 0).into();
     value["seq"] = follow.seq.into();
     (value["behind"], value["behind_seconds"]) = (behind.into(), seconds(behind_seconds).into());
+    if let Some(transfer) = transfer {
+        value["waits_for"] = transfer.wait.map(Wait::as_str).into();
+        value["bytes_per_second"] = transfer.pace.rate.into();
+        value["stalled_seconds"] = seconds(transfer.pace.stalled).into();
+    }
     add_principal(&mut value, &info.principal);
     add_name(&mut value, if follow.is_glob { "glob" } else { "path" }, &follow.target);
     value
@@ -125,6 +131,7 @@ fn nobody() -> Value {
         "peer": null, "address": null, "user": null, "key": null, "connected_seconds": null,
         "name": null, "copy": null, "via": null, "in_place_seq": null, "durable": null, "version": null, "said_seconds": null,
         "id": null, "path": null, "glob": null, "live": null, "seq": null, "behind": null, "behind_seconds": null,
+        "waits_for": null, "bytes_per_second": null, "stalled_seconds": null,
     })
 }
 
