@@ -14,4 +14,5 @@ mod restarts;
 mod slow_transfers;
 pub mod status;
 mod system_limits;
+mod terminal;
 mod wrong_peers;
