@@ -55,11 +55,11 @@ pub struct Holders {
 /// Whether a follower is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It is connected, here or to a relay, or was a moment ago.
+    /// Connected, here or to a relay, or was a moment ago.
     Here,
     /// Its connection has ended, and it has not come back.
     Gone,
-    /// It has ended by itself, as it was to.
+    /// Ended by itself, as it was to.
     Ended,
 }
 

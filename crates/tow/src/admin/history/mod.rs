@@ -281,8 +281,7 @@ impl History {
     /// Rates of a service during the last minute, if it is among the busiest ones.
     pub fn rates(&self, service: &[u8], now: u32) -> Option<Rates> {
         let samples = &self.things.get(service)?.ring.samples;
-        let recent: Vec<_> =
-            samples.iter().rev().take_while(|(time, _)| *time + RECENT >= now).collect();
+        let recent: Vec<_> = samples.iter().rev().take_while(|(time, _)| *time + RECENT >= now).collect();
         let mean = |index: usize| {
             let known = || recent.iter().map(|(_, values)| f64::from(values[index])).filter(|value| value.is_finite());
             let count = known().count();

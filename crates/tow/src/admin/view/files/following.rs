@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use towpath_files::path::RelPath;
 use towpath_files::server::{
-    Behind, CatalogueStats, CatalogueView, FollowerStats, HolderStats, NewestVersion, Presence, Stats, VersionStats,
+    CatalogueStats, CatalogueView, FollowerStats, HolderStats, Lagging, NewestVersion, Presence, Stats, VersionStats,
     Wait,
 };
 use towpath_sockets::{Page, Wanted};
@@ -98,7 +98,7 @@ pub fn followers_look(view: &CatalogueView, last: &[FollowerStats]) -> problems:
         let since = said.as_ref().map_or(info.connected_at, |said| said.known_since);
         problems::Lacking { person, changes: sums.behind(has, now).0, age: lacking(has, since), version: None }
     });
-    let behind = look.behind.iter().map(|Behind { holder, has, version, .. }| problems::Lacking {
+    let behind = look.behind.iter().map(|Lagging { holder, has, version, .. }| problems::Lacking {
         person: person(holder),
         changes: sums.behind(*has, now).0.max(1),
         age: lacking(*has, holder.known_since),
@@ -139,7 +139,7 @@ fn state(said: Option<&HolderStats>, is_behind: bool) -> &'static str {
     }
 }
 
-/// What there is to have, by which the state of a follower is known.
+/// The newest versions and numbers, by which the state of a follower is known.
 struct States {
     sums: CatalogueStats,
     newest: HashMap<RelPath, NewestVersion>,
