@@ -31,6 +31,7 @@ const FOUND_MAX: usize = 1000;
 pub fn catalogue(view: &CatalogueView, stats: &Stats) -> Catalogue {
     let sums = view.stats();
     let (followers, least) = stats.follows;
+    let least = least.into_iter().chain(view.least_elsewhere()).min();
     let (behind, behind_time) = sums.behind(least.unwrap_or(sums.head), Instant::now());
     Catalogue { sums, followers, behind, behind_time, holders: view.holder_count() }
 }
