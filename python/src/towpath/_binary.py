@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Tuple
 
 from ._link import Security
 from ._progress import Progress
-from .errors import ConnectFailed, FilesError, ServerIo, WrongKey, files_error
+from .errors import ConnectFailed, FilesError, ServerIo, files_error
 
 
 def find() -> str | None:
@@ -55,11 +55,8 @@ def _error(failure: Dict[str, Any]) -> Exception:
 
 def _whole(code: str, reason: str, path: str) -> Exception:
     """The error of a copy that failed as a whole."""
-    if code in ("refused", "denied", "wrong_key"):
-        return WrongKey(reason)
-    if code == "not_found":
-        return files_error("not-found", reason, path)
-    return ConnectFailed(reason)
+    codes = {"not_found": "not-found", "refused": "denied"}
+    return ConnectFailed(reason) if code == "no_server" else files_error(codes.get(code, "io"), reason, path)
 
 
 def _left_out(warnings: List[Any]) -> List[Tuple[str, Exception]]:
