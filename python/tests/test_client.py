@@ -70,7 +70,8 @@ def test_errors_are_classes_by_status(broker, work):
         with pytest.raises(towpath.WorkerFailed, match="broken") as failed:
             client.call("fail")
         assert failed.value.status == 500
-        with pytest.raises(towpath.Expired):
+        # Whether the broker's word comes before our own deadline, a busy machine decides.
+        with pytest.raises((towpath.Expired, towpath.TimedOut)):
             client.call("nobody", timeout=0.2)
         with pytest.raises(TimeoutError):
             client.submit("nobody", timeout=0.2).result()
@@ -223,7 +224,7 @@ try:
     client.call("nobody")
 except KeyboardInterrupt:
     print("interrupted")
-while b'"waiting":0,' not in other.call_frames("mmi.queue", b"nobody")[1]:
+while b'"waiting":1,' in other.call_frames("mmi.queue", b"nobody")[1]:
     time.sleep(0.01)
 print(client.call("echo", b"goes on"), future.done())
 """
