@@ -110,6 +110,14 @@ def test_cancelled_futures_end_their_requests(echo, client):
         wait_until(lambda: waiting(other, b"nobody") == 0, "the closed client's requests have ended")
 
 
+def test_callbacks_of_futures_may_submit(client):
+    later = []
+    first = client.submit("echo", b"1")
+    first.add_done_callback(lambda future: later.append(client.submit("echo", future.result() + b"2")))
+    wait_until(lambda: later and later[0].done(), "the second has its outcome")
+    assert later[0].result() == b"12"
+
+
 def test_replies_in_parts_are_streamed_or_joined(broker):
     server = broker()
     with running(server, "parts", lambda body, request: iter([b"one", b"two", b"three"])):
