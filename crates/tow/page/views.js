@@ -201,6 +201,21 @@ const services = {
 };
 
 /**
+ * The followers of a version: those that lack it, then those that have it.
+ * @param {string} version its digest
+ * @returns {List}
+ */
+export const holdersOf = (version) => ({
+  ...followers,
+  id: 'holders',
+  title: 'Those that lack it, then those that have it',
+  path: `versions/${encoded({ service: version })}`,
+  empty: 'No follower of this path is known.',
+  isPart: true,
+  columns: followers.columns.flatMap((column, index) => (index === 0 ? [column, { id: 'has', label: 'Has it', by: 'has', text: (/** @type {Row} */ row) => (row['has'] ? '✓ yes' : '✕ no'), level: (/** @type {Row} */ row) => (row['has'] ? 'good' : 'warn') }] : column.id === 'version' ? [] : [column])),
+});
+
+/**
  * @param {Row} row
  * @returns {[string, string | null]}
  */
@@ -326,7 +341,7 @@ const followers = {
     { id: 'name', label: 'Follower', by: 'name', wide: true, text: (row) => visible(row['name'] ?? row['user'] ?? row['address'] ?? row['peer']) },
     { id: 'from', label: 'From', by: 'address', priority: 2, text: (row) => (row['via'] ? `via ${visible(row['via'])}` : row['peer'] ? visible(row['address']) : 'not connected') },
     { id: 'path', label: 'Follows', by: 'path', priority: 2, text: (row) => nameOf(row, row['path'] == null ? 'glob' : 'path') },
-    { id: 'state', label: 'State', by: 'state', text: (row) => stateOf(row)[0], level: (row) => stateOf(row)[1] },
+    { id: 'state', label: 'State', by: 'state', text: (row) => stateOfFollower(row)[0], level: (row) => stateOfFollower(row)[1] },
     { id: 'error', label: 'Error', by: 'error', wide: true, text: errorOf, level: (row) => (row['error'] ? 'bad' : null) },
     number('behind', 'Behind', count),
     number('behind_seconds', 'Behind for', seconds),
@@ -343,7 +358,7 @@ const followers = {
  * @param {Row} row
  * @returns {[string, string | null]}
  */
-function stateOf(row) {
+function stateOfFollower(row) {
   return FOLLOWER_STATES[row['state']] ?? [visible(row['state'] ?? NONE), null];
 }
 
