@@ -430,3 +430,26 @@ fn of_worker(worker: &WorkerStats, now: Millis) -> Value {
     let peer = worker.id.map(|id| id.to_string());
     extend(worker_json(worker, now), json!({ "peer": peer, "protocol": protocol }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn parts_of_a_body_are_all_of_its_frames() {
+        let frames = [vec![1; 3], Vec::new(), vec![2; PART_BYTES], vec![3; 5]].map(Bytes::from);
+        let body = Body::of_frames(frames.clone());
+        let (mut whole, mut parts) = (Vec::<u8>::new(), 0);
+        loop {
+            let part = part_of(&body, whole.len() as u64).unwrap();
+            if part.is_empty() {
+                break;
+            }
+            whole.extend(part);
+            parts += 1;
+        }
+        assert_eq!((parts, whole), (2, frames.concat()));
+        assert!(part_of(&body, u64::MAX).unwrap().is_empty() && part_of(&Body::default(), 0).unwrap().is_empty());
+    }
+}
