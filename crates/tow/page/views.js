@@ -201,6 +201,21 @@ const services = {
 };
 
 /**
+ * The followers of a version: those that lack it, then those that have it.
+ * @param {string} version its digest
+ * @returns {List}
+ */
+export const holdersOf = (version) => ({
+  ...followers,
+  id: 'holders',
+  title: 'Those that lack it, then those that have it',
+  path: `versions/${encoded({ service: version })}`,
+  empty: 'No follower of this path is known.',
+  isPart: true,
+  columns: followers.columns.flatMap((column, index) => (index === 0 ? [column, { id: 'has', label: 'Has it', by: 'has', text: (/** @type {Row} */ row) => (row['has'] ? '✓ yes' : '✕ no'), level: (/** @type {Row} */ row) => (row['has'] ? 'good' : 'warn') }] : column.id === 'version' ? [] : [column])),
+});
+
+/**
  * @param {Row} row
  * @returns {[string, string | null]}
  */
