@@ -4,12 +4,15 @@
 //! One vector a line: a kind, the block in hex (`78*5000` is 5000 bytes 78), the attached frame in hex or `-`, and after ` = ` what it says, records joined by `; `, or
 //! `malformed`. Kinds: `to-client` and `to-worker` are decoded by others; `from-client` and `from-worker` are made by others, and what they
 //! say is how.
+#![allow(clippy::unwrap_used)]
 
 use std::fmt::Write as _;
 
 use bytes::Bytes;
 use towpath_requests::body::Body;
-use towpath_requests::numbered::{Block, ClientId, Content, FromClient, FromWorker, RequestId, Sent, Status, ToClient, ToWorker, Token, WireError};
+use towpath_requests::numbered::{
+    Block, ClientId, Content, FromClient, FromWorker, RequestId, Sent, Status, ToClient, ToWorker, Token, WireError,
+};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testing/vectors/numbered.txt");
 
@@ -94,9 +97,9 @@ fn to_worker(input: &Input) -> Result<String, WireError> {
 }
 
 /// A small generator of numbers, the same everywhere.
-struct Numbers(u64);
+struct Generator(u64);
 
-impl Numbers {
+impl Generator {
     fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -106,7 +109,7 @@ impl Numbers {
 }
 
 /// A copy with one byte changed, or cut short, or without its attached frame.
-fn mutated((block, attached): &Input, numbers: &mut Numbers) -> Input {
+fn mutated((block, attached): &Input, numbers: &mut Generator) -> Input {
     let mut bytes = block.to_vec();
     match numbers.below(4) {
         0 => bytes.truncate(numbers.below(bytes.len())),
@@ -125,7 +128,9 @@ fn mutated((block, attached): &Input, numbers: &mut Numbers) -> Input {
 fn inputs(write: impl FnOnce(&mut Block)) -> Vec<Input> {
     let mut block = Block::default();
     write(&mut block);
-    let messages = block.drain().map(|message| (message.block, message.attached.and_then(|body| body.single().map(Bytes::copy_from_slice))));
+    let messages = block
+        .drain()
+        .map(|message| (message.block, message.attached.and_then(|body| body.single().map(Bytes::copy_from_slice))));
     messages.collect()
 }
 
@@ -170,8 +175,9 @@ fn text() -> String {
         }
         workers.push(inputs(|block| ToWorker::request(block, token, 2, 0, &body)));
     }
-    let mut numbers = Numbers(0x2545_F491_4F6C_DD1D);
-    for (kind, all, decode) in [("to-client", clients, to_client as fn(&Input) -> _), ("to-worker", workers, to_worker)] {
+    let mut numbers = Generator(0x2545_F491_4F6C_DD1D);
+    for (kind, all, decode) in [("to-client", clients, to_client as fn(&Input) -> _), ("to-worker", workers, to_worker)]
+    {
         for input in all.into_iter().flatten() {
             let says: Result<String, WireError> = decode(&input);
             line(&mut text, kind, &input, &says.unwrap_or_else(|_| "malformed".to_owned()));
@@ -198,7 +204,13 @@ fn made(text: &mut String, token: Token) {
     add("from-client", "cancel 3".to_owned(), &|block| FromClient::cancel(block, 3));
     for body in bodies() {
         for (volatile, resent) in [(false, false), (true, false), (true, true)] {
-            let says = format!("request 1 30000 {} {} {} {}", u8::from(volatile), u8::from(resent), hex(b"echo"), frames(&body));
+            let says = format!(
+                "request 1 30000 {} {} {} {}",
+                u8::from(volatile),
+                u8::from(resent),
+                hex(b"echo"),
+                frames(&body)
+            );
             add("from-client", says, &|block| {
                 FromClient::request(block, 1, 30_000, Sent { volatile, resent }, b"echo", &body);
             });
