@@ -94,10 +94,11 @@ const gone = {
   title: 'Disconnected',
   path: 'peers/gone',
   member: 'gone',
-  about: 'The last 1,000 disconnects with their reasons, and the last 100 connections that ended during the handshake. Newest first.',
+  about: 'The last 1,000 disconnects with their reasons, the last 100 connections that ended during the handshake, and the last 100 blocked peers that tried to connect. Newest first.',
   empty: 'No peer has disconnected yet.',
-  key: (row) => row['id'],
-  name: (row) => `Peer ${visible(row['id'])}, disconnected`,
+  // A blocked address has no id, and another port each time.
+  key: (row) => row['id'] ?? String(row['address']).replace(/:\d+$/, ''),
+  name: (row) => (row['id'] ? `Peer ${visible(row['id'])}, disconnected` : `${visible(row['address'])}, blocked`),
   page: toWho,
   columns: [
     text('id', 'Peer'),
@@ -107,7 +108,7 @@ const gone = {
     number('received_bytes', 'Received', bytes, { priority: 3 }),
     number('sent_bytes', 'Sent', bytes, { priority: 3 }),
     { id: 'handshake', label: 'Handshake', by: 'handshake', priority: 3, text: (row) => (row['handshake'] ? 'completed' : 'not completed'), level: (row) => (row['handshake'] ? null : 'warn') },
-    text('reason', 'Reason', { wide: true }),
+    text('reason', 'Reason', { wide: true, text: (row) => `${visible(row['reason'])}${Number(row['attempts']) > 1 ? ` (${count(row['attempts'])} attempts)` : ''}` }),
   ],
 };
 
