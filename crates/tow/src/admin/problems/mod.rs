@@ -115,7 +115,7 @@ kinds! {
         "`tow resume SERVICE`"
     FollowerBehind "follower_behind" Warning
         "A follower has lacked a change, or the newest version, for over 5 minutes"
-        "Look at its log and its disk. `tow transfers` shows what its transfers wait for"
+        "Look at its log and its disk. `tow transfers` shows why its transfers are slow"
     FollowerGone "follower_gone" Warning
         "A follower isn't connected, and has lacked a change, or the newest version, for over 5 minutes"
         "Start it again. One that was ended for good is forgotten a day after its last report"
