@@ -99,10 +99,12 @@ test('a service is paused, loudly, and resumed', async (t) => {
   await page.getByRole('link', { name: /^Services ▲/ }).waitFor();
   await go(page, 'Overview');
   await page.getByText('▲ 1 problem').waitFor();
-  await page.getByRole('link', { name: 'Show: resize' }).click();
-  await panel.getByRole('button', { name: 'Resume…' }).click();
+  await page.getByRole('link', { name: 'Show: resize', exact: true }).click();
+  await page.getByRole('heading', { level: 1, name: 'Service resize' }).waitFor();
+  await page.getByText('‖ paused', { exact: true }).waitFor();
+  await page.getByRole('button', { name: 'Resume…', exact: true }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Resume' }).click();
-  await row(page, 'resize').getByText('✓ runs').waitFor();
+  await page.getByRole('button', { name: 'Pause…', exact: true }).waitFor();
   await call.ended;
   assert.equal(call.exitCode, 0, call.log);
   await go(page, 'Overview');
@@ -119,14 +121,34 @@ test('a service without a worker is the first thing to see, and purged there', a
   await page.waitForFunction(() => document.title.startsWith('(1) Overview · tow broker on '));
   await check(page, 'a problem');
   await picture(page, 'problem');
-  await page.getByRole('link', { name: 'Show: reports' }).click();
-  await row(page, 'reports').waitFor();
+  await page.getByRole('link', { name: 'Show: reports', exact: true }).click();
+  await page.getByRole('heading', { level: 1, name: 'Service reports' }).waitFor();
+  await page.getByText(/^no worker; 2 wait/).waitFor();
+  await check(page, 'a service');
   await go(page, 'Overview');
   await page.getByRole('button', { name: 'Purge… reports' }).click();
   await page.getByRole('dialog', { name: 'Purge reports?' }).getByRole('button', { name: 'Purge', exact: true }).click();
   await page.getByRole('status').getByText('Purged 2 requests of reports.').waitFor();
   await page.getByText('✓ No problems known').waitFor();
   await page.waitForFunction(() => document.title.startsWith('Overview · tow broker on '));
+});
+
+test('a problem is muted for a time, and no part of the title', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  await waiting(broker, 'nightly', 1);
+  const page = await open(t, broker);
+  await page.getByText('1 problem').waitFor();
+  await page.getByRole('button', { name: 'Mute… nightly' }).click();
+  const dialog = page.getByRole('dialog', { name: 'Mute nightly?' });
+  await dialog.getByLabel('How long').selectOption('4 hours');
+  await check(page, 'the dialog');
+  await dialog.getByRole('button', { name: 'Mute' }).click();
+  await page.getByText('No problems known').waitFor();
+  await page.getByText(/Muted: no_worker of nightly for another (4 h|3 h)/).waitFor();
+  await until('the title has no number', async () => !(await page.title()).startsWith('('));
+  await page.getByRole('button', { name: 'Unmute… nightly' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Unmute' }).click();
+  await page.getByText('1 problem').waitFor();
 });
 
 test('a broker is drained, and takes requests again', async (t) => {

@@ -18,6 +18,7 @@ const SHORT = 12;
  * @property {boolean} [numeric] to the right, and sorted from the largest down at first
  * @property {(row: Row) => number | null} [share] a bar beside the text, from 0 to 1
  * @property {(row: Row) => string | null} [level] `good`, `warn` or `bad`: also said by the text
+ * @property {(row: Row) => string | null} [link] the page of what it names
  * @property {1 | 2 | 3} [priority] 2 is hidden on narrow screens, 3 on middling ones too
  * @property {boolean} [wide] takes what is left
  */
@@ -29,7 +30,7 @@ export class Table {
    * @param {readonly Column[]} options.columns the first names the row
    * @param {(row: Row) => string} options.key
    * @param {((key: string) => void) | null} options.open what a row's button does
-   * @param {() => void} [options.sorted] the order is another one
+   * @param {() => void} [options.sorted] the order is another one, and the server sorts; without it all rows are here
    */
   constructor({ caption, columns, key, open, sorted }) {
     this.columns = columns;
@@ -54,7 +55,7 @@ export class Table {
     this.keyed = new Keyed(this.body, key, () => this.#make(), (element, row) => this.#update(element, row));
     this.body.addEventListener('keydown', (event) => this.#move(event));
     this.body.addEventListener('click', (event) => {
-      const row = event.target instanceof Element ? event.target.closest('tr') : null;
+      const row = event.target instanceof Element && !event.target.closest('a[href]') ? event.target.closest('tr') : null;
       const key = row ? this.keys.get(row) : undefined;
       if (key !== undefined && !String(getSelection() ?? '')) this.open?.(key);
     });
@@ -64,7 +65,7 @@ export class Table {
   set(rows) {
     this.rows = rows;
     const order = this.order;
-    if (order && !order.column.by) {
+    if (order && !this.orderAtServer) {
       const by = order.column.sort ?? order.column.text;
       const direction = order.down ? -1 : 1;
       rows = rows.map((row) => /** @type {const} */ ([by(row), row])).sort(([a], [b]) => compare(a, b, direction))
@@ -87,7 +88,7 @@ export class Table {
   /** The parameter `sort`, if the server sorts. */
   get orderAtServer() {
     const order = this.order;
-    return order?.column.by ? `${order.down ? '-' : ''}${order.column.by}` : null;
+    return this.sorted && order?.column.by ? `${order.down ? '-' : ''}${order.column.by}` : null;
   }
 
   /** @param {Column} column */
@@ -118,7 +119,7 @@ export class Table {
 
   #make() {
     const cells = this.columns.map((column, index) => {
-      const text = h('span', { class: 'wire' });
+      const text = h(column.link && (index > 0 || !this.open) ? 'a' : 'span', { class: 'wire' });
       if (index > 0) return h('td', { class: classes(column) }, text);
       const name = this.open ? h('button', { type: 'button', class: 'open' }, text) : text;
       return h('th', { scope: 'row', class: classes(column) }, name);
@@ -140,6 +141,7 @@ export class Table {
       const place = /** @type {HTMLElement} */ (cell.querySelector('.wire'));
       setText(place, text);
       setAttribute(place, 'title', !column.numeric && text.length > SHORT ? text : null);
+      if (place instanceof HTMLAnchorElement) setAttribute(place, 'href', text === NONE ? null : column.link?.(row) ?? null);
       setAttribute(cell, 'data-level', column.level?.(row) ?? null);
       if (!column.share) return;
       const share = column.share(row);

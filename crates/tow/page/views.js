@@ -1,8 +1,9 @@
 // The lists of a server, and how they are shown.
 
 import { encoded, get } from './api.js';
-import { ofBlock, ofDeadLetters, ofPeer, ofService } from './actions.js';
+import { ofBlock, ofDeadLetters, ofPeer, ofRequest, ofService } from './actions.js';
 import { h } from './dom.js';
+import { toPeer, toService, toVersion, toWho } from './links.js';
 import { ago, byteRate, bytes, count, moment, named, NONE, seconds, visible } from './format.js';
 
 /** @typedef {import('./api.js').Row} Row */
@@ -24,10 +25,11 @@ function text(id, label, more = {}) {
  * A column of names, which need not be UTF-8.
  * @param {string} id
  * @param {string} label
+ * @param {Partial<Column>} [more]
  * @returns {Column}
  */
-function name(id, label) {
-  return text(id, label, { wide: true, text: (row) => nameOf(row, id) });
+function name(id, label, more = {}) {
+  return text(id, label, { wide: true, text: (row) => nameOf(row, id), ...more });
 }
 
 /**
@@ -52,6 +54,9 @@ function number(id, label, format, more = {}) {
   return { id, label, numeric: true, by: id.endsWith('_rate') ? undefined : id, text: (row) => format(row[id]), sort: (row) => row[id], ...more };
 }
 
+/** The page of an address. @param {Row} row */
+const toAddress = (row) => toWho({ address: row['address'] });
+
 /** @param {Row} row */
 const whoOf = (row) => [row['user'], row['address']].filter(Boolean).map(visible).join(' · ') || NONE;
 
@@ -66,12 +71,13 @@ const peers = {
   key: (row) => row['id'],
   name: (row) => `Peer ${visible(row['id'])}`,
   rates: ['received_bytes', 'sent_bytes'],
+  page: (row) => toPeer(row['id']),
   actions: ofPeer,
   columns: [
-    text('id', 'Peer'),
-    text('address', 'Address', { wide: true }),
-    text('user', 'User', { priority: 3 }),
-    { id: 'role', label: 'Role', by: 'role', priority: 2, text: (row) => [row['role'] && visible(row['role']), row['service'] && named(row, 'service')].filter(Boolean).join(' of ') || NONE },
+    text('id', 'Peer', { link: (row) => toPeer(row['id']) }),
+    text('address', 'Address', { wide: true, link: toAddress }),
+    text('user', 'User', { priority: 3, link: toWho }),
+    { id: 'role', label: 'Role', by: 'role', priority: 2, link: (row) => (row['service'] ? toService(row) : null), text: (row) => [row['role'] && visible(row['role']), row['service'] && named(row, 'service')].filter(Boolean).join(' of ') || NONE },
     text('protocol', 'Protocol', { priority: 3 }),
     number('connected_seconds', 'Connected', seconds, { priority: 2 }),
     number('heard_seconds', 'Silent for', ago, { priority: 3 }),
@@ -92,9 +98,10 @@ const gone = {
   empty: 'No peer has disconnected yet.',
   key: (row) => row['id'],
   name: (row) => `Peer ${visible(row['id'])}, disconnected`,
+  page: toWho,
   columns: [
     text('id', 'Peer'),
-    { id: 'who', label: 'Who', by: 'address', text: whoOf },
+    { id: 'who', label: 'Who', by: 'address', link: toWho, text: whoOf },
     number('gone_seconds', 'Ago', ago),
     number('lasted_seconds', 'Connected for', seconds, { priority: 2 }),
     number('received_bytes', 'Received', bytes, { priority: 3 }),
@@ -146,6 +153,7 @@ const transfers = {
   words: { waits_for: causeOf, seconds_left: (row) => seconds(row['seconds_left']), bytes_per_second_before: (row) => byteRate(row['bytes_per_second_before']) },
   key: (row) => `${row['peer']} ${row['kind'] ?? ''} ${row['id'] ?? ''}`,
   name: (row) => nameOf(row, 'path'),
+  page: (row) => toPeer(row['peer']),
   actions: (row) => ofPeer({ ...row, id: row['peer'] }),
   columns: [
     { id: 'who', label: 'Who', by: 'address', text: (row) => visible(row['follower'] ?? row['user'] ?? row['address'] ?? '') },
@@ -164,7 +172,7 @@ const transfers = {
     number('bytes_per_second_before', 'A minute ago', byteRate, { priority: 3 }),
     number('seconds_left', 'Left', seconds, { priority: 2 }),
     { id: 'bytes', label: 'Bytes', numeric: true, priority: 3, sort: movedOf, text: (row) => bytes(movedOf(row)) },
-    text('peer', 'Peer', { priority: 3 }),
+    text('peer', 'Peer', { priority: 3, link: (row) => toPeer(row['peer']) }),
   ],
 };
 
@@ -178,6 +186,7 @@ const services = {
   empty: 'There are no services: no worker has registered, and no request has arrived.',
   key: serviceOf,
   name: (row) => named(row, 'service'),
+  page: toService,
   actions: ofService,
   columns: [
     name('service', 'Service'),
@@ -211,15 +220,63 @@ const workers = {
   empty: 'There are no workers.',
   key: (row) => `${row['peer']} ${serviceOf(row)}`,
   name: (row) => `Worker of ${named(row, 'service')}`,
+  page: (row) => toPeer(row['peer']),
   actions: (row) => (row['peer'] ? ofPeer({ ...row, id: row['peer'] }) : []),
   columns: [
-    text('peer', 'Peer'),
-    name('service', 'Service'),
-    text('address', 'Address', { priority: 2 }),
+    text('peer', 'Peer', { link: (row) => toPeer(row['peer']) }),
+    name('service', 'Service', { link: toService }),
+    text('address', 'Address', { priority: 2, link: toAddress }),
     text('protocol', 'Protocol', { priority: 3 }),
+    number('busy_seconds', 'Busy for', seconds, { priority: 2 }),
     { id: 'held', label: 'In progress', numeric: true, by: 'held', sort: (row) => row['held'], text: (row) => `${count(row['held'])} of ${count(row['credit'])}`, share: (row) => (row['credit'] > 0 ? row['held'] / row['credit'] : null) },
   ],
 };
+
+/** States of a request, as people say them. @type {Record<string, string>} */
+const STATES = { waiting: 'waiting', held_back: 'held back', postponed: 'postponed', worker: 'with a worker', answered: 'answered here', ended: 'ended, unconfirmed' };
+
+/**
+ * The requests of a service.
+ * @param {Row} service
+ * @returns {List}
+ */
+export const requestsOf = (service) => ({
+  id: 'requests',
+  title: 'Requests',
+  path: `services/${encoded(service)}/requests`,
+  member: 'requests',
+  about: '',
+  empty: 'There are no requests.',
+  isPart: true,
+  key: (row) => row['id'],
+  name: (row) => `Request ${visible(row['id'])}`,
+  words: { seconds: (row) => seconds(row['seconds']) },
+  page: (row) => toPeer(row['peer']),
+  pageLabel: 'Its client',
+  actions: (row) => ofRequest(service, row),
+  columns: [
+    text('id', 'Request'),
+    { id: 'state', label: 'State', by: 'state', text: (row) => STATES[row['state']] ?? visible(row['state']) },
+    number('seconds', 'For', seconds),
+    text('client', 'Client', { wide: true, link: (row) => (row['peer'] ? toPeer(row['peer']) : null) }),
+    text('worker', 'Worker', { priority: 2, link: (row) => toPeer(row['worker']) }),
+    number('attempts', 'Attempts', count, { priority: 2 }),
+    number('bytes', 'Size', bytes, { priority: 2 }),
+    number('expires_seconds', 'Expires in', seconds, { priority: 3 }),
+  ],
+});
+
+/**
+ * The workers of a service.
+ * @param {Row} service
+ * @returns {List}
+ */
+export const workersOf = (service) => ({
+  ...workers,
+  isPart: true,
+  fixed: service['service_b64'] === undefined ? { service: service['service'] } : { service_b64: service['service_b64'] },
+  columns: workers.columns.filter(({ id }) => id !== 'service'),
+});
 
 /** @type {List} */
 const deadLetters = {
@@ -231,6 +288,7 @@ const deadLetters = {
   empty: 'There are no dead letters.',
   key: serviceOf,
   name: (row) => `Dead letters of ${named(row, 'service')}`,
+  page: toService,
   actions: ofDeadLetters,
   columns: [
     name('service', 'Service'),
@@ -258,21 +316,25 @@ const followers = {
   path: 'followers',
   member: 'followers',
   publishes: true,
-  about: 'Followers and how far behind they are, then offline and relayed ones with their last report.',
+  about: 'Followers, what each lacks and why: first connected ones, then others by their last report.',
   empty: 'There are no followers.',
   words: { waits_for: causeOf },
   key: (row) => (row['peer'] ? `${row['peer']} ${row['id'] ?? ''}` : `${row['name']} ${row['copy'] ?? ''} ${row['user'] ?? ''} ${row['via'] ?? ''}`),
   name: (row) => (row['name'] ? visible(row['name']) : `Peer ${visible(row['peer'])}`),
+  page: (row) => toPeer(row['peer']) ?? (row['user'] ? toWho(row) : null),
   columns: [
     { id: 'name', label: 'Follower', by: 'name', wide: true, text: (row) => visible(row['name'] ?? row['user'] ?? row['address'] ?? row['peer']) },
     { id: 'from', label: 'From', by: 'address', priority: 2, text: (row) => (row['via'] ? `via ${visible(row['via'])}` : row['peer'] ? visible(row['address']) : 'not connected') },
     { id: 'path', label: 'Follows', by: 'path', priority: 2, text: (row) => nameOf(row, row['path'] == null ? 'glob' : 'path') },
-    { id: 'state', label: 'State', sort: (row) => lagOf(row)[0], text: (row) => lagOf(row)[0], level: (row) => lagOf(row)[1] },
+    { id: 'state', label: 'State', by: 'state', text: (row) => followerStateOf(row)[0], level: (row) => followerStateOf(row)[1] },
+    { id: 'error', label: 'Error', by: 'error', wide: true, text: errorOf, level: (row) => (row['error'] ? 'bad' : null) },
     number('behind', 'Behind', count),
     number('behind_seconds', 'Behind for', seconds),
+    number('lacks_bytes', 'Lacks', bytes),
+    number('seconds_left', 'Time left', seconds, { priority: 2 }),
     { id: 'waits_for', label: 'Slow because of', by: 'waits_for', priority: 2, text: causeOf, level: (row) => (row['waits_for'] ? 'warn' : null) },
     { id: 'copy', label: 'Copy', by: 'copy', priority: 3, text: (row) => (row['copy'] ? visible(row['copy']).slice(0, 8) : NONE) },
-    { id: 'version', label: 'Version', by: 'version', priority: 3, text: (row) => shortDigest(row['version']) },
+    { id: 'version', label: 'Version', by: 'version', priority: 3, link: (row) => toVersion(row['version']), text: (row) => shortDigest(row['version']) },
     number('said_seconds', 'Last report', ago, { priority: 3 }),
   ],
 };
@@ -281,14 +343,31 @@ const followers = {
  * @param {Row} row
  * @returns {[string, string | null]}
  */
-function lagOf(row) {
-  if (!row['peer']) return [row['via'] ? '○ via relay' : '○ offline', null];
-  if (row['live']) return ['✓ up to date', 'good'];
-  return ['▲ behind', 'warn'];
+function followerStateOf(row) {
+  return FOLLOWER_STATES[row['state']] ?? [visible(row['state'] ?? NONE), null];
+}
+
+/** @type {Record<string, [string, string | null]>} */
+const FOLLOWER_STATES = {
+  up_to_date: ['✓ up to date', 'good'],
+  behind: ['▲ behind', 'warn'],
+  failing: ['✕ failing', 'bad'],
+  gone: ['▲ gone', 'warn'],
+  ended: ['○ ended', null],
+  never_seen: ['▲ never seen', 'warn'],
+};
+
+/**
+ * A follower's error in its own words, and how often.
+ * @param {Row} row
+ */
+function errorOf(row) {
+  if (!row['error']) return NONE;
+  return `${visible(row['error'])} (${count(row['error_tries'])} ${row['error_tries'] === 1 ? 'try' : 'tries'}, for ${seconds(row['error_seconds'])})`;
 }
 
 /** @param {unknown} digest */
-function shortDigest(digest) {
+export function shortDigest(digest) {
   return digest ? visible(digest).slice(0, 12) : NONE;
 }
 
@@ -303,10 +382,11 @@ const versions = {
   empty: 'No version has been published.',
   key: (row) => `${row['seq']} ${row['version']}`,
   name: (row) => (row['label'] ? visible(row['label']) : `Version ${shortDigest(row['version'])}`),
+  page: (row) => toVersion(row['version']),
   columns: [
     text('label', 'Version', { wide: true }),
     { id: 'path', label: 'Of', by: 'path', priority: 2, text: (row) => `/${row['path'] ? named(row, 'path') : ''}` },
-    { id: 'version', label: 'Digest', by: 'version', priority: 2, text: (row) => shortDigest(row['version']) },
+    { id: 'version', label: 'Digest', by: 'version', priority: 2, link: (row) => toVersion(row['version']), text: (row) => shortDigest(row['version']) },
     { id: 'published', label: 'Published', by: 'published', sort: (row) => row['published'], text: (row) => moment(row['published']) },
     number('seq', 'Number', count, { priority: 3 }),
     number('files', 'Files', count, { priority: 2 }),
@@ -331,7 +411,7 @@ const failures = {
     text('kind', 'Request'),
     name('path', 'Path'),
     number('count', 'Files', count, { priority: 3 }),
-    { id: 'who', label: 'Who', by: 'address', priority: 2, text: whoOf },
+    { id: 'who', label: 'Who', by: 'address', priority: 2, link: toWho, text: whoOf },
     text('code', 'Code', { level: () => 'warn' }),
     text('reason', 'Reason', { priority: 2, wide: true }),
   ],

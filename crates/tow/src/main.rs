@@ -86,6 +86,8 @@ enum Command {
     Call(call::Arguments),
     /// Show the servers and brokers that run on this machine.
     Status(operator::StatusArguments),
+    /// Don't count a kind of problem for a time, or list those that aren't counted.
+    Mute(operator::MuteArguments),
     /// List who is connected.
     Peers(operator::ListArguments),
     /// List recent disconnects and their reasons.
@@ -106,6 +108,8 @@ enum Command {
     Page(operator::PageArguments),
     /// Disconnect a peer.
     Kick(operator::KickArguments),
+    /// Forget a follower that is gone for good.
+    Forget(operator::ForgetArguments),
     /// Disconnect a peer and keep it out, or list those that are kept out.
     #[command(visible_alias = "blocked")]
     Block(operator::BlockArguments),
@@ -221,6 +225,7 @@ fn main() -> ExitCode {
         Command::Call(arguments) => call::run(arguments),
         Command::Work(arguments) => work::run(arguments),
         Command::Status(arguments) => operator::status(&arguments),
+        Command::Mute(arguments) => operator::mute(&arguments),
         Command::Peers(arguments) => operator::list(List::Peers, &arguments),
         Command::Gone(arguments) => operator::list(List::Gone, &arguments),
         Command::Transfers(arguments) => operator::list(List::Transfers, &arguments),
@@ -231,6 +236,7 @@ fn main() -> ExitCode {
         Command::Workers(arguments) => operator::list_by_service(List::Workers, &arguments),
         Command::Page(arguments) => operator::page(&arguments),
         Command::Kick(arguments) => operator::kick(&arguments),
+        Command::Forget(arguments) => operator::forget(&arguments),
         Command::Block(arguments) => operator::block(&arguments),
         Command::Unblock(arguments) => operator::unblock(&arguments),
         Command::Pause(arguments) => operator::pause(&arguments, true),

@@ -73,7 +73,8 @@ impl Client {
     fn have(&mut self, peer: PeerId, said: Vec<Holder>, pool: &Pool, holders: &Mutex<Holders>) {
         let published = pool.context().published.clone();
         let salt = self.session.permissions().fingerprint(Verb::Follow);
-        let reporter = Reporter { tenant: self.tenant_number, user: self.user.as_ref(), peer, via: None };
+        let Client { tenant, tenant_number, user, .. } = &*self;
+        let reporter = Reporter { whose: tenant, tenant: *tenant_number, user: user.as_ref(), peer, via: None };
         let own = holding::note(&self.name.address, reporter, (said, salt), published.as_deref(), holders);
         self.said = own.or(self.said.take());
     }
@@ -164,6 +165,11 @@ impl Clients {
         (Arc::clone(&self.via), Arc::clone(&self.holders))
     }
 
+    /// The number of a tenant here.
+    pub(super) fn number_of(&self, tenant: &Tenant) -> u64 {
+        self.tenant_numbers.hash_one(tenant)
+    }
+
     /// A client is there, which may do this.
     pub(super) fn connected(&mut self, info: PeerInfo, permissions: Permissions) {
         let (tenant, may_publish) = (Tenant::of(&info), self.publishers.has(&info));
@@ -206,7 +212,8 @@ impl Clients {
 
     /// Notifies followers of a change.
     pub(super) fn published(&mut self, touched: &mut BTreeSet<PeerId>) {
-        self.followers.retain(|peer| self.clients.get_mut(peer).is_some_and(|client| client.session.published()));
+        let follows = |client: &mut Client| client.session.published() || client.said.is_some();
+        self.followers.retain(|peer| self.clients.get_mut(peer).is_some_and(follows));
         touched.extend(&self.followers);
     }
 
@@ -236,7 +243,7 @@ impl Clients {
         }
         if let Some(said) = &client.said {
             let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-            holders.left((&said.name, said.copy), client.tenant_number, peer);
+            holders.left((&said.name, said.copy), client.tenant_number, peer, Instant::now());
         }
         tracing::info!(address = %client.name.address, %reason, "gone");
         client.requests.values().for_each(|request| request.cancel());
@@ -280,7 +287,7 @@ impl Clients {
                 access_log::request(&client.name, &request);
                 self.counters.add_request(&request);
                 match &request {
-                    Ok(Request::Follow(_)) => _ = self.followers.insert(peer),
+                    Ok(Request::Follow(_) | Request::Have(_)) => _ = self.followers.insert(peer),
                     Ok(_) => {}
                     Err(WireError { code, message, .. }) => {
                         let failed = client.failure(peer, RequestKind::Unknown, b"", 1, (code.as_str(), message));
@@ -404,7 +411,9 @@ impl Clients {
         let clients = peers.map(|peer| (peer.slot(), self.clients.get(peer).zip(info(*peer))));
         Page::of(clients).flat_map(|(client, info)| {
             let said = &client.said;
-            client.session.follows().map(move |follow| FollowerStats {
+            let follows: Vec<_> = client.session.follows().map(Some).collect();
+            let follows = if follows.is_empty() && said.is_some() { vec![None] } else { follows };
+            follows.into_iter().map(move |follow| FollowerStats {
                 info: info.clone(),
                 follow,
                 said: said.clone(),
@@ -432,13 +441,13 @@ impl Clients {
             let said = &client.said;
             client.session.follows().map(move |follow| FollowerStats {
                 info: info.clone(),
-                follow,
+                follow: Some(follow),
                 said: said.clone(),
                 transfer: None,
             })
         });
         let mut follows: Vec<_> = follows.collect();
-        follows.sort_by_key(|follower| follower.follow.has(follower.said.as_ref()));
+        follows.sort_by_key(FollowerStats::has);
         follows.truncate(most);
         follows
     }

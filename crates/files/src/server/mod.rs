@@ -15,10 +15,12 @@ mod drain;
 mod driver;
 mod failures;
 mod follow;
+mod followers_look;
 mod glob;
 mod handle;
 mod holding;
 mod jobs;
+mod kept_followers;
 mod lasting_id;
 mod open_file;
 mod operations;
@@ -43,9 +45,10 @@ pub(crate) use watch::simulated;
 #[cfg(test)]
 mod tests;
 
-pub use crate::relay::HolderStats;
+pub use crate::relay::{ErrorStats, HolderStats, Presence};
 pub use catalogue_view::{CatalogueView, VersionStats};
 pub use driver::{ServeError, Server, ServerOptions};
+pub use followers_look::{Behind, FollowersLook, VersionLook};
 pub use handle::{Handle, OperatorAction};
 pub use pace::Pace;
 pub use push::PushOptions;
@@ -56,6 +59,7 @@ pub use stats::{
     Counters, FailureStats, FollowStats, FollowerStats, PeerStats, QuotaStats, RequestKind, Stats, TransferStats, Wait,
 };
 pub use towpath_sockets::Authenticator;
+pub use versions::NewestVersion;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use watch::fuzz_catalogue;

@@ -215,12 +215,23 @@ impl Wait {
 pub struct FollowerStats {
     /// Its connection.
     pub info: PeerInfo,
-    /// The follow.
-    pub follow: FollowStats,
+    /// The follow; None between two of them, when it only says how it fares.
+    pub follow: Option<FollowStats>,
     /// The client's last report.
     pub said: Option<HolderStats>,
     /// The client's slowest transfer, if it has any.
     pub transfer: Option<TransferStats>,
+}
+
+impl FollowerStats {
+    /// The number up to which it has everything, as far as is known: what was sent, or what it said is in place, if it says such things.
+    pub fn has(&self) -> u64 {
+        let FollowerStats { follow, said, .. } = self;
+        match follow {
+            Some(follow) => has((follow.seq.unwrap_or(0), follow.page_seq), said.as_ref()),
+            None => said.as_ref().and_then(|said| said.seq).unwrap_or(0),
+        }
+    }
 }
 
 /// A follow without its client.
@@ -241,18 +252,13 @@ pub struct FollowStats {
     pub is_live: bool,
 }
 
-impl FollowStats {
-    /// The number up to which its client has everything, as far as is known: what was sent, or what it said is in place, if it says such things.
-    pub fn has(&self, said: Option<&HolderStats>) -> u64 {
-        has((self.seq.unwrap_or(0), self.page_seq), said)
-    }
-}
-
 /// The same of where a follow is: everything that was sent, and the last page.
 pub(super) fn has((sent, page): (u64, u64), said: Option<&HolderStats>) -> u64 {
     match said {
         // Behind the last page there was nothing for it.
-        Some(said) if said.version.is_none() && said.seq < page => said.seq.min(sent),
+        Some(HolderStats { version: None, versions_of: None, seq, .. }) if seq.unwrap_or(0) < page => {
+            seq.unwrap_or(0).min(sent)
+        }
         _ => sent,
     }
 }

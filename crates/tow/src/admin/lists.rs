@@ -31,6 +31,8 @@ const SEARCH_BYTES_MAX: usize = 400;
 pub struct Query {
     limit: usize,
     pub after: u32,
+    /// Where a part of a body begins.
+    pub offset: u64,
     pub wanted: Wanted,
     sort: Option<Sort>,
     pub per_service: bool,
@@ -38,6 +40,8 @@ pub struct Query {
     pub follower: Option<String>,
     /// A person or peer.
     pub who: Option<Who>,
+    /// Of a version.
+    pub path: Option<String>,
 }
 
 /// Entries that are wanted.
@@ -68,6 +72,9 @@ impl Query {
                 ("after", _) => {
                     parsed.after = value.parse().map_err(|_| "after: use `next` of the previous reply".to_owned())?;
                 }
+                ("offset", _) => {
+                    parsed.offset = value.parse().map_err(|_| "offset: use `next` of the previous part".to_owned())?;
+                }
                 ("service", _) => parsed.wanted.service = Some(named(value.as_bytes())),
                 ("service_b64", _) => {
                     let name =
@@ -80,6 +87,7 @@ impl Query {
                 ("search", _) => parsed.wanted.search = value.to_lowercase(),
                 ("sort", _) => parsed.sort = Some(Sort::parse(&value)),
                 ("per", "service") => parsed.per_service = true,
+                ("path", _) => parsed.path = Some(value.into_owned()),
                 ("follower", _) => parsed.follower = Some(value.into_owned()),
                 ("user" | "key" | "address" | "peer", _) => parsed.who = Who::of(&name, &value),
                 _ => return Err(format!("there is no parameter {name}={value}")),
@@ -152,8 +160,19 @@ pub fn listed(
     query: &Query,
     cancel: &CancelToken,
 ) -> Result<Reply, Reply> {
+    listed_with(name, Map::new(), next_page, query, cancel)
+}
+
+/// The same with more members beside it.
+pub fn listed_with(
+    name: &str,
+    more: Map<String, Value>,
+    next_page: impl Fn(u32) -> Result<Page<Value>, Refusal>,
+    query: &Query,
+    cancel: &CancelToken,
+) -> Result<Reply, Reply> {
     if let Some(sort) = &query.sort {
-        return sorted(name, next_page, query, sort, cancel);
+        return sorted(name, more, next_page, query, sort, cancel);
     }
     let (mut entries, mut last, mut stop) = (Vec::new(), None, None);
     let next = pages(query.after, next_page, cancel, |page| {
@@ -168,7 +187,7 @@ pub fn listed(
         }
         entries.len() < query.limit
     })?;
-    Ok(reply(name, entries, stop.or(next), Map::new()))
+    Ok(reply(name, entries, stop.or(next), more))
 }
 
 fn reply(name: &str, entries: Vec<Value>, next: Option<u32>, mut more: Map<String, Value>) -> Reply {
@@ -180,6 +199,7 @@ fn reply(name: &str, entries: Vec<Value>, next: Option<u32>, mut more: Map<Strin
 /// A page of the sorted list. Only as many entries as come before its end are kept.
 fn sorted(
     name: &str,
+    mut more: Map<String, Value>,
     next_page: impl Fn(u32) -> Result<Page<Value>, Refusal>,
     query: &Query,
     sort: &Sort,
@@ -204,7 +224,8 @@ fn sorted(
     let entries: Vec<_> = best.into_sorted_vec().into_iter().skip(query.after as usize).map(|one| one.entry).collect();
     let end = query.after + entries.len() as u32;
     let next = Some(end).filter(|end| (*end as usize) < found && *end <= SORTED_MAX);
-    Ok(reply(name, entries, next, [("found".to_owned(), found.into())].into_iter().collect()))
+    more.insert("found".to_owned(), found.into());
+    Ok(reply(name, entries, next, more))
 }
 
 /// Value of the member by which a list is sorted.
@@ -299,10 +320,10 @@ pub fn bytes_of(entry: &Value, member: &str) -> Vec<u8> {
     encoded.unwrap_or_else(text)
 }
 
-/// The service that an operator's action was about. Its object is a service, or else a peer.
+/// The service that an operator's action was about.
 pub fn service_of(action: &Value) -> Option<Vec<u8>> {
-    let is_of_peer = action["object"].is_null() || action["action"] == "disconnect";
-    (!is_of_peer).then(|| bytes_of(action, "object"))
+    let is_of_service = ["pause", "resume", "purge", "requeue", "drop", "end"].contains(&action["action"].as_str()?);
+    (is_of_service && !action["object"].is_null()).then(|| bytes_of(action, "object"))
 }
 
 /// A list that is known as a whole, as a page.

@@ -1,7 +1,7 @@
 //! One thing with everything about it: a service, or a person or peer.
 
 use super::api::Reply;
-use super::lists::{Query, bytes_of, pages};
+use super::lists::{Query, bytes_of, listed_with, pages};
 use super::sampler::seconds_now;
 use super::view::{List, extend};
 use super::{Running, Shared};
@@ -48,6 +48,18 @@ pub fn service(shared: &Shared, running: &Running, name: &[u8]) -> Result<Reply,
         "problems": problems,
     });
     Ok(Reply::json(&extend(service, own)))
+}
+
+/// A version, and a page of its followers: those that lack it, then those that have it.
+pub fn version(running: &Running, name: &str, query: &Query, cancel: &CancelToken) -> Result<Reply, Reply> {
+    let view = &running.view;
+    let version = view.version(name, query.path.as_deref())?;
+    let version = version.ok_or_else(|| Reply::error(404, "there is no such version"))?;
+    // The same version, though another one may get its label meanwhile.
+    let digest = version["version"].as_str().unwrap_or_default().to_owned();
+    let of = bytes_of(&version, "path");
+    let more = [("version".to_owned(), version)].into_iter().collect();
+    listed_with("followers", more, |from| view.version_followers(&digest, &of, from), query, cancel)
 }
 
 fn problems(shared: &Shared, running: &Running, is_wanted: impl Fn(&Value) -> bool) -> Result<Vec<Value>, Reply> {

@@ -145,13 +145,13 @@ impl Tokens {
     }
 
     /// All named ones.
-    pub fn list(&self) -> Value {
+    pub fn list(&self) -> Vec<Value> {
         let now = now();
         let entry = |entry: &Entry| {
             let age = now.saturating_sub(entry.since);
             json!({ "name": entry.name, "read_only": entry.read_only, "since": entry.since, "age_seconds": age })
         };
-        json!({ "tokens": self.state().named.iter().map(entry).collect::<Vec<_>>(), "next": null })
+        self.state().named.iter().map(entry).collect()
     }
 }
 
@@ -268,11 +268,11 @@ mod tests {
         assert_eq!(other.make("operator", false).unwrap_err().0, 409);
         assert_eq!(other.make("a b", false).unwrap_err().0, 400);
         other.make("bob", false).unwrap();
-        assert_eq!(one.list()["tokens"].as_array().unwrap().len(), 2);
+        assert_eq!(one.list().len(), 2);
         assert_eq!((other.revoke("ann"), one.revoke("eve").unwrap_err().0), (Ok(true), 404));
         assert_eq!(one.operator(header.as_bytes()), None);
         std::fs::write(&file, "{\"tokens\":2}\n").unwrap();
-        assert_eq!(one.list()["tokens"].as_array().unwrap().len(), 0);
+        assert_eq!(one.list().len(), 0);
         for number in 0..TOKENS_MAX {
             one.make(&number.to_string(), false).unwrap();
         }

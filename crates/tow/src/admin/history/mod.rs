@@ -18,7 +18,7 @@ const KEPT: u32 = 60 * 60;
 
 /// Seconds between two samples of the totals, and between those of services and followers.
 pub const INTERVAL: u32 = 5;
-pub const LONG_INTERVAL: u32 = 15;
+pub const LONG_INTERVAL: u32 = 10;
 
 const TOTALS_MAX: usize = (KEPT / INTERVAL) as usize;
 const SAMPLES_MAX: usize = (KEPT / LONG_INTERVAL) as usize;
@@ -35,8 +35,8 @@ const GAP: f64 = 60.0;
 /// Part of its weight that a service or follower keeps at a sample.
 const DECAY: f64 = 0.95;
 
-/// Samples that a present rate is the mean of.
-const RECENT: usize = 4;
+/// Seconds that a present rate is the mean of.
+const RECENT: u32 = 60;
 
 /// A value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,8 +281,7 @@ impl History {
     /// Rates of a service during the last minute, if it is among the busiest ones.
     pub fn rates(&self, service: &[u8], now: u32) -> Option<Rates> {
         let samples = &self.things.get(service)?.ring.samples;
-        let recent: Vec<_> =
-            samples.iter().rev().take(RECENT).filter(|(time, _)| *time + 2 * KEPT / 60 >= now).collect();
+        let recent: Vec<_> = samples.iter().rev().take_while(|(time, _)| *time + RECENT >= now).collect();
         let mean = |index: usize| {
             let known = || recent.iter().map(|(_, values)| f64::from(values[index])).filter(|value| value.is_finite());
             let count = known().count();

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use towpath_blocking::{CancelToken, PoolLoad};
 use towpath_broker::LISTED_MAX;
 use towpath_files::counted;
+use towpath_files::protocol::control::HolderName;
 use towpath_files::server::{
     CatalogueView, FailureStats, Handle, OperatorAction, PeerStats, QuotaStats, Stats, TransferStats, Wait,
 };
@@ -124,10 +125,30 @@ impl View for FilesView {
 
     fn problems(&self) -> Result<Vec<Found>, Refusal> {
         let stats = self.stats(Wanted::Sums)?;
-        let Some(catalogue) = &self.catalogue else { return Ok(problems::of_files(&stats, None, &[])) };
+        let Some(catalogue) = &self.catalogue else { return Ok(problems::of_files(&stats, None)) };
         let last = self.handle.act(OperatorAction::LastFollows).ok_or(Refusal::NoAnswer)?;
-        let followers = following::last_followers(catalogue, &last);
-        Ok(problems::of_files(&stats, catalogue.stats().watch.as_ref(), &followers))
+        let mut found = problems::of_followers(&following::followers_look(catalogue, &last));
+        found.extend(problems::of_files(&stats, catalogue.stats().watch.as_ref()));
+        Ok(found)
+    }
+
+    fn version(&self, name: &str, of: Option<&str>) -> Result<Option<Value>, Refusal> {
+        Ok(following::version(self, name, of.map(str::as_bytes)).map(|version| following::of_version(&version)))
+    }
+
+    fn version_followers(&self, digest: &str, of: &[u8], from: u32) -> Result<Page<Value>, Refusal> {
+        let version = following::version(self, digest, Some(of));
+        Ok(version.map(|version| following::version_followers(self, &version, from)).unwrap_or_default())
+    }
+
+    fn forget(&self, name: &str) -> Result<usize, Refusal> {
+        let catalogue = self.catalogue.as_ref().ok_or(Refusal::NoList)?;
+        let (forgotten, here) = HolderName::new(name).map_or((0, 0), |name| catalogue.forget(&name));
+        match (forgotten, here) {
+            (0, 0) => Err(Refusal::Conflict("there is no follower of this name".to_owned())),
+            (0, _) => Err(Refusal::Conflict("it is connected, and would be known again at once".to_owned())),
+            _ => Ok(forgotten),
+        }
     }
 
     fn sample(&self, is_long: bool) -> Result<Sample, Refusal> {

@@ -145,8 +145,33 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
+    /// Runs an action on one dead letter of a service.
+    fn act_on_letter(&self, _service: &[u8], _id: u64, _action: LetterAction) -> Result<(), Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// A part of the body of a dead letter of a service, from this offset on.
+    fn letter_part(&self, _service: &[u8], _id: u64, _offset: u64) -> Result<Value, Refusal> {
+        Err(Refusal::NoList)
+    }
+
     /// The journal.
     fn journal(&self) -> Result<Value, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// A version by its label or digest, of this path if one is given.
+    fn version(&self, _name: &str, _of: Option<&str>) -> Result<Option<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// A page of the followers of a version, from this number on.
+    fn version_followers(&self, _digest: &str, _of: &[u8], _from: u32) -> Result<Page<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// Forgets followers of a name that aren't there; returns how many.
+    fn forget(&self, _name: &str) -> Result<usize, Refusal> {
         Err(Refusal::NoList)
     }
 

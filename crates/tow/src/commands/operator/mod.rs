@@ -4,6 +4,7 @@ mod audit;
 mod block;
 mod drain;
 mod letters;
+mod mute;
 mod page;
 mod problems;
 mod requests;
@@ -16,6 +17,7 @@ pub use audit::audit;
 pub use block::{BlockArguments, UnblockArguments, block, unblock};
 pub use drain::{DrainArguments, drain};
 pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requeue};
+pub use mute::{MuteArguments, mute};
 pub use page::{PageArguments, page};
 pub use requests::{RequestsArguments, requests};
 pub use token::{TokenArguments, token};
@@ -29,6 +31,8 @@ use crate::cli::output::{eprint_line, print_bytes, print_line};
 use crate::cli::service_name::{NameArgs, ServiceName};
 use crate::cli::units::duration;
 use crate::runtime::screen;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rows::counted_of;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -98,6 +102,15 @@ pub struct KickArguments {
     server: ServerArgs,
 }
 
+/// Arguments of `tow forget`.
+#[derive(clap::Args)]
+pub struct ForgetArguments {
+    /// Name of the follower, from `tow followers`.
+    name: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
 /// Arguments of `tow pause` and `tow resume`.
 #[derive(clap::Args)]
 pub struct PauseArguments {
@@ -152,6 +165,7 @@ pub fn status(StatusArguments { check, common: arguments }: &StatusArguments) ->
                 (true, ..) => {
                     let mut status = status.clone();
                     status["problems"] = problems["problems"].clone();
+                    status["muted"] = problems["muted"].clone();
                     format!("{}\n", Json(&status))
                 }
                 (_, true, [_]) => problems::render(&problems),
@@ -243,6 +257,17 @@ pub fn kick(arguments: &KickArguments) -> Result<ExitCode, Failure> {
     let client = find_one(&arguments.server, None)?;
     disconnect(&client, &arguments.id, &arguments.reason)?;
     print_line(format_args!("disconnected {}", arguments.id))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Forgets a follower that isn't there any more.
+pub fn forget(arguments: &ForgetArguments) -> Result<ExitCode, Failure> {
+    let client = find_one(&arguments.server, Some("serve"))?;
+    let name = URL_SAFE_NO_PAD.encode(&arguments.name);
+    let reply = client.post(&format!("/api/v1/followers/{name}/forget"), &json!({}))?;
+    let copies = reply["forgotten"].as_u64().filter(|copies| *copies > 1);
+    let copies = copies.map(|copies| format!(", {copies} copies")).unwrap_or_default();
+    print_line(format_args!("forgot {}{copies}", Line(&arguments.name)))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -136,19 +136,48 @@ fn slow(transfer: &Value) -> String {
 }
 
 fn followers(entries: &[Value]) -> String {
-    let mut table = Table::new(["PEER ", "NAME ", "ADDRESS ", "AT", "BEHIND", "FOR", "SAID", "SLOW ", "FOLLOWS "]);
+    let columns =
+        ["NAME ", "STATE ", "AT", "BEHIND", "FOR", "LACKS", "LEFT", "SAID", "PEER ", "ADDRESS ", "SLOW ", "FOLLOWS "];
+    let mut table = Table::new(columns);
     for follower in entries {
-        let [peer, name, address] = ["peer", "name", "address"].map(|name| text(&follower[name]));
+        let [peer, name, address, state] = ["peer", "name", "address", "state"].map(|name| text(&follower[name]));
         let number = |name: &str| follower[name].as_u64().map_or_else(|| "-".to_owned(), |number| number.to_string());
         let at = if follower["seq"].is_null() { number("in_place_seq") } else { number("seq") };
         let lag = match follower["behind"].as_u64() {
             None | Some(0) => "-".to_owned(),
             Some(_) => time(&follower["behind_seconds"]),
         };
-        let said = if follower["said_seconds"].is_null() { "-".to_owned() } else { time(&follower["said_seconds"]) };
-        table.push([&peer, &name, &address, &at, &number("behind"), &lag, &said, &slow(follower), &follows(follower)]);
+        let age = |name: &str| if follower[name].is_null() { "-".to_owned() } else { time(&follower[name]) };
+        let (said, left, lacks) = (age("said_seconds"), age("seconds_left"), bytes(&follower["lacks_bytes"]));
+        let (state, behind, follows) = (state.replace('_', " "), number("behind"), follows(follower));
+        table.push([
+            &name,
+            &state,
+            &at,
+            &behind,
+            &lag,
+            &lacks,
+            &left,
+            &said,
+            &peer,
+            &address,
+            &slow(follower),
+            &follows,
+        ]);
     }
-    table.render()
+    let mut shown = table.render();
+    // A line for each: the error is what matters, and has no space in a table.
+    for follower in entries {
+        if let Some(error) = follower["error"].as_str() {
+            let tries = match follower["error_tries"].as_u64() {
+                Some(1) => "1 try".to_owned(),
+                tries => format!("{} tries", tries.unwrap_or(0)),
+            };
+            let (name, age) = (text(&follower["name"]), time(&follower["error_seconds"]));
+            shown.push_str(&format!("{}\n", Line(&format!("{name} fails: {error} ({tries}, for {age})"))));
+        }
+    }
+    shown
 }
 
 /// The path that is followed, or the follower's name.
@@ -157,6 +186,7 @@ fn follows(follower: &Value) -> String {
         (Value::String(path), ..) => format!("/{path}"),
         (_, Value::String(glob), _) => format!("/{glob}"),
         (.., Value::String(relay)) => format!("via {relay}"),
+        _ if !follower["peer"].is_null() => "nothing at the moment".to_owned(),
         _ => "not connected".to_owned(),
     };
     match follower["version"].as_str() {
@@ -263,10 +293,12 @@ fn first_bytes(entry: &Value) -> Name {
 
 /// The dead letters of a service as a table.
 pub fn letters(entries: &[Value]) -> String {
-    let mut table = Table::new(["ID", "KEPT", "SIZE", "ATTEMPTS", "STATE "]);
+    let mut table = Table::new(["ID", "KEPT", "SIZE", "ATTEMPTS", "STATE ", "CLIENT ", "WORKER ", "BODY ", "REASON "]);
     for letter in entries {
         let (kept, size) = (time(&letter["kept_seconds"]), bytes(&letter["bytes"]));
-        table.push([&letter["id"], &kept, &size, &letter["attempts"], &text(&letter["state"])]);
+        let [state, client, worker, reason] = ["state", "client", "worker", "reason"].map(|of| text(&letter[of]));
+        let (id, attempts, body) = (&letter["id"], &letter["attempts"], first_bytes(letter));
+        table.push([id, &kept, &size, attempts, &state, &client, &worker, &body, &reason]);
     }
     table.render()
 }

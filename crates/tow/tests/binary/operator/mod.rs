@@ -2,6 +2,7 @@
 
 mod demo;
 mod examples;
+mod failing_followers;
 mod file_servers;
 mod help;
 mod http;
