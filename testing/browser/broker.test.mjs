@@ -133,6 +133,24 @@ test('a service without a worker is the first thing to see, and purged there', a
   await page.waitForFunction(() => document.title.startsWith('Overview · tow broker on '));
 });
 
+test('a problem is muted for a time, and no part of the title', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  await waiting(broker, 'nightly', 1);
+  const page = await open(t, broker);
+  await page.getByText('1 problem').waitFor();
+  await page.getByRole('button', { name: 'Mute… nightly' }).click();
+  const dialog = page.getByRole('dialog', { name: 'Mute nightly?' });
+  await dialog.getByLabel('How long').selectOption('4 hours');
+  await check(page, 'the dialog');
+  await dialog.getByRole('button', { name: 'Mute' }).click();
+  await page.getByText('No problems known').waitFor();
+  await page.getByText(/Muted: no_worker of nightly for another (4 h|3 h)/).waitFor();
+  await until('the title has no number', async () => !(await page.title()).startsWith('('));
+  await page.getByRole('button', { name: 'Unmute… nightly' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Unmute' }).click();
+  await page.getByText('1 problem').waitFor();
+});
+
 test('a broker is drained, and takes requests again', async (t) => {
   const broker = await Server.start(t, 'broker');
   await waiting(broker, 'resize', 1);

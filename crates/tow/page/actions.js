@@ -110,6 +110,49 @@ export function ofBlock(block) {
   return [{ label: 'Unblock…', run }];
 }
 
+/** How long a problem may be muted, in seconds. @type {[string, string][]} */
+const MUTE_TIMES = [['3600', 'an hour'], ['14400', '4 hours'], ['86400', 'a day']];
+
+/**
+ * @param {Row} problem
+ * @returns {Action[]}
+ */
+export function ofProblem(problem) {
+  if (readOnly) return [];
+  const { kind, subject } = problem;
+  const run = () => ask({
+    title: `Mute ${visible(subject)}?`,
+    text: [h('p', {}, 'It isn’t counted meanwhile, also by ', h('code', {}, 'tow status --check'), ' and the metrics.')],
+    confirm: 'Mute',
+    choices: [{ label: 'How long', options: MUTE_TIMES }],
+    act: async (_, [time]) => {
+      await post('problems/mute', { kind, subject, seconds: Number(time) });
+      return `Muted ${visible(subject)}.`;
+    },
+  });
+  return [{ label: 'Mute…', run }];
+}
+
+/**
+ * @param {Row} mute
+ * @returns {Action[]}
+ */
+export function ofMute(mute) {
+  if (readOnly) return [];
+  const { kind, subject } = mute;
+  const name = visible(subject ?? kind);
+  const run = () => ask({
+    title: `Unmute ${name}?`,
+    text: [h('p', {}, 'It counts again.')],
+    confirm: 'Unmute',
+    act: async () => {
+      await post('problems/unmute', { kind, subject });
+      return `Unmuted ${name}.`;
+    },
+  });
+  return [{ label: 'Unmute…', run }];
+}
+
 /**
  * @param {Row} service
  * @returns {Action[]}
@@ -154,6 +197,27 @@ export function ofService(service) {
     service['paused'] ? { label: 'Resume…', run: resume } : { label: 'Pause…', run: pause },
     ...(waiting > 0 ? [{ label: 'Purge…', danger: true, run: purge }] : []),
   ];
+}
+
+/**
+ * @param {Row} service
+ * @param {Row} request of it
+ * @returns {Action[]}
+ */
+export function ofRequest(service, request) {
+  if (readOnly || request['state'] === 'ended' || request['state'] === 'answered') return [];
+  const name = named(service, 'service');
+  const run = () => ask({
+    title: `End request ${visible(request['id'])}?`,
+    text: [h('p', {}, 'A request of ', bold(name), request['dead_letter'] ? ': a dead letter, which is removed.' : ' ends with status 499. A worker that has it is asked to cancel it.')],
+    confirm: 'End',
+    danger: true,
+    act: async () => {
+      await post(`services/${encoded(service)}/requests/${encodeURIComponent(request['id'])}/end`);
+      return `Ended request ${visible(request['id'])} of ${name}.`;
+    },
+  });
+  return [{ label: 'End…', danger: true, run }];
 }
 
 /**

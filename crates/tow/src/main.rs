@@ -86,6 +86,8 @@ enum Command {
     Call(call::Arguments),
     /// Show the servers and brokers that run on this machine.
     Status(operator::StatusArguments),
+    /// Don't count a kind of problem for a time, or list those that aren't counted.
+    Mute(operator::MuteArguments),
     /// List who is connected.
     Peers(operator::ListArguments),
     /// List recent disconnects and their reasons.
@@ -223,6 +225,7 @@ fn main() -> ExitCode {
         Command::Call(arguments) => call::run(arguments),
         Command::Work(arguments) => work::run(arguments),
         Command::Status(arguments) => operator::status(&arguments),
+        Command::Mute(arguments) => operator::mute(&arguments),
         Command::Peers(arguments) => operator::list(List::Peers, &arguments),
         Command::Gone(arguments) => operator::list(List::Gone, &arguments),
         Command::Transfers(arguments) => operator::list(List::Transfers, &arguments),

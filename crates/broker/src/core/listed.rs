@@ -13,7 +13,7 @@ use towpath_sockets::{PAGE_MAX, Page, Tenant};
 const LOOKED_AT_MAX: u32 = 4_096;
 
 /// Bytes of a body that are shown.
-const FIRST_BYTES: usize = 64;
+pub(super) const FIRST_BYTES: usize = 64;
 
 /// Reasons, short enough to need no memory beside the request's.
 const ENDED: &str = "ended by the operator; never begun";
@@ -110,8 +110,8 @@ pub enum NotEnded {
 }
 
 /// The first bytes of a body, if it is in memory.
-pub(super) fn first_bytes(body: &Body) -> Option<Vec<u8>> {
-    Some(body.frames()?.flatten().take(FIRST_BYTES).copied().collect())
+pub(super) fn first_bytes(body: &Body, most: usize) -> Option<Vec<u8>> {
+    Some(body.frames()?.flatten().take(most).copied().collect())
 }
 
 impl Core {
@@ -153,7 +153,7 @@ impl Core {
             expires: Some(request.expires).filter(|expires| *expires != NEVER),
             attempts: request.attempt,
             bytes: request.body.length(),
-            first: first_bytes(&request.body),
+            first: first_bytes(&request.body, FIRST_BYTES),
             is_journalled: request.journal_id != 0,
             is_letter: session.is_dead_letter(),
             client: self.tenants.at(session.tenant).tenant.clone(),

@@ -66,6 +66,7 @@ mod drain;
 mod durability;
 mod expiry;
 mod in_flight;
+mod letter;
 mod listed;
 mod look;
 mod marks;
@@ -98,9 +99,10 @@ pub(crate) use dead_letter::{canonical_name, is_dead_letter_queue};
 pub use actions::{Action, BodyRef, QueuedAction, StockEnvelope};
 pub use admission::MemoryPressure;
 pub use durability::{Entry, Restored, RestoredLetter};
+pub use letter::LetterDetails;
 pub use listed::{NoRequestKey, NotEnded, RequestInfo, RequestKey, RequestState};
 pub use look::{LargestClient, LastRefusal, Look, LookAt};
-pub use operator::{LetterAction, LetterRun, PAUSED_SERVICES_MAX, Purge};
+pub use operator::{LetterAction, LetterRun, NotDone, PAUSED_SERVICES_MAX, Purge};
 pub use restart::RestartCost;
 pub use settings::{Millis, Settings};
 pub use stats::{Counters, LetterInfo, LetterState, ServiceCounters, ServiceInfo, WorkerInfo};
@@ -123,10 +125,14 @@ use worker::Workers;
 /// A connection, as a small number that the driver reuses after [`Core::peer_gone`].
 pub type Peer = u32;
 
+/// Why a worker went whose connection just ended.
+const GONE: &str = "its worker's connection ended";
+
 type SessionKey = u32;
 type TenantKey = u32;
 type ServiceKey = u32;
 type WorkerKey = u32;
+type LetterNumber = dead_letter::LetterNumber;
 
 /// The state of a broker. The module says in which order its methods are called.
 #[derive(Debug)]
@@ -198,6 +204,10 @@ impl Core {
     /// A connection has ended. Requeues what a worker held and drops what a stock client asked for. Requests and outcomes of a numbered
     /// client stay until it reconnects.
     pub fn peer_gone(&mut self, now: Millis, peer: Peer) {
+        self.peer_gone_for(now, peer, GONE);
+    }
+
+    fn peer_gone_for(&mut self, now: Millis, peer: Peer, reason: &'static str) {
         match self.roles.get(peer) {
             Role::None => {}
             Role::Client(session) => {
@@ -206,7 +216,7 @@ impl Core {
             }
             Role::Worker(worker) => {
                 self.roles.set(peer, Role::None);
-                self.worker_gone(now, worker);
+                self.worker_gone(now, worker, reason);
             }
         }
     }
@@ -273,7 +283,7 @@ impl Core {
 
     /// Ends a connection that broke the protocol or isn't wanted any more.
     fn disconnect(&mut self, now: Millis, peer: Peer, reason: &'static str) {
-        self.peer_gone(now, peer);
+        self.peer_gone_for(now, peer, reason);
         self.actions.push(Action::Disconnect { peer, reason });
     }
 
@@ -303,18 +313,23 @@ impl Core {
     pub fn check(&self) {
         let mut bytes = 0;
         let mut of_services: HashMap<ServiceKey, usize> = HashMap::new();
+        let mut in_flight: HashMap<ServiceKey, usize> = HashMap::new();
         for (slot, request) in self.requests.iter() {
             bytes += request.bytes();
             *of_services.entry(request.service).or_default() += request.bytes();
             let session = &self.sessions[request.session];
             assert_eq!(session.requests.get(request.number), Some(slot));
             match request.state {
-                State::Held(worker, _) => assert!(self.workers[worker].held.len > 0),
+                State::Held(worker, _) => {
+                    assert!(self.workers[worker].held.len > 0);
+                    *in_flight.entry(request.service).or_default() += 1;
+                }
                 State::Free => panic!("a free slot is listed"),
                 State::Waiting | State::Parked | State::Postponed | State::Detached | State::Settled => {}
             }
         }
         for (key, service) in self.services.iter() {
+            assert_eq!(in_flight.get(&key).copied().unwrap_or_default(), service.in_flight, "what workers have");
             assert_eq!(of_services.remove(&key).unwrap_or_default(), service.bytes, "the sum of a service's bytes");
         }
         bytes += self.sessions.iter().map(|(_, session)| session.gaps() * session::GAP_BYTES).sum::<usize>();

@@ -1,6 +1,8 @@
 //! The table of requests, and the lists that link them.
 
 use super::StockEnvelope;
+use super::dead_letter;
+use super::letter::LETTER_BYTES;
 use super::outcomes::OutcomeSize;
 use super::reply_budget::ExpectedBytes;
 use super::settings::Millis;
@@ -179,7 +181,8 @@ impl Request {
 
     #[inline]
     pub fn bytes(&self) -> usize {
-        REQUEST_BYTES + self.body.memory_bytes() + self.extra.as_ref().map_or(0, |extra| extra.bytes())
+        let letter = if self.number == dead_letter::NUMBER { LETTER_BYTES } else { 0 };
+        REQUEST_BYTES + letter + self.body.memory_bytes() + self.extra.as_ref().map_or(0, |extra| extra.bytes())
     }
 
     /// Its cost as an outcome.

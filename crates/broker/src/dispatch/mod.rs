@@ -24,7 +24,8 @@ mod reply_batcher;
 mod slow_consumers;
 
 use crate::core::{
-    Core, LetterRun, LookAt, Millis, NotEnded, Peer, Purge, QueuedAction, RequestInfo, RequestKey, Settings, WorkerInfo,
+    Core, LetterAction, LetterRun, LookAt, Millis, NotDone, NotEnded, Peer, Purge, QueuedAction, RequestInfo,
+    RequestKey, Settings, WorkerInfo,
 };
 use crate::services::Services;
 use crate::stats::{Activity, Concerns, RequestStats, Stats, WorkerStats};
@@ -325,6 +326,13 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         let run = self.core.go_on_with_letters(self.now(), service, run, most);
         self.act();
         run
+    }
+
+    /// An action on one dead letter: [`Core::act_on_letter`].
+    pub fn act_on_letter(&mut self, service: &[u8], id: u64, action: LetterAction) -> Result<(), NotDone> {
+        let done = self.core.act_on_letter(self.now(), service, id, action);
+        self.act();
+        done
     }
 
     /// A connection's activity; `None` if there is no such connection.

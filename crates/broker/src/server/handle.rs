@@ -1,10 +1,13 @@
 //! Controlling a broker from other threads.
 
 use super::ServedDispatch;
-use crate::core::{LetterAction, LetterInfo, LetterRun, LookAt, Millis, NotEnded, Purge, RequestKey, ServiceInfo};
+use crate::core::{
+    LetterAction, LetterInfo, LetterRun, LookAt, Millis, NotDone, NotEnded, Purge, RequestKey, ServiceInfo,
+};
 use crate::stats::{Concerns, PeerStats, RequestStats, Stats};
 use bytes::Bytes;
 use std::sync::mpsc::{Receiver, SyncSender};
+use towpath_requests::body::Body;
 use towpath_sockets::{Command, Page, Waker, Wanted};
 
 /// Controls a broker from any thread.
@@ -64,6 +67,26 @@ pub enum OperatorAction {
         /// Receives how far it is, or how many there are.
         done: SyncSender<Result<LetterRun, usize>>,
     },
+    /// Do something with one dead letter of a service.
+    Letter {
+        /// Name of the service.
+        service: Bytes,
+        /// Its id in the journal.
+        id: u64,
+        /// The action.
+        action: LetterAction,
+        /// Receives whether it is done.
+        done: SyncSender<Result<(), NotDone>>,
+    },
+    /// Give the body of a dead letter of a service.
+    LetterBody {
+        /// Name of the service.
+        service: Bytes,
+        /// Its id in the journal.
+        id: u64,
+        /// Receives the body.
+        done: SyncSender<Option<Body>>,
+    },
     /// List the dead letters of a service, from this number on.
     ListLetters {
         /// Name of the service.
@@ -77,8 +100,8 @@ pub enum OperatorAction {
     Service {
         /// Its name.
         service: Bytes,
-        /// Receives it, if it is there, and the moment in the core's time.
-        done: SyncSender<(Option<ServiceInfo>, Millis)>,
+        /// Receives it, if it is there, with the number of clients in its queue, if they aren't very many, and the moment in the core's time.
+        done: SyncSender<(Option<(ServiceInfo, Option<usize>)>, Millis)>,
     },
     /// Look at services and workers, some at a time.
     Look {
@@ -100,6 +123,9 @@ pub enum OperatorAction {
 
 /// Requests that a purge ends between two polls, and dead letters that are handled.
 const PURGED_PER_TURN: usize = 1_000;
+
+/// Clients in a queue that are counted.
+const CLIENTS_MAX: usize = 1_000;
 
 /// The event loop's end of handles.
 #[derive(Debug)]
@@ -167,11 +193,18 @@ impl Control {
                 };
                 let _ = done.send(run.map(|run| dispatch.go_on_with_letters(&service, run, PURGED_PER_TURN)));
             }
+            Command::Action(OperatorAction::Letter { service, id, action, done }) => {
+                let _ = done.send(dispatch.act_on_letter(&service, id, action));
+            }
+            Command::Action(OperatorAction::LetterBody { service, id, done }) => {
+                let _ = done.send(dispatch.core.letter_body(&service, id));
+            }
             Command::Action(OperatorAction::ListLetters { service, from, done }) => {
                 let _ = done.send((Page::of(dispatch.core.letters_from(&service, from)), dispatch.now()));
             }
             Command::Action(OperatorAction::Service { service, done }) => {
-                let _ = done.send((dispatch.core.service(&service), dispatch.now()));
+                let clients = dispatch.core.waiting_clients(&service, CLIENTS_MAX);
+                let _ = done.send((dispatch.core.service(&service).map(|info| (info, clients)), dispatch.now()));
             }
             Command::Action(OperatorAction::Look { at, done }) => {
                 let (mut concerns, next) = dispatch.look(at);

@@ -84,6 +84,11 @@ enum Step {
         service: u8,
         action: LetterAction,
     },
+    Letter {
+        service: u8,
+        which: usize,
+        action: LetterAction,
+    },
     Drain(bool),
     Persisted(usize),
     Time(u64),
@@ -125,6 +130,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..4_u8, any::<usize>()).prop_map(|(service, which)| Step::EndRequest { service, which }),
         3 => (0..4_u8, prop_oneof![4 => Just(LetterAction::Requeue), 1 => Just(LetterAction::Drop)])
             .prop_map(|(service, action)| Step::Letters { service, action }),
+        1 => (0..4_u8, any::<usize>(), prop_oneof![4 => Just(LetterAction::Requeue), 1 => Just(LetterAction::Drop)])
+            .prop_map(|(service, which, action)| Step::Letter { service, which, action }),
         1 => prop::bool::weighted(0.3).prop_map(Step::Drain),
         4 => (0..6_usize).prop_map(Step::Persisted),
         4 => (21..120_u64).prop_map(Step::Time),
@@ -351,6 +358,14 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize, attempts_ma
                     run = core.go_on_with_letters(now, of, run, 2);
                 }
                 prop_assert_eq!(run.done, model.act_on_letters(now, service, action), "of {:?}", action);
+            }
+            Step::Letter { service, which, action } => {
+                let of = SERVICES[usize::from(service)];
+                let letters: Vec<_> = core.letters_from(of, 0).filter_map(|(_, letter)| letter).collect();
+                let Some(letter) = letters.get(which % letters.len().max(1)) else { continue };
+                let done = core.act_on_letter(now, of, letter.id, action);
+                let which = which % letters.len();
+                prop_assert_eq!(done.is_ok(), model.act_on_letter(now, service, which, action), "of {:?}", action);
             }
             Step::Drain(on) => {
                 core.drain(on);

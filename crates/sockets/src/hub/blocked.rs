@@ -63,6 +63,9 @@ impl Hub {
         }
         let Some(reason) = gate.keeps_out(principal, &member.peer.address, true) else { return false };
         member.peer.principal = principal.clone();
+        if let Some(authenticator) = &self.authenticator {
+            authenticator.note_refusal(principal, &member.peer.address);
+        }
         self.end_blocked_peer(id, &reason);
         true
     }

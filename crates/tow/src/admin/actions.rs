@@ -120,6 +120,7 @@ fn earlier(lines: &[Value]) -> VecDeque<Value> {
 fn describe(operator: &Operator, address: &Address, path: &str, body: &[u8]) -> Value {
     let path = path.strip_prefix("/api/v1/").unwrap_or(path);
     let (action, object, id) = match path.split('/').collect::<Vec<_>>()[..] {
+        ["problems", action] => (action, None, None),
         ["peers", id, action] => (action, Some(id.as_bytes().to_vec()), None),
         [_, name, action] => (action, Some(decoded(name)), None),
         // A request, or a dead letter, of a service.

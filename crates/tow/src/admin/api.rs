@@ -2,6 +2,7 @@
 
 use super::lists::{Query, listed, whole};
 use super::operator::Operator;
+use super::problems::{self, Kind, MUTES_MAX, Mute};
 use super::view::{List, Refusal, View, extend};
 use super::{Running, Shared, State, figures, metrics, things};
 use crate::cli::escape::Json;
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::fmt::Display;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use towpath_blocking::CancelToken;
 use towpath_broker::add_name;
@@ -25,6 +26,9 @@ use towpath_sockets::PeerId;
 
 /// Bytes of the reason that a peer is given.
 const REASON_BYTES_MAX: usize = 200;
+
+/// Bytes of the subject of a problem that is muted.
+const SUBJECT_BYTES_MAX: usize = 1024;
 
 /// Paths beside those of lists and actions.
 const GET_PATHS: [&str; 11] = [
@@ -108,18 +112,8 @@ pub fn reply(shared: &Arc<Shared>, operator: &Operator, head: &Parts, body: &[u8
         "/api/v1/dead-letters" => Some(List::DeadLetters),
         _ => None,
     };
-    let service = path.strip_prefix("/api/v1/services/").filter(|name| !name.contains('/'));
-    let letters = path.strip_prefix("/api/v1/dead-letters/").filter(|name| !name.contains('/'));
-    let requests = path.strip_prefix("/api/v1/services/").and_then(|rest| rest.strip_suffix("/requests"));
-    let requests = requests.filter(|name| !name.contains('/'));
-    let version = path.strip_prefix("/api/v1/versions/").filter(|name| !name.contains('/'));
-    let is_known = action.is_some()
-        || list.is_some()
-        || letters.is_some()
-        || service.is_some()
-        || requests.is_some()
-        || version.is_some()
-        || GET_PATHS.contains(&path);
+    let of_one = OfOne::of(path).filter(|_| action.is_none());
+    let is_known = action.is_some() || list.is_some() || of_one.is_some() || GET_PATHS.contains(&path);
     let reply = match (action, list, path) {
         _ if is_known && *method != if action.is_some() { Method::POST } else { Method::GET } => {
             Err(Reply::error(405, "this path is for another method"))
@@ -129,18 +123,10 @@ pub fn reply(shared: &Arc<Shared>, operator: &Operator, head: &Parts, body: &[u8
             let list_of = |running: &Running| listed(list.name(), |from| running.view.page(list, from), &query, cancel);
             running(shared).and_then(list_of)
         }
-        _ if service.is_some() => running(shared)
-            .and_then(|running| things::service(shared, running, &service_name(service.unwrap_or_default())?)),
-        _ if letters.is_some() => running(shared).and_then(|Running { view, .. }| {
-            let service = service_name(letters.unwrap_or_default())?;
-            listed("letters", |from| view.letters(&service, from), &query, cancel)
+        _ if of_one.is_some() => running(shared).and_then(|running| {
+            let reply = of_one.map(|what| what.reply(shared, running, &query, cancel));
+            reply.unwrap_or_else(|| Err(nothing_there()))
         }),
-        _ if requests.is_some() => running(shared).and_then(|Running { view, .. }| {
-            let service = service_name(requests.unwrap_or_default())?;
-            listed("requests", |from| view.requests(&service, from), &query, cancel)
-        }),
-        _ if version.is_some() => running(shared)
-            .and_then(|running| things::version(running, &text_of(version.unwrap_or_default())?, &query, cancel)),
         (.., "/api/v1/journal") => running(shared).and_then(|running| Ok(Reply::json(&running.view.journal()?))),
         (.., "/api/v1/status") => status(shared, operator),
         (.., "/api/v1/problems") => running(shared).and_then(|running| {
@@ -162,9 +148,13 @@ pub fn reply(shared: &Arc<Shared>, operator: &Operator, head: &Parts, body: &[u8
         (.., "/healthz") if is_alive(shared) => Ok(Reply::text(StatusCode::OK, "ok")),
         (.., "/healthz") => Ok(Reply::text(StatusCode::SERVICE_UNAVAILABLE, NO_ANSWER)),
         (.., "/readyz") => Ok(ready(shared)),
-        _ => Err(Reply::error(404, "there is nothing at this path")),
+        _ => Err(nothing_there()),
     };
     reply.unwrap_or_else(|error| error)
+}
+
+fn nothing_there() -> Reply {
+    Reply::error(404, "there is nothing at this path")
 }
 
 fn running(shared: &Shared) -> Result<&Running, Reply> {
@@ -212,6 +202,50 @@ fn left_never(view: &dyn View, status: &Value) -> Result<Value, Refusal> {
     Ok(if status["draining"] == true { view.left_never()?.into() } else { Value::Null })
 }
 
+/// A resource about one service or version, as the path names it.
+#[derive(Clone, Copy, Debug)]
+enum OfOne<'a> {
+    Service(&'a str),
+    Version(&'a str),
+    Requests(&'a str),
+    Letters(&'a str),
+    Letter { service: &'a str, id: &'a str },
+}
+
+impl OfOne<'_> {
+    fn of(path: &str) -> Option<OfOne<'_>> {
+        let path = path.strip_prefix("/api/v1/")?;
+        let (kind, rest) = path.split_once('/')?;
+        match (kind, rest.split_once('/')) {
+            ("versions", None) => Some(OfOne::Version(rest)),
+            ("services", None) => Some(OfOne::Service(rest)),
+            ("services", Some((service, "requests"))) => Some(OfOne::Requests(service)),
+            ("dead-letters", None) => Some(OfOne::Letters(rest)),
+            ("dead-letters", Some((service, id))) if !id.contains('/') => Some(OfOne::Letter { service, id }),
+            _ => None,
+        }
+    }
+
+    fn reply(self, shared: &Shared, running: &Running, query: &Query, cancel: &CancelToken) -> Result<Reply, Reply> {
+        let view = &running.view;
+        match self {
+            OfOne::Service(service) => things::service(shared, running, &service_name(service)?),
+            OfOne::Version(version) => things::version(running, &text_of(version)?, query, cancel),
+            OfOne::Requests(service) => {
+                let service = service_name(service)?;
+                listed("requests", |from| view.requests(&service, from), query, cancel)
+            }
+            OfOne::Letters(service) => {
+                let service = service_name(service)?;
+                listed("letters", |from| view.letters(&service, from), query, cancel)
+            }
+            OfOne::Letter { service, id } => {
+                Ok(Reply::json(&view.letter_part(&service_name(service)?, letter_id(id)?, query.offset)?))
+            }
+        }
+    }
+}
+
 /// An action and its object, as the path names it.
 #[derive(Clone, Copy, Debug)]
 enum Action<'a> {
@@ -220,6 +254,7 @@ enum Action<'a> {
     Purge(&'a str),
     EndRequest { service: &'a str, request: &'a str },
     Letters { service: &'a str, action: LetterAction },
+    Letter { service: &'a str, id: &'a str, action: LetterAction },
     Drain,
     DropOutcomes,
     Forget(&'a str),
@@ -227,6 +262,7 @@ enum Action<'a> {
     NewToken,
     RevokeToken,
     Page,
+    Mute { on: bool },
 }
 
 impl Action<'_> {
@@ -237,6 +273,8 @@ impl Action<'_> {
             "drop-outcomes" => return Some(Action::DropOutcomes),
             "block" => return Some(Action::Block { on: true }),
             "page" => return Some(Action::Page),
+            "problems/mute" => return Some(Action::Mute { on: true }),
+            "problems/unmute" => return Some(Action::Mute { on: false }),
             "new-token" => return Some(Action::NewToken),
             "revoke-token" => return Some(Action::RevokeToken),
             "unblock" => return Some(Action::Block { on: false }),
@@ -253,8 +291,18 @@ impl Action<'_> {
                 let request = verb.strip_prefix("requests/")?.strip_suffix("/end")?;
                 Some(Action::EndRequest { service: object, request }).filter(|_| !request.contains('/'))
             }
-            ("dead-letters", "requeue") => Some(Action::Letters { service: object, action: LetterAction::Requeue }),
-            ("dead-letters", "drop") => Some(Action::Letters { service: object, action: LetterAction::Drop }),
+            ("dead-letters", _) => {
+                let (id, verb) = verb.split_once('/').map_or((None, verb), |(id, verb)| (Some(id), verb));
+                let action = match verb {
+                    "requeue" => LetterAction::Requeue,
+                    "drop" => LetterAction::Drop,
+                    _ => return None,
+                };
+                Some(match id {
+                    Some(id) => Action::Letter { service: object, id, action },
+                    None => Action::Letters { service: object, action },
+                })
+            }
             _ => None,
         }
     }
@@ -296,6 +344,16 @@ struct NewToken {
 struct PageOf {
     #[serde(default)]
     read_only: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Muted {
+    kind: String,
+    #[serde(default)]
+    subject: Option<String>,
+    #[serde(default)]
+    seconds: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -370,6 +428,37 @@ fn new_token(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Reply,
     Ok(Reply::json(&extend(reply, json!({ "page": shared.page() }))))
 }
 
+/// Mutes problems, or ends that.
+fn mute(shared: &Shared, operator: &Operator, on: bool, body: &[u8]) -> Result<Reply, Reply> {
+    let Muted { kind: name, subject, seconds } = parsed(body)?;
+    let kind = Kind::named(&name).ok_or_else(|| {
+        let all: Vec<_> = problems::KINDS.iter().map(|about| about.name).collect();
+        Reply::error(400, format_args!("there is no kind {name}; there are {}", all.join(", ")))
+    })?;
+    if subject.as_ref().is_some_and(|subject| subject.len() > SUBJECT_BYTES_MAX) {
+        return Err(Reply::error(400, format_args!("a subject has at most {SUBJECT_BYTES_MAX} bytes")));
+    }
+    let mut tracker = shared.tracker.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = shared.started.elapsed();
+    let reply = json!({ "kind": name, "subject": subject });
+    if !on {
+        return match tracker.unmute(kind, subject.as_deref()) {
+            true => Ok(Reply::json(&reply)),
+            false => Err(Reply::error(404, "this is not muted; the list of problems has the mutes")),
+        };
+    }
+    let time = Duration::from_secs(seconds.unwrap_or(0));
+    if time.is_zero() {
+        return Err(Reply::error(400, "seconds: say for how long"));
+    }
+    let mute = Mute { kind, subject, until: now.saturating_add(time), by: operator.name.clone() };
+    let shown = mute.json(now, shared.figures().started);
+    match tracker.mute(now, mute) {
+        true => Ok(Reply::json(&extend(reply, shown))),
+        false => Err(Reply::error(409, format_args!("{MUTES_MAX} are muted already"))),
+    }
+}
+
 /// Serves the page, and makes a token for it.
 fn page(shared: &Arc<Shared>, operator: &Operator, body: &[u8]) -> Result<Reply, Reply> {
     check_local(operator)?;
@@ -401,6 +490,7 @@ fn act(shared: &Arc<Shared>, operator: &Operator, action: Action<'_>, body: &[u8
     let view = || running(shared).map(|running| &*running.view);
     match action {
         Action::Block { on } => block(shared, operator, on, body),
+        Action::Mute { on } => mute(shared, operator, on, body),
         Action::Page => page(shared, operator, body),
         Action::NewToken => new_token(shared, operator, body),
         Action::RevokeToken => revoke_token(shared, operator, body),
@@ -438,6 +528,14 @@ fn act(shared: &Arc<Shared>, operator: &Operator, action: Action<'_>, body: &[u8
             let verb = if action == LetterAction::Requeue { "requeued" } else { "dropped" };
             tracing::warn!(service = %Escaped(&name), count, "dead letters were {verb} by the operator");
             Ok(done(&name, verb, count))
+        }
+        Action::Letter { service, id, action } => {
+            let (name, id) = (service_name(service)?, letter_id(id)?);
+            let Empty {} = parsed(body)?;
+            view()?.act_on_letter(&name, id, action)?;
+            let verb = if action == LetterAction::Requeue { "requeued" } else { "dropped" };
+            tracing::warn!(service = %Escaped(&name), id, "a dead letter was {verb} by the operator");
+            Ok(done(&name, verb, id))
         }
         Action::Forget(name) => {
             let name = text_of(name)?;
@@ -479,6 +577,11 @@ fn text_of(encoded: &str) -> Result<String, Reply> {
 fn service_name(encoded: &str) -> Result<Vec<u8>, Reply> {
     let name = URL_SAFE_NO_PAD.decode(encoded).ok().filter(|name| name.len() <= SERVICE_BYTES_MAX);
     name.ok_or_else(|| Reply::error(400, "a service is named in base64 for URLs, without padding"))
+}
+
+/// The id of a dead letter.
+fn letter_id(id: &str) -> Result<u64, Reply> {
+    id.parse().map_err(|_| Reply::error(400, "a dead letter's id is a number, such as 17"))
 }
 
 fn disconnect(view: &dyn View, id: &str, body: &[u8]) -> Result<Reply, Reply> {

@@ -1,5 +1,6 @@
 //! Peers that the operator has blocked: in memory, and in a file (docs/formats/blocked.md) if there is a directory for state.
 
+use super::args::is_below;
 use super::place;
 use crate::cli::exit::Failure;
 use serde::{Deserialize, Serialize};
@@ -51,12 +52,14 @@ struct Shared {
 }
 
 impl Blocks {
-    /// Reads those that are kept in a directory: this one, or else systemd's for the service.
+    /// Reads those that are kept in a directory: this one, or else systemd's for the service, unless clients could fetch them there.
     ///
     /// # Errors
     /// The file can't be read, or has another format: peers that were blocked must not come in for that.
-    pub fn open(state: Option<&Path>) -> Result<Blocks, Failure> {
-        let file = state.map(Path::to_owned).or_else(place::state_directory).map(|directory| directory.join(FILE));
+    pub fn open(state: Option<&Path>, served: Option<&Path>) -> Result<Blocks, Failure> {
+        let is_served = |directory: &PathBuf| served.is_some_and(|served| is_below(directory, served));
+        let directory = state.map(Path::to_owned).or_else(place::state_directory).filter(|place| !is_served(place));
+        let file = directory.map(|directory| directory.join(FILE));
         let list = match &file {
             Some(file) => read(file).map_err(|why| {
                 let remove = "correct it, or remove it and block them again";
@@ -250,7 +253,7 @@ mod tests {
     #[test]
     fn blocks_are_kept_in_a_file_and_a_bad_one_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let blocks = Blocks::open(Some(folder.path())).unwrap();
+        let blocks = Blocks::open(Some(folder.path()), None).unwrap();
         assert_eq!(blocks.block("10.0.0.0/8".parse().unwrap(), None, "ann", "a \"b\"\n"), Ok((None, true)));
         let ends = blocks.block("user:3.0".parse().unwrap(), Some(Duration::from_secs(100)), "ann", "").unwrap();
         assert!(ends.0.is_some_and(|until| until > now()) && ends.1);
@@ -258,7 +261,7 @@ mod tests {
         assert_eq!(blocks.keeps_out(&Principal::Anonymous, &address, true).as_deref(), Some("a \"b\"\n"));
         assert_eq!(blocks.page(0).entries.iter().map(|(_, block)| block["refused"].as_u64().unwrap()).sum::<u64>(), 1);
 
-        let again = Blocks::open(Some(folder.path())).unwrap();
+        let again = Blocks::open(Some(folder.path()), None).unwrap();
         assert_eq!(again.count(), 2);
         assert!(again.keeps_out(&Principal::User("3.0".into()), &Address::Inproc, false).is_some());
         assert_eq!(again.unblock(&"10.0.0.0/8".parse().unwrap()), Some(true));
@@ -276,7 +279,7 @@ mod tests {
             ),
         ] {
             std::fs::write(folder.path().join(FILE), text).unwrap();
-            let failure = Blocks::open(Some(folder.path())).err().map(|failure| failure.to_string());
+            let failure = Blocks::open(Some(folder.path()), None).err().map(|failure| failure.to_string());
             assert!(failure.as_ref().is_some_and(|failure| failure.contains(why)), "{text}: {failure:?}");
         }
     }

@@ -31,6 +31,8 @@ const SEARCH_BYTES_MAX: usize = 400;
 pub struct Query {
     limit: usize,
     pub after: u32,
+    /// Where a part of a body begins.
+    pub offset: u64,
     pub wanted: Wanted,
     sort: Option<Sort>,
     pub per_service: bool,
@@ -69,6 +71,9 @@ impl Query {
                 }
                 ("after", _) => {
                     parsed.after = value.parse().map_err(|_| "after: use `next` of the previous reply".to_owned())?;
+                }
+                ("offset", _) => {
+                    parsed.offset = value.parse().map_err(|_| "offset: use `next` of the previous part".to_owned())?;
                 }
                 ("service", _) => parsed.wanted.service = Some(named(value.as_bytes())),
                 ("service_b64", _) => {
@@ -315,10 +320,10 @@ pub fn bytes_of(entry: &Value, member: &str) -> Vec<u8> {
     encoded.unwrap_or_else(text)
 }
 
-/// The service that an operator's action was about. Its object is a service, or else a peer.
+/// The service that an operator's action was about.
 pub fn service_of(action: &Value) -> Option<Vec<u8>> {
-    let is_of_peer = action["object"].is_null() || ["disconnect", "forget"].iter().any(|of| action["action"] == *of);
-    (!is_of_peer).then(|| bytes_of(action, "object"))
+    let is_of_service = ["pause", "resume", "purge", "requeue", "drop", "end"].contains(&action["action"].as_str()?);
+    (is_of_service && !action["object"].is_null()).then(|| bytes_of(action, "object"))
 }
 
 /// A list that is known as a whole, as a page.

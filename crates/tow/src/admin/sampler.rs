@@ -288,7 +288,14 @@ pub fn action_text(action: &Value, reply: &Reply) -> Option<String> {
     let reply: Value = serde_json::from_str(&reply.body).unwrap_or_default();
     let (by, object) = (action["by"].as_str().unwrap_or("somebody"), action["object"].as_str());
     let done = match action["action"].as_str().unwrap_or_default() {
+        // Nothing has changed.
+        "page" => return None,
         "disconnect" => "disconnected",
+        "block" => "blocked",
+        "unblock" => "unblocked",
+        "new-token" => "made a token for",
+        "revoke-token" => "revoked the token of",
+        "end" => "ended a request of",
         "pause" => "paused",
         "resume" => "resumed",
         "purge" => "purged",
@@ -297,13 +304,8 @@ pub fn action_text(action: &Value, reply: &Reply) -> Option<String> {
         "drop-outcomes" => "dropped outcomes of clients that are gone",
         "drain" if action["parameters"]["on"] == false => "ended the drain",
         "drain" => "began a drain",
-        "block" => "blocked",
-        "unblock" => "unblocked",
-        "new-token" => "made a token for",
-        "revoke-token" => "revoked the token of",
-        "page" => "asked for the page",
-        "mute" if action["parameters"]["seconds"] == 0 => "unmuted",
         "mute" => "muted",
+        "unmute" => "unmuted",
         other => other,
     };
     let object = object.map(|object| format!(" {object}")).unwrap_or_default();

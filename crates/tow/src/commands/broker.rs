@@ -134,7 +134,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let disks: Vec<_> =
         arguments.journal.iter().chain(&arguments.spool).map(|path| path.display().to_string()).collect();
     let (mut options, admin, admission) = arguments.options()?;
-    let blocks = Blocks::open(options.journal.as_deref())?;
+    let blocks = Blocks::open(options.journal.as_deref(), None)?;
     options.gate = Some(blocks.gate());
     let end_timeout = options.grace + END_TIMEOUT;
     let audit = admission.as_ref().and_then(|admission| admission.audit());

@@ -133,7 +133,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.mechanism = security.mechanism;
     options.open_to_all = security.open_to_all;
     options.endpoints = arguments.listen.endpoints;
-    let blocks = Blocks::open(options.state_directory.as_deref())?;
+    let blocks = Blocks::open(options.state_directory.as_deref(), Some(&arguments.path))?;
     options.gate = Some(blocks.gate());
     options.unserved.extend(blocks.file().map(Path::to_owned));
     let about = About {

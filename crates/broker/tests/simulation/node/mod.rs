@@ -193,6 +193,17 @@ impl Node {
         run.done
     }
 
+    /// The same with one of them.
+    pub fn act_on_letter(&mut self, world: &mut World, service: &str, which: usize, action: LetterAction) -> usize {
+        let broker = self.broker();
+        let letters = broker.core.letters_from(service.as_bytes(), 0);
+        let ids: Vec<u64> = letters.filter_map(|(_, letter)| Some(letter?.id)).collect();
+        let Some(id) = ids.get(which % ids.len().max(1)) else { return 0 };
+        let done = broker.act_on_letter(service.as_bytes(), *id, action).is_ok();
+        self.apply(world);
+        usize::from(done)
+    }
+
     /// The operator drains it, or doesn't any more.
     pub fn drain(&mut self, world: &mut World, on: bool) {
         self.broker().core.drain(on);

@@ -63,8 +63,12 @@ impl Sim {
                 let action = if self.rng.percent(90) { LetterAction::Requeue } else { LetterAction::Drop };
                 let mut done = 0;
                 for service in SERVICES {
+                    let one = self.rng.percent(30).then(|| self.rng.index(64));
                     let (acting, mut world) = self.world(node);
-                    done += acting.act_on_letters(&mut world, service, action);
+                    done += match one {
+                        Some(which) => acting.act_on_letter(&mut world, service, which, action),
+                        None => acting.act_on_letters(&mut world, service, action),
+                    };
                 }
                 self.tally.letters += done as u64;
                 // A crash while that is on its way to the disk.

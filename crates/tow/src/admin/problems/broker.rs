@@ -58,7 +58,8 @@ fn since(then: Millis, now: Millis) -> Duration {
 fn of_service(service: &ServiceInfo, now: Millis) -> Option<Found> {
     if let Some(name) = service.name.strip_prefix(b"dlq.") {
         let letters = service.letters as u64;
-        let age = since(service.letters_since?, now);
+        let age = i64::try_from(now).unwrap_or(i64::MAX).saturating_sub(service.letters_since?);
+        let age = Duration::from_millis(u64::try_from(age).unwrap_or(0));
         return Some(Found {
             kind: Kind::DeadLetters,
             subject: Subject::Service(name.to_vec()),

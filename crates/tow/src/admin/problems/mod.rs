@@ -5,11 +5,14 @@
 mod broker;
 mod files;
 mod followers;
+mod mutes;
 mod process;
 
 pub use self::broker::{of_broker, stuck_workers};
 pub use self::files::of_files;
 pub use self::followers::{Followers, Lacking, Person, Version, of_followers};
+use self::mutes::Mutes;
+pub use self::mutes::{MUTES_MAX, Mute};
 pub use self::process::{Process, Suppressed, of_process};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -50,7 +53,6 @@ macro_rules! kinds {
             $($kind),*
         }
 
-        #[cfg(test)]
         pub const ALL: &[Kind] = &[$(Kind::$kind),*];
 
         /// All kinds, in the order in which they are shown.
@@ -153,6 +155,11 @@ kinds! {
 impl Kind {
     pub fn about(self) -> &'static About {
         &KINDS[self as usize]
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Kind> {
+        ALL.iter().copied().find(|kind| kind.about().name == name)
     }
 }
 
@@ -277,6 +284,10 @@ fn is_plain(name: &str) -> bool {
 pub struct Problems {
     /// The first of each kind; the gravest kinds come first.
     pub listed: Vec<Problem>,
+    /// Those that are muted, as many of a kind, each with its mute. They aren't counted.
+    muted: Vec<(Problem, Mute)>,
+    /// All mutes, also of what is no problem at the moment.
+    mutes: Vec<Mute>,
     counts: BTreeMap<Kind, u64>,
 }
 
@@ -289,7 +300,7 @@ impl Problems {
     /// One problem of a kind.
     #[cfg(test)]
     pub fn only(kind: Kind) -> Problems {
-        Problems { listed: Vec::new(), counts: [(kind, 1)].into() }
+        Problems { counts: [(kind, 1)].into(), ..Problems::default() }
     }
 
     /// How many there are.
@@ -303,10 +314,17 @@ impl Problems {
 
     /// As the API has it: [`Problem::json`].
     pub fn json(&self, now: Duration, started: u64) -> Value {
+        let muted = |problem: &Problem, mute: &Mute| {
+            let mut problem = problem.json(now, started);
+            problem["mute"] = mute.json(now, started);
+            problem
+        };
         json!({
             "problems": self.listed.iter().map(|problem| problem.json(now, started)).collect::<Vec<_>>(),
             "critical": self.count_of(Severity::Critical),
             "warning": self.count_of(Severity::Warning),
+            "muted": self.muted.iter().map(|(problem, mute)| muted(problem, mute)).collect::<Vec<_>>(),
+            "mutes": self.mutes.iter().map(|mute| mute.json(now, started)).collect::<Vec<_>>(),
         })
     }
 }
@@ -336,17 +354,28 @@ impl Change {
 #[derive(Debug, Default)]
 pub struct Tracker {
     since: BTreeMap<(Kind, Subject), Duration>,
+    mutes: Mutes,
 }
 
 impl Tracker {
+    /// Mutes problems, in place of another mute of the same. False: too many are muted.
+    pub fn mute(&mut self, now: Duration, mute: Mute) -> bool {
+        self.mutes.add(now, mute)
+    }
+
+    /// Ends a mute. False: there is none of this kind and subject.
+    pub fn unmute(&mut self, kind: Kind, subject: Option<&str>) -> bool {
+        self.mutes.remove(kind, subject)
+    }
+
     /// The problems at a moment, from all that were found then, and what has changed. One that isn't found any more is forgotten.
     pub fn update(&mut self, now: Duration, mut found: Vec<Found>) -> (Problems, Vec<Change>) {
         found.sort_by(|a, b| (a.kind, b.weight, &a.subject).cmp(&(b.kind, a.weight, &b.subject)));
         let before = std::mem::take(&mut self.since);
+        self.mutes.remove_over(now);
         let (mut problems, mut changes) = (Problems::default(), Vec::new());
+        problems.mutes = self.mutes.all().to_vec();
         for found in found {
-            let count = problems.counts.entry(found.kind).or_default();
-            *count += 1;
             let key = (found.kind, found.subject.clone());
             let own = now.saturating_sub(found.age.unwrap_or_default());
             let since = before.get(&key).copied().map_or(own, |before| before.min(own));
@@ -356,8 +385,18 @@ impl Tracker {
                 }
                 self.since.insert(key, since);
             }
+            let kind = found.kind;
+            let problem = Problem { found, since };
+            if let Some(mute) = self.mutes.of(kind, &problem.found.subject) {
+                if problems.muted.iter().filter(|(muted, _)| muted.found.kind == kind).count() < LISTED_MAX {
+                    problems.muted.push((problem, mute.clone()));
+                }
+                continue;
+            }
+            let count = problems.counts.entry(kind).or_default();
+            *count += 1;
             if *count <= LISTED_MAX as u64 {
-                problems.listed.push(Problem { found, since });
+                problems.listed.push(problem);
             }
         }
         for ((kind, subject), since) in before.iter().filter(|(key, _)| !self.since.contains_key(key)) {

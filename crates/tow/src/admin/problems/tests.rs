@@ -26,6 +26,7 @@ fn service(name: &str) -> ServiceInfo {
         usual_ms: None,
         median_ms: None,
         counters: ServiceCounters::default(),
+        in_flight: 0,
     }
 }
 
@@ -157,7 +158,7 @@ fn a_worker_that_fails_again_and_again() {
 fn dead_letters() {
     let letters = |count: usize| ServiceInfo {
         letters: count,
-        letters_since: (count > 0).then_some(NOW - 90_000),
+        letters_since: (count > 0).then_some(NOW as i64 - 90_000),
         ..ServiceInfo { name: "dlq.reports".into(), ..waiting(count, 90_000, 0) }
     };
     let text = "reports: 10 dead letters are kept, the oldest for 90 s";
@@ -476,4 +477,42 @@ fn the_alerts_know_which_kinds_are_critical() {
         let wanted = format!("towpath_problems{{kind{wanted}\"{critical}\"}} > 0");
         assert!(rules.contains(&wanted), "an alert should have the expression {wanted}");
     }
+}
+
+#[test]
+fn what_is_muted_is_listed_until_when_and_not_counted() {
+    let at = Duration::from_secs;
+    let found = || [of_service(waiting(3, MINUTE, 0)), of_watch(|watch| watch.is_blind = true)].concat();
+    let mute = |subject: Option<&str>, until| Mute {
+        kind: Kind::NoWorker,
+        subject: subject.map(str::to_owned),
+        until: at(until),
+        by: "ann".to_owned(),
+    };
+    let mut tracker = Tracker::default();
+    assert_eq!(tracker.update(at(1), found()).0.number(), 2);
+    for (subject, is_muted) in [(None, true), (Some("reports"), true), (Some("other"), false)] {
+        assert!(tracker.mute(at(2), mute(subject, 100)));
+        let (problems, changes) = tracker.update(at(3), found());
+        assert_eq!((problems.number(), problems.count(Kind::NoWorker)), if is_muted { (1, 0) } else { (2, 1) });
+        assert!(changes.is_empty(), "it is still there: {changes:?}");
+        let json = problems.json(at(3), 1_000);
+        assert_eq!((&json["critical"], &json["warning"]), (&u64::from(!is_muted).into(), &1.into()));
+        assert_eq!(json["muted"].as_array().unwrap().len(), usize::from(is_muted));
+        assert_eq!((&json["mutes"][0]["until"], &json["mutes"][0]["left_seconds"]), (&1_100.into(), &97.into()));
+        if is_muted {
+            let muted = &json["muted"][0];
+            assert_eq!((&muted["subject"], &muted["mute"]["by"]), (&"reports".into(), &"ann".into()));
+        }
+        assert!(tracker.unmute(Kind::NoWorker, subject) && !tracker.unmute(Kind::NoWorker, subject));
+    }
+    // It ends by itself, and there are only so many.
+    assert!(tracker.mute(at(4), mute(None, 10)) && tracker.mute(at(5), mute(None, 20)));
+    assert_eq!(tracker.update(at(19), found()).0.number(), 1);
+    let (problems, _) = tracker.update(at(20), found());
+    assert_eq!((problems.number(), &problems.json(at(20), 0)["mutes"]), (2, &serde_json::json!([])));
+    for number in 0..MUTES_MAX {
+        assert!(tracker.mute(at(30), mute(Some(&number.to_string()), 100)));
+    }
+    assert!(!tracker.mute(at(30), mute(None, 100)) && tracker.mute(at(100), mute(None, 200)));
 }

@@ -4,22 +4,29 @@ use super::{List, Refusal, View, add_name, extend, gone_json, peer_json};
 use crate::admin::figures::{self, Queues, Snapshot};
 use crate::admin::history::Sample;
 use crate::admin::problems::{self, Found};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::io;
 use towpath_broker::core::{
-    Kind, LetterAction, LetterInfo, LetterState, Millis, NotEnded, RequestKey, RestartCost, ServiceInfo,
+    Kind, LetterAction, LetterInfo, LetterState, Millis, NotDone, NotEnded, RequestKey, RestartCost, ServiceInfo,
 };
 use towpath_broker::server::{Handle, Operator, OperatorError};
 use towpath_broker::{
     Concerns, JournalFigures, LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json, request_json,
     seconds, spool_json, worker_json,
 };
-use towpath_requests::shown;
+use towpath_requests::{Body, shown};
 use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
 
 /// Services with a label of their own in the metrics, those with the longest queues; the others are one.
 const LABELLED_SERVICES_MAX: usize = 500;
+
+/// Bytes of a dead letter in one reply.
+const PART_BYTES: usize = 1 << 20;
 
 /// Name of the others.
 const OTHER_SERVICES: &str = "_other";
@@ -163,7 +170,8 @@ impl View for BrokerView {
 
     fn service(&self, service: &[u8]) -> Result<Option<Value>, Refusal> {
         let (service, now) = self.operator.service(service).ok_or(Refusal::NoAnswer)?;
-        Ok(service.filter(is_listed).map(|service| of_service(&service, now)))
+        let service = service.filter(|(service, _)| is_listed(service));
+        Ok(service.map(|(service, clients)| extend(of_service(&service, now), json!({ "clients": clients }))))
     }
 
     fn pause(&self, service: &[u8], paused: bool) -> Result<(), Refusal> {
@@ -194,6 +202,22 @@ impl View for BrokerView {
 
     fn act_on_letters(&self, service: &[u8], action: LetterAction, expected: usize) -> Result<usize, Refusal> {
         self.operator.letters(service, action, expected).map_err(refusal)
+    }
+
+    fn act_on_letter(&self, service: &[u8], id: u64, action: LetterAction) -> Result<(), Refusal> {
+        self.operator.letter(service, id, action).map_err(refusal)
+    }
+
+    fn letter_part(&self, service: &[u8], id: u64, offset: u64) -> Result<Value, Refusal> {
+        let body = self.operator.letter_body(service, id).map_err(refusal)?;
+        let part = part_of(&body, offset).map_err(|error| Refusal::Conflict(format!("its body: {error}")))?;
+        let next = offset.saturating_add(part.len() as u64);
+        Ok(json!({
+            "id": id,
+            "bytes": body.length(),
+            "part_b64": STANDARD.encode(&part),
+            "next": (next < body.length() && !part.is_empty()).then_some(next),
+        }))
     }
 
     fn journal(&self) -> Result<Value, Refusal> {
@@ -286,6 +310,7 @@ fn of_service(service: &ServiceInfo, now: Millis) -> Value {
         "accepted": counters.accepted,
         "replied": counters.replied,
         "failed": counters.failed,
+        "in_flight": service.in_flight,
         "dead_letters": service.letters,
     });
     extend(queue_json(service, now), own)
@@ -297,7 +322,7 @@ fn of_letters(queue: &ServiceInfo, now: Millis) -> Option<Value> {
     let mut listed = json!({
         "letters": queue.letters,
         "workers": queue.workers,
-        "oldest_seconds": queue.letters_since.map(|since| seconds(since, now)),
+        "oldest_seconds": queue.letters_since.map(|since| seconds_since(since, now)),
     });
     add_name(&mut listed, "service", service);
     Some(listed)
@@ -307,14 +332,46 @@ fn of_letter(letter: &LetterInfo, now: Millis) -> Value {
     json!({
         "id": letter.id,
         "bytes": letter.bytes,
-        "kept_seconds": seconds(letter.since, now),
+        "first_b64": letter.first.as_ref().map(|first| STANDARD.encode(first)),
+        "kept_seconds": seconds_since(letter.details.kept, now),
         "state": match letter.state {
             LetterState::Waiting => "waiting",
             LetterState::Worker => "worker",
             LetterState::Failed => "failed",
         },
-        "attempts": letter.attempts,
+        "number": letter.number,
+        "attempts": letter.details.attempts,
+        "reason": known(&letter.details.reason),
+        "client": known(&letter.details.client),
+        "worker": known(&letter.details.worker),
     })
+}
+
+/// A text about a dead letter; null if it is empty.
+fn known(text: &[u8]) -> Option<Cow<'_, str>> {
+    (!text.is_empty()).then(|| String::from_utf8_lossy(text))
+}
+
+/// Seconds since a moment that may be before the broker's start.
+fn seconds_since(since: i64, now: Millis) -> f64 {
+    i64::try_from(now).unwrap_or(i64::MAX).saturating_sub(since).max(0) as f64 / 1000.0
+}
+
+/// Some bytes of a body, from an offset on: of all its frames one after the other. None at the end.
+fn part_of(body: &Body, offset: u64) -> io::Result<Vec<u8>> {
+    if let Some(large) = body.as_large() {
+        let mut part = vec![0; PART_BYTES];
+        let length = large.read_at(&mut part, offset)?;
+        part.truncate(length);
+        return Ok(part);
+    }
+    let (mut part, mut skip) = (Vec::new(), usize::try_from(offset).unwrap_or(usize::MAX));
+    for frame in body.frames().into_iter().flatten() {
+        let rest = frame.get(skip..).unwrap_or_default();
+        skip = skip.saturating_sub(frame.len());
+        part.extend_from_slice(&rest[..rest.len().min(PART_BYTES - part.len())]);
+    }
+    Ok(part)
 }
 
 fn of_journal(journal: &JournalFigures, failure: Option<String>, has_failed: bool) -> Value {
@@ -325,7 +382,9 @@ fn of_journal(journal: &JournalFigures, failure: Option<String>, has_failed: boo
 fn refusal(error: OperatorError) -> Refusal {
     match error {
         OperatorError::NoAnswer => Refusal::NoAnswer,
-        OperatorError::NotEnded(NotEnded::Gone) => Refusal::NotFound(error.to_string()),
+        OperatorError::NotEnded(NotEnded::Gone) | OperatorError::NotDone(NotDone::Gone) => {
+            Refusal::NotFound(error.to_string())
+        }
         error => Refusal::Conflict(error.to_string()),
     }
 }
@@ -370,4 +429,27 @@ fn of_worker(worker: &WorkerStats, now: Millis) -> Value {
     let protocol = if worker.worker.kind == Kind::Numbered { "numbered" } else { "stock" };
     let peer = worker.id.map(|id| id.to_string());
     extend(worker_json(worker, now), json!({ "peer": peer, "protocol": protocol }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn parts_of_a_body_are_all_of_its_frames() {
+        let frames = [vec![1; 3], Vec::new(), vec![2; PART_BYTES], vec![3; 5]].map(Bytes::from);
+        let body = Body::of_frames(frames.clone());
+        let (mut whole, mut parts) = (Vec::<u8>::new(), 0);
+        loop {
+            let part = part_of(&body, whole.len() as u64).unwrap();
+            if part.is_empty() {
+                break;
+            }
+            whole.extend(part);
+            parts += 1;
+        }
+        assert_eq!((parts, whole), (2, frames.concat()));
+        assert!(part_of(&body, u64::MAX).unwrap().is_empty() && part_of(&Body::default(), 0).unwrap().is_empty());
+    }
 }

@@ -145,6 +145,16 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
+    /// Runs an action on one dead letter of a service.
+    fn act_on_letter(&self, _service: &[u8], _id: u64, _action: LetterAction) -> Result<(), Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// A part of the body of a dead letter of a service, from this offset on.
+    fn letter_part(&self, _service: &[u8], _id: u64, _offset: u64) -> Result<Value, Refusal> {
+        Err(Refusal::NoList)
+    }
+
     /// The journal.
     fn journal(&self) -> Result<Value, Refusal> {
         Err(Refusal::NoList)

@@ -22,6 +22,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("tow-work", include_str!("work.roff")),
     ("tow-call", include_str!("call.roff")),
     ("tow-status", include_str!("status.roff")),
+    ("tow-mute", include_str!("mute.roff")),
     ("tow-peers", include_str!("peers.roff")),
     ("tow-gone", include_str!("gone.roff")),
     ("tow-transfers", include_str!("transfers.roff")),

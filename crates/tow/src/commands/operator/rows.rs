@@ -293,10 +293,12 @@ fn first_bytes(entry: &Value) -> Name {
 
 /// The dead letters of a service as a table.
 pub fn letters(entries: &[Value]) -> String {
-    let mut table = Table::new(["ID", "KEPT", "SIZE", "ATTEMPTS", "STATE "]);
+    let mut table = Table::new(["ID", "KEPT", "SIZE", "ATTEMPTS", "STATE ", "CLIENT ", "WORKER ", "BODY ", "REASON "]);
     for letter in entries {
         let (kept, size) = (time(&letter["kept_seconds"]), bytes(&letter["bytes"]));
-        table.push([&letter["id"], &kept, &size, &letter["attempts"], &text(&letter["state"])]);
+        let [state, client, worker, reason] = ["state", "client", "worker", "reason"].map(|of| text(&letter[of]));
+        let (id, attempts, body) = (&letter["id"], &letter["attempts"], first_bytes(letter));
+        table.push([id, &kept, &size, attempts, &state, &client, &worker, &body, &reason]);
     }
     table.render()
 }

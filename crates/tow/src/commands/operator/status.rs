@@ -21,8 +21,10 @@ pub fn render(status: &Value) -> String {
     );
     let endpoints: Vec<_> = status["endpoints"].as_array().into_iter().flatten().map(text).collect();
     line("listens on", endpoints.join(", "));
-    if let (Some(page), Some(token_file)) = (status["page"].as_str(), status["token_file"].as_str()) {
-        line("page", format!("{page}, token in {token_file}"));
+    match (status["page"].as_str(), status["token_file"].as_str()) {
+        (Some(page), Some(token_file)) => line("page", format!("{page}, token in {token_file}; tow page opens it")),
+        (Some(page), None) => line("page", format!("{page}; tow page opens it")),
+        (None, _) => {}
     }
     if status["root"].is_string() {
         line("serves", text(&status["root"]));

@@ -18,6 +18,7 @@ const COMMANDS: &[&str] = &[
     "work",
     "call",
     "status",
+    "mute",
     "peers",
     "gone",
     "transfers",

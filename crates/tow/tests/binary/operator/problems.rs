@@ -55,6 +55,29 @@ fn a_service_without_a_worker_is_critical_until_it_has_one() {
     assert!(get(&place.socket(), "/metrics").contains("towpath_problems{kind=\"no_worker\"} 0\n"));
 }
 
+#[test]
+fn a_problem_that_is_muted_is_listed_but_not_counted_until_the_time_is_over() {
+    let place = Place::new();
+    let broker = place.broker(&[]);
+    let _call = Process::start(&mut call(&[&broker], &["reports", "1"]));
+    wait_until("it is a problem", || !problems(&place, "no_worker").is_empty());
+    let printed = place.tow(&["mute", "no_worker", "reports", "--for", "2h"]).expect_code(0).stdout;
+    assert_eq!(String::from_utf8_lossy(&printed), "muted no_worker of reports for 2h, or until the server ends\n");
+    let check = String::from_utf8(place.tow(&["status", "--check"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(check.contains("no problems known") && check.contains("muted       reports: no worker"), "{check}");
+    assert!(check.contains(&format!("uid {}) for another ", rustix::process::geteuid().as_raw())), "{check}");
+    assert!(get(&place.socket(), "/metrics").contains("towpath_problems{kind=\"no_worker\"} 0\n"));
+    assert_eq!(place.json(&["mute"]).iter().map(|mute| &mute["kind"]).collect::<Vec<_>>(), ["no_worker"]);
+    place.tow(&["mute", "no_worker", "reports", "--end"]).expect_code(0);
+    place.tow(&["status", "--check"]).expect_code(11);
+    place.tow(&["mute", "no_worker", "--end"]).expect_code(4);
+    assert!(place.tow(&["mute", "no_such_kind"]).expect_code(5).stderr.contains("waiting_long"));
+    let actions: Vec<_> = place.json(&["audit"]).iter().map(|action| action["action"].clone()).collect();
+    assert_eq!(actions, ["mute", "unmute", "unmute", "mute"]);
+    place.tow(&["mute", "no_worker", "--for", "1"]).expect_code(0);
+    wait_until("it counts again", || place.tow(&["status", "--check"]).status.code() == Some(11));
+}
+
 /// Takes over a minute: the worker has to hang that long.
 #[test]
 fn a_worker_that_hangs_is_a_problem_until_it_is_kicked() {

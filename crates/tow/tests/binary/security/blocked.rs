@@ -1,5 +1,7 @@
 //! `tow block`: peers that are disconnected and kept out, on servers of both kinds, whatever else they check.
 
+use std::path::Path;
+
 use rustix::process::Signal;
 use tempfile::tempdir;
 
@@ -141,4 +143,40 @@ fn a_user_is_refused_before_the_password_and_a_local_user_by_number() {
     });
     drop(local);
     list("bob", "tcp").expect_code(0);
+}
+
+#[test]
+fn a_service_keeps_its_blocks_where_it_has_its_state_unless_that_is_served() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let served = folder.path().join("served");
+    write(&served.join("file"), b"content");
+    let [state, served_state] = [folder.path().join("state"), served.join("state")];
+    for directory in [&state, &served_state] {
+        std::fs::create_dir(directory).expect("mkdir");
+    }
+    let audit = folder.path().join("audit");
+    let start = |state: &Path| {
+        let mut command = tow(["serve", "--bind", "tcp://127.0.0.1:0", "--audit"]);
+        command.arg(&audit).arg(&served).env("STATE_DIRECTORY", state);
+        Server::from_command(command.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY"))
+    };
+    let server = start(&served_state);
+    assert!(place.tow(&["block", "10.0.0.7"]).expect_code(0).stderr.contains("forgets"));
+    server.kill();
+    let server = start(&state);
+    assert!(place.json(&["block"]).is_empty());
+    let outcome = place.tow(&["block", "2001:db8::/64", "--for", "1day", "--reason", "a\u{202e}b"]).expect_code(0);
+    assert_eq!(outcome.stderr, "");
+    get(&server.url("file"), &folder.path().join("copy")).expect_code(0);
+    server.kill();
+    let server = start(&state);
+    let blocked = place.json(&["block"]).remove(0);
+    let left = blocked["left_seconds"].as_u64().expect("a number");
+    assert!((1..=86_400).contains(&left) && blocked["who"] == "2001:db8::/64", "{blocked}");
+    let table = String::from_utf8(place.tow(&["block"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(table.contains("a\\u{202e}b") && !table.contains('\u{202e}'), "{table}");
+    let lines = std::fs::read_to_string(&audit).expect("an audit file");
+    assert!(lines.lines().any(|line| line.contains("\"block\"") && line.contains("2001:db8::/64")), "{lines}");
+    place.tow(&["block", "127.0.0.1"]).expect_code(0);
+    Wire::connect(server.port()).expect_closed();
 }
