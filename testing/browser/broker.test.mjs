@@ -225,6 +225,7 @@ test('dead letters are requeued and dropped', async (t) => {
   await page.getByRole('link', { name: 'Show: resize' }).click();
   const panel = await details(page, 'resize');
   await panel.getByRole('table').getByRole('row').nth(2).waitFor();
+  assert.equal(await panel.getByRole('cell', { name: "its worker's connection ended" }).count(), 2);
   await check(page, 'dead letters');
   await picture(page, 'dead-letters');
   await panel.getByRole('button', { name: 'Requeue…' }).click();

@@ -317,8 +317,9 @@ const deadLetters = {
     const letters = /** @type {Row[]} */ (reply['letters'] ?? []);
     const lines = letters.map((letter) => h('tr', {},
       h('th', { scope: 'row' }, visible(letter['id'])), h('td', { class: 'number' }, bytes(letter['bytes'])),
-      h('td', { class: 'number' }, seconds(letter['kept_seconds'])), h('td', {}, visible(letter['state'])), h('td', { class: 'number' }, count(letter['attempts']))));
-    const heads = [['Number', ''], ['Size', 'number'], ['Kept for', 'number'], ['State', ''], ['Attempts', 'number']]
+      h('td', { class: 'number' }, seconds(letter['kept_seconds'])), h('td', {}, visible(letter['state'])), h('td', { class: 'number' }, count(letter['attempts'])),
+      h('td', {}, visible(letter['client'] ?? '–')), h('td', {}, visible(letter['worker'] ?? '–')), h('td', {}, visible(letter['reason'] ?? '–'))));
+    const heads = [['Number', ''], ['Size', 'number'], ['Kept for', 'number'], ['State', ''], ['Attempts', 'number'], ['Client', ''], ['Worker', ''], ['Reason', '']]
       .map(([name, type]) => h('th', { scope: 'col', class: type }, name));
     return h('div', {}, h('h3', {}, reply['next'] === null ? 'Letters' : 'The oldest letters'),
       h('table', {}, h('caption', { class: 'hidden' }, 'Letters'), h('thead', {}, h('tr', {}, ...heads)), h('tbody', {}, ...lines)));
