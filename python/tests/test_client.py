@@ -110,6 +110,21 @@ def test_cancelled_futures_end_their_requests(echo, client):
         wait_until(lambda: waiting(other, b"nobody") == 0, "the closed client's requests have ended")
 
 
+def test_a_full_client_waits_for_space(client, monkeypatch):
+    monkeypatch.setattr("towpath.client.OUTSTANDING_MAX", 10)
+    futures = [client.submit("nobody") for _ in range(10)]
+    wait_until(lambda: client._engine.session.outstanding == 10, "all are taken")
+    with pytest.raises(towpath.Timeout):
+        client.submit("echo", timeout=0.1)
+    replies = []
+    thread = threading.Thread(target=lambda: replies.append(client.submit("echo", b"1").result()), daemon=True)
+    thread.start()
+    wait_until(lambda: client._waiting_for_space, "it waits")
+    assert futures[0].cancel()
+    thread.join(DEADLINE_SECONDS)
+    assert replies == [b"1"]
+
+
 def test_callbacks_of_futures_may_submit(client):
     later = []
     first = client.submit("echo", b"1")

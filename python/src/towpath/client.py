@@ -423,17 +423,20 @@ class Client:
         """Drives the engine until something is done, or the client is closed."""
         engine, wake = self._engine, self._wake
         self._driver = threading.get_ident()
-        # What has happened while nobody waited.
-        engine.link.readable(wake.wait(engine.link.descriptors, 0))
-        while True:
-            self._carry_out()
-            engine.step(time.monotonic())
-            if self._waiting_for_space:
-                with self._space:
-                    self._space.notify_all()
-            if self._ends or is_done():
-                return
-            engine.link.readable(wake.wait(engine.link.descriptors, self._left()))
+        try:
+            # What has happened while nobody waited.
+            engine.link.readable(wake.wait(engine.link.descriptors, 0))
+            while True:
+                self._carry_out()
+                engine.step(time.monotonic())
+                if self._waiting_for_space:
+                    with self._space:
+                        self._space.notify_all()
+                if self._ends or is_done():
+                    return
+                engine.link.readable(wake.wait(engine.link.descriptors, self._left()))
+        finally:
+            self._driver = 0
 
     def _left(self) -> float:
         """Seconds until the engine has something to do."""
@@ -483,6 +486,8 @@ class Client:
                         time.sleep(seconds)
                 except zmq.ZMQError:
                     pass
+            with self._space:
+                self._space.notify_all()
 
 
 def _endpoints(names: str | Sequence[str]) -> List[str]:
