@@ -162,6 +162,8 @@ test('a broker is drained, and takes requests again', async (t) => {
   await page.getByRole('dialog', { name: 'Drain this broker?' }).getByRole('button', { name: 'Drain' }).click();
   await page.getByRole('status').getByText('Draining: 1 request left.').waitFor();
   await page.getByText('▼ draining, 1 left').waitFor();
+  await page.getByText('resize: 1, no worker serves it').waitFor();
+  await page.getByText('Restart now: ').waitFor();
   assert.equal((await broker.get('status')).draining, true);
   await page.getByRole('button', { name: 'Stop draining…' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Stop draining' }).click();
