@@ -17,7 +17,6 @@ pub mod location;
 pub mod output;
 pub mod passwords;
 pub mod progress;
-pub mod screen;
 pub mod secrets;
 pub mod service_name;
 pub mod table;
