@@ -55,6 +55,9 @@ test('a peer that is blocked stays out until it is unblocked, and the page says 
   await dialog.getByRole('button', { name: 'Block' }).click();
   await page.getByRole('status').getByText('Blocked 127.0.0.1; 1 peer disconnected.').waitFor();
   broker.tow('call', 'echo', 'hello');
+  broker.tow('call', 'echo', 'hello');
+  await go(page, 'Disconnected');
+  await row(page, 'blocked by the operator: floods (').filter({ hasText: 'attempts)' }).waitFor();
   await until('it was refused', async () => (await broker.get('blocked')).blocked[0].refused > 0);
   await go(page, 'Blocked');
   await row(page, 'floods').filter({ hasText: 'operator' }).waitFor();
@@ -222,6 +225,7 @@ test('dead letters are requeued and dropped', async (t) => {
   await page.getByRole('link', { name: 'Show: resize' }).click();
   const panel = await details(page, 'resize');
   await panel.getByRole('table').getByRole('row').nth(2).waitFor();
+  assert.equal(await panel.getByRole('cell', { name: "its worker's connection ended" }).count(), 2);
   await check(page, 'dead letters');
   await picture(page, 'dead-letters');
   await panel.getByRole('button', { name: 'Requeue…' }).click();
