@@ -303,7 +303,7 @@ export class VersionView extends Thing {
       { name: 'Digest', value: visible(row['version']) },
       { name: 'Of', value: `/${row['path'] ? named(row, 'path') : ''}` },
       { name: 'Published', value: moment(row['published']) },
-      { name: 'Content', value: row['files'] === null ? NONE : `${count(row['files'])} files, ${bytes(row['bytes'])}` },
+      { name: 'Content', value: row['files'] === null ? NONE : `${count(row['files'])} file${row['files'] === 1 ? '' : 's'}, ${bytes(row['bytes'])}` },
       { name: 'Have it', value: count(row['holders']) },
       { name: 'Have another', value: count(row['missing']), level: row['missing'] > 0 ? 'warn' : undefined },
     ]);

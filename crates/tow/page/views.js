@@ -341,7 +341,7 @@ const followers = {
   page: (row) => toPeer(row['peer']) ?? (row['user'] ? toWho(row) : null),
   columns: [
     { id: 'name', label: 'Follower', by: 'name', wide: true, text: (row) => visible(row['name'] ?? row['user'] ?? row['address'] ?? row['peer']) },
-    { id: 'from', label: 'From', by: 'address', priority: 2, text: (row) => (row['via'] ? `via ${visible(row['via'])}` : row['peer'] ? visible(row['address']) : 'not connected') },
+    { id: 'from', label: 'From', by: 'address', priority: 2, text: (row) => (row['via'] ? `via ${visible(row['via'])}` : row['peer'] ? visible(row['address'] ?? 'connected') : 'not connected') },
     { id: 'path', label: 'Follows', by: 'path', priority: 2, text: (row) => nameOf(row, row['path'] == null ? 'glob' : 'path') },
     { id: 'state', label: 'State', by: 'state', text: (row) => followerStateOf(row)[0], level: (row) => followerStateOf(row)[1] },
     { id: 'error', label: 'Error', by: 'error', wide: true, text: errorOf, level: (row) => (row['error'] ? 'bad' : null) },
