@@ -55,7 +55,7 @@ pub struct Header {
     pub parts: u32,
     /// Checksum of the message before it, as far as messages count; 0 for the first of a log.
     pub previous: u32,
-    /// The largest id of any record up to this block.
+    /// The largest id of any record before this block.
     pub last_id: u64,
 }
 

@@ -10,6 +10,8 @@ pub mod block;
 pub mod member;
 #[cfg(test)]
 mod model;
+#[cfg(feature = "nats")]
+pub mod nats;
 mod order;
 
 pub use member::Member;

@@ -84,13 +84,13 @@ pub enum Published {
 pub enum Event {
     /// The log is read from its beginning again: what was read of it is void.
     Restarted,
-    /// A block of records that counts was read.
-    Records(Block),
+    /// A block that counts was read.
+    Read(Block),
     /// This member leads from now on: its block that takes the lead is in the log.
     Won(Block),
     /// This member leads no more. [`Event::Restarted`] follows.
     Lost,
-    /// The block that was appended is in the log for good.
+    /// A block of this member, which leads, is in the log for good.
     Durable(Block),
 }
 
@@ -161,6 +161,11 @@ impl Member {
         Some((self.order.term()?.epoch, self.endpoint_of_leader.as_deref().unwrap_or_default()))
     }
 
+    /// The largest id of any record, as the last message that counts says.
+    pub fn last_id(&self) -> u64 {
+        self.order.term().map_or(0, |term| term.last_id)
+    }
+
     /// Sequence number of the last message that was seen.
     pub fn seen(&self) -> u64 {
         self.order.seen()
@@ -188,7 +193,7 @@ impl Member {
         }
     }
 
-    /// Appends no more than a word that it ends, so that another one takes the lead at once.
+    /// Appends LEAVE and nothing else, so that another one takes the lead at once.
     pub fn leave(&mut self) {
         self.is_leaving = true;
     }
@@ -392,8 +397,7 @@ impl Member {
         match block.kind {
             Kind::Take => self.win(block),
             Kind::Leave => self.step_down(),
-            Kind::Records => self.events.push_back(Event::Durable(block)),
-            Kind::Beat => {}
+            Kind::Records | Kind::Beat => self.events.push_back(Event::Durable(block)),
         }
         self.role == Role::Leading
     }
@@ -410,12 +414,13 @@ impl Member {
                 self.endpoint_of_leader = Some(String::from_utf8_lossy(&block.content).into_owned());
                 if block.broker == self.settings.broker && block.epoch > self.last_term {
                     self.win(block);
+                    return true;
                 }
             }
             Kind::Leave => self.silence = self.settings.takeover_after,
-            Kind::Records => self.events.push_back(Event::Records(block)),
-            Kind::Beat => {}
+            Kind::Records | Kind::Beat => {}
         }
+        self.events.push_back(Event::Read(block));
         true
     }
 
@@ -433,7 +438,8 @@ impl Member {
         self.restart();
     }
 
-    fn stop(&mut self, now: Millis, why: String) {
+    /// Reports that records can't be used that are in a block that counts: nothing is appended, and all is read again later.
+    pub fn stop(&mut self, now: Millis, why: String) {
         self.step_down();
         self.damaged = Some(why);
         self.wait_until = now + REREAD_DAMAGED;

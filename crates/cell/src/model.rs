@@ -255,9 +255,11 @@ impl World {
                     process.view.clear();
                     process.submitted.clear();
                 }
-                Event::Records(block) => process.view.extend(decisions(&block.content)),
+                Event::Read(block) if block.kind == Kind::Records => process.view.extend(decisions(&block.content)),
+                Event::Read(_) => {}
                 Event::Won(_) => self.terms += 1,
                 Event::Lost => self.known.push(process.view.clone()),
+                Event::Durable(block) if block.kind != Kind::Records => {}
                 Event::Durable(block) => {
                     assert_eq!(decisions(&block.content), process.submitted, "what is durable is what was submitted");
                     process.view.append(&mut process.submitted);

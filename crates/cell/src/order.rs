@@ -18,7 +18,7 @@ pub struct Block {
     pub broker: BrokerId,
     /// Records, or an endpoint.
     pub content: Bytes,
-    /// The largest id of any record so far.
+    /// The largest id of any record before this block.
     pub last_id: u64,
     /// Sequence number of its first message.
     pub first: u64,
