@@ -128,7 +128,7 @@ pub enum NatsError {
     )]
     NoStream(String),
     /// Wrong settings.
-    #[error("the stream TOW_{cell} has wrong settings:\n  {}", wrong.join("\n  "))]
+    #[error("the stream TOW_{cell} has wrong settings: {}", wrong.join("; "))]
     Wrong {
         /// The cell.
         cell: String,

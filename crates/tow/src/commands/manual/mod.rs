@@ -37,6 +37,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("tow-requeue", include_str!("requeue.roff")),
     ("tow-drain", include_str!("drain.roff")),
     ("tow-journal", include_str!("journal.roff")),
+    ("tow-queue", include_str!("queue.roff")),
     ("tow-top", include_str!("top.roff")),
     ("tow-key", include_str!("key.roff")),
     ("tow-password", include_str!("password.roff")),

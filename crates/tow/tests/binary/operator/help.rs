@@ -33,6 +33,7 @@ const COMMANDS: &[&str] = &[
     "requeue",
     "drain",
     "journal",
+    "queue",
     "top",
     "key",
     "password",
