@@ -32,7 +32,7 @@ pub enum Kind {
     Records,
     /// A broker leads from here on. The content is its endpoint.
     Take,
-    /// The leader is there. Without content.
+    /// The leader is there. The content is its endpoint.
     Beat,
     /// The leader ends. Without content.
     Leave,
@@ -150,9 +150,11 @@ impl Header {
             return damaged("it has a number that can't be");
         }
         match kind {
-            Kind::Take if content.len() > ENDPOINT_BYTES_MAX => damaged("a leader's endpoint is too long"),
-            Kind::Take if std::str::from_utf8(content).is_err() => damaged("a leader's endpoint isn't text"),
-            Kind::Beat | Kind::Leave if !content.is_empty() => damaged("it has content"),
+            Kind::Take | Kind::Beat if content.len() > ENDPOINT_BYTES_MAX => damaged("a leader's endpoint is too long"),
+            Kind::Take | Kind::Beat if std::str::from_utf8(content).is_err() => {
+                damaged("a leader's endpoint isn't text")
+            }
+            Kind::Leave if !content.is_empty() => damaged("it has content"),
             _ => Ok((header, content, checksum)),
         }
     }

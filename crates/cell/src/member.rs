@@ -116,6 +116,8 @@ pub struct Member {
     silence: Millis,
     answered_at: Option<Millis>,
     last_append: Millis,
+    /// A BEAT is due before its time.
+    beats_now: bool,
     /// Greatest epoch that it led.
     last_term: u64,
     /// The last message that counted when the log was read last, and its checksum.
@@ -141,6 +143,7 @@ impl Member {
             silence: 0,
             answered_at: None,
             last_append: 0,
+            beats_now: false,
             last_term: 0,
             known: None,
             damaged: None,
@@ -183,7 +186,7 @@ impl Member {
 
     /// Whether [`Member::submit`] may be called.
     pub fn can_submit(&self) -> bool {
-        self.role == Role::Leading && self.pending.is_none() && !self.is_leaving
+        self.role == Role::Leading && self.pending.is_none() && !self.is_leaving && !self.beats_now
     }
 
     /// Appends a block of records: whole ones of at most one message, or a single one. Only while [`Member::can_submit`].
@@ -203,10 +206,15 @@ impl Member {
         self.is_leaving && self.role != Role::Leading
     }
 
+    /// Shows next that it leads, although it isn't idle: the block that said so may be trimmed.
+    pub fn beat(&mut self) {
+        self.beats_now = self.role == Role::Leading;
+    }
+
     /// When [`Member::next`] may have something to do.
     pub fn due(&self) -> Millis {
         if self.role == Role::Leading && self.pending.is_none() && self.damaged.is_none() && !self.is_leaving {
-            return self.wait_until.max(self.last_append + self.settings.beat_after);
+            return self.wait_until.max(self.beat_at());
         }
         self.wait_until
     }
@@ -222,9 +230,9 @@ impl Member {
         if self.pending.is_none() {
             match self.role {
                 Role::Leading if self.is_leaving => self.begin(Kind::Leave, &[], 0),
-                Role::Leading if now >= self.last_append + self.settings.beat_after => self.begin(Kind::Beat, &[], 0),
+                Role::Leading if now >= self.beat_at() => self.begin_with_endpoint(Kind::Beat),
                 Role::Leading => return None,
-                Role::Standby if self.may_take() => self.take(),
+                Role::Standby if self.may_take() => self.begin_with_endpoint(Kind::Take),
                 Role::Standby | Role::CatchingUp => {}
             }
         }
@@ -245,13 +253,18 @@ impl Member {
         self.known.is_some_and(|(sequence, _)| self.order.seen() < sequence)
     }
 
-    fn take(&mut self) {
+    fn beat_at(&self) -> Millis {
+        if self.beats_now { 0 } else { self.last_append + self.settings.beat_after }
+    }
+
+    fn begin_with_endpoint(&mut self, kind: Kind) {
+        self.beats_now = false;
         let mut end = self.settings.endpoint.len().min(ENDPOINT_BYTES_MAX);
         while !self.settings.endpoint.is_char_boundary(end) {
             end -= 1;
         }
         let endpoint = self.settings.endpoint[..end].to_owned();
-        self.begin(Kind::Take, endpoint.as_bytes(), 0);
+        self.begin(kind, endpoint.as_bytes(), 0);
     }
 
     fn begin(&mut self, kind: Kind, content: &[u8], last_id: u64) {
@@ -418,7 +431,8 @@ impl Member {
                 }
             }
             Kind::Leave => self.silence = self.settings.takeover_after,
-            Kind::Records | Kind::Beat => {}
+            Kind::Beat => self.endpoint_of_leader = Some(String::from_utf8_lossy(&block.content).into_owned()),
+            Kind::Records => {}
         }
         self.events.push_back(Event::Read(block));
         true
@@ -456,7 +470,7 @@ impl Member {
             self.order.ignores_epochs = ignores_epochs;
         }
         (self.role, self.pending, self.must_read, self.damaged) = (Role::CatchingUp, None, false, None);
-        (self.silence, self.answered_at, self.wait_until) = (0, None, 0);
+        (self.silence, self.answered_at, self.wait_until, self.beats_now) = (0, None, 0, false);
         self.events.push_back(Event::Restarted);
     }
 

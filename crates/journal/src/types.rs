@@ -82,6 +82,17 @@ pub enum Entry<'a> {
     },
 }
 
+impl Entry<'_> {
+    /// Id of the request that it is about.
+    pub fn id(&self) -> u64 {
+        let (Entry::Accepted { id, .. }
+        | Entry::Moved { id, .. }
+        | Entry::Finished { id, .. }
+        | Entry::Forgotten { id }) = self;
+        *id
+    }
+}
+
 /// Position of an entry among all that were appended since the journal was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);

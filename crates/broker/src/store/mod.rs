@@ -44,6 +44,11 @@ pub trait Store {
     /// Why nothing can be written now, or soon can't be.
     fn failure(&self) -> Option<Failure>;
 
+    /// The endpoint of the broker that leads, if it is another one and known.
+    fn leader(&self) -> Option<String> {
+        None
+    }
+
     /// Starts writing a large body of this length that a tenant sends.
     fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<Self::Writer, LostBody>;
 

@@ -17,8 +17,13 @@ use towpath_journal::Recovered;
 const BEAT_AFTER: Millis = 1_000;
 /// How often the stream's size and settings are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The same after a trim, and while there is no space.
+const LOOK_SOON: Duration = Duration::from_millis(500);
 /// After a trim that failed.
 const TRIM_AGAIN: Duration = Duration::from_secs(2);
+
+/// After a look whether entries fit that didn't.
+const NO_SPACE_AGAIN: Duration = Duration::from_millis(20);
 
 /// A block on its way.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +60,8 @@ pub(super) struct Link {
     grown: u64,
     started: Instant,
     content_max: usize,
+    /// The next entries don't fit.
+    has_no_space: bool,
     is_leaving: bool,
 }
 
@@ -67,6 +74,8 @@ impl Link {
         shared: Arc<Shared>,
     ) -> Link {
         let message_bytes_max = server.message_bytes_max();
+        // A small log has small blocks, so that it can be trimmed in small steps.
+        let content_max = (message_bytes_max - HEADER_BYTES).min((stream.bytes_max / 32) as usize);
         let member = Member::new(Settings {
             broker,
             endpoint: options.endpoint.clone(),
@@ -80,7 +89,7 @@ impl Link {
             options,
             shared,
             member,
-            stretches: Stretches::new(),
+            stretches: Stretches::new(stream.bytes_max),
             records: Vec::new(),
             done: 0,
             in_flight: None,
@@ -90,7 +99,8 @@ impl Link {
             look_at: now + LOOK_EVERY,
             grown: 0,
             started: now,
-            content_max: message_bytes_max - HEADER_BYTES,
+            content_max,
+            has_no_space: false,
             is_leaving: false,
         }
     }
@@ -133,7 +143,10 @@ impl Link {
     /// Waits until something is to be done.
     async fn rest(&self) {
         let due = self.started + Duration::from_millis(self.member.due());
-        let wait = due.min(self.look_at).max(Instant::now() + Duration::from_millis(1));
+        let wait = due.min(self.look_at);
+        // Whether there is space now is known when the stream was looked at, or trimmed.
+        let wait = if self.has_no_space { wait.min(Instant::now() + NO_SPACE_AGAIN) } else { wait };
+        let wait = wait.max(Instant::now() + Duration::from_millis(1));
         let _ = tokio::time::timeout_at(wait, self.shared.changed.notified()).await;
     }
 
@@ -153,7 +166,13 @@ impl Link {
             let Some(records) = self.shared.take_records() else { return };
             (self.records, self.done) = (records, 0);
         }
-        let (end, records) = first_block(&self.records[self.done..], self.content_max);
+        // What NATS has no space for would be in the way of trimming, which needs some too.
+        let space = self.space_beside(self.stream.bytes_max / 32) as usize;
+        let (end, records) = first_block(&self.records[self.done..], self.content_max.min(space));
+        self.has_no_space = end > space;
+        if self.has_no_space {
+            return;
+        }
         let block = &self.records[self.done..self.done + end];
         if records == 0 {
             // Its own encoder has written them.
@@ -172,7 +191,7 @@ impl Link {
         while let Some(event) = self.member.next_event() {
             match event {
                 Event::Restarted => {
-                    self.stretches = Stretches::new();
+                    self.stretches = Stretches::new(self.stream.bytes_max);
                     (self.in_flight, self.trim) = (None, None);
                     self.records.clear();
                 }
@@ -220,12 +239,12 @@ impl Link {
         self.stretches.content.last_id().max(self.member.last_id())
     }
 
-    /// Looks at the stream now and then, while this broker leads.
+    /// Looks at the stream now and then.
     async fn look(&mut self) {
-        if Instant::now() < self.look_at || self.member.role() != Role::Leading {
+        if Instant::now() < self.look_at {
             return;
         }
-        self.look_at = Instant::now() + LOOK_EVERY;
+        self.look_at = Instant::now() + if self.has_no_space { LOOK_SOON } else { LOOK_EVERY };
         if let Ok(Some(stream)) = self.server.state(self.options.replicas).await {
             for wrong in stream.wrong.iter().filter(|wrong| !self.stream.wrong.contains(wrong)) {
                 tracing::error!("a setting of the stream was changed: {wrong}");
@@ -240,7 +259,7 @@ impl Link {
             return;
         }
         let Some(trim) = self.trim.take() else {
-            let Some(oldest) = self.stretches.oldest() else { return };
+            let Some(oldest) = self.stretches.oldest(self.has_no_space) else { return };
             let copies = if oldest.is_needed { self.copies(&oldest).await } else { Ok(VecDeque::new()) };
             match copies {
                 Ok(copies) => self.trim = Some(Trim { oldest, copies }),
@@ -257,8 +276,11 @@ impl Link {
         }
         match self.server.purge_below(trim.oldest.end).await {
             Ok(()) => {
+                let before = self.stretches.bytes();
                 self.stretches.remove(&trim.oldest);
-                self.look_at = self.look_at.min(Instant::now() + LOOK_EVERY / 5);
+                self.stream.bytes = self.stream.bytes.saturating_sub(before - self.stretches.bytes());
+                self.member.beat();
+                self.look_at = self.look_at.min(Instant::now() + LOOK_SOON);
             }
             Err(why) => self.not_trimmed(&why),
         }
@@ -297,16 +319,17 @@ impl Link {
         if let Some(why) = self.member.failure() {
             return Some((why.to_owned(), why.contains("maximum bytes") || why.contains("resource")));
         }
-        let (used, most) = (self.stream.bytes + self.grown, self.stream.bytes_max);
-        if self.member.role() == Role::Leading && used > most - most / 8 {
-            let why = format!(
-                "the log has {used} bytes of {most}: outcomes go on, new requests are refused. Give it more (nats stream edit \
-                 TOW_{} --max-bytes), or let workers do what waits",
-                self.options.cell
-            );
-            return Some((why, true));
-        }
         None
+    }
+
+    /// Bytes that new requests may have. The rest is for outcomes.
+    fn space(&self) -> u64 {
+        self.space_beside(self.stream.bytes_max / 8)
+    }
+
+    /// Bytes that the log may still have beside so many.
+    fn space_beside(&self, bytes: u64) -> u64 {
+        self.stream.bytes_max.saturating_sub(self.stream.bytes + self.grown + bytes)
     }
 
     fn publish_state(&mut self) {
@@ -328,7 +351,7 @@ impl Link {
             figures.log.needed_bytes = stretches.content.needed();
             figures.log.requests = stretches.content.requests() as u64;
         };
-        self.shared.publish(update, self.failure());
+        self.shared.publish(update, self.space(), self.failure());
     }
 }
 
@@ -341,7 +364,7 @@ pub(super) async fn look(server: &mut Server, within: Duration) -> CellState {
         beat_after: Millis::MAX,
         message_bytes_max: server.message_bytes_max(),
     };
-    let (mut member, mut stretches) = (Member::new(settings), Stretches::new());
+    let (mut member, mut stretches) = (Member::new(settings), Stretches::new(u64::MAX));
     let started = Instant::now();
     let (mut is_led, mut end) = (false, None::<Instant>);
     let mut failure = None;
@@ -358,7 +381,7 @@ pub(super) async fn look(server: &mut Server, within: Duration) -> CellState {
         }
         while let Some(event) = member.next_event() {
             match event {
-                Event::Restarted => stretches = Stretches::new(),
+                Event::Restarted => stretches = Stretches::new(u64::MAX),
                 Event::Read(block) => {
                     is_led = end.is_some() && block.kind != Kind::Leave;
                     failure = stretches.add(&block).err();

@@ -204,6 +204,11 @@ impl CellLog {
         Lsn(self.shared.durable())
     }
 
+    /// Requests for which there is no space, if there are any since the last call: they aren't in the log, nor will be.
+    pub fn take_given_up(&mut self) -> Option<Vec<u64>> {
+        self.shared.take_given_up()
+    }
+
     /// Why nothing can be appended now, and whether that is for want of space.
     pub fn failure(&self) -> Option<(String, bool)> {
         self.shared.failure()

@@ -81,14 +81,16 @@ impl Server {
         if let Some((certificate, key)) = &options.certificate {
             connecting = connecting.add_client_certificate(certificate.clone(), key.clone()).require_tls(true);
         }
-        let connecting = connecting.event_callback(|event| async move {
-            match event {
-                Event::Disconnected => tracing::warn!("NATS: the connection is lost; connecting again"),
-                Event::Connected => tracing::info!("NATS: connected"),
-                event => tracing::warn!("NATS: {event}"),
-            }
-        });
         let at = options.addresses();
+        let shown = at.clone();
+        let connecting = connecting.event_callback(move |event| {
+            match event {
+                Event::Disconnected => tracing::warn!(at = shown, "the connection to NATS is lost; connecting again"),
+                Event::Connected => tracing::info!(at = shown, "connected to NATS"),
+                event => tracing::warn!(at = shown, "NATS: {event}"),
+            }
+            std::future::ready(())
+        });
         let connected = tokio::time::timeout(2 * CONNECT_TIMEOUT, connecting.connect(servers)).await;
         let client = match connected {
             Err(_) => return Err(NatsError::Connect { at, why: "no answer".to_owned() }),

@@ -1,7 +1,7 @@
 //! State that the broker's thread and the log's thread share.
 
 use crate::member::Role;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -51,6 +51,12 @@ struct State {
     in_flight: usize,
     since: Option<Instant>,
     appended: u64,
+    /// Bytes that requests may still have in the log. Outcomes may have more.
+    space: u64,
+    /// A request found no space, and there isn't much since.
+    is_full: bool,
+    /// Requests for which there was no space, and that the owner takes for accepted.
+    given_up: HashSet<u64>,
     failure: Option<(String, bool)>,
     figures: CellFigures,
     /// To end at this moment at the latest.
@@ -92,13 +98,25 @@ impl Shared {
             return Err(JournalError::Failing("this broker doesn't lead".to_owned()));
         }
         let before = state.records.len();
-        if before + state.in_flight > pending_max {
+        let waiting = before + state.in_flight;
+        if waiting > pending_max {
             return Err(JournalError::Full);
         }
         towpath_journal::encode(entry, &mut state.records)?;
-        if state.records.len() - before > record_max {
+        let bytes = state.records.len() - before;
+        // A small log has space for some outcomes whatever happens.
+        if bytes > record_max.min((state.figures.bytes_max / 32) as usize) {
             state.records.truncate(before);
             return Err(JournalError::TooLarge("the entry"));
+        }
+        let id = entry.id();
+        let has_no_space = matches!(entry, Entry::Accepted { .. }) && (waiting + bytes) as u64 > state.space;
+        state.is_full |= has_no_space;
+        if has_no_space || (!state.given_up.is_empty() && state.given_up.contains(&id)) {
+            // In its place is a record that changes nothing, so that positions stay.
+            state.records.truncate(before);
+            towpath_journal::encode(&Entry::Forgotten { id }, &mut state.records)?;
+            state.given_up.insert(id);
         }
         let lsn = Lsn(state.appended);
         state.appended += 1;
@@ -113,8 +131,22 @@ impl Shared {
         self.durable.load(Ordering::Acquire)
     }
 
+    pub fn take_given_up(&self) -> Option<Vec<u64>> {
+        let mut state = self.state();
+        (!state.given_up.is_empty()).then(|| state.given_up.drain().collect())
+    }
+
     pub fn failure(&self) -> Option<(String, bool)> {
-        self.state().failure.clone()
+        let state = self.state();
+        let full = || {
+            let most = state.figures.bytes_max;
+            let why = format!(
+                "the log may have {most} bytes, and the space for new requests is used up; outcomes go on. Let workers do what \
+                 waits, or give it more (nats stream edit, --max-bytes)"
+            );
+            state.is_full.then_some((why, true))
+        };
+        state.failure.clone().or_else(full)
     }
 
     pub fn figures(&self) -> CellFigures {
@@ -161,6 +193,7 @@ impl Shared {
     pub fn persisted(&self, records: u64, bytes: usize) {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_sub(bytes);
+        state.space = state.space.saturating_sub(bytes as u64);
         let took = state.since.take().map_or(Duration::ZERO, |since| since.elapsed());
         let log = &mut state.figures.log;
         log.commits += 1;
@@ -176,6 +209,7 @@ impl Shared {
         if matches!(change, Change::Lost) {
             state.is_open = false;
             state.records.clear();
+            state.given_up.clear();
             (state.in_flight, state.since) = (0, None);
         }
         state.changes.push_back(change);
@@ -183,9 +217,11 @@ impl Shared {
         (self.wake)();
     }
 
-    /// Publishes figures and a failure.
-    pub fn publish(&self, update: impl FnOnce(&mut CellFigures), failure: Option<(String, bool)>) {
+    /// Publishes figures, space for requests, and a failure.
+    pub fn publish(&self, update: impl FnOnce(&mut CellFigures), space: u64, failure: Option<(String, bool)>) {
         let mut state = self.state();
+        state.space = space;
+        state.is_full &= space < state.figures.bytes_max / 16;
         update(&mut state.figures);
         let is_new = state.failure != failure;
         if is_new && failure.is_some() && state.failure.is_none() {

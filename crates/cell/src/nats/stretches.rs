@@ -8,6 +8,8 @@ use towpath_journal::Content;
 
 /// A stretch ends with the block that brings it to so many bytes or messages.
 const STRETCH_BYTES: u64 = 1024 * 1024;
+/// Or to this part of what the log may have.
+const STRETCH_PART: u64 = 32;
 const STRETCH_MESSAGES: u64 = 4096;
 /// The log may have so many times what is needed, and so many bytes more.
 const NEEDED_TIMES: u64 = 4;
@@ -28,6 +30,8 @@ pub(super) struct Stretches {
     pub content: Content,
     stretches: VecDeque<Stretch>,
     bytes: u64,
+    /// Most bytes of the log.
+    bytes_max: u64,
 }
 
 /// The oldest stretch, to be trimmed.
@@ -42,13 +46,18 @@ pub(super) struct Oldest {
 }
 
 impl Stretches {
-    pub fn new() -> Stretches {
-        Stretches { content: Content::new(), stretches: VecDeque::new(), bytes: 0 }
+    pub fn new(bytes_max: u64) -> Stretches {
+        Stretches { content: Content::new(), stretches: VecDeque::new(), bytes: 0, bytes_max }
+    }
+
+    fn stretch_bytes(&self) -> u64 {
+        STRETCH_BYTES.min(self.bytes_max / STRETCH_PART)
     }
 
     /// Adds a block that counts. The error says why its records can't be used.
     pub fn add(&mut self, block: &Block) -> Result<(), String> {
-        let is_full = |s: &Stretch| s.bytes >= STRETCH_BYTES || s.last - s.first >= STRETCH_MESSAGES;
+        let most = self.stretch_bytes();
+        let is_full = |s: &Stretch| s.bytes >= most || s.last - s.first >= STRETCH_MESSAGES;
         let number = match self.stretches.back() {
             Some(last) if !is_full(last) => last.number,
             last => {
@@ -78,11 +87,15 @@ impl Stretches {
         self.stretches.len() as u64
     }
 
-    /// The oldest stretch, if it is to be trimmed.
-    pub fn oldest(&self) -> Option<Oldest> {
+    /// The oldest stretch, if it is to be trimmed: entries wait for space, or the log has much that isn't needed.
+    pub fn oldest(&self, has_no_space: bool) -> Option<Oldest> {
         let (oldest, next) = (self.stretches.front()?, self.stretches.get(1)?);
-        let is_due = self.bytes > (NEEDED_TIMES * self.content.needed()).max(SPARE_BYTES);
-        is_due.then(|| Oldest {
+        let (needed, spare) = (self.content.needed(), SPARE_BYTES.min(self.bytes_max / 8));
+        // Half full, it is to have no more than half as much again as it needs.
+        let is_tight = self.bytes > self.bytes_max / 2 && self.bytes > needed + needed / 2 + 2 * self.stretch_bytes();
+        let is_mostly_unneeded = self.content.needed_of(oldest.number) < oldest.bytes / 2;
+        let is_of_use = has_no_space && (is_mostly_unneeded || self.bytes > needed + needed / 8 + self.stretch_bytes());
+        (is_tight || is_of_use || self.bytes > (NEEDED_TIMES * needed).max(spare)).then(|| Oldest {
             number: oldest.number,
             first: oldest.first,
             end: next.first,
@@ -176,7 +189,7 @@ mod tests {
             previous: 0,
             last_id: 0,
         };
-        let (order, messages, stretches) = (Order::default(), Vec::new(), Stretches::new());
+        let (order, messages, stretches) = (Order::default(), Vec::new(), Stretches::new(1 << 30));
         let mut log = Log { order, messages, header, stretches };
         log.append(Kind::Take, b"tcp://here");
         let body = Body::from(vec![7; 3_000]);
@@ -199,7 +212,7 @@ mod tests {
                 encode(&Entry::Forgotten { id: id - 5 }, &mut records).unwrap();
             }
             log.append(Kind::Records, &records);
-            while let Some(oldest) = log.stretches.oldest() {
+            while let Some(oldest) = log.stretches.oldest(false) {
                 let copies = log.stretches.copies(&oldest, &log.messages).unwrap();
                 let mut rest = &copies[..];
                 while !rest.is_empty() {
@@ -215,7 +228,7 @@ mod tests {
         let bytes: usize = log.messages.iter().map(|(_, message)| message.len()).sum();
         assert!((bytes as u64) < SPARE_BYTES + 2 * STRETCH_BYTES, "{bytes}");
         // One who reads what is left has all that is needed.
-        let (mut order, mut reader) = (Order::default(), Stretches::new());
+        let (mut order, mut reader) = (Order::default(), Stretches::new(1 << 30));
         for (sequence, message) in &log.messages {
             if let Some(block) = order.judge(*sequence, message).unwrap() {
                 reader.add(&block).unwrap();

@@ -84,8 +84,10 @@ impl Log {
 
     pub fn take_given_up(&mut self) -> Option<Vec<u64>> {
         match self {
+            Log::None => None,
             Log::Journal(journal) => journal.take_given_up(),
-            _ => None,
+            #[cfg(feature = "nats")]
+            Log::Cell(cell) => cell.take_given_up(),
         }
     }
 
@@ -101,6 +103,16 @@ impl Log {
                 let kind = if is_full { StorageFailure::NoSpace } else { StorageFailure::Unreachable };
                 Failure { why, kind }
             }),
+        }
+    }
+
+    pub fn leader(&self) -> Option<String> {
+        match self {
+            Log::None | Log::Journal(_) => None,
+            #[cfg(feature = "nats")]
+            Log::Cell(cell) => {
+                cell.figures().leader.map(|(_, endpoint)| endpoint).filter(|endpoint| !endpoint.is_empty())
+            }
         }
     }
 

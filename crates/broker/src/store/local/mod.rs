@@ -211,6 +211,10 @@ impl Store for LocalStore {
         self.log.failure()
     }
 
+    fn leader(&self) -> Option<String> {
+        self.log.leader()
+    }
+
     fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, LostBody> {
         if self.log.has_bodies() {
             return Err(LostBody::NotInLog);
