@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import http from 'node:http';
 import { after, test } from 'node:test';
-import { Server, browser, check, close, open, picture } from './support.mjs';
+import { Server, browser, check, close, details, go, open, picture, tow } from './support.mjs';
 
 after(close);
 
@@ -33,6 +33,25 @@ test('without the token, or with a wrong one, the page asks for it', async (t) =
     await page.getByRole('button', { name: 'Open' }).click();
     await page.getByText('● ready').waitFor();
     assert.equal(await page.getByRole('heading', { name: 'A token is needed' }).count(), 0);
+  }
+});
+
+test('an operator who may only read sees everything, and no buttons that change it', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  broker.tow('work', 'echo', '--echo');
+  await broker.service('echo', ({ workers }) => workers === 1);
+  const made = tow(t, 'token', 'new', 'screen', '--read-only', '--admin', broker.socket);
+  await made.ended;
+  const [token] = made.log.match(/^[\w-]{43}$/m) ?? [];
+  assert.ok(token, made.log);
+  for (const [hash, buttons] of [[`#token=${token}`, 0], [`#token=${broker.token}`, 1]]) {
+    const page = await open(t, broker, { hash });
+    await page.getByText('● ready').waitFor();
+    assert.equal(await page.getByRole('button', { name: 'Drain…' }).count(), buttons);
+    await go(page, 'Services');
+    const panel = await details(page, 'echo');
+    await panel.getByText('Workers').first().waitFor();
+    assert.equal(await panel.getByRole('button', { name: 'Pause…' }).count(), buttons);
   }
 });
 

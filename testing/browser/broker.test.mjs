@@ -39,6 +39,32 @@ test('a peer that is clicked can be disconnected, and its client connects again'
   assert.notEqual(again.peer, worker.id);
 });
 
+test('a peer that is blocked stays out until it is unblocked, and the page says what was done', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  broker.tow('work', 'echo', '--echo');
+  await broker.service('echo', ({ workers }) => workers === 1);
+  const [worker] = (await broker.get('peers')).peers;
+  const page = await open(t, broker, { at: 'Peers' });
+  const panel = await details(page, worker.id);
+  await panel.getByRole('button', { name: 'Block…' }).click();
+  const dialog = page.getByRole('dialog', { name: `Block peer ${worker.id}?` });
+  assert.deepEqual(await dialog.getByLabel('Whom').locator('option').allTextContents(), ['address 127.0.0.1']);
+  await dialog.getByLabel('How long').selectOption('a day');
+  await dialog.getByLabel(/Reason/).fill('floods');
+  await check(page, 'the dialog');
+  await dialog.getByRole('button', { name: 'Block' }).click();
+  await page.getByRole('status').getByText('Blocked 127.0.0.1; 1 peer disconnected.').waitFor();
+  broker.tow('call', 'echo', 'hello');
+  await until('it was refused', async () => (await broker.get('blocked')).blocked[0].refused > 0);
+  await go(page, 'Blocked');
+  await row(page, 'floods').filter({ hasText: 'operator' }).waitFor();
+  const block = await details(page, '127.0.0.1');
+  await block.getByRole('button', { name: 'Unblock…' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Unblock' }).click();
+  await page.getByRole('status').getByText('Unblocked 127.0.0.1.').waitFor();
+  await page.getByText('Nobody is blocked.').waitFor();
+});
+
 test('a queue that grows is purged of what waits then, and the number is said', async (t) => {
   const broker = await Server.start(t, 'broker');
   await waiting(broker, 'resize', 2);
@@ -73,10 +99,12 @@ test('a service is paused, loudly, and resumed', async (t) => {
   await page.getByRole('link', { name: /^Services ▲/ }).waitFor();
   await go(page, 'Overview');
   await page.getByText('▲ 1 problem').waitFor();
-  await page.getByRole('link', { name: 'Show: resize' }).click();
-  await panel.getByRole('button', { name: 'Resume…' }).click();
+  await page.getByRole('link', { name: 'Show: resize', exact: true }).click();
+  await page.getByRole('heading', { level: 1, name: 'Service resize' }).waitFor();
+  await page.getByText('‖ paused', { exact: true }).waitFor();
+  await page.getByRole('button', { name: 'Resume…', exact: true }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Resume' }).click();
-  await row(page, 'resize').getByText('✓ runs').waitFor();
+  await page.getByRole('button', { name: 'Pause…', exact: true }).waitFor();
   await call.ended;
   assert.equal(call.exitCode, 0, call.log);
   await go(page, 'Overview');
@@ -93,14 +121,34 @@ test('a service without a worker is the first thing to see, and purged there', a
   await page.waitForFunction(() => document.title.startsWith('(1) Overview · tow broker on '));
   await check(page, 'a problem');
   await picture(page, 'problem');
-  await page.getByRole('link', { name: 'Show: reports' }).click();
-  await row(page, 'reports').waitFor();
+  await page.getByRole('link', { name: 'Show: reports', exact: true }).click();
+  await page.getByRole('heading', { level: 1, name: 'Service reports' }).waitFor();
+  await page.getByText(/^no worker; 2 wait/).waitFor();
+  await check(page, 'a service');
   await go(page, 'Overview');
   await page.getByRole('button', { name: 'Purge… reports' }).click();
   await page.getByRole('dialog', { name: 'Purge reports?' }).getByRole('button', { name: 'Purge', exact: true }).click();
   await page.getByRole('status').getByText('Purged 2 requests of reports.').waitFor();
   await page.getByText('✓ No problems known').waitFor();
   await page.waitForFunction(() => document.title.startsWith('Overview · tow broker on '));
+});
+
+test('a problem is muted for a time, and no part of the title', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  await waiting(broker, 'nightly', 1);
+  const page = await open(t, broker);
+  await page.getByText('1 problem').waitFor();
+  await page.getByRole('button', { name: 'Mute… nightly' }).click();
+  const dialog = page.getByRole('dialog', { name: 'Mute nightly?' });
+  await dialog.getByLabel('How long').selectOption('4 hours');
+  await check(page, 'the dialog');
+  await dialog.getByRole('button', { name: 'Mute' }).click();
+  await page.getByText('No problems known').waitFor();
+  await page.getByText(/Muted: no_worker of nightly for another (4 h|3 h)/).waitFor();
+  await until('the title has no number', async () => !(await page.title()).startsWith('('));
+  await page.getByRole('button', { name: 'Unmute… nightly' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Unmute' }).click();
+  await page.getByText('1 problem').waitFor();
 });
 
 test('a broker is drained, and takes requests again', async (t) => {
@@ -183,7 +231,7 @@ test('dead letters are requeued and dropped', async (t) => {
   await broker.service('resize', (service) => service.waiting === 2);
 });
 
-test('a thousand peers are listed in pages, and can be sorted and filtered', async (t) => {
+test('a thousand peers are listed in pages, and searched and sorted at the server', async (t) => {
   const broker = await Server.start(t, 'broker', '--max-peers-per-address', '2000', '--heartbeat', '60');
   for (let index = 0; index < 1000; index++) peer(t, broker.endpoint);
   await until('all are connected', async () => (await broker.get('status')).peers === 1000);
@@ -192,29 +240,40 @@ test('a thousand peers are listed in pages, and can be sorted and filtered', asy
   await page.getByRole('button', { name: 'Next page' }).click();
   await page.getByText('200 shown, page 2; there are more').waitFor();
   await row(page, /^250\.0/).waitFor();
-  await page.getByLabel('Filter').fill('250.0');
-  await page.getByText('1 of 200 shown').waitFor();
-  await page.getByLabel('Filter').fill('');
-  await page.getByRole('columnheader', { name: 'Peer' }).getByRole('button').click();
-  await page.getByRole('columnheader', { name: 'Peer' }).getByRole('button').click();
-  assert.match(await page.locator('tbody tr').first().innerText(), /^399\.0/);
+  // The server looks at all, beyond the page that is shown.
+  await page.getByLabel('Search').fill('987.0');
+  await page.getByText(/^1 shown$/).waitFor();
+  await row(page, /^987\.0/).waitFor();
+  await page.reload();
+  await page.getByText(/^1 shown$/).waitFor();
+  assert.equal(await page.getByLabel('Search').inputValue(), '987.0');
+  await page.getByLabel('Search').fill('no such peer');
+  await page.getByText('Nothing matches the search.').waitFor();
+  await page.getByLabel('Search').fill('');
+  await page.getByText('200 shown, page 1; there are more').waitFor();
+  const head = page.getByRole('columnheader', { name: 'Peer' }).getByRole('button');
+  await head.click();
+  await page.getByText('200 of 1,000 shown, page 1; there are more').waitFor();
+  await head.click();
+  await row(page, /^999\.0/).waitFor();
+  assert.match(await page.locator('tbody tr').first().innerText(), /^999\.0/);
 
   // Rows are the same elements after the next replies, and keep the focus.
-  await row(page, /^390\.0/).getByRole('button').focus();
+  await row(page, /^990\.0/).getByRole('button').focus();
   const updated = await page.locator('#updated').innerText();
   await page.waitForFunction((before) => document.getElementById('updated').textContent !== before, updated);
   await page.keyboard.press('ArrowDown');
-  assert.equal(await page.evaluate(() => document.activeElement.textContent), '389.0');
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), '989.0');
   await page.keyboard.press('Enter');
-  await page.getByRole('heading', { name: 'Peer 389.0' }).waitFor();
+  await page.getByRole('heading', { name: 'Peer 989.0' }).waitFor();
   await page.keyboard.press('Escape');
-  assert.equal(await page.evaluate(() => document.activeElement.textContent), '389.0', 'focus is back');
-  // The server filters by service, beyond the page that is shown.
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), '989.0', 'focus is back');
+  // Sorted among 200 only: it has no member of the server.
+  await page.getByRole('columnheader', { name: 'Out' }).getByRole('button').click();
+  await page.getByText('200 shown, page 1; there are more; sorted among these').waitFor();
   broker.tow('work', 'echo', '--echo');
   await broker.service('echo', ({ workers }) => workers === 1);
-  await page.getByLabel('Service').fill('echo');
-  await page.keyboard.press('Enter');
-  await page.getByText(/^1 shown$/).waitFor();
+  await page.getByLabel('Search').fill('ECHO');
   await row(page, 'worker of echo').waitFor();
   await page.getByRole('button', { name: 'Pause updates' }).click();
   await page.getByText('paused', { exact: true }).waitFor();
@@ -231,7 +290,7 @@ test('axe finds nothing in any view, light or dark, wide or narrow', async (t) =
   broker.tow('work', 'thumbnails', '--echo');
   await waiting(broker, 'transcode', 3);
   broker.tow('call', '--quiet', '--count', '1000000', '--rate', '180', '--ahead', '9', '--clients', '3', 'resize');
-  const views = ['Overview', 'Peers', 'Services', 'Workers', 'Dead letters', 'Journal', 'Disconnected', 'Audit'];
+  const views = ['Overview', 'Peers', 'Services', 'Workers', 'Dead letters', 'Journal', 'Disconnected', 'Blocked', 'Audit'];
   const page = await open(t, broker);
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme });

@@ -32,15 +32,27 @@ test('a transfer is shown with one cause for its stall, and paths are text', asy
   await stalled(t, server, 'video.bin');
   const page = await open(t, server, { at: 'Transfers' });
   assert.equal(await page.getByRole('link', { name: 'Followers' }).count(), 0, 'it publishes nothing');
-  await row(page, 'video.bin').getByText(/the receiver|credit from the client/).waitFor();
+  await row(page, 'video.bin').getByText(/the client is frozen|the client reads slowly|no credit/).waitFor();
   await row(page, SHOWN).waitFor();
   assert.equal(await page.locator('img').count(), 0);
   const panel = await details(page, SHOWN);
   await panel.getByRole('heading', { name: SHOWN }).waitFor();
+  await panel.getByText('Slow because of').waitFor();
   await picture(page, 'hostile-path');
+
   await go(page, 'Overview');
   await page.getByRole('img', { name: /^Transfers: transfers 2, waiting 2/ }).waitFor();
   await check(page, 'the overview');
+  // A phone has the cause, too.
+  await page.setViewportSize({ width: 390, height: 800 });
+  await go(page, 'Transfers');
+  await page.getByText(/the client is frozen|the client reads slowly|no credit/).first().waitFor();
+  await check(page, 'transfers on a phone');
+  await picture(page, 'transfers-phone');
+  await page.setViewportSize({ width: 1280, height: 800 });
+  await panel.getByRole('button', { name: 'Disconnect…' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Disconnect' }).click();
+  await page.getByRole('status').getByText('Disconnected peer').waitFor();
 });
 
 test('a file server is drained', async (t) => {
@@ -69,7 +81,7 @@ test('followers are shown with their lag, and versions with who has them', async
   await picture(page, 'followers');
   await go(page, 'Versions');
   const panel = await details(page, 'v1');
-  await panel.getByText('Holders').waitFor();
+  await panel.getByText('Have it').waitFor();
   await check(page, 'versions');
   await picture(page, 'versions');
 });
@@ -84,7 +96,7 @@ test('axe finds nothing in any view of a file server', async (t) => {
   const page = await open(t, server);
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme });
-    for (const view of ['Overview', 'Peers', 'Transfers', 'Followers', 'Versions', 'Failures', 'Disconnected', 'Audit']) {
+    for (const view of ['Overview', 'Peers', 'Transfers', 'Followers', 'Versions', 'Failures', 'Disconnected', 'Blocked', 'Audit']) {
       await go(page, view);
       await check(page, `${view} ${colorScheme}`);
       await picture(page, `serve-${view.toLowerCase()}-${colorScheme}`);

@@ -6,7 +6,7 @@ use crate::steps::{check as run, locked};
 /// Crates that other programs may use, and those that these depend on.
 pub const PUBLISHED: &[&str] = &[
     "zmtp", "sockets", "requests", "client", "files", "rules", "spool", "journal", "buffers", "blocking", "quota",
-    "outq", "lease",
+    "outq", "lease", "tcpinfo",
 ];
 
 /// Checks `towpath-zmtp` without its features, since the workspace always has all of them, and makes the packages.

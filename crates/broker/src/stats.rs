@@ -1,6 +1,8 @@
 //! Statistics of a broker, and their rendering in JSON.
 
-use crate::core::{Counters, Kind, LargestClient, LastRefusal, Millis, ServiceInfo, WorkerInfo};
+use crate::core::{
+    Counters, Kind, LargestClient, LastRefusal, Millis, RequestInfo, RequestState, RestartCost, ServiceInfo, WorkerInfo,
+};
 use crate::store::SpoolUsage;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -42,8 +44,12 @@ pub struct Stats {
     pub paused: Vec<Bytes>,
     /// Whether it is being drained.
     pub is_draining: bool,
+    /// Requests of all services that wait for a worker.
+    pub waiting: usize,
     /// Requests without an outcome, not counting dead letters that wait in their queue.
     pub left: usize,
+    /// Consequences of a restart at once.
+    pub restart: RestartCost,
     /// Dead letters.
     pub dead_letters: usize,
     /// The moment, in the core's time.
@@ -100,6 +106,21 @@ pub struct WorkerStats {
     pub silent_for: Option<Duration>,
 }
 
+/// A request, and where it is.
+#[derive(Debug, Clone)]
+pub struct RequestStats {
+    /// State of the request.
+    pub request: RequestInfo,
+    /// The client's connection, if it is connected.
+    pub peer: Option<PeerId>,
+    /// The client's real address, if it is connected.
+    pub address: Option<Address>,
+    /// The connection of the worker that has it.
+    pub worker: Option<PeerId>,
+    /// The worker's real address.
+    pub worker_address: Option<Address>,
+}
+
 /// Services, workers and clients that an operator may have to look at. Clients of one user or address count as one.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
@@ -123,6 +144,7 @@ pub fn queue_json(service: &ServiceInfo, now: Millis) -> Value {
     let mut queue = json!({
         "waiting": service.waiting,
         "waiting_bytes": service.waiting_bytes,
+        "memory_bytes": service.bytes,
         "waiting_spooled_bytes": service.waiting_large_bytes,
         "unconfirmed": service.live,
         "workers": service.workers,
@@ -147,6 +169,38 @@ pub fn worker_json(WorkerStats { worker, address, .. }: &WorkerStats, now: Milli
     });
     add_name(&mut listed, "service", &worker.service);
     listed
+}
+
+/// A request.
+pub fn request_json(
+    RequestStats { request, peer, address, worker, worker_address }: &RequestStats,
+    now: Millis,
+) -> Value {
+    let postponed = request.state == RequestState::Postponed;
+    json!({
+        "id": request.key.to_string(),
+        "state": match request.state {
+            RequestState::Waiting => "waiting",
+            RequestState::HeldBack => "held_back",
+            RequestState::Postponed => "postponed",
+            RequestState::Worker => "worker",
+            RequestState::Answered => "answered",
+            RequestState::Ended => "ended",
+        },
+        "seconds": seconds(if postponed { now } else { request.since }, now),
+        "retry_seconds": postponed.then(|| seconds(now, request.since)),
+        "expires_seconds": request.expires.map(|expires| seconds(now, expires)),
+        "attempts": request.attempts,
+        "bytes": request.bytes,
+        "first_b64": request.first.as_ref().map(|first| STANDARD.encode(first)),
+        "journalled": request.is_journalled,
+        "dead_letter": request.is_letter,
+        "client": request.client.as_ref().map(|client| client.to_string()),
+        "peer": peer.map(|peer| peer.to_string()),
+        "address": address.as_ref().map(|address| address.to_string()),
+        "worker": worker.map(|worker| worker.to_string()),
+        "worker_address": worker_address.as_ref().map(|address| address.to_string()),
+    })
 }
 
 /// Adds a name to an object, and in base64 too if it isn't UTF-8: names that differ look alike without.

@@ -49,12 +49,20 @@ pub const CATALOGUE_PATHS_MAX: usize = 1 << 22;
 pub const TOMBSTONES_MIN: usize = 1 << 16;
 /// Longest name of a holder, in bytes ("have").
 pub const HOLDER_NAME_BYTES_MAX: usize = 64;
+/// Longest path whose versions a holder reports, in bytes ("have").
+pub const HOLDER_PATH_BYTES_MAX: usize = 256;
+/// Longest error that a holder reports, in bytes ("have").
+pub const HOLDER_ERROR_BYTES_MAX: usize = 256;
 /// Holders in one message of a client ("have").
 pub const HAVE_HOLDERS_MAX: usize = 256;
 /// Holders in one answer ("holders").
 pub const HOLDERS_PAGE_MAX: usize = 256;
+/// Bytes of the holders in one answer ("holders").
+pub const HOLDERS_PAGE_BYTES_MAX: usize = 512 << 10;
 /// Holders that a server remembers ("Limits").
 pub const HOLDERS_MAX: usize = 16_384;
+/// Holders that a server remembers across a restart, and that it may be given a list of.
+pub const FOLLOWERS_KEPT_MAX: usize = 10_000;
 /// Relays in a row ("Relays").
 pub const RELAY_DEPTH_MAX: usize = 8;
 /// Versions of a path ("Versions").

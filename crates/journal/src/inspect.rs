@@ -88,7 +88,7 @@ pub fn inspect(
                 number,
                 service: service.to_vec(),
                 expires_unix_ms,
-                letter,
+                letter: letter.map(|letter| letter.attempts),
                 body_bytes: body.length(),
             },
             What::Moved { service, .. } => InspectedKind::Moved { service: service.to_vec() },

@@ -32,7 +32,7 @@ pub use content::{Content, encode};
 pub use error::JournalError;
 pub use inspect::{Inspected, InspectedKind, InspectedSegment, fuzz_segment, inspect};
 pub use types::{
-    CutTail, Entry, JournalFigures, JournalOptions, Lsn, Recovered, RecoveredLetter, RecoveredRequest, Status,
+    CutTail, Entry, JournalFigures, JournalOptions, Letter, Lsn, Recovered, RecoveredLetter, RecoveredRequest, Status,
 };
 
 use queue::{Batch, PendingBody, Shared};

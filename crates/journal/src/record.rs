@@ -3,7 +3,7 @@
 //! Length, kind and id come first, so that compaction can move a record without decoding it.
 // docs/formats/journal.md has the tables.
 
-use super::{Entry, JournalError};
+use super::{Entry, JournalError, Letter};
 use bytes::Bytes;
 use towpath_requests::body::Body;
 use towpath_requests::limits::{
@@ -14,13 +14,18 @@ use towpath_requests::limits::{
 pub(super) const PREFIX_BYTES: usize = 4 + 1 + 8;
 /// Client, number, expiry, checksum, length of the service's name.
 const ACCEPTED_BYTES: usize = 16 + 8 + 8 + 4 + 1;
-/// Number of the move, attempts, length of the service's name.
-const MOVED_BYTES: usize = 4 + 2 + 1;
+/// Number of the move, length of the service's name.
+const MOVED_BYTES: usize = 4 + 1;
+/// Attempts, time, lengths of three texts.
+const LETTER_BYTES: usize = 2 + 8 + 3;
+
+/// Bytes of a text of a dead letter.
+const TEXT_BYTES_MAX: usize = u8::MAX as usize;
 
 const ACCEPTED: u8 = 1;
 const FINISHED: u8 = 2;
 const FORGOTTEN: u8 = 3;
-/// As accepted, with the attempts in the place of the expiry.
+/// As accepted, with more about the letter behind the service's name.
 const LETTER: u8 = 4;
 const MOVED: u8 = 5;
 
@@ -45,13 +50,13 @@ pub(super) enum What<'a> {
         number: u64,
         expires_unix_ms: u64,
         checksum: u32,
-        letter: Option<u16>,
+        letter: Option<Letter<'a>>,
         service: &'a [u8],
         body: Stored<'a>,
     },
     Moved {
         moves: u32,
-        attempts: u16,
+        letter: Letter<'a>,
         service: &'a [u8],
     },
     Finished {
@@ -90,24 +95,21 @@ impl<'a> Record<'a> {
             ACCEPTED | LETTER => {
                 let client = array(&mut fields)?;
                 let number = u64::from_le_bytes(array(&mut fields)?);
-                let expiry = u64::from_le_bytes(array(&mut fields)?);
-                let (expires_unix_ms, letter) = match kind {
-                    ACCEPTED => (expiry, None),
-                    _ => (0, Some(u16::try_from(expiry).map_err(|_| "a dead letter has had too many attempts")?)),
-                };
+                let expires_unix_ms = u64::from_le_bytes(array(&mut fields)?);
                 let checksum = u32::from_le_bytes(array(&mut fields)?);
-                let service = service(&mut fields)?;
+                let service = short(&mut fields)?;
+                let letter = if kind == LETTER { Some(letter(&mut fields)?) } else { None };
                 let body = Stored::decode(fields)?;
                 What::Accepted { client, number, expires_unix_ms, checksum, letter, service, body }
             }
             MOVED => {
                 let moves = u32::from_le_bytes(array(&mut fields)?);
-                let attempts = u16::from_le_bytes(array(&mut fields)?);
-                let service = service(&mut fields)?;
+                let service = short(&mut fields)?;
+                let letter = letter(&mut fields)?;
                 if !fields.is_empty() {
                     return Err("a record has more than it should");
                 }
-                What::Moved { moves, attempts, service }
+                What::Moved { moves, letter, service }
             }
             FINISHED => {
                 let status = u16::from_le_bytes(array(&mut fields)?);
@@ -124,7 +126,9 @@ impl<'a> Record<'a> {
     /// Bytes of the record without its body.
     pub(super) fn bytes_without_body(&self) -> usize {
         match self.what {
-            What::Accepted { service, .. } => PREFIX_BYTES + ACCEPTED_BYTES + service.len() + 1,
+            What::Accepted { service, letter, .. } => {
+                PREFIX_BYTES + ACCEPTED_BYTES + service.len() + letter.as_ref().map_or(0, letter_bytes) + 1
+            }
             _ => self.bytes.len(),
         }
     }
@@ -216,11 +220,26 @@ fn array<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], &'static str> {
     Ok(*first)
 }
 
-fn service<'a>(fields: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
+/// A service's name, or another text that has its length in front.
+fn short<'a>(fields: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
     let [length] = array(fields)?;
-    let (service, rest) = fields.split_at_checked(usize::from(length)).ok_or("a service's name is cut off")?;
+    let (text, rest) = fields.split_at_checked(usize::from(length)).ok_or("a service's name or a text is cut off")?;
     *fields = rest;
-    Ok(service)
+    Ok(text)
+}
+
+fn letter<'a>(fields: &mut &'a [u8]) -> Result<Letter<'a>, &'static str> {
+    Ok(Letter {
+        attempts: u16::from_le_bytes(array(fields)?),
+        kept_unix_ms: u64::from_le_bytes(array(fields)?),
+        reason: short(fields)?,
+        client: short(fields)?,
+        worker: short(fields)?,
+    })
+}
+
+fn letter_bytes(letter: &Letter) -> usize {
+    LETTER_BYTES + letter.reason.len() + letter.client.len() + letter.worker.len()
 }
 
 fn frame<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
@@ -241,8 +260,16 @@ pub(super) fn encoded_bytes(entry: &Entry) -> Result<usize, JournalError> {
         Entry::Accepted { service, .. } | Entry::Moved { service, .. } if service.len() > SERVICE_BYTES_MAX => {
             Err(JournalError::TooLarge("the service's name"))
         }
-        Entry::Accepted { service, body, .. } => Ok(PREFIX_BYTES + ACCEPTED_BYTES + service.len() + body_bytes(body)?),
-        Entry::Moved { service, .. } => Ok(PREFIX_BYTES + MOVED_BYTES + service.len()),
+        Entry::Accepted { letter: Some(letter), .. } | Entry::Moved { letter, .. }
+            if [letter.reason, letter.client, letter.worker].iter().any(|text| text.len() > TEXT_BYTES_MAX) =>
+        {
+            Err(JournalError::TooLarge("what is known of the dead letter"))
+        }
+        Entry::Accepted { service, letter, body, .. } => {
+            let letter = letter.as_ref().map_or(0, letter_bytes);
+            Ok(PREFIX_BYTES + ACCEPTED_BYTES + service.len() + letter + body_bytes(body)?)
+        }
+        Entry::Moved { letter, service, .. } => Ok(PREFIX_BYTES + MOVED_BYTES + service.len() + letter_bytes(letter)),
         Entry::Finished { body, .. } => Ok(PREFIX_BYTES + 2 + body_bytes(body)?),
         Entry::Forgotten { .. } => Ok(PREFIX_BYTES),
     }
@@ -277,19 +304,20 @@ pub(super) fn encode(entry: &Entry, bytes: usize, out: &mut Vec<u8>) {
             out.extend_from_slice(&id.to_le_bytes());
             out.extend_from_slice(client);
             out.extend_from_slice(&number.to_le_bytes());
-            out.extend_from_slice(&letter.map_or(*expires_unix_ms, u64::from).to_le_bytes());
+            out.extend_from_slice(&expires_unix_ms.to_le_bytes());
             out.extend_from_slice(&checksum.to_le_bytes());
-            out.push(service.len() as u8);
-            out.extend_from_slice(service);
+            encode_short(service, out);
+            if let Some(letter) = letter {
+                encode_letter(letter, out);
+            }
             encode_body(body, out);
         }
-        Entry::Moved { id, moves, attempts, service } => {
+        Entry::Moved { id, moves, letter, service } => {
             out.push(MOVED);
             out.extend_from_slice(&id.to_le_bytes());
             out.extend_from_slice(&moves.to_le_bytes());
-            out.extend_from_slice(&attempts.to_le_bytes());
-            out.push(service.len() as u8);
-            out.extend_from_slice(service);
+            encode_short(service, out);
+            encode_letter(letter, out);
         }
         Entry::Finished { id, status, body } => {
             out.push(FINISHED);
@@ -302,6 +330,17 @@ pub(super) fn encode(entry: &Entry, bytes: usize, out: &mut Vec<u8>) {
             out.extend_from_slice(&id.to_le_bytes());
         }
     }
+}
+
+fn encode_short(text: &[u8], out: &mut Vec<u8>) {
+    out.push(text.len() as u8);
+    out.extend_from_slice(text);
+}
+
+fn encode_letter(letter: &Letter, out: &mut Vec<u8>) {
+    out.extend_from_slice(&letter.attempts.to_le_bytes());
+    out.extend_from_slice(&letter.kept_unix_ms.to_le_bytes());
+    [letter.reason, letter.client, letter.worker].iter().for_each(|text| encode_short(text, out));
 }
 
 fn encode_body(body: &Body, out: &mut Vec<u8>) {

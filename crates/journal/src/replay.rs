@@ -37,7 +37,7 @@ struct Accepted {
     service: Bytes,
     expires_unix_ms: u64,
     checksum: u32,
-    letter: Option<u16>,
+    letter: Option<RecoveredLetter>,
     body: Part,
 }
 
@@ -67,13 +67,14 @@ impl Replay {
                 // The body isn't needed once there is an outcome.
                 let body = if parts.outcome.is_some() { Part::Dropped } else { Part::of(body) };
                 let service = Bytes::copy_from_slice(service);
+                let letter = letter.map(|letter| RecoveredLetter::new(letter, 0));
                 parts.accepted = Some(Accepted { client, number, service, expires_unix_ms, checksum, letter, body });
             }
-            What::Moved { moves, attempts, service } => {
+            What::Moved { moves, letter, service } => {
                 let parts = self.requests.entry(record.id).or_default();
                 if parts.moved.as_ref().is_none_or(|last| last.letter.moves <= moves) {
                     let service = Bytes::copy_from_slice(service);
-                    parts.moved = Some(Moved { service, letter: RecoveredLetter { attempts, moves } });
+                    parts.moved = Some(Moved { service, letter: RecoveredLetter::new(letter, moves) });
                 }
             }
             What::Finished { status, body } => {
@@ -165,7 +166,7 @@ fn complete(
     let body = body_of(body, false)?;
     let (service, letter) = match (parts.moved, letter) {
         (Some(moved), Some(_)) => (moved.service, Some(moved.letter)),
-        (_, letter) => (service, letter.map(|attempts| RecoveredLetter { attempts, moves: 0 })),
+        (_, letter) => (service, letter),
     };
     Ok(RecoveredRequest { id, client, number, service, expires_unix_ms, checksum, letter, body, outcome })
 }

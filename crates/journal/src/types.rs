@@ -50,8 +50,8 @@ pub enum Entry<'a> {
         expires_unix_ms: u64,
         /// Checksum of the request as its client sent it.
         checksum: u32,
-        /// Set for a dead letter, the copy of this request of this client: the attempts that it had.
-        letter: Option<u16>,
+        /// Set for a dead letter, the copy of this request of this client.
+        letter: Option<Letter<'a>>,
         /// Body for the worker.
         body: &'a Body,
     },
@@ -61,8 +61,8 @@ pub enum Entry<'a> {
         id: u64,
         /// Number of this move: 1 more than that of the one before.
         moves: u32,
-        /// Attempts so far.
-        attempts: u16,
+        /// The letter from now on.
+        letter: Letter<'a>,
         /// Name of the service.
         service: &'a [u8],
     },
@@ -91,6 +91,21 @@ impl Entry<'_> {
         | Entry::Forgotten { id }) = self;
         *id
     }
+}
+
+/// More of a dead letter. Its texts have at most 255 bytes each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Letter<'a> {
+    /// Attempts so far.
+    pub attempts: u16,
+    /// When it was kept, in milliseconds since 1970.
+    pub kept_unix_ms: u64,
+    /// Reason why it was given up.
+    pub reason: &'a [u8],
+    /// Client of the request, for people.
+    pub client: &'a [u8],
+    /// The last worker that had it, for people.
+    pub worker: &'a [u8],
 }
 
 /// Position of an entry among all that were appended since the journal was opened.
@@ -154,12 +169,29 @@ pub struct RecoveredRequest {
 }
 
 /// More of a dead letter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveredLetter {
     /// Attempts until it was last moved.
     pub attempts: u16,
     /// Moves so far.
     pub moves: u32,
+    /// When it was last kept, in milliseconds since 1970.
+    pub kept_unix_ms: u64,
+    /// Reason why it was last given up.
+    pub reason: Bytes,
+    /// Client of the request, for people.
+    pub client: Bytes,
+    /// The last worker that had it, for people.
+    pub worker: Bytes,
+}
+
+impl RecoveredLetter {
+    /// A letter after this many moves.
+    pub(super) fn new(letter: Letter, moves: u32) -> RecoveredLetter {
+        let Letter { attempts, kept_unix_ms, reason, client, worker } = letter;
+        let [reason, client, worker] = [reason, client, worker].map(Bytes::copy_from_slice);
+        RecoveredLetter { attempts, moves, kept_unix_ms, reason, client, worker }
+    }
 }
 
 /// Whether the journal can be written.

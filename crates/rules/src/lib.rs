@@ -20,6 +20,7 @@
 #![warn(missing_debug_implementations)]
 
 mod address;
+mod blocklist;
 mod parse;
 mod pattern;
 mod permissions;
@@ -27,6 +28,7 @@ mod rules;
 mod verb;
 
 pub use address::Origin;
+pub use blocklist::{BLOCKS_MAX, Block, Blocklist, Who};
 pub use parse::{LineError, RulesError, is_name};
 pub use permissions::{Decision, Permissions};
 pub use rules::{RuleLine, Rules};

@@ -85,6 +85,31 @@ impl std::fmt::Debug for Authenticator {
     }
 }
 
+type KeepsOut = dyn Fn(&Principal, &Address, bool) -> Option<String> + Send + Sync;
+
+/// Keeps peers out that an operator has blocked. Clones share the decision.
+#[derive(Clone)]
+pub struct Gate(Arc<KeepsOut>);
+
+impl Gate {
+    /// Decides by a function, which is called on the thread that drives the hub: with the address of each connection that is accepted, with each
+    /// identity that a peer claims or is given, and, with false, about connected peers ([`Hub::end_blocked`](crate::Hub::end_blocked)). It gives
+    /// the reason, maybe empty, for peers that are kept out.
+    pub fn new(keeps_out: impl Fn(&Principal, &Address, bool) -> Option<String> + Send + Sync + 'static) -> Gate {
+        Gate(Arc::new(keeps_out))
+    }
+
+    pub(crate) fn keeps_out(&self, principal: &Principal, address: &Address, is_new: bool) -> Option<String> {
+        (self.0)(principal, address, is_new)
+    }
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Gate")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::panic)]

@@ -98,6 +98,8 @@ pub enum Command<S, A = Infallible> {
         /// Receives the answer.
         was_there: SyncSender<bool>,
     },
+    /// End the connections of peers that the gate keeps out now ([`Hub::end_blocked`](crate::Hub::end_blocked)), and send their number.
+    EndBlocked(SyncSender<usize>),
     /// Check each peer's permissions again, end the connections of those whose permissions have changed, and send their number.
     Reauthorize(SyncSender<usize>),
 }
@@ -136,6 +138,11 @@ impl<S, A> Handle<S, A> {
         let (sender, receiver) = sync_channel(1);
         self.send(Command::Reauthorize(sender));
         receiver.recv().ok()
+    }
+
+    /// Ends the connections of peers that the gate keeps out now. Returns how many; `None` as of [`Handle::snapshot`]; then it may still be done.
+    pub fn end_blocked(&self) -> Option<usize> {
+        self.ask(Command::EndBlocked)
     }
 
     /// Has an action done, and gives its answer. `None` as of [`Handle::snapshot`]; then it may still be done.

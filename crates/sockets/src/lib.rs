@@ -69,7 +69,7 @@ mod socket;
 mod unsent;
 mod waker;
 
-pub use auth::Authenticator;
+pub use auth::{Authenticator, Gate};
 pub use disk::page_cache;
 pub use error::{SendError, SocketError};
 pub use event::Event;
@@ -86,6 +86,7 @@ pub use peer::PeerInfo;
 pub use peer_id::PeerId;
 pub use random::system_random;
 pub use socket::{Received, Socket};
+pub use towpath_tcpinfo::TcpInfo;
 pub use towpath_zmtp::limits::DEDICATED_BUFFER_BYTES;
 pub use towpath_zmtp::{
     Credentials, Frames, Heartbeat, KeyError, MechanismConfig, Metadata, Principal, ProtocolDeviations, PublicKey,

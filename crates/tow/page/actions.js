@@ -8,6 +8,17 @@ import { count, named, visible } from './format.js';
 /** @typedef {import('./api.js').Row} Row */
 /** @typedef {import('./list.js').Action} Action */
 
+/** Whether this operator may only look: then there is nothing to do. */
+let readOnly = false;
+
+/** @param {boolean} is */
+export function setReadOnly(is) {
+  readOnly = is;
+}
+
+/** How long a peer may be blocked, in seconds. @type {[string, string][]} */
+const TIMES = [['3600', 'an hour'], ['86400', 'a day'], ['604800', 'a week'], ['', 'until it is unblocked']];
+
 /** Bytes of the reason that is sent to a peer. */
 const REASON_BYTES_MAX = 200;
 
@@ -25,10 +36,29 @@ function some(number, one) {
 }
 
 /**
+ * Names by which a peer can be blocked, as the API takes them, and for people.
+ * @param {Row} peer
+ * @returns {[string, string][]}
+ */
+export function blockable(peer) {
+  const address = String(peer['address'] ?? '');
+  const ip = /^\[([0-9a-f:.]+)\]:\d+$/.exec(address)?.[1] ?? /^([\d.]+):\d+$/.exec(address)?.[1];
+  const uid = /^ipc \(pid \d+, uid (\d+)\)$/.exec(address)?.[1];
+  /** @type {[string, string][]} */
+  const names = [];
+  if (peer['user']) names.push([`user:${peer['user']}`, `user ${visible(peer['user'])}`]);
+  if (peer['key']) names.push([`key:${peer['key']}`, `key ${visible(peer['key'])}`]);
+  if (ip) names.push([ip, `address ${ip}`]);
+  if (uid) names.push([`uid:${uid}`, `local user ${uid}`]);
+  return names;
+}
+
+/**
  * @param {Row} peer
  * @returns {Action[]}
  */
 export function ofPeer(peer) {
+  if (readOnly) return [];
   const who = [peer['user'], peer['address']].filter(Boolean).map(visible).join(', ');
   const run = () => ask({
     title: `Disconnect peer ${visible(peer['id'])}?`,
@@ -41,7 +71,86 @@ export function ofPeer(peer) {
       return `Disconnected peer ${visible(peer['id'])}.`;
     },
   });
-  return [{ label: 'Disconnect…', danger: true, run }];
+  const names = blockable(peer);
+  const block = () => ask({
+    title: `Block peer ${visible(peer['id'])}?`,
+    text: [h('p', {}, bold(who)), h('p', {}, 'It is disconnected and can’t connect again, and neither can others of the same name or address.')],
+    confirm: 'Block',
+    danger: true,
+    choices: [{ label: 'Whom', options: names }, { label: 'How long', options: TIMES }],
+    input: { label: 'Reason, which is sent to the peer', maxBytes: REASON_BYTES_MAX },
+    act: async (reason, [name, time]) => {
+      const done = await post('block', { who: name, seconds: time ? Number(time) : null, reason });
+      const kept = done['kept'] ? '' : ' The server forgets it when it is restarted.';
+      return `Blocked ${visible(done['blocked'])}; ${some(done['disconnected'], 'peer')} disconnected.${kept}`;
+    },
+  });
+  return [
+    { label: 'Disconnect…', danger: true, run },
+    ...(names.length > 0 ? [{ label: 'Block…', danger: true, run: block }] : []),
+  ];
+}
+
+/**
+ * @param {Row} block
+ * @returns {Action[]}
+ */
+export function ofBlock(block) {
+  if (readOnly) return [];
+  const name = visible(block['who']);
+  const run = () => ask({
+    title: `Unblock ${name}?`,
+    text: [h('p', {}, bold(name), ' can connect again.')],
+    confirm: 'Unblock',
+    act: async () => {
+      await post('unblock', { who: block['who'] });
+      return `Unblocked ${name}.`;
+    },
+  });
+  return [{ label: 'Unblock…', run }];
+}
+
+/** How long a problem may be muted, in seconds. @type {[string, string][]} */
+const MUTE_TIMES = [['3600', 'an hour'], ['14400', '4 hours'], ['86400', 'a day']];
+
+/**
+ * @param {Row} problem
+ * @returns {Action[]}
+ */
+export function ofProblem(problem) {
+  if (readOnly) return [];
+  const { kind, subject } = problem;
+  const run = () => ask({
+    title: `Mute ${visible(subject)}?`,
+    text: [h('p', {}, 'It isn’t counted meanwhile, also by ', h('code', {}, 'tow status --check'), ' and the metrics.')],
+    confirm: 'Mute',
+    choices: [{ label: 'How long', options: MUTE_TIMES }],
+    act: async (_, [time]) => {
+      await post('problems/mute', { kind, subject, seconds: Number(time) });
+      return `Muted ${visible(subject)}.`;
+    },
+  });
+  return [{ label: 'Mute…', run }];
+}
+
+/**
+ * @param {Row} mute
+ * @returns {Action[]}
+ */
+export function ofMute(mute) {
+  if (readOnly) return [];
+  const { kind, subject } = mute;
+  const name = visible(subject ?? kind);
+  const run = () => ask({
+    title: `Unmute ${name}?`,
+    text: [h('p', {}, 'It counts again.')],
+    confirm: 'Unmute',
+    act: async () => {
+      await post('problems/unmute', { kind, subject });
+      return `Unmuted ${name}.`;
+    },
+  });
+  return [{ label: 'Unmute…', run }];
 }
 
 /**
@@ -49,6 +158,7 @@ export function ofPeer(peer) {
  * @returns {Action[]}
  */
 export function ofService(service) {
+  if (readOnly) return [];
   const name = named(service, 'service');
   const waiting = Number(service['waiting']);
   const path = `services/${encoded(service)}`;
@@ -94,6 +204,7 @@ export function ofService(service) {
  * @returns {Action[]}
  */
 export function ofDeadLetters(dead) {
+  if (readOnly) return [];
   const name = named(dead, 'service');
   const letters = Number(dead['letters']);
   const path = `dead-letters/${encoded(dead)}`;
@@ -122,10 +233,10 @@ export function ofDeadLetters(dead) {
 
 /**
  * @param {Row} status
- * @returns {Action | null} null if the server has no such thing
+ * @returns {Action | null} null if the server has no such thing, or this operator may only look
  */
 export function ofServer(status) {
-  if (typeof status['draining'] !== 'boolean') return null;
+  if (readOnly || typeof status['draining'] !== 'boolean') return null;
   const isBroker = status['program'] === 'broker';
   const what = isBroker ? 'request' : 'connection';
   const on = !status['draining'];

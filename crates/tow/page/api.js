@@ -2,6 +2,9 @@
 
 const TOKEN = 'towpath-token';
 
+/** Milliseconds that other tabs have to answer. */
+const MOMENT = 100;
+
 /** @typedef {Readonly<Record<string, any>>} Row an object of the API */
 
 /** What the server answered instead of what was asked for. */
@@ -38,7 +41,44 @@ export function takeToken() {
 
 /** @param {string} token */
 export function setToken(token) {
+  isRefused = false;
   sessionStorage.setItem(TOKEN, token.trim());
+  tabs.postMessage({ token: token.trim() });
+}
+
+/** The server has refused the token: it isn't for other tabs. */
+export function setRefused() {
+  isRefused = true;
+}
+
+let isRefused = false;
+
+// Tabs of this address in this browser, which have storages of their own. The token is kept nowhere that outlives them.
+const tabs = new BroadcastChannel(TOKEN);
+
+/** @type {() => void} */
+let received = () => {};
+
+tabs.onmessage = ({ data }) => {
+  const own = sessionStorage.getItem(TOKEN);
+  if (data === 'which token?') {
+    if (own && !isRefused) tabs.postMessage({ token: own });
+  } else if (typeof data?.token === 'string' && (!own || isRefused) && data.token !== own) {
+    isRefused = false;
+    sessionStorage.setItem(TOKEN, data.token);
+    received();
+  }
+};
+
+/** Calls this when another tab has given the token. @param {() => void} then */
+export function onToken(then) {
+  received = then;
+}
+
+/** Asks other tabs for the token, and gives them a moment. */
+export function askOtherTabs() {
+  tabs.postMessage('which token?');
+  return new Promise((resolve) => setTimeout(resolve, MOMENT));
 }
 
 export function hasToken() {

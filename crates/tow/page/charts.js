@@ -1,64 +1,23 @@
-// The minutes that the page remembers, and charts of them.
+// Charts of a history, with marks for what happened.
 
 import { h, setAttribute, setText } from './dom.js';
-import { clock } from './format.js';
+import { clock, visible } from './format.js';
+import { signOf } from './history.js';
 
-/** Seconds that are kept, and that a chart shows at least. */
-const KEPT = 15 * 60;
+/** @typedef {import('./history.js').History} History */
+
+/** Seconds that a chart shows at most, and at least. */
+const KEPT = 60 * 60;
 const SHOWN = 2 * 60;
 
-/** Seconds without a sample that make a gap. */
-const GAP = 12;
-
 const HEIGHT = 150;
+
+/** Seconds between an event and the pointer. */
+const NEAR = 15;
 
 /** Between marks of an axis. */
 const BINARY_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 const DECIMAL_STEPS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
-
-/** Samples of named values by time. The server keeps none. */
-export class History {
-  constructor() {
-    /** @type {number[]} */
-    this.times = [];
-    /** @type {Map<string, (number | null)[]>} */
-    this.values = new Map();
-  }
-
-  /**
-   * @param {number} time in seconds
-   * @param {Record<string, number | null>} sample
-   */
-  add(time, sample) {
-    const last = this.times.at(-1);
-    if (last !== undefined && time <= last) return;
-    if (last !== undefined && time - last > GAP) this.#push(last + GAP / 2, {});
-    this.#push(time, sample);
-    const old = this.times.findIndex((of) => of >= time - KEPT);
-    if (old > 0) {
-      this.times.splice(0, old);
-      for (const values of this.values.values()) values.splice(0, old);
-    }
-  }
-
-  /**
-   * @param {number} time
-   * @param {Record<string, number | null>} sample
-   */
-  #push(time, sample) {
-    const length = this.times.length;
-    this.times.push(time);
-    for (const name of Object.keys(sample)) {
-      if (!this.values.has(name)) this.values.set(name, Array(length).fill(null));
-    }
-    for (const [name, values] of this.values) values.push(sample[name] ?? null);
-  }
-
-  /** @param {string} name */
-  of(name) {
-    return this.values.get(name) ?? this.times.map(() => null);
-  }
-}
 
 /**
  * @typedef {object} Line
@@ -66,7 +25,7 @@ export class History {
  * @property {string} label
  */
 
-/** A chart of one or two lines, the second one dashed. */
+/** A chart of up to three lines, the second one dashed, the third one dotted. */
 export class Chart {
   /**
    * @param {object} options
@@ -88,7 +47,7 @@ export class Chart {
     this.time = h('span', { class: 'time' });
     const keys = lines.map((line, index) =>
       h('li', {}, h('span', { class: `key key-${index + 1}`, 'aria-hidden': 'true' }), `${line.label} `, this.numbers[index]));
-    this.plot = h('div', { class: 'plot', role: 'img' });
+    this.plot = h('div', { class: 'plot', role: 'img', 'aria-label': title });
     this.element = h('section', { class: 'card chart' }, h('h2', {}, title, this.time), h('ul', { class: 'keys' }, ...keys), this.plot);
     /** @type {import('uplot') | null} */
     this.uplot = null;
@@ -130,7 +89,38 @@ export class Chart {
       if (place) setText(place, this.format(history.of(line.name)[at] ?? null));
     });
     const time = history.times[at];
-    setText(this.time, index !== null && time !== undefined ? clock(new Date(time * 1000)) : '');
+    setText(this.time, index !== null && time !== undefined ? `${clock(new Date(time * 1000))}${this.#eventsAt(history, time)}` : '');
+  }
+
+  /**
+   * What happened at about this time.
+   * @param {History} history
+   * @param {number} time
+   */
+  #eventsAt(history, time) {
+    const [first, ...more] = history.events.filter((event) => Math.abs(event['time'] - time) <= NEAR);
+    return first ? ` ${signOf(first)} ${visible(first['text'])}${more.length ? ` and ${more.length} more` : ''}` : '';
+  }
+
+  /**
+   * Draws a mark at the time of each event.
+   * @param {import('uplot')} plot
+   */
+  #mark(plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.strokeStyle = color('--muted');
+    ctx.lineWidth = devicePixelRatio;
+    ctx.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
+    for (const event of this.history?.events ?? []) {
+      const x = Math.round(plot.valToPos(event['time'], 'x', true));
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
   }
 
   /** @returns {import('uplot').Options} */
@@ -149,7 +139,7 @@ export class Chart {
         y: { range: (_, __, most) => [0, Math.max(this.least, 1.1 * (most ?? 0))] },
       },
       axes: [
-        { ...axis, space: 64, values: (_, splits) => splits.map((time) => clock(new Date(time * 1000)).slice(0, 5)), incrs: [60, 120, 300, 600], size: 24, gap: 4 },
+        { ...axis, space: 64, values: (_, splits) => splits.map((time) => clock(new Date(time * 1000)).slice(0, 5)), incrs: [60, 120, 300, 600, 900, 1200, 1800], size: 24, gap: 4 },
         { ...axis, size: (_, marks) => 14 + 6.4 * Math.max(2, ...(marks ?? []).map((mark) => mark.length)), gap: 6, space: 30, incrs: this.steps, values: (_, splits) => splits.map((value) => this.axis(value)) },
       ],
       series: [
@@ -159,11 +149,11 @@ export class Chart {
           stroke: () => color(`--series-${index + 1}`),
           fill: index === 0 ? () => color('--series-fill') : undefined,
           width: 1.75,
-          dash: index === 0 ? undefined : [5, 4],
+          dash: [undefined, [5, 4], [2, 3]][index],
           points: { show: false },
         })),
       ],
-      hooks: { setCursor: [(plot) => this.#legend(pointed(plot))] },
+      hooks: { setCursor: [(plot) => this.#legend(pointed(plot))], drawAxes: [(plot) => this.#mark(plot)] },
     };
   }
 }

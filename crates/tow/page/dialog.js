@@ -10,8 +10,9 @@ import { visible } from './format.js';
  * @property {import('./dom.js').Child[]} text
  * @property {string} confirm the button's label
  * @property {boolean} [danger]
+ * @property {{ label: string, options: [string, string][] }[]} [choices] each with values and their labels
  * @property {{ label: string, maxBytes: number }} [input]
- * @property {(input: string) => Promise<string>} act does it, and says what was done
+ * @property {(input: string, chosen: string[]) => Promise<string>} act does it, and says what was done
  */
 
 let count = 0;
@@ -22,16 +23,18 @@ let count = 0;
  * @param {Question} question
  * @returns {Promise<string | null>} what was done; null if nothing was
  */
-export function ask({ title, text, confirm, danger, input, act }) {
+export function ask({ title, text, confirm, danger, choices = [], input, act }) {
   const before = document.activeElement;
   const id = `dialog-${count += 1}`;
   const field = input ? h('input', { type: 'text', id: `${id}-input`, autocomplete: 'off', spellcheck: 'false' }) : null;
+  const selects = choices.map(({ options }, index) => h('select', { id: `${id}-choice-${index}` }, ...options.map(([value, label]) => h('option', { value }, label))));
   const alert = h('p', { role: 'alert', class: 'refusal' });
   const yes = h('button', { type: 'submit', class: danger ? 'danger' : 'primary' }, confirm);
   const no = h('button', { type: 'button' }, 'Cancel');
   const body = h('div', { id: `${id}-text` });
   append(body, text);
   const form = h('form', {}, h('h2', { id: `${id}-title` }, title), body,
+    ...selects.map((select, index) => h('p', { class: 'field' }, h('label', { for: select.id }, choices[index]?.label ?? ''), select)),
     input && field ? h('p', { class: 'field' }, h('label', { for: field.id }, input.label), field) : null,
     alert, h('p', { class: 'buttons' }, no, yes));
   const dialog = h('dialog', { 'aria-labelledby': `${id}-title`, 'aria-describedby': `${id}-text` }, form);
@@ -53,7 +56,7 @@ export function ask({ title, text, confirm, danger, input, act }) {
     });
     const run = async (/** @type {string} */ given) => {
       try {
-        done = await act(given);
+        done = await act(given, selects.map((select) => /** @type {HTMLSelectElement} */ (select).value));
         dialog.close();
       } catch (error) {
         const reason = visible(error instanceof Error ? error.message : error);
@@ -80,6 +83,6 @@ export function ask({ title, text, confirm, danger, input, act }) {
     });
     document.body.append(dialog);
     dialog.showModal();
-    (field ?? no).focus();
+    (selects[0] ?? field ?? no).focus();
   });
 }

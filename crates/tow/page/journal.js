@@ -25,6 +25,10 @@ export class JournalView {
       h('p', { class: 'about' }, 'Requests and outcomes on disk, and large bodies in files.'), this.state, this.cards);
   }
 
+  get address() {
+    return '#journal';
+  }
+
   enter() {}
 
   async refresh() {

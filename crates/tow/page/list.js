@@ -1,7 +1,8 @@
-// A view of one of the server's lists: a page of it at a time, sorted and filtered here, with the details of one entry beside it.
+// A view of one of the server's lists: a page of it at a time, searched and sorted at the server, with the details of one entry beside it.
+// What is shown is in the address.
 
 import { ApiError, get } from './api.js';
-import { facts, h, Keyed, setText } from './dom.js';
+import { facts, h, Keyed, setAttribute, setText } from './dom.js';
 import { count, label, member, named, visible } from './format.js';
 import { Table } from './table.js';
 
@@ -27,7 +28,8 @@ import { Table } from './table.js';
  * @property {(row: Row) => string} name of an entry
  * @property {readonly string[]} [rates] members whose growth each second becomes `NAME_rate`
  * @property {boolean} [publishes] only a server that publishes has it
- * @property {boolean} [byService] the server can filter by service
+ * @property {Record<string, (row: Row) => string>} [words] members that the details show in words
+ * @property {(row: Row) => string | null} [page] the page of an entry
  * @property {(row: Row) => Action[]} [actions]
  * @property {(row: Row) => Promise<Node>} [more] is shown below the details
  */
@@ -37,6 +39,9 @@ const LIMIT = 200;
 
 /** Seconds between replies that rates are made of, at least. */
 const LEAST = 1;
+
+/** Milliseconds after the last key before a search. */
+const PAUSE = 250;
 
 /** @param {string} name of a sum */
 const rateOf = (name) => `${name.replace(/_bytes$/, '')}_rate`;
@@ -78,7 +83,11 @@ export class ListView {
     this.pages = [0];
     /** @type {number | null} */
     this.next = null;
-    this.service = '';
+    /** @type {number | null} how many match, if that is known */
+    this.found = null;
+    this.search = '';
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.typing = undefined;
     /** @type {Row[]} */
     this.rows = [];
     /** @type {string | null} */
@@ -89,13 +98,12 @@ export class ListView {
     this.rates = new Map();
     this.loaded = 0;
 
-    this.table = new Table({ caption: list.title, columns: list.columns, key: keyOf, open: (key) => this.#toggle(key) });
-    this.filter = h('input', {
-      type: 'search', id: `${list.id}-filter`, placeholder: 'in what is shown', autocomplete: 'off', spellcheck: 'false', oninput: () => this.#show(),
-    });
-    this.serviceInput = list.byService ? h('input', {
-      type: 'search', id: `${list.id}-service`, placeholder: 'exact name', autocomplete: 'off', spellcheck: 'false', onchange: () => this.#ask(),
-    }) : null;
+    this.table = new Table({ caption: list.title, columns: list.columns, key: keyOf, open: (key) => this.#toggle(key), sorted: () => this.#ask() });
+    const soon = () => {
+      clearTimeout(this.typing);
+      this.typing = setTimeout(() => this.#ask(), PAUSE);
+    };
+    this.field = h('input', { type: 'search', id: `${list.id}-search`, placeholder: 'name, address, …', autocomplete: 'off', spellcheck: 'false', maxlength: 100, oninput: soon, onchange: () => this.#ask() });
     this.state = h('p', { class: 'state', 'aria-live': 'polite' });
     this.first = h('button', { type: 'button', onclick: () => this.#turn([0]) }, 'First page');
     this.more = h('button', { type: 'button', onclick: () => this.#turn([...this.pages, this.next ?? 0]) }, 'Next page');
@@ -106,8 +114,7 @@ export class ListView {
       h('h1', { tabindex: '-1' }, list.title),
       h('p', { class: 'about' }, list.about),
       h('div', { class: 'tools' },
-        h('label', { for: this.filter.id }, 'Filter ', this.filter),
-        this.serviceInput && h('label', { for: this.serviceInput.id }, 'Service ', this.serviceInput),
+        h('label', { for: this.field.id }, 'Search ', this.field),
         this.state, h('span', { class: 'pager' }, this.first, this.more)),
       h('div', { class: 'split' }, this.scroller, this.details.element));
     this.element.addEventListener('keydown', (event) => {
@@ -116,29 +123,40 @@ export class ListView {
     this.#show();
   }
 
+  /** The address of what is shown. */
+  get address() {
+    const parameters = new URLSearchParams();
+    if (this.search) parameters.set('search', this.search);
+    const order = this.table.order;
+    if (order) parameters.set('sort', `${order.down ? '-' : ''}${order.column.id}`);
+    if (this.open !== null) parameters.set('row', this.open);
+    return `#${this.id}${parameters.size ? `?${parameters}` : ''}`;
+  }
+
   /** @param {URLSearchParams} parameters of the view's address */
   enter(parameters) {
-    const service = parameters.get('service');
-    if (this.serviceInput && service !== null) {
-      this.serviceInput.value = service;
-      this.#reset();
-    }
-    const filter = parameters.get('filter');
-    if (filter !== null) {
-      this.filter.value = filter;
-      this.#show();
-    }
+    const before = this.address;
+    this.search = parameters.get('search') ?? '';
+    this.field.value = this.search;
+    this.table.setOrder(parameters.get('sort'));
+    const open = parameters.get('row');
+    if (open !== this.open) this.#close();
+    this.open = open;
+    this.table.select(open);
+    if (this.address !== before) this.pages = [0];
+    this.#show();
   }
 
   async refresh() {
     const asked = this.loaded += 1;
     const after = this.pages.at(-1) ?? 0;
-    const reply = await get(this.list.path, { limit: LIMIT, after: after || null, service: this.service });
+    const reply = await get(this.list.path, { limit: LIMIT, after: after || null, search: this.search, sort: this.table.orderAtServer });
     // Another page was asked for meanwhile.
     if (asked !== this.loaded) return;
     const given = reply[this.list.member];
     this.rows = this.#withRates(Array.isArray(given) ? given : []);
     this.next = typeof reply['next'] === 'number' ? reply['next'] : null;
+    this.found = typeof reply['found'] === 'number' ? reply['found'] : null;
     this.#show();
   }
 
@@ -160,29 +178,38 @@ export class ListView {
   }
 
   #show() {
-    const wanted = this.filter.value.trim().toLowerCase();
-    const shown = wanted ? this.rows.filter((row) => this.list.columns.some((column) => column.text(row).toLowerCase().includes(wanted))) : this.rows;
-    this.table.set(shown);
-    const more = this.next !== null || this.pages.length > 1;
-    const of = shown.length === this.rows.length ? '' : ` of ${count(this.rows.length)}`;
-    setText(this.state, `${count(shown.length)}${of} shown${more ? `, page ${this.pages.length}${this.next === null ? ', the last' : '; there are more'}` : ''}`);
+    const { rows } = this;
+    this.table.set(rows);
+    const isPart = this.next !== null || this.pages.length > 1;
+    const of = this.found !== null && this.found > rows.length ? ` of ${count(this.found)}` : '';
+    const page = isPart ? `, page ${this.pages.length}${this.next !== null ? '; there are more' : of ? '' : ', the last'}` : '';
+    const among = isPart && this.table.order && !this.table.orderAtServer ? '; sorted among these' : '';
+    setText(this.state, `${count(rows.length)}${of} shown${page}${among}`);
     this.first.hidden = this.pages.length === 1;
     this.more.hidden = this.next === null;
-    this.empty.hidden = shown.length > 0 || this.loaded === 0;
-    setText(this.empty, this.rows.length ? 'No row matches the filter.' : this.list.empty);
-    this.table.element.hidden = shown.length === 0;
-    const row = this.rows.find((row) => keyOf(row) === this.open);
-    if (this.open !== null) this.details.set(row ?? null);
+    this.empty.hidden = rows.length > 0 || this.loaded === 0;
+    setText(this.empty, this.search ? 'Nothing matches the search.' : this.list.empty);
+    this.table.element.hidden = rows.length === 0;
+    if (this.open === null) return;
+    const row = rows.find((row) => keyOf(row) === this.open) ?? null;
+    if (row && this.details.element.hidden) this.details.start(row, false);
+    else this.details.set(row);
   }
 
+  /** Asks for what the search and the order are now. */
   #ask() {
-    this.#reset();
+    clearTimeout(this.typing);
+    const search = this.field.value.trim();
+    if (this.search === search && `${location.hash || '#overview'}` === this.address) return;
+    this.search = search;
+    this.pages = [0];
+    this.#note();
     this.page.acted(null);
   }
 
-  #reset() {
-    this.service = this.serviceInput?.value ?? '';
-    this.pages = [0];
+  /** Writes what is shown into the address. */
+  #note() {
+    history.replaceState(null, '', this.address);
   }
 
   /** @param {number[]} pages */
@@ -197,15 +224,18 @@ export class ListView {
   /** @param {string | null} key */
   #toggle(key) {
     const before = this.open;
+    this.#close();
     this.open = key === before ? null : key;
     this.table.select(this.open);
+    this.#note();
     const row = this.rows.find((row) => keyOf(row) === this.open);
-    if (this.open !== null && row) {
-      this.details.start(row);
-    } else {
-      this.details.element.hidden = true;
-      if (before !== null) this.table.focus(before);
-    }
+    if (row) this.details.start(row, true);
+    else if (before !== null) this.table.focus(before);
+  }
+
+  #close() {
+    this.open = null;
+    this.details.element.hidden = true;
   }
 }
 
@@ -222,22 +252,26 @@ class Details {
     this.title = h('h2', { tabindex: '-1' });
     this.gone = h('p', { class: 'note' }, 'No longer in this list.');
     this.actions = h('p', { class: 'buttons' });
+    this.link = h('a', {}, 'Everything about it');
     this.facts = facts();
     this.more = h('div', {});
     this.element = h('aside', { class: 'details', 'aria-label': 'Details', hidden: true },
       h('div', { class: 'head' }, this.title, h('button', { type: 'button', class: 'close', onclick: close, 'aria-label': 'Close details' }, '×')),
-      this.gone, this.actions, this.facts.element, this.more);
+      this.gone, h('p', {}, this.link), this.actions, this.facts.element, this.more);
     /** @type {Row | null} */
     this.row = null;
     this.buttons = new Keyed(this.actions, (/** @type {Action} */ action) => action.label, (action) => this.#button(action), () => {});
   }
 
-  /** @param {Row} row */
-  start(row) {
+  /**
+   * @param {Row} row
+   * @param {boolean} focuses
+   */
+  start(row, focuses) {
     this.element.hidden = false;
     this.more.replaceChildren();
     this.set(row);
-    this.title.focus();
+    if (focuses) this.title.focus();
     if (this.list.more) this.#load(row);
   }
 
@@ -247,13 +281,19 @@ class Details {
     this.buttons.set(row ? this.list.actions?.(row) ?? [] : []);
     if (!row) return;
     this.row = row;
+    const page = this.list.page?.(row) ?? null;
+    setAttribute(this.link, 'href', page);
+    this.link.hidden = page === null;
     setText(this.title, this.list.name(row));
     const order = this.list.columns.map((column) => column.id);
     const place = (/** @type {string} */ name) => (order.includes(name) ? order.indexOf(name) : order.length);
     const shown = Object.keys(row).filter((name) => row[name] !== null && !name.endsWith('_b64') && name !== KEY);
     shown.sort((a, b) => place(a) - place(b));
-    const labels = shown.map((name) => (shown.some((other) => other !== name && label(other) === label(name)) ? label(`${name}.`) : label(name)));
-    this.facts.set(shown.map((name, index) => ({ name: labels[index]?.replace('.', '') ?? name, value: `${name}_b64` in row ? named(row, name) : member(name, row[name]) })));
+    // As in the table, if it has them.
+    const word = (/** @type {string} */ name) => this.list.columns.find((column) => column.id === name)?.label ?? label(name);
+    const labels = shown.map((name) => (shown.some((other) => other !== name && word(other) === word(name)) ? label(`${name}.`) : word(name)));
+    const value = (/** @type {string} */ name) => this.list.words?.[name]?.(row) ?? (`${name}_b64` in row ? named(row, name) : member(name, row[name]));
+    this.facts.set(shown.map((name, index) => ({ name: labels[index]?.replace('.', '') ?? name, value: value(name) })));
   }
 
   /** @param {Action} action */

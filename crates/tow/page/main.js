@@ -1,26 +1,24 @@
 // Asks the server every two seconds while the page is visible, and shows what it says.
 
-import { ofServer } from './actions.js';
-import { ApiError, get, hasToken, setToken, takeToken, tokenIn } from './api.js';
-import { History } from './charts.js';
+import { ofServer, setReadOnly } from './actions.js';
+import { ApiError, askOtherTabs, get, hasToken, onToken, setRefused, setToken, takeToken, tokenIn } from './api.js';
 import { h, Keyed, setAttribute, setText } from './dom.js';
 import { clock, count, seconds, visible } from './format.js';
+import { History } from './history.js';
 import { JournalView } from './journal.js';
 import { ListView } from './list.js';
-import { Overview, sampleOf } from './overview.js';
+import { Overview } from './overview.js';
 import { countOf, NONE_KNOWN, viewOf } from './problems.js';
+import { ServiceView, VersionView, WhoView } from './thing.js';
 import { LISTS } from './views.js';
 
 /** @typedef {import('./api.js').Row} Row */
-/** @typedef {Overview | ListView | JournalView} View */
+/** @typedef {Overview | ListView | JournalView | ServiceView | WhoView | VersionView} View */
 
 const INTERVAL = 2000;
 
-/** Seconds between samples at least. */
-const LEAST = 1;
-
-/** Entries of the list whose sums are in the charts. */
-const LIMIT = 1000;
+/** Pause as a multiple of what the server's answers took: a page takes a small part of its time. */
+const RESTS = 5;
 
 /** How states look: never by colour alone. @type {Record<string, [string, string]>} */
 const STATES = {
@@ -40,12 +38,12 @@ class Page {
   constructor() {
     /** @type {Row | null} */
     this.status = null;
-    /** @type {{ status: Row, time: number } | null} */
-    this.before = null;
     this.history = new History();
     this.problems = NONE_KNOWN;
-    /** @type {View[]} */
+    /** @type {View[]} with a tab */
     this.views = [];
+    /** @type {View[]} of one thing */
+    this.things = [];
     /** @type {View | null} */
     this.view = null;
     /** @type {Set<string>} views that this server doesn't have */
@@ -57,6 +55,7 @@ class Page {
     this.timer = undefined;
     /** @type {Date | null} */
     this.updated = null;
+    this.title = '';
     /** @type {string | null} why there is no answer */
     this.trouble = null;
     this.tabs = new Keyed(element('tabs'), (/** @type {View} */ view) => view.id, makeTab, (tab, view) => this.#updateTab(tab, view));
@@ -67,15 +66,16 @@ class Page {
     document.addEventListener('visibilitychange', () => this.#tick());
   }
 
-  start() {
-    takeToken();
+  async start() {
+    onToken(() => this.#tick());
+    if (!takeToken() && !hasToken()) await askOtherTabs();
     this.#tick();
   }
 
   /** @param {boolean} paused */
   #setPaused(paused) {
     this.paused = paused;
-    setText(this.pause, paused ? '▶ Resume' : '‖ Pause');
+    setText(/** @type {Element} */ (this.pause.firstElementChild), paused ? '▶ Resume' : '‖ Pause');
     setAttribute(this.pause, 'aria-label', paused ? 'Resume updates' : 'Pause updates');
     this.#showState();
     if (!paused) this.#tick();
@@ -100,6 +100,7 @@ class Page {
     }
     this.asking = true;
     this.again = false;
+    const begin = performance.now();
     try {
       await this.#ask();
       this.updated = new Date();
@@ -109,12 +110,13 @@ class Page {
     }
     this.asking = false;
     if (this.again) this.#tick();
-    else if (!this.paused && !document.hidden && element('login').hidden) this.timer = setTimeout(() => this.#tick(), INTERVAL);
+    else if (!this.paused && !document.hidden && element('login').hidden) this.timer = setTimeout(() => this.#tick(), Math.max(INTERVAL, RESTS * (performance.now() - begin)));
     this.#showState();
   }
 
   async #ask() {
     const status = await get('status');
+    setReadOnly(status['operator']?.['read_only'] === true);
     const known = this.status;
     if (known && (known['pid'] !== status['pid'] || known['started'] !== status['started'])) this.#forget();
     if (!this.status) this.#begin(status);
@@ -123,39 +125,24 @@ class Page {
     if (status['peers'] === undefined) return;
     this.problems = /** @type {import('./problems.js').Problems} */ (/** @type {unknown} */ (await get('problems')));
     this.#showTitle();
-    const { list, next } = await this.#pulse(status);
-    const time = Date.now() / 1000;
-    const before = this.before;
-    // An action or another view asks earlier. Rates of moments would be noise.
-    if (!before || time - before.time >= LEAST) {
-      this.before = { status, time };
-      this.history.add(time, sampleOf(status, before?.status ?? null, before ? time - before.time : 0, next === null ? list : null));
-    }
-    for (const view of this.views) if (view instanceof Overview) view.set(status, this.problems, this.history);
-    this.tabs.set(this.views);
     const view = this.view;
+    if (view instanceof Overview) {
+      await this.history.refresh();
+      view.set(status, this.problems, this.history);
+    }
+    this.tabs.set(this.views);
     try {
       await view?.refresh();
     } catch (error) {
       if (!(error instanceof ApiError) || error.status !== 404 || !view) throw error;
       this.#drop(view);
     }
-  }
-
-  /**
-   * The list whose sums are in the charts.
-   * @param {Row} status
-   */
-  async #pulse(status) {
-    const name = status['program'] === 'broker' ? 'services' : 'transfers';
-    const reply = await get(name, { limit: LIMIT });
-    return { list: /** @type {Row[]} */ (reply[name] ?? []), next: reply['next'] ?? null };
+    this.#showTitle();
   }
 
   /** Another process answers: nothing that is known is true of it. */
   #forget() {
     this.status = null;
-    this.before = null;
     this.history = new History();
     this.problems = NONE_KNOWN;
     this.missing.clear();
@@ -173,6 +160,7 @@ class Page {
     const lists = LISTS[program].filter((list) => !list.publishes || status['catalogue']).map((list) => new ListView(list, { acted }));
     if (program === 'broker') lists.splice(4, 0, new JournalView());
     this.views = [overview, ...lists];
+    this.things = program === 'broker' ? [new ServiceView(acted), new WhoView(program, acted)] : [new WhoView(program, acted), new VersionView(acted)];
     this.status = status;
     this.#route();
   }
@@ -185,18 +173,21 @@ class Page {
     }
     if (!this.views.length) return;
     const [name = '', query = ''] = location.hash.slice(1).split('?');
-    const view = this.views.find((one) => one.id === name) ?? this.views[0];
+    const view = [...this.views, ...this.things].find((one) => one.id === name) ?? this.views[0];
     if (!view) return;
-    const isOther = this.view !== view;
     const hadOne = this.view !== null;
+    const before = this.title;
+    const isOther = this.view !== view || this.things.includes(view);
     this.view = view;
     view.enter(new URLSearchParams(query));
+    this.title = view.title;
     this.tabs.set(this.views);
     if (isOther) {
       element('view').replaceChildren(view.element);
       setText(element('done'), '');
-      if (hadOne && document.activeElement === document.body) view.element.querySelector('h1')?.focus();
-      if (view instanceof Overview && this.status && this.before) view.set(this.status, this.problems, this.history);
+      // What was clicked is gone with the view before.
+      if (hadOne && before !== view.title && (document.activeElement === document.body || this.things.includes(view))) view.element.querySelector('h1')?.focus();
+      if (view instanceof Overview && this.status) view.set(this.status, this.problems, this.history);
     }
     this.#showTitle();
     this.#tick();
@@ -205,6 +196,7 @@ class Page {
   /** The number of problems comes first: a tab shows only the beginning. */
   #showTitle() {
     const number = countOf(this.problems);
+    setIcon(this.problems);
     document.title = `${number > 0 ? `(${count(number)}) ` : ''}${this.view?.title ?? ''} · tow ${this.status?.['program'] ?? ''}${onHost(this.status)}`;
   }
 
@@ -229,6 +221,7 @@ class Page {
       return;
     }
     if (error.status === 401) {
+      setRefused();
       this.login(true);
       setText(element('wrong'), hasToken() ? `Refused: ${visible(error.message)}.` : '');
       this.#say(null);
@@ -264,7 +257,7 @@ class Page {
     const state = this.trouble ? 'silent' : status?.['draining'] ? 'draining' : String(status?.['state'] ?? 'silent');
     const [sign, level] = STATES[state] ?? ['?', 'warn'];
     const place = element('state');
-    place.hidden = !status;
+    place.hidden = !status || !element('login').hidden;
     setText(place, `${sign} ${state === 'silent' ? 'no answer' : visible(state)}${state === 'draining' ? `, ${count(status?.['left'])} left` : ''}`);
     setAttribute(place, 'data-level', level);
     if (status) {
@@ -284,6 +277,7 @@ class Page {
     const link = /** @type {HTMLElement} */ (tab.firstElementChild);
     const number = /** @type {HTMLElement} */ (link.lastElementChild);
     setAttribute(link, 'aria-current', view === this.view ? 'page' : null);
+    setAttribute(link, 'href', `./${view.address}`);
     const status = this.status ?? {};
     /** @type {Record<string, number | undefined>} */
     const numbers = { peers: status['peers'], services: status['services'], workers: status['workers'] };
@@ -292,6 +286,18 @@ class Page {
     setAttribute(number, 'data-level', loud ? (loud['severity'] === 'critical' ? 'bad' : 'warn') : null);
     number.hidden = number.textContent === '';
   }
+}
+
+/**
+ * The icon shows problems, too, by its form and colour.
+ * @param {import('./problems.js').Problems} problems
+ */
+function setIcon({ critical, warning }) {
+  const mark = critical ? '<circle cx="18" cy="18" r="13" fill="#c62f23"/><path d="M12 12l12 12M24 12L12 24" stroke="#fff" stroke-width="4"/>'
+    : warning ? '<path d="M18 4l15 27H3z" fill="#d98a00"/><path d="M18 13v9M18 25v3" stroke="#fff" stroke-width="4"/>'
+      : '<path d="M2 8h32" stroke="#b4541f" stroke-width="5"/><path d="M2 19c4-4 7-4 11 0s7 4 11 0 6-4 10 0M2 29c4-4 7-4 11 0s7 4 11 0 6-4 10 0" stroke="#0a7a8a" stroke-width="5" fill="none"/>';
+  const address = `data:image/svg+xml,${encodeURIComponent(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 36 36">${mark}</svg>`)}`;
+  setAttribute(element('icon'), 'href', address);
 }
 
 /**

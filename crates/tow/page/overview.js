@@ -3,42 +3,12 @@
 import { Chart } from './charts.js';
 import { facts, h, setText } from './dom.js';
 import { byteRate, bytes, count, label, member, moment, perSecond, short, visible } from './format.js';
+import { Lately } from './history.js';
 import { ProblemList } from './problems.js';
 
 /** @typedef {import('./api.js').Row} Row */
-/** @typedef {import('./charts.js').History} History */
+/** @typedef {import('./history.js').History} History */
 /** @typedef {import('./dom.js').Fact} Fact */
-
-/**
- * Values for the history. Sums become rates.
- * @param {Row} status
- * @param {Row | null} before
- * @param {number} elapsed seconds between the two
- * @param {Row[] | null} list services or transfers; null if it isn't known completely
- * @returns {Record<string, number | null>}
- */
-export function sampleOf(status, before, elapsed, list) {
-  /** @param {(status: Row) => unknown} of */
-  const rate = (of) => {
-    const [to, from] = [of(status), before && of(before)];
-    return typeof to === 'number' && typeof from === 'number' && to >= from && elapsed > 0 ? (to - from) / elapsed : null;
-  };
-  const counters = (/** @type {Row} */ of) => of['counters'] ?? {};
-  const sum = (/** @type {(row: Row) => number} */ of) => (list ? list.reduce((total, row) => total + of(row), 0) : null);
-  const isBroker = status['program'] === 'broker';
-  return {
-    sent: rate((of) => of['sent_bytes']),
-    received: rate((of) => of['received_bytes']),
-    accepted: rate((of) => counters(of)['accepted']),
-    ended: rate((of) => counters(of)['replied'] + counters(of)['failed'] + counters(of)['given_up']),
-    held: status['requests'] ?? null,
-    waiting: isBroker ? sum((row) => row['waiting'] ?? 0) : sum((row) => Number(Boolean(row['waits_for']))),
-    moving: isBroker ? null : list && list.length,
-    peers: status['peers'] ?? null,
-    handshakes: status['handshakes'] ?? null,
-    workers: status['workers'] ?? null,
-  };
-}
 
 export class Overview {
   /**
@@ -52,17 +22,18 @@ export class Overview {
     const isBroker = program === 'broker';
     this.charts = [
       isBroker
-        ? new Chart({ title: 'Requests', format: perSecond, axis: short, lines: [{ name: 'accepted', label: 'accepted' }, { name: 'ended', label: 'ended' }] })
-        : new Chart({ title: 'Network', format: byteRate, axis: bytes, binary: true, lines: [{ name: 'sent', label: 'sent' }, { name: 'received', label: 'received' }] }),
+        ? new Chart({ title: 'Requests', format: perSecond, axis: short, lines: [{ name: 'requests_in', label: 'in' }, { name: 'requests_out', label: 'out' }, { name: 'requests_failed', label: 'failed' }] })
+        : new Chart({ title: 'Network', format: byteRate, axis: bytes, binary: true, lines: [{ name: 'sent_bytes', label: 'sent' }, { name: 'received_bytes', label: 'received' }] }),
       isBroker
-        ? new Chart({ title: 'In flight', format: count, axis: short, lines: [{ name: 'held', label: 'unconfirmed' }, { name: 'waiting', label: 'waiting for a worker' }] })
-        : new Chart({ title: 'Transfers', format: count, axis: short, lines: [{ name: 'moving', label: 'transfers' }, { name: 'waiting', label: 'waiting' }] }),
+        ? new Chart({ title: 'In flight', format: count, axis: short, lines: [{ name: 'requests', label: 'unconfirmed' }, { name: 'waiting', label: 'waiting for a worker' }] })
+        : new Chart({ title: 'Transfers', format: count, axis: short, lines: [{ name: 'transfers', label: 'transfers' }, { name: 'waiting', label: 'waiting' }] }),
       new Chart({
         title: 'Peers', format: count, axis: short,
-        lines: [{ name: 'peers', label: 'connected' }, isBroker ? { name: 'workers', label: 'workers' } : { name: 'handshakes', label: 'in handshake' }],
+        lines: [{ name: 'peers', label: 'connected' }, ...(isBroker ? [{ name: 'workers', label: 'workers' }] : [])],
       }),
     ];
     this.problems = new ProblemList(acted);
+    this.lately = new Lately();
     this.server = facts();
     this.limits = facts();
     this.sums = facts();
@@ -75,10 +46,15 @@ export class Overview {
       h('h1', { class: 'hidden', tabindex: '-1' }, 'Overview'),
       this.problems.element,
       h('div', { class: 'charts' }, ...this.charts.map((chart) => chart.element)),
+      this.lately.element,
       h('div', { class: 'columns' },
         h('section', { class: 'card' }, h('h2', {}, 'Server'), this.server.element, h('p', { class: 'buttons' }, this.button)),
         h('section', { class: 'card' }, h('h2', {}, 'Limits'), this.limits.element),
         h('section', { class: 'card' }, h('h2', {}, 'Totals since the start'), this.sums.element)));
+  }
+
+  get address() {
+    return '#overview';
   }
 
   enter() {}
@@ -91,8 +67,8 @@ export class Overview {
    * @param {History} history
    */
   set(status, problems, history) {
-    const now = history.times.at(-1) ?? 0;
-    for (const chart of this.charts) chart.set(history, now);
+    for (const chart of this.charts) chart.set(history, history.now);
+    this.lately.set(history);
     this.problems.set(problems);
     this.server.set(serverFacts(status));
     this.limits.set(limitFacts(status));

@@ -1,8 +1,9 @@
 // What is wrong with the server, as it says, with what can be done about it.
 
-import { ofDeadLetters, ofPeer, ofService } from './actions.js';
+import { ofDeadLetters, ofMute, ofPeer, ofProblem, ofService } from './actions.js';
 import { h, Keyed, setAttribute, setText } from './dom.js';
 import { count, seconds, visible } from './format.js';
+import { toPeer, toService } from './links.js';
 
 /** @typedef {import('./api.js').Row} Row */
 /** @typedef {import('./list.js').Action} Action */
@@ -12,6 +13,7 @@ import { count, seconds, visible } from './format.js';
  * @property {readonly Row[]} problems the gravest first
  * @property {number} critical how many there are, also of those that aren't listed
  * @property {number} warning
+ * @property {readonly Row[]} [mutes] kinds and subjects that aren't counted for a time
  */
 
 /** @type {Problems} */
@@ -19,14 +21,13 @@ export const NONE_KNOWN = { problems: [], critical: 0, warning: 0 };
 
 /** Views that show more of a problem. @type {Record<string, string>} */
 const VIEWS = {
-  no_worker: 'services', paused: 'services', full: 'services', waiting_long: 'workers', worker_busy: 'workers', worker_silent: 'workers',
+  no_worker: 'services', paused: 'services', full: 'services', waiting_long: 'services', worker_busy: 'workers', worker_silent: 'workers',
   worker_fails: 'workers', dead_letters: 'dead-letters', journal_failed: 'journal', journal_slow: 'journal', refused: 'peers', large_client: 'peers',
-  follower_behind: 'followers', follower_gone: 'followers', threads_hang: 'transfers',
+  follower_failing: 'followers', version_missing: 'versions', follower_behind: 'followers', follower_gone: 'followers', threads_hang: 'transfers',
 };
 
-/** Views that the server filters by service, and those that are filtered here by who it is. */
-const BY_SERVICE = ['services', 'workers'];
-const BY_NAME = ['peers', 'followers'];
+/** Views that are searched for the name of a person or peer. */
+const SEARCHED = ['peers', 'followers'];
 
 /** The view of a problem. @param {Row} problem */
 export const viewOf = (problem) => VIEWS[problem['kind']];
@@ -38,10 +39,10 @@ export const viewOf = (problem) => VIEWS[problem['kind']];
 function linkOf(problem) {
   const view = viewOf(problem);
   if (!view) return null;
-  const isOfService = BY_SERVICE.includes(view) && problem['service'] !== null && problem['service_b64'] === undefined;
-  if (isOfService) return `./#${view}?${new URLSearchParams({ service: problem['service'] })}`;
+  if (view === 'services' && problem['service'] !== null) return toService(problem);
+  if (problem['peer'] !== null) return toPeer(problem['peer']);
   const name = visible(problem['subject']).replace(/^(follower|user) /, '');
-  return BY_NAME.includes(view) ? `./#${view}?${new URLSearchParams({ filter: name })}` : `./#${view}`;
+  return SEARCHED.includes(view) ? `./#${view}?${new URLSearchParams({ search: name })}` : `./#${view}`;
 }
 
 /**
@@ -50,6 +51,14 @@ function linkOf(problem) {
  * @returns {Action[]}
  */
 function actionsOf(problem) {
+  return [...cureOf(problem), ...ofProblem(problem)];
+}
+
+/**
+ * @param {Row} problem
+ * @returns {Action[]}
+ */
+function cureOf(problem) {
   const evidence = problem['evidence'] ?? {};
   const { service, service_b64, peer, kind } = problem;
   const named = service_b64 === undefined ? { service } : { service, service_b64 };
@@ -72,7 +81,9 @@ export class ProblemList {
     const list = h('ul', { class: 'loud' });
     this.list = new Keyed(list, keyOf, (problem) => this.#make(problem), update);
     this.more = h('p', { class: 'note', hidden: true });
-    this.element = h('section', { class: 'problems' }, h('div', { class: 'heading' }, h('h2', {}, 'Problems'), this.verdict), list, this.more);
+    const muted = h('ul', { class: 'muted' });
+    this.mutes = new Keyed(muted, keyOf, (mute) => this.#makeMute(mute), updateMute);
+    this.element = h('section', { class: 'problems' }, h('div', { class: 'heading' }, h('h2', {}, 'Problems'), this.verdict), list, this.more, muted);
   }
 
   /** @param {Problems} all */
@@ -82,9 +93,20 @@ export class ProblemList {
     setAttribute(this.verdict, 'data-level', number === 0 ? 'good' : all.critical > 0 ? 'bad' : 'warn');
     this.now = new Map(all.problems.map((problem) => [keyOf(problem), problem]));
     this.list.set(all.problems);
+    this.mutes.set(all.mutes ?? []);
     const more = number - all.problems.length;
     this.more.hidden = more <= 0;
     setText(this.more, `and ${count(more)} more`);
+  }
+
+  /** @param {Row} mute */
+  #makeMute(mute) {
+    const button = (/** @type {Action} */ { label, run }) => h('button', {
+      type: 'button',
+      'aria-label': `${label} ${visible(mute['subject'] ?? mute['kind'])}`,
+      onclick: async () => this.acted(await run()),
+    }, label);
+    return h('li', {}, h('span', {}), ' ', ...ofMute(mute).map(button));
   }
 
   /** @param {Row} problem */
@@ -123,4 +145,14 @@ function update(element, problem) {
   if (age) setText(age, seconds(problem['seconds']));
   if (cause) setText(cause, visible(problem['cause']));
   if (advice) setText(advice, visible(problem['advice']).replaceAll('`', ''));
+}
+
+/**
+ * @param {HTMLElement} element
+ * @param {Row} mute
+ */
+function updateMute(element, mute) {
+  const [what] = element.children;
+  const of = mute['subject'] === null ? '' : ` of ${visible(mute['subject'])}`;
+  if (what) setText(what, `Muted: ${visible(mute['kind'])}${of} for another ${seconds(mute['left_seconds'])}, by ${visible(mute['by'])}`);
 }

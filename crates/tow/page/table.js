@@ -5,15 +5,20 @@ import { NONE } from './format.js';
 
 /** @typedef {import('./api.js').Row} Row */
 
+/** Characters that are never cut. Longer text is whole when the pointer is on it, and in the details. */
+const SHORT = 12;
+
 /**
  * @typedef {object} Column
  * @property {string} id
  * @property {string} label
  * @property {(row: Row) => string} text as shown; from the wire only through `visible`
+ * @property {string} [by] the member by which the server sorts; rows are sorted here, among those that are shown, if there is none
  * @property {(row: Row) => string | number | null | undefined} [sort] by this; by the text if there is none
  * @property {boolean} [numeric] to the right, and sorted from the largest down at first
  * @property {(row: Row) => number | null} [share] a bar beside the text, from 0 to 1
  * @property {(row: Row) => string | null} [level] `good`, `warn` or `bad`: also said by the text
+ * @property {(row: Row) => string | null} [link] the page of what it names
  * @property {1 | 2 | 3} [priority] 2 is hidden on narrow screens, 3 on middling ones too
  * @property {boolean} [wide] takes what is left
  */
@@ -25,11 +30,13 @@ export class Table {
    * @param {readonly Column[]} options.columns the first names the row
    * @param {(row: Row) => string} options.key
    * @param {((key: string) => void) | null} options.open what a row's button does
+   * @param {() => void} [options.sorted] the order is another one, and the server sorts; without it all rows are here
    */
-  constructor({ caption, columns, key, open }) {
+  constructor({ caption, columns, key, open, sorted }) {
     this.columns = columns;
     this.key = key;
     this.open = open;
+    this.sorted = sorted;
     /** @type {{ column: Column, down: boolean } | null} */
     this.order = null;
     /** @type {Row[]} */
@@ -48,7 +55,7 @@ export class Table {
     this.keyed = new Keyed(this.body, key, () => this.#make(), (element, row) => this.#update(element, row));
     this.body.addEventListener('keydown', (event) => this.#move(event));
     this.body.addEventListener('click', (event) => {
-      const row = event.target instanceof Element ? event.target.closest('tr') : null;
+      const row = event.target instanceof Element && !event.target.closest('a[href]') ? event.target.closest('tr') : null;
       const key = row ? this.keys.get(row) : undefined;
       if (key !== undefined && !String(getSelection() ?? '')) this.open?.(key);
     });
@@ -58,7 +65,7 @@ export class Table {
   set(rows) {
     this.rows = rows;
     const order = this.order;
-    if (order) {
+    if (order && !this.orderAtServer) {
       const by = order.column.sort ?? order.column.text;
       const direction = order.down ? -1 : 1;
       rows = rows.map((row) => /** @type {const} */ ([by(row), row])).sort(([a], [b]) => compare(a, b, direction))
@@ -78,12 +85,30 @@ export class Table {
     this.keyed.children.get(key)?.querySelector('button')?.focus();
   }
 
+  /** The parameter `sort`, if the server sorts. */
+  get orderAtServer() {
+    const order = this.order;
+    return this.sorted && order?.column.by ? `${order.down ? '-' : ''}${order.column.by}` : null;
+  }
+
   /** @param {Column} column */
   sortBy(column) {
     const first = column.numeric ?? false;
     if (this.order?.column !== column) this.order = { column, down: first };
     else if (this.order.down === first) this.order = { column, down: !first };
     else this.order = null;
+    this.#showOrder();
+    this.sorted?.();
+  }
+
+  /** @param {string | null} order the id of a column, after `-` if the largest is the first */
+  setOrder(order) {
+    const column = this.columns.find(({ id }) => id === order?.replace(/^-/, ''));
+    this.order = column ? { column, down: order?.startsWith('-') ?? false } : null;
+    this.#showOrder();
+  }
+
+  #showOrder() {
     const order = this.order;
     this.columns.forEach((one, index) => {
       const head = /** @type {HTMLElement} */ (this.heads[index]);
@@ -94,7 +119,7 @@ export class Table {
 
   #make() {
     const cells = this.columns.map((column, index) => {
-      const text = h('span', { class: 'wire' });
+      const text = h(column.link && (index > 0 || !this.open) ? 'a' : 'span', { class: 'wire' });
       if (index > 0) return h('td', { class: classes(column) }, text);
       const name = this.open ? h('button', { type: 'button', class: 'open' }, text) : text;
       return h('th', { scope: 'row', class: classes(column) }, name);
@@ -115,7 +140,8 @@ export class Table {
       const text = column.text(row);
       const place = /** @type {HTMLElement} */ (cell.querySelector('.wire'));
       setText(place, text);
-      setAttribute(place, 'title', column.wide && text !== NONE ? text : null);
+      setAttribute(place, 'title', !column.numeric && text.length > SHORT ? text : null);
+      if (place instanceof HTMLAnchorElement) setAttribute(place, 'href', text === NONE ? null : column.link?.(row) ?? null);
       setAttribute(cell, 'data-level', column.level?.(row) ?? null);
       if (!column.share) return;
       const share = column.share(row);

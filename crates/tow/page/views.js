@@ -1,8 +1,9 @@
 // The lists of a server, and how they are shown.
 
 import { encoded, get } from './api.js';
-import { ofDeadLetters, ofPeer, ofService } from './actions.js';
+import { ofBlock, ofDeadLetters, ofPeer, ofService } from './actions.js';
 import { h } from './dom.js';
+import { toPeer, toService, toVersion, toWho } from './links.js';
 import { ago, byteRate, bytes, count, moment, named, NONE, seconds, visible } from './format.js';
 
 /** @typedef {import('./api.js').Row} Row */
@@ -17,17 +18,18 @@ import { ago, byteRate, bytes, count, moment, named, NONE, seconds, visible } fr
  * @returns {Column}
  */
 function text(id, label, more = {}) {
-  return { id, label, text: (row) => (row[id] === null || row[id] === undefined || row[id] === '' ? NONE : visible(row[id])), sort: (row) => row[id], ...more };
+  return { id, label, text: (row) => (row[id] === null || row[id] === undefined || row[id] === '' ? NONE : visible(row[id])), by: id, sort: (row) => row[id], ...more };
 }
 
 /**
  * A column of names, which need not be UTF-8.
  * @param {string} id
  * @param {string} label
+ * @param {Partial<Column>} [more]
  * @returns {Column}
  */
-function name(id, label) {
-  return text(id, label, { wide: true, text: (row) => nameOf(row, id) });
+function name(id, label, more = {}) {
+  return text(id, label, { wide: true, text: (row) => nameOf(row, id), ...more });
 }
 
 /**
@@ -48,8 +50,12 @@ const serviceOf = (row) => `${row['service']} ${row['service_b64'] ?? ''}`;
  * @returns {Column}
  */
 function number(id, label, format, more = {}) {
-  return { id, label, numeric: true, text: (row) => format(row[id]), sort: (row) => row[id], ...more };
+  // Rates are made here.
+  return { id, label, numeric: true, by: id.endsWith('_rate') ? undefined : id, text: (row) => format(row[id]), sort: (row) => row[id], ...more };
 }
+
+/** The page of an address. @param {Row} row */
+const toAddress = (row) => toWho({ address: row['address'] });
 
 /** @param {Row} row */
 const whoOf = (row) => [row['user'], row['address']].filter(Boolean).map(visible).join(' · ') || NONE;
@@ -64,14 +70,14 @@ const peers = {
   empty: 'No peer is connected.',
   key: (row) => row['id'],
   name: (row) => `Peer ${visible(row['id'])}`,
-  byService: true,
   rates: ['received_bytes', 'sent_bytes'],
+  page: (row) => toPeer(row['id']),
   actions: ofPeer,
   columns: [
-    text('id', 'Peer'),
-    text('address', 'Address', { wide: true }),
-    text('user', 'User', { priority: 3 }),
-    { id: 'role', label: 'Role', priority: 2, text: (row) => [row['role'] && visible(row['role']), row['service'] && named(row, 'service')].filter(Boolean).join(' of ') || NONE },
+    text('id', 'Peer', { link: (row) => toPeer(row['id']) }),
+    text('address', 'Address', { wide: true, link: toAddress }),
+    text('user', 'User', { priority: 3, link: toWho }),
+    { id: 'role', label: 'Role', by: 'role', priority: 2, link: (row) => (row['service'] ? toService(row) : null), text: (row) => [row['role'] && visible(row['role']), row['service'] && named(row, 'service')].filter(Boolean).join(' of ') || NONE },
     text('protocol', 'Protocol', { priority: 3 }),
     number('connected_seconds', 'Connected', seconds, { priority: 2 }),
     number('heard_seconds', 'Silent for', ago, { priority: 3 }),
@@ -92,47 +98,49 @@ const gone = {
   empty: 'No peer has disconnected yet.',
   key: (row) => row['id'],
   name: (row) => `Peer ${visible(row['id'])}, disconnected`,
+  page: toWho,
   columns: [
     text('id', 'Peer'),
-    { id: 'who', label: 'Who', text: whoOf },
+    { id: 'who', label: 'Who', by: 'address', link: toWho, text: whoOf },
     number('gone_seconds', 'Ago', ago),
     number('lasted_seconds', 'Connected for', seconds, { priority: 2 }),
     number('received_bytes', 'Received', bytes, { priority: 3 }),
     number('sent_bytes', 'Sent', bytes, { priority: 3 }),
-    { id: 'handshake', label: 'Handshake', priority: 3, text: (row) => (row['handshake'] ? 'completed' : 'not completed'), level: (row) => (row['handshake'] ? null : 'warn') },
+    { id: 'handshake', label: 'Handshake', by: 'handshake', priority: 3, text: (row) => (row['handshake'] ? 'completed' : 'not completed'), level: (row) => (row['handshake'] ? null : 'warn') },
     text('reason', 'Reason', { wide: true }),
   ],
 };
 
-/** Causes of a stall, as `waits_for` has them. @type {Record<string, string>} */
-const STALLS = {
-  credit: 'credit from the client',
-  receiver: 'the receiver',
-  sender: 'the sender',
-  disk: 'the disk',
-  hash: 'a digest',
-  pool: 'a free thread',
+/** Why a transfer is slow, as `waits_for` has it. @type {Record<string, string>} */
+const CAUSES = {
+  client_rate: 'limits itself',
+  server_rate: 'this server’s --bwlimit',
+  frozen: 'the client is frozen',
+  network: 'slow network',
+  send_buffer: 'this server’s TCP send buffer',
+  receive_buffer: 'the client’s TCP receive buffer',
+  client_disk: 'the client’s disk',
+  client_hash: 'the client’s hashing',
+  credit: 'no credit from the client',
+  receiver: 'the client reads slowly',
+  sender: 'the client sends slowly',
+  disk: 'this server’s disk',
+  hash: 'this server’s hashing',
+  pool: 'no free thread',
   open_files: 'the limit on open files',
-  other: 'something else',
 };
 
 /** @param {Row} row */
 const shareOf = (row) => {
-  if (row['files'] > 1) return row['files_done'] / row['files'];
-  return row['total_bytes'] > 0 ? Math.min(1, row['done_bytes'] / row['total_bytes']) : null;
+  const [done, total] = row['all_total_bytes'] === null ? [row['done_bytes'], row['total_bytes']] : [row['all_done_bytes'], row['all_total_bytes']];
+  return total > 0 ? Math.min(1, done / total) : null;
 };
 
 /** @param {Row} row */
 const movedOf = (row) => row[row['kind'] === 'push' ? 'received_bytes' : 'sent_bytes'];
 
 /** @param {Row} row */
-const speedOf = (row) => row[row['kind'] === 'push' ? 'received_rate' : 'sent_rate'] ?? null;
-
-/** @param {Row} row */
-const leftOf = (row) => {
-  const speed = speedOf(row);
-  return row['total_bytes'] > 0 && speed > 0 && !(row['files'] > 1) ? (row['total_bytes'] - row['done_bytes']) / speed : null;
-};
+const causeOf = (row) => (row['waits_for'] ? CAUSES[row['waits_for']] ?? visible(row['waits_for']) : NONE);
 
 /** @type {List} */
 const transfers = {
@@ -140,26 +148,31 @@ const transfers = {
   title: 'Transfers',
   path: 'transfers',
   member: 'transfers',
-  about: 'Fetches and pushes in progress, and what each waits for.',
+  about: 'Fetches and pushes in progress, and why each is slow.',
   empty: 'No transfer is in progress.',
+  words: { waits_for: causeOf, seconds_left: (row) => seconds(row['seconds_left']), bytes_per_second_before: (row) => byteRate(row['bytes_per_second_before']) },
   key: (row) => `${row['peer']} ${row['kind'] ?? ''} ${row['id'] ?? ''}`,
   name: (row) => nameOf(row, 'path'),
-  rates: ['sent_bytes', 'received_bytes'],
+  page: (row) => toPeer(row['peer']),
+  actions: (row) => ofPeer({ ...row, id: row['peer'] }),
   columns: [
-    name('path', 'Path'),
+    { id: 'who', label: 'Who', by: 'address', text: (row) => visible(row['follower'] ?? row['user'] ?? row['address'] ?? '') },
+    text('path', 'Path', { wide: true, priority: 2, text: (row) => nameOf(row, 'path') }),
     {
       id: 'progress', label: 'Progress', numeric: true, sort: shareOf, share: shareOf,
       text: (row) => {
-        if (row['files'] > 1) return `${count(row['files_done'])}/${count(row['files'])} files`;
         const share = shareOf(row);
-        return share === null ? NONE : `${Math.floor(100 * share)} %`;
+        const done = share === null ? NONE : `${Math.floor(100 * share)} %`;
+        return row['files'] > 1 ? `${done} of ${count(row['files'])} files` : done;
       },
     },
-    { id: 'bytes', label: 'Bytes', numeric: true, priority: 2, sort: movedOf, text: (row) => bytes(movedOf(row)) },
-    { id: 'rate', label: 'Rate', numeric: true, sort: speedOf, text: (row) => byteRate(speedOf(row)) },
-    { id: 'left', label: 'Left', numeric: true, priority: 2, sort: leftOf, text: (row) => seconds(leftOf(row)) },
-    { id: 'waits', label: 'Waits for', text: (row) => (row['waits_for'] ? STALLS[row['waits_for']] ?? visible(row['waits_for']) : NONE), level: (row) => (row['waits_for'] ? 'warn' : null) },
-    text('address', 'Peer', { priority: 2 }),
+    { id: 'waits_for', label: 'Slow because of', by: 'waits_for', text: causeOf, level: (row) => (row['waits_for'] ? 'warn' : null) },
+    { id: 'stalled_seconds', label: 'Stalled for', numeric: true, by: 'stalled_seconds', sort: (row) => row['stalled_seconds'], text: (row) => (row['stalled_seconds'] >= 2 ? seconds(row['stalled_seconds']) : NONE), level: (row) => (row['stalled_seconds'] >= 2 ? 'warn' : null) },
+    number('bytes_per_second', 'Rate', byteRate, { priority: 2 }),
+    number('bytes_per_second_before', 'A minute ago', byteRate, { priority: 3 }),
+    number('seconds_left', 'Left', seconds, { priority: 2 }),
+    { id: 'bytes', label: 'Bytes', numeric: true, priority: 3, sort: movedOf, text: (row) => bytes(movedOf(row)) },
+    text('peer', 'Peer', { priority: 3, link: (row) => toPeer(row['peer']) }),
   ],
 };
 
@@ -173,14 +186,14 @@ const services = {
   empty: 'There are no services: no worker has registered, and no request has arrived.',
   key: serviceOf,
   name: (row) => named(row, 'service'),
-  byService: true,
+  page: toService,
   actions: ofService,
   columns: [
     name('service', 'Service'),
     { id: 'state', label: 'State', sort: (row) => stateOf(row)[0], text: (row) => stateOf(row)[0], level: (row) => stateOf(row)[1] },
     number('waiting', 'Waiting', count),
     number('oldest_seconds', 'Oldest', seconds, { priority: 2 }),
-    number('waiting_bytes', 'Memory', bytes, { priority: 3 }),
+    number('memory_bytes', 'Memory', bytes, { priority: 3 }),
     number('waiting_spooled_bytes', 'Spooled', bytes, { priority: 3 }),
     number('unconfirmed', 'Unconfirmed', count, { priority: 2 }),
     number('workers', 'Workers', count),
@@ -207,14 +220,15 @@ const workers = {
   empty: 'There are no workers.',
   key: (row) => `${row['peer']} ${serviceOf(row)}`,
   name: (row) => `Worker of ${named(row, 'service')}`,
-  byService: true,
+  page: (row) => toPeer(row['peer']),
   actions: (row) => (row['peer'] ? ofPeer({ ...row, id: row['peer'] }) : []),
   columns: [
-    text('peer', 'Peer'),
-    name('service', 'Service'),
-    text('address', 'Address', { priority: 2 }),
+    text('peer', 'Peer', { link: (row) => toPeer(row['peer']) }),
+    name('service', 'Service', { link: toService }),
+    text('address', 'Address', { priority: 2, link: toAddress }),
     text('protocol', 'Protocol', { priority: 3 }),
-    { id: 'held', label: 'In progress', numeric: true, sort: (row) => row['held'], text: (row) => `${count(row['held'])} of ${count(row['credit'])}`, share: (row) => (row['credit'] > 0 ? row['held'] / row['credit'] : null) },
+    number('busy_seconds', 'Busy for', seconds, { priority: 2 }),
+    { id: 'held', label: 'In progress', numeric: true, by: 'held', sort: (row) => row['held'], text: (row) => `${count(row['held'])} of ${count(row['credit'])}`, share: (row) => (row['credit'] > 0 ? row['held'] / row['credit'] : null) },
   ],
 };
 
@@ -228,6 +242,7 @@ const deadLetters = {
   empty: 'There are no dead letters.',
   key: serviceOf,
   name: (row) => `Dead letters of ${named(row, 'service')}`,
+  page: toService,
   actions: ofDeadLetters,
   columns: [
     name('service', 'Service'),
@@ -255,19 +270,25 @@ const followers = {
   path: 'followers',
   member: 'followers',
   publishes: true,
-  about: 'Followers and how far behind they are, then offline and relayed ones with their last report.',
+  about: 'Followers, what each lacks and why: first connected ones, then others by their last report.',
   empty: 'There are no followers.',
+  words: { waits_for: causeOf },
   key: (row) => (row['peer'] ? `${row['peer']} ${row['id'] ?? ''}` : `${row['name']} ${row['copy'] ?? ''} ${row['user'] ?? ''} ${row['via'] ?? ''}`),
   name: (row) => (row['name'] ? visible(row['name']) : `Peer ${visible(row['peer'])}`),
+  page: (row) => toPeer(row['peer']) ?? (row['user'] ? toWho(row) : null),
   columns: [
-    { id: 'name', label: 'Follower', wide: true, text: (row) => visible(row['name'] ?? row['user'] ?? row['address'] ?? row['peer']) },
-    { id: 'from', label: 'From', priority: 2, text: (row) => (row['via'] ? `via ${visible(row['via'])}` : row['peer'] ? visible(row['address']) : 'not connected') },
-    { id: 'path', label: 'Follows', priority: 2, text: (row) => nameOf(row, row['path'] == null ? 'glob' : 'path') },
-    { id: 'state', label: 'State', sort: (row) => lagOf(row)[0], text: (row) => lagOf(row)[0], level: (row) => lagOf(row)[1] },
+    { id: 'name', label: 'Follower', by: 'name', wide: true, text: (row) => visible(row['name'] ?? row['user'] ?? row['address'] ?? row['peer']) },
+    { id: 'from', label: 'From', by: 'address', priority: 2, text: (row) => (row['via'] ? `via ${visible(row['via'])}` : row['peer'] ? visible(row['address']) : 'not connected') },
+    { id: 'path', label: 'Follows', by: 'path', priority: 2, text: (row) => nameOf(row, row['path'] == null ? 'glob' : 'path') },
+    { id: 'state', label: 'State', by: 'state', text: (row) => stateOf(row)[0], level: (row) => stateOf(row)[1] },
+    { id: 'error', label: 'Error', by: 'error', wide: true, text: errorOf, level: (row) => (row['error'] ? 'bad' : null) },
     number('behind', 'Behind', count),
     number('behind_seconds', 'Behind for', seconds),
-    { id: 'copy', label: 'Copy', priority: 3, text: (row) => (row['copy'] ? visible(row['copy']).slice(0, 8) : NONE) },
-    { id: 'version', label: 'Version', priority: 3, text: (row) => shortDigest(row['version']) },
+    number('lacks_bytes', 'Lacks', bytes),
+    number('seconds_left', 'Time left', seconds, { priority: 2 }),
+    { id: 'waits_for', label: 'Slow because of', by: 'waits_for', priority: 2, text: causeOf, level: (row) => (row['waits_for'] ? 'warn' : null) },
+    { id: 'copy', label: 'Copy', by: 'copy', priority: 3, text: (row) => (row['copy'] ? visible(row['copy']).slice(0, 8) : NONE) },
+    { id: 'version', label: 'Version', by: 'version', priority: 3, link: (row) => toVersion(row['version']), text: (row) => shortDigest(row['version']) },
     number('said_seconds', 'Last report', ago, { priority: 3 }),
   ],
 };
@@ -276,14 +297,31 @@ const followers = {
  * @param {Row} row
  * @returns {[string, string | null]}
  */
-function lagOf(row) {
-  if (!row['peer']) return [row['via'] ? '○ via relay' : '○ offline', null];
-  if (row['live']) return ['✓ up to date', 'good'];
-  return ['▲ behind', 'warn'];
+function stateOf(row) {
+  return FOLLOWER_STATES[row['state']] ?? [visible(row['state'] ?? NONE), null];
+}
+
+/** @type {Record<string, [string, string | null]>} */
+const FOLLOWER_STATES = {
+  up_to_date: ['✓ up to date', 'good'],
+  behind: ['▲ behind', 'warn'],
+  failing: ['✕ failing', 'bad'],
+  gone: ['▲ gone', 'warn'],
+  ended: ['○ ended', null],
+  never_seen: ['▲ never seen', 'warn'],
+};
+
+/**
+ * A follower's error in its own words, and how often.
+ * @param {Row} row
+ */
+function errorOf(row) {
+  if (!row['error']) return NONE;
+  return `${visible(row['error'])} (${count(row['error_tries'])} ${row['error_tries'] === 1 ? 'try' : 'tries'}, for ${seconds(row['error_seconds'])})`;
 }
 
 /** @param {unknown} digest */
-function shortDigest(digest) {
+export function shortDigest(digest) {
   return digest ? visible(digest).slice(0, 12) : NONE;
 }
 
@@ -298,11 +336,12 @@ const versions = {
   empty: 'No version has been published.',
   key: (row) => `${row['seq']} ${row['version']}`,
   name: (row) => (row['label'] ? visible(row['label']) : `Version ${shortDigest(row['version'])}`),
+  page: (row) => toVersion(row['version']),
   columns: [
     text('label', 'Version', { wide: true }),
-    { id: 'path', label: 'Of', priority: 2, text: (row) => `/${row['path'] ? named(row, 'path') : ''}` },
-    { id: 'version', label: 'Digest', priority: 2, text: (row) => shortDigest(row['version']) },
-    { id: 'published', label: 'Published', sort: (row) => row['published'], text: (row) => moment(row['published']) },
+    { id: 'path', label: 'Of', by: 'path', priority: 2, text: (row) => `/${row['path'] ? named(row, 'path') : ''}` },
+    { id: 'version', label: 'Digest', by: 'version', priority: 2, link: (row) => toVersion(row['version']), text: (row) => shortDigest(row['version']) },
+    { id: 'published', label: 'Published', by: 'published', sort: (row) => row['published'], text: (row) => moment(row['published']) },
     number('seq', 'Number', count, { priority: 3 }),
     number('files', 'Files', count, { priority: 2 }),
     number('bytes', 'Size', bytes, { priority: 2 }),
@@ -326,8 +365,30 @@ const failures = {
     text('kind', 'Request'),
     name('path', 'Path'),
     number('count', 'Files', count, { priority: 3 }),
-    { id: 'who', label: 'Who', priority: 2, text: whoOf },
+    { id: 'who', label: 'Who', by: 'address', priority: 2, link: toWho, text: whoOf },
     text('code', 'Code', { level: () => 'warn' }),
+    text('reason', 'Reason', { priority: 2, wide: true }),
+  ],
+};
+
+/** @type {List} */
+const blocked = {
+  id: 'blocked',
+  title: 'Blocked',
+  path: 'blocked',
+  member: 'blocked',
+  about: 'Peers that operators have blocked, newest first.',
+  empty: 'Nobody is blocked.',
+  key: (row) => row['who'],
+  name: (row) => visible(row['who']),
+  actions: ofBlock,
+  columns: [
+    text('who', 'Who', { wide: true }),
+    number('left_seconds', 'Ends in', (value) => (value === null ? 'never' : seconds(value))),
+    number('refused', 'Refused', count),
+    number('refused_seconds', 'Last', (value) => (value === null ? NONE : ago(value)), { priority: 3 }),
+    { id: 'since', label: 'Since', priority: 3, text: (row) => moment(row['since']), sort: (row) => row['since'] },
+    text('by', 'By', { priority: 2 }),
     text('reason', 'Reason', { priority: 2, wide: true }),
   ],
 };
@@ -338,22 +399,22 @@ const audit = {
   title: 'Audit',
   path: 'audit',
   member: 'audit',
-  about: 'The last 200 actions of operators, newest first. They are lost at a restart, except in the --audit file.',
+  about: 'The last 200 actions of operators, newest first. With --audit, also those before a restart.',
   empty: 'No actions yet.',
   key: (row) => `${row['time']} ${row['address']} ${row['action']} ${row['object']} ${row['object_b64'] ?? ''}`,
   name: (row) => `${visible(row['action'])} ${row['object'] ? named(row, 'object') : ''}`,
   columns: [
-    { id: 'time', label: 'Time', text: (row) => moment(Date.parse(row['time']) / 1000), sort: (row) => row['time'] },
+    { id: 'time', label: 'Time', by: 'time', text: (row) => moment(Date.parse(row['time']) / 1000), sort: (row) => row['time'] },
     text('action', 'Action'),
     name('object', 'Of'),
     { id: 'parameters', label: 'Parameters', priority: 3, text: (row) => (row['parameters'] ? visible(JSON.stringify(row['parameters'])) : NONE) },
-    { id: 'by', label: 'By', priority: 2, text: (row) => [row['by'], row['address']].filter(Boolean).map(visible).join(' · ') },
+    { id: 'by', label: 'By', by: 'by', priority: 2, text: (row) => [row['by'], row['address']].filter(Boolean).map(visible).join(' · ') },
     text('outcome', 'Outcome', { wide: true, level: (row) => (row['outcome'] === 'done' ? null : 'warn') }),
   ],
 };
 
 /** Lists of each kind of server, in the order of the tabs. The overview is before them. */
 export const LISTS = {
-  serve: [peers, transfers, followers, versions, failures, gone, audit],
-  broker: [peers, services, workers, deadLetters, gone, audit],
+  serve: [peers, transfers, followers, versions, failures, gone, blocked, audit],
+  broker: [peers, services, workers, deadLetters, gone, blocked, audit],
 };

@@ -86,22 +86,35 @@ enum Command {
     Call(call::Arguments),
     /// Show the servers and brokers that run on this machine.
     Status(operator::StatusArguments),
+    /// Don't count a kind of problem for a time, or list those that aren't counted.
+    Mute(operator::MuteArguments),
     /// List who is connected.
-    Peers(operator::Arguments),
+    Peers(operator::ListArguments),
     /// List recent disconnects and their reasons.
-    Gone(operator::Arguments),
+    Gone(operator::ListArguments),
     /// List a file server's transfers, and what each one waits for.
-    Transfers(operator::Arguments),
+    Transfers(operator::ListArguments),
     /// List who follows a file server, and how far behind they are.
-    Followers(operator::Arguments),
+    Followers(operator::ListArguments),
     /// List what a file server refused lately, and what failed.
-    Failures(operator::Arguments),
+    Failures(operator::ListArguments),
     /// List a broker's services and their queues.
     Services(operator::ServiceArguments),
+    /// List a service's requests, or end one.
+    Requests(operator::RequestsArguments),
     /// List a broker's workers.
     Workers(operator::ServiceArguments),
+    /// Print the address of a server's page for browsers, and open it.
+    Page(operator::PageArguments),
     /// Disconnect a peer.
     Kick(operator::KickArguments),
+    /// Forget a follower that is gone for good.
+    Forget(operator::ForgetArguments),
+    /// Disconnect a peer and keep it out, or list those that are kept out.
+    #[command(visible_alias = "blocked")]
+    Block(operator::BlockArguments),
+    /// Let a blocked peer connect again.
+    Unblock(operator::UnblockArguments),
     /// Stop giving a service's requests to workers until it is resumed.
     Pause(operator::PauseArguments),
     /// Resume a service that is paused.
@@ -114,12 +127,16 @@ enum Command {
     Requeue(operator::RequeueArguments),
     /// Accept nothing new and finish what has been accepted.
     Drain(operator::DrainArguments),
+    /// List what operators have done, and who.
+    Audit(operator::Arguments),
     /// Show the state of a broker's journal.
     Journal(operator::Arguments),
     /// Make, show or check the queue of a cell of brokers.
     Queue(queue::Arguments),
     /// Show what a server does, refreshed continuously, with rates.
     Top(operator::Arguments),
+    /// Make, list and revoke tokens of operators, by name.
+    Token(operator::TokenArguments),
     /// Make and show keys for encrypted connections.
     Key(key::Arguments),
     /// Make a line for a password file.
@@ -210,23 +227,31 @@ fn main() -> ExitCode {
         Command::Call(arguments) => call::run(arguments),
         Command::Work(arguments) => work::run(arguments),
         Command::Status(arguments) => operator::status(&arguments),
+        Command::Mute(arguments) => operator::mute(&arguments),
         Command::Peers(arguments) => operator::list(List::Peers, &arguments),
         Command::Gone(arguments) => operator::list(List::Gone, &arguments),
         Command::Transfers(arguments) => operator::list(List::Transfers, &arguments),
         Command::Followers(arguments) => operator::list(List::Followers, &arguments),
         Command::Failures(arguments) => operator::list(List::Failures, &arguments),
         Command::Services(arguments) => operator::list_by_service(List::Services, &arguments),
+        Command::Requests(arguments) => operator::requests(&arguments),
         Command::Workers(arguments) => operator::list_by_service(List::Workers, &arguments),
+        Command::Page(arguments) => operator::page(&arguments),
         Command::Kick(arguments) => operator::kick(&arguments),
+        Command::Forget(arguments) => operator::forget(&arguments),
+        Command::Block(arguments) => operator::block(&arguments),
+        Command::Unblock(arguments) => operator::unblock(&arguments),
         Command::Pause(arguments) => operator::pause(&arguments, true),
         Command::Resume(arguments) => operator::pause(&arguments, false),
         Command::Purge(arguments) => operator::purge(&arguments),
         Command::DeadLetters(arguments) => operator::list_letters(&arguments),
         Command::Requeue(arguments) => operator::requeue(&arguments),
         Command::Drain(arguments) => operator::drain(&arguments),
+        Command::Audit(arguments) => operator::audit(&arguments),
         Command::Journal(arguments) => operator::journal(&arguments),
         Command::Queue(arguments) => queue::run(arguments),
         Command::Top(arguments) => operator::top(&arguments),
+        Command::Token(arguments) => operator::token(&arguments),
         Command::Key(arguments) => key::run(arguments),
         Command::Password(arguments) => password::run(arguments),
         Command::Trust(arguments) => trust::run(arguments),

@@ -267,6 +267,11 @@ impl<F> Connection<F> {
         self.next_ping = self.next_ping.map(|_| now);
     }
 
+    /// Since when a PING is unanswered, and nothing else has come either.
+    pub fn unanswered_since(&self) -> Option<Instant> {
+        self.pong.as_ref().map(LivenessTimer::since)
+    }
+
     /// Bytes came from the peer, including those that the driver took past [`Connection::input`].
     ///
     /// Where frames are sealed, few bytes are no sign of life before a frame was opened: a length that was changed on the way makes all that follows

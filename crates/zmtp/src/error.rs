@@ -3,6 +3,9 @@
 use crate::keys::PublicKey;
 use thiserror::Error;
 
+/// Begins the reason in an ERROR for a peer that an operator has blocked. It is final, as 400 is for a wrong login.
+pub const BLOCKED: &str = "blocked by the operator";
+
 /// The reason why a connection cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -175,7 +178,7 @@ impl Error {
         match self {
             Error::Mechanism { .. } => Some(Refusal::Login),
             // ZAP's status (RFC 27) for wrong credentials; 300 and 500 may be temporary.
-            Error::RefusedByPeer { reason } if reason == "400" => Some(Refusal::Login),
+            Error::RefusedByPeer { reason } if reason == "400" || reason.starts_with(BLOCKED) => Some(Refusal::Login),
             Error::HelloRefused { .. }
             | Error::ClientKeyRefused { .. }
             | Error::ServerKeyNotProven { .. }

@@ -30,7 +30,7 @@ pub use credentials::{Credentials, Principal};
 #[cfg(feature = "curve")]
 pub use crypto::has_aes_instructions;
 pub use deviations::ProtocolDeviations;
-pub use error::{Error, Refusal};
+pub use error::{BLOCKED, Error, Refusal};
 pub use event::{Event, PeerProperties};
 pub use frame::{FrameFlags, Header};
 pub use greeting::{GREETING_BYTES, VERSION};

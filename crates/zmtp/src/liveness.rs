@@ -23,6 +23,11 @@ impl LivenessTimer {
         LivenessTimer { timeout, since: now, written_before, checked: false, delivered: None }
     }
 
+    /// When it started, or last showed a sign of life.
+    pub fn since(&self) -> Instant {
+        self.since
+    }
+
     /// Starts again at a sign of life, or because silence until then was not the peer's fault.
     pub fn restart(&mut self, at: Instant) {
         if at > self.since {

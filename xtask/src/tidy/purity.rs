@@ -23,6 +23,7 @@ const PURE: &[&str] = &[
     "crates/cell/src/order",
     "crates/client/src/client/session",
     "crates/client/src/worker/session",
+    "crates/tow/src/admin/history",
     "crates/tow/src/admin/problems",
 ];
 

@@ -127,6 +127,8 @@ pub enum Action {
         service: Bytes,
         /// The number of attempts.
         attempts: u16,
+        /// Why the last one failed.
+        why: Bytes,
         /// The dead-letter queue that keeps it. `None`: it isn't journalled, or the queue is full.
         kept_for: Option<Bytes>,
     },

@@ -51,6 +51,9 @@ impl Core {
             None => self.sessions.insert(Session::new(Some(client), None)),
         };
         self.set_tenant(key, self.tenants.of_peer(peer));
+        if self.sessions[key].peer.is_none() {
+            self.count_away(key, false);
+        }
         let session = &mut self.sessions[key];
         let former = session.peer.replace(peer);
         session.connections = session.connections.wrapping_add(1).max(1);
@@ -280,6 +283,7 @@ impl Core {
         self.add_request(session, number, slot, bytes);
         let its = self.services.at_mut(service);
         its.live += 1;
+        its.counters.accepted += 1;
         let request = self.requests.at_mut(slot);
         request.set_purges_before(its.purges);
         request.since = now;
@@ -307,7 +311,9 @@ impl Core {
         session.requests.insert(number, slot);
         session.highest = session.highest.max(number);
         self.tenants.at_mut(session.tenant).requests += 1;
+        self.services.at_mut(self.requests.at(slot).service).change_bytes(0, bytes);
         self.change_bytes(key, 0, bytes);
+        self.add_fragile(key);
     }
 
     /// A numbered client confirms outcomes.
@@ -387,7 +393,10 @@ impl Core {
         // If nothing journalled is left, it is kept as long as any other.
         session.is_journalled = session.is_journalled
             && (session.dropped_id != 0 || session.requests.slots().any(|slot| self.requests.at(slot).journal_id != 0));
-        let is_over = session.client.is_none() || session.is_empty();
+        let (is_numbered, is_over) = (session.client.is_some(), session.client.is_none() || session.is_empty());
+        if is_numbered {
+            self.count_away(key, true);
+        }
         self.forget_pending_outcomes(key);
         if is_over {
             self.remove_session(now, key);

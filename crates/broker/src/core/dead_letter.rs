@@ -2,6 +2,7 @@
 //! service, whose workers can inspect and repair them.
 
 use super::clients::Claim;
+use super::letter::{Failure, LETTER_BYTES, LetterDetails};
 use super::requests::{REQUEST_BYTES, State};
 use super::service::Place;
 use super::settings::{Millis, NEVER, Settings};
@@ -32,10 +33,17 @@ const RETRIES_PER_SECOND: usize = 1_000;
 /// The number of a dead letter among all: the lowest is the oldest. 0: none.
 pub(super) type LetterNumber = u32;
 
+/// A time in the core's, as one that may be before that began.
+fn signed(now: Millis) -> i64 {
+    i64::try_from(now).unwrap_or(i64::MAX)
+}
+
 /// The dead letters of all services: also those that were sent to their service again and haven't succeeded there yet.
 #[derive(Debug, Default)]
 pub(super) struct DeadLetters {
     all: BTreeMap<LetterNumber, Letter>,
+    /// Their numbers by their ids in the journal.
+    by_id: BTreeMap<u64, LetterNumber>,
     /// The last number that was given.
     pub last: LetterNumber,
     /// Bytes of memory, with the requests' own.
@@ -49,13 +57,16 @@ pub(super) struct DeadLetters {
 }
 
 /// A dead letter.
-#[derive(Debug, Clone, Copy)]
-struct Letter {
-    session: SessionKey,
+#[derive(Debug, Clone)]
+pub(super) struct Letter {
+    pub session: SessionKey,
+    /// Its id in the journal.
+    pub id: u64,
     /// The client and the number of the request that it is a copy of.
-    origin: (ClientId, u64),
+    pub origin: (ClientId, u64),
     /// Moves so far, between its service and the dead-letter queue.
-    moves: u32,
+    pub moves: u32,
+    pub details: Box<LetterDetails>,
 }
 
 impl DeadLetters {
@@ -84,6 +95,21 @@ impl DeadLetters {
         self.all.get(&number).map(|letter| letter.origin)
     }
 
+    /// The number of the one with this id in the journal.
+    pub fn of_id(&self, id: u64) -> Option<LetterNumber> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// Details of one.
+    pub fn details(&self, number: LetterNumber) -> Option<&LetterDetails> {
+        self.all.get(&number).map(|letter| &*letter.details)
+    }
+
+    /// The same, to be changed.
+    pub fn details_mut(&mut self, number: LetterNumber) -> Option<&mut LetterDetails> {
+        self.all.get_mut(&number).map(|letter| &mut *letter.details)
+    }
+
     /// Whether another one fits. They may stay for long, and new requests must fit beside them.
     fn has_space(&self, settings: &Settings, bytes: usize, large_bytes: u64) -> bool {
         self.all.len() < settings.dead_letters_max()
@@ -94,6 +120,7 @@ impl DeadLetters {
 
     fn add(&mut self, letter: Letter, bytes: usize, large_bytes: u64) -> LetterNumber {
         self.last = self.last.saturating_add(1);
+        self.by_id.insert(letter.id, self.last);
         self.all.insert(self.last, letter);
         self.bytes += bytes;
         self.large_bytes += large_bytes;
@@ -101,7 +128,9 @@ impl DeadLetters {
     }
 
     fn remove(&mut self, number: LetterNumber, bytes: usize, large_bytes: u64) {
-        self.all.remove(&number);
+        if let Some(letter) = self.all.remove(&number) {
+            self.by_id.remove(&letter.id);
+        }
         self.bytes -= bytes;
         self.large_bytes -= large_bytes;
     }
@@ -144,24 +173,26 @@ pub(super) fn queue_of(service: &[u8]) -> Option<Bytes> {
 impl Core {
     /// Ends a request that is in no list and has used up its attempts.
     #[cold]
-    pub(super) fn give_up(&mut self, now: Millis, slot: u32) {
+    pub(super) fn give_up(&mut self, now: Millis, slot: u32, failure: Failure) {
         if self.is_dead_letter(slot) {
+            self.note_failure(slot, failure);
             return self.postpone(slot);
         }
-        let kept_for = self.keep_dead_letter(now, slot);
+        let why = failure.reason.clone();
+        let kept_for = self.keep_dead_letter(now, slot, failure);
         let attempts = self.settings.attempts_max;
         let kept = kept_for.as_ref().map_or(String::new(), |queue| format!("; kept for {}", shown(queue)));
         let reason = format!("given up at attempt {attempts}: workers went while they had it, or couldn't do it{kept}");
         let request = self.requests.at(slot);
         let (number, client) = (request.number, self.sessions[request.session].client);
         let service = self.services.at(request.service).name.clone();
-        self.actions.push(Action::GaveUp { client, number, service, attempts, kept_for });
+        self.actions.push(Action::GaveUp { client, number, service, attempts, why, kept_for });
         self.settle(slot, Status::ATTEMPTS_USED_UP, Body::from(reason.as_str()).into());
     }
 
     /// Keeps a journalled request as a dead letter. Its entry precedes the outcome of the request: after a crash in between, the start ends the
     /// request. Returns the queue.
-    fn keep_dead_letter(&mut self, now: Millis, slot: u32) -> Option<Bytes> {
+    fn keep_dead_letter(&mut self, now: Millis, slot: u32, failure: Failure) -> Option<Bytes> {
         let request = self.requests.at(slot);
         if request.journal_id == 0 {
             return None;
@@ -169,18 +200,23 @@ impl Core {
         let (body, attempts) = (request.body.clone(), request.attempt);
         let origin = (self.sessions[request.session].client?, request.number);
         let queue = queue_of(&self.services.at(request.service).name)?;
-        let client = self.dead_letter_client(self.durability.next_id());
+        let id = self.durability.next_id();
+        let client = self.dead_letter_client(id);
         let (bytes, large_bytes) = (body.memory_bytes(), body.large_bytes());
         // A stopping broker keeps them all the same.
-        let has_space = self.dead_letters.has_space(&self.settings, REQUEST_BYTES + bytes, large_bytes)
+        let has_space = self.dead_letters.has_space(&self.settings, REQUEST_BYTES + LETTER_BYTES + bytes, large_bytes)
             && self.admit_shared(NOBODY, &queue, bytes).is_ok();
         if !has_space || self.sessions.find(client).is_some() {
             return None;
         }
         self.counters.dead_letters += 1;
+        let Failure { reason, worker } = failure;
+        let asked_by = self.name_of_tenant(self.sessions[self.requests.at(slot).session].tenant);
+        let details = Box::new(LetterDetails { attempts, kept: signed(now), reason, client: asked_by, worker });
         let session = self.absent_session(now, client);
         let key = self.find_or_add_service(NOBODY, &queue);
-        self.mark_dead_letter(session, origin, 0, key, REQUEST_BYTES + bytes, large_bytes);
+        let letter = Letter { session, id, origin, moves: 0, details };
+        self.mark_dead_letter(letter, key, REQUEST_BYTES + LETTER_BYTES + bytes, large_bytes);
         self.accept(
             now,
             session,
@@ -203,20 +239,28 @@ impl Core {
         let key = self.find_or_add_service(NOBODY, to);
         let request = self.requests.at(slot);
         let (former, session, id, attempts) = (request.service, request.session, request.journal_id, request.attempt);
+        let bytes = request.bytes();
         let number = self.sessions[session].letter;
         let Some(letter) = self.dead_letters.all.get_mut(&number) else { return };
         letter.moves += 1;
-        let moves = letter.moves;
+        letter.details.attempts = attempts;
+        if is_dead_letter_queue(to) {
+            letter.details.kept = signed(now);
+        }
+        let (moves, details) = (letter.moves, letter.details.clone());
         // Its retention begins again.
         self.sessions[session].absent_since = now;
         self.unlist_dead_letter(number, former);
         self.list_dead_letter(number, key);
-        self.services.at_mut(former).live -= 1;
+        let its = self.services.at_mut(former);
+        its.live -= 1;
+        its.change_bytes(bytes, 0);
         let its = self.services.at_mut(key);
         its.live += 1;
+        its.change_bytes(0, bytes);
         let (purges, service) = (its.purges, its.name.clone());
         self.requests.at_mut(slot).move_to(key, now, purges);
-        self.journal_moved(id, moves, attempts, service);
+        self.journal_moved(id, moves, details, service);
         self.enqueue(slot, Place::Back);
         self.dispatch(now, key);
         self.remove_service_if_unused(former);
@@ -237,16 +281,9 @@ impl Core {
     }
 
     /// Marks a session as that of a dead letter of this many bytes for a service.
-    pub(super) fn mark_dead_letter(
-        &mut self,
-        session: SessionKey,
-        origin: (ClientId, u64),
-        moves: u32,
-        service: ServiceKey,
-        bytes: usize,
-        large_bytes: u64,
-    ) {
-        let number = self.dead_letters.add(Letter { session, origin, moves }, bytes, large_bytes);
+    pub(super) fn mark_dead_letter(&mut self, letter: Letter, service: ServiceKey, bytes: usize, large_bytes: u64) {
+        let session = letter.session;
+        let number = self.dead_letters.add(letter, bytes, large_bytes);
         self.list_dead_letter(number, service);
         let session = &mut self.sessions[session];
         session.letter = number;
@@ -302,7 +339,8 @@ impl Core {
         }
         let retention = self.settings.journal_retention_ms;
         let (mut expired, mut postponed) = (Vec::new(), Vec::new());
-        for (&number, &Letter { session: key, .. }) in &self.dead_letters.all {
+        for (&number, letter) in &self.dead_letters.all {
+            let key = letter.session;
             let session = &self.sessions[key];
             if now.saturating_sub(session.absent_since) > retention {
                 expired.push(key);
@@ -357,6 +395,7 @@ impl Core {
         for (slot, request) in self.requests.iter().filter(|(slot, _)| self.is_dead_letter(*slot)) {
             let letter = self.sessions[request.session].letter;
             assert_eq!(self.slot_of_letter(letter), Some(slot));
+            assert_eq!(self.dead_letters.of_id(self.dead_letters.all[&letter].id), Some(letter));
             assert!(self.services.at(request.service).letters.contains(&letter), "a dead letter of no service");
             (count, bytes) = (count + 1, bytes + request.bytes());
             large_bytes += request.body.large_bytes();
@@ -367,6 +406,7 @@ impl Core {
         let DeadLetters { all, bytes: their_bytes, large_bytes: their_large_bytes, .. } = &self.dead_letters;
         let sums = (all.len(), *their_bytes, *their_large_bytes);
         assert_eq!((count, bytes, large_bytes), sums, "the sums of dead letters");
+        assert_eq!(all.len(), self.dead_letters.by_id.len());
         let of_services: usize = self.services.iter().map(|(_, service)| service.letters.len()).sum();
         assert_eq!(count, of_services, "the dead letters of services");
     }

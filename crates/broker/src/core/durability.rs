@@ -1,7 +1,8 @@
 //! Durability: what goes into the journal, what waits until it is on the disk, and what comes back after a restart.
 
 use super::admission::{NO_JOURNAL, Refusal};
-use super::dead_letter;
+use super::dead_letter::{self, Letter};
+use super::letter::LetterDetails;
 use super::requests::State;
 use super::service::Place;
 use super::session::Session;
@@ -36,8 +37,8 @@ pub enum Entry {
         expires: Millis,
         /// Checksum of what its client sent.
         checksum: RequestChecksum,
-        /// Set for a dead letter, the attempts before it: the client and the number are those of the request that it is a copy of.
-        letter: Option<u16>,
+        /// Set for a dead letter: the client and the number are those of the request that it is a copy of.
+        letter: Option<Box<LetterDetails>>,
         /// The request.
         body: Body,
     },
@@ -47,8 +48,8 @@ pub enum Entry {
         id: u64,
         /// The number of this move.
         moves: u32,
-        /// Attempts at it so far.
-        attempts: u16,
+        /// Its details from now on.
+        letter: Box<LetterDetails>,
         /// The service.
         service: Bytes,
     },
@@ -80,12 +81,12 @@ impl Entry {
 }
 
 /// More of a dead letter that was recovered.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RestoredLetter {
-    /// Attempts until it was last moved.
-    pub attempts: u16,
     /// Moves so far.
     pub moves: u32,
+    /// Its details.
+    pub details: Box<LetterDetails>,
 }
 
 /// A request that was recovered from the journal.
@@ -213,8 +214,12 @@ impl Core {
         let id = self.durability.take_id();
         let request = self.requests.at_mut(slot);
         request.journal_id = id;
-        let session = &mut self.sessions[request.session];
+        let key = request.session;
+        self.remove_fragile(key);
+        let session = &mut self.sessions[key];
         session.is_journalled = true;
+        session.journalled += 1;
+        let request = self.requests.at(slot);
         let origin = self.dead_letters.origin(session.letter);
         let (client, number) = origin.unwrap_or((session.client.unwrap_or_default(), request.number));
         let entry = Entry::Accepted {
@@ -224,15 +229,15 @@ impl Core {
             service: self.services.at(request.service).name.clone(),
             expires: request.expires,
             checksum: request.checksum,
-            letter: origin.map(|_| request.attempt),
+            letter: self.dead_letters.details(session.letter).cloned().map(Box::new),
             body: request.body.clone(),
         };
         self.durability.push(entry, Awaiting::Accepted(slot, request.generation));
     }
 
     /// A dead letter of this id was moved. If the disk is full, that waits for space.
-    pub(super) fn journal_moved(&mut self, id: u64, moves: u32, attempts: u16, service: Bytes) {
-        self.durability.push_unawaited(Entry::Moved { id, moves, attempts, service });
+    pub(super) fn journal_moved(&mut self, id: u64, moves: u32, letter: Box<LetterDetails>, service: Bytes) {
+        self.durability.push_unawaited(Entry::Moved { id, moves, letter, service });
     }
 
     pub(super) fn journal_finished(&mut self, slot: u32) {
@@ -347,6 +352,8 @@ impl Core {
         if matches!(request.state, State::Waiting | State::Parked) {
             self.count_untried(slot, true);
         }
+        self.sessions[session].journalled -= 1;
+        self.add_fragile(session);
         let is_stored = self.fail_stored(id, reason);
         if !is_stored && !self.sessions[session].is_dead_letter() {
             return false;
@@ -404,7 +411,7 @@ impl Core {
         request.is_durable = true;
         request.since = now;
         // Nobody knows whether a worker had it.
-        request.uncounted = letter.map_or(0, |letter| letter.attempts);
+        request.uncounted = letter.as_ref().map_or(0, |letter| letter.details.attempts);
         request.attempt = request.uncounted.saturating_add(1);
         let is_settled = outcome.is_some();
         if let Some((status, reply)) = outcome {
@@ -420,15 +427,18 @@ impl Core {
         self.sessions[session].is_journalled = true;
         self.sessions[session].is_stored = expires == NEVER && number != dead_letter::NUMBER;
         self.add_request(session, number, slot, bytes);
-        if let Some(letter) = letter {
-            self.mark_dead_letter(session, origin, letter.moves, service, bytes, large_bytes);
+        self.remove_fragile(session);
+        self.sessions[session].journalled += 1;
+        let is_letter = letter.is_some();
+        if let Some(RestoredLetter { moves, details }) = letter {
+            self.mark_dead_letter(Letter { session, id, origin, moves, details }, service, bytes, large_bytes);
         }
         if is_settled {
             self.add_unconfirmed(session, size);
         } else {
             self.enqueue(slot, Place::Back);
         }
-        if letter.is_some() {
+        if is_letter {
             self.end_origin(now, origin, id);
         }
     }

@@ -27,6 +27,7 @@
 //! | `Deadlines` | when something expires |
 //! | `absent` | clients without a connection, and what gives way when others need it |
 //! | `PausedServices` | names of the services that an operator has paused |
+//! | `Fragile` | what a restart would lose |
 //! | `Drain` | whether the broker is drained or stopping, and the clients that leave |
 //!
 //! # Path of a request
@@ -43,7 +44,7 @@
 //!    From workers: [`Core::worker_ready`], [`Core::worker_credit`], [`Core::worker_alive`], [`Core::worker_reply`],
 //!    [`Core::worker_returns_request`], [`Core::worker_leaving`]; [`Core::reject_part`] for a part of a reply. From both:
 //!    [`Core::peer_blocked`], [`Core::peer_gone`]. From the journal: [`Core::persisted`], [`Core::entry_rejected`],
-//!    [`Core::journal_full`], [`Core::storage_failed`]. From an operator: [`Core::pause_service`], [`Core::purge`],
+//!    [`Core::journal_full`], [`Core::storage_failed`]. From an operator: [`Core::pause_service`], [`Core::purge`], [`Core::end_request`],
 //!    [`Core::go_on_with_letters`], [`Core::drain`].
 //! 3. [`Core::tick`].
 //! 4. [`Core::take_queued_actions`] until there are none. Each [`Action::BuiltIn`] is answered by [`Core::built_in_reply`],
@@ -65,6 +66,8 @@ mod drain;
 mod durability;
 mod expiry;
 mod in_flight;
+mod letter;
+mod listed;
 mod look;
 mod marks;
 mod operator;
@@ -73,6 +76,7 @@ mod outcomes;
 mod reply_budget;
 mod requests;
 mod requeue;
+mod restart;
 mod retry;
 mod roles;
 mod sequence_map;
@@ -95,10 +99,13 @@ pub(crate) use dead_letter::{canonical_name, is_dead_letter_queue};
 pub use actions::{Action, BodyRef, QueuedAction, StockEnvelope};
 pub use admission::{MemoryPressure, StorageFailure};
 pub use durability::{Entry, Restored, RestoredLetter};
+pub use letter::LetterDetails;
+pub use listed::{NoRequestKey, NotEnded, RequestInfo, RequestKey, RequestState};
 pub use look::{LargestClient, LastRefusal, Look, LookAt};
-pub use operator::{LetterAction, LetterRun, PAUSED_SERVICES_MAX, Purge};
+pub use operator::{LetterAction, LetterRun, NotDone, PAUSED_SERVICES_MAX, Purge};
+pub use restart::RestartCost;
 pub use settings::{Millis, Settings};
-pub use stats::{Counters, LetterInfo, LetterState, ServiceInfo, WorkerInfo};
+pub use stats::{Counters, LetterInfo, LetterState, ServiceCounters, ServiceInfo, WorkerInfo};
 pub use stored::StoredState;
 pub use worker::Kind;
 
@@ -109,6 +116,7 @@ use requests::{Requests, State};
 use roles::{Role, Roles};
 use service::Services;
 use session::Sessions;
+use std::collections::HashMap;
 use tenants::Tenants;
 use token::{Ticket, TokenMaker};
 use towpath_requests::numbered::Token;
@@ -117,10 +125,14 @@ use worker::Workers;
 /// A connection, as a small number that the driver reuses after [`Core::peer_gone`].
 pub type Peer = u32;
 
+/// Why a worker went whose connection just ended.
+const GONE: &str = "its worker's connection ended";
+
 type SessionKey = u32;
 type TenantKey = u32;
 type ServiceKey = u32;
 type WorkerKey = u32;
+type LetterNumber = dead_letter::LetterNumber;
 
 /// The state of a broker. The module says in which order its methods are called.
 #[derive(Debug)]
@@ -148,6 +160,7 @@ pub struct Core {
     storage_failure: Option<StorageFailure>,
     full: admission::FullMark,
     last_refusal: Option<LastRefusal>,
+    fragile: restart::Fragile,
     counters: Counters,
 }
 
@@ -177,6 +190,7 @@ impl Core {
             storage_failure: None,
             full: admission::FullMark::default(),
             last_refusal: None,
+            fragile: restart::Fragile::default(),
             counters: Counters::default(),
             settings,
         }
@@ -190,6 +204,10 @@ impl Core {
     /// A connection has ended. Requeues what a worker held and drops what a stock client asked for. Requests and outcomes of a numbered
     /// client stay until it reconnects.
     pub fn peer_gone(&mut self, now: Millis, peer: Peer) {
+        self.peer_gone_for(now, peer, GONE);
+    }
+
+    fn peer_gone_for(&mut self, now: Millis, peer: Peer, reason: &'static str) {
         match self.roles.get(peer) {
             Role::None => {}
             Role::Client(session) => {
@@ -198,7 +216,7 @@ impl Core {
             }
             Role::Worker(worker) => {
                 self.roles.set(peer, Role::None);
-                self.worker_gone(now, worker);
+                self.worker_gone(now, worker, reason);
             }
         }
     }
@@ -265,7 +283,7 @@ impl Core {
 
     /// Ends a connection that broke the protocol or isn't wanted any more.
     fn disconnect(&mut self, now: Millis, peer: Peer, reason: &'static str) {
-        self.peer_gone(now, peer);
+        self.peer_gone_for(now, peer, reason);
         self.actions.push(Action::Disconnect { peer, reason });
     }
 
@@ -274,7 +292,8 @@ impl Core {
         let request = self.requests.at_mut(slot);
         let before = request.bytes();
         change(request);
-        let (session, after) = (request.session, request.bytes());
+        let (session, service, after) = (request.session, request.service, request.bytes());
+        self.services.at_mut(service).change_bytes(before, after);
         self.change_bytes(session, before, after);
     }
 
@@ -293,8 +312,10 @@ impl Core {
     #[doc(hidden)]
     pub fn check(&self) {
         let mut bytes = 0;
+        let mut of_services: HashMap<ServiceKey, usize> = HashMap::new();
         for (slot, request) in self.requests.iter() {
             bytes += request.bytes();
+            *of_services.entry(request.service).or_default() += request.bytes();
             let session = &self.sessions[request.session];
             assert_eq!(session.requests.get(request.number), Some(slot));
             match request.state {
@@ -302,6 +323,9 @@ impl Core {
                 State::Free => panic!("a free slot is listed"),
                 State::Waiting | State::Parked | State::Postponed | State::Detached | State::Settled => {}
             }
+        }
+        for (key, service) in self.services.iter() {
+            assert_eq!(of_services.remove(&key).unwrap_or_default(), service.bytes, "the sum of a service's bytes");
         }
         bytes += self.sessions.iter().map(|(_, session)| session.gaps() * session::GAP_BYTES).sum::<usize>();
         assert_eq!(bytes, self.bytes, "the sum of all bytes");
@@ -322,6 +346,7 @@ impl Core {
         self.check_windows();
         self.check_tenants();
         self.check_untried();
+        self.check_fragile();
         self.sessions.check();
         self.services.check(&self.requests, &self.sessions);
     }

@@ -1,14 +1,11 @@
 //! An operator's hand on services and dead letters.
 
 use super::dead_letter::{LetterNumber, canonical_name, queue_of, service_of_queue};
-use super::requests::State;
 use super::settings::Millis;
 use super::tenants::NOBODY;
 use super::{Core, ServiceKey};
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use towpath_requests::body::Body;
-use towpath_requests::numbered::Status;
 
 /// Services that may be paused at a time.
 pub const PAUSED_SERVICES_MAX: usize = 1_000;
@@ -33,6 +30,20 @@ pub enum LetterAction {
     Requeue,
     /// Removes them.
     Drop,
+}
+
+/// Why nothing is done with a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotDone {
+    /// There is none with this id.
+    #[error("there is no such dead letter of this service")]
+    Gone,
+    /// A worker has it.
+    #[error("a worker has it")]
+    Held,
+    /// Its service can't take it.
+    #[error("{0}")]
+    Refused(&'static str),
 }
 
 /// An action on the dead letters of a service that has begun: later ones are none of its.
@@ -87,17 +98,7 @@ impl Core {
         let Some(key) = self.services.find_by_name(service) else { return 0 };
         let slots = self.services.waiting(&self.requests, key, |request| request.is_before_purge(purge.number), most);
         for &slot in &slots {
-            self.withdraw(now, slot);
-            debug_assert_eq!(self.requests.at(slot).state, State::Detached);
-            self.counters.purged += 1;
-            if self.is_dead_letter(slot) {
-                self.forget(slot);
-                continue;
-            }
-            let reason = if self.requests.at(slot).attempt == 0 { PURGED } else { PURGED_LATER };
-            let failed = self.counters.failed;
-            self.settle(slot, Status::CANCELLED, Body::from(reason).into());
-            self.counters.failed = failed;
+            self.end_by_operator(now, slot, [PURGED, PURGED_LATER]);
         }
         slots.len()
     }
@@ -115,28 +116,40 @@ impl Core {
         run.ended = (numbers.len() < most).then_some(Ok(()));
         for number in numbers {
             run.next = number + 1;
-            let Some(slot) = self.slot_of_letter(number) else { continue };
-            let request = self.requests.at(slot);
-            if !matches!(request.state, State::Waiting | State::Parked | State::Postponed) {
-                continue;
-            }
-            match run.action {
-                LetterAction::Requeue => {
-                    let (to, bytes) = (service_of_queue(&queue), request.body.memory_bytes());
-                    if let Err(reason) = self.admit_again(to, bytes) {
-                        return LetterRun { ended: Some(Err(reason)), ..run };
-                    }
-                    self.move_dead_letter(now, slot, to);
-                }
-                LetterAction::Drop => {
-                    self.withdraw(now, slot);
-                    self.counters.purged += 1;
-                    self.forget(slot);
-                }
+            let Some(slot) = self.slot_of_letter(number).filter(|slot| self.is_letter_free(*slot)) else { continue };
+            if let Err(reason) = self.act_on_slot(now, slot, &queue, run.action) {
+                return LetterRun { ended: Some(Err(reason)), ..run };
             }
             run.done += 1;
         }
         run
+    }
+
+    /// Does something with one dead letter of a service, by its id in the journal.
+    pub fn act_on_letter(&mut self, now: Millis, service: &[u8], id: u64, action: LetterAction) -> Result<(), NotDone> {
+        let (queue, _) = self.letter_queue(service).ok_or(NotDone::Gone)?;
+        let (_, slot) = self.find_letter(service, id).ok_or(NotDone::Gone)?;
+        if !self.is_letter_free(slot) {
+            return Err(NotDone::Held);
+        }
+        self.act_on_slot(now, slot, &queue, action).map_err(NotDone::Refused)
+    }
+
+    /// Does something with a dead letter in this queue that no worker has.
+    fn act_on_slot(&mut self, now: Millis, slot: u32, queue: &[u8], action: LetterAction) -> Result<(), &'static str> {
+        match action {
+            LetterAction::Requeue => {
+                let (to, bytes) = (service_of_queue(queue), self.requests.at(slot).body.memory_bytes());
+                self.admit_again(to, bytes)?;
+                self.move_dead_letter(now, slot, to);
+            }
+            LetterAction::Drop => {
+                self.withdraw(now, slot);
+                self.counters.purged += 1;
+                self.forget(slot);
+            }
+        }
+        Ok(())
     }
 
     /// Whether a dead letter can be sent to its service again.

@@ -97,10 +97,13 @@ impl Core {
         }
         let (status, body) = self.join_parts(slot, status, body);
         let (status, body) = self.status_after_parts(slot, status, body);
+        let of_service = &mut self.services.at_mut(self.requests.at(slot).service).counters;
         if matches!(status, Status::OK | Status::IN_PARTS) {
             self.counters.replied += 1;
+            of_service.replied += 1;
         } else {
             self.counters.failed += 1;
+            of_service.failed += 1;
         }
         if is_dead_letter {
             return self.forget(slot);
@@ -180,12 +183,17 @@ impl Core {
         let request = self.requests.at(slot);
         let (service, letter, large_bytes) = (request.service, session.letter, request.body.large_bytes());
         if request.journal_id != 0 {
+            self.sessions[key].journalled -= 1;
             self.journal_forgotten(slot);
+        } else {
+            self.remove_fragile(key);
         }
         if letter != 0 {
             self.unmark_dead_letter(letter, service, bytes, large_bytes);
         }
-        self.services.at_mut(service).live -= 1;
+        let of_service = self.services.at_mut(service);
+        of_service.live -= 1;
+        of_service.change_bytes(bytes, 0);
         self.remove_service_if_unused(service);
         self.requests.remove(slot);
     }

@@ -1,6 +1,8 @@
 //! The table of requests, and the lists that link them.
 
 use super::StockEnvelope;
+use super::dead_letter;
+use super::letter::LETTER_BYTES;
 use super::outcomes::OutcomeSize;
 use super::reply_budget::ExpectedBytes;
 use super::settings::Millis;
@@ -179,7 +181,8 @@ impl Request {
 
     #[inline]
     pub fn bytes(&self) -> usize {
-        REQUEST_BYTES + self.body.memory_bytes() + self.extra.as_ref().map_or(0, |extra| extra.bytes())
+        let letter = if self.number == dead_letter::NUMBER { LETTER_BYTES } else { 0 };
+        REQUEST_BYTES + letter + self.body.memory_bytes() + self.extra.as_ref().map_or(0, |extra| extra.bytes())
     }
 
     /// Its cost as an outcome.
@@ -345,6 +348,17 @@ impl Requests {
             .get(slot as usize / BLOCK_SLOTS)?
             .get(slot as usize % BLOCK_SLOTS)
             .filter(|request| request.generation == generation && request.state != State::Free)
+    }
+
+    /// Slots, also free ones.
+    pub fn slots(&self) -> u32 {
+        self.slots as u32
+    }
+
+    /// The requests in slots from `from` to `end`, exclusive.
+    pub fn iter_range(&self, from: u32, end: u32) -> impl Iterator<Item = (u32, &Request)> {
+        let slots = from..end.min(self.slots());
+        slots.map(|slot| (slot, self.at(slot))).filter(|(_, request)| request.state != State::Free)
     }
 
     /// All requests.

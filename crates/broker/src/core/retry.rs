@@ -1,5 +1,6 @@
 //! Retries: a worker can't do a request now, and asks for another attempt later. And the id by which it recognises a second attempt.
 
+use super::listed::first_bytes;
 use super::requests::State;
 use super::service::Place;
 use super::settings::{Millis, NEVER};
@@ -14,6 +15,9 @@ use towpath_requests::numbered::{RequestId, Status, Token};
 /// Pause before the second attempt. Doubled with each attempt.
 const FIRST_PAUSE_MS: Millis = 1_000;
 const PAUSE_MS_MAX: Millis = 60_000;
+
+/// Bytes of a reason that are kept.
+const REASON_BYTES: usize = 160;
 
 /// Postponed requests, by the time of their next attempt.
 #[derive(Debug, Default)]
@@ -47,7 +51,9 @@ impl Core {
         let request = self.requests.at_mut(slot);
         if request.attempts() >= self.settings.attempts_max {
             request.state = State::Detached;
-            self.give_up(now, slot);
+            let said = first_bytes(&reason, REASON_BYTES).unwrap_or_default();
+            let failure = self.failure_of(key, &said);
+            self.give_up(now, slot, failure);
         } else {
             let doublings = u32::from(request.attempts().saturating_sub(1)).min(16);
             let due = now.saturating_add((FIRST_PAUSE_MS << doublings).min(PAUSE_MS_MAX));

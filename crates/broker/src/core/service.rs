@@ -6,6 +6,7 @@ use super::reply_budget::ServiceReplies;
 use super::requests::{List, Request, Requests, State};
 use super::session::Sessions;
 use super::settings::Millis;
+use super::stats::ServiceCounters;
 use super::usual::UsualTime;
 use super::{Core, ServiceKey, SessionKey, TenantKey, WorkerKey};
 use bytes::Bytes;
@@ -78,6 +79,8 @@ pub(super) struct Service {
     pub waiting: WaitingQueue,
     /// Requests for it, in whatever state.
     pub live: usize,
+    /// Bytes of memory of all these, and of their outcomes.
+    pub bytes: usize,
     /// Its requests aren't given to workers.
     pub is_paused: bool,
     /// Dead letters for it, by their numbers.
@@ -87,8 +90,17 @@ pub(super) struct Service {
     pub workers: usize,
     pub replies: ServiceReplies,
     pub usual: UsualTime,
+    pub counters: ServiceCounters,
     /// Workers with credit, the least recently used first.
     pub available: VecDeque<WorkerKey>,
+}
+
+impl Service {
+    /// Updates the sum of bytes: something of it had `before`, and has `after`.
+    #[inline]
+    pub fn change_bytes(&mut self, before: usize, after: usize) {
+        self.bytes = self.bytes + after - before;
+    }
 }
 
 /// All services that have workers or requests.
@@ -97,6 +109,8 @@ pub(super) struct Services {
     slab: Slab<Service>,
     by_name: HashMap<Bytes, ServiceKey, FixedState>,
     pub paused: PausedServices,
+    /// Waiting requests of all services.
+    pub waiting_count: usize,
     /// Waiting requests of all services: a line for each client of each.
     lines: Turns<(ServiceKey, TenantKey), (ServiceKey, SessionKey), List, WaitingSums, FixedState>,
     /// The service that was looked up last: most requests of a block are for the same one.
@@ -108,7 +122,7 @@ impl Services {
         let hasher = || FixedState::with_seed(seed);
         let by_name = HashMap::with_hasher(hasher());
         let lines = Turns::with_hashers(hasher(), hasher());
-        Services { slab: Slab::new(), by_name, paused: PausedServices::new(), lines, last: None }
+        Services { slab: Slab::new(), by_name, paused: PausedServices::new(), waiting_count: 0, lines, last: None }
     }
 
     pub fn len(&self) -> usize {
@@ -135,12 +149,14 @@ impl Services {
             owner,
             waiting: WaitingQueue::default(),
             live: 0,
+            bytes: 0,
             is_paused: self.paused.contains_key(&name),
             letters: BTreeSet::new(),
             purges: 0,
             workers: 0,
             replies: ServiceReplies::default(),
             usual: UsualTime::default(),
+            counters: ServiceCounters::default(),
             available: VecDeque::new(),
         }) as ServiceKey;
         self.by_name.insert(name, key);
@@ -166,6 +182,7 @@ impl Services {
         let (line, of_tenant) = self.lines.line(order, &(service, tenant), (service, session));
         sums.add(&request.body);
         of_tenant.add(&request.body);
+        self.waiting_count += 1;
         match place {
             Place::Back => requests.push_back(line, slot),
             Place::Front | Place::Next => requests.push_front(line, slot),
@@ -184,6 +201,7 @@ impl Services {
         let Some((line, of_tenant)) = self.lines.get_mut(key) else { return };
         sums.remove(&request.body);
         of_tenant.remove(&request.body);
+        self.waiting_count -= 1;
         requests.unlink(line, slot);
         let is_over = line.len == 0;
         if ends_turn {
@@ -273,6 +291,8 @@ impl Services {
     /// Panics if the sums of a queue or of a tenant in it aren't those of its requests, or a name leads to another service.
     pub fn check(&self, requests: &Requests, sessions: &Sessions) {
         assert_eq!(self.slab.len(), self.by_name.len());
+        let waiting: usize = self.iter().map(|(_, service)| service.waiting.sums.requests).sum();
+        assert_eq!(self.waiting_count, waiting, "the requests that wait");
         for (key, service) in self.iter() {
             assert_eq!(self.by_name.get(&service.name), Some(&key));
             assert_eq!(self.paused.contains_key(&service.name), service.is_paused);

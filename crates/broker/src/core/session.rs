@@ -36,6 +36,8 @@ pub(super) struct Session {
     pub absent_since: Millis,
     /// Its requests without a confirmed outcome, by number.
     pub requests: SequenceMap,
+    /// Those of them that are in the journal.
+    pub journalled: usize,
     /// The highest number that was requested or confirmed.
     pub highest: u64,
     /// Numbers that are confirmed.
@@ -84,6 +86,7 @@ impl Session {
             connections: 0,
             absent_since: 0,
             requests: SequenceMap::default(),
+            journalled: 0,
             highest: 0,
             confirmed: NumberSet::default(),
             dropped: NumberSet::default(),

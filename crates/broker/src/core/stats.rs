@@ -1,10 +1,15 @@
 //! Statistics: counters, services and workers.
 
-use super::requests::State;
+use super::letter::LetterDetails;
+use super::listed::{FIRST_BYTES, first_bytes};
+use super::requests::{REQUEST_BYTES, State};
 use super::settings::Millis;
 use super::worker::Worker;
 use super::{Core, Kind, Peer, Role, ServiceKey};
 use bytes::Bytes;
+
+/// Dead letters of a service among which the oldest is looked for.
+const LETTERS_FOR_AGE: usize = 64;
 
 /// Events since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,6 +42,17 @@ pub struct Counters {
     pub dead_letters: u64,
 }
 
+/// Events of a service since it was added: while it has neither workers nor requests it is forgotten.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ServiceCounters {
+    /// Requests accepted.
+    pub accepted: u64,
+    /// Requests that ended with a worker's reply.
+    pub replied: u64,
+    /// Requests that ended otherwise, but for those that an operator ended.
+    pub failed: u64,
+}
+
 /// A service and its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceInfo {
@@ -46,6 +62,8 @@ pub struct ServiceInfo {
     pub waiting: usize,
     /// Bytes of memory of the waiting requests.
     pub waiting_bytes: usize,
+    /// Bytes of memory of all its requests, in whatever state, and of their outcomes.
+    pub bytes: usize,
     /// Bytes of the waiting requests that aren't in memory.
     pub waiting_large_bytes: u64,
     /// Requests in all, in whatever state.
@@ -58,10 +76,14 @@ pub struct ServiceInfo {
     pub is_paused: bool,
     /// Dead letters for it.
     pub letters: usize,
-    /// When the oldest of these was kept.
-    pub letters_since: Option<Millis>,
+    /// When the oldest of these was kept; negative: before the core's time began.
+    pub letters_since: Option<i64>,
     /// Milliseconds within which 19 of 20 replies came lately, rounded up to a power of two.
     pub usual_ms: Option<Millis>,
+    /// The same of half of the replies.
+    pub median_ms: Option<Millis>,
+    /// Events since it was added.
+    pub counters: ServiceCounters,
 }
 
 /// A dead letter.
@@ -71,12 +93,14 @@ pub struct LetterInfo {
     pub id: u64,
     /// Bytes of its body.
     pub bytes: u64,
-    /// When it was kept.
-    pub since: Millis,
+    /// Its first bytes, if they are in memory.
+    pub first: Option<Vec<u8>>,
     /// Its state.
     pub state: LetterState,
-    /// Attempts at it since then, of workers of the dead-letter queue.
-    pub attempts: u16,
+    /// The number of the request at its client.
+    pub number: u64,
+    /// Why it was given up, after how many attempts, and when.
+    pub details: LetterDetails,
 }
 
 /// State of a dead letter.
@@ -120,20 +144,30 @@ pub struct WorkerInfo {
 impl Core {
     pub(super) fn service_info(&self, key: ServiceKey) -> ServiceInfo {
         let service = self.services.at(key);
-        let first = service.letters.first().and_then(|number| self.dead_letters.session(*number));
+        // One that was sent again and came back has a low number.
+        let first = service.letters.iter().take(LETTERS_FOR_AGE);
+        let letters_since = first.filter_map(|number| Some(self.dead_letters.details(*number)?.kept)).min();
         ServiceInfo {
             name: service.name.clone(),
             waiting: service.waiting.sums().requests,
-            waiting_bytes: service.waiting.sums().bytes,
+            waiting_bytes: service.waiting.sums().bytes + service.waiting.sums().requests * REQUEST_BYTES,
+            bytes: service.bytes,
             waiting_large_bytes: service.waiting.sums().large_bytes,
             live: service.live,
             workers: service.workers,
             oldest_since: self.services.oldest_since(&self.requests, key),
             is_paused: service.is_paused,
             letters: service.letters.len(),
-            letters_since: first.map(|session| self.sessions[session].absent_since),
+            letters_since,
             usual_ms: service.usual.usual_ms(),
+            median_ms: service.usual.median_ms(),
+            counters: service.counters,
         }
+    }
+
+    /// Requests of all services that wait for a worker.
+    pub fn waiting(&self) -> usize {
+        self.services.waiting_count
     }
 
     /// Dead letters of a service by number, the oldest first, from this one on.
@@ -144,16 +178,18 @@ impl Core {
 
     fn letter(&self, number: u32) -> Option<LetterInfo> {
         let request = self.requests.at(self.slot_of_letter(number)?);
+        let (_, origin) = self.dead_letters.origin(number)?;
         Some(LetterInfo {
             id: request.journal_id,
             bytes: request.body.length(),
-            since: self.sessions[request.session].absent_since,
+            first: first_bytes(&request.body, FIRST_BYTES),
+            number: origin,
+            details: self.dead_letters.details(number)?.clone(),
             state: match request.state {
                 State::Held(..) => LetterState::Worker,
                 State::Parked | State::Postponed => LetterState::Failed,
                 State::Waiting | State::Detached | State::Settled | State::Free => LetterState::Waiting,
             },
-            attempts: request.attempts(),
         })
     }
 

@@ -6,6 +6,7 @@ mod dead_letter;
 mod fairness;
 mod in_flight;
 mod look;
+mod operator;
 mod outcomes;
 mod reply_budget;
 mod requeue;
@@ -108,8 +109,8 @@ fn requests_of_a_lost_worker_are_requeued_in_order_until_given_up() {
     let [(3, second, 2)] = dispatched(&mut core)[..] else { panic!("the first is not given first") };
     assert_eq!(second.0[..8], first[0].1.0[..8]);
     core.peer_gone(3, 3);
-    let service = Bytes::from_static(b"echo");
-    let answered = Action::GaveUp { client: Some(CLIENT), number: 1, service, attempts: 2, kept_for: None };
+    let (service, why) = (Bytes::from_static(b"echo"), Bytes::from_static(b"its worker's connection ended"));
+    let answered = Action::GaveUp { client: Some(CLIENT), number: 1, service, attempts: 2, why, kept_for: None };
     let failed = Action::Reply {
         peer: 1,
         number: 1,

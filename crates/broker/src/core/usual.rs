@@ -30,7 +30,17 @@ impl UsualTime {
 
     /// Milliseconds within which 19 of 20 replies came, rounded up to a power of two. `None`: there was none.
     pub fn usual_ms(&self) -> Option<Millis> {
-        let wanted = (u32::from(self.all) * 19).div_ceil(20);
+        self.within(19, 20)
+    }
+
+    /// The same of half of the replies.
+    pub fn median_ms(&self) -> Option<Millis> {
+        self.within(1, 2)
+    }
+
+    /// Milliseconds within which this part of the replies came.
+    fn within(&self, part: u32, whole: u32) -> Option<Millis> {
+        let wanted = (u32::from(self.all) * part).div_ceil(whole);
         let mut seen = 0;
         let class = self.classes.iter().position(|count| {
             seen += u32::from(*count);
@@ -50,9 +60,9 @@ mod tests {
         assert_eq!(usual.usual_ms(), None);
         (0..19).for_each(|_| usual.observe(5));
         usual.observe(60_000);
-        assert_eq!(usual.usual_ms(), Some(8));
+        assert_eq!((usual.usual_ms(), usual.median_ms()), (Some(8), Some(8)));
         (0..2).for_each(|_| usual.observe(60_000));
-        assert_eq!(usual.usual_ms(), Some(65_536));
+        assert_eq!((usual.usual_ms(), usual.median_ms()), (Some(65_536), Some(8)));
     }
 
     #[test]

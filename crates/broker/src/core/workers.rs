@@ -128,6 +128,14 @@ impl Core {
         }
         worker.failed_in_a_row = if status == Status::FAILED { worker.failed_in_a_row.saturating_add(1) } else { 0 };
         let service = worker.service;
+        let body = match status.is_ok() || self.dead_letters.is_empty() {
+            true => body,
+            false => {
+                let body = body.into_body();
+                self.note_failed_letter(key, slot, status, &body);
+                body.into()
+            }
+        };
         let took = now.saturating_sub(self.requests.at(slot).since);
         self.release_from_worker(key, slot);
         let bytes = body.memory_bytes();
@@ -150,6 +158,7 @@ impl Core {
     pub(super) fn release_from_worker(&mut self, key: WorkerKey, slot: u32) {
         self.requests.unlink(&mut self.workers[key].held, slot);
         self.letter_is_held(slot, false);
+        self.count_held(slot, false);
         if let State::Held(_, expected) = self.requests.at(slot).state {
             self.unexpect_reply(slot, expected);
         }
@@ -362,6 +371,7 @@ impl Core {
         }
         self.expect_reply(slot, expected);
         self.letter_is_held(slot, true);
+        self.count_held(slot, true);
         let request = self.requests.at_mut(slot);
         request.state = State::Held(key, expected);
         request.attempt = request.attempt.saturating_add(1);
@@ -392,7 +402,7 @@ impl Core {
 
     /// A worker's connection has ended. Puts its requests back at the front of the queue, in the order of their dispatch:
     /// their clients have waited for their turns.
-    pub(super) fn worker_gone(&mut self, now: Millis, key: WorkerKey) {
+    pub(super) fn worker_gone(&mut self, now: Millis, key: WorkerKey, reason: &'static str) {
         let service = self.workers[key].service;
         self.services.at_mut(service).available.retain(|&available| available != key);
         let (mut given_up, mut cut_short) = (Vec::new(), Vec::new());
@@ -410,7 +420,10 @@ impl Core {
                 self.enqueue(slot, Place::Next);
             }
         }
-        given_up.into_iter().rev().for_each(|slot| self.give_up(now, slot));
+        for slot in given_up.into_iter().rev() {
+            let failure = self.failure_of(key, reason.as_bytes());
+            self.give_up(now, slot, failure);
+        }
         for slot in cut_short.into_iter().rev() {
             self.settle(slot, Status::LOST, Body::from(CUT_SHORT).into());
         }

@@ -175,16 +175,16 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     give_up(&mut self.transport, connection);
                 }
             }
-            Action::GaveUp { client, number, service, attempts, kept_for } => {
-                let (service, client) = (shown(&service), client.map(tracing::field::display));
+            Action::GaveUp { client, number, service, attempts, why, kept_for } => {
+                let (service, client, why) = (shown(&service), client.map(tracing::field::display), shown(&why));
                 match kept_for.as_deref().map(shown) {
                     Some(queue) => {
                         let what =
                             "a request is given up, and kept in a dead-letter queue: all workers that had it went";
-                        tracing::warn!(%service, attempts, client, number, %queue, "{what}");
+                        tracing::warn!(%service, attempts, client, number, %why, %queue, "{what}");
                     }
                     None => {
-                        tracing::warn!(%service, attempts, client, number, "a request is given up: all workers that had it went")
+                        tracing::warn!(%service, attempts, client, number, %why, "a request is given up: all workers that had it went")
                     }
                 }
             }

@@ -23,9 +23,12 @@ mod read_budget;
 mod reply_batcher;
 mod slow_consumers;
 
-use crate::core::{Core, LetterRun, LookAt, Millis, Purge, QueuedAction, Settings, WorkerInfo};
+use crate::core::{
+    Core, LetterAction, LetterRun, LookAt, Millis, NotDone, NotEnded, Peer, Purge, QueuedAction, RequestInfo,
+    RequestKey, Settings, WorkerInfo,
+};
 use crate::services::Services;
-use crate::stats::{Activity, Concerns, Stats, WorkerStats};
+use crate::stats::{Activity, Concerns, RequestStats, Stats, WorkerStats};
 use crate::store::{Leadership, Recovered, Store};
 use crate::transport::Transport;
 use connection::Connections;
@@ -237,7 +240,9 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             has_storage_failed: core.has_storage_failed(),
             paused: core.paused_services().cloned().collect(),
             is_draining: core.is_draining(),
+            waiting: core.waiting(),
             left: core.left(),
+            restart: core.restart_cost(),
             dead_letters: core.dead_letters(),
             now: self.now(),
             ..Stats::default()
@@ -289,6 +294,26 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         ended
     }
 
+    /// A step of a list of requests: [`Core::requests_from`].
+    pub fn list_requests(&self, service: &[u8], from: u32) -> Page<RequestStats> {
+        let end = |peer: Option<Peer>| {
+            let id = peer.and_then(|peer| self.connections.id_of(peer));
+            (id, id.and_then(|id| self.transport.address(id)))
+        };
+        let listed = |request: RequestInfo| {
+            let ((peer, address), (worker, worker_address)) = (end(request.peer), end(request.worker));
+            [RequestStats { request, peer, address, worker, worker_address }]
+        };
+        self.core.requests_from(service, from).flat_map(listed)
+    }
+
+    /// Ends a request: [`Core::end_request`].
+    pub fn end_request(&mut self, service: &[u8], key: RequestKey) -> Result<(), NotEnded> {
+        let ended = self.core.end_request(self.now(), service, key);
+        self.act();
+        ended
+    }
+
     /// A part of dropping outcomes of absent clients: [`Core::drop_absent_outcomes`].
     pub fn drop_absent_outcomes(&mut self) -> usize {
         let dropped = self.core.drop_absent_outcomes();
@@ -301,6 +326,13 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         let run = self.core.go_on_with_letters(self.now(), service, run, most);
         self.act();
         run
+    }
+
+    /// An action on one dead letter: [`Core::act_on_letter`].
+    pub fn act_on_letter(&mut self, service: &[u8], id: u64, action: LetterAction) -> Result<(), NotDone> {
+        let done = self.core.act_on_letter(self.now(), service, id, action);
+        self.act();
+        done
     }
 
     /// A connection's activity; `None` if there is no such connection.

@@ -1,10 +1,13 @@
 //! Controlling a broker from other threads.
 
 use super::ServedDispatch;
-use crate::core::{LetterAction, LetterInfo, LetterRun, LookAt, Millis, Purge};
-use crate::stats::{Concerns, PeerStats, Stats};
+use crate::core::{
+    LetterAction, LetterInfo, LetterRun, LookAt, Millis, NotDone, NotEnded, Purge, RequestKey, ServiceInfo,
+};
+use crate::stats::{Concerns, PeerStats, RequestStats, Stats};
 use bytes::Bytes;
 use std::sync::mpsc::{Receiver, SyncSender};
+use towpath_requests::body::Body;
 use towpath_sockets::{Command, Page, Waker, Wanted};
 
 /// Controls a broker from any thread.
@@ -32,6 +35,24 @@ pub enum OperatorAction {
         /// Receives the purge and how many requests it has ended, or how many wait.
         done: SyncSender<Result<(Purge, usize), usize>>,
     },
+    /// List some requests of a service.
+    ListRequests {
+        /// Its name.
+        service: Bytes,
+        /// The number from which on.
+        from: u32,
+        /// Receives the list, and the moment in the core's time.
+        done: SyncSender<(Page<RequestStats>, Millis)>,
+    },
+    /// End a request of a service.
+    EndRequest {
+        /// The service's name.
+        service: Bytes,
+        /// The request.
+        request: RequestKey,
+        /// Receives whether it is done.
+        done: SyncSender<Result<(), NotEnded>>,
+    },
     /// Drop outcomes of absent clients, some at a time.
     DropOutcomes(
         /// Receives how many; 0 when there are no more.
@@ -46,6 +67,26 @@ pub enum OperatorAction {
         /// Receives how far it is, or how many there are.
         done: SyncSender<Result<LetterRun, usize>>,
     },
+    /// Do something with one dead letter of a service.
+    Letter {
+        /// Name of the service.
+        service: Bytes,
+        /// Its id in the journal.
+        id: u64,
+        /// The action.
+        action: LetterAction,
+        /// Receives whether it is done.
+        done: SyncSender<Result<(), NotDone>>,
+    },
+    /// Give the body of a dead letter of a service.
+    LetterBody {
+        /// Name of the service.
+        service: Bytes,
+        /// Its id in the journal.
+        id: u64,
+        /// Receives the body.
+        done: SyncSender<Option<Body>>,
+    },
     /// List the dead letters of a service, from this number on.
     ListLetters {
         /// Name of the service.
@@ -54,6 +95,13 @@ pub enum OperatorAction {
         from: u32,
         /// Receives the list, and the moment in the core's time.
         done: SyncSender<(Page<LetterInfo>, Millis)>,
+    },
+    /// Look up a service.
+    Service {
+        /// Its name.
+        service: Bytes,
+        /// Receives it, if it is there, and the moment in the core's time.
+        done: SyncSender<(Option<ServiceInfo>, Millis)>,
     },
     /// Look at services and workers, some at a time.
     Look {
@@ -124,6 +172,12 @@ impl Control {
                 };
                 let _ = done.send(purge.map(|purge| (purge, dispatch.purge(&service, purge, PURGED_PER_TURN))));
             }
+            Command::Action(OperatorAction::ListRequests { service, from, done }) => {
+                let _ = done.send((dispatch.list_requests(&service, from), dispatch.now()));
+            }
+            Command::Action(OperatorAction::EndRequest { service, request, done }) => {
+                let _ = done.send(dispatch.end_request(&service, request));
+            }
             Command::Action(OperatorAction::DropOutcomes(done)) => {
                 let _ = done.send(dispatch.drop_absent_outcomes());
             }
@@ -136,8 +190,17 @@ impl Control {
                 };
                 let _ = done.send(run.map(|run| dispatch.go_on_with_letters(&service, run, PURGED_PER_TURN)));
             }
+            Command::Action(OperatorAction::Letter { service, id, action, done }) => {
+                let _ = done.send(dispatch.act_on_letter(&service, id, action));
+            }
+            Command::Action(OperatorAction::LetterBody { service, id, done }) => {
+                let _ = done.send(dispatch.core.letter_body(&service, id));
+            }
             Command::Action(OperatorAction::ListLetters { service, from, done }) => {
                 let _ = done.send((Page::of(dispatch.core.letters_from(&service, from)), dispatch.now()));
+            }
+            Command::Action(OperatorAction::Service { service, done }) => {
+                let _ = done.send((dispatch.core.service(&service), dispatch.now()));
             }
             Command::Action(OperatorAction::Look { at, done }) => {
                 let (mut concerns, next) = dispatch.look(at);
@@ -156,6 +219,9 @@ impl Control {
             }
             Command::Disconnect { peer, reason, was_there } => {
                 let _ = was_there.send(dispatch.disconnect(peer, &reason));
+            }
+            Command::EndBlocked(reply) => {
+                let _ = reply.send(dispatch.transport.hub.end_blocked());
             }
             Command::Reauthorize(reply) => {
                 dispatch.transport.hub.end_logins();
@@ -243,7 +309,7 @@ mod tests {
         }
         assert!(!handle.disconnect(info.id, "once more"));
         let stats = handle.snapshot(Wanted::Gone(0)).unwrap();
-        assert_eq!((stats.worker_count, stats.gone.entries[0].1.id), (0, info.id));
+        assert_eq!((stats.worker_count, stats.gone.entries[0].1.id), (0, Some(info.id)));
         assert!(stats.gone.entries[0].1.reason.contains("for a test"), "{stats:?}");
         handle.shutdown();
         running.join().unwrap().unwrap();

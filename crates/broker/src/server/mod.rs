@@ -65,7 +65,8 @@ impl Broker {
             return Err(SocketError::NoEndpoint.into());
         }
         options.check()?;
-        let hub = Hub::new(options.hub())?;
+        let mut hub = Hub::new(options.hub())?;
+        hub.set_gate(options.gate.clone());
         let started = Instant::now();
         let secret = || random().map(u64::from_be_bytes).map_err(BrokerError::Random);
         let has_log = options.journal.is_some() || options.cell.is_some();

@@ -1,10 +1,13 @@
 //! Operations of an operator: pausing and purging services, sending dead letters again or dropping them, draining. From any thread but the event loop's.
 
 use super::handle::{Handle, OperatorAction};
-use crate::core::{LetterAction, LetterInfo, LookAt, Millis, PAUSED_SERVICES_MAX};
-use crate::stats::{Concerns, LISTED_MAX};
+use crate::core::{
+    LetterAction, LetterInfo, LookAt, Millis, NotDone, NotEnded, PAUSED_SERVICES_MAX, RequestKey, ServiceInfo,
+};
+use crate::stats::{Concerns, LISTED_MAX, RequestStats};
 use bytes::Bytes;
 use std::time::Duration;
+use towpath_requests::body::Body;
 use towpath_requests::is_built_in;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_sockets::Page;
@@ -54,6 +57,12 @@ pub enum OperatorError {
         /// Dead letters.
         done: usize,
     },
+    /// Nothing is done with the dead letter.
+    #[error(transparent)]
+    NotDone(#[from] NotDone),
+    /// The request is not ended.
+    #[error(transparent)]
+    NotEnded(#[from] NotEnded),
     /// The service's name is invalid.
     #[error("{0}")]
     NoService(&'static str),
@@ -128,6 +137,28 @@ impl Operator {
         }
     }
 
+    /// Requests of a service, in whatever state, from this number on, and the moment in the core's time. `None` if the event loop doesn't answer.
+    pub fn list_requests(&self, service: &[u8], from: u32) -> Option<(Page<RequestStats>, Millis)> {
+        let service = Bytes::copy_from_slice(service);
+        let mut at = from;
+        loop {
+            let service = service.clone();
+            let (page, now) = self.handle.act(|done| OperatorAction::ListRequests { service, from: at, done })?;
+            match page.next {
+                // There may be a million of other services in between.
+                Some(next) if page.entries.is_empty() => at = next,
+                _ => return Some((page, now)),
+            }
+        }
+    }
+
+    /// Ends a request of a service: its client gets an outcome, and a worker that has it is asked to cancel it.
+    pub fn end_request(&self, service: &[u8], request: RequestKey) -> Result<(), OperatorError> {
+        let service = Bytes::copy_from_slice(service);
+        let ended = self.handle.act(|done| OperatorAction::EndRequest { service, request, done });
+        Ok(ended.ok_or(OperatorError::NoAnswer)??)
+    }
+
     /// Drops the outcomes of clients that are absent, and says how many. Stored requests keep theirs.
     pub fn drop_outcomes(&self) -> Result<usize, OperatorError> {
         let mut dropped = 0;
@@ -162,10 +193,31 @@ impl Operator {
         }
     }
 
+    /// Sends one dead letter of a service to it again, or removes it, and returns when that is on the disk.
+    pub fn letter(&self, service: &[u8], id: u64, action: LetterAction) -> Result<(), OperatorError> {
+        let service = Bytes::copy_from_slice(service);
+        let done = self.handle.act(|done| OperatorAction::Letter { service, id, action, done });
+        done.ok_or(OperatorError::NoAnswer)??;
+        self.handle.act(OperatorAction::Sync).ok_or(OperatorError::NotOnDisk { done: 1 })
+    }
+
+    /// The body of a dead letter of a service.
+    pub fn letter_body(&self, service: &[u8], id: u64) -> Result<Body, OperatorError> {
+        let service = Bytes::copy_from_slice(service);
+        let body = self.handle.act(|done| OperatorAction::LetterBody { service, id, done });
+        Ok(body.ok_or(OperatorError::NoAnswer)?.ok_or(NotDone::Gone)?)
+    }
+
     /// Dead letters of a service, from this number on, and the moment in the core's time.
     pub fn list_letters(&self, service: &[u8], from: u32) -> Option<(Page<LetterInfo>, Millis)> {
         let service = Bytes::copy_from_slice(service);
         self.handle.act(|done| OperatorAction::ListLetters { service, from, done })
+    }
+
+    /// A service, if it is there, and the moment in the core's time. `None` if the event loop doesn't answer.
+    pub fn service(&self, service: &[u8]) -> Option<(Option<ServiceInfo>, Millis)> {
+        let service = Bytes::copy_from_slice(service);
+        self.handle.act(|done| OperatorAction::Service { service, done })
     }
 
     /// Takes no more requests, or takes them again. [`Stats::left`](crate::Stats::left) says how many are left to be ended.

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use towpath_requests::numbered::{PROPERTY, PROPERTY_VALUE};
 use towpath_sockets::{
-    Authenticator, Endpoint, Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType, check_openness,
+    Authenticator, Endpoint, Gate, Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType,
+    check_openness,
 };
 
 /// Bytes of a frame above which it goes to disk instead of into memory.
@@ -58,6 +59,8 @@ pub struct BrokerOptions {
     pub max_peers: usize,
     /// Connections from one IPv4 address, IPv6 network (/64), or user of ipc.
     pub max_peers_per_address: usize,
+    /// Keeps peers out, whatever their credentials.
+    pub gate: Option<Gate>,
     /// Security mechanism, as the server's side; NULL by default.
     pub mechanism: MechanismConfig,
     /// Asked for each peer if the mechanism is PLAIN or CURVE, and what each may do. None admits nobody then.
@@ -83,6 +86,7 @@ impl BrokerOptions {
             grace: Duration::from_secs(10),
             max_peers: 16_384,
             max_peers_per_address: 1_024,
+            gate: None,
             mechanism: MechanismConfig::Null,
             authenticator: None,
             open_to_all: false,

@@ -6,7 +6,7 @@ mod model;
 use model::{Model, Seen};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use towpath_broker::core::{Action, Core, Entry, Kind, LetterAction, Peer, Settings};
+use towpath_broker::core::{Action, Core, Entry, Kind, LetterAction, Peer, RequestState, Settings};
 use towpath_requests::numbered::{ClientId, Status, Token};
 use towpath_requests::{Body, IncomingBody};
 use towpath_sockets::Tenant;
@@ -76,8 +76,17 @@ enum Step {
     Purge {
         service: u8,
     },
+    EndRequest {
+        service: u8,
+        which: usize,
+    },
     Letters {
         service: u8,
+        action: LetterAction,
+    },
+    Letter {
+        service: u8,
+        which: usize,
         action: LetterAction,
     },
     Drain(bool),
@@ -118,8 +127,11 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any_peer.prop_map(Step::Gone),
         1 => (0..4_u8, any::<bool>()).prop_map(|(service, paused)| Step::Pause { service, paused }),
         1 => (0..4_u8).prop_map(|service| Step::Purge { service }),
+        1 => (0..4_u8, any::<usize>()).prop_map(|(service, which)| Step::EndRequest { service, which }),
         3 => (0..4_u8, prop_oneof![4 => Just(LetterAction::Requeue), 1 => Just(LetterAction::Drop)])
             .prop_map(|(service, action)| Step::Letters { service, action }),
+        1 => (0..4_u8, any::<usize>(), prop_oneof![4 => Just(LetterAction::Requeue), 1 => Just(LetterAction::Drop)])
+            .prop_map(|(service, which, action)| Step::Letter { service, which, action }),
         1 => prop::bool::weighted(0.3).prop_map(Step::Drain),
         4 => (0..6_usize).prop_map(Step::Persisted),
         4 => (21..120_u64).prop_map(Step::Time),
@@ -323,6 +335,21 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize, attempts_ma
                 }
                 prop_assert_eq!(ended, model.purge(service), "of a purge");
             }
+            Step::EndRequest { service, which } => {
+                let of = SERVICES[usize::from(service)];
+                let listed = core.requests_from(of, 0);
+                prop_assert_eq!(listed.next, None);
+                prop_assert_eq!(listed.entries.len(), model.requests_of(service), "before step {}", name);
+                let Some((_, request)) = listed.entries.get(which % listed.entries.len().max(1)) else { continue };
+                let name = request.first.as_ref().and_then(|first| Some(u64::from_be_bytes(*first.first_chunk()?)));
+                let name = name.map(|name| if request.is_letter { model.letter_names[&name] } else { name });
+                let ended = core.end_request(now, of, request.key);
+                prop_assert_eq!(ended.is_ok(), request.state != RequestState::Ended);
+                if ended.is_ok() {
+                    model.end_request(name.unwrap());
+                    prop_assert!(core.end_request(now, of, request.key).is_err());
+                }
+            }
             Step::Letters { service, action } => {
                 let of = SERVICES[usize::from(service)];
                 prop_assert_eq!(core.letters(of), model.letters(service), "before step {}", name);
@@ -331,6 +358,14 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize, attempts_ma
                     run = core.go_on_with_letters(now, of, run, 2);
                 }
                 prop_assert_eq!(run.done, model.act_on_letters(now, service, action), "of {:?}", action);
+            }
+            Step::Letter { service, which, action } => {
+                let of = SERVICES[usize::from(service)];
+                let letters: Vec<_> = core.letters_from(of, 0).filter_map(|(_, letter)| letter).collect();
+                let Some(letter) = letters.get(which % letters.len().max(1)) else { continue };
+                let done = core.act_on_letter(now, of, letter.id, action);
+                let which = which % letters.len();
+                prop_assert_eq!(done.is_ok(), model.act_on_letter(now, service, which, action), "of {:?}", action);
             }
             Step::Drain(on) => {
                 core.drain(on);

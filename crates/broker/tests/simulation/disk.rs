@@ -82,16 +82,16 @@ pub fn restored<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> (Vec<Restor
             Entry::Accepted { id, client, number, service, expires, checksum, letter, body } => {
                 assert!(id > last, "the id {id} comes after {last}");
                 last = last.max(id);
-                let letter = letter.map(|attempts| RestoredLetter { attempts, moves: 0 });
+                let letter = letter.map(|details| RestoredLetter { moves: 0, details });
                 let outcome = None;
                 requests.insert(
                     id,
                     Restored { id, client, number, service, expires, overdue_ms: 0, checksum, letter, body, outcome },
                 );
             }
-            Entry::Moved { id, moves, attempts, service } => {
+            Entry::Moved { id, moves, letter, service } => {
                 if let Some(request) = requests.get_mut(&id) {
-                    (request.service, request.letter) = (service, Some(RestoredLetter { attempts, moves }));
+                    (request.service, request.letter) = (service, Some(RestoredLetter { moves, details: letter }));
                 }
             }
             Entry::Finished { id, status, body } => {

@@ -143,6 +143,16 @@ impl Connection {
         self.send_message(request.to_frames().into_iter().collect());
     }
 
+    /// Whether a range of a file that is sent next is being read from this side's disk.
+    pub(super) fn awaits_disk(&self) -> bool {
+        self.server.is_some_and(|server| self.hub.awaits_disk(server))
+    }
+
+    /// Whether nothing waits to be sent.
+    pub(super) fn has_sent_all(&self) -> bool {
+        self.unsent.is_empty() && self.server.is_some_and(|server| self.hub.queued(server).messages == 0)
+    }
+
     /// Sends a message as [`Connection::send`] does.
     pub(super) fn send_message(&mut self, message: Message) {
         self.unsent.push_back(message);

@@ -247,6 +247,13 @@ impl Exchange {
         }
     }
 
+    /// Sends something that has no answer, if it is connected.
+    pub(super) fn say(&mut self, request: &Request) {
+        if self.is_connected {
+            self.connection.send(request);
+        }
+    }
+
     /// Sends what is queued, and closes.
     pub(super) fn close(self) {
         self.connection.close();

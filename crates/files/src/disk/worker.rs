@@ -135,6 +135,8 @@ pub(super) struct Worker {
     queued_bytes: Arc<AtomicU64>,
     /// Jobs of small files that are queued for this worker.
     small_jobs: Arc<AtomicUsize>,
+    /// Workers that are hashing.
+    hashing: Arc<AtomicUsize>,
     leaves: HashMap<(ContentKey, u64), OpenLeaf>,
     /// Buffer for reading back.
     buffer: PageBuffer,
@@ -147,7 +149,7 @@ impl Worker {
         reports: Sender<DiskReport>,
         wake: Arc<dyn Fn() + Send + Sync>,
         queued_bytes: Arc<AtomicU64>,
-        small_jobs: Arc<AtomicUsize>,
+        (small_jobs, hashing): (Arc<AtomicUsize>, Arc<AtomicUsize>),
     ) -> Self {
         Self {
             destination,
@@ -156,6 +158,7 @@ impl Worker {
             wake,
             queued_bytes,
             small_jobs,
+            hashing,
             leaves: HashMap::new(),
             buffer: PageBuffer::default(),
         }
@@ -306,7 +309,10 @@ impl Worker {
         let mut state = self.leaf_at(content, &open, part.leaf, part.offset)?;
         if let Some(hasher) = &mut state.hasher {
             // Before they are written, while they are in the processor's cache from being received.
-            hasher.update(data).map_err(|error| leaf_error(&error))?;
+            self.hashing.fetch_add(1, Ordering::Relaxed);
+            let hashed = hasher.update(data);
+            self.hashing.fetch_sub(1, Ordering::Relaxed);
+            hashed.map_err(|error| leaf_error(&error))?;
         }
         let writing = open.writing();
         if !open.is_long_enough()? {

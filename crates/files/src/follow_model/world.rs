@@ -386,7 +386,7 @@ impl World {
     fn check_cursors(&mut self, index: usize) -> Result<(), String> {
         let member = &mut self.members[index];
         let said = member.session.as_mut().map(|session| std::mem::take(&mut session.said)).unwrap_or_default();
-        let mut cursors: Vec<_> = said.into_iter().map(|holder| holder.cursor).collect();
+        let mut cursors: Vec<_> = said.into_iter().filter_map(|holder| holder.cursor).collect();
         let stored = member.follower.as_ref().and_then(SimulatedFollower::cursor);
         if std::mem::replace(&mut self.cursors[index], stored) != stored {
             self.trace(|| format!("follower {index}: stores {stored:?}"));

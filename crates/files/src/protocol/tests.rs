@@ -82,7 +82,8 @@ fn requests() -> impl Strategy<Value = Request> {
         list,
         any::<u32>().prop_map(|id| Request::More { id }),
         fetches().prop_map(Request::Fetch),
-        (0u64..=1 << 53).prop_map(|bytes| Request::Credit { bytes }),
+        (0u64..=1 << 53, option::of(prop::sample::select(Slow::ALL.to_vec())))
+            .prop_map(|(bytes, slow)| Request::Credit { bytes, slow }),
         leaves,
         any::<u32>().prop_map(|id| Request::Cancel { id }),
         confirm,

@@ -6,7 +6,7 @@
 mod holders;
 mod via;
 
-pub use holders::{HolderStats, Holders, Reporter};
+pub use holders::{ErrorStats, HolderStats, Holders, Kept, Known, Presence, Reporter};
 pub use via::{Via, ViaError};
 
 use crate::catalogue::{Catalogue, Entry, TooManyPaths};
@@ -15,6 +15,7 @@ use crate::protocol::control::Holder;
 use crate::protocol::follow::{Cursor, ServerId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 type Change = dyn Fn(&mut dyn FnMut(&mut Catalogue)) + Send + Sync;
 
@@ -76,7 +77,7 @@ impl Relay {
 
     /// Reports of followers behind this relay since the last call.
     pub fn take_said(&self, most: usize) -> Vec<Holder> {
-        lock(&self.holders).take_said(most)
+        lock(&self.holders).take_said(most, Instant::now())
     }
 
     /// Whether [`Relay::take_said`] has any.

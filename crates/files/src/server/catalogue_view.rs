@@ -1,14 +1,17 @@
 //! An operator's view of a catalogue, which answers without the event loop.
 
-use super::versions::{Versions, newer_versions};
+use super::followers_look::FollowersLook;
+use super::versions::{NewestVersion, Versions, newer_versions, newest_versions};
 use super::watch::{CatalogueStats, SharedCatalogue};
 use crate::digest::Digest;
 use crate::path::RelPath;
-use crate::relay::{HolderStats, Holders};
+use crate::protocol::control::HolderName;
+use crate::relay::{HolderStats, Holders, Known, Presence};
 use crate::root::Timestamp;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use towpath_sockets::{Page, PeerId};
+use std::time::Instant;
+use towpath_sockets::Page;
 
 /// The catalogue of a server that watches its directory; clones show the same.
 #[derive(Clone, Debug)]
@@ -36,7 +39,7 @@ pub struct VersionStats {
     pub size: Option<(u64, u64)>,
     /// How many have it in place.
     pub holders: usize,
-    /// How many follow versions and have another one in place.
+    /// How many follow versions of this path, haven't ended, and have another one in place, or none.
     pub missing: usize,
 }
 
@@ -61,39 +64,73 @@ impl CatalogueView {
 
     /// Holders that aren't connected: relays reported them, or they were connected before.
     pub fn holders_elsewhere(&self, from: u32) -> Page<HolderStats> {
-        self.holders().elsewhere(from)
+        self.holders().elsewhere(from, Instant::now())
     }
 
-    /// The same who lack the newest number, so many at most, those who lack most first.
-    pub fn last_elsewhere(&self, most: usize) -> Vec<HolderStats> {
+    /// Names of followers that are to be there, from this number on, of those that have never been.
+    pub fn never_seen(&self, from: u32) -> Page<String> {
+        let holders = self.holders();
+        let numbered = (0..).zip(holders.never_seen()).skip(from as usize);
+        Page::of(numbered.map(|(number, name)| (number, Some(name.as_str().to_owned()))))
+    }
+
+    /// Forgets followers of a name that aren't there: how many, and how many are there.
+    pub fn forget(&self, name: &HolderName) -> (usize, usize) {
+        self.holders().forget(name, Instant::now())
+    }
+
+    /// The newest version of each path.
+    pub fn newest_versions(&self) -> HashMap<RelPath, NewestVersion> {
+        self.versions.as_ref().map(|_| newest_versions(&self.published)).unwrap_or_default()
+    }
+
+    /// Followers that fail or lack something, so many of each at most, and who has the newest version of each path.
+    pub fn look(&self, most: usize) -> FollowersLook {
         let CatalogueStats { epoch, head, .. } = self.stats();
-        self.holders().elsewhere_without(epoch, head, most)
+        let newest = self.newest_versions();
+        let newer = self.versions.as_ref().map(|_| newer_versions(&self.published)).unwrap_or_default();
+        FollowersLook::new(&self.holders(), (epoch, head), &newest, &newer, most, Instant::now())
     }
 
-    /// Those who have an older version than the newest of its path, so many at most, those first who have lacked a newer one longest: with the
-    /// connection by which each speaks for itself, the number of the version after theirs, and the label of the newest.
-    pub fn with_old_versions(&self, most: usize) -> Vec<(Option<PeerId>, HolderStats, u64, String)> {
-        let newer = self.versions.as_ref().map(|_| newer_versions(&self.published)).unwrap_or_default();
-        self.holders().with_old_version(|digest| newer.get(&digest).cloned(), most)
+    /// A page of who lacks a version, or who has it, by name. Those lack it who follow versions of its path, and have another one or none.
+    pub fn holders_of(&self, version: &VersionStats, has: bool, from: u32) -> Page<HolderStats> {
+        let holders = self.holders();
+        let numbered = (0..).zip(holders.known(Instant::now())).skip(from as usize);
+        let wanted = |known: &Known<'_>| {
+            let holder = known.holder();
+            match holder.version == Some(version.digest) {
+                true => has,
+                false => !has && holder.versions_of.as_ref().is_some_and(|of| *of.path() == version.of),
+            }
+        };
+        Page::of(numbered.map(|(number, known)| (number, wanted(&known).then(|| known.stats()))))
     }
 
     /// The published versions, the oldest first. May wait for the disk.
     pub fn versions(&self) -> Vec<VersionStats> {
         let Some(versions) = &self.versions else { return Vec::new() };
         let listed = versions.listed(&self.published);
-        let mut counts = HashMap::new();
-        self.holders().versions().for_each(|version| *counts.entry(version).or_insert(0) += 1);
-        let all: usize = counts.values().sum();
-        let holders = |version: &VersionStats| counts.get(&version.digest).copied().unwrap_or(0);
-        // A holder of another path's version lacks none of this path.
-        let mut elsewhere: HashMap<RelPath, usize> = HashMap::new();
-        for of in listed.iter().map(|version| &version.of).collect::<HashSet<_>>() {
-            let others = listed.iter().filter(|version| version.of != *of).map(&holders).sum();
-            elsewhere.insert(of.clone(), others);
+        let (mut have, mut follow) = (HashMap::new(), HashMap::new());
+        for known in self.holders().known(Instant::now()) {
+            let holder = known.holder();
+            let of = holder.versions_of.as_ref().map(|of| of.path().clone());
+            if let Some(version) = holder.version {
+                // By the path that each follows, since versions of several paths may be the same.
+                *have.entry((version, of.clone())).or_insert(0) += 1;
+            }
+            if known.presence() != Presence::Ended {
+                let (all, with) = follow.entry(of).or_insert_with(|| (0, HashMap::new()));
+                *all += 1;
+                holder.version.iter().for_each(|version| *with.entry(*version).or_insert(0) += 1);
+            }
         }
         let with_holders = |version: VersionStats| {
-            let (holders, others) = (holders(&version), elsewhere.get(&version.of).copied().unwrap_or(0));
-            VersionStats { holders, missing: all.saturating_sub(holders + others), ..version }
+            let of = Some(version.of.clone());
+            let has = |of| have.get(&(version.digest, of)).copied().unwrap_or(0);
+            let missing = follow.get(&of).map_or(0, |(all, with): &(usize, HashMap<Digest, usize>)| {
+                all.saturating_sub(with.get(&version.digest).copied().unwrap_or(0))
+            });
+            VersionStats { holders: has(of) + has(None), missing, ..version }
         };
         listed.into_iter().map(with_holders).collect()
     }

@@ -5,6 +5,7 @@ use super::failures::{Failures, LOST};
 use super::jobs::{Done, Job, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
 use super::operations::publishers::Publishers;
+use super::progress::Progress;
 use super::quota::Quotas;
 use super::rate::chunk_bytes;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
@@ -26,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use towpath_quota::FairQueue;
 use towpath_rules::{Permissions, Verb};
-use towpath_sockets::{Page, PeerId, PeerInfo, Principal, Tenant};
+use towpath_sockets::{Page, PeerId, PeerInfo, Principal, TcpInfo, Tenant};
 
 /// A connected client.
 struct Client {
@@ -44,6 +45,7 @@ struct Client {
     quotas: Quotas,
     /// Its last report of what it has.
     said: Option<HolderStats>,
+    progress: Progress,
 }
 
 /// Clients by peer.
@@ -71,7 +73,8 @@ impl Client {
     fn have(&mut self, peer: PeerId, said: Vec<Holder>, pool: &Pool, holders: &Mutex<Holders>) {
         let published = pool.context().published.clone();
         let salt = self.session.permissions().fingerprint(Verb::Follow);
-        let reporter = Reporter { tenant: self.tenant_number, user: self.user.as_ref(), peer, via: None };
+        let Client { tenant, tenant_number, user, .. } = &*self;
+        let reporter = Reporter { whose: tenant, tenant: *tenant_number, user: user.as_ref(), peer, via: None };
         let own = holding::note(&self.name.address, reporter, (said, salt), published.as_deref(), holders);
         self.said = own.or(self.said.take());
     }
@@ -162,6 +165,11 @@ impl Clients {
         (Arc::clone(&self.via), Arc::clone(&self.holders))
     }
 
+    /// The number of a tenant here.
+    pub(super) fn number_of(&self, tenant: &Tenant) -> u64 {
+        self.tenant_numbers.hash_one(tenant)
+    }
+
     /// A client is there, which may do this.
     pub(super) fn connected(&mut self, info: PeerInfo, permissions: Permissions) {
         let (tenant, may_publish) = (Tenant::of(&info), self.publishers.has(&info));
@@ -192,6 +200,7 @@ impl Clients {
             requests: HashMap::new(),
             quotas,
             said: None,
+            progress: Progress::default(),
         };
         self.clients.insert(peer, client);
     }
@@ -203,7 +212,8 @@ impl Clients {
 
     /// Notifies followers of a change.
     pub(super) fn published(&mut self, touched: &mut BTreeSet<PeerId>) {
-        self.followers.retain(|peer| self.clients.get_mut(peer).is_some_and(|client| client.session.published()));
+        let follows = |client: &mut Client| client.session.published() || client.said.is_some();
+        self.followers.retain(|peer| self.clients.get_mut(peer).is_some_and(follows));
         touched.extend(&self.followers);
     }
 
@@ -233,7 +243,7 @@ impl Clients {
         }
         if let Some(said) = &client.said {
             let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-            holders.left((&said.name, said.copy), client.tenant_number, peer);
+            holders.left((&said.name, said.copy), client.tenant_number, peer, Instant::now());
         }
         tracing::info!(address = %client.name.address, %reason, "gone");
         client.requests.values().for_each(|request| request.cancel());
@@ -277,7 +287,7 @@ impl Clients {
                 access_log::request(&client.name, &request);
                 self.counters.add_request(&request);
                 match &request {
-                    Ok(Request::Follow(_)) => _ = self.followers.insert(peer),
+                    Ok(Request::Follow(_) | Request::Have(_)) => _ = self.followers.insert(peer),
                     Ok(_) => {}
                     Err(WireError { code, message, .. }) => {
                         let failed = client.failure(peer, RequestKind::Unknown, b"", 1, (code.as_str(), message));
@@ -390,13 +400,25 @@ impl Clients {
         has.fold((0, None), |(count, least), has| (count + 1, Some(least.map_or(has, |least: u64| least.min(has)))))
     }
 
+    /// Fetches and pushes in progress.
+    pub(super) fn transfer_count(&self) -> usize {
+        self.clients.values().map(|client| client.session.transfers().count()).sum()
+    }
+
     /// A page of follows, by slots of their clients. All those of a client are in one page.
     pub(super) fn follower_page(&self, from: u32, info: impl Fn(PeerId) -> Option<PeerInfo>) -> Page<FollowerStats> {
         let peers = self.followers.range(PeerId::new(from, 0)..);
         let clients = peers.map(|peer| (peer.slot(), self.clients.get(peer).zip(info(*peer))));
         Page::of(clients).flat_map(|(client, info)| {
             let said = &client.said;
-            client.session.follows().map(move |follow| FollowerStats { info: info.clone(), follow, said: said.clone() })
+            let follows: Vec<_> = client.session.follows().map(Some).collect();
+            let follows = if follows.is_empty() && said.is_some() { vec![None] } else { follows };
+            follows.into_iter().map(move |follow| FollowerStats {
+                info: info.clone(),
+                follow,
+                said: said.clone(),
+                transfer: None,
+            })
         })
     }
 
@@ -417,10 +439,15 @@ impl Clients {
         let clients = peers.into_iter().filter_map(|peer| self.clients.get(&peer).zip(info(peer)));
         let follows = clients.flat_map(|(client, info)| {
             let said = &client.said;
-            client.session.follows().map(move |follow| FollowerStats { info: info.clone(), follow, said: said.clone() })
+            client.session.follows().map(move |follow| FollowerStats {
+                info: info.clone(),
+                follow: Some(follow),
+                said: said.clone(),
+                transfer: None,
+            })
         });
         let mut follows: Vec<_> = follows.collect();
-        follows.sort_by_key(|follower| follower.follow.has(follower.said.as_ref()));
+        follows.sort_by_key(FollowerStats::has);
         follows.truncate(most);
         follows
     }
@@ -430,9 +457,18 @@ impl Clients {
         self.failures.page(from)
     }
 
-    /// The statistics of a peer that is connected.
-    pub(super) fn peer_stats(&self, info: PeerInfo) -> Option<PeerStats> {
-        let Client { session, key, .. } = self.clients.get(&info.id)?;
+    /// The statistics of a peer that is connected. `tcp` asks the kernel about its connection.
+    pub(super) fn peer_stats(
+        &mut self,
+        info: PeerInfo,
+        tcp: impl FnOnce() -> Option<(TcpInfo, u64)>,
+        now: Instant,
+    ) -> Option<PeerStats> {
+        let Client { session, key, progress, said, .. } = self.clients.get_mut(&info.id)?;
+        let mut transfers: Vec<_> = session.transfers().collect();
+        if !transfers.is_empty() {
+            progress.explain(&mut transfers, &info, tcp(), now);
+        }
         let transfer = |(ticket, mut transfer): (Ticket, TransferStats)| {
             if matches!(transfer.wait, Some(Wait::Disk | Wait::Hash)) && self.pool.keeps_waiting(*key, ticket) {
                 transfer.wait = Some(Wait::Pool);
@@ -443,8 +479,9 @@ impl Clients {
             info,
             principal: session.principal().clone(),
             credit_bytes: session.credit(),
-            transfers: session.transfers().map(transfer).collect(),
+            transfers: transfers.into_iter().map(transfer).collect(),
             queries: session.queries(),
+            follower: said.as_ref().map(|said| said.name.clone()),
         })
     }
 
@@ -459,9 +496,11 @@ impl Clients {
         self.pool.start_copies();
     }
 
-    /// Called after a client was served: notes whether it waits for an open file.
-    pub(super) fn served(&mut self, peer: PeerId) {
+    /// Called after a client was served: notes what its transfers wait for, such as for an open file. `awaits_rate`: for its turn at the rate of this
+    /// server.
+    pub(super) fn served(&mut self, peer: PeerId, awaits_rate: bool) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
+        client.progress.note(client.session.waits(), awaits_rate);
         if client.session.take_waits_for_files() && !self.awaiting_files.contains(peer) {
             self.awaiting_files.push(&client.tenant, peer, ());
         }

@@ -5,6 +5,7 @@ use super::clients::Clients;
 use super::drain::{DRAINING, Drain};
 use super::handle::{Control, Handle};
 use super::jobs::{Done, Pool};
+use super::kept_followers::KeptFollowers;
 use super::lasting_id::lasting_id;
 use super::open_file::OpenFile;
 use super::operations::publishers::Publishers;
@@ -20,6 +21,7 @@ use super::watch::{SharedCatalogue, State, StateError, Watch, WatchOptions};
 use crate::catalogue::Catalogue;
 use crate::digest::DigestCache;
 use crate::limits::{CONTROL_BYTES_MAX, ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
+use crate::protocol::control::HolderName;
 use crate::protocol::follow::{Epoch, ServerId};
 use crate::protocol::{PROPERTY, PROPERTY_VALUE};
 use crate::random::random;
@@ -28,14 +30,14 @@ use crate::root::{Links, Root, RootError, Secrets};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 use towpath_rules::Permissions;
 use towpath_sockets::SocketType;
 use towpath_sockets::{
-    Authenticator, Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, Metadata, PeerId, PeerInfo, SendError,
-    SocketError, check_openness,
+    Authenticator, Endpoint, Event, FileRange, Frame, Gate, Hub, HubOptions, Message, Metadata, PeerId, PeerInfo,
+    SendError, SocketError, Tenant, check_openness,
 };
 
 /// Largest control message with its envelope: one frame near the limit, and a few short ones.
@@ -86,6 +88,8 @@ pub struct ServerOptions {
     pub state_directory: Option<PathBuf>,
     /// The number by which followers know this server. Without it the directory of the state has one; without that, there is none.
     pub server_id: Option<ServerId>,
+    /// Names of the followers that are to be there. None: all that were there within seven days.
+    pub followers: Option<BTreeSet<HolderName>>,
     /// Take files that clients push. None: none.
     pub push: Option<PushOptions>,
     /// Whether a follower feeds it, with the numbers of another server: [`Server::relay`].
@@ -97,6 +101,8 @@ pub struct ServerOptions {
     pub secrets: Vec<PathBuf>,
     /// Others that aren't served, which may be below the root.
     pub unserved: Vec<PathBuf>,
+    /// Keeps clients out, whatever their credentials.
+    pub gate: Option<Gate>,
     /// Whether everybody may publish versions, and not only clients that have logged in, or over ipc this process's user and root.
     pub accept_publish: bool,
     /// Bytes a second that all clients together are sent, on average; at least
@@ -125,11 +131,13 @@ impl ServerOptions {
             watch: None,
             state_directory: None,
             server_id: None,
+            followers: None,
             push: None,
             is_relay: false,
             relayed_versions: None,
             secrets: Vec::new(),
             unserved: Vec::new(),
+            gate: None,
             accept_publish: false,
             bytes_per_second: None,
         }
@@ -259,6 +267,8 @@ pub struct Server {
     versions: Option<Arc<Versions>>,
     is_relay: bool,
     rate: Option<Rate>,
+    /// The thread that keeps followers across restarts.
+    _kept: Option<KeptFollowers>,
     /// The threads that watch, until the server ends.
     _watch: Option<Watch>,
 }
@@ -296,6 +306,7 @@ impl Server {
             hub.read_budget_bytes = hub.read_budget_bytes.max(PUSH_READ_TURN_BYTES);
         }
         let mut hub = Hub::new(hub)?;
+        hub.set_gate(options.gate.clone());
         let endpoints = endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<_, _>>()?;
         let waker = hub.waker();
         let cache = match &options.digest_file {
@@ -368,6 +379,18 @@ impl Server {
         };
         let mut clients = Clients::new(pool, options.open_files_max, ServerId(random()), publishers);
         clients.limit_chunks(options.bytes_per_second);
+        let (_, holders) = clients.shared_with_relay();
+        if let Some(names) = options.followers {
+            holders.lock().unwrap_or_else(PoisonError::into_inner).set_listed(names);
+        }
+        let kept = match (&options.state_directory, &published) {
+            (Some(directory), Some(published)) => {
+                let may_have = |cursor| published.read().may_have(cursor);
+                let number = |tenant: &Tenant| clients.number_of(tenant);
+                Some(KeptFollowers::start(directory, holders, number, may_have).map_err(ServeError::Threads)?)
+            }
+            _ => None,
+        };
         let rate = options.bytes_per_second.map(|bytes| Rate::new(bytes, Instant::now()));
         let control = Control::new(waker);
         let is_relay = options.is_relay;
@@ -382,6 +405,7 @@ impl Server {
             versions,
             is_relay,
             rate,
+            _kept: kept,
             _watch: watch,
         })
     }
@@ -426,7 +450,7 @@ impl Server {
             if self.published.as_ref().is_some_and(|published| published.take_changed()) {
                 self.clients.published(&mut touched);
             }
-            self.control.turn(&mut self.hub, &self.clients, self.authenticator.as_ref());
+            self.control.turn(&mut self.hub, &mut self.clients, self.authenticator.as_ref());
             self.take_turns();
             loop {
                 touched.append(&mut self.clients.take_unblocked());
@@ -527,7 +551,7 @@ impl Server {
                 }
             }
         }
-        clients.served(peer);
+        clients.served(peer, rate.as_ref().is_some_and(|rate| rate.is_waiting(peer)));
         hub.pause_reading(peer, clients.is_congested(peer));
     }
 }

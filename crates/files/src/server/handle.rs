@@ -1,11 +1,13 @@
 //! Controlling a server from other threads.
 
+use super::cause::FROZEN;
 use super::clients::Clients;
 use super::drain::Drain;
 use super::driver::{NOT_ADMITTED, may};
-use super::stats::{FollowerStats, Stats};
+use super::stats::{FollowerStats, PeerStats, Stats};
 use std::sync::mpsc::{Receiver, SyncSender};
-use towpath_sockets::{Authenticator, Command, Hub, Page, Waker, Wanted};
+use std::time::Instant;
+use towpath_sockets::{Authenticator, Command, Hub, PAGE_MAX, Page, PeerId, Waker, Wanted};
 
 /// Why a client has to connect again.
 const OTHER_RIGHTS: &str = "the rules have changed for this client; connect again";
@@ -54,7 +56,7 @@ impl Control {
     }
 
     /// Carries out a command of handles. Called in each turn of the event loop.
-    pub(super) fn turn(&mut self, hub: &mut Hub, clients: &Clients, authenticator: Option<&Authenticator>) {
+    pub(super) fn turn(&mut self, hub: &mut Hub, clients: &mut Clients, authenticator: Option<&Authenticator>) {
         if let Some(drain) = &mut self.drain {
             drain.turn(hub, clients);
         }
@@ -74,6 +76,9 @@ impl Control {
             Command::Disconnect { peer, reason, was_there } => {
                 let _ = was_there.send(hub.peer(peer).is_some());
                 hub.disconnect(peer, &reason);
+            }
+            Command::EndBlocked(reply) => {
+                let _ = reply.send(hub.end_blocked());
             }
             Command::Reauthorize(reply) => {
                 let _ = reply.send(judge_again(hub, clients, authenticator));
@@ -103,18 +108,35 @@ fn judge_again(hub: &mut Hub, clients: &Clients, authenticator: Option<&Authenti
     changed.len()
 }
 
-fn stats(hub: &Hub, clients: &Clients, wanted: Wanted) -> Stats {
+fn stats(hub: &mut Hub, clients: &mut Clients, wanted: Wanted) -> Stats {
     let mut stats = Stats { hub: hub.stats(), ..clients.stats() };
     match wanted {
         Wanted::Peers(from) => {
-            let peer = |id| clients.peer_stats(hub.peer(id)?);
-            stats.peers = Page::of(hub.peers_from(from).map(|id| (id.slot(), peer(id))));
+            let peers: Vec<_> = hub.peers_from(from).take(PAGE_MAX).collect();
+            stats.peers = Page::of(peers.into_iter().map(|id| (id.slot(), peer_stats(hub, clients, id))));
         }
         Wanted::Gone(from) => stats.gone = hub.gone_from(from),
-        Wanted::Followers(from) => stats.followers = clients.follower_page(from, |peer| hub.peer(peer)),
+        Wanted::Followers(from) => {
+            stats.followers = clients.follower_page(from, |peer| hub.peer(peer));
+            for (_, follower) in &mut stats.followers.entries {
+                let transfers = peer_stats(hub, clients, follower.info.id).map(|peer| peer.transfers);
+                follower.transfer = transfers.into_iter().flatten().max_by_key(|transfer| transfer.pace.stalled);
+            }
+        }
         Wanted::Failures(from) => stats.failures = clients.failure_page(from),
-        Wanted::Sums => stats.follows = clients.follow_sums(),
+        Wanted::Sums => (stats.follows, stats.transfers) = (clients.follow_sums(), clients.transfer_count()),
         Wanted::Services(_) | Wanted::Workers(_) => {}
     }
     stats
+}
+
+/// A peer with its transfers. One that may be frozen is sent a PING: the next time its answer is there, or missing.
+fn peer_stats(hub: &mut Hub, clients: &mut Clients, peer: PeerId) -> Option<PeerStats> {
+    let (info, now) = (hub.peer(peer)?, Instant::now());
+    let is_silent = now.saturating_duration_since(info.last_received) >= FROZEN && info.unanswered_since.is_none();
+    let stats = clients.peer_stats(info, || hub.tcp_info(peer), now)?;
+    if is_silent && !stats.transfers.is_empty() {
+        hub.ping_soon(peer);
+    }
+    Some(stats)
 }

@@ -8,11 +8,11 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::{ErrorReply, Holder, HoldersReply, HoldersRequest, HoldersWanted, Reply};
 use crate::protocol::manifest::VERSIONS;
 use crate::relay::{HolderStats, Holders, Reporter};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use towpath_rules::{Permissions, Verb};
 
-/// Notes what holders have. What nobody can have yet is left out. Returns what the speaker has itself, which is the first.
+/// Notes what holders say. Who has what nobody can have yet counts as having nothing. Returns what the speaker says of itself, which is the first.
 pub(super) fn note(
     address: &str,
     reporter: Reporter<'_>,
@@ -21,40 +21,25 @@ pub(super) fn note(
     holders: &Mutex<Holders>,
 ) -> Option<HolderStats> {
     let published = published?;
-    let (mut left_out, now) = (0, Instant::now());
+    let (mut impossible, now) = (0, Instant::now());
     let mut holders = holders.lock().unwrap_or_else(PoisonError::into_inner);
-    let via = said.first().map(|own| own.name.clone());
-    let mut own = None;
+    let own = said.first().map(|own| (own.name.clone(), own.copy));
     for (index, mut holder) in said.into_iter().enumerate() {
         // Cursors are good only with the same permissions.
-        holder.cursor = salted(holder.cursor, salt);
-        if !published.read().may_have(holder.cursor) {
-            left_out += 1;
-            continue;
+        let cursor = holder.cursor.map(|cursor| salted(cursor, salt));
+        holder.cursor = cursor.filter(|cursor| published.read().may_have(*cursor));
+        if cursor.is_some() && holder.cursor.is_none() {
+            impossible += 1;
+            holder.version = None;
         }
-        let via = via.as_ref().filter(|_| index > 0);
-        if via.is_none() {
-            own = Some(stats(&holder, reporter.user, now));
-        }
+        let via = own.as_ref().map(|(name, _)| name).filter(|_| index > 0);
         holders.note(Reporter { via, ..reporter }, holder, now);
     }
-    if left_out > 0 {
-        tracing::debug!(%address, holders = left_out, "left out: they have what isn't published");
+    if impossible > 0 {
+        tracing::debug!(%address, holders = impossible, "they say that they have what isn't published");
     }
-    own
-}
-
-fn stats(holder: &Holder, user: Option<&Arc<str>>, said_at: Instant) -> HolderStats {
-    HolderStats {
-        name: holder.name.as_str().to_owned(),
-        copy: holder.copy,
-        user: user.map(|user| user.to_string()),
-        via: None,
-        seq: holder.cursor.seq,
-        durable: holder.durable,
-        version: holder.version,
-        said_at,
-    }
+    let (name, copy) = own?;
+    holders.get(&name, copy, reporter.tenant, now)
 }
 
 /// The holders of a change or a version, if the client may read or follow it: names and numbers reveal something too.
@@ -73,7 +58,9 @@ pub(super) fn answer(
     if !asker.is_unrestricted() {
         for known in &mut reply.holders {
             let seq = if let HoldersWanted::Seq(seq) = request.wanted { seq } else { 0 };
-            known.holder.cursor.seq = known.holder.cursor.seq.min(seq);
+            if let Some(cursor) = &mut known.holder.cursor {
+                cursor.seq = cursor.seq.min(seq);
+            }
         }
     }
     Reply::Holders(reply)

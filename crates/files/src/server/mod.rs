@@ -6,6 +6,7 @@
 
 mod access_log;
 mod catalogue_view;
+mod cause;
 mod chunks;
 mod client_root;
 mod clients;
@@ -14,13 +15,17 @@ mod drain;
 mod driver;
 mod failures;
 mod follow;
+mod followers_look;
 mod glob;
 mod handle;
 mod holding;
 mod jobs;
+mod kept_followers;
 mod lasting_id;
 mod open_file;
 mod operations;
+mod pace;
+mod progress;
 mod push;
 mod quota;
 mod rate;
@@ -40,10 +45,12 @@ pub(crate) use watch::simulated;
 #[cfg(test)]
 mod tests;
 
-pub use crate::relay::HolderStats;
+pub use crate::relay::{ErrorStats, HolderStats, Presence};
 pub use catalogue_view::{CatalogueView, VersionStats};
 pub use driver::{ServeError, Server, ServerOptions};
+pub use followers_look::{Behind, FollowersLook, VersionLook};
 pub use handle::{Handle, OperatorAction};
+pub use pace::Pace;
 pub use push::PushOptions;
 #[cfg(fuzzing)]
 #[doc(hidden)]
@@ -52,6 +59,7 @@ pub use stats::{
     Counters, FailureStats, FollowStats, FollowerStats, PeerStats, QuotaStats, RequestKind, Stats, TransferStats, Wait,
 };
 pub use towpath_sockets::Authenticator;
+pub use versions::NewestVersion;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use watch::fuzz_catalogue;

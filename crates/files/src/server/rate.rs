@@ -32,6 +32,11 @@ impl Rate {
         false
     }
 
+    /// Whether a client waits for its turn.
+    pub(super) fn is_waiting(&self, peer: PeerId) -> bool {
+        self.waiting.contains(&peer)
+    }
+
     /// Counts a message to a client, and ends its turn.
     pub(super) fn sent(&mut self, bytes: u64, now: Instant) {
         self.turn = None;

@@ -1,5 +1,7 @@
 //! Statistics of a running server.
 
+use super::pace::Pace;
+use crate::protocol::control::Slow;
 use crate::relay::HolderStats;
 use std::time::Instant;
 use towpath_blocking::PoolLoad;
@@ -19,6 +21,8 @@ pub struct Stats {
     pub failures: Page<FailureStats>,
     /// Follows in all, and the number up to which the last of them has everything: [`Wanted::Sums`](towpath_sockets::Wanted::Sums).
     pub follows: (usize, Option<u64>),
+    /// Fetches and pushes in progress: [`Wanted::Sums`](towpath_sockets::Wanted::Sums).
+    pub transfers: usize,
     /// Sums of all connections.
     pub hub: HubStats,
     /// Whether it is being drained.
@@ -45,6 +49,8 @@ pub struct PeerStats {
     pub transfers: Vec<TransferStats>,
     /// Listings and requests for leaves.
     pub queries: usize,
+    /// Its name as a follower, if it reports what it has.
+    pub follower: Option<String>,
 }
 
 /// A kind of request.
@@ -104,19 +110,52 @@ pub struct TransferStats {
     pub done_bytes: u64,
     /// Bytes of the file, if it is open.
     pub total_bytes: Option<u64>,
-    /// Cause of waiting, if it waits.
+    /// The same of all files of the request, as far as their sizes are known.
+    pub all_done_bytes: u64,
+    /// Bytes of all files, once the size of each is known.
+    pub all_total_bytes: Option<u64>,
+    /// Cause of its being slow, or of waiting; `None`: it goes at full speed.
     pub wait: Option<Wait>,
+    /// Why its client is slow, as that said last.
+    pub slow: Option<Slow>,
+    /// Its rates.
+    pub pace: Pace,
 }
 
-/// Cause of a transfer's waiting.
+impl TransferStats {
+    /// Seconds until all files are there, or this one if the sizes of others aren't known, at its present rate.
+    pub fn seconds_left(&self) -> Option<u64> {
+        let all = self.all_total_bytes.map(|total| total.saturating_sub(self.all_done_bytes));
+        let left = all.or_else(|| Some(self.total_bytes?.saturating_sub(self.done_bytes)))?;
+        left.checked_div(self.pace.rate?)
+    }
+}
+
+/// Cause of a transfer's being slow, or waiting.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {
-    /// The client gives no credit.
+    /// The client limits its rate.
+    ClientRate,
+    /// This server limits its rate.
+    ServerRate,
+    /// The client takes nothing, and gives no sign of life.
+    Frozen,
+    /// The network: it loses data, or takes long.
+    Network,
+    /// This side's TCP send buffer is too small for the connection's round-trip time.
+    SendBuffer,
+    /// The same of the client's receive buffer.
+    ReceiveBuffer,
+    /// The client's disk doesn't keep up.
+    ClientDisk,
+    /// The client's hashing doesn't keep up.
+    ClientHash,
+    /// The client gives no credit, and doesn't say why.
     Credit,
-    /// The client doesn't read as fast as it could be sent.
+    /// The client doesn't read as fast as it could be sent, and doesn't say why.
     Receiver,
-    /// The client doesn't send as fast as could be written.
+    /// The client doesn't send as fast as could be written, and doesn't say why.
     Sender,
     /// A file is opened, read or written.
     Disk,
@@ -128,16 +167,71 @@ pub enum Wait {
     Pool,
 }
 
+impl Wait {
+    /// All, in the order of their declaration.
+    pub const ALL: [Wait; 15] = [
+        Wait::ClientRate,
+        Wait::ServerRate,
+        Wait::Frozen,
+        Wait::Network,
+        Wait::SendBuffer,
+        Wait::ReceiveBuffer,
+        Wait::ClientDisk,
+        Wait::ClientHash,
+        Wait::Credit,
+        Wait::Receiver,
+        Wait::Sender,
+        Wait::Disk,
+        Wait::Hash,
+        Wait::OpenFiles,
+        Wait::Pool,
+    ];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Wait::ClientRate => "client_rate",
+            Wait::ServerRate => "server_rate",
+            Wait::Frozen => "frozen",
+            Wait::Network => "network",
+            Wait::SendBuffer => "send_buffer",
+            Wait::ReceiveBuffer => "receive_buffer",
+            Wait::ClientDisk => "client_disk",
+            Wait::ClientHash => "client_hash",
+            Wait::Credit => "credit",
+            Wait::Receiver => "receiver",
+            Wait::Sender => "sender",
+            Wait::Disk => "disk",
+            Wait::Hash => "hash",
+            Wait::OpenFiles => "open_files",
+            Wait::Pool => "pool",
+        }
+    }
+}
+
 /// A follow.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FollowerStats {
     /// Its connection.
     pub info: PeerInfo,
-    /// The follow.
-    pub follow: FollowStats,
+    /// The follow; None between two of them, when it only says how it fares.
+    pub follow: Option<FollowStats>,
     /// The client's last report.
     pub said: Option<HolderStats>,
+    /// The client's slowest transfer, if it has any.
+    pub transfer: Option<TransferStats>,
+}
+
+impl FollowerStats {
+    /// The number up to which it has everything, as far as is known: what was sent, or what it said is in place, if it says such things.
+    pub fn has(&self) -> u64 {
+        let FollowerStats { follow, said, .. } = self;
+        match follow {
+            Some(follow) => has((follow.seq.unwrap_or(0), follow.page_seq), said.as_ref()),
+            None => said.as_ref().and_then(|said| said.seq).unwrap_or(0),
+        }
+    }
 }
 
 /// A follow without its client.
@@ -158,18 +252,13 @@ pub struct FollowStats {
     pub is_live: bool,
 }
 
-impl FollowStats {
-    /// The number up to which its client has everything, as far as is known: what was sent, or what it said is in place, if it says such things.
-    pub fn has(&self, said: Option<&HolderStats>) -> u64 {
-        has((self.seq.unwrap_or(0), self.page_seq), said)
-    }
-}
-
 /// The same of where a follow is: everything that was sent, and the last page.
 pub(super) fn has((sent, page): (u64, u64), said: Option<&HolderStats>) -> u64 {
     match said {
         // Behind the last page there was nothing for it.
-        Some(said) if said.version.is_none() && said.seq < page => said.seq.min(sent),
+        Some(HolderStats { version: None, versions_of: None, seq, .. }) if seq.unwrap_or(0) < page => {
+            seq.unwrap_or(0).min(sent)
+        }
         _ => sent,
     }
 }

@@ -1,6 +1,7 @@
 //! The credit of the server: what it may still send, what is on its way to the disk, and what can be granted again.
 
 use super::pacing::Pacer;
+use crate::protocol::control::Slow;
 use std::time::Instant;
 
 /// Credit, in bytes. `unspent + held + ungranted` is the window at any time while connected.
@@ -58,6 +59,12 @@ impl Credit {
         self.ungranted -= grant;
         self.unspent += grant;
         (grant > 0).then_some(grant)
+    }
+
+    /// A cause of this side for which credit is withheld: its rate, or its disk, which has most of the window.
+    pub(super) fn withheld_for(&self, lagging: Slow, now: Instant) -> Option<Slow> {
+        let is_lagging = (self.held > self.window / 2).then_some(lagging);
+        is_lagging.or_else(|| self.next().filter(|at| *at > now).map(|_| Slow::Rate))
     }
 
     /// When there is more to grant, if that is a matter of time.

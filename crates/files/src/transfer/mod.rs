@@ -44,6 +44,7 @@ pub(crate) mod reconnects;
 mod requests;
 mod retry;
 mod reuse;
+pub(crate) mod slowness;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -77,10 +78,11 @@ use reuse::ReuseQueue;
 use crate::limits::CHUNK_BYTES_MIN;
 use crate::path::RelPath;
 use crate::protocol::assembler::Inbound;
-use crate::protocol::control::{ListEntry, Reply, Request};
+use crate::protocol::control::{ListEntry, Reply, Request, Slow};
 use idle_timer::{IdleTimer, is_no_progress};
 use pacing::{Pacer, piece_bytes};
 use reconnects::Reconnects;
+use slowness::Slowness;
 
 /// Chunk size, in bytes, down to which it is halved while connections break and nothing gets complete.
 const CHUNK_BYTES_RECONNECT_MIN: u64 = 64 << 10;
@@ -146,6 +148,9 @@ pub struct Transfer {
     is_fed: bool,
     /// Some of them aren't in place yet.
     is_incomplete: bool,
+    /// Why the disk lags when it does.
+    lagging: Slow,
+    slowness: Slowness,
 }
 
 impl Transfer {
@@ -192,6 +197,8 @@ impl Transfer {
             reconnects: Reconnects::default(),
             is_fed: false,
             is_incomplete: false,
+            lagging: Slow::Disk,
+            slowness: Slowness::new(now),
             options,
         }
     }
@@ -227,6 +234,7 @@ impl Transfer {
         self.connected = true;
         self.concurrency = Concurrency::default();
         self.credit.reset();
+        self.slowness = Slowness::new(self.now);
         self.pump();
     }
 
@@ -319,6 +327,11 @@ impl Transfer {
         if self.stage != Stage::Over && (self.listing.is_due(now) | self.retry_files(now) | is_credit_due) {
             self.pump();
         }
+        let is_fetching = self.connected && self.requests.fetch_count() > 0;
+        let waits = self.credit.withheld_for(self.lagging, now).filter(|_| is_fetching);
+        if self.slowness.note(waits, now) {
+            self.send(Request::Credit { bytes: 0, slow: self.slowness.said() });
+        }
         if self.is_unconfirmed() && now >= *self.confirming_until.get_or_insert(now + CONFIRMING_MAX) {
             self.over();
         }
@@ -331,6 +344,11 @@ impl Transfer {
     /// Bytes of an incomplete message arrived: the server isn't idle.
     pub fn arriving(&mut self, now: Instant) {
         self.idle.arriving(now);
+    }
+
+    /// Why the disk lags when it does: it writes, or hashes.
+    pub fn lags_by(&mut self, cause: Slow) {
+        self.lagging = cause;
     }
 
     /// The disk is reading existing files, which takes as long as it takes.
@@ -440,7 +458,7 @@ impl Transfer {
             if self.requests.fetch_count() > 0
                 && let Some(bytes) = self.credit.take(self.now)
             {
-                self.send(Request::Credit { bytes });
+                self.send(Request::Credit { bytes, slow: self.slowness.said() });
             }
             self.pump_confirmations();
         }

@@ -251,7 +251,7 @@ fn a_moved_letter_is_in_one_place_wherever_it_crashes() {
             wait_for(&journal, lsn);
             disk.world().crash_in = Some(operations);
             for (moves, service) in [(1, &b"dlq.echo"[..]), (2, b"echo"), (3, b"dlq.echo")] {
-                if let Ok(lsn) = journal.append(&Entry::Moved { id: 4, moves, attempts: 9, service }) {
+                if let Ok(lsn) = journal.append(&Entry::Moved { id: 4, moves, letter: letter(9), service }) {
                     while journal.durable() <= lsn && !disk.world().crashed {
                         std::thread::yield_now();
                     }

@@ -21,10 +21,16 @@ fn open(dir: &Path) -> (Journal, Recovered) {
 }
 
 fn accepted(id: u64, body: &Body) -> Entry<'_> {
-    let (client, number, letter) = ([id as u8; 16], id + 1000, is_letter(id).then_some(9));
+    let (client, number, letter) = ([id as u8; 16], id + 1000, is_letter(id).then(|| letter(9)));
     // A dead letter never expires.
     let expires_unix_ms = if letter.is_some() { 0 } else { id * 7 };
     Entry::Accepted { id, client, number, service: b"echo", expires_unix_ms, checksum: id as u32 * 3, letter, body }
+}
+
+/// More of a dead letter after so many attempts. Its texts are of different lengths.
+fn letter(attempts: u16) -> Letter<'static> {
+    let reason = &b"a reason why it was given up"[..usize::from(attempts) % 28];
+    Letter { attempts, kept_unix_ms: 1_000 * u64::from(attempts), reason, client: b"a client", worker: b"" }
 }
 
 /// Whether the request of this id is a dead letter.

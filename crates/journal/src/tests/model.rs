@@ -88,7 +88,7 @@ pub(super) fn entry_of<'a>(op: &Op, body: &'a Body) -> Entry<'a> {
         Kind::Accept => accepted(op.id, body),
         Kind::Move => {
             let (moves, attempts) = (op.moves, op.moves as u16 + 10);
-            Entry::Moved { id: op.id, moves, attempts, service: service_of(moves) }
+            Entry::Moved { id: op.id, moves, letter: letter(attempts), service: service_of(moves) }
         }
         Kind::Finish => Entry::Finished { id: op.id, status: op.length as u16, body },
         Kind::Forget => Entry::Forgotten { id: op.id },
@@ -113,9 +113,9 @@ pub(super) fn model_of(recovered: &Recovered) -> Model {
     let entry = |request: &RecoveredRequest| {
         let id = request.id;
         assert_eq!((request.client, request.number), ([id as u8; 16], id + 1000));
-        let moves = request.letter.map_or(0, |letter| letter.moves);
+        let moves = request.letter.as_ref().map_or(0, |letter| letter.moves);
         let attempts = if moves == 0 { 9 } else { moves as u16 + 10 };
-        assert_eq!(request.letter, is_letter(id).then_some(RecoveredLetter { attempts, moves }));
+        assert_eq!(request.letter, is_letter(id).then(|| RecoveredLetter::new(letter(attempts), moves)));
         assert_eq!((&request.service[..], request.checksum), (service_of(moves), id as u32 * 3));
         assert_eq!(request.expires_unix_ms, if is_letter(id) { 0 } else { id * 7 });
         assert!(id < recovered.next_id);

@@ -2,12 +2,17 @@
 
 use super::{bytes_of, options, state_of};
 use std::path::{Path, PathBuf};
-use towpath_journal::{Entry, InspectedKind, Journal, JournalOptions, RecoveredLetter, inspect};
+use towpath_journal::{Entry, InspectedKind, Journal, JournalOptions, Letter, RecoveredLetter, inspect};
 use towpath_requests::Body;
 use towpath_spool::Spool;
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal-4")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal-5")
+}
+
+fn letter(attempts: u16) -> Letter<'static> {
+    let (reason, client, worker) = (b"a worker failed it", b"user ann", b"192.0.2.1");
+    Letter { attempts, kept_unix_ms: 1_700_000_000_000, reason, client, worker }
 }
 
 /// To make them for a new format: `cargo test -p towpath-journal --test journal make_golden -- --ignored`.
@@ -25,7 +30,7 @@ fn make_golden() {
         [Body::from("first"), Body::of_frames(frames), Body::large(large.finish()), Body::from(vec![b'x'; 3600])];
     for (id, body) in (1..).zip(&bodies) {
         let expires_unix_ms = if id == 2 { 1_800_000_000_000 } else { 0 };
-        let (client, number, letter) = ([id as u8; 16], 100 + id, (id == 3).then_some(5));
+        let (client, number, letter) = ([id as u8; 16], 100 + id, (id == 3).then(|| letter(5)));
         let entry =
             Entry::Accepted { id, client, number, service: b"golden", expires_unix_ms, checksum: 7, letter, body };
         let lsn = journal.append(&entry).expect("space");
@@ -33,7 +38,7 @@ fn make_golden() {
             std::thread::yield_now();
         }
     }
-    journal.append(&Entry::Moved { id: 3, moves: 1, attempts: 6, service: b"dlq.golden" }).expect("space");
+    journal.append(&Entry::Moved { id: 3, moves: 1, letter: letter(6), service: b"dlq.golden" }).expect("space");
     journal.append(&Entry::Finished { id: 1, status: 200, body: &Body::from("reply") }).expect("space");
     journal.append(&Entry::Forgotten { id: 4 }).expect("space");
     journal.close().expect("space");
@@ -64,7 +69,11 @@ fn a_journal_of_an_earlier_build_is_read() {
     assert_eq!(state[&1], (Vec::new(), Some((200, b"reply".to_vec()))));
     assert_eq!(state[&3], (vec![b'L'; 1000], None));
     let (two, three) = (&recovered.requests[1], &recovered.requests[2]);
-    assert_eq!(three.letter, Some(RecoveredLetter { attempts: 6, moves: 1 }));
+    let Letter { attempts, kept_unix_ms, .. } = letter(6);
+    let [reason, client, worker] =
+        [&b"a worker failed it"[..], b"user ann", b"192.0.2.1"].map(bytes::Bytes::from_static);
+    let moved = RecoveredLetter { attempts, moves: 1, kept_unix_ms, reason, client, worker };
+    assert_eq!(three.letter, Some(moved));
     assert_eq!((&three.service[..], three.number, two.checksum), (&b"dlq.golden"[..], 103, 7));
     assert_eq!((two.id, two.client, two.number, two.expires_unix_ms), (2, [2; 16], 102, 1_800_000_000_000));
     assert_eq!(&two.service[..], b"golden");

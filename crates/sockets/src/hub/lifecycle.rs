@@ -59,6 +59,9 @@ impl Hub {
 
     /// Takes in an accepted connection, within the limits.
     fn on_accepted(&mut self, fd: OwnedFd, address: Address) {
+        if self.is_address_blocked(&address) {
+            return;
+        }
         let from_address = self.per_address.get(&Tenant::of_address(&address)).copied().unwrap_or(0);
         if self.peers.len() >= self.options.max_peers || from_address >= self.options.max_peers_per_address {
             tracing::warn!(%address, peers = self.peers.len(), from_address, "connection refused: too many connections");
@@ -221,7 +224,9 @@ impl Hub {
         let (address, reason) = (&member.peer.address, &end.reason);
         let who = Some(&member.peer.principal).filter(|principal| **principal != Principal::Anonymous);
         let who = who.map(tracing::field::display);
-        if end.misbehaved {
+        if end.blocked {
+            // Logged, unless there were too many.
+        } else if end.misbehaved {
             tracing::warn!(%address, %reason, "handshake refused: the peer broke the protocol");
         } else if member.origin == Origin::Accepted {
             tracing::info!(%address, who, %reason, "handshake failed");

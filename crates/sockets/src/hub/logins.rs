@@ -20,6 +20,9 @@ impl Hub {
     /// Answers [`Event::Authenticate`](crate::Event::Authenticate) as an authenticator decides, later if that takes long. Without one, the peer is refused.
     pub fn authenticate_by(&mut self, by: Option<&Authenticator>, peer: PeerId, credentials: Credentials) {
         self.authenticator = by.cloned();
+        if self.refuse_blocked(peer, &credentials.principal()) {
+            return;
+        }
         let Some(authenticator) = by.filter(|authenticator| authenticator.is_slow()) else {
             return self.authenticate(peer, by.and_then(|authenticator| authenticator.identify(&credentials)));
         };
@@ -63,6 +66,11 @@ impl Hub {
             return self.end(peer, End::new(TOO_MANY_FAILED));
         }
         if let Some(principal) = identity {
+            // A key has its name only now.
+            if self.refuse_blocked(peer, &principal) {
+                return;
+            }
+            let Some(member) = self.peers.find_mut(peer) else { return };
             member.peer.principal = principal;
             member.peer.connection.accept();
             return member.schedule(&mut self.ready);

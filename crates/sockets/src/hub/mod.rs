@@ -9,6 +9,7 @@
 //!    (`lifecycle::on_ready`, `lifecycle::end`); then the queue for reassembly moves;
 //! 5. `event_loop::on_time`: deadlines, when the earliest is due, and attempts to connect again (`connect`).
 
+mod blocked;
 mod busy_poll;
 pub(crate) mod connect;
 mod event_loop;
@@ -21,7 +22,7 @@ mod member;
 mod slow_logins;
 mod stats;
 
-use crate::auth::Authenticator;
+use crate::auth::{Authenticator, Gate};
 use crate::disk::prefetch::Prefetcher;
 use crate::error::SocketError;
 use crate::event::Event;
@@ -125,6 +126,7 @@ pub struct Hub {
     handshake_turns: HandshakeTurns,
     failed_logins: FailedLogins<Tenant>,
     slow_logins: SlowLogins,
+    gate: Option<Gate>,
     /// The authenticator asked last, which receives refusals.
     authenticator: Option<Authenticator>,
     /// Attempts in a row that ended as if this side were refused.
@@ -164,6 +166,7 @@ impl Hub {
             sealing: SealPool::new(waker.clone()),
             opening: OpenPool::new(waker.clone()),
             slow_logins: SlowLogins::new(waker.clone()),
+            gate: None,
             authenticator: None,
             epoll,
             busy_poll: BusyPoll::new(options.busy_poll),

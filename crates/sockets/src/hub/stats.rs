@@ -1,15 +1,18 @@
 //! Facts and sums of connections, and the last ones that have ended.
 
 use super::Hub;
+use super::blocked::log_attempts;
 use super::connect::Origin;
 use super::member::Member;
 use crate::handle::Page;
 use crate::net::address::Address;
+use crate::net::tenant::Tenant;
 use crate::peer::{End, Peer, PeerInfo};
 use crate::peer_id::PeerId;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use towpath_tcpinfo::{TcpInfo, tcp_info};
 use towpath_zmtp::Principal;
 
 /// Ended connections that are remembered.
@@ -26,8 +29,8 @@ pub const SLOW_ROUNDS: [Duration; 4] =
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct GonePeer {
-    /// Its name while it was connected.
-    pub id: PeerId,
+    /// Its name while it was connected; `None` if the connection wasn't accepted.
+    pub id: Option<PeerId>,
     /// Its network address.
     pub address: Address,
     /// Its identity, as far as the mechanism established one.
@@ -44,6 +47,8 @@ pub struct GonePeer {
     pub bytes_out: u64,
     /// The reason, for people.
     pub reason: String,
+    /// How many connections it stands for: more than one if a blocked peer has tried again and again.
+    pub attempts: u64,
 }
 
 /// Bytes and messages moved, framing included.
@@ -115,8 +120,10 @@ pub struct Ends {
     pub protocol: u64,
     /// Disconnected by this side, or failed.
     pub other: u64,
-    /// Ended before they were ready, for whatever reason.
+    /// Ended before they were ready, for any other reason.
     pub handshake: u64,
+    /// The peer is blocked ([`Gate`](crate::Gate)). Also counts what wasn't accepted for that.
+    pub blocked: u64,
 }
 
 /// The last connections that have ended.
@@ -124,12 +131,15 @@ pub struct Ends {
 pub(super) struct GonePeers {
     ready: VecDeque<GonePeer>,
     failed: VecDeque<GonePeer>,
+    /// Refused for a block, an entry for each address or identity.
+    blocked: VecDeque<GonePeer>,
     ends: Ends,
 }
 
 impl GonePeers {
     fn add(&mut self, gone: GonePeer, end: &End) {
         let counter = match gone.was_ready {
+            true if end.blocked => &mut self.ends.blocked,
             false => &mut self.ends.handshake,
             true if end.is_end_of_input => &mut self.ends.closed,
             true if end.misbehaved => &mut self.ends.protocol,
@@ -142,12 +152,46 @@ impl GonePeers {
         }
         list.push_back(gone);
     }
+
+    /// Adds an attempt of a blocked peer to those before it, if there were any. Returns how many there have been.
+    pub(super) fn add_blocked(&mut self, mut gone: GonePeer) -> u64 {
+        self.ends.blocked += 1;
+        let tenant = |gone: &GonePeer| Tenant::of_identity(&gone.principal, &gone.address);
+        let same = self.blocked.iter().position(|before| tenant(before) == tenant(&gone));
+        let before = match same {
+            Some(index) => self.blocked.remove(index),
+            None if self.blocked.len() >= FAILED_MAX => {
+                self.blocked.pop_front();
+                None
+            }
+            None => None,
+        };
+        gone.attempts = before.map_or(0, |before| before.attempts) + 1;
+        let attempts = gone.attempts;
+        self.blocked.push_back(gone);
+        attempts
+    }
 }
 
 impl Hub {
     /// Facts and counters of a ready peer.
     pub fn peer(&self, peer: PeerId) -> Option<PeerInfo> {
         self.peers.find(peer)?.peer.info(self.config.mechanism.name())
+    }
+
+    /// The state of a peer's connection as the kernel knows it, and the bytes that the peer's system hasn't acknowledged: a system call for
+    /// each. `None` if it isn't TCP.
+    pub fn tcp_info(&self, peer: PeerId) -> Option<(TcpInfo, u64)> {
+        let fd = &self.peers.find(peer)?.peer.fd;
+        Some((tcp_info(fd)?, towpath_outq::untaken_bytes(fd).unwrap_or(0)))
+    }
+
+    /// Sends a peer a PING soon, if nothing waits to be sent: [`PeerInfo::unanswered_since`] then shows whether it lives.
+    pub fn ping_soon(&mut self, peer: PeerId) {
+        if let Some(member) = self.peers.find_mut(peer) {
+            member.peer.connection.ping_soon(self.now);
+            self.next_timer = self.next_timer.into_iter().chain([self.now]).min();
+        }
     }
 
     /// All ready peers.
@@ -168,7 +212,7 @@ impl Hub {
         }
         let (peer, traffic) = (&member.peer, member.counted);
         let gone = GonePeer {
-            id: peer.id,
+            id: Some(peer.id),
             address: peer.address.clone(),
             principal: peer.principal.clone(),
             was_ready: peer.is_ready(),
@@ -177,13 +221,19 @@ impl Hub {
             bytes_in: traffic.bytes_in,
             bytes_out: traffic.bytes_out,
             reason: end.reason.clone(),
+            attempts: 1,
         };
-        self.gone.add(gone, end);
+        match end.blocked && !gone.was_ready {
+            true => log_attempts(&gone, self.gone.add_blocked(gone.clone())),
+            false => self.gone.add(gone, end),
+        }
     }
 
-    /// The last accepted connections that have ended, the latest first: 1,000 that had been ready, and 100 others.
+    /// The last accepted connections that have ended, the latest first: 1,000 that had been ready, and 100 others; and 100 peers that were refused
+    /// for a block.
     pub fn gone(&self) -> Vec<&GonePeer> {
-        let mut gone: Vec<_> = self.gone.ready.iter().chain(&self.gone.failed).rev().collect();
+        let mut gone: Vec<_> =
+            self.gone.ready.iter().chain(&self.gone.failed).chain(&self.gone.blocked).rev().collect();
         gone.sort_by_key(|gone| Reverse(gone.ended_at));
         gone
     }
@@ -265,7 +315,7 @@ mod tests {
         assert_eq!(server.peers_from(id.slot() + 1).count(), 0);
         server.disconnect(id, "for a test");
         let gone = server.gone();
-        assert_eq!((gone.len(), gone[0].id, gone[0].was_ready), (1, id, true));
+        assert_eq!((gone.len(), gone[0].id, gone[0].was_ready), (1, Some(id), true));
         assert!(gone[0].reason.contains("for a test") && gone[0].bytes_in > 0, "{gone:?}");
         assert_eq!((server.stats().ends.other, server.stats().peers), (1, 0));
         assert!(server.stats().traffic.bytes_in >= gone[0].bytes_in);
@@ -279,7 +329,7 @@ mod tests {
         until(&mut server, &mut client, "all have failed", |server| server.stats().ends.handshake == all);
         let gone = server.gone();
         assert_eq!(gone.len(), FAILED_MAX + 1);
-        assert!(!gone[0].was_ready && gone.iter().any(|gone| gone.id == id));
+        assert!(!gone[0].was_ready && gone.iter().any(|gone| gone.id == Some(id)));
         assert!(gone.windows(2).all(|two| two[0].ended_at >= two[1].ended_at));
     }
 }

@@ -57,6 +57,8 @@ pub struct PeerInfo {
     pub connected_at: Instant,
     /// When bytes last came from it.
     pub last_received: Instant,
+    /// Since when a PING is unanswered, and nothing else has come either.
+    pub unanswered_since: Option<Instant>,
 }
 
 impl Tenant {
@@ -89,6 +91,8 @@ pub(crate) struct End {
     pub(crate) suspected: bool,
     /// Whether the peer's bytes may have been changed on their way.
     pub(crate) tampered: bool,
+    /// Whether the peer is kept out by the gate.
+    pub(crate) blocked: bool,
 }
 
 impl End {
@@ -100,6 +104,7 @@ impl End {
             is_end_of_input: false,
             suspected: false,
             tampered: false,
+            blocked: false,
         }
     }
 
@@ -223,6 +228,7 @@ impl Peer {
             queued: outbox.queued(),
             connected_at: self.connected_at,
             last_received: self.connection.last_received(),
+            unanswered_since: self.connection.unanswered_since(),
         })
     }
 }

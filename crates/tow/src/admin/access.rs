@@ -1,8 +1,10 @@
 //! Access by the head of a request: docs/protocol/admin.md#access.
 
 use super::api::Reply;
+use super::operator::Operator;
 use super::page;
-use super::token::Token;
+use super::token::{OPERATOR, Token};
+use super::tokens::Tokens;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method};
@@ -21,8 +23,8 @@ const FETCH_SITE: &str = "sec-fetch-site";
 pub enum Access {
     /// Everything: only the server's user, and root, reach it.
     Local,
-    /// The page and health; everything to clients that have the token.
-    Token { token: Token, names: Vec<String> },
+    /// The page and health; to clients that have a token, what that allows.
+    Token { own: Option<Token>, tokens: Tokens, names: Vec<String> },
     /// Metrics and health.
     Metrics { names: Vec<String> },
 }
@@ -34,12 +36,12 @@ pub struct Ends {
 }
 
 impl Access {
-    /// Refuses a request that may not be answered.
-    pub fn check(&self, head: &Parts, ends: &Ends) -> Result<(), Reply> {
+    /// The operator whose request this is. Refuses a request that may not be answered.
+    pub fn check(&self, head: &Parts, ends: &Ends) -> Result<Operator, Reply> {
         let path = head.uri.path();
         let is_health = HEALTH_PATHS.contains(&path);
         match (self, ends.local) {
-            (Access::Local, _) => Ok(()),
+            (Access::Local, _) => Ok(Operator::of_socket(&ends.remote)),
             (_, None) => Err(Reply::error(500, "the address of this connection is unknown")),
             (Access::Metrics { names }, Some(local)) => {
                 // Beyond this machine it is for everybody by any name.
@@ -47,22 +49,27 @@ impl Access {
                     check_host(head, local, names)?;
                 }
                 let is_there = is_health || path == METRICS_PATH;
-                is_there.then_some(()).ok_or_else(|| Reply::error(404, "there are /metrics, /healthz and /readyz here"))
+                let nowhere = || Reply::error(404, "there are /metrics, /healthz and /readyz here");
+                is_there.then(Operator::nobody).ok_or_else(nowhere)
             }
-            (Access::Token { token, names }, Some(local)) => {
+            (Access::Token { own, tokens, names }, Some(local)) => {
                 check_host(head, local, names)?;
                 let changes = head.method != Method::GET;
                 if changes {
                     check_site(&head.headers)?;
                 }
                 let is_public = is_health || page::file(path).is_some();
-                if changes || !is_public {
-                    check_token(&head.headers, token)?;
+                if !changes && is_public {
+                    return Ok(Operator::nobody());
+                }
+                let operator = check_token(&head.headers, own.as_ref(), tokens)?;
+                if changes && operator.read_only {
+                    return Err(Reply::error(403, format_args!("the token of {} may only read", operator.name)));
                 }
                 if changes {
                     check_type(&head.headers)?;
                 }
-                Ok(())
+                Ok(operator)
             }
         }
     }
@@ -106,10 +113,10 @@ fn check_site(headers: &HeaderMap) -> Result<(), Reply> {
     }
 }
 
-fn check_token(headers: &HeaderMap, token: &Token) -> Result<(), Reply> {
-    match headers.get(AUTHORIZATION) {
-        Some(header) if token.is_in(header.as_bytes()) => Ok(()),
-        Some(_) => Err(Reply::error(401, "the token is wrong")),
+fn check_token(headers: &HeaderMap, own: Option<&Token>, tokens: &Tokens) -> Result<Operator, Reply> {
+    match headers.get(AUTHORIZATION).map(|header| header.as_bytes()) {
+        Some(header) if own.is_some_and(|own| own.is_in(header)) => Ok(Operator::of_token(OPERATOR, false)),
+        Some(header) => tokens.operator(header).ok_or_else(|| Reply::error(401, "the token is wrong")),
         None => Err(Reply::error(401, "a token is needed: Authorization: Bearer TOKEN")),
     }
 }

@@ -1,6 +1,7 @@
 //! Actions of operators: the last ones in memory, and a line of the audit file before each, if there is one.
 
 use super::api::Reply;
+use super::operator::Operator;
 use crate::cli::audit::{Audit, now};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -30,14 +31,15 @@ pub struct Actions {
 }
 
 impl Actions {
-    /// None yet. With an audit file none is done that isn't in it.
+    /// Those that the end of the audit file has. With one, none is done that isn't in it.
     pub fn new(audit: Option<Audit>) -> Actions {
-        Actions { audit, last: Mutex::default() }
+        let last = audit.as_ref().map(|audit| earlier(audit.earlier())).unwrap_or_default();
+        Actions { audit, last: Mutex::new(last) }
     }
 
     /// Writes down that an action is about to be done. What is returned is for [`Actions::end`].
-    pub async fn begin(&self, address: &Address, path: &str, body: &[u8]) -> Result<Value, Reply> {
-        let action = describe(address, path, body);
+    pub async fn begin(&self, operator: &Operator, address: &Address, path: &str, body: &[u8]) -> Result<Value, Reply> {
+        let action = describe(operator, address, path, body);
         let Some(audit) = &self.audit else { return Ok(action) };
         let reason = match timeout(AUDIT_TIMEOUT, audit.action(&line("action", &action))).await {
             Ok(Ok(Ok(()))) => return Ok(action),
@@ -77,35 +79,68 @@ impl Actions {
     }
 
     /// The last actions, the latest first.
-    pub fn last(&self) -> Value {
+    pub fn last(&self) -> Vec<Value> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        json!({ "audit": last.iter().rev().collect::<Vec<_>>(), "next": null })
+        last.iter().rev().cloned().collect()
     }
 }
 
-/// An action by its request: operator, action, object and parameters.
-fn describe(address: &Address, path: &str, body: &[u8]) -> Value {
-    let by = match address {
-        Address::Ipc { uid: Some(uid), .. } => format!("uid {uid}"),
-        Address::Tcp(_) => "token".to_owned(),
-        _ => "unknown".to_owned(),
+/// Actions by their lines in the audit file. Nobody knows how one has ended that has no second line.
+fn earlier(lines: &[Value]) -> VecDeque<Value> {
+    let is_same = |one: &Value, other: &Value| {
+        ["by", "address", "action", "object", "object_b64", "id", "parameters"].iter().all(|of| one[*of] == other[*of])
     };
+    let mut actions: VecDeque<Value> = VecDeque::new();
+    for line in lines {
+        let is_begin = line["event"] == "action";
+        let begun =
+            actions.iter_mut().filter(|_| !is_begin).find(|begun| begun["status"].is_null() && is_same(begun, line));
+        if let Some(begun) = begun {
+            begun["status"] = line["status"].clone();
+            begun["outcome"] = line["outcome"].clone();
+            continue;
+        }
+        let mut action = line.clone();
+        if let Some(members) = action.as_object_mut() {
+            ["event", "name", "key"].iter().for_each(|member| _ = members.remove(*member));
+        }
+        if is_begin {
+            action["status"] = Value::Null;
+            action["outcome"] = "unknown: the server ended meanwhile".into();
+        }
+        if actions.len() >= REMEMBERED_MAX {
+            actions.pop_front();
+        }
+        actions.push_back(action);
+    }
+    actions
+}
+
+/// An action by its request: operator, action, object and parameters.
+fn describe(operator: &Operator, address: &Address, path: &str, body: &[u8]) -> Value {
     let path = path.strip_prefix("/api/v1/").unwrap_or(path);
-    let (action, object) = match path.split('/').collect::<Vec<_>>()[..] {
-        ["peers", id, action] => (action, Some(id.as_bytes().to_vec())),
-        [_, name, action] => (action, Some(decoded(name))),
-        _ => (path, None),
+    let (action, object, id) = match path.split('/').collect::<Vec<_>>()[..] {
+        ["problems", action] => (action, None, None),
+        ["peers", id, action] => (action, Some(id.as_bytes().to_vec()), None),
+        [_, name, action] => (action, Some(decoded(name)), None),
+        // A request, or a dead letter, of a service.
+        [_, name, .., id, action] => (action, Some(decoded(name)), Some(id)),
+        _ => (path, None, None),
     };
     let parameters = Some(body).filter(|body| body.len() <= PARAMETERS_BYTES_MAX);
     let parameters = parameters.and_then(|body| serde_json::from_slice::<Value>(body).ok());
     let mut action = json!({
         "time": now(),
-        "by": by,
+        "by": operator.name,
         "address": address.to_string(),
         "action": action,
         "object": null,
+        "id": id,
         "parameters": parameters,
     });
+    // Actions on what the server has no path for.
+    let named = || ["who", "name", "kind"].iter().find_map(|member| action["parameters"][member].as_str());
+    let object = object.or_else(|| named().map(|name| name.as_bytes().to_vec()));
     if let Some(object) = object {
         add_name(&mut action, "object", &object);
     }
@@ -131,24 +166,46 @@ mod tests {
     use super::*;
 
     #[test]
+    fn actions_are_known_again_from_their_lines() {
+        let ann = Operator::of_token("ann", false);
+        let [one, other] = ["/api/v1/services/ZWNobw/purge", "/api/v1/drain"]
+            .map(|path| describe(&ann, &Address::Inproc, path, b"{}"));
+        let ended = Actions::new(None).remember(one.clone(), StatusCode::CONFLICT, "it was another number");
+        let earlier = earlier(&[line("action", &one), line("action", &other), line("action-ended", &ended)]);
+        let members = |action: &Value| [&action["by"], &action["action"], &action["status"]].map(Clone::clone);
+        assert_eq!(members(&earlier[0]), ["ann".into(), "purge".into(), Value::from(409)]);
+        assert_eq!(members(&earlier[1]), ["ann".into(), "drain".into(), Value::Null]);
+        assert!(earlier.len() == 2 && earlier[1]["outcome"].as_str().unwrap().contains("unknown"), "{earlier:?}");
+        // Its beginning was too long ago.
+        assert_eq!(super::earlier(&[line("action-ended", &ended)])[0]["outcome"], "it was another number");
+        let many: Vec<_> = (0..300).map(|_| line("action", &one)).collect();
+        assert_eq!(super::earlier(&many).len(), REMEMBERED_MAX);
+    }
+
+    #[test]
     fn the_latest_actions_are_remembered_with_what_they_act_on() {
         let actions = Actions::new(None);
         for number in 0..300 {
             let body = format!("{{\"expect_waiting\": {number}}}");
-            let action = describe(&Address::Inproc, "/api/v1/services/ZWNobw/purge", body.as_bytes());
+            let action =
+                describe(&Operator::nobody(), &Address::Inproc, "/api/v1/services/ZWNobw/purge", body.as_bytes());
             actions.end(action, &Reply::error(409, "other"));
         }
         let last = actions.last();
-        let last = last["audit"].as_array().unwrap();
         assert_eq!((last.len(), &last[0]["parameters"]["expect_waiting"]), (REMEMBERED_MAX, &299.into()));
         assert_eq!((&last[0]["action"], &last[0]["object"]), (&"purge".into(), &"echo".into()));
         assert_eq!((&last[0]["status"], &last[0]["outcome"]), (&409.into(), &"other".into()));
         let address = Address::Ipc { pid: Some(7), uid: Some(1000) };
-        let kick = describe(&address, "/api/v1/peers/3.0/disconnect", b"");
+        let ann = Operator::of_token("ann", false);
+        let kick = describe(&ann, &address, "/api/v1/peers/3.0/disconnect", b"");
         assert_eq!(
             (&kick["by"], &kick["object"], &kick["action"]),
-            (&"uid 1000".into(), &"3.0".into(), &"disconnect".into())
+            (&"ann".into(), &"3.0".into(), &"disconnect".into())
         );
-        assert_eq!(describe(&address, "/api/v1/drain", b"")["action"], "drain");
+        assert_eq!(describe(&ann, &address, "/api/v1/drain", b"")["action"], "drain");
+        let block = describe(&ann, &address, "/api/v1/block", b"{\"who\": \"10.0.0.7\"}");
+        assert_eq!((&block["action"], &block["object"]), (&"block".into(), &"10.0.0.7".into()));
+        let end = describe(&ann, &address, "/api/v1/services/ZWNobw/requests/7.1/end", b"{}");
+        assert_eq!((&end["action"], &end["object"], &end["id"]), (&"end".into(), &"echo".into(), &"7.1".into()));
     }
 }

@@ -3,6 +3,7 @@
 use super::access::{Access, is_host};
 use super::place;
 use super::token::Token;
+use super::tokens::{TOKENS_FILE, Tokens};
 use crate::cli::exit::Failure;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -48,10 +49,11 @@ pub struct Page {
 }
 
 /// Addresses of HTTP that the options name.
-#[derive(Default)]
 pub struct Http {
     pub listeners: Vec<HttpListener>,
     pub page: Option<Page>,
+    /// Tokens by name.
+    pub tokens: Tokens,
     /// URL of the metrics that need no token.
     pub metrics: Option<String>,
 }
@@ -64,8 +66,11 @@ impl AdminArgs {
 
     /// Listens on the addresses. `state` is the directory of the server's state, if it has one; `served` what everybody may read.
     pub(super) fn http(&self, state: Option<&Path>, served: Option<&Path>) -> Result<Http, Failure> {
-        let mut http = Http::default();
-        if let Some(address) = self.admin {
+        let token_file = self.place_of_token(state)?;
+        let beside = token_file.as_ref().map(|file| file.with_file_name(TOKENS_FILE));
+        let tokens = Tokens::new(beside.filter(|file| check_not_served(file, served).is_ok()));
+        let mut http = Http { listeners: Vec::new(), page: None, tokens: tokens.clone(), metrics: None };
+        if let Some((address, token_file)) = self.admin.zip(token_file) {
             if !address.ip().to_canonical().is_loopback() && !self.admin_behind_proxy {
                 return Err(Failure::usage(format!(
                     "--admin {address} is for other machines too, and is not encrypted; use one of:\n  \
@@ -74,10 +79,6 @@ impl AdminArgs {
                     port = address.port()
                 )));
             }
-            let token_file = match &self.admin_token_file {
-                Some(path) => path.clone(),
-                None => default_token_file(state)?,
-            };
             check_not_served(&token_file, served)?;
             let token = Token::read_or_make(&token_file)?;
             // Directories that were made for it may lead elsewhere than they seemed to.
@@ -86,7 +87,7 @@ impl AdminArgs {
             let proxy = self.admin_host.first().filter(|_| self.admin_behind_proxy);
             let url = proxy.map_or_else(|| url(address), |name| format!("https://{name}/"));
             let token_file = std::path::absolute(&token_file).unwrap_or(token_file);
-            let access = Access::Token { token: token.clone(), names: self.admin_host.clone() };
+            let access = Access::Token { own: Some(token.clone()), tokens, names: self.admin_host.clone() };
             http.listeners.push(HttpListener { listener, access });
             http.page = Some(Page { url, token, token_file });
         }
@@ -97,6 +98,17 @@ impl AdminArgs {
             http.listeners.push(HttpListener { listener, access });
         }
         Ok(http)
+    }
+
+    /// The file of the token. Without `--admin` none is made; it only says where the tokens by name are, if there is a place.
+    fn place_of_token(&self, state: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+        Ok(match (&self.admin_token_file, self.admin) {
+            (Some(path), _) => Some(path.clone()),
+            (None, Some(_)) => Some(default_token_file(state)?),
+            (None, None) => {
+                state.map(Path::to_owned).or_else(place::state_directory).map(|directory| directory.join(TOKEN_FILE))
+            }
+        })
     }
 }
 
@@ -132,16 +144,19 @@ fn default_token_file(state: Option<&Path>) -> Result<PathBuf, Failure> {
 
 /// Refuses a token that clients could fetch. It may not be there yet.
 fn check_not_served(token_file: &Path, served: Option<&Path>) -> Result<(), Failure> {
-    let Some(served) = served.and_then(|served| served.canonicalize().ok()) else { return Ok(()) };
-    let absolute = std::path::absolute(token_file).unwrap_or_else(|_| token_file.to_owned());
-    let nearest = absolute.ancestors().find_map(|path| path.canonicalize().ok());
-    if !nearest.is_some_and(|path| path.starts_with(&served)) {
-        return Ok(());
-    }
+    let Some(served) = served.filter(|served| is_below(token_file, served)) else { return Ok(()) };
     let (file, served) = (token_file.display(), served.display());
     Err(Failure::usage(format!(
         "{file}: the token of --admin is below {served}, which is served; name a file elsewhere by --admin-token-file"
     )))
+}
+
+/// Whether a path leads, or will lead, below a directory.
+pub fn is_below(path: &Path, directory: &Path) -> bool {
+    let Ok(directory) = directory.canonicalize() else { return false };
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let nearest = absolute.ancestors().find_map(|path| path.canonicalize().ok());
+    nearest.is_some_and(|path| path.starts_with(&directory))
 }
 
 /// The URL on this machine.

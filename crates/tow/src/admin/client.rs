@@ -38,7 +38,7 @@ const PAGES_MAX: usize = 1000;
 const LIMIT: usize = 1000;
 
 /// Which server is meant.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub struct ServerArgs {
     /// The server: serve, broker, a process id, its socket, or http://127.0.0.1:PORT [default: the only one]
     #[arg(long, value_name = "SERVER")]
@@ -66,6 +66,11 @@ impl Display for Client {
 }
 
 impl ServerArgs {
+    /// The same, or the server that is named by this.
+    pub fn or(&self, named: Option<&str>) -> ServerArgs {
+        ServerArgs { admin: self.admin.clone().or(named.map(str::to_owned)), ..self.clone() }
+    }
+
     /// The server's place, if it is named by that.
     fn place(&self) -> Result<Option<Client>, Failure> {
         let Some(wanted) = self.admin.as_deref() else { return Ok(None) };
@@ -197,7 +202,31 @@ pub fn find_one(server: &ServerArgs, program: Option<&str>) -> Result<Client, Fa
 impl Client {
     /// The entries of a list, all pages of it.
     pub fn list(&self, path: &str, name: &str, service: Option<&ServiceName>) -> Result<Vec<Value>, Failure> {
+        self.search(path, name, service, None)
+    }
+
+    /// The same, but only those that have a text, if there is one.
+    pub fn search(
+        &self,
+        path: &str,
+        name: &str,
+        service: Option<&ServiceName>,
+        search: Option<&str>,
+    ) -> Result<Vec<Value>, Failure> {
         let mut entries = Vec::new();
+        self.each_page(path, name, service, search, |page| entries.extend(page))?;
+        Ok(entries)
+    }
+
+    /// Does something with each page of a list.
+    pub fn each_page(
+        &self,
+        path: &str,
+        name: &str,
+        service: Option<&ServiceName>,
+        search: Option<&str>,
+        mut each: impl FnMut(Vec<Value>),
+    ) -> Result<(), Failure> {
         let mut after = Some(0);
         for _ in 0..PAGES_MAX {
             let Some(from) = after else { break };
@@ -206,13 +235,16 @@ impl Client {
             if let Some(service) = service {
                 query.append_pair("service_b64", &service.base64());
             }
+            if let Some(search) = search {
+                query.append_pair("search", search);
+            }
             let mut reply = self.get(&format!("{path}?{}", query.finish()))?;
             after = reply["next"].as_u64();
             if let Value::Array(page) = reply[name].take() {
-                entries.extend(page);
+                each(page);
             }
         }
-        Ok(entries)
+        Ok(())
     }
 
     /// Asks for a resource.

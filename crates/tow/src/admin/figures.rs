@@ -167,6 +167,8 @@ pub static PROBLEMS: &[Figure<Problems>] = &[
         ("refused", "", |p| p.count(Problem::Refused).into()),
         ("large_client", "", |p| p.count(Problem::LargeClient).into()),
         ("paused", "", |p| p.count(Problem::Paused).into()),
+        ("follower_failing", "", |p| p.count(Problem::FollowerFailing).into()),
+        ("version_missing", "", |p| p.count(Problem::VersionMissing).into()),
         ("follower_behind", "", |p| p.count(Problem::FollowerBehind).into()),
         ("follower_gone", "", |p| p.count(Problem::FollowerGone).into()),
         ("held_deletions", "", |p| p.count(Problem::HeldDeletions).into()),
@@ -191,6 +193,7 @@ pub static HUB: &[Figure<HubStats>] = &[
         ("protocol", "gone.protocol", |s| s.ends.protocol.into()),
         ("other", "gone.other", |s| s.ends.other.into()),
         ("handshake", "gone.handshake", |s| s.ends.handshake.into()),
+        ("blocked", "gone.blocked", |s| s.ends.blocked.into()),
     ])),
     counters("network_bytes", Bytes, "Bytes received and sent, with all framing", "direction", &[
         ("in", "received_bytes", |s| s.traffic.bytes_in.into()),
@@ -294,7 +297,7 @@ pub static BROKER: &[Figure<towpath_broker::Stats>] = &[
     zero("Requeued", counter("requests_requeued", Count, "Requests whose workers went, or returned them", "counters.requeued", |s| s.counters.requeued.into())),
     zero("Late replies", counter("replies_late", Count, "Replies to requests that had ended", "counters.late_replies", |s| s.counters.late_replies.into())),
     zero("Lost parts", counter("reply_parts_lost", Count, "Parts of replies whose client was absent", "counters.lost_parts", |s| s.counters.lost_parts.into())),
-    zero("Dead letters", counter("dead_letters", Count, "Requests that were given up after all attempts, and kept", "counters.dead_letters", |s| s.counters.dead_letters.into())),
+    counter("dead_letters", Count, "Requests that were given up after all attempts, and kept", "counters.dead_letters", |s| s.counters.dead_letters.into()),
     counter("outcomes_dropped", Count, "Outcomes dropped, as their client was absent", "counters.outcomes_dropped", |s| s.counters.outcomes_dropped.into()),
     gauge("requests_held", Count, "Requests without a confirmed outcome", "requests", |s| s.requests.into()),
     gauge("memory_bytes", Bytes, "Memory of requests and replies", "memory_bytes", |s| s.bytes.into()),
@@ -309,7 +312,7 @@ pub static BROKER: &[Figure<towpath_broker::Stats>] = &[
     gauge("workers", Count, "Workers", "workers", |s| s.worker_count.into()),
     zero("Paused services", gauge("services_paused", Count, "Services that an operator has paused", "", |s| s.paused.len().into())),
     zero("Journal failed", gauge("journal_failed", Flag, "1 while the journal can't be written: nothing is acknowledged", "", |s| s.has_storage_failed.into())),
-    gauge("dead_letters_held", Count, "Dead letters that are here", "dead_letters", |s| s.dead_letters.into()),
+    zero("Dead letters", gauge("dead_letters_held", Count, "Dead letters that are here", "dead_letters", |s| s.dead_letters.into())),
     gauge("draining", Flag, "1 while nothing new is taken", "draining", |s| s.is_draining.into()),
     gauge("requests_left", Count, "Requests without an outcome, not counting dead letters in their queue", "left", |s| s.left.into()),
 ];
@@ -343,6 +346,7 @@ pub static JOURNAL: &[Figure<JournalFigures>] = &[
 pub static SERVICE: &[Figure<ServiceInfo>] = &[
     gauge("service_requests_waiting", Count, "Requests of the service that wait for a worker", "", |s| s.waiting.into()),
     gauge("service_waiting_bytes", Bytes, "Memory of requests of the service that wait for a worker", "", |s| s.waiting_bytes.into()),
+    gauge("service_memory_bytes", Bytes, "Memory of all requests of the service, and of their outcomes", "", |s| s.bytes.into()),
     gauge("service_requests_held", Count, "Requests of the service without a confirmed outcome", "", |s| s.live.into()),
     gauge("service_workers", Count, "Workers of the service", "", |s| s.workers.into()),
 ];

@@ -9,23 +9,36 @@ mod access;
 mod actions;
 mod api;
 mod args;
+mod blocks;
 pub mod client;
 mod figures;
+mod history;
+mod lists;
 mod metrics;
+mod operator;
 mod page;
 mod place;
 mod problems;
 mod process;
+mod sampler;
 mod server;
 mod supervisor;
+mod things;
 mod token;
+mod tokens;
 mod view;
 
 use self::actions::Actions;
 pub use self::args::AdminArgs;
 use self::args::{Http, Page};
+pub use self::blocks::Blocks;
+use self::history::History;
+pub use self::lists::sort;
+pub use self::place::own_directory;
 use self::problems::{Problems, Tracker};
 use self::process::Disk;
+use self::sampler::Sampler;
+use self::tokens::Tokens;
 use self::view::Refusal;
 use crate::cli::audit::Audit;
 use crate::cli::exit::Failure;
@@ -61,8 +74,13 @@ impl State {
 struct Shared {
     program: &'static str,
     http: HttpPlaces,
+    /// The page that was begun to be served for `tow page`.
+    late_page: Mutex<Option<String>>,
     actions: Actions,
+    blocks: Blocks,
+    tokens: Tokens,
     tracker: Mutex<Tracker>,
+    history: Mutex<History>,
     disk: Disk,
     started: Instant,
     started_at: SystemTime,
@@ -93,13 +111,21 @@ impl Shared {
         }
     }
 
+    /// URL of the page.
+    fn page(&self) -> Option<String> {
+        let late = || self.late_page.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.http.page.clone().or_else(late)
+    }
+
     /// Problems at the moment, and the moment: the time since the start.
     fn problems(&self, running: &Running) -> Result<(Problems, Duration), Refusal> {
         let mut found = running.view.problems()?;
         found.extend(problems::of_process(&process::look(&self.disk)));
         let mut tracker = self.tracker.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.started.elapsed();
-        Ok((tracker.update(now, found), now))
+        let (problems, changes) = tracker.update(now, found);
+        self.note_changes(changes);
+        Ok((problems, now))
     }
 
     fn figures(&self) -> figures::Server {
@@ -118,11 +144,15 @@ pub struct About<'a> {
     pub served: Option<&'a Path>,
     /// The audit file.
     pub audit: Option<&'a Audit>,
+    /// Peers that are blocked.
+    pub blocks: &'a Blocks,
 }
 
 /// The socket of a server, until it is dropped.
 pub struct Admin {
     shared: Arc<Shared>,
+    /// Saves the history.
+    _sampler: Sampler,
     /// Removes the socket's file.
     _listener: Option<IpcListener>,
 }
@@ -144,14 +174,18 @@ impl Admin {
     /// # Errors
     /// An address of the options can't be listened on or answered at, or there is no token for it.
     pub fn start(arguments: AdminArgs, about: &About<'_>) -> Result<Admin, Failure> {
-        let Http { listeners, page, metrics } = arguments.http(about.state, about.served)?;
+        let Http { listeners, page, tokens, metrics } = arguments.http(about.state, about.served)?;
         let (url, token_file) =
             page.as_ref().map(|page| (page.url.clone(), page.token_file.display().to_string())).unzip();
         let shared = Arc::new(Shared {
             program: about.program,
             http: HttpPlaces { page: url, token_file, metrics: metrics.clone() },
+            late_page: Mutex::default(),
             actions: Actions::new(about.audit.cloned()),
+            blocks: about.blocks.clone(),
+            tokens,
             tracker: Mutex::default(),
+            history: Mutex::new(sampler::history_of(about.program)),
             disk: Disk::of(about.state),
             started: Instant::now(),
             started_at: SystemTime::now(),
@@ -182,7 +216,9 @@ impl Admin {
         if let Some(url) = &metrics {
             tracing::info!(url, "metrics");
         }
-        Ok(Admin { shared, _listener: listener })
+        let state = about.state.map(Path::to_owned).or_else(place::state_directory);
+        let sampler = Sampler::start(&shared, state.as_deref());
+        Ok(Admin { shared, _sampler: sampler, _listener: listener })
     }
 
     /// The server listens, and this shows it.

@@ -5,7 +5,9 @@
 use super::access::{Access, Ends, HEALTH_PATHS};
 use super::api::{self, Reply};
 use super::args::HttpListener;
-use super::{Shared, page, supervisor};
+use super::history::EventKind;
+use super::operator::Operator;
+use super::{Shared, lists, page, sampler, supervisor};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Incoming};
@@ -18,6 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,6 +29,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
+use towpath_blocking::CancelToken;
 use towpath_sockets::Address;
 
 /// Requests of one listener whose replies are made or written at a time; others wait. Those for health don't count.
@@ -76,7 +80,8 @@ pub fn start(shared: &Arc<Shared>, socket: Option<&impl AsFd>, http: Vec<HttpLis
         return Ok(());
     }
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().max_blocking_threads(count * (TURNS_MAX + HEALTH_TURNS_MAX)).build()?;
+    // And one for `page`.
+    let runtime = runtime.enable_all().max_blocking_threads((count + 1) * (TURNS_MAX + HEALTH_TURNS_MAX)).build()?;
     let mut listeners = Vec::with_capacity(count);
     {
         let _guard = runtime.enter();
@@ -98,6 +103,29 @@ pub fn start(shared: &Arc<Shared>, socket: Option<&impl AsFd>, http: Vec<HttpLis
         std::future::pending::<()>().await;
     };
     std::thread::Builder::new().name("admin".to_owned()).spawn(move || runtime.block_on(run)).map(drop)
+}
+
+/// URL of the page, which is served from now on if it wasn't yet: on a port that the system picks, to programs of this machine that have a token. To be called
+/// on a thread of the runtime.
+pub fn page(shared: &Arc<Shared>) -> io::Result<String> {
+    if let Some(page) = &shared.http.page {
+        return Ok(page.clone());
+    }
+    let mut late = shared.late_page.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(page) = &*late {
+        return Ok(page.clone());
+    }
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let url = format!("http://{}/", listener.local_addr()?);
+    let runtime = tokio::runtime::Handle::current();
+    let listener = {
+        let _guard = runtime.enter();
+        listener_of_http(listener)?
+    };
+    let access = Access::Token { own: None, tokens: shared.tokens.clone(), names: Vec::new() };
+    runtime.spawn(serve(listener, access, Arc::clone(shared)));
+    tracing::info!(url, "page for browsers, for tow page");
+    Ok(late.insert(url).clone())
 }
 
 /// Pings the service manager's watchdog while the event loop answers. Requests don't delay that.
@@ -246,28 +274,49 @@ async fn answer(request: Request<Incoming>, visit: &Visit) -> Response<Full<Byte
     // Before anything is refused: what is left unread would break the connection, and lose the reply.
     let Ok(body) = Limited::new(body, BODY_BYTES_MAX).collect().await else { return too_long().into() };
     let body = body.to_bytes();
-    if let Err(refused) = visit.door.access.check(&head, &visit.ends) {
-        tracing::debug!(address = %visit.ends.remote, status = %refused.status, path = head.uri.path(), "refused");
-        return refused.into();
-    }
+    let operator = match visit.door.access.check(&head, &visit.ends) {
+        Ok(operator) => operator,
+        Err(refused) => {
+            tracing::debug!(address = %visit.ends.remote, status = %refused.status, path = head.uri.path(), "refused");
+            return refused.into();
+        }
+    };
     if let (&Method::GET, Some(file)) = (&head.method, page::file(head.uri.path())) {
         return response(StatusCode::OK, file.content_type, Bytes::from_static(file.content));
     }
     let turn = visit.enter(HEALTH_PATHS.contains(&head.uri.path())).await;
     let (shared, remote) = (Arc::clone(&visit.door.shared), visit.ends.remote.clone());
-    // It goes on although its client may be gone, and so has its turn until it ends.
+    // It goes on although its client may be gone, and so has its turn until it ends; but a list ends soon then.
+    let gone = CancelToken::new();
+    let _guard = CancelGuard(gone.clone());
     let asked = tokio::spawn(async move {
         let _turn = turn;
-        ask(shared, remote, head, body).await
+        ask(shared, operator, remote, head, body, gone).await
     });
     asked.await.unwrap_or_else(|_| failed()).into()
 }
 
+/// Cancels when it is dropped: when the reply is made, or its connection has ended.
+struct CancelGuard(CancelToken);
+
+impl Drop for CancelGuard {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 /// Asks the event loop on a thread. What is done of an action is written down before and after it.
-async fn ask(shared: Arc<Shared>, remote: Address, head: Parts, body: Bytes) -> Reply {
+async fn ask(
+    shared: Arc<Shared>,
+    operator: Operator,
+    remote: Address,
+    head: Parts,
+    body: Bytes,
+    gone: CancelToken,
+) -> Reply {
     let path = head.uri.path();
     let action = match api::is_action(&head.method, path) {
-        true => match shared.actions.begin(&remote, path, &body).await {
+        true => match shared.actions.begin(&operator, &remote, path, &body).await {
             Ok(action) => Some(action),
             Err(refused) => return refused,
         },
@@ -275,10 +324,13 @@ async fn ask(shared: Arc<Shared>, remote: Address, head: Parts, body: Bytes) -> 
     };
     let on_thread = {
         let shared = Arc::clone(&shared);
-        move || api::reply(&shared, &head, &body)
+        move || api::reply(&shared, &operator, &head, &body, &gone)
     };
     let reply = tokio::task::spawn_blocking(on_thread).await.unwrap_or_else(|_| failed());
     if let Some(action) = action {
+        if let Some(text) = sampler::action_text(&action, &reply) {
+            shared.note(EventKind::Action, text, lists::service_of(&action), None);
+        }
         shared.actions.end(action, &reply);
     }
     reply
@@ -378,8 +430,12 @@ mod tests {
         let shared = Arc::new(Shared {
             program: "broker",
             http: HttpPlaces::default(),
+            late_page: Mutex::default(),
             actions: crate::admin::Actions::new(None),
+            blocks: crate::admin::Blocks::none(),
+            tokens: crate::admin::Tokens::new(None),
             tracker: Mutex::default(),
+            history: Mutex::new(sampler::history_of("broker")),
             disk: Disk::of(None),
             started: Instant::now(),
             started_at: SystemTime::now(),

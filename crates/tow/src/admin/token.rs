@@ -13,6 +13,9 @@ use subtle::ConstantTimeEq;
 use towpath_sockets::system_random;
 use zeroize::Zeroizing;
 
+/// Name of the operator whose token is in the file.
+pub const OPERATOR: &str = "operator";
+
 /// Random bytes of a new token.
 const BYTES: usize = 32;
 
@@ -72,7 +75,7 @@ impl Token {
 }
 
 /// Of the header, with the space behind it.
-const SCHEME: &[u8] = b"Bearer ";
+pub const SCHEME: &[u8] = b"Bearer ";
 
 /// Makes a file with a new token, whole from the beginning.
 fn make(path: &Path) -> io::Result<()> {
@@ -81,9 +84,7 @@ fn make(path: &Path) -> io::Result<()> {
     }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     make_directory(directory)?;
-    let mut random = Zeroizing::new([0; BYTES]);
-    system_random().fill(&mut *random)?;
-    let text = Zeroizing::new(format!("{}\n", URL_SAFE_NO_PAD.encode(*random)));
+    let text = Zeroizing::new(format!("{}\n", new_token()?.as_str()));
     let mut file = tempfile::Builder::new()
         .prefix(".admin")
         .make_in(directory, |path| File::options().write(true).create_new(true).mode(0o600).open(path))?;
@@ -93,8 +94,15 @@ fn make(path: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
+/// A new token.
+pub fn new_token() -> io::Result<Zeroizing<String>> {
+    let mut random = Zeroizing::new([0; BYTES]);
+    system_random().fill(&mut *random)?;
+    Ok(Zeroizing::new(URL_SAFE_NO_PAD.encode(*random)))
+}
+
 /// Makes a directory, and its name durable: a journal may be in it.
-fn make_directory(directory: &Path) -> io::Result<()> {
+pub fn make_directory(directory: &Path) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +19,8 @@ use towpath_sockets::{Address, Principal, Tenant};
 
 /// Lines that wait for the disk. A server never waits for it.
 const WAITING_MAX: usize = 4096;
+/// Bytes at the end of the file that are read when it is opened.
+const EARLIER_BYTES_MAX: u64 = 1 << 20;
 /// Lines about one user or address at once, and in a second later on.
 const BURST: f64 = 50.0;
 const PER_SECOND: f64 = 5.0;
@@ -31,6 +33,8 @@ pub struct Audit(Arc<Shared>);
 
 struct Shared {
     lines: SyncSender<Line>,
+    /// Lines about actions that the file had when it was opened.
+    earlier: Vec<Value>,
     /// Lines that found no space.
     lost: AtomicU64,
     counted: Mutex<HashMap<Tenant, Count>>,
@@ -52,14 +56,25 @@ struct Count {
 impl Audit {
     /// Opens the file, to write behind what is in it.
     pub fn open(path: &Path) -> Result<Audit, Failure> {
-        let file = open(path).map_err(|error| Failure::failed(format!("--audit {}: {error}", path.display())))?;
+        let named = |error| Failure::failed(format!("--audit {}: {error}", path.display()));
+        let mut file = open(path).map_err(named)?;
+        let (earlier, is_torn) = read_end(path, &file).map_err(named)?;
+        if is_torn {
+            // The server before was killed in the middle of a line.
+            file.write_all(b"\n").map_err(named)?;
+        }
         let (lines, waiting) = sync_channel(WAITING_MAX);
         let path = path.to_owned();
         std::thread::Builder::new()
             .name("audit".to_owned())
             .spawn(move || write(&waiting, file, &path))
             .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
-        Ok(Audit(Arc::new(Shared { lines, lost: AtomicU64::new(0), counted: Mutex::default() })))
+        Ok(Audit(Arc::new(Shared { lines, earlier, lost: AtomicU64::new(0), counted: Mutex::default() })))
+    }
+
+    /// Lines about actions that the end of the file had when it was opened, the latest last.
+    pub fn earlier(&self) -> &[Value] {
+        &self.0.earlier
     }
 
     /// Reopens the file, which may have been moved away.
@@ -182,6 +197,29 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Lines about actions at the end of a file that is open for writing, and whether its last line has no end. Of a pipe or a device there are none.
+fn read_end(path: &Path, opened: &File) -> io::Result<(Vec<Value>, bool)> {
+    let there = opened.metadata()?;
+    if !there.is_file() {
+        return Ok((Vec::new(), false));
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let found = file.metadata()?;
+    // It may have been replaced meanwhile.
+    if (found.dev(), found.ino()) != (there.dev(), there.ino()) {
+        return Ok((Vec::new(), false));
+    }
+    let begin = found.len().saturating_sub(EARLIER_BYTES_MAX);
+    file.seek(SeekFrom::Start(begin))?;
+    let mut bytes = Vec::new();
+    file.take(EARLIER_BYTES_MAX).read_to_end(&mut bytes)?;
+    // The first one may have begun before, and then is no JSON.
+    let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+    let is_action = |line: &Value| matches!(line["event"].as_str(), Some("action" | "action-ended"));
+    Ok((lines.filter(is_action).collect(), bytes.last().is_some_and(|last| *last != b'\n')))
+}
+
 /// Writes lines until there can be no more.
 fn write(waiting: &Receiver<Line>, mut file: File, path: &Path) {
     let mut has_failed = false;
@@ -238,6 +276,14 @@ mod tests {
             assert!(start.elapsed().as_secs() < 60, "{text}");
             std::thread::yield_now();
         };
+        drop(audit);
+        // A line that was cut off neither takes the next one with it nor hides those before.
+        let torn = "{\"event\": \"action\", \"by\": \"ann\"}\n{\"event\": \"acti";
+        let torn_path = path.with_extension("torn");
+        std::fs::write(&torn_path, torn).unwrap();
+        let audit = Audit::open(&torn_path).unwrap();
+        assert_eq!(audit.earlier().iter().map(|line| &line["by"]).collect::<Vec<_>>(), ["ann"]);
+        assert_eq!(std::fs::read_to_string(&torn_path).unwrap(), format!("{torn}\n"));
         let of_ann = lines.iter().filter(|line| line["name"] == "ann").count();
         assert!((BURST as usize..400).contains(&of_ann), "{of_ann}");
         assert_eq!((&lines[0]["verb"], &lines[0]["subject"]), (&"read".into(), &"a\u{fffd}\n".into()));

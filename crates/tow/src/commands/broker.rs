@@ -1,6 +1,6 @@
 //! `tow broker`: an asynchronous Majordomo broker.
 
-use crate::admin::{About, Admin, AdminArgs, BrokerView};
+use crate::admin::{About, Admin, AdminArgs, Blocks, BrokerView};
 use crate::cli::admission::Admission;
 use crate::cli::endpoint::{REQUESTS_PORT, bind_endpoint};
 use crate::cli::exit::Failure;
@@ -141,10 +141,12 @@ impl Arguments {
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let disks: Vec<_> =
         arguments.journal.iter().chain(&arguments.spool).map(|path| path.display().to_string()).collect();
-    let (options, admin, admission) = arguments.options()?;
+    let (mut options, admin, admission) = arguments.options()?;
+    let blocks = Blocks::open(options.journal.as_deref(), None)?;
+    options.gate = Some(blocks.gate());
     let end_timeout = options.grace + END_TIMEOUT;
     let audit = admission.as_ref().and_then(|admission| admission.audit());
-    let about = About { program: "broker", state: options.journal.as_deref(), served: None, audit };
+    let about = About { program: "broker", state: options.journal.as_deref(), served: None, audit, blocks: &blocks };
     let admin = Admin::start(admin, &about)?;
     let broker = Broker::bind(options).map_err(Failure::failed)?;
     let (handle, watchdog) = (broker.handle(), Watchdog::new());

@@ -1,6 +1,6 @@
 //! `tow serve`: a server of a directory or a file.
 
-use crate::admin::{About, Admin, AdminArgs, FilesView};
+use crate::admin::{About, Admin, AdminArgs, Blocks, FilesView};
 use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
 use crate::cli::escape::Line;
@@ -11,12 +11,17 @@ use crate::cli::units::{bytes_per_second, duration, size};
 use crate::runtime::reload;
 use crate::runtime::signals::on_signals;
 use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use towpath_files::limits::FOLLOWERS_KEPT_MAX;
 use towpath_files::path::RelPath;
+use towpath_files::protocol::control::HolderName;
 use towpath_files::protocol::follow::ServerId;
 use towpath_files::root::RootError;
 use towpath_files::server::{PushOptions, ServeError, Server, ServerOptions, WatchOptions};
@@ -25,6 +30,9 @@ use towpath_sockets::{Congestion, Heartbeat};
 /// Heartbeat intervals without a word after which a client is disconnected. Generous, since libzmq doesn't read while its application
 /// leaves messages in the queue.
 const HEARTBEATS_MISSED_MAX: u32 = 4;
+
+/// Bytes of a file of names of followers.
+const FOLLOWERS_BYTES_MAX: u64 = 1 << 20;
 
 /// Arguments of `tow serve`.
 #[derive(clap::Args)]
@@ -44,6 +52,9 @@ pub struct Arguments {
     /// Keep sequence numbers and the server's ID here, so that followers resume after a restart.
     #[arg(long, value_name = "DIR", requires = "watch")]
     state: Option<PathBuf>,
+    /// Names of followers that are to be there, one a line, instead of all seen within seven days.
+    #[arg(long, value_name = "FILE", requires = "watch")]
+    followers: Option<PathBuf>,
     /// The server's ID, 32 hex digits, to restore after --state was lost.
     #[arg(long, value_name = "ID", requires = "watch")]
     server_id: Option<ServerId>,
@@ -95,8 +106,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             .map_err(|error| Failure::failed(format!("cannot listen for SIGUSR1: {error}")))?;
         options.watch = Some(watch);
     }
+    let keeps_state = arguments.state.is_some();
     options.state_directory = arguments.state;
     options.server_id = arguments.server_id;
+    options.followers = arguments.followers.as_deref().map(follower_names).transpose()?;
     options.push = arguments.accept_push.as_deref().map(push_directory).transpose()?.map(PushOptions::new);
     if let Some(push) = &mut options.push {
         (push.max_bytes, push.max_files) = (arguments.push_max_bytes, arguments.push_max_files);
@@ -120,11 +133,15 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.mechanism = security.mechanism;
     options.open_to_all = security.open_to_all;
     options.endpoints = arguments.listen.endpoints;
+    let blocks = Blocks::open(options.state_directory.as_deref(), Some(&arguments.path))?;
+    options.gate = Some(blocks.gate());
+    options.unserved.extend(blocks.file().map(Path::to_owned));
     let about = About {
         program: "serve",
         state: options.state_directory.as_deref(),
         served: Some(&arguments.path),
         audit: security.admission.as_ref().and_then(|admission| admission.audit()),
+        blocks: &blocks,
     };
     let admin = Admin::start(arguments.admin, &about)?;
     let server = Server::bind(options).map_err(|error| match error {
@@ -139,13 +156,33 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     };
     on_signals(stop, reload)?;
     let root = arguments.path.display().to_string();
-    let view = FilesView { handle: server.handle(), root, catalogue: server.catalogue() };
+    let view = FilesView { handle: server.handle(), root, catalogue: server.catalogue(), keeps_state };
     admin.ready(view, server.endpoints());
     let served = arguments.path.display().to_string();
     announce(server.endpoints().iter().map(|endpoint| format!("serving {} on {endpoint}", Line(&served))));
     server.run().map_err(Failure::failed)?;
     tracing::info!("ended");
     Ok(ExitCode::SUCCESS)
+}
+
+/// The names in a file of a name a line, with comments that begin with `#`.
+fn follower_names(path: &Path) -> Result<BTreeSet<HolderName>, Failure> {
+    let failed = |why: String| Failure::usage(format!("--followers {}: {why}", path.display()));
+    let mut text = String::new();
+    let file = File::open(path).map_err(|error| failed(error.to_string()))?;
+    file.take(FOLLOWERS_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| failed(error.to_string()))?;
+    if text.len() as u64 > FOLLOWERS_BYTES_MAX {
+        return Err(failed(format!("it has over {FOLLOWERS_BYTES_MAX} bytes")));
+    }
+    let lines = (1..).zip(text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()));
+    let named = lines.filter(|(_, name)| !name.is_empty());
+    let name =
+        |(number, name): (usize, &str)| HolderName::new(name).map_err(|why| failed(format!("line {number}: {why}")));
+    let names = named.map(name).collect::<Result<BTreeSet<_>, _>>()?;
+    if names.len() > FOLLOWERS_KEPT_MAX {
+        return Err(failed(format!("it has over {FOLLOWERS_KEPT_MAX} names")));
+    }
+    Ok(names)
 }
 
 /// The directory for pushes, below the served one.

@@ -8,6 +8,7 @@ use crate::cli::escape::{Json, Line};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::location::Location;
 use crate::cli::output::{eprint_line, print_line};
+use crate::cli::progress::human_bytes;
 use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -15,10 +16,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use towpath_files::client::follow::{Version, Versions};
 use towpath_files::client::{Error, FileClient, Holding, ListOptions, Source};
+use towpath_files::counted;
 use towpath_files::digest::Digest;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
-use towpath_files::protocol::control::{FollowLinks, Holder, HoldersWanted, KnownHolder};
+use towpath_files::protocol::control::{FollowLinks, Holder, HoldersWanted, KnownHolder, Left, VersionsOf};
 use towpath_files::protocol::manifest::VersionName;
 
 /// Time between questions.
@@ -218,17 +220,25 @@ impl Answered {
         versions.find(|version| version.digest == digest).map(|version| &version.name.of)
     }
 
-    /// Followers that should have it and don't. A follower of no versions lacks none, nor does one of another path's versions.
+    /// Followers that should have it and don't. A follower of no versions lacks none, nor does one of another path's versions, or one that has
+    /// ended by itself.
     fn missing(&self, wanted: HoldersWanted) -> impl Iterator<Item = &KnownHolder> {
         let is_asked = move |holder: &Holder| match (wanted, holder.version) {
-            (HoldersWanted::Seq(_), version) => version.is_none(),
-            (HoldersWanted::Version(_), None) => false,
+            (HoldersWanted::Seq(_), version) => version.is_none() && holder.versions_of.is_none(),
+            (HoldersWanted::Version(wanted), None) => {
+                let of = holder.versions_of.as_ref().map(VersionsOf::path);
+                of.is_some() && of == self.path_of(wanted)
+            }
             (HoldersWanted::Version(wanted), Some(version)) => {
                 let paths = self.path_of(wanted).zip(self.path_of(version));
                 paths.is_none_or(|(wanted, version)| wanted == version)
             }
         };
-        self.holding.holders.iter().filter(move |known| !known.holds && is_asked(&known.holder))
+        let is_missed = |holder: &Holder| holder.left != Some(Left::Ended);
+        self.holding
+            .holders
+            .iter()
+            .filter(move |known| !known.holds && is_missed(&known.holder) && is_asked(&known.holder))
     }
 }
 
@@ -238,12 +248,15 @@ fn print(wanted: HoldersWanted, answered: &Answered, as_json: bool) -> Result<()
     let missing: Vec<_> = answered.missing(wanted).collect();
     if as_json {
         let holders: Vec<_> = holders.into_iter().map(holder_json).collect();
+        let lacking: Vec<_> = missing.iter().map(|known| lacking_json(known)).collect();
         let missing: Vec<_> = missing.iter().map(|known| known.holder.name.as_str()).collect();
         let version: Value = match wanted {
             HoldersWanted::Seq(seq) => seq.into(),
             HoldersWanted::Version(version) => version.to_string().into(),
         };
-        return print_line(Json(json!({ "version": version, "holders": holders, "missing": missing })));
+        return print_line(Json(
+            json!({ "version": version, "holders": holders, "missing": missing, "lacking": lacking }),
+        ));
     }
     for known in holders {
         let durable = if known.holder.durable { ", durable" } else { "" };
@@ -252,12 +265,23 @@ fn print(wanted: HoldersWanted, answered: &Answered, as_json: bool) -> Result<()
     }
     missing.into_iter().try_for_each(|known| {
         let name = name(known, holding);
-        print_line(format_args!(
-            "{name} missing, is at {}, seen {} s ago",
-            known.holder.cursor.seq,
-            known.age_ms / 1000
-        ))
+        let at = known.holder.cursor.map_or_else(|| "has nothing".to_owned(), |cursor| format!("is at {}", cursor.seq));
+        print_line(format_args!("{name} missing, {at}{}, seen {} s ago", why(&known.holder), known.age_ms / 1000))
     })
+}
+
+/// Why a follower lacks something, as far as it says so.
+fn why(holder: &Holder) -> String {
+    let error = holder.error.as_ref().map(|error| format!(", {} ({} times)", error.text.as_str(), error.tries));
+    let lacks = holder.lacks.map(|lacks| {
+        let left = lacks.seconds_left.filter(|_| error.is_none()).map(|left| format!(", {left} s left"));
+        format!(", lacks {} and {}{}", counted(lacks.files, "file"), human_bytes(lacks.bytes), left.unwrap_or_default())
+    });
+    let left = match holder.left {
+        Some(Left::Lost) => ", gone",
+        Some(Left::Ended) | None => "",
+    };
+    Line(&format!("{}{}{left}", error.unwrap_or_default(), lacks.unwrap_or_default())).to_string()
 }
 
 /// A name; with the number of the copy if there are several of that name.
@@ -269,13 +293,30 @@ fn name(known: &KnownHolder, holding: &Holding) -> String {
     Line(&format!("{}{of}{copy}", known.holder.name.as_str())).to_string()
 }
 
+/// One that lacks what was asked for, and why.
+fn lacking_json(known: &KnownHolder) -> Value {
+    let Holder { name, cursor, error, lacks, left, .. } = &known.holder;
+    json!({
+        "name": name.as_str(),
+        "user": known.user,
+        "seen": known.age_ms as f64 / 1e3,
+        "seq": cursor.map(|cursor| cursor.seq),
+        "error": error.as_ref().map(|error| error.text.as_str()),
+        "tries": error.as_ref().map(|error| error.tries),
+        "files": lacks.map(|lacks| lacks.files),
+        "bytes": lacks.map(|lacks| lacks.bytes),
+        "seconds_left": lacks.and_then(|lacks| lacks.seconds_left),
+        "gone": *left == Some(Left::Lost),
+    })
+}
+
 fn holder_json(known: &KnownHolder) -> Value {
     let mut object = json!({
         "name": known.holder.name.as_str(),
         "verified": true,
         "durable": known.holder.durable,
         "seen": known.age_ms as f64 / 1e3,
-        "seq": known.holder.cursor.seq,
+        "seq": known.holder.cursor.map(|cursor| cursor.seq),
     });
     if let Some(object) = object.as_object_mut() {
         object.extend(known.user.iter().map(|user| ("user".to_owned(), user.as_str().into())));

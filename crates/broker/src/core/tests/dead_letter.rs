@@ -1,7 +1,8 @@
 //! Dead letters.
 
 use super::*;
-use crate::core::{LetterAction, LetterRun, LetterState, RestoredLetter};
+use crate::core::{LetterAction, LetterDetails, LetterRun, LetterState, NotDone, RestoredLetter};
+use towpath_sockets::Tenant;
 
 fn journalled() -> Core {
     let settings = Settings { bytes_max: 10_000, reply_bytes_expected: 0, ..Settings::default() };
@@ -77,11 +78,13 @@ fn a_dead_letter_is_journalled_before_the_outcome_and_restored() {
     let [Entry::Accepted { id: 1, .. }, kept, Entry::Finished { id: 1, .. }] = &entries[..] else {
         panic!("{entries:?}")
     };
-    let Entry::Accepted { id: 2, client: CLIENT, number: 1, service, expires: Millis::MAX, letter: Some(1), .. } = kept
+    let Entry::Accepted {
+        id: 2, client: CLIENT, number: 1, service, expires: Millis::MAX, letter: Some(letter), ..
+    } = kept
     else {
         panic!("{kept:?}")
     };
-    assert_eq!(service[..], *b"dlq.echo");
+    assert_eq!((&service[..], letter.attempts), (&b"dlq.echo"[..], 1));
     let mut core = journalled();
     core.restore(0, restored(kept));
     core.worker_ready(1, 3, Kind::Numbered, b"dlq.echo", 1);
@@ -96,7 +99,7 @@ fn a_dead_letter_is_journalled_before_the_outcome_and_restored() {
 #[test]
 fn dead_letters_are_limited_and_cannot_be_closed() {
     let mut core = journalled();
-    give_up(&mut core, 1, Body::from(vec![0; 2_000]));
+    give_up(&mut core, 1, Body::from(vec![0; 1_500]));
     let client = core.dead_letter_client(2);
     assert!(core.sessions.find(client).is_some());
     assert_eq!(core.stored(client), None);
@@ -206,8 +209,16 @@ fn a_dead_letter_is_moved_by_one_entry_and_stays_the_same_request() {
     assert_eq!((requeue(&mut core, 3).done, states(&core), core.left()), (1, vec![], 1));
     assert_eq!(requeue(&mut core, 3).done, 0);
     assert_eq!((core.service(b"echo").map(|service| service.waiting), core.load().0), (Some(1), 1));
-    let service = Bytes::from_static(b"echo");
-    assert_eq!(entries(&mut core), [Entry::Moved { id: 2, moves: 1, attempts: 1, service }]);
+    // When it was kept, and why, stays the same.
+    let moved = |core: &mut Core| match &entries(core)[..] {
+        [Entry::Moved { id: 2, moves, letter, service }] => {
+            let (reason, kept) = (String::from_utf8_lossy(&letter.reason).into_owned(), letter.kept);
+            (*moves, letter.attempts, service.clone(), kept, reason)
+        }
+        entries => panic!("{entries:?}"),
+    };
+    let went = "its worker's connection ended".to_owned();
+    assert_eq!(moved(&mut core), (1, 1, Bytes::from_static(b"echo"), 1, went));
     // A worker fails it, and it comes back.
     core.worker_ready(2_002, 2, Kind::Numbered, b"echo", 1);
     let [(2, token, 2)] = dispatched(&mut core)[..] else { panic!("not given, or its attempts aren't counted on") };
@@ -215,8 +226,8 @@ fn a_dead_letter_is_moved_by_one_entry_and_stays_the_same_request() {
     core.worker_reply(2_003, 2, &token, Status::FAILED, None, Body::from("no"));
     core.tick(4_000);
     assert_eq!((core.letters(b"echo"), core.counters().dead_letters), (1, 2));
-    let service = Bytes::from_static(b"dlq.echo");
-    assert_eq!(entries(&mut core), [Entry::Moved { id: 2, moves: 2, attempts: 2, service }]);
+    let failed = "a worker failed it with status 500: no".to_owned();
+    assert_eq!(moved(&mut core), (2, 2, Bytes::from_static(b"dlq.echo"), 4_000, failed));
     // The worker that had it there may have done it after all.
     core.worker_ready(4_001, 3, Kind::Numbered, b"dlq.echo", 1);
     let [(3, token, 3)] = dispatched(&mut core)[..] else { panic!("not given") };
@@ -230,14 +241,15 @@ fn a_dead_letter_is_moved_by_one_entry_and_stays_the_same_request() {
 fn letter(id: u64, service: &'static str, number: u64) -> Entry {
     let (service, body) = (Bytes::from_static(service.as_bytes()), Body::from("poison"));
     let (expires, checksum) = (Millis::MAX, RequestChecksum::default());
-    Entry::Accepted { id, client: CLIENT, number, service, expires, checksum, letter: Some(1), body }
+    let letter = Some(Box::new(LetterDetails { attempts: 1, ..LetterDetails::default() }));
+    Entry::Accepted { id, client: CLIENT, number, service, expires, checksum, letter, body }
 }
 
 fn restored(entry: &Entry) -> Restored {
     let Entry::Accepted { id, client, number, service, expires, checksum, letter, body } = entry.clone() else {
         panic!("{entry:?}")
     };
-    let letter = letter.map(|attempts| RestoredLetter { attempts, moves: 0 });
+    let letter = letter.map(|details| RestoredLetter { moves: 0, details });
     Restored { id, client, number, service, expires, overdue_ms: 0, checksum, letter, body, outcome: None }
 }
 
@@ -358,5 +370,61 @@ fn a_drain_takes_nothing_new_until_it_is_ended() {
     assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::CloseAfterFlush { .. })));
     core.request(5, 1, 4, 0, false, b"echo", Body::from("again"));
     assert_eq!((core.is_draining(), core.left()), (false, 1));
+    core.check();
+}
+
+#[test]
+fn a_dead_letter_has_its_reason_client_and_worker_also_after_a_restart() {
+    let mut core = journalled();
+    core.connected(5, Tenant::User("ann".into()));
+    core.client_hello(0, 5, ClientId([8; 16]), 1);
+    core.connected(2, Tenant::User("bob".into()));
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+    core.request(0, 5, 7, 0, false, b"echo", Body::from("poison"));
+    let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_tries_later(5_000, 2, &token, Body::from("no space left"));
+    let kept = entries(&mut core).into_iter().find(|entry| matches!(entry, Entry::Accepted { letter: Some(_), .. }));
+    let letters = |core: &Core| core.letters_from(b"echo", 0).filter_map(|(_, letter)| letter).collect::<Vec<_>>();
+    let details = LetterDetails {
+        attempts: 1,
+        kept: 5_000,
+        reason: "no space left".into(),
+        client: "user ann".into(),
+        worker: "user bob".into(),
+    };
+    let seen = |letter: &LetterInfo| (letter.id, letter.number, letter.first.clone(), letter.details.clone());
+    let expected = (2, 7, Some(b"poison".to_vec()), details.clone());
+    assert_eq!(letters(&core).iter().map(seen).collect::<Vec<_>>(), std::slice::from_ref(&expected));
+    assert_eq!(core.services().find_map(|service| service.letters_since), Some(5_000));
+    let mut core = journalled();
+    core.restore(0, restored(&kept.unwrap()));
+    assert_eq!(letters(&core).iter().map(seen).collect::<Vec<_>>(), [expected]);
+    core.check();
+}
+
+#[test]
+fn one_dead_letter_is_sent_again_or_dropped() {
+    let mut core = journalled();
+    for number in 1..=3 {
+        give_up(&mut core, number, Body::from("poison"));
+    }
+    let ids =
+        |core: &Core| core.letters_from(b"echo", 0).filter_map(|(_, letter)| Some(letter?.id)).collect::<Vec<_>>();
+    let [first, second, third] = ids(&core)[..] else { panic!("{:?}", ids(&core)) };
+    let requeue = LetterAction::Requeue;
+    assert_eq!(core.act_on_letter(9, b"echo", second, requeue), Ok(()));
+    assert_eq!(core.act_on_letter(9, b"echo", second, requeue), Err(NotDone::Gone));
+    assert_eq!(core.act_on_letter(9, b"other", first, requeue), Err(NotDone::Gone));
+    assert_eq!((ids(&core), core.service(b"echo").map(|service| service.waiting)), (vec![first, third], Some(1)));
+    assert_eq!(core.letter_body(b"echo", first), Some(Body::from("poison")));
+    assert_eq!(core.letter_body(b"echo", second), None);
+    assert_eq!(core.act_on_letter(9, b"echo", first, LetterAction::Drop), Ok(()));
+    assert_eq!((ids(&core), core.counters().purged), (vec![third], 1));
+    core.worker_ready(10, 5, Kind::Numbered, b"dlq.echo", 1);
+    assert_eq!(core.act_on_letter(11, b"echo", third, LetterAction::Drop), Err(NotDone::Held));
+    core.peer_gone(12, 5);
+    core.drain(true);
+    let refused = Err(NotDone::Refused("the broker is being drained"));
+    assert_eq!(core.act_on_letter(12, b"echo", third, requeue), refused);
     core.check();
 }

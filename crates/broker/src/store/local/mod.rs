@@ -5,7 +5,7 @@ mod log;
 mod spooler;
 
 use super::{AppendError, Failure, Leadership, LostBody, Position, Recovered, SpoolUsage, Store};
-use crate::core::{Entry, Millis, Restored, RestoredLetter};
+use crate::core::{Entry, LetterDetails, Millis, Restored, RestoredLetter};
 use body_loader::BodyLoader;
 use bytes::Bytes;
 use log::Log;
@@ -13,7 +13,7 @@ use spooler::{SpoolTicket, Spooler};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use towpath_journal::{self, JournalError, JournalFigures};
+use towpath_journal::{self, JournalError, JournalFigures, Letter, RecoveredLetter};
 use towpath_requests::body::{Body, RequestChecksum};
 use towpath_requests::numbered::{ClientId, Status, Token};
 use towpath_sockets::{Tenant, Waker};
@@ -67,6 +67,21 @@ impl Clocks {
             0 => Millis::MAX,
             at => self.now.saturating_add(at.saturating_sub(self.unix_ms)),
         }
+    }
+
+    /// A dead letter as it is in the journal.
+    fn letter_of_journal(self, letter: &LetterDetails) -> Letter<'_> {
+        let LetterDetails { attempts, kept, reason, client, worker } = letter;
+        let age = i64::try_from(self.now).unwrap_or(i64::MAX).saturating_sub(*kept);
+        Letter { attempts: *attempts, kept_unix_ms: self.unix_ms.saturating_add_signed(-age), reason, client, worker }
+    }
+
+    /// A dead letter of the journal. One that was kept in the future, by a clock that was set back, was kept now.
+    fn restored(self, letter: RecoveredLetter) -> RestoredLetter {
+        let RecoveredLetter { attempts, moves, kept_unix_ms, reason, client, worker } = letter;
+        let age = i64::try_from(self.unix_ms.saturating_sub(kept_unix_ms)).unwrap_or(i64::MAX);
+        let kept = i64::try_from(self.now).unwrap_or(i64::MAX).saturating_sub(age);
+        RestoredLetter { moves, details: Box::new(LetterDetails { attempts, kept, reason, client, worker }) }
     }
 
     /// For how long a deadline of the journal is over.
@@ -160,7 +175,7 @@ impl Store for LocalStore {
             expires: clocks.of_core(request.expires_unix_ms),
             overdue_ms: clocks.overdue_ms(request.expires_unix_ms),
             checksum: RequestChecksum(request.checksum),
-            letter: request.letter.map(|letter| RestoredLetter { attempts: letter.attempts, moves: letter.moves }),
+            letter: request.letter.map(|letter| clocks.restored(letter)),
             body: SpooledBody::counted(request.body, space),
             outcome: request.outcome.map(|(status, body)| (Status(status), SpooledBody::counted(body, space))),
         });
@@ -181,12 +196,13 @@ impl Store for LocalStore {
                     service,
                     expires_unix_ms: self.clocks.of_journal(*expires),
                     checksum: checksum.0,
-                    letter: *letter,
+                    letter: letter.as_deref().map(|letter| self.clocks.letter_of_journal(letter)),
                     body,
                 }
             }
-            Entry::Moved { id, moves, attempts, service } => {
-                towpath_journal::Entry::Moved { id: *id, moves: *moves, attempts: *attempts, service }
+            Entry::Moved { id, moves, letter, service } => {
+                let letter = self.clocks.letter_of_journal(letter);
+                towpath_journal::Entry::Moved { id: *id, moves: *moves, letter, service }
             }
             Entry::Finished { id, status, body } => {
                 towpath_journal::Entry::Finished { id: *id, status: status.0, body }

@@ -34,6 +34,9 @@ pub const DEAD_LETTER_SERVICES: u8 = 2;
 /// Bytes that a request counts beside its body.
 const REQUEST_BYTES: usize = 256;
 
+/// Bytes that a dead letter counts beside these.
+const LETTER_BYTES: usize = 512;
+
 /// Bytes that a gap between confirmed numbers counts.
 const GAP_BYTES: usize = 64;
 
@@ -114,6 +117,11 @@ struct Request {
 impl Request {
     fn attempts(&self) -> u16 {
         self.attempt - self.uncounted
+    }
+
+    /// Bytes of memory of its body.
+    fn body_bytes(&self) -> usize {
+        self.bytes - REQUEST_BYTES - if self.number == 0 { LETTER_BYTES } else { 0 }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Operations of an operator: pausing and purging services, sending dead letters again or dropping them, draining.
 
-use super::{Awaiting, DEAD_LETTER, DEAD_LETTER_SERVICES, Model, REQUEST_BYTES, Request, Seen, State};
+use super::{Awaiting, DEAD_LETTER, DEAD_LETTER_SERVICES, Model, Request, Seen, State};
 use towpath_broker::core::{LetterAction, Millis};
 
 impl Model {
@@ -16,17 +16,30 @@ impl Model {
     /// Ends what waits for a service.
     pub fn purge(&mut self, service: u8) -> usize {
         let waiting: Vec<usize> = self.queues.get(&service).into_iter().flat_map(|queue| queue.requests()).collect();
-        for &slot in &waiting {
-            self.withdraw(slot);
-            self.counters.purged += 1;
-            if self.is_dead_letter(slot) {
-                self.forget(slot);
-            } else {
-                self.settle(slot, 499, 0, 0);
-                self.counters.failed -= 1;
-            }
-        }
+        waiting.iter().for_each(|slot| self.end(*slot));
         waiting.len()
+    }
+
+    /// Ends a request.
+    pub fn end_request(&mut self, name: u64) {
+        let slot = self.find(name).expect("it is there");
+        self.end(slot);
+    }
+
+    fn end(&mut self, slot: usize) {
+        self.withdraw(slot);
+        self.counters.purged += 1;
+        if self.is_dead_letter(slot) {
+            self.forget(slot);
+        } else {
+            self.settle(slot, 499, 0, 0);
+            self.counters.failed -= 1;
+        }
+    }
+
+    /// The number of requests of a service, in whatever state.
+    pub fn requests_of(&self, service: u8) -> usize {
+        self.requests.iter().filter(|(_, request)| request.service == service).count()
     }
 
     /// Dead letters of a service.
@@ -48,25 +61,40 @@ impl Model {
     pub fn act_on_letters(&mut self, now: Millis, service: u8, action: LetterAction) -> usize {
         let mut done = 0;
         for (_, slot) in self.letters_of(service) {
-            let request = self.requests.at(slot);
-            if !matches!(request.state, State::Waiting | State::Parked) {
-                continue;
+            match self.act_on_slot(now, service, slot, action) {
+                Some(true) => done += 1,
+                Some(false) => break,
+                None => {}
             }
-            let (to, length) = (service % DEAD_LETTER_SERVICES, request.bytes - REQUEST_BYTES);
-            match action {
-                LetterAction::Requeue if !self.is_draining && self.admits(0, None, to, length) => {
-                    self.move_letter(now, slot, to)
-                }
-                LetterAction::Requeue => break,
-                LetterAction::Drop => {
-                    self.withdraw(slot);
-                    self.counters.purged += 1;
-                    self.forget(slot);
-                }
-            }
-            done += 1;
         }
         done
+    }
+
+    /// The same with one of them.
+    pub fn act_on_letter(&mut self, now: Millis, service: u8, which: usize, action: LetterAction) -> bool {
+        let (_, slot) = self.letters_of(service)[which];
+        self.act_on_slot(now, service, slot, action) == Some(true)
+    }
+
+    /// Whether it is done, unless a worker has the letter.
+    fn act_on_slot(&mut self, now: Millis, service: u8, slot: usize, action: LetterAction) -> Option<bool> {
+        let request = self.requests.at(slot);
+        if !matches!(request.state, State::Waiting | State::Parked) {
+            return None;
+        }
+        let (to, length) = (service % DEAD_LETTER_SERVICES, request.body_bytes());
+        match action {
+            LetterAction::Requeue if !self.is_draining && self.admits(0, None, to, length) => {
+                self.move_letter(now, slot, to)
+            }
+            LetterAction::Requeue => return Some(false),
+            LetterAction::Drop => {
+                self.withdraw(slot);
+                self.counters.purged += 1;
+                self.forget(slot);
+            }
+        }
+        Some(true)
     }
 
     /// Adds a dead letter.
@@ -104,7 +132,7 @@ impl Model {
         letters.iter().filter(|(_, _, is_over, _)| *is_over).for_each(|(_, key, ..)| self.remove_session(*key));
         for (_, key, ..) in letters.into_iter().filter(|(_, _, is_over, is_parked)| !is_over && *is_parked) {
             let Some(slot) = self.numbered(key, 0) else { continue };
-            let (service, length) = (self.requests.at(slot).service, self.requests.at(slot).bytes - REQUEST_BYTES);
+            let (service, length) = (self.requests.at(slot).service, self.requests.at(slot).body_bytes());
             if service < DEAD_LETTER_SERVICES {
                 if !self.admits(0, None, service + DEAD_LETTER_SERVICES, length) {
                     continue;

@@ -1,7 +1,8 @@
 //! Requests.
 
 use super::{
-    Awaiting, DEAD_LETTER, DEAD_LETTER_SERVICES, Model, REQUEST_BYTES, Request, Role, Seen, State, memory_bytes,
+    Awaiting, DEAD_LETTER, DEAD_LETTER_SERVICES, LETTER_BYTES, Model, REQUEST_BYTES, Request, Role, Seen, State,
+    memory_bytes,
 };
 use towpath_broker::core::{Kind, Millis, Peer};
 
@@ -70,7 +71,7 @@ impl Model {
 
     /// The number of queued requests, and the bytes of their bodies.
     fn sums(&self, queued: impl Iterator<Item = usize>) -> (usize, usize) {
-        let of = |slot: usize| self.requests.all[slot].as_ref().map_or(0, |request| request.bytes - REQUEST_BYTES);
+        let of = |slot: usize| self.requests.all[slot].as_ref().map_or(0, |request| request.body_bytes());
         queued.fold((0, 0), |(count, bytes), slot| (count + 1, bytes + of(slot)))
     }
 
@@ -207,7 +208,7 @@ impl Model {
             number,
             service,
             expires: now.saturating_add(ttl),
-            bytes: REQUEST_BYTES + memory_bytes(length),
+            bytes: REQUEST_BYTES + memory_bytes(length) + if number == 0 { LETTER_BYTES } else { 0 },
             expected: 0,
             state: State::Waiting,
             attempt: attempts,
@@ -295,7 +296,7 @@ impl Model {
     /// Bytes expected of a reply beyond its request, if it is kept.
     pub(super) fn expected(&mut self, slot: usize) -> usize {
         let request = self.requests.at(slot);
-        let (session, service, bytes) = (request.session, request.service, request.bytes - REQUEST_BYTES);
+        let (session, service, bytes) = (request.session, request.service, request.body_bytes());
         let session = self.sessions.at(session);
         let size = self.reply_sizes.get(&service).unwrap_or(&self.settings.reply_bytes_expected);
         let is_kept = session.client.is_some() && session.letter == 0;
@@ -393,7 +394,7 @@ impl Model {
     pub(super) fn give_up(&mut self, now: Millis, slot: usize) {
         let request = self.requests.at(slot);
         let (session, number, name, attempts) = (request.session, request.number, request.name, request.attempt);
-        let (service, length) = (request.service + DEAD_LETTER_SERVICES, request.bytes - REQUEST_BYTES);
+        let (service, length) = (request.service + DEAD_LETTER_SERVICES, request.body_bytes());
         let is_journalled = request.is_journalled;
         if self.sessions.at(session).letter != 0 {
             return self.postpone(slot);
@@ -402,7 +403,7 @@ impl Model {
             |request: &&Request| self.sessions.all[request.session].as_ref().is_some_and(|s| s.letter != 0);
         let dead_letters: usize =
             self.requests.iter().map(|(_, request)| request).filter(is_dead_letter).map(|r| r.bytes).sum();
-        let has_space = dead_letters + REQUEST_BYTES + length <= self.settings.bytes_max / 4;
+        let has_space = dead_letters + REQUEST_BYTES + LETTER_BYTES + length <= self.settings.bytes_max / 4;
         let kept = is_journalled && has_space && self.admits(0, None, service, length);
         if kept {
             self.counters.dead_letters += 1;
@@ -429,7 +430,7 @@ impl Model {
     pub(super) fn settle_reply(&mut self, slot: usize, status: u16, what: u64, length: usize) {
         let of = self.requests.at(slot).session;
         let (unconfirmed, bytes, most) = (self.unconfirmed(of), memory_bytes(length), self.settings.bytes_max);
-        let its_own = self.requests.at(slot).bytes - REQUEST_BYTES;
+        let its_own = self.requests.at(slot).body_bytes();
         let all = self.all_unconfirmed() + bytes;
         let begins = !self.has_confirmed(of) && self.idle_ms(of) <= 1_000 && all <= most / 8 * 7;
         let is_little = unconfirmed + bytes <= most / 2048 * 2;

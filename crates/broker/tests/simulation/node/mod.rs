@@ -171,6 +171,17 @@ impl Node {
         self.apply(world);
     }
 
+    /// The operator ends a request of a service, in whatever state.
+    pub fn end_one(&mut self, world: &mut World, service: &str, which: usize) {
+        let broker = self.broker();
+        let listed = broker.core.requests_from(service.as_bytes(), 0).entries;
+        if !listed.is_empty() {
+            // Unless it has ended.
+            let _ = broker.end_request(service.as_bytes(), listed[which % listed.len()].1.key);
+            self.apply(world);
+        }
+    }
+
     /// The operator sends the dead letters of a service to it again, or drops them.
     pub fn act_on_letters(&mut self, world: &mut World, service: &str, action: LetterAction) -> usize {
         let broker = self.broker();
@@ -180,6 +191,17 @@ impl Node {
         }
         self.apply(world);
         run.done
+    }
+
+    /// The same with one of them.
+    pub fn act_on_letter(&mut self, world: &mut World, service: &str, which: usize, action: LetterAction) -> usize {
+        let broker = self.broker();
+        let letters = broker.core.letters_from(service.as_bytes(), 0);
+        let ids: Vec<u64> = letters.filter_map(|(_, letter)| Some(letter?.id)).collect();
+        let Some(id) = ids.get(which % ids.len().max(1)) else { return 0 };
+        let done = broker.act_on_letter(service.as_bytes(), *id, action).is_ok();
+        self.apply(world);
+        usize::from(done)
     }
 
     /// The operator drains it, or doesn't any more.

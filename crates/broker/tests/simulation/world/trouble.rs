@@ -52,15 +52,23 @@ impl Sim {
             }
             Some(10) if self.nodes[node].broker.is_some() => {
                 let service = SERVICES[self.rng.index(SERVICES.len())];
+                let one = self.rng.percent(70).then(|| self.rng.index(64));
                 let (purging, mut world) = self.world(node);
-                purging.purge(&mut world, service);
+                match one {
+                    Some(which) => purging.end_one(&mut world, service, which),
+                    None => purging.purge(&mut world, service),
+                }
             }
             Some(11) if self.nodes[node].broker.is_some() => {
                 let action = if self.rng.percent(90) { LetterAction::Requeue } else { LetterAction::Drop };
                 let mut done = 0;
                 for service in SERVICES {
+                    let one = self.rng.percent(30).then(|| self.rng.index(64));
                     let (acting, mut world) = self.world(node);
-                    done += acting.act_on_letters(&mut world, service, action);
+                    done += match one {
+                        Some(which) => acting.act_on_letter(&mut world, service, which, action),
+                        None => acting.act_on_letters(&mut world, service, action),
+                    };
                 }
                 self.tally.letters += done as u64;
                 // A crash while that is on its way to the disk.

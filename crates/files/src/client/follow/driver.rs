@@ -4,9 +4,10 @@ use super::super::connection::Connection;
 use super::super::exchange::{Connector, Operation, POLL_MAX, Turn, WaitLimit};
 use super::super::get::workers;
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
+use super::account::Account;
 use super::follower::Follower;
 use super::pages::FOLLOW_ID;
-use super::{FollowEnd, FollowOptions, OnEvent};
+use super::{FollowEnd, FollowOptions, OnEvent, last_words};
 use crate::disk::{Disk, DiskOptions};
 use crate::error::Error;
 use crate::protocol::assembler::Inbound;
@@ -25,15 +26,16 @@ pub(super) struct Driver<'a> {
 
 impl Driver<'_> {
     pub(super) fn run(
-        connector: &Connector,
+        connector: &Arc<Connector>,
         options: &FollowOptions,
+        account: &Account,
         on_event: &mut OnEvent<'_>,
         cancel: &CancelToken,
         was_connected: &mut bool,
     ) -> Result<FollowEnd, Error> {
         let refused = |reason: String| Error::Destination { path: options.destination.clone(), reason };
         let idle_timeout = connector.options.idle_timeout;
-        let follower = Follower::open(options, idle_timeout, on_event, Instant::now())?;
+        let follower = Follower::open(options, account.clone(), idle_timeout, on_event, Instant::now())?;
         let mut exchange = connector.exchange(cancel)?;
         exchange.assume_connected_before(*was_connected);
         let waker = exchange.waker();
@@ -44,6 +46,11 @@ impl Driver<'_> {
         let mut driver = Driver { options, sink: Sink::Disk(Box::new(disk)), pieces_read: 0, follower };
         let outcome = exchange.run(&mut driver);
         *was_connected = exchange.was_connected();
+        if options.frozen.is_none()
+            && let Some(last) = last_words(&outcome, options, account)
+        {
+            exchange.say(&last);
+        }
         exchange.close();
         let ended = driver.sink.end(idle_timeout);
         if outcome.is_ok()
@@ -57,6 +64,7 @@ impl Driver<'_> {
     fn tick(&mut self, connection: &mut Connection, now: Instant) -> Result<(), Error> {
         let read = self.sink.pieces_read();
         let reads = std::mem::replace(&mut self.pieces_read, read) != read;
+        self.follower.transfer.lags_by(self.sink.lags_by());
         self.follower.tick(now, reads)?;
         self.outputs(connection)
     }

@@ -13,7 +13,7 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::{ChangeContent, Request};
 use crate::protocol::follow::Cursor;
 use crate::root::{FileKind, RootError};
-use crate::transfer::FileFailure;
+use crate::transfer::{FileFailure, Progress};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Smallest file that is copied from another one of the same content.
@@ -23,6 +23,8 @@ const COPY_FROM_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Feed {
     fed: Vec<Placed>,
+    /// The transfer before it was fed.
+    begun: Progress,
     /// Of the page, unless this is a retry.
     cursor: Option<Cursor>,
     live: bool,
@@ -35,6 +37,18 @@ pub(super) struct Feed {
     parents: BTreeSet<RelPath>,
     /// Paths in the trash of replaced files.
     kept: BTreeMap<RelPath, RelPath>,
+}
+
+impl Feed {
+    /// Files that aren't in place, and their bytes that aren't here.
+    pub(super) fn lacks(&self, now: &Progress) -> (u64, u64) {
+        let left = |(all, all_before): (u64, u64), (done, done_before): (u64, u64)| {
+            all.saturating_sub(all_before).saturating_sub(done.saturating_sub(done_before))
+        };
+        let begun = &self.begun;
+        let files = left((now.files_total, begun.files_total), (now.files_done, begun.files_done));
+        (files, left((now.bytes_total, begun.bytes_total), (now.bytes_done, begun.bytes_done)))
+    }
 }
 
 /// A path that could not be put in place.
@@ -71,6 +85,7 @@ impl Follower<'_> {
     ) -> Result<(), Error> {
         let mut feed = Feed {
             fed: Vec::new(),
+            begun: self.transfer.progress(),
             cursor,
             live,
             is_retry,
@@ -311,8 +326,12 @@ impl Follower<'_> {
         } else if feed.live || feed.is_retry {
             self.up_to_date(feed.is_retry)?;
         } else {
+            if self.failed.is_empty() {
+                self.account.works();
+            }
             self.store()?;
         }
+        self.lacks_now();
         self.take_replies()?;
         self.ask();
         Ok(())

@@ -6,11 +6,11 @@ use super::follower::Follower;
 use super::place::Removal;
 use super::record::Known;
 use super::{FollowEnd, FollowEvent, HeldWhy};
-use crate::counted_are;
 use crate::error::Error;
 use crate::path::RelPath;
 use crate::transfer::Source;
 use crate::transfer::names::glob_base;
+use crate::{counted, counted_are};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -91,9 +91,14 @@ impl Follower<'_> {
         if is_complete && !self.is_holding {
             (self.retry_at, self.retry_after) = (None, RETRY_MIN);
             self.said.clear();
+            self.account.works();
             (self.on_event)(FollowEvent::UpToDate { seq })?;
         } else if !is_complete {
             let held = if self.is_holding { self.counted().len() } else { 0 };
+            match self.trouble(held) {
+                Some(trouble) => self.account.fails(&trouble, self.now),
+                None => self.account.works(),
+            }
             let mut said = HashMap::with_capacity(self.failed.len());
             for Failed { placed, reason, why } in self.failed.values() {
                 let reason = match why {
@@ -124,6 +129,30 @@ impl Follower<'_> {
             });
         }
         Ok(())
+    }
+
+    /// What a person has to know of what isn't in place. What is out of date comes again by itself.
+    fn trouble(&self, held: usize) -> Option<String> {
+        if held > 0 && self.is_unknown {
+            return Some(format!(
+                "{} held: the server may be another one (--adopt)",
+                counted_are(held as u64, "deletion")
+            ));
+        }
+        if held > 0 {
+            return Some(format!("{} held (--max-delete {held})", counted_are(held as u64, "deletion")));
+        }
+        let failed = || self.failed.values().filter(|failed| failed.why != Why::OutOfDate);
+        let first = failed().find(|failed| failed.why == Why::NoSpace).or_else(|| failed().next());
+        let Some(Failed { placed, reason, .. }) = first else {
+            return self.undeleted.clone().filter(|_| !self.gone.is_empty());
+        };
+        let path = placed.remote.to_string();
+        let name = path.rsplit('/').next().unwrap_or_default();
+        Some(match failed().count() - 1 {
+            0 => format!("{reason} ({name})"),
+            others => format!("{reason} ({name}, and {})", counted(others as u64, "other")),
+        })
     }
 
     /// Tries again what failed.
@@ -186,6 +215,7 @@ impl Follower<'_> {
                 Ok(removal) => removal,
                 Err(error) => {
                     let reason = format!("cannot delete it: {error}");
+                    self.undeleted = Some(format!("cannot delete {path}: {error}"));
                     (self.on_event)(FollowEvent::Failed { path: path.clone(), reason })?;
                     above.extend(std::iter::successors(local.parent(), RelPath::parent));
                     left.insert(local, (path, seq));

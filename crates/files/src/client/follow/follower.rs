@@ -4,8 +4,9 @@
 //! The driver calls [`Follower::connected`], [`Follower::lost`], [`Follower::inbound`], [`Follower::disk`] and [`Follower::tick`], and after each
 //! carries out all of [`Follower::next_output`].
 
+use super::account::Account;
 use super::feed::{self, Failed, Feed};
-use super::finish::RETRY_MIN;
+use super::finish::{RETRY_MIN, is_full};
 use super::frozen::{Frozen, Seed};
 use super::others::{Match, Others};
 use super::pages::{FOLLOW_ID, Pages, Placed};
@@ -21,7 +22,8 @@ use crate::limits::CATALOGUE_PATHS_MAX;
 use crate::path::RelPath;
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
-    ChangeContent, ChangesReply, ErrorReply, FollowLinks, FollowingReply, HelloReply, Reply, Request, request_id,
+    Change, ChangeContent, ChangesReply, ErrorReply, FollowLinks, FollowingReply, HelloReply, Reply, Request,
+    request_id,
 };
 use crate::protocol::follow::Cursor;
 use crate::root::RootError;
@@ -33,6 +35,8 @@ use std::time::{Duration, Instant};
 
 /// Replies that may wait: a page, and that the follow begins again.
 const REPLIES_MAX: usize = 8;
+/// Time between two looks at how much is lacking.
+const LACKS_EVERY: Duration = Duration::from_secs(1);
 /// Paths that are known, or have failed; those of a full state besides.
 const PATHS_MAX: usize = 2 * CATALOGUE_PATHS_MAX;
 
@@ -50,6 +54,7 @@ pub(super) struct Follower<'a> {
     pub(super) record: Record,
     pub(super) pages: Pages,
     pub(super) report: Report,
+    pub(super) account: Account,
     /// A version, whose pages come from its manifest.
     pub(super) frozen: Option<Frozen>,
     pub(super) seed: Option<Seed>,
@@ -77,6 +82,10 @@ pub(super) struct Follower<'a> {
     /// Until when the end waits for what the server has not noticed yet.
     pub(super) grace_until: Option<Instant>,
     pub(super) is_holding: bool,
+    /// Why something could not be deleted.
+    pub(super) undeleted: Option<String>,
+    /// When it was last found out how much is lacking.
+    lacks_at: Option<Instant>,
     /// The origin of everything, as reported by the server.
     pub(super) origin: Option<Origin>,
     /// Whether the server may be another one than before.
@@ -90,22 +99,34 @@ pub(super) struct Follower<'a> {
 impl<'a> Follower<'a> {
     pub(super) fn open(
         options: &'a FollowOptions,
+        account: Account,
         idle_timeout: Duration,
         on_event: &'a mut dyn FnMut(FollowEvent) -> std::io::Result<()>,
         now: Instant,
     ) -> Result<Self, Error> {
         let refused = |reason: String| Error::Destination { path: options.destination.clone(), reason };
-        std::fs::create_dir_all(&options.destination).map_err(|error| refused(error.to_string()))?;
+        let full = |error: &dyn std::fmt::Display| {
+            Error::DiskFull(format!("cannot write the record of what was followed: {error}"))
+        };
+        let unwritable = |error: std::io::Error| match is_full(&error) {
+            true => full(&error),
+            false => refused(error.to_string()),
+        };
+        std::fs::create_dir_all(&options.destination).map_err(unwritable)?;
         let place = Place::open(options)?;
         let top = place.top().map_err(|error| refused(error.to_string()))?;
         let record = Record::open(&top, &options.source, &options.exclude);
-        let mut record = record.map_err(|error| refused(error.to_string()))?;
-        record.begin(options.mirror).map_err(|error| refused(error.to_string()))?;
-        place.adopt(&mut record).map_err(|error| refused(error.to_string()))?;
+        let mut record = record.map_err(|error| match error.is_full() {
+            true => full(&error),
+            false => refused(error.to_string()),
+        })?;
+        account.is_of(record.copy());
+        record.begin(options.mirror).map_err(unwritable)?;
+        place.adopt(&mut record).map_err(unwritable)?;
         let Survey { missing, dirs } = place.survey(&record);
         if let Some(first) = missing.first() {
             on_event(FollowEvent::Warning(feed::missing(first, missing.len())))?;
-            record.forget_missing(&missing).map_err(|error| refused(error.to_string()))?;
+            record.forget_missing(&missing).map_err(unwritable)?;
         }
         let transfer = TransferOptions {
             source: options.source.clone(),
@@ -141,7 +162,8 @@ impl<'a> Follower<'a> {
                 // With nothing here it is to be said why, and costs nothing.
                 record.cursor().filter(|_| !options.begins_anew() && record.len() > 0),
             ),
-            report: Report::new(options, record.copy()),
+            report: Report::new(options, account.clone()),
+            account,
             seed: options.frozen.as_ref().and_then(|frozen| {
                 let (directory, source) = frozen.seed.as_ref()?;
                 Seed::open(directory, source)
@@ -163,6 +185,8 @@ impl<'a> Follower<'a> {
             retry_after: RETRY_MIN,
             grace_until: None,
             is_holding: false,
+            undeleted: None,
+            lacks_at: None,
             origin: None,
             is_unknown: false,
             others: Others::default(),
@@ -175,6 +199,7 @@ impl<'a> Follower<'a> {
         self.is_connected = true;
         self.transfer.connected();
         self.report.connected();
+        self.requests.extend(self.report.next_request(self.now));
         self.ask();
     }
 
@@ -235,6 +260,9 @@ impl<'a> Follower<'a> {
             self.transfer.reading(now);
         }
         self.transfer.tick(now);
+        if self.lacks_at.is_none_or(|at| now.saturating_duration_since(at) >= LACKS_EVERY) {
+            self.lacks_now();
+        }
         while self.is_connected
             && let Some(request) = self.report.next_request(now)
         {
@@ -387,6 +415,22 @@ impl<'a> Follower<'a> {
         self.start(there, Some(page.cursor), page.live, false)
     }
 
+    /// Finds out again how much is lacking.
+    pub(super) fn lacks_now(&mut self) {
+        self.lacks_at = Some(self.now);
+        self.account.lacks(self.lacks(), self.now);
+    }
+
+    /// Files that aren't in place, and their bytes that aren't here, as far as they are known.
+    pub(super) fn lacks(&self) -> (u64, u64) {
+        let placed = self.failed.values().map(|failed| &failed.placed).chain(self.waiting.values());
+        let own = placed.map(|placed| size_of(&placed.change));
+        let fed = self.feed.as_ref().map(|feed| feed.lacks(&self.transfer.progress()));
+        let later = self.frozen.as_ref().map(Frozen::later);
+        let all = own.chain(fed).chain(later);
+        all.fold((0, 0), |sum, one| (sum.0 + one.0, u64::saturating_add(sum.1, one.1)))
+    }
+
     /// Whether the content of a file is here under another name, which may turn out to be gone. A link may always be.
     fn may_be_moved(&self, placed: &Placed) -> bool {
         let known = self.record.get(&placed.local);
@@ -415,6 +459,14 @@ impl Follower<'_> {
         self.report.unread(&unread, more);
         self.unread = (unread, more);
         Ok(())
+    }
+}
+
+/// The number of files of a change, and their bytes.
+pub(super) fn size_of(change: &Change) -> (u64, u64) {
+    match change.content {
+        ChangeContent::File { size, .. } => (1, size),
+        _ => (0, 0),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The pages of a version, from its manifest: the follower takes them as if the server had sent them.
 
+use super::follower::size_of;
 use super::pages::FOLLOW_ID;
 use super::place::Place;
 use super::record::{Known, Record};
@@ -63,6 +64,12 @@ impl Frozen {
             unread: Vec::new(),
             unread_more: 0,
         }));
+    }
+
+    /// Files of pages that weren't asked for yet, and their bytes.
+    pub(super) fn later(&self) -> (u64, u64) {
+        let later = self.entries.get(self.given..).unwrap_or_default().iter().map(size_of);
+        later.fold((0, 0), |sum, one| (sum.0 + one.0, u64::saturating_add(sum.1, one.1)))
     }
 
     pub(super) fn next_reply(&mut self) -> Option<Reply> {

@@ -4,6 +4,7 @@
 //! transfer, and `follower`, `feed` and `finish` decide: they join them with a transfer that fetches, checks and installs. `driver` is what joins
 //! that with the connection and the disk.
 
+mod account;
 mod driver;
 mod events;
 mod feed;
@@ -30,23 +31,27 @@ pub use events::Events;
 #[cfg(fuzzing)]
 pub use record_items::fuzz_body as fuzz_follow_record;
 
-use super::exchange::Connector;
+use super::connection::Connection;
+use super::exchange::{Connector, Operation, Turn, WaitLimit};
 use super::get::WINDOW_BYTES_DEFAULT;
 use crate::error::Error;
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::path::RelPath;
-use crate::protocol::control::{Compression, HolderName};
+use crate::protocol::assembler::Inbound;
+use crate::protocol::control::{Compression, HolderName, Left, Request, VersionsOf};
 use crate::relay::Relay;
 use crate::transfer::Source;
 use crate::transfer::names::changes_names;
+use account::Account;
 use driver::Driver;
 use frozen::Frozen;
 pub use pages::ALL_EXCLUDED;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 pub(super) use version_list::versions;
 pub use version_list::{Version, Versions};
@@ -257,25 +262,116 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// Follows; again after a pause if it fails by something that may pass, unless it is to end.
 pub(super) fn follow(
-    connector: &Connector,
+    connector: &Arc<Connector>,
     options: &FollowOptions,
     on_event: &mut OnEvent<'_>,
     cancel: &CancelToken,
 ) -> Result<FollowEnd, Error> {
-    type Run = fn(&Connector, &FollowOptions, &mut OnEvent<'_>, &CancelToken, &mut bool) -> Result<FollowEnd, Error>;
+    type Run = fn(
+        &Arc<Connector>,
+        &FollowOptions,
+        &Account,
+        &mut OnEvent<'_>,
+        &CancelToken,
+        &mut bool,
+    ) -> Result<FollowEnd, Error>;
     let run: Run = if options.versions { versions::run } else { Driver::run };
+    let versions_of = match &options.source {
+        Source::Path(path) if options.versions => VersionsOf::new(path),
+        _ => None,
+    };
+    let account = Account::new(options, versions_of);
     let mut was_connected = false;
     loop {
-        let error = match run(connector, options, on_event, cancel, &mut was_connected) {
-            Err(error @ (Error::DiskFull(_) | Error::Stalled { .. })) if !options.once => error,
+        let error = match run(connector, options, &account, on_event, cancel, &mut was_connected) {
+            Err(error) if passes(&error, options) => error,
             outcome => return outcome,
         };
+        account.fails(&error.to_string(), Instant::now());
         on_event(FollowEvent::Interrupted { reason: format!("{error}; trying again in {} s", PAUSE.as_secs()) })?;
-        let (cancelled, wait) = sync_channel(1);
-        let cancel = cancel.child();
-        cancel.on_cancel(move || _ = cancelled.try_send(()));
-        if cancel.is_cancelled() || wait.recv_timeout(PAUSE).is_ok() {
-            return Err(Error::Cancelled);
+        pause(connector, &account, Instant::now() + PAUSE, cancel)?;
+    }
+}
+
+/// Whether an error may pass by itself, so that it is tried again.
+fn passes(error: &Error, options: &FollowOptions) -> bool {
+    matches!(error, Error::DiskFull(_) | Error::Stalled { .. }) && !options.once
+}
+
+/// What is said last on a connection: nothing if it is tried again.
+fn last_words(outcome: &Result<FollowEnd, Error>, options: &FollowOptions, account: &Account) -> Option<Request> {
+    let left = match outcome {
+        Err(error) if passes(error, options) => return None,
+        Ok(_) | Err(Error::Cancelled) => Some(Left::Ended),
+        Err(error) => {
+            account.fails(&error.to_string(), Instant::now());
+            None
         }
+    };
+    Some(account.last_words(left, Instant::now()))
+}
+
+/// Waits, and says on a connection of its own what it waits for.
+fn pause(connector: &Connector, account: &Account, until: Instant, cancel: &CancelToken) -> Result<(), Error> {
+    let mut exchange = connector.exchange(cancel)?;
+    exchange.assume_connected_before(true);
+    let outcome = exchange.run(&mut Pause { account, until, is_connected: false });
+    if matches!(outcome, Err(Error::Cancelled)) {
+        exchange.say(&account.last_words(Some(Left::Ended), Instant::now()));
+    }
+    exchange.close();
+    if matches!(outcome, Ok(()) | Err(Error::Cancelled)) {
+        return outcome;
+    }
+    // There is no connection either.
+    let (cancelled, wait) = sync_channel(1);
+    let cancel = cancel.child();
+    cancel.on_cancel(move || _ = cancelled.try_send(()));
+    if cancel.is_cancelled() || wait.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok() {
+        return Err(Error::Cancelled);
+    }
+    Ok(())
+}
+
+/// A pause before a follow is tried again.
+struct Pause<'a> {
+    account: &'a Account,
+    until: Instant,
+    is_connected: bool,
+}
+
+impl Operation for Pause<'_> {
+    type Outcome = ();
+
+    fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<()>, Error> {
+        if now >= self.until {
+            return Ok(Turn::Over(()));
+        }
+        if self.is_connected
+            && let Some(request) = self.account.next_request(now)
+        {
+            connection.send(&request);
+        }
+        let due = if self.is_connected { self.account.due(now).min(self.until) } else { self.until };
+        Ok(Turn::Wait(due.saturating_duration_since(now)))
+    }
+
+    fn connected(&mut self, _connection: &mut Connection, _now: Instant) -> Result<(), Error> {
+        self.is_connected = true;
+        self.account.connected();
+        Ok(())
+    }
+
+    fn lost(&mut self, _reason: &str) -> Result<bool, Error> {
+        self.is_connected = false;
+        Ok(true)
+    }
+
+    fn inbound(&mut self, _inbound: Inbound, _connection: &mut Connection, _now: Instant) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    fn wait_limit(&self) -> WaitLimit {
+        WaitLimit::Unlimited
     }
 }

@@ -2,6 +2,7 @@
 // docs/formats/follow.md has the bytes.
 
 use super::Excludes;
+use super::finish::is_full;
 use super::record_items::{
     Item, decode, encode_copy, encode_cursor, encode_forgotten, encode_intended, encode_known, encode_origin,
     encode_unreported,
@@ -165,6 +166,18 @@ pub(super) enum RecordError {
     Log { name: String, reason: LogError },
     #[error(transparent)]
     Root(#[from] RootError),
+}
+
+impl RecordError {
+    /// Whether there was no space for it.
+    pub(super) fn is_full(&self) -> bool {
+        let (RecordError::Root(RootError::Io(error))
+        | RecordError::Log { reason: LogError::Io(error) | LogError::Root(RootError::Io(error)), .. }) = self
+        else {
+            return false;
+        };
+        is_full(error)
+    }
 }
 
 impl Record {

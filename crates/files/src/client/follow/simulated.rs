@@ -1,5 +1,6 @@
 //! A follower without a connection: a test decides what happens next. The destination, its record and the disk are real.
 
+use super::account::Account;
 use super::follower::Follower;
 use super::{FollowEvent, FollowOptions};
 use crate::disk::{Disk, DiskOptions};
@@ -42,7 +43,8 @@ impl SimulatedFollower {
         });
         // A test has few of them.
         let options: &FollowOptions = Box::leak(Box::new(options));
-        let follower = Follower::open(options, IDLE_TIMEOUT, Box::leak(on_event), now)?;
+        let account = Account::new(options, None);
+        let follower = Follower::open(options, account, IDLE_TIMEOUT, Box::leak(on_event), now)?;
         // One worker: what it does is in the order of the commands.
         let disk_options = DiskOptions { workers: 1, ..super::driver::disk_options(options) };
         let ledger = Arc::clone(&follower.ledger);

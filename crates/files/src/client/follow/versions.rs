@@ -3,25 +3,27 @@
 use super::super::connection::Connection;
 use super::super::exchange::{Connector, Operation, Turn, WaitLimit};
 use super::super::get::{Destination, GetOptions, get};
+use super::account::Account;
 use super::driver::Driver;
+use super::finish::is_full;
 use super::frozen::Frozen;
 use super::others::Others;
 use super::pages::FOLLOW_ID;
 use super::passed_versions::{self, is_in_place};
 use super::record::{Known, Origin, Record};
-use super::report::{SAID_AGAIN, SAID_EVERY, VIA_EVERY};
+use super::report::VIA_EVERY;
 use super::version_list::{Version, VersionList};
-use super::{FollowEnd, FollowEvent, FollowOptions, OnEvent, PAUSE};
+use super::{FollowEnd, FollowEvent, FollowOptions, OnEvent, PAUSE, last_words};
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::filter::Excludes;
-use crate::limits::{HAVE_HOLDERS_MAX, MANIFEST_BYTES_MAX};
+use crate::limits::MANIFEST_BYTES_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::assembler::Inbound;
-use crate::protocol::control::{Change, FollowingReply, Have, Holder, Reply, Request, request_id};
+use crate::protocol::control::{Change, FollowingReply, Reply, Request, request_id};
+use crate::protocol::follow::{Cursor, ServerId};
 use crate::protocol::manifest::{TREE, VERSIONS, VersionName, decode, is_label, versions_of};
-use crate::relay::Relay;
 use crate::root::{Dir, Links, Root, check_own_dir};
 use crate::transfer::Source;
 use crate::transfer::names::follow_name;
@@ -29,26 +31,31 @@ use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
+use towpath_sockets::Waker;
 
 /// The link that leads to the newest version.
 const CURRENT: &str = "current";
 /// Digits of the digest in the name of a version's directory: labels may come again, for something else.
 const DIGITS: usize = 12;
 const POLL_MAX: Duration = Duration::from_secs(1);
+/// Events of a thread that puts a version in place that may wait.
+const EVENTS_WAITING_MAX: usize = 16;
 
 /// Follows the versions of a server, until the newest is in place with [`FollowOptions::once`], otherwise until it is cancelled.
 pub(super) fn run(
-    connector: &Connector,
+    connector: &Arc<Connector>,
     options: &FollowOptions,
+    account: &Account,
     on_event: &mut OnEvent<'_>,
     cancel: &CancelToken,
     was_connected: &mut bool,
 ) -> Result<FollowEnd, Error> {
-    let refused =
-        |error: io::Error| Error::Destination { path: options.destination.clone(), reason: error.to_string() };
+    let refused = |error: io::Error| refused(options, &error);
     std::fs::create_dir_all(&options.destination).map_err(refused)?;
     let Source::Path(of) = &options.source else {
         return Err(Error::unmet("versions are of a path".to_owned()));
@@ -58,13 +65,19 @@ pub(super) fn run(
     let source = Source::Path(versions_of(&of).map_err(|error| unusable(error.to_string()))?);
     let top = Root::directory(&options.destination, Links::Never).and_then(|root| root.open_dir(&RelPath::root()));
     let top = top.map_err(|error| unusable(error.to_string()))?;
-    let record = Record::open(&top, &source, &Excludes::default()).map_err(|error| unusable(error.to_string()))?;
+    let record = Record::open(&top, &source, &Excludes::default()).map_err(|error| match error.is_full() {
+        true => Error::DiskFull(format!("cannot write the record of what was followed: {error}")),
+        false => unusable(error.to_string()),
+    })?;
+    account.is_of(record.copy());
     let mut exchange = connector.exchange(cancel)?;
     let mut follower = Versions {
         connector,
         options,
+        account,
         on_event,
         cancel,
+        waker: exchange.waker(),
         list: VersionList::new(&of, false)?,
         of,
         source,
@@ -74,23 +87,37 @@ pub(super) fn run(
         is_connected: false,
         is_live: false,
         is_wanted: false,
+        installing: None,
         installed: None,
-        said_at: None,
         asked_at: None,
         retry_at: None,
     };
     exchange.assume_connected_before(*was_connected);
     let outcome = exchange.run(&mut follower);
     *was_connected = exchange.was_connected();
+    if let Some(last) = last_words(&outcome, options, account) {
+        exchange.say(&last);
+    }
     exchange.close();
+    // Waits until nothing is written any more.
+    drop(follower);
     outcome
 }
 
+fn refused(options: &FollowOptions, error: &io::Error) -> Error {
+    if is_full(error) {
+        return Error::DiskFull(error.to_string());
+    }
+    Error::Destination { path: options.destination.clone(), reason: error.to_string() }
+}
+
 struct Versions<'a> {
-    connector: &'a Connector,
+    connector: &'a Arc<Connector>,
     options: &'a FollowOptions,
+    account: &'a Account,
     on_event: &'a mut OnEvent<'a>,
     cancel: &'a CancelToken,
+    waker: Waker,
     /// The path that the versions are of.
     of: RelPath,
     /// The path that is followed to learn of them.
@@ -106,9 +133,10 @@ struct Versions<'a> {
     is_live: bool,
     /// Whether all versions are known, and the newest isn't in place.
     is_wanted: bool,
+    /// The version that is being put in place, by a thread of its own.
+    installing: Option<Installing>,
     /// The version in place: its label and digest.
     installed: Option<(String, Digest)>,
-    said_at: Option<Instant>,
     /// When a relay has last asked which servers the versions come through.
     asked_at: Option<Instant>,
     retry_at: Option<Instant>,
@@ -118,22 +146,24 @@ impl Operation for Versions<'_> {
     type Outcome = FollowEnd;
 
     fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<FollowEnd>, Error> {
+        if let Some(end) = self.look_at_installing(now)? {
+            return Ok(Turn::Over(end));
+        }
         if self.retry_at.take_if(|at| *at <= now).is_some() {
             self.is_wanted = true;
         }
-        if std::mem::take(&mut self.is_wanted)
-            && let Some(end) = self.newest(connection)?
-        {
-            return Ok(Turn::Over(end));
+        if self.installing.is_none() && std::mem::take(&mut self.is_wanted) {
+            self.newest()?;
         }
-        self.say(connection);
+        self.say(connection, now);
         self.ask_via(connection);
         Ok(Turn::Wait(POLL_MAX))
     }
 
-    fn connected(&mut self, connection: &mut Connection, _now: Instant) -> Result<(), Error> {
-        (self.is_connected, self.said_at, self.asked_at) = (true, None, None);
-        self.options.relay.iter().for_each(Relay::say_again);
+    fn connected(&mut self, connection: &mut Connection, now: Instant) -> Result<(), Error> {
+        (self.is_connected, self.asked_at) = (true, None);
+        self.account.connected();
+        self.say(connection, now);
         self.ask(connection);
         Ok(())
     }
@@ -151,8 +181,8 @@ impl Operation for Versions<'_> {
             self.hello(&json)?;
             return Ok(false);
         }
-        self.is_wanted = self.list.reply(&json)?;
-        self.is_live = self.is_wanted;
+        self.is_live = self.list.reply(&json)?;
+        self.is_wanted = self.is_live;
         if let Some(following) = self.list.begun.take() {
             self.begins(&following)?;
         }
@@ -187,7 +217,7 @@ impl Versions<'_> {
     }
 
     fn refused(&self, error: &io::Error) -> Error {
-        Error::Destination { path: self.options.destination.clone(), reason: error.to_string() }
+        refused(self.options, error)
     }
 
     /// A relay asks which servers the versions come through.
@@ -214,47 +244,88 @@ impl Versions<'_> {
         }
     }
 
-    /// Puts the newest version in place. The end, if that is wanted then.
-    fn newest(&mut self, connection: &mut Connection) -> Result<Option<FollowEnd>, Error> {
+    /// Begins to put the newest version in place, if it isn't.
+    fn newest(&mut self) -> Result<(), Error> {
         let Some(version) = self.list.newest().cloned() else {
             if self.options.once {
                 let message = "no version is published".to_owned();
                 return Err(Error::Unmet { code: ErrorCode::NotFound, message });
             }
-            pass_on(self.options, &self.list, self.origin.as_ref(), None)?;
-            return Ok(None);
+            return self.passing().pass_on(None);
         };
         if self
             .installed
             .as_ref()
             .is_some_and(|(label, digest)| (label, digest) == (&version.name.label, &version.digest))
         {
-            pass_on(self.options, &self.list, self.origin.as_ref(), None)?;
-            return Ok(None);
+            return self.passing().pass_on(None);
         }
-        match install(
-            self.connector,
-            self.options,
-            &self.of,
-            &version,
-            &|kept| pass_on(self.options, &self.list, self.origin.as_ref(), kept),
-            self.on_event,
-            self.cancel,
-        ) {
+        let work = Work {
+            connector: Arc::clone(self.connector),
+            account: Account::new(self.options, None),
+            of: self.of.clone(),
+            version,
+            passing: self.passing(),
+            cancel: self.cancel.child(),
+        };
+        let started = Installing::start(work, self.waker.clone());
+        self.installing = Some(started.map_err(|error| Error::unmet(format!("cannot start a thread: {error}")))?);
+        Ok(())
+    }
+
+    fn passing(&self) -> Passing {
+        Passing {
+            options: self.options.clone(),
+            server: self.origin.as_ref().and_then(|origin| origin.server),
+            cursor: self.list.cursor,
+            versions: self.list.versions(),
+        }
+    }
+
+    /// Takes what the thread says that puts a version in place. The end, if that is wanted then.
+    fn look_at_installing(&mut self, now: Instant) -> Result<Option<FollowEnd>, Error> {
+        while let Some(installing) = &mut self.installing {
+            self.account.lacks_as(&installing.account);
+            match installing.next() {
+                None => return Ok(None),
+                Some(Said::Event(event)) => (self.on_event)(event)?,
+                Some(Said::Over(outcome)) => {
+                    if let Some(installing) = self.installing.take() {
+                        return self.installed(installing, outcome, now);
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes the outcome of putting a version in place.
+    fn installed(
+        &mut self,
+        installing: Installing,
+        outcome: Result<FollowEnd, Error>,
+        now: Instant,
+    ) -> Result<Option<FollowEnd>, Error> {
+        match outcome {
             Ok(FollowEnd::UpToDate) => {
-                let Version { name: VersionName { label, .. }, digest, seq, .. } = version;
-                (self.installed, self.said_at) = (Some((label.clone(), digest)), None);
+                let Version { name: VersionName { label, .. }, digest, seq, .. } = installing.version.clone();
+                self.installed = Some((label.clone(), digest));
                 self.claim_current().map_err(|error| self.refused(&error))?;
+                self.account.works();
+                self.account.lacks((0, 0), now);
+                self.account.has_version(digest, self.list.cursor);
                 (self.on_event)(FollowEvent::Version { label, version: digest, seq })?;
-                self.say(connection);
                 Ok(self.options.once.then_some(FollowEnd::UpToDate))
             }
             Ok(end) if self.options.once => Ok(Some(end)),
             Err(error) if self.options.once || matches!(error, Error::Cancelled) => Err(error),
             outcome => {
-                let reason = outcome
+                let why = outcome
                     .map_or_else(|error| error.to_string(), |_| "something could not be put in place".to_owned());
-                let reason = format!("version {}: {reason}; trying again in {} s", version.name.label, PAUSE.as_secs());
+                let label = &installing.version.name.label;
+                let own = installing.account.error().unwrap_or_else(|| why.clone());
+                self.account.fails(&format!("version {label}: {own}"), now);
+                let reason = format!("version {label}: {why}; trying again in {} s", PAUSE.as_secs());
                 (self.on_event)(FollowEvent::Interrupted { reason })?;
                 self.retry_at = Some(Instant::now() + PAUSE);
                 Ok(None)
@@ -270,50 +341,113 @@ impl Versions<'_> {
         self.record.flush()
     }
 
-    /// Says which version is in place.
-    fn say(&mut self, connection: &mut Connection) {
-        let (Some((_, version)), Some(cursor)) = (&self.installed, self.list.cursor) else { return };
-        let FollowOptions { name, durable, relay, .. } = self.options;
-        let pause = if relay.as_ref().is_some_and(Relay::has_said) { SAID_EVERY } else { SAID_AGAIN };
-        if !self.is_connected || self.said_at.is_some_and(|said| said.elapsed() < pause) {
+    /// Says what is in place, and what isn't.
+    fn say(&mut self, connection: &mut Connection, now: Instant) {
+        if !self.is_connected {
             return;
         }
-        let (name, copy) = (name.clone(), Some(self.record.copy()));
-        let holder = Holder { name, copy, cursor, durable: *durable, version: Some(*version) };
-        let behind = relay.as_ref().map(|relay| relay.take_said(HAVE_HOLDERS_MAX - 1)).unwrap_or_default();
-        connection.send(&Request::Have(Have { holders: [holder].into_iter().chain(behind).collect() }));
-        self.said_at = Some(Instant::now());
+        if let Some((_, version)) = &self.installed {
+            self.account.has_version(*version, self.list.cursor);
+        }
+        if let Some(request) = self.account.next_request(now) {
+            connection.send(&request);
+        }
     }
 }
 
 /// Labels of the version that is in place now, and of the one before.
 type Labels<'a> = [Option<&'a str>; 2];
 
-/// Passes the versions in place to a relay's server, of these labels only if there are any.
-fn pass_on(
-    options: &FollowOptions,
-    list: &VersionList,
-    origin: Option<&Origin>,
-    kept: Option<&Labels<'_>>,
-) -> Result<(), Error> {
-    let Some(cursor) = list.cursor else { return Ok(()) };
-    let mut versions = list.versions();
-    versions.retain(|version| kept.is_none_or(|kept| kept.contains(&Some(&version.name.label))));
-    passed_versions::pass_on(options, origin.and_then(|origin| origin.server), cursor, versions)
+/// The known versions, for a relay's server.
+struct Passing {
+    options: FollowOptions,
+    server: Option<ServerId>,
+    cursor: Option<Cursor>,
+    versions: Vec<Version>,
+}
+
+impl Passing {
+    /// Passes on those in place, of these labels only if there are any.
+    fn pass_on(&self, kept: Option<&Labels<'_>>) -> Result<(), Error> {
+        let Some(cursor) = self.cursor else { return Ok(()) };
+        let mut versions = self.versions.clone();
+        versions.retain(|version| kept.is_none_or(|kept| kept.contains(&Some(&version.name.label))));
+        passed_versions::pass_on(&self.options, self.server, cursor, versions)
+    }
+}
+
+/// A version to put in place.
+struct Work {
+    connector: Arc<Connector>,
+    /// What it lacks, and why it fails.
+    account: Account,
+    of: RelPath,
+    version: Version,
+    passing: Passing,
+    cancel: CancelToken,
+}
+
+/// An event of a thread that puts a version in place, or its outcome.
+enum Said {
+    Event(FollowEvent),
+    Over(Result<FollowEnd, Error>),
+}
+
+/// A thread that puts a version in place. Dropping it cancels it, and waits for its end.
+struct Installing {
+    version: Version,
+    account: Account,
+    cancel: CancelToken,
+    said: Option<Receiver<Said>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Installing {
+    fn start(work: Work, waker: Waker) -> io::Result<Installing> {
+        let (version, account, cancel) = (work.version.clone(), work.account.clone(), work.cancel.clone());
+        let (says, said) = sync_channel(EVENTS_WAITING_MAX);
+        let thread = std::thread::Builder::new().name("tow-version".to_owned()).spawn(move || {
+            let on_event = &mut |event| {
+                let is_taken = says.send(Said::Event(event)).is_ok();
+                waker.wake();
+                if is_taken { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+            };
+            let outcome = install(&work, on_event);
+            // Fails if nobody waits for it any more.
+            let _ = says.send(Said::Over(outcome));
+            waker.wake();
+        })?;
+        Ok(Installing { version, account, cancel, said: Some(said), thread: Some(thread) })
+    }
+
+    /// The next word of it, if there is one.
+    fn next(&mut self) -> Option<Said> {
+        match self.said.as_ref()?.try_recv() {
+            Ok(said) => Some(said),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                Some(Said::Over(Err(Error::unmet("the thread that puts versions in place has ended".to_owned()))))
+            }
+        }
+    }
+}
+
+impl Drop for Installing {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        self.said = None;
+        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
+            tracing::error!("the thread that puts versions in place has panicked");
+        }
+    }
 }
 
 /// Puts a version in place, and switches the link to it.
-fn install(
-    connector: &Connector,
-    options: &FollowOptions,
-    of: &RelPath,
-    version: &Version,
-    pass_on: &dyn Fn(Option<&Labels<'_>>) -> Result<(), Error>,
-    on_event: &mut OnEvent<'_>,
-    cancel: &CancelToken,
-) -> Result<FollowEnd, Error> {
+fn install(work: &Work, on_event: &mut OnEvent<'_>) -> Result<FollowEnd, Error> {
+    let Work { connector, account, of, version, passing, cancel } = work;
+    let options = &passing.options;
     let destination = &options.destination;
-    let refused = |error: io::Error| Error::Destination { path: destination.clone(), reason: error.to_string() };
+    let refused = |error: io::Error| refused(options, &error);
     let digits: String = version.digest.to_string().chars().take(DIGITS).collect();
     let label = &*version.name.label;
     let name = format!("{label}.{digits}");
@@ -345,7 +479,7 @@ fn install(
         FollowEvent::Failed { .. } | FollowEvent::Interrupted { .. } | FollowEvent::Warning(_) => on_event(event),
         _ => Ok(()),
     };
-    let end = Driver::run(connector, &inner, quiet, cancel, &mut false)?;
+    let end = Driver::run(connector, &inner, account, quiet, cancel, &mut false)?;
     if end != FollowEnd::UpToDate {
         return Ok(end);
     }
@@ -373,7 +507,7 @@ fn install(
         // Where it was in place already, the one before isn't known: it stays.
         let kept = (!is_there).then_some(&kept);
         // Removed versions aren't announced any more.
-        pass_on(kept)?;
+        passing.pass_on(kept)?;
         kept.iter().for_each(|kept| passed_versions::remove_old(&top, *kept));
     } else if is_switched {
         remove_old(destination, of, &[Some(Path::new(&name)), before.as_deref()]);

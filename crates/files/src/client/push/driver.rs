@@ -10,12 +10,13 @@ use crate::error::Error;
 use crate::limits::{CHUNK_BYTES_MIN, PUSH_CHUNK_BYTES_MAX, PUSHES_MAX};
 use crate::protocol::ErrorCode;
 use crate::protocol::assembler::Inbound;
-use crate::protocol::control::{ErrorReply, PushRequest, PushedReply, Range, Reply, Request, WirePath};
+use crate::protocol::control::{ErrorReply, PushRequest, PushedReply, Range, Reply, Request, Slow, WirePath};
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::root::FileStat;
 use crate::transfer::HASH_BYTES_PER_SECOND_MIN;
 use crate::transfer::pacing::{Pacer, piece_bytes};
 use crate::transfer::reconnects::Reconnects;
+use crate::transfer::slowness::Slowness;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::Arc;
@@ -69,6 +70,7 @@ pub(super) struct Driver<'a> {
     reconnects: Reconnects,
     progress: PushProgress,
     pacer: Option<Pacer>,
+    slowness: Slowness,
 }
 
 impl<'a> Driver<'a> {
@@ -100,6 +102,7 @@ impl<'a> Driver<'a> {
             pacer: options.bytes_per_second.map(|rate| {
                 Pacer::new(rate, piece_bytes(Some(rate), PUSH_CHUNK_BYTES_MAX, CHUNK_BYTES_MIN), Instant::now())
             }),
+            slowness: Slowness::new(Instant::now()),
         }
     }
 }
@@ -112,6 +115,10 @@ impl Operation for Driver<'_> {
         let is_hashing = self.hash()?;
         self.offer(connection);
         self.send(connection, now);
+        let wait = self.own_wait(connection, is_hashing, now);
+        if self.slowness.note(wait, now) && self.is_connected {
+            connection.send(&Request::Credit { bytes: 0, slow: self.slowness.said() });
+        }
         let shown = self.shown();
         (self.show)(shown);
         if self.tasks.is_empty() && self.files.is_empty() {
@@ -120,8 +127,9 @@ impl Operation for Driver<'_> {
         Ok(Turn::Wait(if is_hashing { Duration::ZERO } else { POLL_MAX.min(self.wait(now)) }))
     }
 
-    fn connected(&mut self, _connection: &mut Connection, _now: Instant) -> Result<(), Error> {
+    fn connected(&mut self, _connection: &mut Connection, now: Instant) -> Result<(), Error> {
         self.is_connected = true;
+        self.slowness = Slowness::new(now);
         Ok(())
     }
 
@@ -186,6 +194,17 @@ impl Driver<'_> {
             _ => None,
         });
         waits.filter(|_| self.is_connected).min().unwrap_or(POLL_MAX)
+    }
+
+    /// The cause for which sending waits on this side: its rate, its disk, or the hashing of other files.
+    fn own_wait(&self, connection: &Connection, is_hashing: bool, now: Instant) -> Option<Slow> {
+        let may_send = |task: &Task| matches!(&task.phase, Phase::Sending(sending) if sending.next_bytes().is_some());
+        let is_limited = self.pacer.as_ref().is_some_and(|pacer| pacer.next() > now);
+        match self.tasks.iter().any(may_send) {
+            true if is_limited => Some(Slow::Rate),
+            _ if connection.awaits_disk() => Some(Slow::Disk),
+            _ => (is_hashing && connection.has_sent_all()).then_some(Slow::Hash),
+        }
     }
 
     fn shown(&self) -> PushProgress {

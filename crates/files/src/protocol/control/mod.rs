@@ -20,7 +20,10 @@ pub use changes::{Change, ChangeContent, ChangesReply, FollowRequest, FollowStat
 pub use confirm::{Confirm, ConfirmedFile};
 pub use entry::{EntryKind, ListEntry};
 pub use fields::{FollowLinks, LinkTarget, WirePath};
-pub use holders::{Have, Holder, HolderName, HoldersReply, HoldersRequest, HoldersWanted, KnownHolder};
+pub use holders::{
+    ErrorText, Have, Holder, HolderError, HolderName, HoldersReply, HoldersRequest, HoldersWanted, KnownHolder, Lacks,
+    Left, VersionsOf,
+};
 pub use page::PageWriter;
 pub use publish::{PublishRequest, PublishedReply};
 pub use push::{Expected, PushCredit, PushReply, PushRequest, PushedReply};
@@ -29,7 +32,8 @@ pub use reply::{
     ListPage, Reply, VoidReply,
 };
 pub use request::{
-    Compression, DigestWish, FetchFile, FetchRequest, LeavesRequest, ListRequest, ListTarget, Range, Request, Unless,
+    Compression, DigestWish, FetchFile, FetchRequest, LeavesRequest, ListRequest, ListTarget, Range, Request, Slow,
+    Unless,
 };
 
 use bytes::Bytes;

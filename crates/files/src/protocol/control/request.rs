@@ -42,6 +42,8 @@ pub enum Request {
     Credit {
         /// Bytes, added to what is left of earlier credit.
         bytes: u64,
+        /// Why this side is slow, if it is.
+        slow: Option<Slow>,
     },
     /// Asks for the chaining values of a file's leaves.
     Leaves(LeavesRequest),
@@ -224,6 +226,31 @@ pub struct LeavesRequest {
     pub count: u32,
 }
 
+/// Why a client is slow.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Slow {
+    /// A rate of its own.
+    Rate,
+    /// A disk that doesn't keep up.
+    Disk,
+    /// Hashing that doesn't keep up.
+    Hash,
+}
+
+impl Slow {
+    /// All.
+    pub const ALL: [Slow; 3] = [Slow::Rate, Slow::Disk, Slow::Hash];
+
+    /// Its name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Slow::Rate => "rate",
+            Slow::Disk => "disk",
+            Slow::Hash => "hash",
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct Tagged<'a, T> {
     op: &'static str,
@@ -239,6 +266,16 @@ struct OnlyId {
 #[derive(Serialize, Deserialize)]
 struct CreditBody {
     bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    slow: Option<String>,
+}
+
+impl CreditBody {
+    fn check(self) -> Result<Request, WireError> {
+        // Later reasons that aren't known here say nothing.
+        let slow = Slow::ALL.into_iter().find(|slow| self.slow.as_deref() == Some(slow.as_str()));
+        Ok(Request::Credit { bytes: checked_credit(self.bytes)?, slow })
+    }
 }
 
 #[derive(Serialize)]
@@ -257,7 +294,9 @@ impl Request {
             Self::More { id } => json("more", &OnlyId { id: *id }),
             Self::Follow(follow) => json("follow", follow),
             Self::Fetch(fetch) => json("fetch", fetch),
-            Self::Credit { bytes } => json("credit", &CreditBody { bytes: *bytes }),
+            Self::Credit { bytes, slow } => {
+                json("credit", &CreditBody { bytes: *bytes, slow: slow.map(|slow| slow.as_str().to_owned()) })
+            }
             Self::Leaves(leaves) => json("leaves", leaves),
             Self::Cancel { id } => json("cancel", &OnlyId { id: *id }),
             Self::Confirm(confirm) => json("confirm", confirm),
@@ -290,7 +329,7 @@ impl Request {
             "more" => Ok(Self::More { id: parse::<OnlyId>(json)?.id }),
             "follow" => Ok(Self::Follow(parse::<RawFollow>(json)?.check()?)),
             "fetch" => Ok(Self::Fetch(parse::<RawFetch>(json)?.check()?)),
-            "credit" => Ok(Self::Credit { bytes: checked_credit(parse::<CreditBody>(json)?.bytes)? }),
+            "credit" => parse::<CreditBody>(json)?.check(),
             "leaves" => Ok(Self::Leaves(parse::<RawLeaves>(json)?.check()?)),
             "cancel" => Ok(Self::Cancel { id: parse::<OnlyId>(json)?.id }),
             "confirm" => Ok(Self::Confirm(parse::<RawConfirm>(json)?.check()?)),

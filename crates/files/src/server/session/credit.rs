@@ -2,31 +2,50 @@
 
 use super::Envelope;
 use crate::limits::CREDIT_BYTES_MAX;
+use crate::protocol::control::Slow;
 use crate::protocol::envelope::client_of;
 use crate::server::limits::CREDIT_NAMES_BYTES_MAX;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes that may be sent to a client: granted by it, spent by pieces. Clones are the same credit.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Credit(Arc<AtomicU64>);
+pub(super) struct Credit(Arc<Granted>);
+
+#[derive(Debug, Default)]
+struct Granted {
+    bytes: AtomicU64,
+    /// Why the client is slow, as it said last: its number in [`Slow::ALL`] and 1, or 0.
+    slow: AtomicU8,
+}
 
 impl Credit {
     /// Adds credit from the client, or of pieces that were not sent.
     pub(super) fn add(&self, bytes: u64) {
-        self.0.store(self.available().saturating_add(bytes).min(CREDIT_BYTES_MAX), Ordering::Relaxed);
+        self.0.bytes.store(self.available().saturating_add(bytes).min(CREDIT_BYTES_MAX), Ordering::Relaxed);
     }
 
     /// Spends credit if there is enough.
     pub(super) fn take(&self, bytes: u64) -> bool {
         let rest = self.available().checked_sub(bytes);
-        rest.inspect(|rest| self.0.store(*rest, Ordering::Relaxed)).is_some()
+        rest.inspect(|rest| self.0.bytes.store(*rest, Ordering::Relaxed)).is_some()
+    }
+
+    /// Notes why the client is slow, if it is.
+    pub(super) fn set_slow(&self, slow: Option<Slow>) {
+        self.0.slow.store(slow.map_or(0, |slow| slow as u8 + 1), Ordering::Relaxed);
+    }
+
+    /// Why the client is slow, as it said last.
+    pub(super) fn slow(&self) -> Option<Slow> {
+        let number = self.0.slow.load(Ordering::Relaxed).checked_sub(1)?;
+        Slow::ALL.get(usize::from(number)).copied()
     }
 
     pub(super) fn available(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.bytes.load(Ordering::Relaxed)
     }
 }
 

@@ -55,6 +55,8 @@ pub(super) struct Fetch<F> {
     is_over: bool,
     /// Bytes of bodies that the socket was given.
     sent_bytes: u64,
+    /// Sizes of the files that are over.
+    over_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -85,6 +87,7 @@ impl<F: Clone> Fetch<F> {
             announced: 0,
             is_over: false,
             sent_bytes: 0,
+            over_bytes: 0,
         }
     }
 
@@ -374,6 +377,7 @@ impl<F: Clone> Fetch<F> {
                             let reply = DigestReply { id, n, digest, leaf_bytes };
                             shared.reply(&self.envelope, &Reply::Digest(reply));
                         }
+                        self.over_bytes = self.over_bytes.saturating_add(large.metadata.size);
                         shared.reply(&self.envelope, &Reply::End { id, n });
                     } else {
                         return;

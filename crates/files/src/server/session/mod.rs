@@ -158,7 +158,10 @@ impl<F: Clone> Session<F> {
         let credit = self.shared.credits.of(&envelope);
         match request {
             Request::Hello => self.shared.actions.push_back(Action::Hello(envelope)),
-            Request::Credit { bytes } => credit.add(bytes),
+            Request::Credit { bytes, slow } => {
+                credit.add(bytes);
+                credit.set_slow(slow);
+            }
             Request::Cancel { id } => self.cancel(&envelope, id),
             Request::Confirm(confirm) => self.shared.actions.push_back(Action::Log(LogEvent::Confirmed(confirm))),
             Request::Have(_) | Request::Holders(_) if !self.may_know_holders() => {
@@ -185,7 +188,7 @@ impl<F: Clone> Session<F> {
                     self.queries.list(ticket, envelope, list, &mut self.shared);
                 }
             }
-            Request::Push(request) => self.push(envelope, request),
+            Request::Push(request) => self.push(envelope, request, credit),
             Request::Fetch(request) => self.fetch(envelope, request, credit),
             request => {
                 if let Ok(operation) = operation(request) {
@@ -206,13 +209,13 @@ impl<F: Clone> Session<F> {
         }
     }
 
-    fn push(&mut self, envelope: Envelope, request: PushRequest) {
+    fn push(&mut self, envelope: Envelope, request: PushRequest, credit: Credit) {
         if !self.can_push || !self.pushes.has_space() {
             let failure = if self.can_push { Pushes::too_many() } else { Pushes::not_taken() };
             return self.shared.refuse(&envelope, (RequestKind::Push, request.id), request.path, failure);
         }
         if let Some(ticket) = self.admit(&envelope, request.id) {
-            self.pushes.push(ticket, envelope, request, &mut self.shared);
+            self.pushes.push(ticket, (envelope, credit), request, &mut self.shared);
         }
     }
 

@@ -10,6 +10,7 @@ use crate::protocol::plain::{PlainRequest, error_frames};
 use crate::server::Failure;
 use crate::server::jobs::{Job, Load, LoadHow, Loaded, Open};
 use crate::server::limits::{PIPELINE_BYTES_MAX, PLAIN_OPEN_MAX};
+use crate::server::pace::Pace;
 use crate::server::stats::{RequestKind, TransferStats, Wait};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -180,6 +181,15 @@ impl<F: Clone> Plain<F> {
         Some(Outgoing { ticket: None, parts })
     }
 
+    /// The wait of the first request, and the bytes of it that were begun.
+    pub(super) fn wait(&self) -> Option<(Wait, u64)> {
+        if self.waiting.is_empty() && self.pipeline.is_empty() {
+            return None;
+        }
+        let wait = if self.is_opening || self.pipeline.is_loading() { Wait::Disk } else { Wait::Receiver };
+        Some((wait, self.sending.as_ref().map_or(0, |sending| sending.offset)))
+    }
+
     /// Statistics of the first request.
     pub(super) fn stats(&self) -> Option<TransferStats> {
         let front = self.waiting.front();
@@ -187,7 +197,6 @@ impl<F: Clone> Plain<F> {
         if front.is_none() && self.pipeline.is_empty() {
             return None;
         }
-        let is_disk = self.is_opening || self.pipeline.is_loading();
         Some(TransferStats {
             kind: RequestKind::Fetch,
             id: None,
@@ -198,7 +207,11 @@ impl<F: Clone> Plain<F> {
             received_bytes: 0,
             done_bytes: self.sending.as_ref().map_or(0, |sending| sending.offset),
             total_bytes: self.sending.as_ref().map(|sending| sending.open.size),
-            wait: Some(if is_disk { Wait::Disk } else { Wait::Receiver }),
+            all_done_bytes: self.sending.as_ref().map_or(0, |sending| sending.offset),
+            all_total_bytes: self.sending.as_ref().map(|sending| sending.open.size),
+            wait: self.wait().map(|(wait, _)| wait),
+            slow: None,
+            pace: Pace::default(),
         })
     }
 

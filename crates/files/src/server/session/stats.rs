@@ -1,13 +1,20 @@
 //! Statistics of a session.
 
 use super::{Session, Ticket};
-use crate::server::stats::{FollowStats, TransferStats};
+use crate::server::stats::{FollowStats, TransferStats, Wait};
 
 impl<F: Clone> Session<F> {
     /// Open transfers.
     pub(in crate::server) fn transfers(&self) -> impl Iterator<Item = (Ticket, TransferStats)> {
         let plain = self.plain.stats().map(|stats| (self.plain.ticket(), stats));
         self.fetches.iter().map(|fetch| (fetch.ticket(), fetch.stats())).chain(plain).chain(self.pushes.stats())
+    }
+
+    /// The wait of each, and the bytes that it has moved.
+    pub(in crate::server) fn waits(&self) -> impl Iterator<Item = (Ticket, Option<Wait>, u64)> {
+        let plain = self.plain.wait().map(|(wait, moved)| (self.plain.ticket(), Some(wait), moved));
+        let fetches = self.fetches.iter().map(|fetch| (fetch.ticket(), fetch.wait(), fetch.sent_bytes()));
+        fetches.chain(plain).chain(self.pushes.waits())
     }
 
     /// Positions of follows: the last change that was sent, and the last page.

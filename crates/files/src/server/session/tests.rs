@@ -112,7 +112,7 @@ impl Simulation {
 
     fn give(&mut self, bytes: u64) {
         self.given += bytes;
-        self.session.request(Vec::new(), Ok(Request::Credit { bytes }));
+        self.session.request(Vec::new(), Ok(Request::Credit { bytes, slow: None }));
     }
 
     fn fetch(&mut self) {

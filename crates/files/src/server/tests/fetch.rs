@@ -119,7 +119,7 @@ fn nothing_goes_beyond_the_credit() {
     // Each grant is used up before the next one is given: 300 bytes are less than a chunk, so pieces are cut to them.
     for grant in [300, 5000, 8192, 20_000, 256, 66_252, 10_000] {
         given += grant;
-        client.request(&Request::Credit { bytes: grant });
+        client.request(&Request::Credit { bytes: grant, slow: None });
         let mut over = false;
         while !over && fetched.spent + 255 < given.min(100_000 + 1000) {
             over = fetched.take(1, client.receive());
@@ -200,7 +200,7 @@ fn a_file_that_changes_while_it_is_sent_is_void() {
             assert!(!fetched.take(1, client.receive()));
         }
         change(&temp.path().join("a"));
-        client.request(&Request::Credit { bytes: 1 << 40 });
+        client.request(&Request::Credit { bytes: 1 << 40, slow: None });
         while !fetched.take(1, client.receive()) {}
         assert!(fetched.void[&0].starts_with("changed: "), "{what}: {:?}", fetched.void);
         assert_eq!(fetched.ended, [1], "{what}");
@@ -240,7 +240,7 @@ fn cancel_ends_a_request_and_gives_its_credit_back() {
     while next.spent + 255 < left.min(65 << 20) {
         assert!(!next.take(1, client.receive()));
     }
-    client.request(&Request::Credit { bytes: 1 << 40 });
+    client.request(&Request::Credit { bytes: 1 << 40, slow: None });
     while !next.take(1, client.receive()) {}
     assert!(next.bodies[&0] == content);
     // A cancel of what is over already is answered as well.
@@ -320,7 +320,7 @@ fn malformed_and_excessive_requests_are_refused() {
         }
     }
     assert_eq!(busy, [64, 3]);
-    client.request(&Request::Credit { bytes: 256 * 64 });
+    client.request(&Request::Credit { bytes: 256 * 64, slow: None });
     let mut done = 0;
     while done < 64 {
         let frames = client.receive();
@@ -358,7 +358,7 @@ fn many_clients_are_served_side_by_side() {
             assert!(fetched.spent <= *given);
             if fetched.spent == *given {
                 *given += 1 << 20;
-                client.request(&Request::Credit { bytes: 1 << 20 });
+                client.request(&Request::Credit { bytes: 1 << 20, slow: None });
             }
         }
     }

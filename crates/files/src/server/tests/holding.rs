@@ -1,16 +1,18 @@
 //! Holders, as clients report them.
 
 use super::*;
-use crate::protocol::control::{FollowRequest, Have, Holder, HolderName, HoldersRequest, HoldersWanted, ListTarget};
+use crate::protocol::control::{
+    FollowRequest, Have, Holder, HolderName, HoldersRequest, HoldersWanted, KnownHolder, ListTarget,
+};
 use crate::protocol::follow::{Cursor, FollowFrom};
-use crate::server::{OperatorAction, WatchOptions};
+use crate::server::{FollowerStats, OperatorAction, WatchOptions};
 
 fn holder(name: &str, cursor: Cursor) -> Holder {
-    Holder { name: HolderName::new(name).unwrap(), copy: None, cursor, durable: false, version: None }
+    Holder { cursor: Some(cursor), ..Holder::new(HolderName::new(name).unwrap()) }
 }
 
 #[test]
-fn what_nobody_can_have_is_left_out() {
+fn who_says_that_it_has_what_nobody_can_have_has_nothing() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::create_dir(temp.path().join("d")).unwrap();
     let mut options = ServerOptions::new(temp.path());
@@ -42,10 +44,11 @@ fn what_nobody_can_have_is_left_out() {
         }
     };
     let reply = ask(&mut client, 10);
-    assert_eq!((reply.total, reply.holding, reply.holders.len()), (1, 1, 1));
-    assert_eq!(reply.holders[0].holder.name.as_str(), "a");
+    assert_eq!((reply.total, reply.holding), (3, 1));
+    let has = |known: &KnownHolder| (known.holds, known.holder.cursor.is_some());
+    assert_eq!(reply.holders.iter().map(has).collect::<Vec<_>>(), [(true, true), (false, false), (false, false)]);
     let reply = ask(&mut client, 0);
-    assert_eq!((reply.total, reply.holders.len()), (1, 0));
+    assert_eq!((reply.total, reply.holders.len()), (3, 0));
 }
 
 #[test]
@@ -109,6 +112,6 @@ fn the_follows_that_lack_most_come_first() {
         }
     }
     let follows = server.handle.act(OperatorAction::LastFollows).unwrap();
-    let has: Vec<_> = follows.iter().map(|follower| follower.follow.has(follower.said.as_ref())).collect();
+    let has: Vec<_> = follows.iter().map(FollowerStats::has).collect();
     assert!(has.len() == 2 && has[0] < has[1], "{has:?}");
 }

@@ -103,7 +103,7 @@ fn requests_in_progress_keep_their_root() {
     assert_eq!(server.client().both("a"), "second, longer");
     // What the same client asks for beside it fits to it.
     assert_eq!(client.size_in_listing(), 5);
-    client.request(&Request::Credit { bytes: 1 << 20 });
+    client.request(&Request::Credit { bytes: 1 << 20, slow: None });
     let mut fetched = Fetched::default();
     fetched.answers.extend(files.files.into_iter().map(|answer| (0, answer)));
     while !fetched.take(7, client.receive()) {}

@@ -182,6 +182,27 @@ pub(in crate::server) fn newer_versions(published: &SharedCatalogue) -> HashMap<
     newer(versions.collect())
 }
 
+/// The newest version of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NewestVersion {
+    /// Its label.
+    pub label: String,
+    /// Digest of its manifest.
+    pub digest: Digest,
+    /// Its number.
+    pub seq: u64,
+}
+
+/// The newest version of each path.
+pub(in crate::server) fn newest_versions(published: &SharedCatalogue) -> HashMap<RelPath, NewestVersion> {
+    let versions = list(&published.read()).into_iter().filter_map(|(name, entry)| match entry.content {
+        Content::File { digest, .. } => Some((name.of, NewestVersion { label: name.label, digest, seq: entry.seq })),
+        _ => None,
+    });
+    versions.collect()
+}
+
 /// The same of versions with their numbers, the oldest first.
 fn newer(versions: Vec<(VersionName, Digest, u64)>) -> HashMap<Digest, (u64, String)> {
     let mut newest: HashMap<RelPath, (u64, String, Digest)> = HashMap::new();

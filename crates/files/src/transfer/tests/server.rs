@@ -125,7 +125,7 @@ impl SimServer {
                 self.fetches.push(SimFetch { request: fetch, next: 0, current: None });
                 Vec::new()
             }
-            Request::Credit { bytes } => {
+            Request::Credit { bytes, .. } => {
                 self.add_credit(bytes);
                 Vec::new()
             }

@@ -80,6 +80,11 @@ impl Hub {
         self.peers.find(peer).map(|target| target.peer.connection.outbox_ref().queued()).unwrap_or_default()
     }
 
+    /// Whether a range of a file that a peer is sent next is being read from a disk.
+    pub fn awaits_disk(&self, peer: PeerId) -> bool {
+        self.peers.find(peer).is_some_and(|target| target.peer.write.is_prefetching())
+    }
+
     /// Bytes of memory in all send queues.
     pub fn queued_bytes(&self) -> usize {
         self.send_budget.bytes

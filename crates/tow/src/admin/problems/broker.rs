@@ -43,6 +43,14 @@ pub fn of_broker(stats: &Stats, concerns: &Concerns) -> Vec<Found> {
     found
 }
 
+/// Workers that seem to hang, and why.
+pub fn stuck_workers(concerns: &Concerns) -> impl Iterator<Item = (&WorkerStats, String)> {
+    concerns.workers.iter().filter_map(|worker| {
+        let stuck = |found: &Found| matches!(found.kind, Kind::WorkerBusy | Kind::WorkerSilent);
+        Some((worker, of_worker(worker, concerns).into_iter().find(stuck)?.cause))
+    })
+}
+
 fn since(then: Millis, now: Millis) -> Duration {
     Duration::from_millis(now.saturating_sub(then))
 }
@@ -50,7 +58,8 @@ fn since(then: Millis, now: Millis) -> Duration {
 fn of_service(service: &ServiceInfo, now: Millis) -> Option<Found> {
     if let Some(name) = service.name.strip_prefix(b"dlq.") {
         let letters = service.letters as u64;
-        let age = since(service.letters_since?, now);
+        let age = i64::try_from(now).unwrap_or(i64::MAX).saturating_sub(service.letters_since?);
+        let age = Duration::from_millis(u64::try_from(age).unwrap_or(0));
         return Some(Found {
             kind: Kind::DeadLetters,
             subject: Subject::Service(name.to_vec()),

@@ -1,37 +1,15 @@
 //! Problems of a file server.
 
-use super::{Found, Kind, Subject, number, time, verb};
+use super::{Found, Kind, Subject, number, verb};
 use serde_json::json;
-use std::time::Duration;
 use towpath_files::server::{Stats, WatchStats};
-
-/// How long a follower may lack a change.
-const BEHIND: Duration = Duration::from_secs(5 * 60);
 
 /// Paths that a cause names.
 const NAMED_MAX: usize = 3;
 
-/// A follower that lacks something.
-#[derive(Clone, Debug)]
-pub struct Follower {
-    /// The id of its connection, if it is connected.
-    pub peer: Option<String>,
-    /// As it calls itself, or its address.
-    pub name: String,
-    /// The relay that it follows.
-    pub via: Option<String>,
-    /// Changes that it lacks, and for how long it has lacked the first of them.
-    pub behind: (u64, Duration),
-    /// The label of the newest version, if it is this that it lacks.
-    pub version: Option<String>,
-    /// How long ago it last said what it has.
-    pub said: Option<Duration>,
-}
-
-/// Problems of a file server. `followers`: those that lack most.
-pub fn of_files(stats: &Stats, watch: Option<&WatchStats>, followers: &[Follower]) -> Vec<Found> {
-    let mut found: Vec<Found> = followers.iter().filter_map(of_follower).collect();
-    found.extend(watch.into_iter().flat_map(of_watch));
+/// Problems of a file server, but for those of its followers.
+pub fn of_files(stats: &Stats, watch: Option<&WatchStats>) -> Vec<Found> {
+    let mut found: Vec<Found> = watch.into_iter().flat_map(of_watch).collect();
     for pool in stats.pools.iter().filter(|pool| pool.hung > 0) {
         let hung = pool.hung as u64;
         found.push(Found {
@@ -49,35 +27,6 @@ pub fn of_files(stats: &Stats, watch: Option<&WatchStats>, followers: &[Follower
         });
     }
     found
-}
-
-fn of_follower(follower: &Follower) -> Option<Found> {
-    let (changes, age) = follower.behind;
-    if changes == 0 || age <= BEHIND {
-        return None;
-    }
-    let lacks = match &follower.version {
-        Some(label) => format!("version {label}, for {}", time(age)),
-        None => format!("{} {}, for {}", number(changes), verb(changes, "change", "changes"), time(age)),
-    };
-    let said = follower.said.map(|said| format!("; last report {} ago", time(said))).unwrap_or_default();
-    let (kind, cause) = match (&follower.peer, &follower.via) {
-        (Some(_), _) => (Kind::FollowerBehind, format!("it lacks {lacks}{said}")),
-        (None, Some(relay)) => (Kind::FollowerBehind, format!("it lacks {lacks}, via {relay}{said}")),
-        (None, None) => (Kind::FollowerGone, format!("it isn't connected, and lacks {lacks}{said}")),
-    };
-    Some(Found {
-        kind,
-        subject: Subject::Follower { peer: follower.peer.clone(), name: follower.name.clone() },
-        cause,
-        evidence: json!({
-            "behind": changes,
-            "behind_seconds": age.as_secs(),
-            "said_seconds": follower.said.map(|said| said.as_secs()),
-        }),
-        age: Some(age),
-        weight: age.as_secs(),
-    })
 }
 
 fn of_watch(watch: &WatchStats) -> Vec<Found> {

@@ -4,17 +4,22 @@
 
 mod broker;
 mod files;
+mod followers;
+mod mutes;
 mod process;
 
-pub use self::broker::of_broker;
-pub use self::files::{Follower, of_files};
+pub use self::broker::{of_broker, stuck_workers};
+pub use self::files::of_files;
+pub use self::followers::{Followers, Lacking, Person, Version, of_followers};
+use self::mutes::Mutes;
+pub use self::mutes::{MUTES_MAX, Mute};
 pub use self::process::{Process, Suppressed, of_process};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 use towpath_broker::add_name;
-use towpath_files::path::Escaped;
+use towpath_files::path::{Escaped, RelPath};
 
 /// Problems of one kind that are listed, the gravest first. All are counted.
 const LISTED_MAX: usize = 20;
@@ -48,7 +53,6 @@ macro_rules! kinds {
             $($kind),*
         }
 
-        #[cfg(test)]
         pub const ALL: &[Kind] = &[$(Kind::$kind),*];
 
         /// All kinds, in the order in which they are shown.
@@ -113,12 +117,18 @@ kinds! {
     Paused "paused" Warning
         "An operator has paused a service, and requests wait"
         "`tow resume SERVICE`"
+    FollowerFailing "follower_failing" Warning
+        "A follower fails by its own words, and tries again"
+        "They say why: make space on its disk, or let it write there. It goes on by itself"
+    VersionMissing "version_missing" Warning
+        "Not all followers of a path's versions have the newest one: one of them fails, or has lacked it for over 5 minutes"
+        "`tow followers` shows what each lacks. `tow forget NAME` forgets one that is gone for good"
     FollowerBehind "follower_behind" Warning
         "A follower has lacked a change, or the newest version, for over 5 minutes"
-        "Look at its log and its disk. `tow transfers` shows what its transfers wait for"
+        "Look at its log and its disk. `tow transfers` shows why its transfers are slow"
     FollowerGone "follower_gone" Warning
-        "A follower isn't connected, and has lacked a change, or the newest version, for over 5 minutes"
-        "Start it again. One that was ended for good is forgotten a day after its last report"
+        "A follower isn't connected, and has lacked a change, or the newest version, for over 5 minutes; or one of `--followers` has never been"
+        "Start it again. One that is gone for good: `tow forget NAME`; by itself it is forgotten seven days after its last report"
     HeldDeletions "held_deletions" Warning
         "Deletions are held until a person releases them"
         "If they are meant: send SIGUSR1 to the server. Else bring the files back"
@@ -146,6 +156,11 @@ impl Kind {
     pub fn about(self) -> &'static About {
         &KINDS[self as usize]
     }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Kind> {
+        ALL.iter().copied().find(|kind| kind.about().name == name)
+    }
 }
 
 /// The subject of a problem.
@@ -161,6 +176,8 @@ pub enum Subject {
     },
     /// A user or an address.
     Client(String),
+    /// Versions of a path.
+    Versions(RelPath),
     /// The id of its connection, if it is connected, and its name.
     Follower {
         peer: Option<String>,
@@ -176,6 +193,8 @@ impl fmt::Display for Subject {
             Subject::Worker { peer: Some(peer), service } => write!(out, "worker {peer} of {}", Escaped(service)),
             Subject::Worker { peer: None, service } => write!(out, "a worker of {}", Escaped(service)),
             Subject::Client(name) => write!(out, "{}", Escaped(name.as_bytes())),
+            Subject::Versions(of) if of.is_root() => out.write_str("versions of /"),
+            Subject::Versions(of) => write!(out, "versions of /{of}"),
             Subject::Follower { name, .. } => write!(out, "follower {}", Escaped(name.as_bytes())),
         }
     }
@@ -185,14 +204,14 @@ impl Subject {
     fn peer(&self) -> Option<&str> {
         match self {
             Subject::Worker { peer, .. } | Subject::Follower { peer, .. } => peer.as_deref(),
-            Subject::Part(_) | Subject::Service(_) | Subject::Client(_) => None,
+            Subject::Part(_) | Subject::Service(_) | Subject::Client(_) | Subject::Versions(_) => None,
         }
     }
 
     fn service(&self) -> Option<&[u8]> {
         match self {
             Subject::Service(name) | Subject::Worker { service: name, .. } => Some(name),
-            Subject::Part(_) | Subject::Client(_) | Subject::Follower { .. } => None,
+            Subject::Part(_) | Subject::Client(_) | Subject::Versions(_) | Subject::Follower { .. } => None,
         }
     }
 }
@@ -265,6 +284,10 @@ fn is_plain(name: &str) -> bool {
 pub struct Problems {
     /// The first of each kind; the gravest kinds come first.
     pub listed: Vec<Problem>,
+    /// Those that are muted, as many of a kind, each with its mute. They aren't counted.
+    muted: Vec<(Problem, Mute)>,
+    /// All mutes, also of what is no problem at the moment.
+    mutes: Vec<Mute>,
     counts: BTreeMap<Kind, u64>,
 }
 
@@ -277,7 +300,12 @@ impl Problems {
     /// One problem of a kind.
     #[cfg(test)]
     pub fn only(kind: Kind) -> Problems {
-        Problems { listed: Vec::new(), counts: [(kind, 1)].into() }
+        Problems { counts: [(kind, 1)].into(), ..Problems::default() }
+    }
+
+    /// How many there are.
+    pub fn number(&self) -> u64 {
+        self.counts.values().sum()
     }
 
     fn count_of(&self, severity: Severity) -> u64 {
@@ -286,11 +314,39 @@ impl Problems {
 
     /// As the API has it: [`Problem::json`].
     pub fn json(&self, now: Duration, started: u64) -> Value {
+        let muted = |problem: &Problem, mute: &Mute| {
+            let mut problem = problem.json(now, started);
+            problem["mute"] = mute.json(now, started);
+            problem
+        };
         json!({
             "problems": self.listed.iter().map(|problem| problem.json(now, started)).collect::<Vec<_>>(),
             "critical": self.count_of(Severity::Critical),
             "warning": self.count_of(Severity::Warning),
+            "muted": self.muted.iter().map(|(problem, mute)| muted(problem, mute)).collect::<Vec<_>>(),
+            "mutes": self.mutes.iter().map(|mute| mute.json(now, started)).collect::<Vec<_>>(),
         })
+    }
+}
+
+/// A problem that has begun, or ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub has_begun: bool,
+    /// For people.
+    pub text: String,
+    pub service: Option<Vec<u8>>,
+    pub peer: Option<String>,
+}
+
+impl Change {
+    fn of(has_begun: bool, subject: &Subject, text: &str) -> Change {
+        Change {
+            has_begun,
+            text: format!("{subject}: {text}"),
+            service: subject.service().map(<[u8]>::to_vec),
+            peer: subject.peer().map(str::to_owned),
+        }
     }
 }
 
@@ -298,28 +354,57 @@ impl Problems {
 #[derive(Debug, Default)]
 pub struct Tracker {
     since: BTreeMap<(Kind, Subject), Duration>,
+    mutes: Mutes,
 }
 
 impl Tracker {
-    /// The problems at a moment, from all that were found then. One that isn't found any more is forgotten.
-    pub fn update(&mut self, now: Duration, mut found: Vec<Found>) -> Problems {
+    /// Mutes problems, in place of another mute of the same. False: too many are muted.
+    pub fn mute(&mut self, now: Duration, mute: Mute) -> bool {
+        self.mutes.add(now, mute)
+    }
+
+    /// Ends a mute. False: there is none of this kind and subject.
+    pub fn unmute(&mut self, kind: Kind, subject: Option<&str>) -> bool {
+        self.mutes.remove(kind, subject)
+    }
+
+    /// The problems at a moment, from all that were found then, and what has changed. One that isn't found any more is forgotten.
+    pub fn update(&mut self, now: Duration, mut found: Vec<Found>) -> (Problems, Vec<Change>) {
         found.sort_by(|a, b| (a.kind, b.weight, &a.subject).cmp(&(b.kind, a.weight, &b.subject)));
         let before = std::mem::take(&mut self.since);
-        let mut problems = Problems::default();
+        self.mutes.remove_over(now);
+        let (mut problems, mut changes) = (Problems::default(), Vec::new());
+        problems.mutes = self.mutes.all().to_vec();
         for found in found {
-            let count = problems.counts.entry(found.kind).or_default();
-            *count += 1;
             let key = (found.kind, found.subject.clone());
             let own = now.saturating_sub(found.age.unwrap_or_default());
             let since = before.get(&key).copied().map_or(own, |before| before.min(own));
             if self.since.len() < REMEMBERED_MAX {
+                if !before.contains_key(&key) {
+                    changes.push(Change::of(true, &found.subject, &found.cause));
+                }
                 self.since.insert(key, since);
             }
+            let kind = found.kind;
+            let problem = Problem { found, since };
+            if let Some(mute) = self.mutes.of(kind, &problem.found.subject) {
+                if problems.muted.iter().filter(|(muted, _)| muted.found.kind == kind).count() < LISTED_MAX {
+                    problems.muted.push((problem, mute.clone()));
+                }
+                continue;
+            }
+            let count = problems.counts.entry(kind).or_default();
+            *count += 1;
             if *count <= LISTED_MAX as u64 {
-                problems.listed.push(Problem { found, since });
+                problems.listed.push(problem);
             }
         }
-        problems
+        for ((kind, subject), since) in before.iter().filter(|(key, _)| !self.since.contains_key(key)) {
+            let ended =
+                format!("{}, ended after {}", kind.about().name.replace('_', " "), time(now.saturating_sub(*since)));
+            changes.push(Change::of(false, subject, &ended));
+        }
+        (problems, changes)
     }
 }
 

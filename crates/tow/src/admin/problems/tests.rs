@@ -1,6 +1,6 @@
 use super::*;
 use std::path::Path;
-use towpath_broker::core::{Kind as Protocol, LargestClient, LastRefusal, ServiceInfo, WorkerInfo};
+use towpath_broker::core::{Kind as Protocol, LargestClient, LastRefusal, ServiceCounters, ServiceInfo, WorkerInfo};
 use towpath_broker::{Concerns, JournalFigures, Stats, WorkerStats};
 use towpath_files::server::{Stats as FilesStats, WatchStats};
 use towpath_sockets::{PeerId, Tenant};
@@ -15,6 +15,7 @@ fn service(name: &str) -> ServiceInfo {
         name: name.to_owned().into(),
         waiting: 0,
         waiting_bytes: 0,
+        bytes: 0,
         waiting_large_bytes: 0,
         live: 0,
         workers: 0,
@@ -23,6 +24,8 @@ fn service(name: &str) -> ServiceInfo {
         letters: 0,
         letters_since: None,
         usual_ms: None,
+        median_ms: None,
+        counters: ServiceCounters::default(),
     }
 }
 
@@ -80,7 +83,7 @@ fn of_stats(change: impl FnOnce(&mut Stats)) -> Vec<Found> {
 fn of_watch(change: impl FnOnce(&mut WatchStats)) -> Vec<Found> {
     let mut watch = WatchStats::default();
     change(&mut watch);
-    of_files(&FilesStats::default(), Some(&watch), &[])
+    of_files(&FilesStats::default(), Some(&watch))
 }
 
 /// The only problem: its kind, and what is said of it.
@@ -154,7 +157,7 @@ fn a_worker_that_fails_again_and_again() {
 fn dead_letters() {
     let letters = |count: usize| ServiceInfo {
         letters: count,
-        letters_since: (count > 0).then_some(NOW - 90_000),
+        letters_since: (count > 0).then_some(NOW as i64 - 90_000),
         ..ServiceInfo { name: "dlq.reports".into(), ..waiting(count, 90_000, 0) }
     };
     let text = "reports: 10 dead letters are kept, the oldest for 90 s";
@@ -215,30 +218,96 @@ fn a_refusal_is_a_problem_for_half_a_minute() {
     assert!(look(30_000).is_empty());
 }
 
-#[test]
-fn followers_that_lack_something() {
-    let follower = |peer: Option<&str>, via: Option<&str>, changes, minutes: u64| Follower {
+fn person(peer: Option<&str>, via: Option<&str>) -> Person {
+    Person {
         peer: peer.map(str::to_owned),
         name: "box".to_owned(),
         via: via.map(str::to_owned),
-        behind: (changes, Duration::from_secs(60 * minutes)),
-        version: None,
+        is_gone: peer.is_none() && via.is_none(),
+        error: None,
         said: Some(Duration::from_secs(90)),
+    }
+}
+
+fn full_disk() -> Option<(String, u32, Duration)> {
+    Some(("no space left: 700 bytes are needed, 20 are free".to_owned(), 9, Duration::from_secs(12 * 60)))
+}
+
+#[test]
+fn followers_that_lack_something() {
+    let lacking = |peer: Option<&str>, via: Option<&str>, changes, minutes: u64| Lacking {
+        person: person(peer, via),
+        changes,
+        age: Duration::from_secs(60 * minutes),
+        version: None,
     };
-    let look = |follower| of_files(&FilesStats::default(), None, &[follower]);
+    let look = |lacking| of_followers(&Followers { lacking: vec![lacking], ..Followers::default() });
     let text = "follower box: it lacks 122 changes, for 18 min; last report 90 s ago";
-    assert_eq!(only(&look(follower(Some("3.0"), None, 122, 18))), said(Kind::FollowerBehind, text));
+    assert_eq!(only(&look(lacking(Some("3.0"), None, 122, 18))), said(Kind::FollowerBehind, text));
     let text = "follower box: it lacks 1 change, for 18 min, via relay; last report 90 s ago";
-    assert_eq!(only(&look(follower(None, Some("relay"), 1, 18))), said(Kind::FollowerBehind, text));
+    assert_eq!(only(&look(lacking(None, Some("relay"), 1, 18))), said(Kind::FollowerBehind, text));
     let text = "follower box: it isn't connected, and lacks 122 changes, for 18 min; last report 90 s ago";
-    assert_eq!(only(&look(follower(None, None, 122, 18))), said(Kind::FollowerGone, text));
-    let old = Follower { version: Some("v42".to_owned()), ..follower(Some("3.0"), None, 1, 18) };
+    assert_eq!(only(&look(lacking(None, None, 122, 18))), said(Kind::FollowerGone, text));
+    let old = Lacking { version: Some("v42".to_owned()), ..lacking(Some("3.0"), None, 1, 18) };
     let text = "follower box: it lacks version v42, for 18 min; last report 90 s ago";
     assert_eq!(only(&look(old)), said(Kind::FollowerBehind, text));
     for peer in [None, Some("3.0")] {
-        assert!(look(follower(peer, None, 122, 5)).is_empty(), "it may catch up yet");
-        assert!(look(follower(peer, None, 0, 0)).is_empty());
+        assert!(look(lacking(peer, None, 122, 5)).is_empty(), "it may catch up yet");
+        assert!(look(lacking(peer, None, 0, 0)).is_empty());
     }
+}
+
+#[test]
+fn a_follower_that_fails_says_why() {
+    let look = |person| of_followers(&Followers { failing: vec![person], ..Followers::default() });
+    let fails = |peer| Person { error: full_disk(), ..person(peer, None) };
+    let text = "follower box: no space left: 700 bytes are needed, 20 are free; 9 tries, for 12 min";
+    assert_eq!(only(&look(fails(Some("3.0")))), said(Kind::FollowerFailing, text));
+    let text = format!("{text}; it isn't connected");
+    assert_eq!(only(&look(fails(None))), said(Kind::FollowerFailing, &text));
+    let hostile = Person { error: Some(("a\u{202e}\nb".to_owned(), 1, Duration::ZERO)), ..fails(None) };
+    let (_, text) = only(&look(hostile));
+    assert!(!text.contains('\n') && !text.contains('\u{202e}') && text.contains("1 try, for 0 s"), "{text}");
+}
+
+#[test]
+fn a_follower_that_has_never_been_seen() {
+    let look = |seconds| {
+        let up = Duration::from_secs(seconds);
+        of_followers(&Followers { never_seen: vec!["db-3".to_owned()], up, ..Followers::default() })
+    };
+    let text = "follower db-3: it is to be there, and has not been since the server was started 6 min ago";
+    assert_eq!(only(&look(360)), said(Kind::FollowerGone, text));
+    assert!(look(300).is_empty());
+}
+
+#[test]
+fn a_version_that_some_lack() {
+    let version = |failing, minutes: u64, lacking: Vec<Person>, never_seen: &[&str]| Version {
+        of: "models".parse().unwrap(),
+        label: "v42".to_owned(),
+        digest: "ab".to_owned(),
+        holding: 38,
+        expected: 38 + lacking.len() + never_seen.len(),
+        failing,
+        age: Duration::from_secs(60 * minutes),
+        lacking,
+        never_seen: never_seen.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    let look = |version| of_followers(&Followers { versions: vec![version], ..Followers::default() });
+    let named = |name: &str, person: Person| Person { name: name.to_owned(), ..person };
+    let full = named("db-3", Person { error: full_disk(), ..person(Some("3.0"), None) });
+    let silent = named("edge-7", Person { said: Some(Duration::from_secs(14 * 60)), ..person(None, None) });
+    let text = "versions of /models: 38 of 41 have v42; db-3 no space left: 700 bytes are needed, 20 are free (9 tries), \
+        edge-7 silent 14 min, db-9 never seen";
+    // One that fails is said at once.
+    let both = || vec![full.clone(), silent.clone()];
+    assert_eq!(only(&look(version(1, 0, both(), &["db-9"]))), said(Kind::VersionMissing, text));
+    assert!(look(version(0, 5, vec![silent.clone()], &[])).is_empty(), "it may get it yet");
+    let text = "versions of /models: 38 of 39 have v42; edge-7 silent 14 min";
+    assert_eq!(only(&look(version(0, 6, vec![silent.clone()], &[]))), said(Kind::VersionMissing, text));
+    let (_, text) = only(&look(version(0, 6, vec![silent; 9], &[])));
+    assert!(text.ends_with("edge-7 silent 14 min, and 4 more"), "{text}");
 }
 
 #[test]
@@ -262,11 +331,11 @@ fn threads_that_hang() {
     let mut load = towpath_blocking::BlockingPool::new(limits).load();
     let mut stats = FilesStats::default();
     stats.pools = vec![load];
-    assert!(of_files(&stats, None, &[]).is_empty());
+    assert!(of_files(&stats, None).is_empty());
     (load.hung, load.waiting) = (2, 5);
     stats.pools = vec![load];
     let text = "list: 2 threads hang in the system; 5 jobs wait";
-    assert_eq!(only(&of_files(&stats, None, &[])), said(Kind::ThreadsHang, text));
+    assert_eq!(only(&of_files(&stats, None)), said(Kind::ThreadsHang, text));
 }
 
 #[test]
@@ -310,13 +379,29 @@ fn the_beginning_is_kept_while_the_problem_is_there() {
     let at = Duration::from_secs;
     let since = |problems: &Problems| problems.listed.iter().map(|problem| problem.since.as_secs()).collect::<Vec<_>>();
     let found = || of_service(waiting(5, 8_000, 0));
-    assert_eq!(since(&tracker.update(at(100), found())), [92]);
+    assert_eq!(since(&tracker.update(at(100), found()).0), [92]);
     // The oldest was purged, and it goes on.
-    assert_eq!(since(&tracker.update(at(200), found())), [92]);
-    assert_eq!(since(&tracker.update(at(300), vec![])), [0; 0]);
-    assert_eq!(since(&tracker.update(at(400), found())), [392]);
+    assert_eq!(since(&tracker.update(at(200), found()).0), [92]);
+    assert_eq!(since(&tracker.update(at(300), vec![]).0), [0; 0]);
+    assert_eq!(since(&tracker.update(at(400), found()).0), [392]);
     // Its age is known from before the server began to count.
-    assert_eq!(since(&Tracker::default().update(at(1), found())), [0]);
+    assert_eq!(since(&Tracker::default().update(at(1), found()).0), [0]);
+}
+
+#[test]
+fn beginnings_and_ends_are_said_once() {
+    let mut tracker = Tracker::default();
+    let at = Duration::from_secs;
+    let mut changes = |seconds, found| {
+        let (_, changes) = tracker.update(at(seconds), found);
+        changes.into_iter().map(|change| (change.has_begun, change.text, change.service)).collect::<Vec<_>>()
+    };
+    let found = || of_service(waiting(5, 8_000, 0));
+    let service = Some(b"reports".to_vec());
+    assert_eq!(changes(100, found()), [(true, "reports: no worker; 5 wait, oldest 8 s".to_owned(), service.clone())]);
+    assert_eq!(changes(105, found()), []);
+    assert_eq!(changes(110, vec![]), [(false, "reports: no worker, ended after 18 s".to_owned(), service)]);
+    assert_eq!(changes(115, vec![]), []);
 }
 
 #[test]
@@ -326,7 +411,7 @@ fn the_gravest_come_first_and_all_are_counted() {
         let name = format!("service {number}").into();
         found.extend(of_service(ServiceInfo { name, ..waiting(number + 1, MINUTE, 0) }));
     }
-    let problems = Tracker::default().update(Duration::from_secs(3600), found);
+    let (problems, _) = Tracker::default().update(Duration::from_secs(3600), found);
     assert_eq!(
         (problems.count(Kind::NoWorker), problems.count(Kind::Unwatched), problems.count(Kind::Full)),
         (50, 1, 0)
@@ -391,4 +476,42 @@ fn the_alerts_know_which_kinds_are_critical() {
         let wanted = format!("towpath_problems{{kind{wanted}\"{critical}\"}} > 0");
         assert!(rules.contains(&wanted), "an alert should have the expression {wanted}");
     }
+}
+
+#[test]
+fn what_is_muted_is_listed_until_when_and_not_counted() {
+    let at = Duration::from_secs;
+    let found = || [of_service(waiting(3, MINUTE, 0)), of_watch(|watch| watch.is_blind = true)].concat();
+    let mute = |subject: Option<&str>, until| Mute {
+        kind: Kind::NoWorker,
+        subject: subject.map(str::to_owned),
+        until: at(until),
+        by: "ann".to_owned(),
+    };
+    let mut tracker = Tracker::default();
+    assert_eq!(tracker.update(at(1), found()).0.number(), 2);
+    for (subject, is_muted) in [(None, true), (Some("reports"), true), (Some("other"), false)] {
+        assert!(tracker.mute(at(2), mute(subject, 100)));
+        let (problems, changes) = tracker.update(at(3), found());
+        assert_eq!((problems.number(), problems.count(Kind::NoWorker)), if is_muted { (1, 0) } else { (2, 1) });
+        assert!(changes.is_empty(), "it is still there: {changes:?}");
+        let json = problems.json(at(3), 1_000);
+        assert_eq!((&json["critical"], &json["warning"]), (&u64::from(!is_muted).into(), &1.into()));
+        assert_eq!(json["muted"].as_array().unwrap().len(), usize::from(is_muted));
+        assert_eq!((&json["mutes"][0]["until"], &json["mutes"][0]["left_seconds"]), (&1_100.into(), &97.into()));
+        if is_muted {
+            let muted = &json["muted"][0];
+            assert_eq!((&muted["subject"], &muted["mute"]["by"]), (&"reports".into(), &"ann".into()));
+        }
+        assert!(tracker.unmute(Kind::NoWorker, subject) && !tracker.unmute(Kind::NoWorker, subject));
+    }
+    // It ends by itself, and there are only so many.
+    assert!(tracker.mute(at(4), mute(None, 10)) && tracker.mute(at(5), mute(None, 20)));
+    assert_eq!(tracker.update(at(19), found()).0.number(), 1);
+    let (problems, _) = tracker.update(at(20), found());
+    assert_eq!((problems.number(), &problems.json(at(20), 0)["mutes"]), (2, &serde_json::json!([])));
+    for number in 0..MUTES_MAX {
+        assert!(tracker.mute(at(30), mute(Some(&number.to_string()), 100)));
+    }
+    assert!(!tracker.mute(at(30), mute(None, 100)) && tracker.mute(at(100), mute(None, 200)));
 }

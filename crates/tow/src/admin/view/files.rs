@@ -2,15 +2,21 @@
 
 mod following;
 
-use super::{List, Refusal, View, add_name, extend, gone_json, peer_json, seconds};
+use super::{List, Refusal, View, add_name, add_principal, extend, gone_json, peer_json, seconds};
 use crate::admin::figures::{self, Catalogue, POOL, QUOTA, Snapshot, json};
+use crate::admin::history::Sample;
+use crate::admin::lists::pages;
 use crate::admin::problems::{self, Found};
 use serde_json::{Value, json};
-use towpath_blocking::PoolLoad;
+use std::collections::BTreeMap;
+use towpath_blocking::{CancelToken, PoolLoad};
+use towpath_broker::LISTED_MAX;
+use towpath_files::counted;
+use towpath_files::protocol::control::HolderName;
 use towpath_files::server::{
     CatalogueView, FailureStats, Handle, OperatorAction, PeerStats, QuotaStats, Stats, TransferStats, Wait,
 };
-use towpath_sockets::{Page, PeerId, Wanted};
+use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
 
 /// A file server and what it serves.
 pub struct FilesView {
@@ -20,11 +26,49 @@ pub struct FilesView {
     pub root: String,
     /// Its catalogue, if it watches its directory.
     pub catalogue: Option<CatalogueView>,
+    /// Whether numbers and held deletions outlast a restart: `--state`.
+    pub keeps_state: bool,
 }
 
 impl FilesView {
     fn stats(&self, wanted: Wanted) -> Result<Stats, Refusal> {
         self.handle.snapshot(wanted).ok_or(Refusal::NoAnswer)
+    }
+
+    /// Transfers of all peers, and how many of them wait; of some peers if there are very many.
+    fn transfer_counts(&self) -> Result<(u64, u64), Refusal> {
+        let (mut transfers, mut waiting, mut next) = (0, 0, Some(0));
+        for _ in 0..LISTED_MAX.div_ceil(PAGE_MAX) {
+            let Some(from) = next else { break };
+            let page = self.stats(Wanted::Peers(from))?.peers;
+            next = page.next;
+            for (_, peer) in &page.entries {
+                transfers += peer.transfers.len() as u64;
+                waiting += peer.transfers.iter().filter(|transfer| transfer.wait.is_some()).count() as u64;
+            }
+        }
+        Ok((transfers, waiting))
+    }
+
+    /// How far each follower is behind, by its name; of several with one name, the last one.
+    fn lags(&self) -> Vec<(Vec<u8>, [f64; 4])> {
+        let mut lags: BTreeMap<Vec<u8>, [f64; 4]> = BTreeMap::new();
+        let _ = pages(
+            0,
+            |from| following::followers(self, from),
+            &CancelToken::new(),
+            |page| {
+                for (_, entry) in page {
+                    let name = ["name", "user", "address"].iter().find_map(|name| entry[name].as_str());
+                    let behind = entry["behind"].as_f64().zip(entry["behind_seconds"].as_f64());
+                    let Some((name, (behind, seconds))) = name.zip(behind) else { continue };
+                    let lag = lags.entry(name.as_bytes().to_vec()).or_insert([0.0, 0.0, f64::NAN, f64::NAN]);
+                    (lag[0], lag[1]) = (lag[0].max(behind), lag[1].max(seconds));
+                }
+                lags.len() < LISTED_MAX
+            },
+        );
+        lags.into_iter().collect()
     }
 }
 
@@ -37,6 +81,9 @@ impl View for FilesView {
         let mut sums = figures.json();
         sums["root"] = self.root.as_str().into();
         sums["left"] = stats.hub.peers.into();
+        let watch = catalogue.as_ref().and_then(|catalogue| catalogue.sums.watch.as_ref());
+        let held = watch.and_then(|watch| watch.held).filter(|_| !self.keeps_state);
+        sums["restart"] = restart(stats.transfers, held.map_or(0, |(count, _)| count));
         match &catalogue {
             Some(catalogue) => following::describe(&mut sums["catalogue"], &catalogue.sums),
             None => sums["catalogue"] = Value::Null,
@@ -78,19 +125,80 @@ impl View for FilesView {
 
     fn problems(&self) -> Result<Vec<Found>, Refusal> {
         let stats = self.stats(Wanted::Sums)?;
-        let Some(catalogue) = &self.catalogue else { return Ok(problems::of_files(&stats, None, &[])) };
+        let Some(catalogue) = &self.catalogue else { return Ok(problems::of_files(&stats, None)) };
         let last = self.handle.act(OperatorAction::LastFollows).ok_or(Refusal::NoAnswer)?;
-        let followers = following::last_followers(catalogue, &last);
-        Ok(problems::of_files(&stats, catalogue.stats().watch.as_ref(), &followers))
+        let mut found = problems::of_followers(&following::followers_look(catalogue, &last));
+        found.extend(problems::of_files(&stats, catalogue.stats().watch.as_ref()));
+        Ok(found)
+    }
+
+    fn version(&self, name: &str, of: Option<&str>) -> Result<Option<Value>, Refusal> {
+        Ok(following::version(self, name, of.map(str::as_bytes)).map(|version| following::of_version(&version)))
+    }
+
+    fn version_followers(&self, digest: &str, of: &[u8], from: u32) -> Result<Page<Value>, Refusal> {
+        let version = following::version(self, digest, Some(of));
+        Ok(version.map(|version| following::version_followers(self, &version, from)).unwrap_or_default())
+    }
+
+    fn forget(&self, name: &str) -> Result<usize, Refusal> {
+        let catalogue = self.catalogue.as_ref().ok_or(Refusal::NoList)?;
+        let (forgotten, here) = HolderName::new(name).map_or((0, 0), |name| catalogue.forget(&name));
+        match (forgotten, here) {
+            (0, 0) => Err(Refusal::Conflict("there is no follower of this name".to_owned())),
+            (0, _) => Err(Refusal::Conflict("it is connected, and would be known again at once".to_owned())),
+            _ => Ok(forgotten),
+        }
+    }
+
+    fn sample(&self, is_long: bool) -> Result<Sample, Refusal> {
+        let stats = self.stats(Wanted::Sums)?;
+        let counters = &stats.counters;
+        let (transfers, waiting) = self.transfer_counts()?;
+        let totals = [
+            ("requests_in", counters.requests),
+            (
+                "requests_failed",
+                counters.malformed + counters.files_refused + counters.files_void + counters.pushes_failed,
+            ),
+            ("waiting", waiting),
+            ("transfers", transfers),
+            ("received_bytes", stats.hub.traffic.bytes_in),
+            ("sent_bytes", stats.hub.traffic.bytes_out),
+            ("peers", stats.hub.peers as u64),
+        ];
+        let things = (is_long && self.catalogue.is_some()).then(|| self.lags());
+        Ok(Sample { totals: totals.map(|(name, value)| (name, value as f64)).to_vec(), things })
     }
 
     fn drain(&self, on: bool) -> Result<(), Refusal> {
         self.handle.act(|done| OperatorAction::Drain { on, done }).ok_or(Refusal::NoAnswer)
     }
 
+    fn end_blocked(&self) -> Option<usize> {
+        self.handle.end_blocked()
+    }
+
     fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
         self.handle.disconnect(peer, reason)
     }
+}
+
+/// Consequences of a restart at once.
+fn restart(transfers: usize, held_deletions: u64) -> Value {
+    let mut why = Vec::new();
+    if transfers > 0 {
+        why.push(format!("{}; clients resume with what they have", counted(transfers as u64, "transfer")));
+    }
+    if held_deletions > 0 {
+        let held = counted(held_deletions, "held deletion");
+        why.push(format!("{held}, which a restart without --state forgets: followers hold all deletions"));
+    }
+    let safe = why.is_empty();
+    if safe {
+        why.push("there are no transfers".to_owned());
+    }
+    json!({ "safe": safe, "lost": held_deletions, "again": transfers, "why": why.join("; ") })
 }
 
 /// Figures that are members of the status.
@@ -141,17 +249,16 @@ fn of_transfer(peer: &PeerStats, transfer: &TransferStats) -> Value {
         "received_bytes": transfer.received_bytes,
         "done_bytes": transfer.done_bytes,
         "total_bytes": transfer.total_bytes,
-        "waits_for": transfer.wait.map(|wait| match wait {
-            Wait::Credit => "credit",
-            Wait::Receiver => "receiver",
-            Wait::Sender => "sender",
-            Wait::Disk => "disk",
-            Wait::Hash => "hash",
-            Wait::OpenFiles => "open_files",
-            Wait::Pool => "pool",
-            _ => "other",
-        }),
+        "all_done_bytes": transfer.all_done_bytes,
+        "all_total_bytes": transfer.all_total_bytes,
+        "bytes_per_second": transfer.pace.rate,
+        "bytes_per_second_before": transfer.pace.rate_before,
+        "seconds_left": transfer.seconds_left(),
+        "stalled_seconds": seconds(transfer.pace.stalled),
+        "waits_for": transfer.wait.map(Wait::as_str),
+        "follower": peer.follower,
     });
+    add_principal(&mut value, &peer.principal);
     add_name(&mut value, "path", &transfer.path);
     value
 }

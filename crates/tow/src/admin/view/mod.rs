@@ -7,11 +7,12 @@ pub use broker::BrokerView;
 pub use files::FilesView;
 
 use crate::admin::figures::Snapshot;
+use crate::admin::history::Sample;
 use crate::admin::problems::Found;
 use serde_json::{Value, json};
 use std::time::Duration;
 use towpath_broker::add_name;
-use towpath_broker::core::LetterAction;
+use towpath_broker::core::{LetterAction, RequestKey};
 use towpath_sockets::{GonePeer, Page, PeerId, PeerInfo, Principal};
 
 /// Lists of a server.
@@ -76,6 +77,8 @@ pub enum Refusal {
     NoAnswer,
     /// This kind of server has no such list.
     NoList,
+    /// There is no such thing, for this reason.
+    NotFound(String),
     /// The action can't be done, for this reason.
     Conflict(String),
 }
@@ -97,6 +100,16 @@ pub trait View: Send + Sync {
     /// Problems at the moment.
     fn problems(&self) -> Result<Vec<Found>, Refusal>;
 
+    /// Values for the history; with those of services or followers, if it is a long one.
+    fn sample(&self, _is_long: bool) -> Result<Sample, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// A service.
+    fn service(&self, _service: &[u8]) -> Result<Option<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
+
     /// Pauses a service, or resumes it.
     fn pause(&self, _service: &[u8], _paused: bool) -> Result<(), Refusal> {
         Err(Refusal::NoList)
@@ -104,6 +117,16 @@ pub trait View: Send + Sync {
 
     /// Ends the requests that wait for a service, if there are as many as expected, and says how many it were.
     fn purge(&self, _service: &[u8], _expected: Option<usize>) -> Result<usize, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// A page of the requests of a service, from this number on.
+    fn requests(&self, _service: &[u8], _from: u32) -> Result<Page<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// Ends a request of a service.
+    fn end_request(&self, _service: &[u8], _request: RequestKey) -> Result<(), Refusal> {
         Err(Refusal::NoList)
     }
 
@@ -122,14 +145,49 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
+    /// Runs an action on one dead letter of a service.
+    fn act_on_letter(&self, _service: &[u8], _id: u64, _action: LetterAction) -> Result<(), Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// A part of the body of a dead letter of a service, from this offset on.
+    fn letter_part(&self, _service: &[u8], _id: u64, _offset: u64) -> Result<Value, Refusal> {
+        Err(Refusal::NoList)
+    }
+
     /// The journal.
     fn journal(&self) -> Result<Value, Refusal> {
         Err(Refusal::NoList)
     }
 
+    /// A version by its label or digest, of this path if one is given.
+    fn version(&self, _name: &str, _of: Option<&str>) -> Result<Option<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// A page of the followers of a version, from this number on.
+    fn version_followers(&self, _digest: &str, _of: &[u8], _from: u32) -> Result<Page<Value>, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// Forgets followers of a name that aren't there; returns how many.
+    fn forget(&self, _name: &str) -> Result<usize, Refusal> {
+        Err(Refusal::NoList)
+    }
+
+    /// Work that never ends by itself, while it is drained.
+    fn left_never(&self) -> Result<Vec<Value>, Refusal> {
+        Ok(Vec::new())
+    }
+
     /// Takes nothing new, or does again.
     fn drain(&self, _on: bool) -> Result<(), Refusal> {
         Err(Refusal::NoList)
+    }
+
+    /// Ends the connections of blocked peers, and says how many. `None`: there is no answer.
+    fn end_blocked(&self) -> Option<usize> {
+        Some(0)
     }
 
     /// Ends a connection. False if it isn't there.
@@ -166,7 +224,7 @@ fn peer_json(info: &PeerInfo, protocol: Option<&str>, role: Option<&str>) -> Val
 /// A peer that is gone.
 fn gone_json(gone: &GonePeer) -> Value {
     let mut peer = json!({
-        "id": gone.id.to_string(),
+        "id": gone.id.map(|id| id.to_string()),
         "address": gone.address.to_string(),
         "handshake": gone.was_ready,
         "gone_seconds": seconds(gone.ended_at.elapsed()),
@@ -174,6 +232,7 @@ fn gone_json(gone: &GonePeer) -> Value {
         "received_bytes": gone.bytes_in,
         "sent_bytes": gone.bytes_out,
         "reason": gone.reason,
+        "attempts": gone.attempts,
     });
     add_principal(&mut peer, &gone.principal);
     peer

@@ -1,8 +1,10 @@
 //! `tow drain`.
 
+use super::status::never_ends;
 use crate::admin::client::{ServerArgs, find_one};
+use crate::cli::escape::Line;
 use crate::cli::exit::Failure;
-use crate::cli::output::print_line;
+use crate::cli::output::{eprint_line, print_line};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -32,11 +34,17 @@ pub fn drain(arguments: &DrainArguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let left = |state: &Value| state["left"].as_u64().unwrap_or(0);
-    let mut said = None;
+    let (mut said, mut never_said) = (None, Vec::new());
     loop {
         if said.replace(left(&state)) != Some(left(&state)) {
             print_line(format_args!("drains: {} left", left(&state)))?;
         }
+        // Each once, and again if its number is another one.
+        let never: Vec<_> = state["left_never"].as_array().into_iter().flatten().map(never_ends).collect();
+        for line in never.iter().filter(|line| !never_said.contains(*line)) {
+            eprint_line(format_args!("tow: never ends: {}", Line(line)));
+        }
+        never_said = never;
         if !arguments.wait || left(&state) == 0 {
             return Ok(ExitCode::SUCCESS);
         }

@@ -1,30 +1,43 @@
 //! The commands of the operator, such as `tow status`, `peers`, `top`, `kick`, `pause` and `drain`: what a server or broker does, and a hand on it.
 
+mod audit;
+mod block;
 mod drain;
 mod letters;
+mod mute;
+mod page;
 mod problems;
-mod rates;
+mod requests;
 mod rows;
 mod status;
+mod token;
 mod top;
 
+pub use audit::audit;
+pub use block::{BlockArguments, UnblockArguments, block, unblock};
 pub use drain::{DrainArguments, drain};
 pub use letters::{LettersArguments, RequeueArguments, list as list_letters, requeue};
+pub use mute::{MuteArguments, mute};
+pub use page::{PageArguments, page};
+pub use requests::{RequestsArguments, requests};
+pub use token::{TokenArguments, token};
 pub use top::top;
 
-use crate::admin::List;
 use crate::admin::client::{Client, Found, ServerArgs, describe, find_one, search};
+use crate::admin::{List, sort};
 use crate::cli::escape::{Json, Line, Printable};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, print_bytes, print_line};
 use crate::cli::service_name::{NameArgs, ServiceName};
 use crate::cli::units::duration;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rows::counted_of;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Begins a new picture on a terminal: the cursor home, and all below it erased.
 const NEW_PICTURE: &str = "\x1b[H\x1b[J";
@@ -52,6 +65,19 @@ pub struct Arguments {
     server: ServerArgs,
 }
 
+/// Arguments of the lists.
+#[derive(clap::Args)]
+pub struct ListArguments {
+    /// Only entries with this text in a name, address, path or other text; in any case of letters.
+    #[arg(long, value_name = "TEXT")]
+    search: Option<String>,
+    /// Sort by a member of --json, such as waiting; -waiting for the largest first.
+    #[arg(long, value_name = "MEMBER", allow_hyphen_values = true)]
+    sort: Option<String>,
+    #[command(flatten)]
+    common: Arguments,
+}
+
 /// Arguments of `tow services` and `tow workers`.
 #[derive(clap::Args)]
 pub struct ServiceArguments {
@@ -60,7 +86,7 @@ pub struct ServiceArguments {
     #[command(flatten)]
     name: NameArgs,
     #[command(flatten)]
-    list: Arguments,
+    list: ListArguments,
 }
 
 /// Arguments of `tow kick`.
@@ -71,6 +97,15 @@ pub struct KickArguments {
     /// Reason that the peer is given.
     #[arg(long, value_name = "TEXT", default_value = "ended by the operator")]
     reason: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Arguments of `tow forget`.
+#[derive(clap::Args)]
+pub struct ForgetArguments {
+    /// Name of the follower, from `tow followers`.
+    name: String,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -129,11 +164,12 @@ pub fn status(StatusArguments { check, common: arguments }: &StatusArguments) ->
                 (true, ..) => {
                     let mut status = status.clone();
                     status["problems"] = problems["problems"].clone();
+                    status["muted"] = problems["muted"].clone();
                     format!("{}\n", Json(&status))
                 }
                 (_, true, [_]) => problems::render(&problems),
                 (_, true, _) => format!("{}\n{}", Line(&describe(status, client)), problems::render(&problems)),
-                (_, _, [_]) => problems::render(&problems) + &status::render(status),
+                (_, _, [_]) => status::restart(status) + &problems::render(&problems) + &status::render(status),
                 _ => format!("{}; {}\n", Line(&describe(status, client)), problems::sum(&problems)),
             };
             text.push_str(&shown);
@@ -153,7 +189,7 @@ pub fn status(StatusArguments { check, common: arguments }: &StatusArguments) ->
 }
 
 /// Prints a list of a server.
-pub fn list(list: List, arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub fn list(list: List, arguments: &ListArguments) -> Result<ExitCode, Failure> {
     list_of(list, None, arguments)
 }
 
@@ -164,22 +200,31 @@ pub fn list_by_service(list: List, arguments: &ServiceArguments) -> Result<ExitC
     list_of(list, service.as_ref(), arguments)
 }
 
-fn list_of(list: List, service: Option<&ServiceName>, arguments: &Arguments) -> Result<ExitCode, Failure> {
+fn list_of(list: List, service: Option<&ServiceName>, arguments: &ListArguments) -> Result<ExitCode, Failure> {
     let program = match list {
         List::Transfers | List::Followers | List::Versions | List::Failures => Some("serve"),
         List::Services | List::Workers | List::DeadLetters => Some("broker"),
         List::Peers | List::Gone => None,
     };
+    let ListArguments { search, sort, common: arguments } = arguments;
     let client = find_one(&arguments.server, program)?;
-    let mut rates = rates::Rates::default();
     let entries = || {
-        let mut entries = client.list(list.path(), list.name(), service)?;
-        if list == List::Transfers && arguments.watch.is_some() {
-            rates.add(&mut entries, Instant::now());
-        }
-        Ok(entries)
+        let entries = client.search(list.path(), list.name(), service, search.as_deref())?;
+        Ok(match sort {
+            Some(by) => sort_entries(entries, by)?,
+            None => entries,
+        })
     };
     print_list(arguments, |entries| rows::render(list, entries), entries)
+}
+
+/// Sorts a whole list, which has no bound here.
+fn sort_entries(entries: Vec<Value>, by: &str) -> Result<Vec<Value>, Failure> {
+    let member = by.strip_prefix('-').unwrap_or(by);
+    if !entries.is_empty() && entries.iter().all(|entry| entry.get(member).is_none()) {
+        return Err(Failure::usage(format!("--sort {by}: no entry has this member; --json shows them")));
+    }
+    Ok(sort(entries, by))
 }
 
 /// Prints entries as objects, or as a table.
@@ -211,6 +256,17 @@ pub fn kick(arguments: &KickArguments) -> Result<ExitCode, Failure> {
     let client = find_one(&arguments.server, None)?;
     disconnect(&client, &arguments.id, &arguments.reason)?;
     print_line(format_args!("disconnected {}", arguments.id))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Forgets a follower that isn't there any more.
+pub fn forget(arguments: &ForgetArguments) -> Result<ExitCode, Failure> {
+    let client = find_one(&arguments.server, Some("serve"))?;
+    let name = URL_SAFE_NO_PAD.encode(&arguments.name);
+    let reply = client.post(&format!("/api/v1/followers/{name}/forget"), &json!({}))?;
+    let copies = reply["forgotten"].as_u64().filter(|copies| *copies > 1);
+    let copies = copies.map(|copies| format!(", {copies} copies")).unwrap_or_default();
+    print_line(format_args!("forgot {}{copies}", Line(&arguments.name)))?;
     Ok(ExitCode::SUCCESS)
 }
 

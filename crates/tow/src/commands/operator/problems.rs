@@ -47,6 +47,12 @@ fn lines(problems: &Value, most: usize, with_advice: bool) -> String {
             lines.push_str(&format!("{:<12}{}\n", "", Line(&advice.replace('`', ""))));
         }
     }
+    for problem in problems["muted"].as_array().into_iter().flatten().take(most) {
+        let [subject, cause] = ["subject", "cause"].map(|member| text(&problem[member]));
+        let (left, by) = (time(&problem["mute"]["left_seconds"]), text(&problem["mute"]["by"]));
+        let line = format!("{subject}: {cause} (muted by {by} for another {left})");
+        lines.push_str(&format!("{:<12}{}\n", "muted", Line(&line)));
+    }
     let all = ["critical", "warning"].iter().filter_map(|severity| problems[*severity].as_u64()).sum::<u64>();
     match all.saturating_sub(listed.len() as u64) {
         0 => {}

@@ -60,63 +60,124 @@ fn gone(entries: &[Value]) -> String {
     let mut table = Table::new(["ID ", "ADDRESS ", "AGO", "LASTED", "REASON "]);
     for peer in entries {
         let (ago, lasted) = (time(&peer["gone_seconds"]), time(&peer["lasted_seconds"]));
-        table.push([&text(&peer["id"]), &text(&peer["address"]), &ago, &lasted, &text(&peer["reason"])]);
+        let reason = match peer["attempts"].as_u64() {
+            None | Some(0 | 1) => text(&peer["reason"]),
+            Some(attempts) => format!("{} ({})", text(&peer["reason"]), counted(attempts, "attempt")),
+        };
+        table.push([&text(&peer["id"]), &text(&peer["address"]), &ago, &lasted, &reason]);
     }
     table.render()
 }
 
 fn transfers(entries: &[Value]) -> String {
-    if entries.iter().any(|transfer| !transfer["bytes_per_second"].is_null()) {
-        return transfers_with_rates(entries);
-    }
-    let mut table = Table::new(["PEER ", "ADDRESS ", "KIND ", "FILES", "MOVED", "FILE", "SIZE", "WAITS ", "PATH "]);
-    for transfer in entries {
-        let [peer, address, kind] = ["peer", "address", "kind"].map(|name| text(&transfer[name]));
-        let path = name(transfer, "path");
-        let [files, moved, part, waits] = progress(transfer);
-        table.push([&peer, &address, &kind, &files, &moved, &part, &bytes(&transfer["total_bytes"]), &waits, &path]);
-    }
-    table.render()
-}
-
-fn transfers_with_rates(entries: &[Value]) -> String {
-    let mut table = Table::new(["PEER ", "KIND ", "FILES", "MOVED", "RATE", "FILE", "LEFT", "WAITS ", "PATH "]);
+    let mut table = Table::new(["PEER ", "WHO ", "KIND ", "FILES", "DONE", "OF", "RATE", "SLOW ", "PATH "]);
     for transfer in entries {
         let ([peer, kind], path) = (["peer", "kind"].map(|name| text(&transfer[name])), name(transfer, "path"));
-        let [files, moved, part, waits] = progress(transfer);
-        let (rate, left) = (&transfer["bytes_per_second"], &transfer["seconds_left"]);
-        let rate = if rate.is_null() { "-".to_owned() } else { format!("{}/s", bytes(rate)) };
-        let left = if left.is_null() { "-".to_owned() } else { time(left) };
-        table.push([&peer, &kind, &files, &moved, &rate, &part, &left, &waits, &path]);
+        let files = format!("{}/{}", transfer["files_done"], transfer["files"]);
+        let (done, of) = progress(transfer);
+        let rate = rate(&transfer["bytes_per_second"]);
+        table.push([&peer, &who(transfer), &kind, &files, &done, &of, &rate, &slow(transfer), &path]);
     }
     table.render()
 }
 
-/// Files that are done, bytes that were moved, the part of the present file, and what the transfer waits for.
-fn progress(transfer: &Value) -> [String; 4] {
-    let moved = if transfer["kind"] == "push" { &transfer["received_bytes"] } else { &transfer["sent_bytes"] };
-    let part = match (transfer["done_bytes"].as_u64(), transfer["total_bytes"].as_u64()) {
+/// A follower's name, a user, or an address.
+fn who(entry: &Value) -> String {
+    let known = ["follower", "user", "address"].into_iter().find_map(|member| entry[member].as_str());
+    known.unwrap_or("-").to_owned()
+}
+
+/// The part of all files' bytes that is done, or of the present file if the sizes of others aren't known, and these bytes.
+fn progress(transfer: &Value) -> (String, String) {
+    let [done, total] = match transfer["all_total_bytes"].as_u64() {
+        Some(_) => ["all_done_bytes", "all_total_bytes"],
+        None => ["done_bytes", "total_bytes"],
+    };
+    let part = match (transfer[done].as_u64(), transfer[total].as_u64()) {
         (Some(done), Some(total @ 1..)) => format!("{}%", (u128::from(done) * 100 / u128::from(total)).min(100)),
         _ => "-".to_owned(),
     };
-    let files = format!("{}/{}", transfer["files_done"], transfer["files"]);
-    [files, bytes(moved), part, transfer["waits_for"].as_str().unwrap_or("-").replace('_', " ")]
+    (part, bytes(&transfer[total]))
+}
+
+/// A rate, or a dash.
+fn rate(value: &Value) -> String {
+    if value.is_null() { "-".to_owned() } else { format!("{}/s", bytes(value)) }
+}
+
+/// Seconds without progress from which they are shown.
+const STALLED_SECONDS: f64 = 2.0;
+
+/// Why a transfer is slow, in words, and for how long it has had no progress.
+fn slow(transfer: &Value) -> String {
+    let cause = match transfer["waits_for"].as_str() {
+        Some("client_rate") => "limits itself",
+        Some("server_rate") => "server's --bwlimit",
+        Some("frozen") => "client is frozen",
+        Some("network") => "slow network",
+        Some("send_buffer") => "our send buffer",
+        Some("receive_buffer") => "its receive buffer",
+        Some("client_disk") => "client's disk",
+        Some("client_hash") => "client hashes",
+        Some("credit") => "no credit",
+        Some("receiver") => "client reads slowly",
+        Some("sender") => "client sends slowly",
+        Some("disk") => "our disk",
+        Some("hash") => "server hashes",
+        Some("open_files") => "too many open files",
+        Some("pool") => "no free thread",
+        Some(other) => other,
+        None => "-",
+    };
+    match &transfer["stalled_seconds"] {
+        stalled if stalled.as_f64() >= Some(STALLED_SECONDS) => format!("{cause} {}", time(stalled)),
+        _ => cause.to_owned(),
+    }
 }
 
 fn followers(entries: &[Value]) -> String {
-    let mut table = Table::new(["PEER ", "NAME ", "ADDRESS ", "AT", "BEHIND", "FOR", "SAID", "FOLLOWS "]);
+    let columns =
+        ["NAME ", "STATE ", "AT", "BEHIND", "FOR", "LACKS", "LEFT", "SAID", "PEER ", "ADDRESS ", "SLOW ", "FOLLOWS "];
+    let mut table = Table::new(columns);
     for follower in entries {
-        let [peer, name, address] = ["peer", "name", "address"].map(|name| text(&follower[name]));
+        let [peer, name, address, state] = ["peer", "name", "address", "state"].map(|name| text(&follower[name]));
         let number = |name: &str| follower[name].as_u64().map_or_else(|| "-".to_owned(), |number| number.to_string());
         let at = if follower["seq"].is_null() { number("in_place_seq") } else { number("seq") };
         let lag = match follower["behind"].as_u64() {
             None | Some(0) => "-".to_owned(),
             Some(_) => time(&follower["behind_seconds"]),
         };
-        let said = if follower["said_seconds"].is_null() { "-".to_owned() } else { time(&follower["said_seconds"]) };
-        table.push([&peer, &name, &address, &at, &number("behind"), &lag, &said, &follows(follower)]);
+        let age = |name: &str| if follower[name].is_null() { "-".to_owned() } else { time(&follower[name]) };
+        let (said, left, lacks) = (age("said_seconds"), age("seconds_left"), bytes(&follower["lacks_bytes"]));
+        let (state, behind, follows) = (state.replace('_', " "), number("behind"), follows(follower));
+        table.push([
+            &name,
+            &state,
+            &at,
+            &behind,
+            &lag,
+            &lacks,
+            &left,
+            &said,
+            &peer,
+            &address,
+            &slow(follower),
+            &follows,
+        ]);
     }
-    table.render()
+    let mut shown = table.render();
+    // A line for each: the error is what matters, and has no space in a table.
+    for follower in entries {
+        if let Some(error) = follower["error"].as_str() {
+            let tries = match follower["error_tries"].as_u64() {
+                Some(1) => "1 try".to_owned(),
+                tries => format!("{} tries", tries.unwrap_or(0)),
+            };
+            let (name, age) = (text(&follower["name"]), time(&follower["error_seconds"]));
+            shown.push_str(&format!("{}\n", Line(&format!("{name} fails: {error} ({tries}, for {age})"))));
+        }
+    }
+    shown
 }
 
 /// The path that is followed, or the follower's name.
@@ -125,6 +186,7 @@ fn follows(follower: &Value) -> String {
         (Value::String(path), ..) => format!("/{path}"),
         (_, Value::String(glob), _) => format!("/{glob}"),
         (.., Value::String(relay)) => format!("via {relay}"),
+        _ if !follower["peer"].is_null() => "nothing at the moment".to_owned(),
         _ => "not connected".to_owned(),
     };
     match follower["version"].as_str() {
@@ -167,7 +229,7 @@ fn services(entries: &[Value]) -> String {
     let mut table = Table::new(["WAITING", "OLDEST", "MEMORY", "DISK", "UNCONFIRMED", "WORKERS", "STATE ", "SERVICE "]);
     for service in entries {
         let [waiting, unconfirmed, workers] = ["waiting", "unconfirmed", "workers"].map(|name| &service[name]);
-        let (memory, disk) = (bytes(&service["waiting_bytes"]), bytes(&service["waiting_spooled_bytes"]));
+        let (memory, disk) = (bytes(&service["memory_bytes"]), bytes(&service["waiting_spooled_bytes"]));
         let state = if service["paused"] == true { "PAUSED" } else { "-" };
         let oldest =
             if service["oldest_seconds"].is_null() { "-".to_owned() } else { time(&service["oldest_seconds"]) };
@@ -205,12 +267,38 @@ fn dead_letters(entries: &[Value]) -> String {
     table.render()
 }
 
+/// Requests of a service as a table.
+pub fn requests(entries: &[Value]) -> String {
+    let mut table =
+        Table::new(["ID ", "AGE", "STATE ", "ATTEMPTS", "SIZE", "EXPIRES", "CLIENT ", "PEER ", "WORKER ", "BODY "]);
+    for request in entries {
+        let [id, state, client, peer, worker] =
+            ["id", "state", "client", "peer", "worker"].map(|of| text(&request[of]));
+        let state = state.replace('_', " ");
+        let (age, size) = (time(&request["seconds"]), bytes(&request["bytes"]));
+        let expires =
+            if request["expires_seconds"].is_null() { "-".to_owned() } else { time(&request["expires_seconds"]) };
+        let attempts = &request["attempts"];
+        table.push([&id, &age, &state, attempts, &size, &expires, &client, &peer, &worker, &first_bytes(request)]);
+    }
+    table.render()
+}
+
+/// The first bytes of a body, or a dash if they aren't in memory.
+fn first_bytes(entry: &Value) -> Name {
+    let encoded = entry["first_b64"].as_str();
+    let first = encoded.and_then(|encoded| STANDARD.decode(encoded).ok());
+    Name(first.unwrap_or_else(|| b"-".to_vec()))
+}
+
 /// The dead letters of a service as a table.
 pub fn letters(entries: &[Value]) -> String {
-    let mut table = Table::new(["ID", "KEPT", "SIZE", "ATTEMPTS", "STATE "]);
+    let mut table = Table::new(["ID", "KEPT", "SIZE", "ATTEMPTS", "STATE ", "CLIENT ", "WORKER ", "BODY ", "REASON "]);
     for letter in entries {
         let (kept, size) = (time(&letter["kept_seconds"]), bytes(&letter["bytes"]));
-        table.push([&letter["id"], &kept, &size, &letter["attempts"], &text(&letter["state"])]);
+        let [state, client, worker, reason] = ["state", "client", "worker", "reason"].map(|of| text(&letter[of]));
+        let (id, attempts, body) = (&letter["id"], &letter["attempts"], first_bytes(letter));
+        table.push([id, &kept, &size, attempts, &state, &client, &worker, &body, &reason]);
     }
     table.render()
 }

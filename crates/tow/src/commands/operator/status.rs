@@ -21,8 +21,10 @@ pub fn render(status: &Value) -> String {
     );
     let endpoints: Vec<_> = status["endpoints"].as_array().into_iter().flatten().map(text).collect();
     line("listens on", endpoints.join(", "));
-    if let (Some(page), Some(token_file)) = (status["page"].as_str(), status["token_file"].as_str()) {
-        line("page", format!("{page}, token in {token_file}"));
+    match (status["page"].as_str(), status["token_file"].as_str()) {
+        (Some(page), Some(token_file)) => line("page", format!("{page}, token in {token_file}; tow page opens it")),
+        (Some(page), None) => line("page", format!("{page}; tow page opens it")),
+        (None, _) => {}
     }
     if status["root"].is_string() {
         line("serves", text(&status["root"]));
@@ -32,6 +34,9 @@ pub fn render(status: &Value) -> String {
     }
     if status["draining"] == true {
         line("DRAINING", format!("{} left; nothing new is taken; tow drain --cancel", status["left"]));
+        for never in status["left_never"].as_array().into_iter().flatten() {
+            line("NEVER ENDS", never_ends(never));
+        }
     }
     let gone = &status["gone"];
     let ended: u64 = ["closed", "protocol", "other"].iter().filter_map(|name| gone[*name].as_u64()).sum();
@@ -45,6 +50,10 @@ pub fn render(status: &Value) -> String {
             counted_of(&gone["handshake"], "failed handshake")
         ),
     );
+    if status["blocked"].as_u64().is_some_and(|blocked| blocked > 0) {
+        let refused = counted_of(&gone["blocked"], "connection");
+        line("blocked", format!("{}, {refused} refused or ended; tow block lists them", status["blocked"]));
+    }
     let [received, sent, queued] = ["received_bytes", "sent_bytes", "queued_bytes"].map(|name| bytes(&status[name]));
     line("traffic", format!("{received} received, {sent} sent, {queued} queued"));
     if status["requests"].is_u64() {
@@ -71,6 +80,36 @@ pub fn render(status: &Value) -> String {
         }
     }
     lines
+}
+
+/// A thing that a drained server has and that never ends by itself.
+pub fn never_ends(entry: &Value) -> String {
+    let (kind, service) = (text(&entry["kind"]), Escaped(&name(entry, "service").0).to_string());
+    let what = counted_of(&entry["count"], if kind == "dead_letters" { "dead letter" } else { "request" });
+    let argument = entry["service_b64"].as_str().map_or_else(|| service.clone(), |b64| format!("--b64 {b64}"));
+    let advice = match &*kind {
+        "paused" => format!("tow resume {argument}, or tow purge {argument}"),
+        "no_worker" => format!("tow work {argument}, or tow purge {argument}"),
+        "worker_hangs" => format!("tow kick {}", text(&entry["peer"])),
+        _ => format!("tow dead-letters {argument}"),
+    };
+    format!("{what} of {service}: {}; {advice}", text(&entry["reason"]))
+}
+
+/// A line that says whether the server can be restarted at once, if it knows.
+pub fn restart(status: &Value) -> String {
+    let restart = &status["restart"];
+    let Some(safe) = restart["safe"].as_bool() else { return String::new() };
+    let [lost, again] = ["lost", "again"].map(|name| restart[name].as_u64().unwrap_or(0));
+    let runs = if status["program"] == "serve" { "would be interrupted" } else { "run again" };
+    let costs =
+        [(lost, "would be lost"), (again, runs)].map(|(count, what)| (count > 0).then(|| format!("{count} {what}")));
+    let said = match (safe, costs.into_iter().flatten().collect::<Vec<_>>().join(", ")) {
+        (true, _) => "safe".to_owned(),
+        (false, costs) if costs.is_empty() => "not safe".to_owned(),
+        (false, costs) => costs,
+    };
+    format!("{:<12}{}\n", "restart now", Line(&format!("{said} ({})", text(&restart["why"]))))
 }
 
 /// A service of a list of names: text, or an object if it isn't UTF-8.

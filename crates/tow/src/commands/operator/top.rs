@@ -2,7 +2,6 @@
 //!
 //! Rates are differences between two replies: the server keeps no history.
 
-use super::rates::Rates;
 use super::rows::{bytes, text};
 use super::{Arguments, problems, repeat, status};
 use crate::admin::List;
@@ -47,14 +46,13 @@ impl Before {
 pub fn top(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let client = find_one(&arguments.server, None)?;
     let mut before = Before { at: Instant::now(), counts: HashMap::new() };
-    let mut transfers = Rates::default();
     repeat(arguments, Some(arguments.watch.unwrap_or(INTERVAL)), || {
-        let picture = look(&client, &mut before, &mut transfers)?;
+        let picture = look(&client, &mut before)?;
         Ok(if arguments.json { format!("{}\n", Json(&picture)) } else { render(&picture) })
     })
 }
 
-fn look(client: &Client, before: &mut Before, transfers: &mut Rates) -> Result<Value, Failure> {
+fn look(client: &Client, before: &mut Before) -> Result<Value, Failure> {
     let mut status = client.get("/api/v1/status")?;
     let mut now = Before { at: Instant::now(), counts: HashMap::new() };
     for counter in ["received_bytes", "sent_bytes"] {
@@ -82,9 +80,6 @@ fn look(client: &Client, before: &mut Before, transfers: &mut Rates) -> Result<V
     peers.truncate(ROWS_MAX);
     let list = list_of(&status);
     let mut others = client.list(list.path(), list.name(), None)?;
-    if list == List::Transfers {
-        transfers.add(&mut others, Instant::now());
-    }
     others.sort_by_key(|entry| Reverse(weight(list, entry)));
     others.truncate(ROWS_MAX);
     *before = now;

@@ -67,7 +67,7 @@ fn a_server_keeps_to_its_rate_for_all_clients_together() {
     let server = Server::from_command(&mut tow(words));
     let proxies = [Proxy::start(server.port()), Proxy::start(server.port())];
     let _gets = ["first", "second"]
-        .map(|copy| path(copy))
+        .map(path)
         .iter()
         .zip(&proxies)
         .map(|(copy, proxy)| Process::start(&mut tow(["get", "-q", &proxy.url("file"), copy])))

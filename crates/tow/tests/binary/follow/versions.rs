@@ -290,8 +290,8 @@ fn a_version_belongs_to_its_path() {
     // A follower of one path lacks nothing of another one.
     let _one = follow(&url, &publisher.path("one"), "one");
     let _other = follow(&publisher.server.url("scratch"), &publisher.path("other"), "other");
-    publisher.versions(&["--wait", "v1"]).expect_code(0);
-    publisher.versions_of("scratch", &["--wait", "v1"]).expect_code(0);
+    publisher.versions(&["--wait", "v1", "--count", "2"]).expect_code(0);
+    publisher.versions_of("scratch", &["--wait", "v1", "--count", "2"]).expect_code(0);
     let who = object(&publisher.versions(&["--who", "v1", "--json"]).expect_code(0));
     assert_eq!((&who["holders"][0]["name"], who["missing"].as_array().map(Vec::len)), (&"one".into(), Some(0)));
 }

@@ -17,7 +17,7 @@ use crate::support::wire::{Piece, Wire, data_message};
 
 const LARGE: usize = 64 << 20;
 
-fn serve(place: &Place, path: &Path, options: &[&str]) -> Server {
+pub fn serve(place: &Place, path: &Path, options: &[&str]) -> Server {
     let mut command = tow(["serve", "--bind", "tcp://127.0.0.1:0"]);
     command.arg(path).args(options).env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY");
     Server::from_command(&mut command)
@@ -39,7 +39,7 @@ fn transfer(place: &Place, what: &str, holds: impl Fn(&Value) -> bool) -> Value 
 }
 
 /// The entries of a list, by the socket.
-fn list(place: &Place, path: &str, name: &str) -> Vec<Value> {
+pub fn list(place: &Place, path: &str, name: &str) -> Vec<Value> {
     let reply = get(&place.socket(), path);
     let (_, body) = reply.split_once("\r\n\r\n").expect("a head and a body");
     let reply: Value = serde_json::from_str(body).expect(body);
@@ -52,12 +52,14 @@ fn status(place: &Place) -> Value {
 
 #[test]
 fn a_transfer_waits_for_credit_or_for_its_receiver() {
+    // On a loaded machine it may be silent for long enough to count as frozen.
+    let withholds = |transfer: &Value| transfer["waits_for"] == "credit" || transfer["waits_for"] == "frozen";
     let (place, folder) = (Place::new(), tempdir().expect("a folder"));
     random_file(&folder.path().join("large"), LARGE, 1);
     let server = serve(&place, folder.path(), &[]);
     let mut wire = Wire::dealer(server.port());
     wire.request(&fetch(1, "large", "none", 0)).expect("send");
-    let waits = transfer(&place, "no credit", |transfer| transfer["waits_for"] == "credit");
+    let waits = transfer(&place, "no credit", withholds);
     assert_eq!((&waits["kind"], &waits["path"], &waits["done_bytes"]), (&"fetch".into(), &"large".into(), &0.into()));
     assert_eq!(waits["total_bytes"], LARGE);
     // A quarter of it, which the client takes.
@@ -67,7 +69,7 @@ fn a_transfer_waits_for_credit_or_for_its_receiver() {
         let message = wire.receive().expect("a message");
         received += if message[0].starts_with(b"TOWD") { message[1].len() } else { 0 };
     }
-    let is_at = |transfer: &Value| transfer["waits_for"] == "credit" && transfer["done_bytes"] == LARGE / 4;
+    let is_at = |transfer: &Value| withholds(transfer) && transfer["done_bytes"] == LARGE / 4;
     let waits = transfer(&place, "a quarter", is_at);
     assert_eq!((&waits["sent_bytes"], &waits["received_bytes"]), (&json!(LARGE / 4), &0.into()));
     let table = String::from_utf8(place.tow(&["transfers"]).expect_code(0).stdout).expect("UTF-8");
@@ -75,7 +77,7 @@ fn a_transfer_waits_for_credit_or_for_its_receiver() {
     // All the rest, which it doesn't read.
     wire.request(&json!({"op": "credit", "bytes": LARGE})).expect("send");
     transfer(&place, "it isn't read", |transfer| {
-        transfer["waits_for"] == "receiver" && transfer["done_bytes"].as_u64() > Some(LARGE as u64 / 4)
+        transfer["waits_for"] == "frozen" && transfer["done_bytes"].as_u64() > Some(LARGE as u64 / 4)
     });
     // Its connection ends before the transfer does.
     drop(wire);
@@ -194,7 +196,7 @@ fn pushes_are_transfers_and_what_is_refused_is_remembered() {
 }
 
 /// A follower by name, if there is one.
-fn follower(place: &Place, name: &str) -> Option<Value> {
+pub fn follower(place: &Place, name: &str) -> Option<Value> {
     place.json(&["followers"]).into_iter().find(|follower| follower["name"] == name)
 }
 
@@ -285,14 +287,13 @@ fn versions_are_listed_with_their_size_and_how_many_have_them() {
     let all = versions();
     assert_eq!(counts(&all[0]), [Some(1), Some(0), Some(2), Some(7)]);
     assert_eq!(counts(&all[1]), [Some(0), Some(1), Some(2), Some(9)]);
-    follower_of_versions.signal(Signal::CONT);
     drop(follower_of_versions);
-    // By their manifests after a restart.
+    // By their manifests after a restart. The follower is remembered.
     server.stop(Signal::TERM).expect_code(0);
     let _server = serve(&place, &source, &options);
     let all = list(&place, "/api/v1/versions", "versions");
-    assert_eq!(counts(&all[0]), [Some(0), Some(0), Some(2), Some(7)]);
-    assert_eq!(counts(&all[1]), [Some(0), Some(0), Some(2), Some(9)]);
+    assert_eq!(counts(&all[0]), [Some(1), Some(0), Some(2), Some(7)]);
+    assert_eq!(counts(&all[1]), [Some(0), Some(1), Some(2), Some(9)]);
 }
 
 #[test]

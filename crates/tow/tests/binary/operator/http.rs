@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
@@ -326,9 +327,10 @@ fn an_action_is_written_down_before_it_is_done() {
     let actions: Vec<_> = lines.iter().filter(|line| line["event"] == "action").collect();
     assert_eq!(actions.len(), 3, "{lines:?}");
     let uid = format!("uid {}", rustix::process::geteuid().as_raw());
-    for (line, action, by) in [(0, "pause", "token"), (1, "purge", "token"), (2, "resume", &uid)] {
+    for (line, action, by) in [(0, "pause", "operator"), (1, "purge", "operator"), (2, "resume", &uid)] {
         let line = actions[line];
-        assert_eq!((&line["action"], &line["by"], &line["object"]), (&action.into(), &by.into(), &"echo".into()));
+        assert_eq!((&line["action"], &line["object"]), (&action.into(), &"echo".into()));
+        assert!(line["by"].as_str().is_some_and(|name| name.contains(by)), "{line}");
     }
     assert!(actions[0]["address"].as_str().is_some_and(|address| address.starts_with("127.0.0.1:")), "{lines:?}");
     assert_eq!(actions[1]["parameters"]["expect_waiting"], 7);
@@ -376,4 +378,123 @@ fn an_action_does_not_wait_for_a_disk_that_hangs_and_is_not_done() {
         assert!(reply.contains("longer than 5s"), "{reply}");
     }
     assert_eq!(paused(), serde_json::json!([]), "{}", running.log());
+}
+
+#[test]
+fn operators_have_tokens_by_name_which_a_running_server_knows_at_once() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let audit = folder.path().join("audit").display().to_string();
+    let journal = folder.path().join("journal").display().to_string();
+    let start = || broker(&place, &["--journal", &journal, "--audit", &audit]);
+    let running = start();
+    let http = Http::of(&place);
+    let made = |arguments: &[&str]| {
+        let outcome = place.tow(&[&["token", "new"], arguments].concat()).expect_code(0);
+        assert!(outcome.stderr.contains(&http.address), "{}", outcome.stderr);
+        String::from_utf8(outcome.stdout).expect("UTF-8").trim().to_owned()
+    };
+    let (ann, screen) = (made(&["ann"]), made(&["screen", "--read-only"]));
+    let of = |token: &str| format!("Authorization: Bearer {token}");
+    let get = |token: &str, path: &str| http.ask(&format!("GET {path}"), &http.address, &[&of(token)], "");
+    let post = |token: &str, path: &str| http.ask(&format!("POST {path}"), &http.address, &[&of(token), JSON], "{}");
+    let operator = |token: &str| body_of(&get(token, "/api/v1/status"))["operator"].clone();
+    for (token, name, read_only) in [(&ann, "ann", false), (&screen, "screen", true), (&http.token, "operator", false)]
+    {
+        assert_eq!(operator(token), serde_json::json!({"name": name, "read_only": read_only}));
+    }
+    let pause = "/api/v1/services/ZWNobw/pause";
+    expect_status(&post(&ann, pause), 200);
+    let refused = post(&screen, pause);
+    expect_status(&refused, 403);
+    assert!(refused.contains("may only read"), "{refused}");
+    assert_eq!(place.json(&["audit"])[0]["by"], "ann");
+    // Only on the machine itself: a token that leaked could make itself last.
+    for action in ["new-token", "revoke-token"] {
+        let reply =
+            http.ask(&format!("POST /api/v1/{action}"), &http.address, &[&of(&ann), JSON], "{\"name\": \"eve\"}");
+        expect_status(&reply, 403);
+    }
+    place.tow(&["token", "new", "ann"]).expect_code(5);
+    let names = |tokens: &[Value]| tokens.iter().map(|token| token["name"].clone()).collect::<Vec<_>>();
+    assert_eq!(names(&place.json(&["token", "list"])), ["ann", "screen"]);
+    let file = std::fs::metadata(folder.path().join("journal/admin.tokens")).expect("a file");
+    assert_eq!(file.mode() & 0o777, 0o600);
+
+    running.signal(Signal::TERM);
+    running.finish().expect_code(0);
+    let running = start();
+    let http = Http::of(&place);
+    let get = |token: &str| http.ask("GET /api/v1/status", &http.address, &[&of(token)], "");
+    expect_status(&get(&ann), 200);
+    place.tow(&["token", "revoke", "ann"]).expect_code(0);
+    expect_status(&get(&ann), 401);
+    expect_status(&get(&screen), 200);
+    place.tow(&["token", "revoke", "ann"]).expect_code(4);
+    let written = std::fs::read_to_string(&audit).expect("lines") + &running.log();
+    assert!(!written.contains(&ann) && !written.contains(&screen), "{written}");
+
+    // The actions of before are still known.
+    let actions = place.json(&["audit"]);
+    let shown: Vec<_> = actions.iter().map(|action| (action["action"].clone(), action["object"].clone())).collect();
+    let expected = [("revoke-token", "ann"), ("revoke-token", "ann"), ("new-token", "ann"), ("pause", "echo")];
+    for (shown, (action, object)) in shown.iter().zip([expected[0], expected[1]]) {
+        assert_eq!(*shown, (action.into(), object.into()));
+    }
+    for (action, object) in expected {
+        assert!(shown.contains(&(action.into(), object.into())), "{action}: {actions:?}");
+    }
+    let table = String::from_utf8(place.tow(&["audit"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(table.lines().any(|line| line.contains("pause") && line.contains("ann")), "{table}");
+}
+
+#[test]
+fn a_server_without_admin_has_a_page_once_somebody_wants_one() {
+    let place = Place::new();
+    let broker = place.broker(&[]);
+    assert_eq!(place.json(&["status"])[0]["page"], Value::Null);
+    let mut command = tow(["page", "broker"]);
+    command.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY").env("DISPLAY", ":77");
+    let printed = run(&mut command).expect_code(0);
+    let address = String::from_utf8(printed.stdout).expect("UTF-8");
+    let (url, token) = address.trim().split_once("#token=").expect(&address);
+    let at = url.strip_prefix("http://").and_then(|url| url.strip_suffix('/')).expect(url);
+    let port = at.strip_prefix("127.0.0.1:").expect(at);
+    assert!(printed.stderr.contains(&format!("ssh -L {port}:127.0.0.1:{port} ")), "{}", printed.stderr);
+    let authorization = format!("Authorization: Bearer {token}");
+    expect_status(&ask(at, "GET /", at, &[], ""), 200);
+    expect_status(&ask(at, "GET /api/v1/status", at, &[], ""), 401);
+    let status = body_of(&ask(at, "GET /api/v1/status", at, &[&authorization], ""));
+    let uid = format!("uid {}", rustix::process::geteuid().as_raw());
+    assert!(status["operator"]["name"].as_str().is_some_and(|name| name.contains(&uid)), "{status}");
+    assert_eq!(status["page"], url);
+    expect_status(&ask(at, "POST /api/v1/services/ZWNobw/pause", at, &[&authorization, JSON], "{}"), 200);
+    // Nobody gets a page for others by a token alone.
+    expect_status(&ask(at, "POST /api/v1/page", at, &[&authorization, JSON], "{}"), 403);
+
+    // The same page, and another token.
+    let again = place.tow(&["page", "--read-only", "--json"]).expect_code(0).summary();
+    assert_eq!(again["page"], url);
+    let other = format!("Authorization: Bearer {}", again["token"].as_str().expect("a token"));
+    expect_status(&ask(at, "GET /api/v1/status", at, &[&other], ""), 200);
+    expect_status(&ask(at, "POST /api/v1/services/ZWNobw/pause", at, &[&other, JSON], "{}"), 403);
+    assert!(!broker.log().contains(token), "the log has the token");
+
+    // It is opened by a file, since everybody sees the arguments of a process.
+    let opener = place.0.path().join("xdg-open");
+    let script = r#"#!/bin/sh
+cat "$1" > "$XDG_RUNTIME_DIR/opened"
+echo "$1" >> "$XDG_RUNTIME_DIR/opened"
+"#;
+    // By another process: a child that another test starts meanwhile would inherit the file open for writing, and it couldn't be run.
+    let mut written = Command::new("sh");
+    written.args(["-c", "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\""]).arg(&opener).arg(script);
+    assert!(written.status().expect("run sh").success());
+    let path = format!("{}:{}", place.0.path().display(), std::env::var("PATH").expect("a path"));
+    let mut command = tow(["page", "--open", "--json"]);
+    command.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY").env("PATH", path);
+    let address = run(&mut command).expect_code(0).summary()["address"].as_str().expect("an address").to_owned();
+    let opened = std::fs::read_to_string(place.0.path().join("opened")).expect("it was opened");
+    assert!(opened.contains(&format!("url={address}\"")), "{opened}");
+    let file = opened.lines().last().expect("a path");
+    assert_eq!(std::fs::metadata(file).expect("a file").mode() & 0o777, 0o600);
 }

@@ -21,7 +21,7 @@ use crate::support::{DEADLINE, wait_until};
 const SIZE: usize = 64 << 20;
 
 /// A command that finds the servers of a place, not yet started.
-fn at(place: &Place, arguments: &[&str]) -> Command {
+pub fn at(place: &Place, arguments: &[&str]) -> Command {
     let mut command = tow(arguments);
     command.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY");
     command
@@ -37,7 +37,7 @@ pub fn service(place: &Place, name: &str, member: &str) -> u64 {
 }
 
 /// A broker whose journal has this many dead letters of `echo`.
-fn with_dead_letters(place: &Place, journal: &Path, count: usize) -> Broker {
+pub fn with_dead_letters(place: &Place, journal: &Path, count: usize) -> Broker {
     let broker = place.broker(&["--attempts", "1", "--journal", journal.to_str().expect("UTF-8")]);
     let worker = work(&[&broker], &["echo", "--jobs", &count.to_string(), "--", "sleep", "100"]);
     let calls: Vec<_> = (0..count).map(|number| call(&[&broker], &["echo", &number.to_string()])).collect();
@@ -59,7 +59,7 @@ fn dead_letters_are_sent_again_and_stay_so_after_a_crash() {
     let broker = with_dead_letters(&place, &journal, 3);
     let listed = place.json(&["dead-letters", "echo"]);
     let bytes: Vec<_> = listed.iter().map(|letter| letter["bytes"].as_u64()).collect();
-    assert_eq!((bytes, &listed[0]["state"], &listed[0]["attempts"]), (vec![Some(1); 3], &"waiting".into(), &0.into()));
+    assert_eq!((bytes, &listed[0]["state"], &listed[0]["attempts"]), (vec![Some(1); 3], &"waiting".into(), &1.into()));
     assert_eq!(place.json(&["dead-letters", "dlq.echo"]).len(), 3);
     let status = String::from_utf8(place.tow(&["status"]).expect_code(0).stdout).expect("UTF-8");
     assert!(status.contains("\nWARNING     echo: 3 dead letters are kept, "), "{status}");
@@ -107,6 +107,107 @@ fn dropped_dead_letters_do_not_come_back() {
     let _broker = place.broker(&["--journal", journal.to_str().expect("UTF-8")]);
     assert_eq!((letters(&place), problems(&place, "dead_letters").len()), (0, 0));
     assert_eq!(place.json(&["journal"])[0]["journal"]["state"], "ok");
+}
+
+/// The figure of the status that should be zero.
+fn held(place: &Place) -> Value {
+    let status = place.json(&["status"]).remove(0);
+    let all = status["should_be_zero"].as_array().expect("a list").clone();
+    let held = all.into_iter().find(|figure| figure["name"] == "dead_letters_held").expect("the figure");
+    assert_eq!((&held["value"], &held["now"]), (&status["dead_letters"], &true.into()));
+    held["value"].clone()
+}
+
+#[test]
+fn dead_letters_have_their_reason_and_time_also_after_a_crash_and_their_number_is_what_is_held() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let journal = folder.path().join("journal");
+    let arguments = ["--attempts", "1", "--journal", journal.to_str().expect("UTF-8")];
+    let broker = with_dead_letters(&place, &journal, 3);
+    let details = || {
+        let listed = place.json(&["dead-letters", "echo"]);
+        let members = ["id", "number", "reason", "client", "worker", "attempts", "first_b64"];
+        listed.iter().map(|letter| members.map(|member| letter[member].clone())).collect::<Vec<_>>()
+    };
+    let before = details();
+    for letter in &before {
+        let texts: Vec<_> = letter[2..5].iter().map(|text| text.as_str().unwrap_or_default()).collect();
+        assert_eq!(texts, ["its worker's connection ended", "127.0.0.1", "127.0.0.1"]);
+        assert!(letter[5] == 1 && ["MA==", "MQ==", "Mg=="].iter().any(|body| letter[6] == *body), "{letter:?}");
+    }
+    let age = |place: &Place| place.json(&["dead-letters"])[0]["oldest_seconds"].as_f64().expect("a number");
+    wait_until("they are two seconds old", || age(&place) > 2.0);
+    broker.signal(Signal::KILL);
+    broker.finish();
+    let broker = place.broker(&arguments);
+    assert_eq!((details(), held(&place)), (before.clone(), 3.into()));
+    assert!(age(&place) > 2.0 && place.json(&["dead-letters", "echo"])[0]["kept_seconds"].as_f64() > Some(2.0));
+    let table = String::from_utf8(place.tow(&["dead-letters", "echo"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(table.contains("REASON\n") && table.contains("  0     its worker's connection ended\n"), "{table}");
+
+    // One fails again, with another reason, and is the youngest then.
+    let _failing = work(&[&broker], &["echo", "--", "sh", "-c", "echo broken >&2; exit 3"]);
+    let first = before[0][0].to_string();
+    place.tow(&["requeue", "echo", "--id", &first]).expect_code(0);
+    let reason = || details().iter().find(|letter| letter[0] == before[0][0]).map(|letter| letter[2].to_string());
+    wait_until("it is back", || reason().is_some_and(|reason| reason.contains("a worker failed it with status 500")));
+    assert!(reason().is_some_and(|reason| reason.contains("broken")), "{:?}", reason());
+    broker.signal(Signal::KILL);
+    broker.finish();
+    let _broker = place.broker(&arguments);
+    assert!(reason().is_some_and(|reason| reason.contains("broken")), "{:?}", reason());
+    place.tow(&["requeue", "echo", "--id", &first, "--drop"]).expect_code(0);
+    place.tow(&["requeue", "echo", "--id", &first]).expect_code(4);
+    assert_eq!((letters(&place), held(&place)), (2, 2.into()));
+    place.tow(&["requeue", "echo", "--drop", "--expect", "2"]).expect_code(0);
+    assert_eq!(held(&place), 0);
+}
+
+#[test]
+fn dead_letters_are_saved_to_files_and_requeued_at_a_rate() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    let journal = folder.path().join("journal");
+    let broker = with_dead_letters(&place, &journal, 3);
+    // A body in a file of the broker's.
+    let large = folder.path().join("large");
+    write(&large, &(0..3_000_000_u32).map(|number| (number % 251) as u8).collect::<Vec<_>>());
+    let worker = work(&[&broker], &["echo", "--", "sleep", "100"]);
+    let given_up = Process::start(&mut call(&[&broker], &["echo", &format!("@{}", large.display())]));
+    wait_until("the worker has it", || place.json(&["workers"])[0]["held"] == 1);
+    worker.signal(Signal::KILL);
+    given_up.finish();
+    wait_until("it is kept", || letters(&place) == 4);
+
+    let saved = folder.path().join("saved");
+    let save = |more: &[&str]| {
+        let arguments = [&["dead-letters", "echo", "--save", saved.to_str().expect("UTF-8")], more].concat();
+        place.tow(&arguments)
+    };
+    let listed = place.json(&["dead-letters", "echo"]);
+    let ids: Vec<_> = listed.iter().map(|letter| letter["id"].to_string()).collect();
+    let bodies = ["0", "1", "2"].iter().zip(["MA==", "MQ==", "Mg=="]);
+    let body =
+        bodies.filter(|(_, b64)| listed[0]["first_b64"] == *b64).map(|(body, _)| body.as_bytes().to_vec()).next();
+    save(&["--id", "99999"]).expect_code(4);
+    save(&["--id", &ids[0]]).expect_code(0);
+    assert_eq!(Some(std::fs::read(saved.join(&ids[0])).expect("the letter")), body);
+    let known: Value =
+        serde_json::from_slice(&std::fs::read(saved.join(format!("{}.json", ids[0]))).expect("a file")).expect("JSON");
+    assert_eq!((&known["reason"], &known["id"].to_string()), (&"its worker's connection ended".into(), &ids[0]));
+    let refused = save(&[]);
+    assert!(!refused.status.success() && refused.stderr.contains("exists"), "{refused:?}");
+    std::fs::remove_dir_all(&saved).expect("the saved ones");
+    let said = save(&[]).expect_code(0).stdout;
+    assert!(String::from_utf8_lossy(&said).starts_with("saved 4 dead letters of echo in "));
+    assert_eq!(std::fs::read(saved.join(&ids[3])).expect("the letter"), std::fs::read(&large).expect("the file"));
+
+    let refused = place.tow(&["requeue", "echo", "--rate", "2", "--expect", "3"]).expect_code(5);
+    assert!(refused.stderr.contains("dead letters: 4, expected: 3; nothing was done"), "{}", refused.stderr);
+    let start = std::time::Instant::now();
+    let done = place.tow(&["requeue", "echo", "--rate", "4"]).expect_code(0);
+    assert_eq!(done.stdout, b"requeued 4 dead letters of echo\n");
+    assert!(start.elapsed() >= std::time::Duration::from_millis(750), "{:?}", start.elapsed());
+    assert_eq!((letters(&place), service(&place, "echo", "waiting")), (0, 4));
 }
 
 /// A stock client's request, and the frames of the reply.

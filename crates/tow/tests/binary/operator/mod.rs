@@ -2,6 +2,7 @@
 
 mod demo;
 mod examples;
+mod failing_followers;
 mod file_servers;
 mod help;
 mod http;
@@ -9,6 +10,9 @@ mod journal_lines;
 pub mod letters_and_drains;
 mod pipes;
 pub mod problems;
+mod requests;
+mod restarts;
+mod slow_transfers;
 pub mod status;
 mod system_limits;
 mod wrong_peers;

@@ -24,7 +24,10 @@ fn a_service_without_a_worker_is_critical_until_it_has_one() {
     let place = Place::new();
     let broker = place.broker(&[]);
     let status = String::from_utf8(place.tow(&["status"]).expect_code(0).stdout).expect("UTF-8");
-    assert!(status.starts_with("problems    no problems known\nserver "), "{status}");
+    assert!(
+        status.starts_with("restart now safe (nothing is held)\nproblems    no problems known\nserver "),
+        "{status}"
+    );
     place.tow(&["status", "--check"]).expect_code(0);
     let calls = ["1", "2"].map(|number| Process::start(&mut call(&[&broker], &["reports", number])));
     wait_until("it is a problem", || !problems(&place, "no_worker").is_empty());
@@ -52,6 +55,29 @@ fn a_service_without_a_worker_is_critical_until_it_has_one() {
     assert!(get(&place.socket(), "/metrics").contains("towpath_problems{kind=\"no_worker\"} 0\n"));
 }
 
+#[test]
+fn a_problem_that_is_muted_is_listed_but_not_counted_until_the_time_is_over() {
+    let place = Place::new();
+    let broker = place.broker(&[]);
+    let _call = Process::start(&mut call(&[&broker], &["reports", "1"]));
+    wait_until("it is a problem", || !problems(&place, "no_worker").is_empty());
+    let printed = place.tow(&["mute", "no_worker", "reports", "--for", "2h"]).expect_code(0).stdout;
+    assert_eq!(String::from_utf8_lossy(&printed), "muted no_worker of reports for 2h, or until the server ends\n");
+    let check = String::from_utf8(place.tow(&["status", "--check"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(check.contains("no problems known") && check.contains("muted       reports: no worker"), "{check}");
+    assert!(check.contains(&format!("uid {}) for another ", rustix::process::geteuid().as_raw())), "{check}");
+    assert!(get(&place.socket(), "/metrics").contains("towpath_problems{kind=\"no_worker\"} 0\n"));
+    assert_eq!(place.json(&["mute"]).iter().map(|mute| &mute["kind"]).collect::<Vec<_>>(), ["no_worker"]);
+    place.tow(&["mute", "no_worker", "reports", "--end"]).expect_code(0);
+    place.tow(&["status", "--check"]).expect_code(11);
+    place.tow(&["mute", "no_worker", "--end"]).expect_code(4);
+    assert!(place.tow(&["mute", "no_such_kind"]).expect_code(5).stderr.contains("waiting_long"));
+    let actions: Vec<_> = place.json(&["audit"]).iter().map(|action| action["action"].clone()).collect();
+    assert_eq!(actions, ["mute", "unmute", "unmute", "mute"]);
+    place.tow(&["mute", "no_worker", "--for", "1"]).expect_code(0);
+    wait_until("it counts again", || place.tow(&["status", "--check"]).status.code() == Some(11));
+}
+
 /// Takes over a minute: the worker has to hang that long.
 #[test]
 fn a_worker_that_hangs_is_a_problem_until_it_is_kicked() {
@@ -71,6 +97,13 @@ fn a_worker_that_hangs_is_a_problem_until_it_is_kicked() {
     let peer = problem["peer"].as_str().expect("an id");
     assert!(problem["advice"].as_str().is_some_and(|advice| advice.contains(&format!("tow kick {peer}"))), "{problem}");
     place.tow(&["status", "--check"]).expect_code(10);
+    let drained = place.tow(&["drain"]).expect_code(0);
+    let never = "tow: never ends: 1 request of reports: busy with one request for ";
+    assert!(
+        drained.stderr.starts_with(never) && drained.stderr.ends_with(&format!("; tow kick {peer}\n")),
+        "{drained:?}"
+    );
+    place.tow(&["drain", "--cancel"]).expect_code(0);
     place.tow(&["kick", peer]).expect_code(0);
     wait_until("it is over", || problems(&place, "worker_busy").is_empty());
 }

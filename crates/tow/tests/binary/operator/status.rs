@@ -93,8 +93,9 @@ fn a_client_is_listed_with_what_it_does_and_comes_back_after_a_kick() {
     let mut transfers = Vec::new();
     wait_until("the transfer waits for its client", || {
         let before = std::mem::replace(&mut transfers, place.json(&["transfers"]));
-        let waits = |transfer: &Value| transfer["waits_for"] == "receiver" && transfer["sent_bytes"] != 0;
-        transfers.first().is_some_and(waits) && transfers == before
+        let waits = |transfer: &Value| transfer["waits_for"] == "frozen" && transfer["sent_bytes"] != 0;
+        let is_same = |transfer: &Value| before.first().is_some_and(|of| of["sent_bytes"] == transfer["sent_bytes"]);
+        transfers.first().is_some_and(|transfer| waits(transfer) && is_same(transfer))
     });
     assert_eq!((&transfers[0]["path"], &transfers[0]["files"]), (&"sub/large.bin".into(), &1.into()));
     let peer = place.json(&["peers"]).remove(0);

@@ -1,6 +1,7 @@
 //! Admission and permissions; hostile peers, paths and files.
 
 mod bad_connections;
+mod blocked;
 mod endless_server;
 mod escaping_paths;
 mod handshake_flood;

@@ -252,6 +252,11 @@ impl Server {
         Self { process, endpoint }
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> Pid {
+        self.process.pid()
+    }
+
     /// Endpoint from its first line.
     pub fn endpoint(&self) -> &str {
         &self.endpoint

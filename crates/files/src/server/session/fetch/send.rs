@@ -78,6 +78,7 @@ impl<F: Clone> Fetch<F> {
                 entries.push(entry);
                 parts.push(Part::Bytes(bytes));
                 complete += 1;
+                self.over_bytes = self.over_bytes.saturating_add(metadata.size);
                 continue;
             }
             let available = self.credit.available();

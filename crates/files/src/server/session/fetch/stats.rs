@@ -2,6 +2,7 @@
 
 use super::{Fetch, FileState};
 use crate::limits::PIECE_COST_MIN;
+use crate::server::pace::Pace;
 use crate::server::stats::{RequestKind, TransferStats, Wait};
 
 impl<F: Clone> Fetch<F> {
@@ -24,11 +25,30 @@ impl<F: Clone> Fetch<F> {
             received_bytes: 0,
             done_bytes,
             total_bytes,
+            all_done_bytes: self.over_bytes.saturating_add(done_bytes),
+            all_total_bytes: self.all_bytes(),
             wait: self.wait(),
+            slow: self.credit.slow(),
+            pace: Pace::default(),
         }
     }
 
-    fn wait(&self) -> Option<Wait> {
+    /// Bytes of all files, once each is known.
+    fn all_bytes(&self) -> Option<u64> {
+        let size = |file: &FileState<F>| match file {
+            FileState::Small { metadata, .. } => metadata.size,
+            FileState::Large(large) => large.metadata.size,
+            FileState::Answered(_) => 0,
+        };
+        let is_known = self.next >= self.request.files.len();
+        is_known.then(|| self.files.iter().map(size).fold(self.over_bytes, u64::saturating_add))
+    }
+
+    pub(in crate::server::session) fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+
+    pub(in crate::server::session) fn wait(&self) -> Option<Wait> {
         let has_credit = self.credit.available() >= PIECE_COST_MIN;
         match self.files.front() {
             None if self.preparing.is_some() => Some(Wait::Disk),

@@ -8,6 +8,7 @@ mod tests;
 #[cfg(fuzzing)]
 pub use model::fuzz_body;
 
+use super::credit::Credit;
 use super::shared::Shared;
 use super::{Action, Envelope, LogEvent, Ticket};
 use crate::limits::{CHUNK_BYTES_MIN, PIECE_COST_MIN, PUSH_CHUNK_BYTES_MAX, PUSHES_MAX};
@@ -18,6 +19,7 @@ use crate::protocol::{ErrorCode, WireError};
 use crate::server::Failure;
 use crate::server::jobs::{Job, PushJob, PushSees, PushUpdate, PushWrite};
 use crate::server::limits::{PUSH_WINDOW_BYTES_MAX, PUSH_WINDOW_BYTES_MIN};
+use crate::server::pace::Pace;
 use crate::server::stats::{RequestKind, TransferStats, Wait};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -50,6 +52,8 @@ struct Push {
     credit: u64,
     /// Credit of what was written, not given again yet.
     freed: u64,
+    /// The credit of its client, with which that says why it is slow.
+    client: Credit,
 }
 
 impl Pushes {
@@ -61,12 +65,23 @@ impl Pushes {
         self.0.iter().map(|push| (push.ticket, push.stats()))
     }
 
+    /// The wait of each, and the bytes that have come.
+    pub(super) fn waits(&self) -> impl Iterator<Item = (Ticket, Option<Wait>, u64)> {
+        self.0.iter().map(|push| (push.ticket, Some(push.wait()), push.received_bytes()))
+    }
+
     /// Whether another one may begin.
     pub(super) fn has_space(&self) -> bool {
         self.0.len() < PUSHES_MAX
     }
 
-    pub(super) fn push<F>(&mut self, ticket: Ticket, envelope: Envelope, request: PushRequest, shared: &mut Shared<F>) {
+    pub(super) fn push<F>(
+        &mut self,
+        ticket: Ticket,
+        (envelope, client): (Envelope, Credit),
+        request: PushRequest,
+        shared: &mut Shared<F>,
+    ) {
         let id = request.id;
         if !shared.permissions.check(Verb::Push, request.path.as_bytes()) {
             let message = "the server's rules don't allow this client to push there";
@@ -96,6 +111,7 @@ impl Pushes {
             window: window.units(),
             credit: 0,
             freed: 0,
+            client,
         });
         let path = request.path.as_bytes();
         let sees = PushSees {
@@ -209,11 +225,19 @@ impl Push {
         self.request_size.saturating_sub(self.missing.iter().map(|range| range.length).sum())
     }
 
-    fn stats(&self) -> TransferStats {
-        let done_bytes = if self.has_begun { self.done_bytes() } else { 0 };
+    fn wait(&self) -> Wait {
         let is_open = self.has_begun && !self.missing.is_empty();
         // What was sent and isn't written yet isn't credit again.
-        let wait = if is_open && self.credit >= self.window / 2 { Wait::Sender } else { Wait::Disk };
+        if is_open && self.credit >= self.window / 2 { Wait::Sender } else { Wait::Disk }
+    }
+
+    /// Bytes that have come over this connection.
+    fn received_bytes(&self) -> u64 {
+        if self.has_begun { self.done_bytes().saturating_sub(self.had) } else { 0 }
+    }
+
+    fn stats(&self) -> TransferStats {
+        let done_bytes = if self.has_begun { self.done_bytes() } else { 0 };
         TransferStats {
             kind: RequestKind::Push,
             id: Some(self.id),
@@ -221,10 +245,14 @@ impl Push {
             files: 1,
             files_done: 0,
             sent_bytes: 0,
-            received_bytes: done_bytes.saturating_sub(self.had),
+            received_bytes: self.received_bytes(),
             done_bytes,
             total_bytes: Some(self.request_size),
-            wait: Some(wait),
+            all_done_bytes: done_bytes,
+            all_total_bytes: Some(self.request_size),
+            wait: Some(self.wait()),
+            slow: self.client.slow(),
+            pace: Pace::default(),
         }
     }
 

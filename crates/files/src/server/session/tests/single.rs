@@ -241,7 +241,7 @@ fn without_credit_files_are_hashed_only_if_they_wait_for_it() {
                     None => break,
                 }
             }
-            session.request(Vec::new(), Ok(Request::Credit { bytes: 1 << 20 }));
+            session.request(Vec::new(), Ok(Request::Credit { bytes: 1 << 20, slow: None }));
             session.next_message();
             is_hashed
         });
@@ -335,7 +335,7 @@ fn clients_behind_a_proxy_have_their_own_ids_and_a_silent_one_gives_way() {
     assert!(matches!(&refused[..], [(to, Reply::Error(error))] if to == "active" && error.code == ErrorCode::Busy));
 
     for _ in 0..MESSAGES_SILENT_MAX {
-        session.request(client("active"), Ok(Request::Credit { bytes: 1 }));
+        session.request(client("active"), Ok(Request::Credit { bytes: 1, slow: None }));
     }
     list(&mut session, "active", 1);
     let displaced = replies(&mut session);
@@ -350,7 +350,7 @@ fn clients_behind_a_proxy_have_their_own_ids_and_a_silent_one_gives_way() {
 #[test]
 fn a_refused_message_costs_other_clients_of_its_proxy_nothing() {
     let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
-    session.request(vec![Bytes::from_static(b"idle")], Ok(Request::Credit { bytes: 5 }));
+    session.request(vec![Bytes::from_static(b"idle")], Ok(Request::Credit { bytes: 5, slow: None }));
     session.request(vec![Bytes::from(vec![b'x'; 2 * CREDIT_NAMES_BYTES_MAX])], Err(WireError::bad("too large")));
     assert_eq!(session.shared.credits.available(), 5);
 }

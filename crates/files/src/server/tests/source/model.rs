@@ -278,7 +278,7 @@ impl World {
             }
             7..10 => {
                 let bytes = 1 + self.chance.below(300_000) as u64;
-                self.ask(Request::Credit { bytes });
+                self.ask(Request::Credit { bytes, slow: None });
             }
             _ => {}
         }
@@ -414,7 +414,7 @@ impl World {
     /// No faults from now on, and everything comes to its end.
     fn settle(&mut self) {
         self.faults.lock().unwrap().one_in = 0;
-        self.ask(Request::Credit { bytes: 1 << 40 });
+        self.ask(Request::Credit { bytes: 1 << 40, slow: None });
         loop {
             self.turn();
             if !self.run_job() {

@@ -2,18 +2,30 @@
 
 use super::FilesView;
 use crate::admin::figures::Catalogue;
-use crate::admin::problems::Follower;
+use crate::admin::problems;
 use crate::admin::view::{Refusal, add_name, add_principal, seconds};
 use serde_json::{Value, json};
-use std::time::Instant;
-use towpath_files::server::{CatalogueStats, CatalogueView, FollowerStats, HolderStats, Stats, VersionStats};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use towpath_files::path::RelPath;
+use towpath_files::server::{
+    Behind, CatalogueStats, CatalogueView, FollowerStats, HolderStats, NewestVersion, Presence, Stats, VersionStats,
+    Wait,
+};
 use towpath_sockets::{Page, Wanted};
 
 /// Followers that aren't connected are numbered from here on. No slot of a peer is as high.
 const ELSEWHERE: u32 = 1 << 31;
 
-/// Followers that aren't connected and lack something, or have an old version, in the list of problems.
-const ELSEWHERE_MAX: usize = 20;
+/// The same of those that have never been there.
+const NEVER_SEEN: u32 = 3 << 30;
+
+/// The same of a version's followers: those that have never been there, and those that have it.
+const LACKING_NEVER_SEEN: u32 = 1 << 30;
+const HAVING: u32 = 1 << 31;
+
+/// Followers of each kind among the problems.
+const FOUND_MAX: usize = 1000;
 
 /// The catalogue, and how far the last of its followers is behind.
 pub fn catalogue(view: &CatalogueView, stats: &Stats) -> Catalogue {
@@ -33,99 +45,238 @@ pub fn describe(status: &mut Value, sums: &CatalogueStats) {
     }
 }
 
-/// A page of followers: of those that are connected, then of those that were, or are behind a relay.
+/// A page of followers: of those that are connected, then of those that were, or are behind a relay, then of those that never were.
 pub fn followers(view: &FilesView, from: u32) -> Result<Page<Value>, Refusal> {
     let Some(catalogue) = &view.catalogue else { return Ok(Page::default()) };
-    let (sums, now) = (catalogue.stats(), Instant::now());
+    if let Some(from) = from.checked_sub(NEVER_SEEN) {
+        let page = catalogue.never_seen(from).flat_map(|name| [never_seen(&name)]);
+        return Ok(numbered_from(NEVER_SEEN, page));
+    }
+    let states = States::new(catalogue);
     if let Some(from) = from.checked_sub(ELSEWHERE) {
-        let mut page = catalogue.holders_elsewhere(from).flat_map(|holder| [of_holder(&holder, &sums, now)]);
-        page.entries.iter_mut().for_each(|(number, _)| *number = number.saturating_add(ELSEWHERE));
-        page.next = page.next.and_then(|next| next.checked_add(ELSEWHERE));
-        return Ok(page);
+        let page = catalogue.holders_elsewhere(from).flat_map(|holder| [states.of_holder(&holder)]);
+        let page = numbered_from(ELSEWHERE, page);
+        return Ok(Page { next: page.next.or(Some(NEVER_SEEN)), ..page });
     }
     let page = view.stats(Wanted::Followers(from))?.followers;
-    let page = page.flat_map(|follower| [of_follower(&follower, &sums, now)]);
+    let page = page.flat_map(|follower| [states.of_follower(&follower)]);
     Ok(Page { next: page.next.or(Some(ELSEWHERE)), ..page })
 }
 
-/// Those that lack most, of `last`, which are connected, and of the others.
-pub fn last_followers(view: &CatalogueView, last: &[FollowerStats]) -> Vec<Follower> {
+/// A page whose numbers begin at another one.
+fn numbered_from(first: u32, mut page: Page<Value>) -> Page<Value> {
+    page.entries.iter_mut().for_each(|(number, _)| *number = number.saturating_add(first));
+    page.next = page.next.and_then(|next| next.checked_add(first));
+    page
+}
+
+/// Those that fail or lack something; of `last`, which are connected, those that lack most.
+pub fn followers_look(view: &CatalogueView, last: &[FollowerStats]) -> problems::Followers {
     let (sums, now) = (view.stats(), Instant::now());
-    let ago = |said: &HolderStats| now.saturating_duration_since(said.said_at);
-    let here = last.iter().map(|FollowerStats { info, follow, said, .. }| Follower {
-        peer: Some(info.id.to_string()),
-        name: said.as_ref().map_or_else(|| info.address.to_string(), |said| said.name.clone()),
-        via: None,
-        behind: sums.behind(follow.has(said.as_ref()), now),
-        version: None,
-        said: said.as_ref().map(ago),
+    let ago = |then: Instant| now.saturating_duration_since(then);
+    let look = view.look(FOUND_MAX);
+    let person = |said: &HolderStats| problems::Person {
+        peer: said.peer.map(|peer| peer.to_string()),
+        name: said.name.clone(),
+        via: said.via.clone(),
+        is_gone: said.presence == Presence::Gone,
+        error: said.error.as_ref().map(|error| (error.text.clone(), error.tries, ago(error.since))),
+        said: Some(ago(said.said_at)),
+    };
+    // One that is new here has not lacked anything for longer.
+    let lacking = |has: u64, since: Instant| sums.behind(has, now).1.min(ago(since));
+    let here =
+        last.iter().filter(|of| of.said.as_ref().is_none_or(|said| said.versions_of.is_none() && said.error.is_none()));
+    let here = here.map(|of| {
+        let FollowerStats { info, said, .. } = of;
+        let mut person = said.as_ref().map(person).unwrap_or_default();
+        person.peer = Some(info.id.to_string());
+        if said.is_none() {
+            person.name = info.address.to_string();
+        }
+        let has = of.has();
+        let since = said.as_ref().map_or(info.connected_at, |said| said.known_since);
+        problems::Lacking { person, changes: sums.behind(has, now).0, age: lacking(has, since), version: None }
     });
-    let elsewhere = view.last_elsewhere(ELSEWHERE_MAX).into_iter().map(|said| Follower {
-        peer: None,
-        behind: sums.behind(said.seq, now),
-        version: None,
-        said: Some(ago(&said)),
-        name: said.name,
-        via: said.via,
+    let behind = look.behind.iter().map(|Behind { holder, has, version, .. }| problems::Lacking {
+        person: person(holder),
+        changes: sums.behind(*has, now).0.max(1),
+        age: lacking(*has, holder.known_since),
+        version: version.clone(),
     });
-    let old = view.with_old_versions(ELSEWHERE_MAX).into_iter().map(|(peer, said, next, newest)| Follower {
-        peer: peer.map(|peer| peer.to_string()),
-        // It lacks this one at least.
-        behind: (1, sums.behind(next.saturating_sub(1), now).1),
-        version: Some(newest),
-        said: Some(ago(&said)),
-        name: said.name,
-        via: said.via,
+    let versions = look.versions.iter().map(|of| {
+        let known =
+            if of.never_seen.is_empty() { of.lacking_since } else { look.since.min(of.lacking_since.or(look.since)) };
+        problems::Version {
+            of: of.of.clone(),
+            label: of.version.label.clone(),
+            digest: of.version.digest.to_string(),
+            holding: of.holding,
+            expected: of.expected,
+            failing: of.failing,
+            age: known.map_or(Duration::ZERO, |since| lacking(of.version.seq.saturating_sub(1), since)),
+            lacking: of.lacking.iter().map(person).collect(),
+            never_seen: of.never_seen.clone(),
+        }
     });
-    here.chain(elsewhere).chain(old).collect()
-}
-
-fn of_follower(follower: &FollowerStats, sums: &CatalogueStats, now: Instant) -> Value {
-    let FollowerStats { info, follow, said, .. } = follower;
-    let (behind, behind_seconds) = sums.behind(follow.has(said.as_ref()), now);
-    let mut value = said.as_ref().map_or_else(nobody, |said| of_said(said, now));
-    value["peer"] = info.id.to_string().into();
-    value["address"] = info.address.to_string().into();
-    value["connected_seconds"] = seconds(info.connected_at.elapsed()).into();
-    value["id"] = follow.id.into();
-    value["live"] = (follow.is_live && behind == 0).into();
-    value["seq"] = follow.seq.into();
-    (value["behind"], value["behind_seconds"]) = (behind.into(), seconds(behind_seconds).into());
-    add_principal(&mut value, &info.principal);
-    add_name(&mut value, if follow.is_glob { "glob" } else { "path" }, &follow.target);
-    value
-}
-
-fn of_holder(holder: &HolderStats, sums: &CatalogueStats, now: Instant) -> Value {
-    let mut value = of_said(holder, now);
-    if holder.version.is_none() {
-        let (behind, behind_seconds) = sums.behind(holder.seq, now);
-        (value["behind"], value["behind_seconds"]) = (behind.into(), seconds(behind_seconds).into());
+    problems::Followers {
+        failing: look.failing.iter().map(person).collect(),
+        lacking: here.chain(behind).collect(),
+        never_seen: look.never_seen.clone(),
+        up: look.since.map(ago).unwrap_or_default(),
+        versions: versions.collect(),
     }
-    value
 }
 
-/// A follower's last report.
-fn of_said(said: &HolderStats, now: Instant) -> Value {
-    let mut value = nobody();
-    value["name"] = said.name.as_str().into();
-    value["copy"] = said.copy.map(|copy| copy.to_string()).into();
-    value["user"] = said.user.as_deref().into();
-    value["via"] = said.via.as_deref().into();
-    value["in_place_seq"] = said.seq.into();
-    value["durable"] = said.durable.into();
-    value["version"] = said.version.map(|version| version.to_string()).into();
-    value["said_seconds"] = seconds(now.saturating_duration_since(said.said_at)).into();
-    value
+/// State of a follower, in a word.
+fn state(said: Option<&HolderStats>, is_behind: bool) -> &'static str {
+    match said {
+        Some(said) if said.presence == Presence::Ended => "ended",
+        Some(said) if said.presence == Presence::Gone => "gone",
+        Some(HolderStats { error: Some(_), .. }) => "failing",
+        _ if is_behind => "behind",
+        _ => "up_to_date",
+    }
+}
+
+/// What there is to have, by which the state of a follower is known.
+struct States {
+    sums: CatalogueStats,
+    newest: HashMap<RelPath, NewestVersion>,
+    now: Instant,
+}
+
+impl States {
+    fn new(view: &CatalogueView) -> States {
+        States { sums: view.stats(), newest: view.newest_versions(), now: Instant::now() }
+    }
+
+    /// Whether one that follows versions lacks the newest one; None of another one.
+    fn lacks_version(&self, said: &HolderStats) -> Option<bool> {
+        let newest = self.newest.get(said.versions_of.as_ref()?);
+        Some(newest.is_some_and(|newest| said.version != Some(newest.digest)))
+    }
+
+    fn of_follower(&self, follower: &FollowerStats) -> Value {
+        let FollowerStats { info, follow, said, transfer, .. } = follower;
+        let (behind, behind_seconds) = self.sums.behind(follower.has(), self.now);
+        let mut value = said.as_ref().map_or_else(nobody, |said| self.of_said(said));
+        let is_behind = said.as_ref().and_then(|said| self.lacks_version(said)).unwrap_or(behind > 0);
+        // What is said on another connection comes with that.
+        let said = said.as_ref().map(|said| HolderStats { presence: Presence::Here, ..said.clone() });
+        let is_live = follow.as_ref().is_some_and(|follow| follow.is_live);
+        value["state"] = state(said.as_ref(), is_behind || !is_live).into();
+        value["peer"] = info.id.to_string().into();
+        value["address"] = info.address.to_string().into();
+        value["connected_seconds"] = seconds(info.connected_at.elapsed()).into();
+        value["live"] = (is_live && behind == 0).into();
+        (value["behind"], value["behind_seconds"]) = (behind.into(), seconds(behind_seconds).into());
+        if let Some(transfer) = transfer {
+            value["waits_for"] = transfer.wait.map(Wait::as_str).into();
+            value["bytes_per_second"] = transfer.pace.rate.into();
+            value["stalled_seconds"] = seconds(transfer.pace.stalled).into();
+        }
+        add_principal(&mut value, &info.principal);
+        if let Some(follow) = follow {
+            // `tow` has only one follow, and the highest number for it.
+            value["id"] = follow.id.filter(|id| *id != u32::MAX).into();
+            value["seq"] = follow.seq.into();
+            add_name(&mut value, if follow.is_glob { "glob" } else { "path" }, &follow.target);
+        }
+        value
+    }
+
+    fn of_holder(&self, holder: &HolderStats) -> Value {
+        let mut value = self.of_said(holder);
+        let is_behind = match self.lacks_version(holder) {
+            Some(lacks) => lacks,
+            None => {
+                let (behind, behind_seconds) = self.sums.behind(holder.seq.unwrap_or(0), self.now);
+                (value["behind"], value["behind_seconds"]) = (behind.into(), seconds(behind_seconds).into());
+                behind > 0
+            }
+        };
+        value["state"] = state(Some(holder), is_behind).into();
+        value
+    }
+
+    /// A follower's last report.
+    fn of_said(&self, said: &HolderStats) -> Value {
+        let ago = |then: Instant| seconds(self.now.saturating_duration_since(then));
+        let mut value = nobody();
+        value["name"] = said.name.as_str().into();
+        value["copy"] = said.copy.map(|copy| copy.to_string()).into();
+        value["user"] = said.user.as_deref().into();
+        value["via"] = said.via.as_deref().into();
+        value["peer"] = said.peer.map(|peer| peer.to_string()).into();
+        value["in_place_seq"] = said.seq.into();
+        value["durable"] = said.durable.into();
+        value["version"] = said.version.map(|version| version.to_string()).into();
+        value["said_seconds"] = ago(said.said_at).into();
+        if let Some(of) = &said.versions_of {
+            add_name(&mut value, "versions_of", of.as_bytes());
+            let newest = self.newest.get(of);
+            value["wants"] = newest.map(|newest| newest.label.as_str()).into();
+        }
+        if let Some(error) = &said.error {
+            value["error"] = error.text.as_str().into();
+            (value["error_tries"], value["error_seconds"]) = (error.tries.into(), ago(error.since).into());
+        }
+        if let Some(lacks) = &said.lacks {
+            (value["lacks_files"], value["lacks_bytes"]) = (lacks.files.into(), lacks.bytes.into());
+            value["seconds_left"] = lacks.seconds_left.into();
+        }
+        value
+    }
 }
 
 /// A follower of which nothing is known.
 fn nobody() -> Value {
     json!({
-        "peer": null, "address": null, "user": null, "key": null, "connected_seconds": null,
+        "state": null, "peer": null, "address": null, "user": null, "key": null, "connected_seconds": null,
         "name": null, "copy": null, "via": null, "in_place_seq": null, "durable": null, "version": null, "said_seconds": null,
         "id": null, "path": null, "glob": null, "live": null, "seq": null, "behind": null, "behind_seconds": null,
+        "versions_of": null, "wants": null, "error": null, "error_tries": null, "error_seconds": null,
+        "lacks_files": null, "lacks_bytes": null, "seconds_left": null,
+        "waits_for": null, "bytes_per_second": null, "stalled_seconds": null,
     })
+}
+
+/// A follower that is to be there, and has never been.
+fn never_seen(name: &str) -> Value {
+    let mut value = nobody();
+    (value["name"], value["state"]) = (name.into(), "never_seen".into());
+    value
+}
+
+/// A published version by its digest, or the newest one with a label; of a path, if one is given.
+pub fn version(view: &FilesView, name: &str, of: Option<&[u8]>) -> Option<VersionStats> {
+    let versions = view.catalogue.as_ref().map(CatalogueView::versions).unwrap_or_default();
+    let is_it = |version: &&VersionStats| {
+        of.is_none_or(|of| version.of.as_bytes() == of) && (version.label == name || version.digest.to_string() == name)
+    };
+    versions.iter().rfind(is_it).cloned()
+}
+
+/// A page of the followers of a version: those that lack it, those that have never been seen, then those that have it.
+pub fn version_followers(view: &FilesView, version: &VersionStats, from: u32) -> Page<Value> {
+    let Some(catalogue) = &view.catalogue else { return Page::default() };
+    let states = States::new(catalogue);
+    let with = |mut value: Value, has: bool| {
+        value["has"] = has.into();
+        [value]
+    };
+    if let Some(from) = from.checked_sub(HAVING) {
+        let page = catalogue.holders_of(version, true, from);
+        return numbered_from(HAVING, page.flat_map(|holder| with(states.of_holder(&holder), true)));
+    }
+    if let Some(from) = from.checked_sub(LACKING_NEVER_SEEN) {
+        let page = catalogue.never_seen(from).flat_map(|name| with(never_seen(&name), false));
+        let page = numbered_from(LACKING_NEVER_SEEN, page);
+        return Page { next: page.next.or(Some(HAVING)), ..page };
+    }
+    let page = catalogue.holders_of(version, false, from).flat_map(|holder| with(states.of_holder(&holder), false));
+    Page { next: page.next.or(Some(LACKING_NEVER_SEEN)), ..page }
 }
 
 /// A page of versions, the oldest first.
@@ -135,7 +286,7 @@ pub fn versions(view: &FilesView, from: u32) -> Page<Value> {
     Page::of(numbered.map(|(number, version)| (number, Some(of_version(&version)))))
 }
 
-fn of_version(version: &VersionStats) -> Value {
+pub fn of_version(version: &VersionStats) -> Value {
     let mut value = json!({
         "label": version.label,
         "version": version.digest.to_string(),

@@ -1,0 +1,305 @@
+// Pages of one thing: a service, a person or peer, a version.
+
+import { ofPeer, ofService } from './actions.js';
+import { ApiError, encoded, get } from './api.js';
+import { Chart } from './charts.js';
+import { facts, h, Keyed, setText } from './dom.js';
+import { count, named, NONE, perSecond, seconds, short, visible } from './format.js';
+import { History, Lately } from './history.js';
+import { toWho } from './links.js';
+import { ProblemList } from './problems.js';
+import { Table } from './table.js';
+import { LISTS, shortDigest } from './views.js';
+
+/** @typedef {import('./api.js').Row} Row */
+/** @typedef {import('./dom.js').Fact} Fact */
+/** @typedef {import('./list.js').Action} Action */
+/** @typedef {import('./list.js').List} List */
+/** @typedef {(done: string | null) => void} Acted */
+
+/** Entries of a list on such a page. */
+const LISTED = 50;
+
+/** The problems of one thing. @param {readonly Row[]} problems */
+function counted(problems) {
+  const critical = problems.filter((problem) => problem['severity'] === 'critical').length;
+  return { problems, critical, warning: problems.length - critical };
+}
+
+/** A list, or a part of it, with links to its entries' own pages. */
+class Part {
+  /**
+   * @param {List} list
+   * @param {readonly string[]} [without] columns
+   */
+  constructor(list, without = []) {
+    this.list = list;
+    // Rates need two replies about all.
+    const columns = list.columns.filter(({ id }) => !/rate$|^left$/.test(id) && !without.includes(id));
+    this.table = new Table({ caption: list.title, columns, key: list.key, open: null });
+    this.heading = h('h2', {}, list.title);
+    this.scroller = h('div', { class: 'scroller', tabindex: '0', role: 'region', 'aria-label': `${list.title}, table` }, this.table.element);
+    this.element = h('section', { class: 'part', hidden: true }, this.heading, this.scroller);
+  }
+
+  /**
+   * @param {Row[] | undefined} rows
+   * @param {number} [found] how many there are
+   */
+  set(rows, found = rows?.length ?? 0) {
+    this.element.hidden = !rows?.length;
+    setText(this.heading, `${this.list.title}, ${found > (rows?.length ?? 0) ? `${count(rows?.length)} of ` : ''}${count(found)}`);
+    this.table.set(rows ?? []);
+  }
+}
+
+/** Buttons of actions, as the thing is now. */
+class Buttons {
+  /** @param {Acted} acted */
+  constructor(acted) {
+    this.element = h('p', { class: 'buttons' });
+    /** @type {Action[]} */
+    this.actions = [];
+    const run = async (/** @type {string} */ label) => {
+      const now = this.actions.find((one) => one.label === label);
+      if (now) acted(await now.run());
+    };
+    const make = (/** @type {Action} */ { label, danger }) => h('button', { type: 'button', class: danger ? 'danger' : '', onclick: () => run(label) }, label);
+    this.keyed = new Keyed(this.element, (/** @type {Action} */ action) => action.label, make, () => {});
+  }
+
+  /** @param {Action[]} actions */
+  set(actions) {
+    this.actions = actions;
+    this.keyed.set(actions);
+  }
+}
+
+/** What such pages have in common: they are made anew for each thing. */
+class Thing {
+  /**
+   * @param {string} id
+   * @param {Acted} acted
+   */
+  constructor(id, acted) {
+    this.id = id;
+    this.acted = acted;
+    this.title = '';
+    this.parameters = new URLSearchParams();
+    this.element = h('div', { class: 'view' });
+  }
+
+  get address() {
+    return `#${this.id}?${this.parameters}`;
+  }
+
+  /** @param {URLSearchParams} parameters */
+  enter(parameters) {
+    if (this.element.hasChildNodes() && `${parameters}` === `${this.parameters}`) return;
+    this.parameters = parameters;
+    this.begin();
+  }
+
+  /** Makes the page of what the parameters name. */
+  begin() {}
+
+  /**
+   * @param {string} kind
+   * @param {string} name
+   * @param {...Node} parts
+   */
+  show(kind, name, ...parts) {
+    this.title = `${kind} ${name}`;
+    this.gone = h('p', { class: 'empty', hidden: true });
+    this.body = h('div', { class: 'view' }, ...parts);
+    this.element.replaceChildren(h('h1', { tabindex: '-1', class: 'wire', title: name }, h('span', { class: 'kind' }, `${kind} `), name), this.gone, this.body);
+  }
+
+  /** Says that it isn't there, or not any more. @param {string | null} why */
+  setGone(why) {
+    if (!this.gone || !this.body) return;
+    this.gone.hidden = why === null;
+    setText(this.gone, why ?? '');
+    this.body.hidden = why !== null;
+  }
+}
+
+/** A service of a broker. */
+export class ServiceView extends Thing {
+  /** @param {Acted} acted */
+  constructor(acted) {
+    super('service', acted);
+  }
+
+  begin() {
+    const [name, b64] = [this.parameters.get('name'), this.parameters.get('b64')];
+    /** @type {Row} */
+    this.row = b64 === null ? { service: name ?? '' } : { service: name ?? '', service_b64: b64 };
+    const shown = named(this.row, 'service');
+    this.history = new History(b64 === null ? { service: name ?? '' } : { service_b64: b64 });
+    this.problems = new ProblemList(this.acted);
+    this.buttons = new Buttons(this.acted);
+    this.facts = facts();
+    this.state = h('p', { class: 'verdict' });
+    this.charts = [
+      new Chart({ title: 'Requests', format: perSecond, axis: short, lines: [{ name: 'in', label: 'in' }, { name: 'out', label: 'out' }, { name: 'failed', label: 'failed' }] }),
+      new Chart({ title: 'Queue', format: count, axis: short, lines: [{ name: 'waiting', label: 'waiting for a worker' }] }),
+    ];
+    this.lately = new Lately();
+    this.workers = new Part(partOf('broker', 'workers'), ['service']);
+    this.letters = h('p', {}, h('a', { href: './#dead-letters' }, 'Dead letters'));
+    this.show('Service', shown, this.state, this.buttons.element, this.problems.element,
+      h('div', { class: 'charts' }, h('section', { class: 'card' }, h('h2', {}, 'Now'), this.facts.element, this.letters), ...this.charts.map((chart) => chart.element)),
+      this.workers.element, this.lately.element);
+  }
+
+  async refresh() {
+    const { row, history } = this;
+    if (!row || !history) return;
+    let service;
+    try {
+      service = await get(`services/${encoded(row)}`);
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.status !== 404) throw error;
+      this.setGone(`There is no service ${named(row, 'service')} now: it has neither workers nor requests.`);
+      return;
+    }
+    const of = row['service_b64'] === undefined ? { service: row['service'] } : { service_b64: row['service_b64'] };
+    const [{ workers, next }] = await Promise.all([get('workers', { ...of, limit: LISTED }), history.refresh()]);
+    if (row !== this.row) return;
+    this.setGone(null);
+    this.buttons?.set(ofService(service));
+    this.problems?.set(counted(service['problems']));
+    this.facts?.set(serviceFacts(service, next === null ? workers : null));
+    for (const chart of this.charts ?? []) chart.set(history, history.now);
+    this.lately?.set(history);
+    this.workers?.set(workers, service['workers']);
+    if (this.state) setText(this.state, service['paused'] ? '‖ paused' : '');
+    if (this.letters) this.letters.hidden = !service['dead_letters'];
+  }
+}
+
+/**
+ * @param {Row} service
+ * @param {Row[] | null} workers all of them, if they are known
+ * @returns {Fact[]}
+ */
+function serviceFacts(service, workers) {
+  const waits = service['oldest_seconds'] === null ? '' : `, the first for ${seconds(service['oldest_seconds'])}`;
+  const rate = (/** @type {string} */ name) => (service[name] === null ? 'not known yet' : perSecond(service[name]));
+  const within = (/** @type {unknown} */ time) => (time === null ? 'nothing was answered yet' : `within ${seconds(time)}`);
+  const empty = service['waiting'] === 0 ? 'it is' : service['in_per_second'] === null ? 'not known yet'
+    : service['empty_in_seconds'] === null ? 'never, at these rates' : `in ${seconds(service['empty_in_seconds'])}, at these rates`;
+  return [
+    { name: 'Waiting', value: `${count(service['waiting'])}${waits}` },
+    { name: 'In', value: rate('in_per_second') },
+    { name: 'Out', value: rate('out_per_second') },
+    { name: 'Failed', value: `${rate('failed_per_second')}, ${count(service['failed'])} in all`, level: service['failed_per_second'] > 0 ? 'warn' : undefined },
+    { name: 'Answers, half', value: within(service['median_seconds']) },
+    { name: 'Answers, 19 of 20', value: within(service['usual_seconds']) },
+    { name: 'Queue is empty', value: empty },
+    { name: 'Workers', value: count(service['workers']), level: service['workers'] === 0 && service['waiting'] > 0 ? 'bad' : undefined },
+    { name: 'Workers have', value: workers ? `${count(workers.reduce((sum, worker) => sum + worker['held'], 0))} requests` : NONE },
+    { name: 'Unconfirmed', value: count(service['unconfirmed']) },
+    { name: 'Dead letters', value: count(service['dead_letters']), level: service['dead_letters'] > 0 ? 'bad' : undefined },
+  ];
+}
+
+/**
+ * A list as a part of a page.
+ * @param {'serve' | 'broker'} program
+ * @param {string} id
+ */
+function partOf(program, id) {
+  return /** @type {List} */ (LISTS[program].find((list) => list.id === id));
+}
+
+/** Names of the parameters of a person or peer. */
+const WHO = /** @type {const} */ ({ user: 'User', key: 'Key', address: 'Address', peer: 'Peer' });
+
+/** A person or peer. */
+export class WhoView extends Thing {
+  /**
+   * @param {'serve' | 'broker'} program
+   * @param {Acted} acted
+   */
+  constructor(program, acted) {
+    super('who', acted);
+    this.program = program;
+  }
+
+  begin() {
+    const kind = /** @type {keyof typeof WHO} */ (Object.keys(WHO).find((name) => this.parameters.has(name)) ?? 'user');
+    this.who = { [kind]: this.parameters.get(kind) ?? '' };
+    this.problems = new ProblemList(this.acted);
+    this.buttons = new Buttons(this.acted);
+    this.facts = facts();
+    this.links = h('p', { class: 'buttons' });
+    /** @type {[string, Part][]} */
+    this.parts = LISTS[this.program].filter((list) => list.id !== 'audit' && list.id !== 'services' && list.id !== 'dead-letters' && list.id !== 'versions')
+      .map((list) => [list.member, new Part(list)]);
+    this.show(WHO[kind], visible(this.parameters.get(kind) ?? ''), this.buttons.element, this.links, this.problems.element,
+      h('section', { class: 'card' }, h('h2', {}, 'Now'), this.facts.element), ...this.parts.map(([, part]) => part.element));
+  }
+
+  async refresh() {
+    const { who, parts } = this;
+    if (!who || !parts) return;
+    const reply = await get('who', who);
+    if (who !== this.who) return;
+    const found = reply['found'];
+    for (const [member, part] of parts) part.set(reply[member], found[member]);
+    const peers = /** @type {Row[]} */ (reply['peers'] ?? []);
+    this.problems?.set(counted(reply['problems']));
+    this.buttons?.set(peers.length === 1 && peers[0] ? ofPeer(peers[0]) : []);
+    const sum = (/** @type {string} */ name) => peers.reduce((total, peer) => total + Number(peer[name] ?? 0), 0);
+    const [first] = [...peers, ...(reply['gone'] ?? [])];
+    this.facts?.set([
+      { name: 'Connections', value: `${count(found['peers'])} now, ${count(found['gone'])} ended lately` },
+      ...(this.program === 'broker' ? [{ name: 'Requests', value: count(sum('requests')) }] : [{ name: 'Transfers', value: count(found['transfers']) }, { name: 'Failures', value: `${count(found['failures'])} lately` }]),
+      ...(first?.['user'] ? [{ name: 'User', value: visible(first['user']) }] : []),
+      ...(first?.['address'] ? [{ name: 'Address', value: visible(first['address']) }] : []),
+    ]);
+    const more = first && !('user' in who) ? toWho(first) : null;
+    const isOther = more !== null && more.slice(2) !== this.address;
+    this.links?.replaceChildren(...(isOther ? [h('a', { href: more }, `All of ${visible(first['user'] ?? first['key'] ?? 'this address')}`)] : []));
+  }
+}
+
+/** A version that a file server keeps. */
+export class VersionView extends Thing {
+  /** @param {Acted} acted */
+  constructor(acted) {
+    super('version', acted);
+  }
+
+  begin() {
+    this.version = this.parameters.get('version') ?? '';
+    this.facts = facts();
+    const list = partOf('serve', 'followers');
+    this.have = new Part({ ...list, title: 'Have it' });
+    this.lack = new Part({ ...list, title: 'Have another, or haven’t said' });
+    this.show('Version', shortDigest(this.version), h('section', { class: 'card' }, h('h2', {}, 'Now'), this.facts.element), this.lack.element, this.have.element);
+  }
+
+  async refresh() {
+    const { version } = this;
+    if (version === undefined) return;
+    const [{ versions }, { followers, next }] = await Promise.all([get('versions', { search: version }), get('followers', { limit: 1000 })]);
+    if (version !== this.version) return;
+    const row = /** @type {Row[]} */ (versions)[0];
+    const all = /** @type {Row[]} */ (followers);
+    const have = all.filter((follower) => follower['version'] === version);
+    this.setGone(row || have.length ? null : 'This version isn’t kept here, and nobody has it.');
+    this.facts?.set(row ? [
+      { name: 'Label', value: visible(row['label'] || NONE) },
+      { name: 'Digest', value: visible(row['version']) },
+      { name: 'Of', value: `/${row['path'] ? named(row, 'path') : ''}` },
+      { name: 'Have it', value: count(row['holders']) },
+      { name: 'Have another', value: count(row['missing']), level: row['missing'] > 0 ? 'warn' : undefined },
+      ...(next === null ? [] : [{ name: 'Listed', value: `the first ${count(all.length)} followers` }]),
+    ] : []);
+    this.have?.set(have);
+    this.lack?.set(all.filter((follower) => follower['version'] !== version));
+  }
+}

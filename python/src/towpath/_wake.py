@@ -1,0 +1,55 @@
+"""A thread's wait for descriptors and for other threads."""
+
+from __future__ import annotations
+
+import math
+import select
+import socket
+from typing import Collection, Sequence, Tuple
+
+
+class Wake:
+    """Wakes the one thread that waits, from any other. A pair of connected sockets, which every system can wait for."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._is_set = False
+        self._registered: Tuple[int, ...] = ()
+        self._poll = select.poll() if hasattr(select, "poll") else None
+
+    def set(self) -> None:
+        """Ends the current wait, or the next one."""
+        if not self._is_set:
+            self._is_set = True
+            try:
+                self._writer.send(b"\0")
+            except OSError:
+                # Full, so it wakes anyway; or closed.
+                pass
+
+    def clear(self) -> None:
+        """Called by the waiting thread, before it looks what there is to do."""
+        if self._is_set:
+            try:
+                self._reader.recv(4096)
+            except OSError:
+                pass
+            self._is_set = False
+
+    def wait(self, descriptors: Sequence[int], timeout: float) -> Collection[int]:
+        """Waits until a descriptor is readable, `set` is called, or this many seconds have passed. Those that are readable."""
+        if self._poll is None:
+            return select.select([*descriptors, self._reader.fileno()], [], [], timeout)[0]
+        wanted = tuple(descriptors)
+        if wanted != self._registered:
+            self._poll = select.poll()
+            for descriptor in (*wanted, self._reader.fileno()):
+                self._poll.register(descriptor, select.POLLIN)
+            self._registered = wanted
+        return [descriptor for descriptor, _ in self._poll.poll(math.ceil(timeout * 1000))]
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
