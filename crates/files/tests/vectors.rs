@@ -40,8 +40,14 @@ fn text() -> String {
     let headers = [
         DataHeader { id: 1, entries: vec![entry(0, true, Body::Plain, 0, 5, 5)] },
         DataHeader { id: u32::MAX, entries: vec![entry(4095, false, Body::Plain, 1 << 62, 4 << 20, 4 << 20)] },
-        DataHeader { id: 2, entries: vec![entry(0, true, Body::Plain, 0, 0, 0), entry(1, false, Body::Hole, 7, 1 << 40, 0)] },
-        DataHeader { id: 3, entries: vec![entry(0, false, Body::Zstd, 0, 500, 20), entry(2, true, Body::Zstd, 9, 9, 9)] },
+        DataHeader {
+            id: 2,
+            entries: vec![entry(0, true, Body::Plain, 0, 0, 0), entry(1, false, Body::Hole, 7, 1 << 40, 0)],
+        },
+        DataHeader {
+            id: 3,
+            entries: vec![entry(0, false, Body::Zstd, 0, 500, 20), entry(2, true, Body::Zstd, 9, 9, 9)],
+        },
     ];
     let (mut text, mut state) = (String::new(), 0x2545_F491_4F6C_DD1D);
     let mut add = |frame: &[u8]| {

@@ -9,7 +9,9 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 use towpath_requests::body::Body;
-use towpath_requests::numbered::{Block, ClientId, Content, FromClient, FromWorker, RequestId, Sent, Status, ToClient, ToWorker, Token, WireError};
+use towpath_requests::numbered::{
+    Block, ClientId, Content, FromClient, FromWorker, RequestId, Sent, Status, ToClient, ToWorker, Token, WireError,
+};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testing/vectors/numbered.txt");
 
@@ -125,7 +127,9 @@ fn mutated((block, attached): &Input, numbers: &mut Numbers) -> Input {
 fn inputs(write: impl FnOnce(&mut Block)) -> Vec<Input> {
     let mut block = Block::default();
     write(&mut block);
-    let messages = block.drain().map(|message| (message.block, message.attached.and_then(|body| body.single().map(Bytes::copy_from_slice))));
+    let messages = block
+        .drain()
+        .map(|message| (message.block, message.attached.and_then(|body| body.single().map(Bytes::copy_from_slice))));
     messages.collect()
 }
 
@@ -171,7 +175,8 @@ fn text() -> String {
         workers.push(inputs(|block| ToWorker::request(block, token, 2, 0, &body)));
     }
     let mut numbers = Numbers(0x2545_F491_4F6C_DD1D);
-    for (kind, all, decode) in [("to-client", clients, to_client as fn(&Input) -> _), ("to-worker", workers, to_worker)] {
+    for (kind, all, decode) in [("to-client", clients, to_client as fn(&Input) -> _), ("to-worker", workers, to_worker)]
+    {
         for input in all.into_iter().flatten() {
             let says: Result<String, WireError> = decode(&input);
             line(&mut text, kind, &input, &says.unwrap_or_else(|_| "malformed".to_owned()));
@@ -198,7 +203,13 @@ fn made(text: &mut String, token: Token) {
     add("from-client", "cancel 3".to_owned(), &|block| FromClient::cancel(block, 3));
     for body in bodies() {
         for (volatile, resent) in [(false, false), (true, false), (true, true)] {
-            let says = format!("request 1 30000 {} {} {} {}", u8::from(volatile), u8::from(resent), hex(b"echo"), frames(&body));
+            let says = format!(
+                "request 1 30000 {} {} {} {}",
+                u8::from(volatile),
+                u8::from(resent),
+                hex(b"echo"),
+                frames(&body)
+            );
             add("from-client", says, &|block| {
                 FromClient::request(block, 1, 30_000, Sent { volatile, resent }, b"echo", &body);
             });

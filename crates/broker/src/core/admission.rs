@@ -53,7 +53,7 @@ const NO_LOG: Refusal = Refusal {
 pub enum StorageFailure {
     /// There is no space, or the disk fails.
     NoSpace,
-    /// Whoever keeps it can't be reached.
+    /// The log can't be reached.
     Unreachable,
 }
 

@@ -18,7 +18,7 @@ const CELL_CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub(super) enum Log {
-    /// What is taken is kept as long as the process.
+    /// Entries are kept nowhere.
     None,
     Journal(Journal),
     #[cfg(feature = "nats")]
