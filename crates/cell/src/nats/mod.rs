@@ -26,7 +26,7 @@ pub const NAME_BYTES_MAX: usize = 32;
 /// A cell's log, and the way to it.
 #[derive(Clone)]
 pub struct NatsOptions {
-    /// Addresses of NATS servers. They may have a user and a password.
+    /// Addresses of NATS servers. One may have a user and a password for all, or a token.
     pub servers: Vec<String>,
     /// Name of the cell: letters, digits, `-` and `_`.
     pub cell: String,

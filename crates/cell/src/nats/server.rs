@@ -71,6 +71,14 @@ impl Server {
             .map_err(|error: std::io::Error| NatsError::Address(error.to_string()))?;
         let mut connecting = ConnectOptions::new().name(format!("tow cell {}", options.cell));
         connecting = connecting.connection_timeout(CONNECT_TIMEOUT).reconnect_delay_callback(|_| RECONNECT);
+        // The library leaves that to its user. It is the same for all servers.
+        match servers.iter().find_map(|server| Some((server.username()?, server.password()))) {
+            Some((user, Some(password))) => {
+                connecting = connecting.user_and_password(user.to_owned(), password.to_owned());
+            }
+            Some((token, None)) => connecting = connecting.token(token.to_owned()),
+            None => {}
+        }
         if let Some(path) = &options.credentials {
             let error = |error| NatsError::File { path: path.clone(), error };
             connecting = connecting.credentials_file(path).await.map_err(error)?;

@@ -263,6 +263,41 @@ fn what_is_wrong_is_said_with_its_cure() {
     }
 }
 
+/// Users of NATS, of which one has the least that a broker needs, and one that of `tow queue status`. The guide has the list.
+const USERS: &str = r#"accounts { A { jetstream: enabled, users: [
+    { user: admin, password: x }
+    { user: broker, password: x, permissions: { subscribe: ["_INBOX.>"], publish: ["tow.cell.test",
+        "$JS.API.STREAM.INFO.TOW_test", "$JS.API.STREAM.PURGE.TOW_test", "$JS.API.DIRECT.GET.TOW_test"] } }
+    { user: look, password: x, permissions: { subscribe: ["_INBOX.>"],
+        publish: ["$JS.API.STREAM.INFO.TOW_test", "$JS.API.DIRECT.GET.TOW_test"] } } ] } }"#;
+
+#[test]
+fn least_permissions_are_enough() {
+    let Some(nats) = Nats::start_with(1, USERS) else { return skip("there is no nats-server") };
+    let url = |user: &str| nats.url().replace("nats://", &format!("nats://{user}:x@"));
+    let of = |user: &str, words: &[&str]| {
+        let mut command = tow(words);
+        command.args(["--queue", &url(user), "--cell", "test", "--queue-replicas", "1"]);
+        command
+    };
+    let refused = run(&mut of("nobody", &["queue", "init"])).expect_code(1);
+    assert!(
+        refused.stderr.contains("authorization violation") && !refused.stderr.contains(":x@"),
+        "{}",
+        refused.stderr
+    );
+    run(of("admin", &["queue", "init"]).args(["--queue-size", "16M"])).expect_code(0);
+    let broker = Broker::from_command(&mut of("broker", &["broker", "--bind", ANY, "--grace", "0.1"]));
+    await_leader(&broker);
+    let _echo = work(&[&broker], &["echo", "--echo"]);
+    // So much that the log is trimmed, for which the user needs a permission too.
+    let load = ["echo", "--count", "3000", "--size", "3000", "--ahead", "50", "--timeout", "100", "--json"];
+    expect_all(run(&mut call(&[&broker], &load)), 3_000);
+    let status = run(of("look", &["queue", "status"]).arg("--json")).expect_code(0).summary();
+    assert!(status["bytes"].as_u64().expect("a number") < 10 << 20, "{status}");
+    assert!(!broker.log().contains("can't be trimmed"), "{}", broker.log());
+}
+
 #[test]
 fn body_beyond_the_limit_of_the_log_is_refused() {
     let Some(cell) = Cell::with_size(1, "1G") else { return };

@@ -31,6 +31,11 @@ pub struct Nats {
 impl Nats {
     /// So many servers. `None`: there is no program.
     pub fn start(count: usize) -> Option<Nats> {
+        Nats::start_with(count, "")
+    }
+
+    /// The same with more lines in their configuration.
+    pub fn start_with(count: usize, more: &str) -> Option<Nats> {
         let program = program()?;
         // They are free a moment later, and the next ones that the system gives are others.
         let listeners: Vec<_> =
@@ -40,7 +45,7 @@ impl Nats {
         let folder = tempfile::tempdir().expect("a folder");
         for node in 0..count {
             let mut config = format!(
-                "server_name: n{node}\nlisten: 127.0.0.1:{}\njetstream {{ store_dir: \"{}\", sync_interval: always }}\n",
+                "server_name: n{node}\nlisten: 127.0.0.1:{}\njetstream {{ store_dir: \"{}\", sync_interval: always }}\n{more}\n",
                 ports[node],
                 folder.path().join(format!("store{node}")).display()
             );
