@@ -176,3 +176,88 @@ impl Term {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: BrokerId = [1; 16];
+    const TWO: BrokerId = [2; 16];
+
+    fn message(kind: Kind, epoch: u64, broker: BrokerId, block: u64, previous: u32) -> (Bytes, u32) {
+        Header { kind, epoch, broker, block, part: 1, parts: 1, previous, last_id: 0 }.encode(b"")
+    }
+
+    /// Whether it counts, or the fault.
+    fn judge(order: &mut Order, sequence: u64, message: &Bytes) -> Result<bool, Fault> {
+        order.judge(sequence, message).map(|block| block.is_some())
+    }
+
+    /// A log with a TAKE and a block of the first broker, and the last checksum.
+    fn begun() -> (Order, u32) {
+        let mut order = Order::default();
+        let (take, checksum) = message(Kind::Take, 5, ONE, 0, 0);
+        assert_eq!(judge(&mut order, 1, &take), Ok(true));
+        let (block, checksum) = message(Kind::Records, 5, ONE, 1, checksum);
+        assert_eq!(judge(&mut order, 2, &block), Ok(true));
+        (order, checksum)
+    }
+
+    #[test]
+    fn what_a_former_leader_writes_is_stepped_over() {
+        let (mut order, last) = begun();
+        let (take, taken) = message(Kind::Take, 6, TWO, 0, last);
+        assert_eq!(judge(&mut order, 3, &take), Ok(true));
+        let (late, _) = message(Kind::Records, 5, ONE, 2, last);
+        assert_eq!(judge(&mut order, 4, &late), Ok(false));
+        let (next, _) = message(Kind::Records, 6, TWO, 1, taken);
+        assert_eq!(judge(&mut order, 5, &next), Ok(true));
+        // The same once more.
+        assert_eq!(judge(&mut order, 6, &next), Ok(false));
+        assert_eq!(order.seen(), 6);
+    }
+
+    #[test]
+    fn rival_that_had_not_seen_everything_does_not_lead() {
+        let (mut order, last) = begun();
+        let (unaware, _) = message(Kind::Take, 6, TWO, 0, last ^ 1);
+        assert_eq!(judge(&mut order, 3, &unaware), Ok(false));
+        let (next, _) = message(Kind::Records, 5, ONE, 2, last);
+        assert_eq!(judge(&mut order, 4, &next), Ok(true));
+    }
+
+    #[test]
+    fn missing_messages_were_trimmed_or_the_log_is_another_one() {
+        for (sequence, is_trimmed) in [(9, true), (3, false)] {
+            let strange = [
+                message(Kind::Records, 5, ONE, 7, 1),
+                message(Kind::Records, 8, TWO, 3, 1),
+                message(Kind::Records, 5, ONE, 2, 1),
+            ];
+            for (message, _) in strange {
+                let (mut order, _) = begun();
+                let fault = judge(&mut order, sequence, &message).expect_err("it doesn't follow");
+                assert_eq!(fault == Fault::Trimmed, is_trimmed, "{fault:?}");
+            }
+        }
+        // Numbers that only others used are no gap.
+        let (mut order, last) = begun();
+        let (next, _) = message(Kind::Records, 5, ONE, 2, last);
+        assert_eq!(judge(&mut order, 9, &next), Ok(true));
+    }
+
+    #[test]
+    fn block_in_parts_counts_when_it_is_complete() {
+        let (mut order, previous) = begun();
+        let header =
+            Header { kind: Kind::Records, epoch: 5, broker: ONE, block: 2, part: 1, parts: 1, previous, last_id: 0 };
+        let content = vec![7; 100_000];
+        let parts = header.split(&content, crate::block::MESSAGE_BYTES_MIN);
+        assert_eq!(parts.len(), 4);
+        for (at, part) in parts[..3].iter().enumerate() {
+            assert_eq!(judge(&mut order, 3 + at as u64, part), Ok(false));
+        }
+        let block = order.judge(6, &parts[3]).expect("in order").expect("complete");
+        assert_eq!((block.content.len(), block.first, block.last), (content.len(), 3, 6));
+    }
+}

@@ -95,7 +95,7 @@ pub enum NatsError {
     },
     /// No connection.
     #[error(
-        "cannot connect to NATS at {at}: {why}. Start nats-server with JetStream (nats-server --jetstream), or correct --queue"
+        "cannot connect to NATS at {at}: {why}. Start nats-server with JetStream (nats-server --jetstream), or correct the address, the login or the certificates"
     )]
     Connect {
         /// Addresses.

@@ -4,7 +4,7 @@ mod body_loader;
 mod log;
 mod spooler;
 
-use super::{AppendError, Failure, Leadership, LostBody, Position, Recovered, SpoolUsage, Store};
+use super::{AppendError, CellStats, Failure, Leadership, LostBody, Position, Recovered, SpoolUsage, Store};
 use crate::core::{Entry, LetterDetails, Millis, Restored, RestoredLetter};
 use body_loader::BodyLoader;
 use bytes::Bytes;
@@ -145,6 +145,11 @@ impl LocalStore {
     /// Figures of the journal, if there is one, and why it can't be written now.
     pub(crate) fn figures(&self) -> Option<(JournalFigures, Option<String>)> {
         Some((self.log.figures()?, self.failure().map(|failure| failure.why)))
+    }
+
+    /// This broker's part in a cell.
+    pub(crate) fn cell(&self) -> Option<CellStats> {
+        self.log.cell()
     }
 
     /// Brings everything to the disk.
