@@ -182,8 +182,20 @@ fn standby_says_who_leads() {
     cell.options(&mut command);
     let one = Broker::from_command(&mut command);
     await_leader(&one);
-    let two = cell.broker(ANY);
+    let folder = tempfile::tempdir().expect("a folder");
+    let here = |command: &mut Command| {
+        command.env("XDG_RUNTIME_DIR", folder.path()).env_remove("RUNTIME_DIRECTORY");
+    };
+    let mut command = tow(["broker", "--bind", ANY]);
+    cell.options(&mut command);
+    here(&mut command);
+    let two = Broker::from_command(&mut command);
     wait_until("it stands by", || two.log().contains("standby"));
+    let mut command = tow(["status", "--json"]);
+    here(&mut command);
+    let status: Value = run(&mut command).summary();
+    assert_eq!(status["cell"]["role"], "standby", "{status}");
+    assert_eq!(status["cell"]["leader"], "tcp://leader.example:5555");
     let refused = run(&mut call(&[&two], &["echo", "hello", "--timeout", "2"]));
     assert!(refused.stderr.contains("another broker leads: tcp://leader.example:5555"), "{}", refused.stderr);
     assert_eq!(cell.status()["leader"], "tcp://leader.example:5555");
