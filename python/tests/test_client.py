@@ -139,6 +139,29 @@ def test_fails_over_to_the_next_broker(broker, work):
         assert future.result(DEADLINE_SECONDS) == b"hello"
 
 
+def unsettled(client, service):
+    """Requests of a service that wait at a broker, and outcomes that nobody has confirmed."""
+    queues = json.loads(client.call_frames("mmi.queue", service)[1])
+    return sum(queue["waiting"] + queue["unconfirmed"] for queue in queues)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_broker_that_was_left_is_given_the_outcomes(broker, work, is_closed, tmp_path):
+    first, second = broker("--journal", tmp_path / "journal"), broker()
+    work("echo", [second], "--echo")
+    client = Client([first.endpoint, second.endpoint], timeout=DEADLINE_SECONDS)
+    futures = [client.submit("echo", b"%d" % n) for n in range(5)]
+    wait_until(lambda: waiting(client, b"echo") == 5, "the first broker has them")
+    first.kill()
+    assert [future.result(DEADLINE_SECONDS) for future in futures] == [b"%d" % n for n in range(5)]
+    first.start()
+    with Client(first.endpoint, timeout=DEADLINE_SECONDS) as other:
+        if is_closed:
+            client.close()
+        wait_until(lambda: unsettled(other, b"echo") == 0, "the first broker has none of them")
+    client.close()
+
+
 def test_a_stalled_broker_is_left(broker, work):
     first, second = broker(), broker()
     work("echo", [second], "--echo")

@@ -128,6 +128,19 @@ def test_a_file_that_is_replaced_while_it_is_open_is_noticed(files, tree):
             file.read(1 << 20)
 
 
+def test_an_open_file_outlives_a_connection(serve, tree):
+    server = serve(tree[0])
+    with Files(server.endpoint, timeout=DEADLINE_SECONDS) as files, files.open("big") as file:
+        assert file.read(1000) == tree[1]["big"][:1000]
+        server.kill()
+        server.start()
+        assert file.read() == tree[1]["big"][1000:]
+        file.seek(0)
+        server.kill()
+        with pytest.raises(towpath.ConnectFailed):
+            file.read()
+
+
 def test_trees_are_copied(files, tree, tmp_path):
     copy = tmp_path / "copy"
     seen = []

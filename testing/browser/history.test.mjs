@@ -34,7 +34,8 @@ test('a service has a page, which Back, reload and bookmarks lead to', async (t)
   await page.reload();
   await heading.waitFor();
   // Its worker, and back.
-  await page.getByRole('region', { name: 'Workers, table' }).getByRole('link', { name: peer, exact: true }).click();
+  await page.getByRole('region', { name: 'Workers, table' }).getByRole('button', { name: peer, exact: true }).click();
+  await page.getByRole('complementary', { name: 'Workers, details' }).getByRole('link', { name: 'Everything about it' }).click();
   await page.getByRole('heading', { level: 1, name: `Peer ${peer}` }).waitFor();
   await row(page, 'worker of resize').waitFor();
   await page.getByRole('link', { name: 'All of this address' }).click();
@@ -55,6 +56,28 @@ test('a service has a page, which Back, reload and bookmarks lead to', async (t)
   await page.getByRole('heading', { level: 1, name: 'Services' }).waitFor();
   // As it was left.
   await panel.getByRole('link', { name: 'Everything about it' }).waitFor();
+});
+
+test('the page of a service has its requests, and one is ended there', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  const calls = ['first', 'second'].map((body) => broker.tow('call', '--timeout', '600', 'reports', body));
+  await broker.service('reports', ({ waiting }) => waiting === 2);
+  const page = await open(t, broker);
+  await page.goto(`${broker.url}#service?name=reports`);
+  await page.getByText(/^2, the first for/).waitFor();
+  await page.getByText('never, at these rates').or(page.getByText('not known yet').first()).first().waitFor();
+  const requests = page.getByRole('region', { name: 'Requests, table' });
+  await requests.getByRole('row').nth(2).waitFor();
+  await requests.getByRole('button', { name: /^\d+\.\d+$/ }).first().click();
+  const panel = page.getByRole('complementary', { name: 'Requests, details' });
+  await check(page, 'a request');
+  await picture(page, 'service-requests');
+  await panel.getByRole('button', { name: 'End…' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'End', exact: true }).click();
+  await page.getByRole('status').getByText(/^✓ Ended request/).waitFor();
+  await broker.service('reports', ({ waiting }) => waiting === 1);
+  await Promise.race(calls.map((call) => call.ended));
+  await page.getByText(/ended a request of reports$/).first().waitFor();
 });
 
 test('a service that is gone is said to be, and comes back', async (t) => {
@@ -81,12 +104,12 @@ test('the last hour is there at once after a reload, and after a restart', async
   });
   await page.locator('.chart canvas').first().waitFor();
   assert.ok(await drawn());
-  await page.reload();
-  await chart(page, 'Requests').waitFor();
-  // Before a second sample could have been made.
-  assert.match(await chart(page, 'Peers').getAttribute('aria-label'), /connected \d, workers \d/);
   const before = await samples();
-  assert.ok(before >= 3, `${before}`);
+  const [reply] = await Promise.all([page.waitForResponse(/api\/v1\/history/), page.reload()]);
+  const { times } = await reply.json();
+  assert.ok(times.length >= before, 'the first reply has the hour, not only what is new');
+  await page.getByRole('img', { name: /^Peers: connected \d, workers \d/ }).waitFor();
+  assert.ok(await drawn());
   // A worker that goes, and a restart in good order.
   worker.kill('SIGKILL');
   await page.getByText(/^worker \d+\.\d+ of resize: /).waitFor({ timeout: 60_000 });

@@ -19,8 +19,8 @@ Usage: cargo xtask COMMAND
   check [OPTION]...     what to run before a commit, in a minute or two: fmt, tidy, clippy, quick
   test [OPTION]...      everything, as in CI: all steps but quick
   tidy                  the step of that name alone
-  dist [OPTION]...      a tarball and a Debian package of a release build, the same bytes each time: --out DIR [default:
-                        target/packages]; --binary PROGRAM instead of building one; --check packs twice and tries them
+  dist [OPTION]...      a tarball and a Debian package of a release build, and a wheel for Python, the same bytes each time:
+                        --out DIR [default: target/packages]; --binary PROGRAM instead of building one; --check packs twice and tries them
   torture [OPTION]...   random operations and faults on real servers and followers: --minutes N [default: 10], --seed N
   bench micro [FILTER]  microbenchmarks of codecs and of the broker's core
   bench [ARGUMENT]...   the tables of docs/benchmarks.md; `bench --help` lists them

@@ -8,6 +8,53 @@ use crate::{cargo, target, workspace};
 
 const REQUIREMENTS: &str = "conformance/python/requirements.txt";
 
+/// Folder of the package for Python.
+const PACKAGE: &str = "python";
+
+/// Tests of the package that a system without `fcntl`, `fork` hooks and `poll` must pass, too.
+const BARE: [&str; 3] = ["python/tests/test_client.py", "python/tests/test_files.py", "python/tests/test_aio.py"];
+
+/// Checks the types of the package in `python/` and runs its tests, with the `tow` binary of this workspace, which must be built.
+pub fn package() -> Result<Outcome, String> {
+    let python = match environment() {
+        Ok(python) => python,
+        Err(why) if in_ci() => return Err(why),
+        Err(why) => return Ok(Outcome::Skipped(why)),
+    };
+    let project = workspace().join(PACKAGE);
+    // As users have it, with its entry points.
+    let site = target().join("python-site");
+    let _ = std::fs::remove_dir_all(&site);
+    let install = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+    ];
+    check(Command::new(&python).args(install).arg(&site).arg(&project))?;
+    let configured = |module: &str| {
+        let mut command = Command::new(&python);
+        command.args(["-m", module]).env("TOW", target().join("debug/tow")).env("PYTHONPATH", &site);
+        command.current_dir(workspace());
+        command
+    };
+    check(
+        configured("mypy").arg("--config-file").arg(project.join("pyproject.toml")).arg(project.join("src/towpath")),
+    )?;
+    let pytest = || {
+        let mut command = configured("pytest");
+        command.arg("-c").arg(project.join("pyproject.toml")).arg("--rootdir").arg(&project).args(["-n", "2"]);
+        command
+    };
+    check(pytest().arg(project.join("tests")))?;
+    check(pytest().args(BARE).args(["-k", "not stalled"]).env("TOWPATH_BARE", "1"))?;
+    Ok(Outcome::Passed)
+}
+
 /// Runs pytest with the `tow` binary of this workspace and the example of its sockets, which it builds first. `arguments` are
 /// passed on: folders or files, and options. Without Python the step is skipped, but in CI that is a failure.
 pub fn pytest(arguments: &[&str]) -> Result<Outcome, String> {
@@ -39,7 +86,7 @@ pub fn nats_server() -> Result<PathBuf, String> {
 
 /// The interpreter of the virtual environment in the target folder, which is made, and filled, when it isn't as the
 /// requirements say.
-fn environment() -> Result<PathBuf, String> {
+pub fn environment() -> Result<PathBuf, String> {
     let folder = target().join("venv");
     let python = folder.join("bin/python");
     let wanted = std::fs::read_to_string(workspace().join(REQUIREMENTS)).map_err(|e| format!("{REQUIREMENTS}: {e}"))?;

@@ -3,6 +3,7 @@
 //!
 //! One vector a line: the header of a data message in hex, ` = `, and its id and entries, or `malformed`. An entry is `n flags offset length
 //! body-length`; entries are joined by `; `.
+#![allow(clippy::unwrap_used)]
 
 use std::fmt::Write as _;
 

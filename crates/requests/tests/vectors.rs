@@ -4,6 +4,7 @@
 //! One vector a line: a kind, the block in hex (`78*5000` is 5000 bytes 78), the attached frame in hex or `-`, and after ` = ` what it says, records joined by `; `, or
 //! `malformed`. Kinds: `to-client` and `to-worker` are decoded by others; `from-client` and `from-worker` are made by others, and what they
 //! say is how.
+#![allow(clippy::unwrap_used)]
 
 use std::fmt::Write as _;
 
@@ -96,9 +97,9 @@ fn to_worker(input: &Input) -> Result<String, WireError> {
 }
 
 /// A small generator of numbers, the same everywhere.
-struct Numbers(u64);
+struct Generator(u64);
 
-impl Numbers {
+impl Generator {
     fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -108,7 +109,7 @@ impl Numbers {
 }
 
 /// A copy with one byte changed, or cut short, or without its attached frame.
-fn mutated((block, attached): &Input, numbers: &mut Numbers) -> Input {
+fn mutated((block, attached): &Input, numbers: &mut Generator) -> Input {
     let mut bytes = block.to_vec();
     match numbers.below(4) {
         0 => bytes.truncate(numbers.below(bytes.len())),
@@ -174,7 +175,7 @@ fn text() -> String {
         }
         workers.push(inputs(|block| ToWorker::request(block, token, 2, 0, &body)));
     }
-    let mut numbers = Numbers(0x2545_F491_4F6C_DD1D);
+    let mut numbers = Generator(0x2545_F491_4F6C_DD1D);
     for (kind, all, decode) in [("to-client", clients, to_client as fn(&Input) -> _), ("to-worker", workers, to_worker)]
     {
         for input in all.into_iter().flatten() {

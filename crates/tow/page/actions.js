@@ -200,6 +200,27 @@ export function ofService(service) {
 }
 
 /**
+ * @param {Row} service
+ * @param {Row} request of it
+ * @returns {Action[]}
+ */
+export function ofRequest(service, request) {
+  if (readOnly || request['state'] === 'ended' || request['state'] === 'answered') return [];
+  const name = named(service, 'service');
+  const run = () => ask({
+    title: `End request ${visible(request['id'])}?`,
+    text: [h('p', {}, 'A request of ', bold(name), request['dead_letter'] ? ': a dead letter, which is removed.' : ' ends with status 499. A worker that has it is asked to cancel it.')],
+    confirm: 'End',
+    danger: true,
+    act: async () => {
+      await post(`services/${encoded(service)}/requests/${encodeURIComponent(request['id'])}/end`);
+      return `Ended request ${visible(request['id'])} of ${name}.`;
+    },
+  });
+  return [{ label: 'End…', danger: true, run }];
+}
+
+/**
  * @param {Row} dead letters of a service
  * @returns {Action[]}
  */

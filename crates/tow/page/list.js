@@ -27,15 +27,19 @@ import { Table } from './table.js';
  * @property {(row: Row) => string} key
  * @property {(row: Row) => string} name of an entry
  * @property {readonly string[]} [rates] members whose growth each second becomes `NAME_rate`
+ * @property {Record<string, string>} [fixed] parameters of all its requests
+ * @property {boolean} [isPart] of a page of one thing, which has an address and a heading of its own
  * @property {boolean} [publishes] only a server that publishes has it
  * @property {Record<string, (row: Row) => string>} [words] members that the details show in words
  * @property {(row: Row) => string | null} [page] the page of an entry
+ * @property {string} [pageLabel]
  * @property {(row: Row) => Action[]} [actions]
  * @property {(row: Row) => Promise<Node>} [more] is shown below the details
  */
 
-/** Entries of a page. */
+/** Entries of a page, and of one that is a part of another one. */
 const LIMIT = 200;
+const PART = 50;
 
 /** Seconds between replies that rates are made of, at least. */
 const LEAST = 1;
@@ -86,6 +90,8 @@ export class ListView {
     /** @type {number | null} how many match, if that is known */
     this.found = null;
     this.search = '';
+    /** The address when the server was last asked for another order or search. */
+    this.asked = '';
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.typing = undefined;
     /** @type {Row[]} */
@@ -109,13 +115,13 @@ export class ListView {
     this.more = h('button', { type: 'button', onclick: () => this.#turn([...this.pages, this.next ?? 0]) }, 'Next page');
     this.empty = h('p', { class: 'empty' }, list.empty);
     this.scroller = h('div', { class: 'scroller', tabindex: '0', role: 'region', 'aria-label': `${list.title}, table` }, this.table.element, this.empty);
+    this.tools = h('div', { class: 'tools' },
+      h('label', { for: this.field.id }, 'Search ', this.field), this.state, h('span', { class: 'pager' }, this.first, this.more));
     this.details = new Details(list, page, () => this.#toggle(null));
     this.element = h('div', { class: 'view' },
-      h('h1', { tabindex: '-1' }, list.title),
-      h('p', { class: 'about' }, list.about),
-      h('div', { class: 'tools' },
-        h('label', { for: this.field.id }, 'Search ', this.field),
-        this.state, h('span', { class: 'pager' }, this.first, this.more)),
+      list.isPart ? h('h2', {}, list.title) : h('h1', { tabindex: '-1' }, list.title),
+      list.isPart ? null : h('p', { class: 'about' }, list.about),
+      this.tools,
       h('div', { class: 'split' }, this.scroller, this.details.element));
     this.element.addEventListener('keydown', (event) => {
       if (event.key === 'Escape' && this.open !== null) this.#toggle(null);
@@ -143,14 +149,15 @@ export class ListView {
     if (open !== this.open) this.#close();
     this.open = open;
     this.table.select(open);
-    if (this.address !== before) this.pages = [0];
+    this.asked = this.address;
+    if (this.asked !== before) this.pages = [0];
     this.#show();
   }
 
   async refresh() {
     const asked = this.loaded += 1;
     const after = this.pages.at(-1) ?? 0;
-    const reply = await get(this.list.path, { limit: LIMIT, after: after || null, search: this.search, sort: this.table.orderAtServer });
+    const reply = await get(this.list.path, { ...this.list.fixed, limit: this.list.isPart ? PART : LIMIT, after: after || null, search: this.search, sort: this.table.orderAtServer });
     // Another page was asked for meanwhile.
     if (asked !== this.loaded) return;
     const given = reply[this.list.member];
@@ -185,6 +192,7 @@ export class ListView {
     const page = isPart ? `, page ${this.pages.length}${this.next !== null ? '; there are more' : of ? '' : ', the last'}` : '';
     const among = isPart && this.table.order && !this.table.orderAtServer ? '; sorted among these' : '';
     setText(this.state, `${count(rows.length)}${of} shown${page}${among}`);
+    this.tools.hidden = Boolean(this.list.isPart) && !isPart && !this.search;
     this.first.hidden = this.pages.length === 1;
     this.more.hidden = this.next === null;
     this.empty.hidden = rows.length > 0 || this.loaded === 0;
@@ -200,8 +208,10 @@ export class ListView {
   #ask() {
     clearTimeout(this.typing);
     const search = this.field.value.trim();
-    if (this.search === search && `${location.hash || '#overview'}` === this.address) return;
+    const asked = this.asked;
     this.search = search;
+    this.asked = this.address;
+    if (asked === this.asked) return;
     this.pages = [0];
     this.#note();
     this.page.acted(null);
@@ -209,7 +219,7 @@ export class ListView {
 
   /** Writes what is shown into the address. */
   #note() {
-    history.replaceState(null, '', this.address);
+    if (!this.list.isPart) history.replaceState(null, '', this.address);
   }
 
   /** @param {number[]} pages */
@@ -252,10 +262,10 @@ class Details {
     this.title = h('h2', { tabindex: '-1' });
     this.gone = h('p', { class: 'note' }, 'No longer in this list.');
     this.actions = h('p', { class: 'buttons' });
-    this.link = h('a', {}, 'Everything about it');
+    this.link = h('a', {}, list.pageLabel ?? 'Everything about it');
     this.facts = facts();
     this.more = h('div', {});
-    this.element = h('aside', { class: 'details', 'aria-label': 'Details', hidden: true },
+    this.element = h('aside', { class: 'details', 'aria-label': list.isPart ? `${list.title}, details` : 'Details', hidden: true },
       h('div', { class: 'head' }, this.title, h('button', { type: 'button', class: 'close', onclick: close, 'aria-label': 'Close details' }, '×')),
       this.gone, h('p', {}, this.link), this.actions, this.facts.element, this.more);
     /** @type {Row | null} */

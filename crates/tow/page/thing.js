@@ -9,16 +9,14 @@ import { History, Lately } from './history.js';
 import { toWho } from './links.js';
 import { ProblemList } from './problems.js';
 import { Table } from './table.js';
-import { LISTS, shortDigest } from './views.js';
+import { ListView } from './list.js';
+import { LISTS, requestsOf, shortDigest, workersOf } from './views.js';
 
 /** @typedef {import('./api.js').Row} Row */
 /** @typedef {import('./dom.js').Fact} Fact */
 /** @typedef {import('./list.js').Action} Action */
 /** @typedef {import('./list.js').List} List */
 /** @typedef {(done: string | null) => void} Acted */
-
-/** Entries of a list on such a page. */
-const LISTED = 50;
 
 /** The problems of one thing. @param {readonly Row[]} problems */
 function counted(problems) {
@@ -28,14 +26,11 @@ function counted(problems) {
 
 /** A list, or a part of it, with links to its entries' own pages. */
 class Part {
-  /**
-   * @param {List} list
-   * @param {readonly string[]} [without] columns
-   */
-  constructor(list, without = []) {
+  /** @param {List} list */
+  constructor(list) {
     this.list = list;
-    // Rates need two replies about all.
-    const columns = list.columns.filter(({ id }) => !/rate$|^left$/.test(id) && !without.includes(id));
+    // Rates need two replies.
+    const columns = list.columns.filter(({ id }) => !/_rate$/.test(id));
     this.table = new Table({ caption: list.title, columns, key: list.key, open: null });
     this.heading = h('h2', {}, list.title);
     this.scroller = h('div', { class: 'scroller', tabindex: '0', role: 'region', 'aria-label': `${list.title}, table` }, this.table.element);
@@ -146,11 +141,11 @@ export class ServiceView extends Thing {
       new Chart({ title: 'Queue', format: count, axis: short, lines: [{ name: 'waiting', label: 'waiting for a worker' }] }),
     ];
     this.lately = new Lately();
-    this.workers = new Part(partOf('broker', 'workers'), ['service']);
+    this.lists = [workersOf(this.row), requestsOf(this.row)].map((list) => new ListView(list, { acted: this.acted }));
     this.letters = h('p', {}, h('a', { href: './#dead-letters' }, 'Dead letters'));
     this.show('Service', shown, this.state, this.buttons.element, this.problems.element,
       h('div', { class: 'charts' }, h('section', { class: 'card' }, h('h2', {}, 'Now'), this.facts.element, this.letters), ...this.charts.map((chart) => chart.element)),
-      this.workers.element, this.lately.element);
+      ...this.lists.map((list) => list.element), this.lately.element);
   }
 
   async refresh() {
@@ -164,16 +159,14 @@ export class ServiceView extends Thing {
       this.setGone(`There is no service ${named(row, 'service')} now: it has neither workers nor requests.`);
       return;
     }
-    const of = row['service_b64'] === undefined ? { service: row['service'] } : { service_b64: row['service_b64'] };
-    const [{ workers, next }] = await Promise.all([get('workers', { ...of, limit: LISTED }), history.refresh()]);
+    await Promise.all([history.refresh(), ...(this.lists ?? []).map((list) => list.refresh())]);
     if (row !== this.row) return;
     this.setGone(null);
     this.buttons?.set(ofService(service));
     this.problems?.set(counted(service['problems']));
-    this.facts?.set(serviceFacts(service, next === null ? workers : null));
+    this.facts?.set(serviceFacts(service));
     for (const chart of this.charts ?? []) chart.set(history, history.now);
     this.lately?.set(history);
-    this.workers?.set(workers, service['workers']);
     if (this.state) setText(this.state, service['paused'] ? '‖ paused' : '');
     if (this.letters) this.letters.hidden = !service['dead_letters'];
   }
@@ -181,10 +174,9 @@ export class ServiceView extends Thing {
 
 /**
  * @param {Row} service
- * @param {Row[] | null} workers all of them, if they are known
  * @returns {Fact[]}
  */
-function serviceFacts(service, workers) {
+function serviceFacts(service) {
   const waits = service['oldest_seconds'] === null ? '' : `, the first for ${seconds(service['oldest_seconds'])}`;
   const rate = (/** @type {string} */ name) => (service[name] === null ? 'not known yet' : perSecond(service[name]));
   const within = (/** @type {unknown} */ time) => (time === null ? 'nothing was answered yet' : `within ${seconds(time)}`);
@@ -199,7 +191,8 @@ function serviceFacts(service, workers) {
     { name: 'Answers, 19 of 20', value: within(service['usual_seconds']) },
     { name: 'Queue is empty', value: empty },
     { name: 'Workers', value: count(service['workers']), level: service['workers'] === 0 && service['waiting'] > 0 ? 'bad' : undefined },
-    { name: 'Workers have', value: workers ? `${count(workers.reduce((sum, worker) => sum + worker['held'], 0))} requests` : NONE },
+    { name: 'In progress', value: `${count(service['in_flight'])} with workers` },
+    { name: 'Clients that wait', value: service['clients'] === null ? 'over 1,000' : count(service['clients']) },
     { name: 'Unconfirmed', value: count(service['unconfirmed']) },
     { name: 'Dead letters', value: count(service['dead_letters']), level: service['dead_letters'] > 0 ? 'bad' : undefined },
   ];

@@ -1,7 +1,7 @@
 // The lists of a server, and how they are shown.
 
 import { encoded, get } from './api.js';
-import { ofBlock, ofDeadLetters, ofPeer, ofService } from './actions.js';
+import { ofBlock, ofDeadLetters, ofPeer, ofRequest, ofService } from './actions.js';
 import { h } from './dom.js';
 import { toPeer, toService, toVersion, toWho } from './links.js';
 import { ago, byteRate, bytes, count, moment, named, NONE, seconds, visible } from './format.js';
@@ -232,6 +232,52 @@ const workers = {
   ],
 };
 
+/** States of a request, as people say them. @type {Record<string, string>} */
+const STATES = { waiting: 'waiting', held_back: 'held back', postponed: 'postponed', worker: 'with a worker', answered: 'answered here', ended: 'ended, unconfirmed' };
+
+/**
+ * The requests of a service.
+ * @param {Row} service
+ * @returns {List}
+ */
+export const requestsOf = (service) => ({
+  id: 'requests',
+  title: 'Requests',
+  path: `services/${encoded(service)}/requests`,
+  member: 'requests',
+  about: '',
+  empty: 'There are no requests.',
+  isPart: true,
+  key: (row) => row['id'],
+  name: (row) => `Request ${visible(row['id'])}`,
+  words: { seconds: (row) => seconds(row['seconds']) },
+  page: (row) => toPeer(row['peer']),
+  pageLabel: 'Its client',
+  actions: (row) => ofRequest(service, row),
+  columns: [
+    text('id', 'Request'),
+    { id: 'state', label: 'State', by: 'state', text: (row) => STATES[row['state']] ?? visible(row['state']) },
+    number('seconds', 'For', seconds),
+    text('client', 'Client', { wide: true, link: (row) => (row['peer'] ? toPeer(row['peer']) : null) }),
+    text('worker', 'Worker', { priority: 2, link: (row) => toPeer(row['worker']) }),
+    number('attempts', 'Attempts', count, { priority: 2 }),
+    number('bytes', 'Size', bytes, { priority: 2 }),
+    number('expires_seconds', 'Expires in', seconds, { priority: 3 }),
+  ],
+});
+
+/**
+ * The workers of a service.
+ * @param {Row} service
+ * @returns {List}
+ */
+export const workersOf = (service) => ({
+  ...workers,
+  isPart: true,
+  fixed: service['service_b64'] === undefined ? { service: service['service'] } : { service_b64: service['service_b64'] },
+  columns: workers.columns.filter(({ id }) => id !== 'service'),
+});
+
 /** @type {List} */
 const deadLetters = {
   id: 'dead-letters',
@@ -280,7 +326,7 @@ const followers = {
     { id: 'name', label: 'Follower', by: 'name', wide: true, text: (row) => visible(row['name'] ?? row['user'] ?? row['address'] ?? row['peer']) },
     { id: 'from', label: 'From', by: 'address', priority: 2, text: (row) => (row['via'] ? `via ${visible(row['via'])}` : row['peer'] ? visible(row['address']) : 'not connected') },
     { id: 'path', label: 'Follows', by: 'path', priority: 2, text: (row) => nameOf(row, row['path'] == null ? 'glob' : 'path') },
-    { id: 'state', label: 'State', by: 'state', text: (row) => stateOf(row)[0], level: (row) => stateOf(row)[1] },
+    { id: 'state', label: 'State', by: 'state', text: (row) => followerStateOf(row)[0], level: (row) => followerStateOf(row)[1] },
     { id: 'error', label: 'Error', by: 'error', wide: true, text: errorOf, level: (row) => (row['error'] ? 'bad' : null) },
     number('behind', 'Behind', count),
     number('behind_seconds', 'Behind for', seconds),
@@ -297,7 +343,7 @@ const followers = {
  * @param {Row} row
  * @returns {[string, string | null]}
  */
-function stateOf(row) {
+function followerStateOf(row) {
   return FOLLOWER_STATES[row['state']] ?? [visible(row['state'] ?? NONE), null];
 }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Sequence
+import time
+from typing import Iterator, Sequence
 
 from ._core.client import ClientSession
+from ._left import LOOK_SECONDS, LeftBrokers
 from ._link import Link, Security
 from .errors import ProtocolError
 
@@ -13,6 +15,8 @@ from .errors import ProtocolError
 PROPERTY = b"X-Towpath-Requests:2"
 # How long the last CONFIRM may take to leave.
 LINGER_MS = 500
+# How long a client that is being closed visits brokers that it has left.
+LAST_SECONDS = 3.0
 
 
 class ClientEngine:
@@ -21,16 +25,23 @@ class ClientEngine:
     def __init__(self, endpoints: Sequence[str], security: Security) -> None:
         self.session = ClientSession(os.urandom(16))
         self.link = Link(endpoints, security, [PROPERTY])
-        self._left = 0
+        self._left = LeftBrokers(security, [PROPERTY])
+        self._useless = 0
 
     def step(self, now: float) -> None:
         """Takes what has arrived, does what is due, and sends what may be sent."""
         session, link = self.session, self.link
-        if link.step(now):
+        endpoint = link.endpoint
+        came_up = link.step(now)
+        if session.welcomed and (came_up or not link.is_up):
+            self._left.add(endpoint, session, now)
+            session.disconnected()
+        if came_up:
             for message in session.connected(now):
                 link.send(message)
-        if not link.is_up and session.welcomed:
-            session.disconnected()
+        if session.welcomed:
+            self._left.returned(link.endpoint)
+            self._left.step(session, now)
         if link.refused_by_all and session.outstanding:
             session.end_all(now, 0, link.failure)
         # The socket's descriptor reports an event only once: after sending, what has arrived meanwhile must be taken too.
@@ -60,21 +71,34 @@ class ClientEngine:
             self._lost(now, "no answer to the greeting; is it a broker of numbered requests?")
         elif link.is_up and session.refuses_everything and len(link.endpoints) > 1:
             # Unless all have been left for that: then this one is asked again at its interval.
-            self._left = (self._left + 1) % len(link.endpoints)
-            if self._left:
+            self._useless = (self._useless + 1) % len(link.endpoints)
+            if self._useless:
                 self._lost(now, f"it refuses everything: {session.refusal}")
 
     def _lost(self, now: float, why: str) -> None:
+        if self.session.welcomed:
+            self._left.add(self.link.endpoint, self.session, now)
         self.link.lost(now, why)
         self.session.disconnected()
 
+    def interrupted(self, now: float) -> None:
+        """Gives up the connection, since nobody knows how far anything was."""
+        if self.link.is_up:
+            self._lost(now, "interrupted")
+
     def deadline(self) -> float | None:
         """When `step` has something to do without an event."""
-        due = [at for at in (self.link.deadline(), self.session.deadline()) if at is not None]
+        left = self._left.deadline(time.monotonic()) if self.session.welcomed else None
+        due = [at for at in (self.link.deadline(), self.session.deadline(), left) if at is not None]
         return min(due, default=None)
 
-    def close(self, now: float) -> None:
-        """Confirms what has come, and closes the connection."""
+    def close(self, now: float) -> Iterator[float]:
+        """Confirms what has come, and closes the connection. Yields seconds to wait between, while brokers that were left are visited."""
         for message in self.session.pump(now, hurry=True):
             self.link.send(message)
         self.link.close(LINGER_MS)
+        until = now + LAST_SECONDS
+        while now < until and self._left.step(self.session, now, is_last=True):
+            yield LOOK_SECONDS
+            now = time.monotonic()
+        self._left.close()

@@ -7,12 +7,11 @@ import logging
 import os
 import re
 import stat
+import struct
 from pathlib import Path
 from typing import Collection, Dict, List, Sequence, Tuple, Union, cast
 
 import zmq
-import zmq.auth
-from zmq.utils.monitor import recv_monitor_message
 
 from ._core.failover import Failover
 from ._core.records import Bytes
@@ -30,7 +29,9 @@ COPY_BYTES = 64 << 10
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 8000
 # Its number where pyzmq has no name for it.
 _METADATA = getattr(zmq, "METADATA", 95)
-_POLLIN = int(zmq.POLLIN)
+# As numbers: with members of an enumeration each operation costs more than it does itself.
+_POLLIN, _NOBLOCK, _MORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE | zmq.NOBLOCK)
+_MONITOR_EVENT = struct.Struct("=Hi")
 _MONITORS = itertools.count()
 _EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -85,7 +86,9 @@ def _pair(key: Key | None) -> Tuple[bytes, bytes]:
     path = Path(key).expanduser()
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise PermissionError(f"{path}: other users may read this secret key: chmod 600 it")
-    public, secret = zmq.auth.load_certificate(path)
+    from zmq.auth import load_certificate
+
+    public, secret = load_certificate(path)
     if secret is None:
         raise ValueError(f"{path} has no secret key; the file's name ends in _secret")
     return public, secret
@@ -101,7 +104,10 @@ def _public_key(key: ServerKey) -> bytes:
     path = Path(text).expanduser()
     if len(text) == 40 and not path.exists():
         return text.encode()
-    return zmq.auth.load_certificate(path)[0]
+    # Here, since it imports asyncio.
+    from zmq.auth import load_certificate
+
+    return load_certificate(path)[0]
 
 
 def endpoint(name: str, port: int) -> str:
@@ -194,11 +200,12 @@ class Link:
         came_up = False
         while self._look_at_monitor and self.monitor is not None:
             try:
-                event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
+                event, _ = self.monitor.recv_multipart(_NOBLOCK)
             except zmq.Again:
                 self._look_at_monitor = False
                 break
-            came_up |= self._on_event(event["event"], event["value"], now)
+            kind, value = _MONITOR_EVENT.unpack(event)
+            came_up |= self._on_event(kind, value, now)
         if self.socket is not None and not self.is_up and now - self._since >= CONNECT_TIMEOUT_SECONDS:
             self.lost(now, f"no answer within {CONNECT_TIMEOUT_SECONDS:g} s")
         return came_up and self.is_up
@@ -250,11 +257,11 @@ class Link:
     def close(self, linger_ms: int = 0) -> None:
         """Closes the sockets; what was sent may leave for so many ms."""
         self.is_up = False
-        for socket in (self.monitor, self.socket):
-            if socket is not None:
-                if socket is self.socket:
-                    socket.disable_monitor()
-                socket.close(linger_ms if socket is self.socket else 0)
+        if self.socket is not None and self.monitor is not None:
+            # In this order: libzmq's thread would wait for ever for somebody to take an event.
+            self.socket.disable_monitor()
+            self.monitor.close(0)
+            self.socket.close(linger_ms)
         self.socket = self.monitor = None
         self.descriptors = ()
 
@@ -266,13 +273,13 @@ class Link:
         """The next message, if one is there."""
         if self.socket is None or not self.has_input():
             return None
-        return self.socket.recv_multipart(zmq.NOBLOCK)
+        return self.socket.recv_multipart(_NOBLOCK)
 
     def receive_views(self) -> List[Union[bytes, memoryview]] | None:
         """The next message, if one is there, with large frames as they are in libzmq's memory."""
         if self.socket is None or not self.has_input():
             return None
-        frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        frames = self.socket.recv_multipart(_NOBLOCK, copy=False)
         return [frame.buffer if len(frame) >= COPY_BYTES else frame.bytes for frame in frames]
 
     def send(self, message: Sequence[Bytes]) -> None:
@@ -281,8 +288,8 @@ class Link:
         # Without a limit on its queue a socket takes everything at once; large bodies without a copy.
         *heads, last = message
         for frame in heads:
-            self.socket.send(frame, zmq.SNDMORE | zmq.NOBLOCK)
-        self.socket.send(last, zmq.NOBLOCK, copy=len(last) < COPY_BYTES)
+            self.socket.send(frame, _MORE)
+        self.socket.send(last, _NOBLOCK, copy=len(last) < COPY_BYTES)
 
     def deadline(self) -> float | None:
         """When `step` has something to do without an event."""

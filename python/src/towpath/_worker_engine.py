@@ -44,11 +44,21 @@ class Request:
 class WorkerEngine:
     """Drives a session. One thread at a time uses it. Times are in seconds, of `time.monotonic`."""
 
-    def __init__(self, endpoint: str, security: Security, service: bytes, credit: int, give: Callable[[Request], None]) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        security: Security,
+        service: bytes,
+        credit: int,
+        give: Callable[[Request], None],
+        cancelled: Callable[[Request], None] = lambda request: None,
+    ) -> None:
         self.session = WorkerSession(service, credit)
         self.service_name = service.decode(errors="replace")
         self.link = Link([endpoint], security, PROPERTIES)
+        # Take a request that has come, and one that is cancelled.
         self._give = give
+        self._on_cancelled = cancelled
         self._requests: Dict[bytes, Request] = {}
 
     def step(self, now: float) -> None:
@@ -101,6 +111,7 @@ class WorkerEngine:
         request = self._requests.pop(token, None)
         if request is not None:
             request.is_cancelled = True
+            self._on_cancelled(request)
 
     def reply(self, request: Request, status: int, part: int | None, body: Payload) -> None:
         """Replies, or sends part of a reply."""

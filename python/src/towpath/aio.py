@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from types import TracebackType
-from typing import Any, AsyncIterator, Callable, Deque, Dict, Iterable, List, Sequence, Set, Tuple, Type, cast
+from typing import Any, AsyncGenerator, AsyncIterator, Callable, Deque, Dict, Iterable, List, Sequence, Set, Tuple, Type, cast
 
 import blake3
 
@@ -23,10 +23,10 @@ from ._bodies import Body, frames, joined, payload
 from ._client_engine import ClientEngine
 from ._core import records
 from ._core.client import Group
-from ._core.files import Digest, Ended, Entry, Fetch, List_, Metadata, Operation, Piece, clean
+from ._core.files import Digest, Ended, Entry, Fetch, List_, Metadata, Operation, Piece, clean, stat_of
 from ._core.follow import Event, Follow, Known
 from ._core.records import Payload, Received
-from ._files_link import FilesLink
+from ._files_link import IDLE_MAX, FilesLink
 from ._link import FILES_PORT, REQUESTS_PORT, Key, Link, Security, ServerKey, endpoints
 from ._progress import Progress, Report, reporter
 from ._worker_engine import Request, WorkerEngine
@@ -330,7 +330,8 @@ class Client:
         self._engine.session.end_all(now, 499, "the client was closed")
         self._is_closed = True
         self._watch.close()
-        self._engine.close(now)
+        for seconds in self._engine.close(now):
+            await asyncio.sleep(seconds)
         for waiter in self._space:
             waiter.cancel()
 
@@ -390,7 +391,7 @@ class Worker:
         """Serves until `stop`. Cancelling its task drops what is in progress, which the broker gives to other workers."""
         self._ended = asyncio.get_running_loop().create_future()
         for name in self._endpoints:
-            engine = WorkerEngine(name, self._security, self._service, self._credit, self._give)
+            engine = WorkerEngine(name, self._security, self._service, self._credit, self._give, self._cancelled)
             self._engines.append(engine)
             self._watches.append(_Watch(engine.link, lambda now, engine=engine: self._step(engine, now), engine.deadline))  # type: ignore[misc]
         if self._is_stopping:
@@ -411,8 +412,6 @@ class Worker:
     def _step(self, engine: WorkerEngine, now: float) -> None:
         assert self._ended is not None
         engine.step(now)
-        for request in [request for request in self._tasks if request.is_cancelled]:
-            self._tasks.pop(request).cancel()
         if self._ended.done():
             return
         if all(engine.link.refused_by_all for engine in self._engines):
@@ -422,6 +421,11 @@ class Worker:
 
     def _give(self, request: Request) -> None:
         self._tasks[request] = asyncio.get_running_loop().create_task(self._handle(request))
+
+    def _cancelled(self, request: Request) -> None:
+        task = self._tasks.pop(request, None)
+        if task is not None:
+            task.cancel()
 
     async def _handle(self, request: Request) -> None:
         engine = request.engine
@@ -524,8 +528,17 @@ class Files:
         self._idle: List[_Connection] = []
         self._on_threads = _files.Files(endpoints, timeout=timeout, key=key, server_key=server_key, user=user, password=password)
 
-    async def _run(self, make: Callable[[_Connection], Operation], timeout: float | None) -> AsyncIterator[Any]:
-        connection = self._idle.pop() if self._idle else _Connection(self._names, self._security)
+    def _take(self) -> _Connection:
+        """An idle connection that still is there, or a new one."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.link.is_up:
+                return connection
+            connection.close()
+        return _Connection(self._names, self._security)
+
+    async def _run(self, make: Callable[[_Connection], Operation], timeout: float | None) -> AsyncGenerator[Any, None]:
+        connection = self._take()
         self._open.add(connection)
         is_clean = False
         try:
@@ -544,7 +557,7 @@ class Files:
             is_clean = True
         finally:
             self._open.discard(connection)
-            if is_clean and len(self._idle) < 4 and connection.link.is_up:
+            if is_clean and len(self._idle) < IDLE_MAX and connection.link.is_up:
                 self._idle.append(connection)
             else:
                 connection.close()
@@ -570,9 +583,23 @@ class Files:
 
         return self._run(make, self._or_default(timeout))
 
-    async def stat(self, path: _files.RemotePath = "", **options: Any) -> Entry:
+    async def stat(
+        self, path: _files.RemotePath = "", *, digest: bool = False, follow_links: bool = True, timeout: float | None = None
+    ) -> Entry:
         """The entry of a file or directory, as of `towpath.Files.stat`."""
-        return await asyncio.get_running_loop().run_in_executor(None, lambda: self._on_threads.stat(path, **options))
+        made: List[List_] = []
+
+        def make(connection: _Connection) -> List_:
+            made.append(stat_of(connection.next_id(), clean(os.fspath(path)), digest, follow_links))
+            return made[0]
+
+        entries = self._run(make, self._or_default(timeout))
+        try:
+            async for entry in entries:
+                return made[0].entry(entry)
+        finally:
+            await entries.aclose()
+        return made[0].entry(None)
 
     async def read(self, path: _files.RemotePath, *, timeout: float | None = None) -> bytes:
         """The content of a file, verified by its digest."""

@@ -29,7 +29,7 @@ OUTSTANDING_MAX = 262_144
 OUTSTANDING_BYTES_MAX = 256 << 20
 # Requests of `map` that are submitted together.
 CHUNK = 256
-# Longest time in which a thread whose main thread has ended may not notice that.
+# Longest pause of a client's own thread.
 IDLE_SECONDS = 60.0
 
 
@@ -42,30 +42,25 @@ def outcome_error(status: int, body: Received) -> TowpathError:
 class _One(Group):
     """One request, whose outcome goes to a future."""
 
-    __slots__ = ("future", "parts", "first", "convert")
+    __slots__ = ("future", "parts", "first")
 
-    def __init__(
-        self, service: bytes, body: Payload, deadline: float | None, volatile: bool, future: Future[Any], convert: Callable[[Received], Any]
-    ) -> None:
+    def __init__(self, service: bytes, body: Payload, deadline: float | None, volatile: bool, future: Future[bytes]) -> None:
         super().__init__(service, (body,), deadline, volatile)
         self.future = future
-        self.convert = convert
-        self.parts: List[Received] | None = None
+        self.parts: List[Received] = []
         self.first = 0
 
     def take(self, index: int, status: int, part: int | None, body: Received) -> None:
         if part is not None:
-            self.parts = [body] if part == 0 or self.parts is None else [*self.parts, body]
+            self.parts = [body] if part == 0 else [*self.parts, body]
         elif self.future.set_running_or_notify_cancel():
             if status != 200:
                 self.future.set_exception(outcome_error(status, body))
-            elif self.parts is None:
-                self.future.set_result(self.convert(body))
             else:
-                self.future.set_result(self.convert(_whole(self.parts, body)))
+                self.future.set_result(_whole(self.parts, body) if self.parts else joined(body))
 
 
-def _whole(parts: Sequence[Received], last: Received) -> Received:
+def _whole(parts: Sequence[Received], last: Received) -> bytes:
     return b"".join(map(joined, [*parts, last]))
 
 
@@ -154,15 +149,16 @@ _Submitted = Union[_One, _Call, _Stream, _Chunk]
 class RequestFuture(Future):  # type: ignore[type-arg]
     """A future that cancels its request at the broker when it is cancelled."""
 
-    def __init__(self, cancel: Callable[[RequestFuture], None]) -> None:
+    def __init__(self, client: Client) -> None:
         super().__init__()
-        self._cancel_request = cancel
+        self._client = client
+        self.request: _One | None = None
 
     def cancel(self) -> bool:
         """Cancels the request, unless it has its outcome. A worker that has begun it may finish it nevertheless."""
         is_cancelled = super().cancel()
         if is_cancelled:
-            self._cancel_request(self)
+            self._client._cancel(self.request)
         return is_cancelled
 
 
@@ -205,13 +201,19 @@ class Client:
         self._wake = Wake()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        # Held by whoever drives the engine: a thread that waits for its call, or else the client's own.
+        self._driving = threading.Lock()
+        # Ends the own thread's pause, which lasts until then.
+        self._resume = threading.Event()
+        self._pause_until = 0.0
+        self._ends = False
         self._space = threading.Condition()
         self._waiting_for_space = 0
         self._submitted = self._submitted_bytes = 0
         self._closed = False
 
-    def _post(self, command: str, what: Any) -> None:
-        """Gives the thread something to do."""
+    def _begin(self) -> None:
+        """Sees to it that the client is open, and this process's own."""
         if self._pid != os.getpid():
             # Forked: the parent's thread isn't here, and its socket isn't ours.
             self._start()
@@ -222,8 +224,13 @@ class Client:
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="towpath-client", daemon=True)
                     self._thread.start()
+
+    def _post(self, command: str, what: Any) -> None:
+        """Gives whoever drives the engine something to do."""
+        self._begin()
         self._commands.append((command, what))
         self._wake.set()
+        self._resume.set()
 
     def _submit(self, group: _Submitted, timeout: float | None) -> None:
         """Submits a group once there is space for it."""
@@ -258,32 +265,52 @@ class Client:
     def _call(self, service: str | bytes, body: Body, timeout: float | None, volatile: bool) -> Received:
         timeout, deadline = self._deadline(timeout)
         call = _Call(records.service_name(service), payload(body), deadline, volatile)
-        self._submit(call, timeout)
-        try:
-            call.lock.acquire()
-        except BaseException:
-            self._post("cancel", call)
-            raise
+        self._begin()
+        if self._driving.acquire(blocking=False):
+            self._drive_for(call)
+        else:
+            self._submit(call, timeout)
+            try:
+                call.lock.acquire()
+            except BaseException:
+                self._post("cancel", call)
+                raise
         if call.status != 200:
             raise outcome_error(call.status, call.body)
         return call.body
+
+    def _drive_for(self, call: _Call) -> None:
+        """Drives the engine until a call has its outcome: without a switch to the own thread and back, which takes longer than the rest."""
+        try:
+            if self._ends:
+                raise Closed("the client is closed")
+            self._commands.append(("submit", call))
+            self._drive(lambda: call.status != -1)
+        except BaseException:
+            # Such as a KeyboardInterrupt in the middle of anything: all is sent again over another connection.
+            self._engine.interrupted(time.monotonic())
+            self._commands.append(("cancel", call))
+            self._resume.set()
+            raise
+        finally:
+            self._driving.release()
+        deadline = self._engine.deadline()
+        if deadline is not None and deadline < self._pause_until:
+            self._resume.set()
 
     def submit(
         self, service: str | bytes, body: Body = b"", *, timeout: float | None = None, volatile: bool = False
     ) -> Future[bytes]:
         """Sends a request; its future gets the reply, or the error that `call` would raise. Cancelling the future cancels the request."""
         timeout, deadline = self._deadline(timeout)
-        future = RequestFuture(self._cancel)
-        one = _One(records.service_name(service), payload(body), deadline, volatile, future, joined)
-        future.request = one  # type: ignore[attr-defined]
-        self._submit(one, timeout)
+        future = RequestFuture(self)
+        future.request = _One(records.service_name(service), payload(body), deadline, volatile, future)
+        self._submit(future.request, timeout)
         return future
 
-    def _cancel(self, future: RequestFuture) -> None:
-        try:
-            self._post("cancel", future.request)  # type: ignore[attr-defined]
-        except Closed:
-            pass
+    def _cancel(self, group: _Submitted | None) -> None:
+        if group is not None and not self._closed:
+            self._post("cancel", group)
 
     def stream(
         self, service: str | bytes, body: Body = b"", *, timeout: float | None = None, volatile: bool = False
@@ -316,8 +343,8 @@ class Client:
                 if is_over:
                     return
         finally:
-            if not is_over and not self._closed:
-                self._post("cancel", stream)
+            if not is_over:
+                self._cancel(stream)
 
     def map(
         self,
@@ -363,9 +390,8 @@ class Client:
                 count -= len(chunk.outcomes)
                 chunks.popleft()
         finally:
-            if not self._closed:
-                for chunk in chunks:
-                    self._post("cancel", chunk)
+            for chunk in chunks:
+                self._cancel(chunk)
 
     def close(self) -> None:
         """Cancels what is outstanding, and closes the connection. It can be called twice."""
@@ -386,49 +412,71 @@ class Client:
     def __exit__(self, kind: Type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    # The rest runs on the thread, which alone uses engine and socket.
+    # The rest is for the one that holds `_driving`.
 
-    def _run(self) -> None:
+    def _drive(self, is_done: Callable[[], bool]) -> None:
+        """Drives the engine until something is done, or the client is closed."""
         engine, wake = self._engine, self._wake
-        try:
-            while self._carry_out():
-                now = time.monotonic()
-                engine.step(now)
-                if self._waiting_for_space:
-                    with self._space:
-                        self._space.notify_all()
-                deadline = engine.deadline()
-                timeout = IDLE_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-                engine.link.readable(wake.wait(engine.link.descriptors, timeout))
-        except zmq.ContextTerminated:
-            log.debug("the context was terminated")
-        finally:
-            self._closed = True
-            now = time.monotonic()
-            engine.session.end_all(now, 499, "the client was closed")
-            for command, what in self._commands:
-                if command == "submit":
-                    for index in range(len(what.bodies)):
-                        what.take(index, 499, None, b"the client was closed")
-            try:
-                engine.close(now)
-            except zmq.ZMQError:
-                pass
+        # What has happened while nobody waited.
+        engine.link.readable(wake.wait(engine.link.descriptors, 0))
+        while True:
+            self._carry_out()
+            engine.step(time.monotonic())
+            if self._waiting_for_space:
+                with self._space:
+                    self._space.notify_all()
+            if self._ends or is_done():
+                return
+            engine.link.readable(wake.wait(engine.link.descriptors, self._left()))
 
-    def _carry_out(self) -> bool:
-        """Carries out what other threads want. False: this thread ends."""
+    def _left(self) -> float:
+        """Seconds until the engine has something to do."""
+        deadline = self._engine.deadline()
+        return IDLE_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+
+    def _is_idle(self) -> bool:
+        return not self._engine.session.outstanding and not self._commands
+
+    def _carry_out(self) -> None:
+        """Carries out what other threads want."""
         commands, session = self._commands, self._engine.session
         self._wake.clear()
         while commands:
             command, what = commands.popleft()
-            if command == "submit":
+            if command == "close" or self._ends:
+                self._ends = True
+                session.end_all(time.monotonic(), 499, "the client was closed")
+                if command == "submit":
+                    for index in range(len(what.bodies)):
+                        what.take(index, 499, None, b"the client was closed")
+            elif command == "submit":
                 what.first = session.submit(what)
-            elif command == "cancel":
-                if what.first:
-                    session.cancel_group(what.first, what, time.monotonic())
-            else:
-                return False
-        return True
+            elif what.first:
+                session.cancel_group(what.first, what, time.monotonic())
+
+    def _run(self) -> None:
+        """The client's own thread: drives the engine while something is outstanding for which no thread waits."""
+        try:
+            while not self._ends:
+                with self._driving:
+                    self._resume.clear()
+                    self._drive(self._is_idle)
+                    pause = self._left()
+                    self._pause_until = time.monotonic() + pause
+                if not self._ends:
+                    self._resume.wait(pause)
+        except zmq.ContextTerminated:
+            log.debug("the context was terminated")
+        finally:
+            with self._driving:
+                self._ends = self._closed = True
+                self._commands.append(("close", None))
+                self._carry_out()
+                try:
+                    for seconds in self._engine.close(time.monotonic()):
+                        time.sleep(seconds)
+                except zmq.ZMQError:
+                    pass
 
 
 def _endpoints(names: str | Sequence[str]) -> List[str]:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Generator, Iterable, Iterator, List, Sequence,
 
 import blake3
 
-from ._core.files import Ask, Entry, List_, Push, clean
+from ._core.files import Ask, Entry, List_, Push, clean, stat_of
 from ._core.follow import UP_TO_DATE, Event, Follow, Known
 from ._files_link import Connection, Connections
 from ._get import Get
@@ -93,32 +93,18 @@ class Files:
 
     def stat(self, path: RemotePath = "", *, digest: bool = False, follow_links: bool = True, timeout: float | None = None) -> Entry:
         """The entry of a file or directory; of a link itself, if `follow_links` is False. NotFound: there is none."""
-        where = clean(os.fspath(path))
         made: List[List_] = []
 
         def make(connection: Connection) -> List_:
-            made.append(
-                List_(
-                    connection.next_id(),
-                    path=where,
-                    glob=None,
-                    recursive=False,
-                    digest=digest,
-                    follow_links="path" if follow_links else None,
-                )
-            )
+            made.append(stat_of(connection.next_id(), clean(os.fspath(path)), digest, follow_links))
             return made[0]
 
         entries = self._run(make, timeout)
         try:
-            for entry in entries:
-                # Of a directory, the first entry says that there is a page.
-                return made[0].own if made[0].base == "dir" else entry
+            first = next(entries, None)
+            return made[0].entry(first)
         finally:
             entries.close()
-        if made[0].base == "dir":
-            return made[0].own
-        raise NotFound("not-found", "no such file", where)
 
     def exists(self, path: RemotePath, *, timeout: float | None = None) -> bool:
         """Whether there is a file or directory that this client may see."""

@@ -10,7 +10,7 @@ import blake3
 
 from ._core.files import CHUNK_BYTES, Buffer, Digest, Ended, Fetch, Metadata, Piece
 from ._files_link import Connection, Connections
-from .errors import Changed, VerifyFailed
+from .errors import Changed, ConnectFailed, VerifyFailed, WrongKey
 
 WINDOW_FIRST, WINDOW_LAST = 256 << 10, 8 << 20
 # A seek ahead by at most so many bytes reads what is between.
@@ -21,7 +21,8 @@ class RemoteFile(io.RawIOBase):
     """A file that is read from a server, seekable. It is for one thread at a time.
 
     All that is read is of the version that was opened: `Changed`, if the file has become another one. A file that is read from its beginning
-    to its end, without a seek, is verified at the end by its digest (VerifyFailed); other reads aren't. size: bytes. mtime_ns: nanoseconds
+    to its end, without a seek, is verified at the end by its digest (VerifyFailed); other reads aren't. A lost connection is replaced once; the
+    next loss without a byte between is raised (ConnectFailed). size: bytes. mtime_ns: nanoseconds
     since 1970. timeout: seconds without anything from the server, then `Timeout`.
     """
 
@@ -68,8 +69,17 @@ class RemoteFile(io.RawIOBase):
         with memoryview(buffer) as given, given.cast("B") as view:
             wanted = min(len(view), max(0, self.size - self._at))
             done = 0
+            lost_at = -1
             while done < wanted:
-                done += self._take(view[done:wanted])
+                try:
+                    done += self._take(view[done:wanted])
+                except WrongKey:
+                    raise
+                except ConnectFailed:
+                    self._drop()
+                    if lost_at == done:
+                        raise
+                    lost_at = done
         return done
 
     def readall(self) -> bytes:
@@ -140,12 +150,16 @@ class RemoteFile(io.RawIOBase):
             if self._digest != self._hasher.hexdigest():
                 raise VerifyFailed(f"{self.name}: the content isn't that of its digest")
 
+    def _drop(self) -> None:
+        """Gives the connection back, or closes it, unless everything has come."""
+        if self._connection is not None:
+            self._connections.put(self._connection, self._fetch is None or self._fetch.is_over)
+        self._connection = self._fetch = None
+
     def close(self) -> None:
-        """Ends the connection, unless everything has come."""
-        if not self.closed and self._connection is not None:
-            is_over = self._fetch is None or self._fetch.is_over
-            self._connections.put(self._connection, is_over)
-            self._connection = None
+        """Ends reading."""
+        if not self.closed:
+            self._drop()
         super().close()
 
     def __repr__(self) -> str:

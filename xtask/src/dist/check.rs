@@ -5,6 +5,7 @@ use std::process::Command;
 
 use super::pack::{SUMS, files_in, pack, read};
 use super::{emptied, has, output};
+use crate::python::environment;
 use crate::steps::check as run;
 use crate::target;
 
@@ -22,6 +23,9 @@ pub fn check(binary: &Path, epoch: &str) -> Result<(), String> {
         return Err(format!("packed twice, and not the same:\n{sums}{again}"));
     }
     let packages = files_in(&first)?;
+    if let Some(wheel) = packages.iter().find(|path| path.extension().is_some_and(|suffix| suffix == "whl")) {
+        import(wheel, &folder.join("site"))?;
+    }
     let Some(package) = packages.iter().find(|path| path.extension().is_some_and(|suffix| suffix == "deb")) else {
         return Ok(());
     };
@@ -31,6 +35,21 @@ pub fn check(binary: &Path, epoch: &str) -> Result<(), String> {
     output(Command::new(root.join("usr/bin/tow")).arg("--version"))?;
     manual(&root)?;
     units(&root)
+}
+
+/// The wheel is installed and imported, with all of its modules.
+fn import(wheel: &Path, site: &Path) -> Result<(), String> {
+    let python = environment()?;
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target"]);
+    run(pip.arg(site).arg(wheel))?;
+    let mut python = Command::new(python);
+    python.args(["-I", "-c", "import sys; sys.path.insert(0, sys.argv[1]); import towpath, towpath.aio, towpath.fsspec as f; print(f.__file__)"]);
+    let place = output(python.arg(site))?;
+    if !Path::new(&place).starts_with(site) {
+        return Err(format!("{place} was imported, and not what was installed in {}", site.display()));
+    }
+    Ok(())
 }
 
 /// Each page has a name that `man -k` finds, and groff has nothing to say about it.

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: the program as a tarball and as a Debian package. The same commit gives the same bytes.
+//! `cargo xtask dist`: the program as a tarball and as a Debian package, and the package for Python. The same commit gives the same bytes.
 
 mod check;
 mod notices;

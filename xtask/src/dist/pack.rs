@@ -7,7 +7,8 @@ use std::process::Command;
 
 use super::notices::notices;
 use super::{emptied, has, output};
-use crate::steps::check as run;
+use crate::python::environment;
+use crate::steps::{check as run, in_ci};
 use crate::{target, workspace};
 
 /// The file of checksums.
@@ -49,7 +50,7 @@ const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 const LIBRARIES: [(&str, &str); 4] =
     [("libc.so.", "libc6"), ("libm.so.", "libc6"), ("ld-linux", "libc6"), ("libgcc_s.so.", "libgcc-s1")];
 
-/// Makes the tarball, the Debian package where `dpkg-deb` is, and their checksums. Times are `epoch` or earlier, owners root.
+/// Makes the tarball, the Debian package where `dpkg-deb` is, the wheel where Python is, and their checksums. Times are `epoch` or earlier, owners root.
 pub fn pack(binary: &Path, out: &Path, epoch: &str) -> Result<(), String> {
     fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
     let version = output(Command::new(binary).arg("--version"))?;
@@ -78,6 +79,7 @@ pub fn pack(binary: &Path, out: &Path, epoch: &str) -> Result<(), String> {
     } else {
         println!("no Debian package: dpkg-deb is not here");
     }
+    packages.extend(wheel(version, out, epoch)?);
     let names = packages.iter().filter_map(|package| package.file_name());
     let sums = output(Command::new("sha256sum").args(names).current_dir(out))?;
     write(&out.join(SUMS), &(sums + "\n"))
@@ -120,6 +122,27 @@ fn lay_out(binary: &Path, tree: &Path, root: &Path) -> Result<(), String> {
         install(&workspace().join("packaging/debian").join(script), &root.join("DEBIAN").join(script))?;
     }
     make_readable(tree)
+}
+
+/// The package for Python, as a wheel for all systems; `None` without Python.
+fn wheel(version: &str, out: &Path, epoch: &str) -> Result<Option<PathBuf>, String> {
+    let python = match environment() {
+        Ok(python) => python,
+        Err(why) if in_ci() => return Err(why),
+        Err(why) => {
+            println!("no wheel: {why}");
+            return Ok(None);
+        }
+    };
+    let mut pip = Command::new(python);
+    pip.args(["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]);
+    pip.arg("--wheel-dir").arg(out).arg(workspace().join("python"));
+    run(pip.env("SOURCE_DATE_EPOCH", epoch))?;
+    let wheel = out.join(format!("towpath-{version}-py3-none-any.whl"));
+    if !wheel.exists() {
+        return Err(format!("{} is missing: the version in python/pyproject.toml is another one", wheel.display()));
+    }
+    Ok(Some(wheel))
 }
 
 /// The description that dpkg reads.

@@ -313,18 +313,23 @@ impl Core {
     pub fn check(&self) {
         let mut bytes = 0;
         let mut of_services: HashMap<ServiceKey, usize> = HashMap::new();
+        let mut in_flight: HashMap<ServiceKey, usize> = HashMap::new();
         for (slot, request) in self.requests.iter() {
             bytes += request.bytes();
             *of_services.entry(request.service).or_default() += request.bytes();
             let session = &self.sessions[request.session];
             assert_eq!(session.requests.get(request.number), Some(slot));
             match request.state {
-                State::Held(worker, _) => assert!(self.workers[worker].held.len > 0),
+                State::Held(worker, _) => {
+                    assert!(self.workers[worker].held.len > 0);
+                    *in_flight.entry(request.service).or_default() += 1;
+                }
                 State::Free => panic!("a free slot is listed"),
                 State::Waiting | State::Parked | State::Postponed | State::Detached | State::Settled => {}
             }
         }
         for (key, service) in self.services.iter() {
+            assert_eq!(in_flight.get(&key).copied().unwrap_or_default(), service.in_flight, "what workers have");
             assert_eq!(of_services.remove(&key).unwrap_or_default(), service.bytes, "the sum of a service's bytes");
         }
         bytes += self.sessions.iter().map(|(_, session)| session.gaps() * session::GAP_BYTES).sum::<usize>();

@@ -91,6 +91,8 @@ pub(super) struct Service {
     pub replies: ServiceReplies,
     pub usual: UsualTime,
     pub counters: ServiceCounters,
+    /// Its requests that workers have.
+    pub in_flight: usize,
     /// Workers with credit, the least recently used first.
     pub available: VecDeque<WorkerKey>,
 }
@@ -157,6 +159,7 @@ impl Services {
             replies: ServiceReplies::default(),
             usual: UsualTime::default(),
             counters: ServiceCounters::default(),
+            in_flight: 0,
             available: VecDeque::new(),
         }) as ServiceKey;
         self.by_name.insert(name, key);
@@ -252,6 +255,12 @@ impl Services {
         let firsts =
             self.lines.iter(&self.at(key).waiting.order).take(LINES_FOR_AGE).filter_map(|(_, line)| line.first());
         firsts.map(|slot| requests.at(slot).since).min()
+    }
+
+    /// Clients with requests in a service's queue; `None` if they are more than `most`.
+    pub fn waiting_clients(&self, key: ServiceKey, most: usize) -> Option<usize> {
+        let count = self.lines.iter(&self.at(key).waiting.order).take(most + 1).count();
+        (count <= most).then_some(count)
     }
 
     /// The waiting requests of a tenant for a service.

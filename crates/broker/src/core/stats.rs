@@ -84,6 +84,8 @@ pub struct ServiceInfo {
     pub median_ms: Option<Millis>,
     /// Events since it was added.
     pub counters: ServiceCounters,
+    /// Requests that workers have.
+    pub in_flight: usize,
 }
 
 /// A dead letter.
@@ -162,7 +164,13 @@ impl Core {
             usual_ms: service.usual.usual_ms(),
             median_ms: service.usual.median_ms(),
             counters: service.counters,
+            in_flight: service.in_flight,
         }
+    }
+
+    /// Clients with requests in the queue of a service; `None` if there are more than `most`, or no such service.
+    pub fn waiting_clients(&self, service: &[u8], most: usize) -> Option<usize> {
+        self.services.waiting_clients(self.services.find_by_name(service)?, most)
     }
 
     /// Requests of all services that wait for a worker.

@@ -157,6 +157,7 @@ impl Core {
     #[inline]
     pub(super) fn release_from_worker(&mut self, key: WorkerKey, slot: u32) {
         self.requests.unlink(&mut self.workers[key].held, slot);
+        self.services.at_mut(self.requests.at(slot).service).in_flight -= 1;
         self.letter_is_held(slot, false);
         self.count_held(slot, false);
         if let State::Held(_, expected) = self.requests.at(slot).state {
@@ -364,6 +365,7 @@ impl Core {
     fn dispatch_to(&mut self, now: Millis, slot: u32, key: WorkerKey, expected: ExpectedBytes) {
         let worker = &mut self.workers[key];
         self.requests.push_back(&mut worker.held, slot);
+        self.services.at_mut(self.requests.at(slot).service).in_flight += 1;
         let (peer, kind) = (worker.peer, worker.kind);
         self.windows.add(peer, &mut worker.window, self.requests.at(slot).body.memory_bytes());
         if let Some(busy) = self.settings.busy_timeout_ms {

@@ -100,8 +100,8 @@ pub enum OperatorAction {
     Service {
         /// Its name.
         service: Bytes,
-        /// Receives it, if it is there, and the moment in the core's time.
-        done: SyncSender<(Option<ServiceInfo>, Millis)>,
+        /// Receives it, if it is there, with the number of clients in its queue, if they aren't very many, and the moment in the core's time.
+        done: SyncSender<(Option<(ServiceInfo, Option<usize>)>, Millis)>,
     },
     /// Look at services and workers, some at a time.
     Look {
@@ -123,6 +123,9 @@ pub enum OperatorAction {
 
 /// Requests that a purge ends between two polls, and dead letters that are handled.
 const PURGED_PER_TURN: usize = 1_000;
+
+/// Clients in a queue that are counted.
+const CLIENTS_MAX: usize = 1_000;
 
 /// The event loop's end of handles.
 #[derive(Debug)]
@@ -200,7 +203,8 @@ impl Control {
                 let _ = done.send((Page::of(dispatch.core.letters_from(&service, from)), dispatch.now()));
             }
             Command::Action(OperatorAction::Service { service, done }) => {
-                let _ = done.send((dispatch.core.service(&service), dispatch.now()));
+                let clients = dispatch.core.waiting_clients(&service, CLIENTS_MAX);
+                let _ = done.send((dispatch.core.service(&service).map(|info| (info, clients)), dispatch.now()));
             }
             Command::Action(OperatorAction::Look { at, done }) => {
                 let (mut concerns, next) = dispatch.look(at);

@@ -214,8 +214,9 @@ impl Operator {
         self.handle.act(|done| OperatorAction::ListLetters { service, from, done })
     }
 
-    /// A service, if it is there, and the moment in the core's time. `None` if the event loop doesn't answer.
-    pub fn service(&self, service: &[u8]) -> Option<(Option<ServiceInfo>, Millis)> {
+    /// A service, if it is there, with the number of clients in its queue, if there are at most 1,000, and the moment in the core's time.
+    /// `None` if the event loop doesn't answer.
+    pub fn service(&self, service: &[u8]) -> Option<(Option<(ServiceInfo, Option<usize>)>, Millis)> {
         let service = Bytes::copy_from_slice(service);
         self.handle.act(|done| OperatorAction::Service { service, done })
     }

@@ -55,11 +55,11 @@ pub struct Holders {
 /// Whether a follower is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It is connected, here or to a relay, or was a moment ago.
+    /// Connected, here or to a relay, or was a moment ago.
     Here,
     /// Its connection has ended, and it has not come back.
     Gone,
-    /// It has ended by itself, as it was to.
+    /// Ended by itself, as it was to.
     Ended,
 }
 
@@ -269,7 +269,8 @@ impl Holders {
         }
         let key = (holder.name.clone(), holder.copy, tenant);
         // What speaks for itself isn't spoken for: a relay may remember it from before.
-        if via.is_some() && self.holders.get(&key).is_some_and(|said| said.peer.is_some() || said.at > at) {
+        let is_known_better = |said: &Said| said.peer.is_some() || (said.at > at && said.via.as_ref() != via);
+        if via.is_some() && self.holders.get(&key).is_some_and(is_known_better) {
             return;
         }
         // What it said before it knew which copy it is.

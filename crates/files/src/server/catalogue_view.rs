@@ -67,6 +67,21 @@ impl CatalogueView {
         self.holders().elsewhere(from, Instant::now())
     }
 
+    /// The number up to which the last of the followers has everything that aren't connected, and haven't ended; without those of versions.
+    pub fn least_elsewhere(&self) -> Option<u64> {
+        let CatalogueStats { epoch, .. } = self.stats();
+        let holders = self.holders();
+        let is_counted = |known: &Known<'_>| {
+            let holder = known.holder();
+            known.peer().is_none()
+                && known.presence() != Presence::Ended
+                && (holder.versions_of.is_none() && holder.version.is_none())
+                && holders.is_expected(&holder.name)
+        };
+        let has = |known: Known<'_>| known.holder().cursor.filter(|at| at.epoch == epoch).map_or(0, |at| at.seq);
+        holders.known(Instant::now()).filter(is_counted).map(has).min()
+    }
+
     /// Names of followers that are to be there, from this number on, of those that have never been.
     pub fn never_seen(&self, from: u32) -> Page<String> {
         let holders = self.holders();

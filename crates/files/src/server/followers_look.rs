@@ -18,7 +18,7 @@ pub struct FollowersLook {
     /// Those with an error, the first one that failed first.
     pub failing: Vec<HolderStats>,
     /// Those without an error that lack something, the last one first. Of connected ones only those that follow versions.
-    pub behind: Vec<Behind>,
+    pub behind: Vec<Lagging>,
     /// Those that are to be there, and have never been.
     pub never_seen: Vec<String>,
     /// Since when something can be known of them: the server's start.
@@ -30,7 +30,7 @@ pub struct FollowersLook {
 /// A follower that lacks something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Behind {
+pub struct Lagging {
     /// Its last report.
     pub holder: HolderStats,
     /// Everything up to this number it has, or doesn't need.
@@ -104,7 +104,7 @@ impl FollowersLook {
         failing.sort_by_key(Known::fails_since);
         look.failing = failing.into_iter().take(most).map(|known| known.stats()).collect();
         behind.sort_by_key(|(has, ..)| *has);
-        let stats = |(has, version, known): (u64, Option<&String>, Known<'_>)| Behind {
+        let stats = |(has, version, known): (u64, Option<&String>, Known<'_>)| Lagging {
             holder: known.stats(),
             has,
             version: version.cloned(),

@@ -48,7 +48,7 @@ mod tests;
 pub use crate::relay::{ErrorStats, HolderStats, Presence};
 pub use catalogue_view::{CatalogueView, VersionStats};
 pub use driver::{ServeError, Server, ServerOptions};
-pub use followers_look::{Behind, FollowersLook, VersionLook};
+pub use followers_look::{FollowersLook, Lagging, VersionLook};
 pub use handle::{Handle, OperatorAction};
 pub use pace::Pace;
 pub use push::PushOptions;

@@ -214,19 +214,6 @@ impl Client {
         search: Option<&str>,
     ) -> Result<Vec<Value>, Failure> {
         let mut entries = Vec::new();
-        self.each_page(path, name, service, search, |page| entries.extend(page))?;
-        Ok(entries)
-    }
-
-    /// Does something with each page of a list.
-    pub fn each_page(
-        &self,
-        path: &str,
-        name: &str,
-        service: Option<&ServiceName>,
-        search: Option<&str>,
-        mut each: impl FnMut(Vec<Value>),
-    ) -> Result<(), Failure> {
         let mut after = Some(0);
         for _ in 0..PAGES_MAX {
             let Some(from) = after else { break };
@@ -241,10 +228,10 @@ impl Client {
             let mut reply = self.get(&format!("{path}?{}", query.finish()))?;
             after = reply["next"].as_u64();
             if let Value::Array(page) = reply[name].take() {
-                each(page);
+                entries.extend(page);
             }
         }
-        Ok(())
+        Ok(entries)
     }
 
     /// Asks for a resource.

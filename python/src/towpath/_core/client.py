@@ -94,6 +94,20 @@ class ClientSession:
         """Requests without an outcome."""
         return len(self._entries)
 
+    @property
+    def lowest(self) -> int:
+        """The lowest number without an outcome, or the next number."""
+        return next(iter(self._entries), self.next_number)
+
+    def ended(self, until: int) -> List[records.Bytes]:
+        """A message for a broker that was left: a greeting, and which of the numbers below `until` have their outcome."""
+        block, expected = records.hello(self.client, self.lowest), self.lowest
+        for number in [*itertools.takewhile(lambda number: number < until, self._entries), until]:
+            if number > expected:
+                block += records.confirm(expected, number - expected)
+            expected = number + 1
+        return [records.CLIENT_HEADER, block]
+
     def submit(self, group: Group) -> int:
         """Takes the requests of a group; the number of the first one. The others follow."""
         first = self.next_number

@@ -294,6 +294,20 @@ class List_(Operation):
         return [entry_of(entry) for entry in entries]
 
 
+    def entry(self, first: Entry | None) -> Entry:
+        """The entry of the path itself, once `first` has come, or the listing is over. NotFound: there is none."""
+        if self.base == "dir":
+            return self.own
+        if first is None:
+            raise files_error("not-found", "no such file", self._path)
+        return first
+
+
+def stat_of(id: int, path: str, digest: bool, follow_links: bool) -> List_:
+    """The listing that a path's own entry is found by."""
+    return List_(id, path=path, glob=None, recursive=False, digest=digest, follow_links="path" if follow_links else None)
+
+
 @dataclass(frozen=True)
 class Metadata:
     """Metadata of a file in a fetch."""

@@ -115,7 +115,7 @@ impl Account {
         }
     }
 
-    /// It works, or does again.
+    /// Clears the error: it works, or does again.
     pub(super) fn works(&self) {
         self.state().error = None;
     }
@@ -243,7 +243,7 @@ mod tests {
         Account::new(&options, None)
     }
 
-    /// What it says now, if it says something.
+    /// The report that is due, if one is.
     fn said(account: &Account, now: Instant) -> Option<Holder> {
         let Request::Have(mut have) = account.next_request(now)? else { panic!("not a report") };
         assert_eq!(have.holders.len(), 1);

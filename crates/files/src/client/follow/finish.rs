@@ -131,7 +131,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// What a person has to know of what isn't in place. What is out of date comes again by itself.
+    /// The trouble that keeps something from being in place, for a person. Whatever is out of date comes again by itself.
     fn trouble(&self, held: usize) -> Option<String> {
         if held > 0 && self.is_unknown {
             return Some(format!(

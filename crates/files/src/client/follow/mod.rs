@@ -298,7 +298,7 @@ fn passes(error: &Error, options: &FollowOptions) -> bool {
     matches!(error, Error::DiskFull(_) | Error::Stalled { .. }) && !options.once
 }
 
-/// What is said last on a connection: nothing if it is tried again.
+/// The last message on a connection: none if it is tried again.
 fn last_words(outcome: &Result<FollowEnd, Error>, options: &FollowOptions, account: &Account) -> Option<Request> {
     let left = match outcome {
         Err(error) if passes(error, options) => return None,

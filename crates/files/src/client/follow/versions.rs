@@ -379,7 +379,7 @@ impl Passing {
 /// A version to put in place.
 struct Work {
     connector: Arc<Connector>,
-    /// What it lacks, and why it fails.
+    /// Reports lacks and errors of this work.
     account: Account,
     of: RelPath,
     version: Version,

@@ -88,7 +88,7 @@ pub struct HolderError {
     pub since_ms: u64,
 }
 
-/// What a follower lacks, as far as it knows.
+/// The part of what a follower knows of that isn't in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lacks {
     /// Files.
@@ -104,7 +104,7 @@ pub struct Lacks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Left {
-    /// It has ended by itself, as it was to.
+    /// Ended by itself, as it was to.
     Ended,
     /// Its connection to a relay has ended.
     Lost,

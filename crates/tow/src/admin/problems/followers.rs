@@ -9,6 +9,9 @@ use towpath_files::path::RelPath;
 /// How long a follower may lack something, or one that is to be there may never have been.
 const BEHIND: Duration = Duration::from_secs(5 * 60);
 
+/// Time since the last report after which a follower is silent: one that is well reports every minute.
+const SILENT: Duration = Duration::from_secs(3 * 60);
+
 /// Followers that a cause names.
 const NAMED_MAX: usize = 5;
 
@@ -188,7 +191,8 @@ fn of_version(version: &Version) -> Option<Found> {
 /// A follower, and why it lacks something.
 fn reason(person: &Person) -> String {
     let name = Line(&person.name).to_string();
-    let silent = person.said.filter(|_| person.is_gone).map(|said| format!("silent {}", time(said)));
+    let silent =
+        person.said.filter(|said| person.is_gone || *said > SILENT).map(|said| format!("silent {}", time(said)));
     let error = person.error.as_ref().map(|(text, tries, _)| {
         let mut short: String = text.chars().take(ERROR_CHARS_MAX).collect();
         if short.len() < text.len() {

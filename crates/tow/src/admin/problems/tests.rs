@@ -26,6 +26,7 @@ fn service(name: &str) -> ServiceInfo {
         usual_ms: None,
         median_ms: None,
         counters: ServiceCounters::default(),
+        in_flight: 0,
     }
 }
 

@@ -172,7 +172,8 @@ impl View for BrokerView {
 
     fn service(&self, service: &[u8]) -> Result<Option<Value>, Refusal> {
         let (service, now) = self.operator.service(service).ok_or(Refusal::NoAnswer)?;
-        Ok(service.filter(is_listed).map(|service| of_service(&service, now)))
+        let service = service.filter(|(service, _)| is_listed(service));
+        Ok(service.map(|(service, clients)| extend(of_service(&service, now), json!({ "clients": clients }))))
     }
 
     fn pause(&self, service: &[u8], paused: bool) -> Result<(), Refusal> {
@@ -311,6 +312,7 @@ fn of_service(service: &ServiceInfo, now: Millis) -> Value {
         "accepted": counters.accepted,
         "replied": counters.replied,
         "failed": counters.failed,
+        "in_flight": service.in_flight,
         "dead_letters": service.letters,
     });
     extend(queue_json(service, now), own)
@@ -429,4 +431,27 @@ fn of_worker(worker: &WorkerStats, now: Millis) -> Value {
     let protocol = if worker.worker.kind == Kind::Numbered { "numbered" } else { "stock" };
     let peer = worker.id.map(|id| id.to_string());
     extend(worker_json(worker, now), json!({ "peer": peer, "protocol": protocol }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn parts_of_a_body_are_all_of_its_frames() {
+        let frames = [vec![1; 3], Vec::new(), vec![2; PART_BYTES], vec![3; 5]].map(Bytes::from);
+        let body = Body::of_frames(frames.clone());
+        let (mut whole, mut parts) = (Vec::<u8>::new(), 0);
+        loop {
+            let part = part_of(&body, whole.len() as u64).unwrap();
+            if part.is_empty() {
+                break;
+            }
+            whole.extend(part);
+            parts += 1;
+        }
+        assert_eq!((parts, whole), (2, frames.concat()));
+        assert!(part_of(&body, u64::MAX).unwrap().is_empty() && part_of(&Body::default(), 0).unwrap().is_empty());
+    }
 }

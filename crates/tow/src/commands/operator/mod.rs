@@ -28,6 +28,7 @@ use crate::admin::{List, sort};
 use crate::cli::escape::{Json, Line, Printable};
 use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, print_bytes, print_line};
+use crate::cli::screen;
 use crate::cli::service_name::{NameArgs, ServiceName};
 use crate::cli::units::duration;
 use base64::Engine;
@@ -319,18 +320,11 @@ fn repeat(
     let is_in_place = pause.is_some() && !arguments.json && std::io::stdout().is_terminal();
     loop {
         let text = picture()?;
-        let shown = if is_in_place { format!("{NEW_PICTURE}{}", fitted(&text, terminal_size())) } else { text };
+        let shown = if is_in_place { format!("{NEW_PICTURE}{}", fitted(&text, screen::size())) } else { text };
         print_bytes(shown.as_bytes())?;
         let Some(pause) = pause else { return Ok(ExitCode::SUCCESS) };
         std::thread::sleep(pause);
     }
-}
-
-/// Columns and rows of the terminal that is standard output; 80 and 24 if they are unknown.
-fn terminal_size() -> (usize, usize) {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout());
-    let known = size.ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
-    known.map_or((80, 24), |size| (size.ws_col.into(), size.ws_row.into()))
 }
 
 /// The part of a picture that fits a terminal, its first lines: nothing scrolls away or wraps.

@@ -1,6 +1,6 @@
 //! `tow requests`.
 
-use super::{Arguments, print_list, rows, service_path};
+use super::{ListArguments, print_list, rows, service_path};
 use crate::admin::client::find_one;
 use crate::cli::exit::Failure;
 use crate::cli::output::{eprint_line, print_line};
@@ -17,46 +17,45 @@ pub struct RequestsArguments {
     service: OsString,
     #[command(flatten)]
     name: NameArgs,
-    /// How many are listed, the oldest first.
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
+    /// How many are listed, up to 1000; the oldest first, or as --sort says.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    limit: u16,
     /// End this one, by its ID in the list: its client gets status 499.
-    #[arg(long, value_name = "ID", conflicts_with_all = ["limit", "json", "watch"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["limit", "search", "sort", "json", "watch"])]
     end: Option<String>,
     #[command(flatten)]
-    list: Arguments,
+    list: ListArguments,
 }
 
 /// Lists the oldest requests of a service, or ends one.
 pub fn requests(arguments: &RequestsArguments) -> Result<ExitCode, Failure> {
     let RequestsArguments { service, name, limit, end, list } = arguments;
+    let ListArguments { search, sort, common } = list;
     let service = name.name(service)?;
     if let Some(id) = end {
         if id.is_empty() || !id.chars().all(|one| one.is_ascii_digit() || one == '.') {
             return Err(Failure::usage(format!("{id}: an id is two numbers, such as 3.0; see tow requests {service}")));
         }
-        let client = find_one(&list.server, Some("broker"))?;
+        let client = find_one(&common.server, Some("broker"))?;
         client.post(&service_path(&service, &format!("requests/{id}/end")), &json!({}))?;
         print_line(format_args!("ended {id} of {service}"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let client = find_one(&list.server, Some("broker"))?;
-    print_list(list, rows::requests, || {
-        let (mut oldest, mut all) = (Vec::new(), 0);
-        client.each_page(&service_path(&service, "requests"), "requests", None, None, |page| {
-            all += page.len();
-            oldest.extend(page);
-            oldest.sort_by(|one: &Value, other| age(other).total_cmp(&age(one)));
-            oldest.truncate(*limit);
-        })?;
-        if all > oldest.len() {
-            let more = counted((all - oldest.len()) as u64, "younger request");
-            eprint_line(format_args!("tow: {more} of {service} not shown; --limit shows more"));
+    let client = find_one(&common.server, Some("broker"))?;
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("limit", &limit.to_string()).append_pair("sort", sort.as_deref().unwrap_or("-seconds"));
+    if let Some(search) = search {
+        query.append_pair("search", search);
+    }
+    let path = format!("{}?{}", service_path(&service, "requests"), query.finish());
+    print_list(common, rows::requests, || {
+        let mut reply = client.get(&path)?;
+        let listed: Vec<Value> = serde_json::from_value(reply["requests"].take()).unwrap_or_default();
+        let others = reply["found"].as_u64().unwrap_or(0).saturating_sub(listed.len() as u64);
+        if others > 0 {
+            let others = counted(others, "other request");
+            eprint_line(format_args!("tow: {others} of {service} not shown; --limit shows more"));
         }
-        Ok(oldest)
+        Ok(listed)
     })
-}
-
-fn age(request: &Value) -> f64 {
-    request["seconds"].as_f64().unwrap_or(0.0)
 }

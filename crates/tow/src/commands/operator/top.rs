@@ -8,7 +8,9 @@ use crate::admin::List;
 use crate::admin::client::{Client, find_one};
 use crate::cli::escape::Json;
 use crate::cli::exit::Failure;
+use crate::cli::screen::{Input, Key, Screen};
 use crate::cli::table::Table;
+use crate::runtime::signals::end_by_signal;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -46,10 +48,88 @@ impl Before {
 pub fn top(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let client = find_one(&arguments.server, None)?;
     let mut before = Before { at: Instant::now(), counts: HashMap::new() };
-    repeat(arguments, Some(arguments.watch.unwrap_or(INTERVAL)), || {
+    let interval = arguments.watch.unwrap_or(INTERVAL);
+    let screen = if arguments.json { None } else { Screen::open()? };
+    if let Some(screen) = screen {
+        return interact(screen, interval, || look(&client, &mut before));
+    }
+    repeat(arguments, Some(interval), || {
         let picture = look(&client, &mut before)?;
-        Ok(if arguments.json { format!("{}\n", Json(&picture)) } else { render(&picture) })
+        Ok(if arguments.json {
+            format!("{}\n", Json(&picture))
+        } else {
+            problems::first(&picture["problems"], PROBLEMS_MAX) + &render(&picture)
+        })
     })
+}
+
+/// Shows pictures until the user quits. Problems stay at the top; below them the rest is scrolled.
+fn interact(
+    mut screen: Screen,
+    interval: Duration,
+    mut look: impl FnMut() -> Result<Value, Failure>,
+) -> Result<ExitCode, Failure> {
+    let mut first = 0;
+    loop {
+        let picture = look()?;
+        let (problems, rest) = (problems::first(&picture["problems"], PROBLEMS_MAX), render(&picture));
+        let until = Instant::now() + interval;
+        loop {
+            let page = Page::new(&problems, &rest, screen.size());
+            first = first.min(page.last);
+            screen.draw(&page.from(first))?;
+            first = match screen.input(until) {
+                None => break,
+                Some(Input::Resized) => first,
+                Some(Input::Key(key)) => match key {
+                    Key::Quit => return Ok(ExitCode::SUCCESS),
+                    Key::Interrupt => {
+                        drop(screen);
+                        return Ok(end_by_signal());
+                    }
+                    Key::Up => first.saturating_sub(1),
+                    Key::Down => first + 1,
+                    Key::PageUp => first.saturating_sub(page.height),
+                    Key::PageDown => first + page.height,
+                    Key::Home => 0,
+                    Key::End => page.last,
+                },
+            };
+        }
+    }
+}
+
+/// A picture on a terminal of some size.
+struct Page<'a> {
+    /// Lines that stay at the top.
+    top: Vec<&'a str>,
+    rest: Vec<&'a str>,
+    columns: usize,
+    /// Rows for the rest.
+    height: usize,
+    /// The last line of the rest at which a page may begin.
+    last: usize,
+}
+
+impl<'a> Page<'a> {
+    fn new(top: &'a str, rest: &'a str, (columns, rows): (usize, usize)) -> Page<'a> {
+        // Half of a small terminal is left to the rest, and one row says which keys there are.
+        let top: Vec<_> = top.lines().take(rows / 2).collect();
+        let rest: Vec<_> = rest.lines().collect();
+        let height = rows.saturating_sub(top.len() + 1);
+        let last = rest.len().saturating_sub(height);
+        Page { top, rest, columns, height, last }
+    }
+
+    /// All lines of the terminal, when the rest begins at this one.
+    fn from(&self, first: usize) -> Vec<String> {
+        let rest = self.rest.iter().skip(first).take(self.height).copied();
+        let gap = self.height.saturating_sub(self.rest.len());
+        let shown = self.top.iter().copied().chain(rest).chain(std::iter::repeat_n("", gap));
+        let (end, all) = ((first + self.height).min(self.rest.len()), self.rest.len());
+        let keys = format!("q quits  lines {}-{end} of {all}: \u{2191} \u{2193} PgUp PgDn", first + 1);
+        shown.chain([keys.as_str()]).map(|line| line.chars().take(self.columns).collect()).collect()
+    }
 }
 
 fn look(client: &Client, before: &mut Before) -> Result<Value, Failure> {
@@ -119,13 +199,33 @@ fn render(picture: &Value) -> String {
     }
     let list = list_of(status);
     let others = super::rows::render(list, entries(list.name()));
-    let problems = problems::first(&picture["problems"], PROBLEMS_MAX);
-    format!("{problems}{}{rates}\n\n{others}\n{}", status::render(status), peers.render())
+    format!("{}{rates}\n\n{others}\n{}", status::render(status), peers.render())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn problems_stay_and_the_rest_is_scrolled_in_any_terminal() {
+        let top = (0..6).map(|row| format!("WARNING {row} {}\n", "p".repeat(100))).collect::<String>();
+        let rest = (0..40).map(|row| format!("row {row} {}\n", "x".repeat(100))).collect::<String>();
+        for (columns, rows) in [(80, 24), (40, 15), (10, 3), (1, 1)] {
+            let page = Page::new(&top, &rest, (columns, rows));
+            for first in [0, 1, page.last] {
+                let lines = page.from(first);
+                assert!(lines.len() == rows && lines.iter().all(|line| line.chars().count() <= columns), "{lines:?}");
+            }
+            if rows > 10 {
+                let (begin, end) = (page.from(0), page.from(page.last));
+                assert!(begin[0] == end[0] && begin[0].starts_with("WARNING 0 "), "{begin:?}");
+                assert!(begin[6].starts_with("row 0 ") && end[rows - 2].starts_with("row 39 "), "{end:?}");
+                assert!(end[rows - 1].starts_with("q quits"), "{end:?}");
+            }
+        }
+        let short = Page::new("problems none\n", "one\n", (40, 15));
+        assert_eq!((short.last, short.from(0).len()), (0, 15));
+    }
 
     #[test]
     fn a_fast_push_comes_before_a_large_fetch_that_waits() {

@@ -183,6 +183,43 @@ fn a_version_that_a_full_disk_lacks_is_a_problem_in_the_followers_words() {
 }
 
 #[test]
+fn a_slow_follower_says_what_it_lacks_and_how_long_it_takes() {
+    let publisher = Publisher::start(&[]);
+    random_file(&publisher.folder.path().join("source/large"), 24 << 20, 1);
+    publisher.publish("v1");
+    let slow = publisher.follow("slow", &["--versions", "--bwlimit", "1M"]);
+    let row = || follower(&publisher.place, "slow").unwrap_or_default();
+    wait_until("it says how long it takes", || row()["seconds_left"].as_u64() > Some(1));
+    let first = row();
+    assert_eq!((&first["state"], &first["version"], &first["wants"]), (&"behind".into(), &Value::Null, &"v1".into()));
+    let lacks = |row: &Value| row["lacks_bytes"].as_u64().unwrap_or(u64::MAX);
+    assert!(lacks(&first) <= 24 << 20 && first["lacks_files"].as_u64() >= Some(1), "{first}");
+    wait_until("it lacks less", || lacks(&row()) < lacks(&first));
+    // It takes its time: that alone is no problem yet.
+    assert!(problems(&publisher.place, "version_missing").is_empty());
+    drop(slow);
+    publisher.wait_for("slow", "gone");
+}
+
+#[test]
+fn a_follower_behind_a_relay_speaks_through_it() {
+    let publisher = Publisher::start(&[]);
+    let socket = format!("ipc://{}", publisher.folder.path().join("relay.sock").display());
+    let _relay = publisher.follow("relay", &["--serve", &socket]);
+    wait_until("the relay serves", || publisher.folder.path().join("relay.sock").exists());
+    let Some(full) = Full::start(&[&format!("{socket}:/"), "--name", "leaf"], 0) else { return };
+    let failing = problem(&publisher.place, "follower_failing");
+    let cause = failing["cause"].as_str().expect("text");
+    assert!(cause.contains("no space left") && cause.ends_with(", via relay"), "{failing}");
+    full.make_space();
+    wait_until("it is over", || problems(&publisher.place, "follower_failing").is_empty());
+    publisher.wait_for("leaf", "up_to_date");
+    full.process.signal(Signal::KILL);
+    drop(full);
+    publisher.wait_for("leaf", "gone");
+}
+
+#[test]
 fn a_plain_follower_onto_a_full_disk_is_listed_with_its_error_until_there_is_space() {
     let publisher = Publisher::start(&[]);
     let url = publisher.server.url("");

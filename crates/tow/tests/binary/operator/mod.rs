@@ -15,4 +15,5 @@ mod restarts;
 mod slow_transfers;
 pub mod status;
 mod system_limits;
+mod terminal;
 mod wrong_peers;

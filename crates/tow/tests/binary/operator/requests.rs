@@ -40,8 +40,12 @@ fn requests_are_listed_and_one_is_ended() {
     assert!(second["expires_seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{second}");
     let table = String::from_utf8(place.tow(&["requests", "echo"]).expect_code(0).stdout).expect("UTF-8");
     assert!(table.lines().count() == 3 && table.contains("  second\\u{a}") && table.contains("  first"), "{table}");
+    let found = place.json(&["requests", "echo", "--search", second["address"].as_str().expect("an address")]);
+    assert_eq!(found.iter().map(|request| &request["id"]).collect::<Vec<_>>(), [&second["id"]]);
+    let sorted = place.json(&["requests", "echo", "--sort", "attempts"]);
+    assert_eq!(sorted.iter().map(|request| &request["id"]).collect::<Vec<_>>(), [&second["id"], &first["id"]]);
     let one = place.tow(&["requests", "echo", "--limit", "1"]).expect_code(0);
-    assert!(one.stderr.contains("1 younger request of echo not shown"), "{}", one.stderr);
+    assert!(one.stderr.contains("1 other request of echo not shown"), "{}", one.stderr);
     assert_eq!(one.stdout.iter().filter(|byte| **byte == b'\n').count(), 2);
 
     let [first, second] = [&first, &second].map(|request| request["id"].as_str().expect("an id").to_owned());

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use towpath_files::path::RelPath;
 use towpath_files::server::{
-    Behind, CatalogueStats, CatalogueView, FollowerStats, HolderStats, NewestVersion, Presence, Stats, VersionStats,
+    CatalogueStats, CatalogueView, FollowerStats, HolderStats, Lagging, NewestVersion, Presence, Stats, VersionStats,
     Wait,
 };
 use towpath_sockets::{Page, Wanted};
@@ -31,6 +31,7 @@ const FOUND_MAX: usize = 1000;
 pub fn catalogue(view: &CatalogueView, stats: &Stats) -> Catalogue {
     let sums = view.stats();
     let (followers, least) = stats.follows;
+    let least = least.into_iter().chain(view.least_elsewhere()).min();
     let (behind, behind_time) = sums.behind(least.unwrap_or(sums.head), Instant::now());
     Catalogue { sums, followers, behind, behind_time, holders: view.holder_count() }
 }
@@ -98,7 +99,7 @@ pub fn followers_look(view: &CatalogueView, last: &[FollowerStats]) -> problems:
         let since = said.as_ref().map_or(info.connected_at, |said| said.known_since);
         problems::Lacking { person, changes: sums.behind(has, now).0, age: lacking(has, since), version: None }
     });
-    let behind = look.behind.iter().map(|Behind { holder, has, version, .. }| problems::Lacking {
+    let behind = look.behind.iter().map(|Lagging { holder, has, version, .. }| problems::Lacking {
         person: person(holder),
         changes: sums.behind(*has, now).0.max(1),
         age: lacking(*has, holder.known_since),
@@ -139,7 +140,7 @@ fn state(said: Option<&HolderStats>, is_behind: bool) -> &'static str {
     }
 }
 
-/// What there is to have, by which the state of a follower is known.
+/// The newest versions and numbers, by which the state of a follower is known.
 struct States {
     sums: CatalogueStats,
     newest: HashMap<RelPath, NewestVersion>,
