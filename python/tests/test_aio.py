@@ -87,7 +87,8 @@ def test_errors_and_cancelling(broker):
                 assert await client.call("try", b"later") == b"2"
                 outcomes = [outcome async for outcome in client.map("try", [b"broken", b""], return_errors=True)]
                 assert [type(outcome) for outcome in outcomes] == [towpath.WorkerFailed, bytes]
-            with pytest.raises(towpath.Expired):
+            # Whether the broker's word comes before our own deadline, a busy machine decides.
+            with pytest.raises((towpath.Expired, towpath.TimedOut)):
                 await client.call("nobody", timeout=0.2)
             task = asyncio.ensure_future(client.call("nobody"))
 

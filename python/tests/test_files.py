@@ -6,14 +6,16 @@ import contextlib
 import io
 import os
 import random
+import sys
 import tarfile
 import threading
+import types
 import zipfile
 
 import blake3
 import pytest
 import towpath
-from conftest import DEADLINE_SECONDS, wait_until
+from conftest import DEADLINE_SECONDS, TOW, wait_until
 from towpath import Files
 
 
@@ -174,6 +176,26 @@ def test_single_files_are_copied(files, tree, tmp_path):
     assert (tmp_path / "into/9").read_bytes() == tree[1]["many/9"] and (tmp_path / "new/one").read_bytes() == b"1"
     with pytest.raises(towpath.NotFound):
         files.get("nothing", tmp_path / "mine")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="tow is for Linux")
+def test_trees_are_copied_by_tow_where_it_is_there(serve, tree, keys, tmp_path, monkeypatch):
+    calls = []
+    program = types.ModuleType("towpath_bin")
+    program.path = lambda: calls.append("tow") or TOW
+    monkeypatch.setitem(sys.modules, "towpath_bin", program)
+    options = {"key": tmp_path / "alice_secret", "server_key": tmp_path / "server"}
+    with Files(serve(tree[0], *keys).endpoint, timeout=DEADLINE_SECONDS, **options) as files:
+        done = files.get("", tmp_path / "copy")
+        assert calls and contents_of(tmp_path / "copy") == tree[1]
+        assert (done.files, [path for path, _ in done.errors]) == (len(tree[1]), ["sub/out"])
+        files.get("one", tmp_path / "mine")
+        assert (tmp_path / "mine").read_bytes() == b"1"
+        (tmp_path / "file").touch()
+        with pytest.raises(towpath.TowpathError):
+            files.get("many", tmp_path / "file/below")
+        with pytest.raises(towpath.NotFound):
+            files.get("nothing", tmp_path / "copy")
 
 
 class Interrupted(Exception):

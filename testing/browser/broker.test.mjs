@@ -55,6 +55,9 @@ test('a peer that is blocked stays out until it is unblocked, and the page says 
   await dialog.getByRole('button', { name: 'Block' }).click();
   await page.getByRole('status').getByText('Blocked 127.0.0.1; 1 peer disconnected.').waitFor();
   broker.tow('call', 'echo', 'hello');
+  broker.tow('call', 'echo', 'hello');
+  await go(page, 'Disconnected');
+  await row(page, 'blocked by the operator: floods (').filter({ hasText: 'attempts)' }).waitFor();
   await until('it was refused', async () => (await broker.get('blocked')).blocked[0].refused > 0);
   await go(page, 'Blocked');
   await row(page, 'floods').filter({ hasText: 'operator' }).waitFor();
@@ -159,6 +162,8 @@ test('a broker is drained, and takes requests again', async (t) => {
   await page.getByRole('dialog', { name: 'Drain this broker?' }).getByRole('button', { name: 'Drain' }).click();
   await page.getByRole('status').getByText('Draining: 1 request left.').waitFor();
   await page.getByText('▼ draining, 1 left').waitFor();
+  await page.getByText('resize: 1, no worker serves it').waitFor();
+  await page.getByText('Restart now: ').waitFor();
   assert.equal((await broker.get('status')).draining, true);
   await page.getByRole('button', { name: 'Stop draining…' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Stop draining' }).click();
@@ -222,6 +227,7 @@ test('dead letters are requeued and dropped', async (t) => {
   await page.getByRole('link', { name: 'Show: resize' }).click();
   const panel = await details(page, 'resize');
   await panel.getByRole('table').getByRole('row').nth(2).waitFor();
+  assert.equal(await panel.getByRole('cell', { name: "its worker's connection ended" }).count(), 2);
   await check(page, 'dead letters');
   await picture(page, 'dead-letters');
   await panel.getByRole('button', { name: 'Requeue…' }).click();

@@ -84,6 +84,18 @@ test('followers are shown with their lag, and versions with who has them', async
   await panel.getByText('Have it').waitFor();
   await check(page, 'versions');
   await picture(page, 'versions');
+  await page.getByRole('region', { name: 'Versions, table' }).getByRole('link').first().click();
+  await page.getByRole('heading', { level: 1, name: /^Version / }).waitFor();
+  await row(page, 'replica').getByText('✓ yes').waitFor();
+  await check(page, 'a version');
+  await picture(page, 'version');
+  await go(page, 'Followers');
+  const follower = await details(page, 'replica');
+  await follower.getByRole('link', { name: 'Everything about it' }).click();
+  await page.getByRole('heading', { level: 1, name: /^Peer / }).waitFor();
+  await page.getByRole('img', { name: /^Changes behind: lacks 0/ }).waitFor({ timeout: 60_000 });
+  await check(page, 'a follower');
+  await picture(page, 'follower');
 });
 
 test('axe finds nothing in any view of a file server', async (t) => {

@@ -15,8 +15,8 @@ mod transport;
 
 pub use access::asked_of_rules;
 pub use stats::{
-    Activity, Concerns, LISTED_MAX, PeerStats, RequestStats, Stats, WorkerStats, add_name, listed_name, queue_json,
-    request_json, seconds, spool_json, worker_json,
+    Activity, Concerns, LISTED_MAX, PeerStats, RequestStats, ServiceStats, Stats, WorkerStats, add_name, listed_name,
+    queue_json, request_json, seconds, spool_json, worker_json,
 };
 pub use store::CellStats;
 /// Figures in [`Stats`].

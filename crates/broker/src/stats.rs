@@ -123,6 +123,18 @@ pub struct RequestStats {
     pub worker_address: Option<Address>,
 }
 
+/// A service, and who waits in its queue.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ServiceStats {
+    /// The service itself.
+    pub info: ServiceInfo,
+    /// Clients with requests in its queue, if they are at most 1,000.
+    pub clients: Option<usize>,
+    /// The moment, in the core's time.
+    pub now: Millis,
+}
+
 /// Services, workers and clients that an operator may have to look at. Clients of one user or address count as one.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]

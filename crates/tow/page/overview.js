@@ -2,7 +2,7 @@
 
 import { Chart } from './charts.js';
 import { facts, h, setText } from './dom.js';
-import { byteRate, bytes, count, label, member, moment, perSecond, short, visible } from './format.js';
+import { byteRate, bytes, count, label, member, moment, named, perSecond, short, visible } from './format.js';
 import { Lately } from './history.js';
 import { ProblemList } from './problems.js';
 
@@ -69,7 +69,7 @@ export class Overview {
   set(status, problems, history) {
     for (const chart of this.charts) chart.set(history, history.now);
     this.lately.set(history);
-    this.problems.set(problems);
+    this.problems.set(problems, status);
     this.server.set(serverFacts(status));
     this.limits.set(limitFacts(status));
     this.sums.set(sumFacts(status));
@@ -93,10 +93,22 @@ function serverFacts(status) {
     { name: 'Started', value: moment(status['started']) },
     { name: 'Process', value: `tow ${visible(status['program'])} ${visible(status['version'])}, pid ${status['pid']}` },
     status['journal'] === undefined ? null : { name: 'Journal', value: status['journal'] === null ? 'none' : visible(status['journal']), level: status['journal'] === 'failed' ? 'bad' : undefined },
+    ...neverEnds(status),
     catalogue ? { name: 'Publishes', value: `${count(catalogue['paths'])} paths, number ${count(catalogue['seq'])}${catalogue['complete'] ? '' : ', not read completely yet'}` } : null,
     catalogue ? { name: 'Followers', value: `${count(catalogue['followers'])}, the last ${count(catalogue['behind'])} behind` } : null,
   ];
   return given.filter((fact) => fact !== null);
+}
+
+/**
+ * Work that a drain waits for in vain.
+ * @param {Row} status
+ * @returns {Fact[]}
+ */
+function neverEnds(status) {
+  const left = /** @type {Row[]} */ (status['left_never'] ?? []);
+  const of = (/** @type {Row} */ one) => `${one['service'] === null ? '' : `${named(one, 'service')}: `}${count(one['count'])}, ${visible(one['reason'])}`;
+  return left.length === 0 ? [] : [{ name: 'Never ends', value: left.map(of).join('; '), level: 'bad' }];
 }
 
 /** How connections ended. @type {Record<string, string>} */

@@ -76,6 +76,7 @@ export class ProblemList {
   constructor(acted) {
     this.acted = acted;
     this.verdict = h('p', { class: 'verdict' });
+    this.restart = h('p', { class: 'restart note' });
     /** @type {Map<string, Row>} */
     this.now = new Map();
     const list = h('ul', { class: 'loud' });
@@ -83,11 +84,15 @@ export class ProblemList {
     this.more = h('p', { class: 'note', hidden: true });
     const muted = h('ul', { class: 'muted' });
     this.mutes = new Keyed(muted, keyOf, (mute) => this.#makeMute(mute), updateMute);
-    this.element = h('section', { class: 'problems' }, h('div', { class: 'heading' }, h('h2', {}, 'Problems'), this.verdict), list, this.more, muted);
+    this.element = h('section', { class: 'problems' }, h('div', { class: 'heading' }, h('h2', {}, 'Problems'), this.verdict, this.restart), list, this.more, muted);
   }
 
-  /** @param {Problems} all */
-  set(all) {
+  /**
+   * @param {Problems} all
+   * @param {Row} status
+   */
+  set(all, status) {
+    setText(this.restart, restartOf(status));
     const number = countOf(all);
     setText(this.verdict, number === 0 ? '✓ No problems known' : `▲ ${count(number)} ${number === 1 ? 'problem' : 'problems'}`);
     setAttribute(this.verdict, 'data-level', number === 0 ? 'good' : all.critical > 0 ? 'bad' : 'warn');
@@ -128,6 +133,20 @@ export class ProblemList {
       h('b', { class: 'name' }), h('span', { class: 'age' }), h('span', { class: 'cause' }), h('span', { class: 'advice' }),
       h('span', { class: 'buttons' }, link && h('a', { href: link, 'aria-label': `Show: ${visible(problem['subject'])}` }, 'Show'), ...actionsOf(problem).map(button)));
   }
+}
+
+/**
+ * The consequences of a restart at once.
+ * @param {Row} status
+ */
+function restartOf(status) {
+  const restart = status['restart'];
+  if (!restart) return '';
+  const costs = [
+    restart['lost'] > 0 ? `${count(restart['lost'])} would be lost` : '',
+    restart['again'] > 0 ? `${count(restart['again'])} ${status['program'] === 'serve' ? 'would be interrupted' : 'run again'}` : '',
+  ].filter(Boolean).join(', ');
+  return `Restart now: ${restart['safe'] ? 'safe' : costs || 'not safe'} (${visible(restart['why'])})`;
 }
 
 /** @param {Row} problem */

@@ -4,13 +4,13 @@ import { ofPeer, ofService } from './actions.js';
 import { ApiError, encoded, get } from './api.js';
 import { Chart } from './charts.js';
 import { facts, h, Keyed, setText } from './dom.js';
-import { count, named, NONE, perSecond, seconds, short, visible } from './format.js';
+import { bytes, count, moment, named, NONE, perSecond, seconds, short, visible } from './format.js';
 import { History, Lately } from './history.js';
 import { toWho } from './links.js';
 import { ProblemList } from './problems.js';
 import { Table } from './table.js';
 import { ListView } from './list.js';
-import { LISTS, requestsOf, shortDigest, workersOf } from './views.js';
+import { holdersOf, LISTS, requestsOf, shortDigest, workersOf } from './views.js';
 
 /** @typedef {import('./api.js').Row} Row */
 /** @typedef {import('./dom.js').Fact} Fact */
@@ -198,15 +198,6 @@ function serviceFacts(service) {
   ];
 }
 
-/**
- * A list as a part of a page.
- * @param {'serve' | 'broker'} program
- * @param {string} id
- */
-function partOf(program, id) {
-  return /** @type {List} */ (LISTS[program].find((list) => list.id === id));
-}
-
 /** Names of the parameters of a person or peer. */
 const WHO = /** @type {const} */ ({ user: 'User', key: 'Key', address: 'Address', peer: 'Peer' });
 
@@ -231,8 +222,12 @@ export class WhoView extends Thing {
     /** @type {[string, Part][]} */
     this.parts = LISTS[this.program].filter((list) => list.id !== 'audit' && list.id !== 'services' && list.id !== 'dead-letters' && list.id !== 'versions')
       .map((list) => [list.member, new Part(list)]);
+    this.chart = new Chart({ title: 'Changes behind', format: count, axis: short, lines: [{ name: 'behind', label: 'lacks' }] });
+    this.chart.element.hidden = true;
+    /** @type {History | null} of a follower */
+    this.history = null;
     this.show(WHO[kind], visible(this.parameters.get(kind) ?? ''), this.buttons.element, this.links, this.problems.element,
-      h('section', { class: 'card' }, h('h2', {}, 'Now'), this.facts.element), ...this.parts.map(([, part]) => part.element));
+      h('div', { class: 'charts' }, h('section', { class: 'card' }, h('h2', {}, 'Now'), this.facts.element), this.chart.element), ...this.parts.map(([, part]) => part.element));
   }
 
   async refresh() {
@@ -240,6 +235,7 @@ export class WhoView extends Thing {
     if (!who || !parts) return;
     const reply = await get('who', who);
     if (who !== this.who) return;
+    await this.#showLag(reply['followers']?.[0]);
     const found = reply['found'];
     for (const [member, part] of parts) part.set(reply[member], found[member]);
     const peers = /** @type {Row[]} */ (reply['peers'] ?? []);
@@ -257,9 +253,23 @@ export class WhoView extends Thing {
     const isOther = more !== null && more.slice(2) !== this.address;
     this.links?.replaceChildren(...(isOther ? [h('a', { href: more }, `All of ${visible(first['user'] ?? first['key'] ?? 'this address')}`)] : []));
   }
+
+  /**
+   * The last hour of the first follower.
+   * @param {Row | undefined} follower
+   */
+  async #showLag(follower) {
+    if (!follower || !this.chart) return;
+    const name = String(follower['name'] ?? follower['user'] ?? follower['address']);
+    if (this.history?.parameters['follower'] !== name) this.history = new History({ follower: name });
+    const { history, chart } = this;
+    await history.refresh();
+    chart.element.hidden = false;
+    chart.set(history, history.now);
+  }
 }
 
-/** A version that a file server keeps. */
+/** A version that a file server keeps: who has it, who doesn't, and why. */
 export class VersionView extends Thing {
   /** @param {Acted} acted */
   constructor(acted) {
@@ -269,30 +279,33 @@ export class VersionView extends Thing {
   begin() {
     this.version = this.parameters.get('version') ?? '';
     this.facts = facts();
-    const list = partOf('serve', 'followers');
-    this.have = new Part({ ...list, title: 'Have it' });
-    this.lack = new Part({ ...list, title: 'Have another, or haven’t said' });
-    this.show('Version', shortDigest(this.version), h('section', { class: 'card' }, h('h2', {}, 'Now'), this.facts.element), this.lack.element, this.have.element);
+    this.list = new ListView(holdersOf(this.version), { acted: this.acted });
+    this.show('Version', shortDigest(this.version), h('section', { class: 'card' }, h('h2', {}, 'Now'), this.facts.element), this.list.element);
   }
 
   async refresh() {
-    const { version } = this;
-    if (version === undefined) return;
-    const [{ versions }, { followers, next }] = await Promise.all([get('versions', { search: version }), get('followers', { limit: 1000 })]);
+    const { version, list } = this;
+    if (version === undefined || !list) return;
+    let reply;
+    try {
+      reply = await get(list.list.path, { limit: 1 });
+      await list.refresh();
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.status !== 404) throw error;
+      this.setGone('This version isn’t kept here.');
+      return;
+    }
     if (version !== this.version) return;
-    const row = /** @type {Row[]} */ (versions)[0];
-    const all = /** @type {Row[]} */ (followers);
-    const have = all.filter((follower) => follower['version'] === version);
-    this.setGone(row || have.length ? null : 'This version isn’t kept here, and nobody has it.');
-    this.facts?.set(row ? [
+    this.setGone(null);
+    const row = reply['version'];
+    this.facts?.set([
       { name: 'Label', value: visible(row['label'] || NONE) },
       { name: 'Digest', value: visible(row['version']) },
       { name: 'Of', value: `/${row['path'] ? named(row, 'path') : ''}` },
+      { name: 'Published', value: moment(row['published']) },
+      { name: 'Content', value: row['files'] === null ? NONE : `${count(row['files'])} files, ${bytes(row['bytes'])}` },
       { name: 'Have it', value: count(row['holders']) },
       { name: 'Have another', value: count(row['missing']), level: row['missing'] > 0 ? 'warn' : undefined },
-      ...(next === null ? [] : [{ name: 'Listed', value: `the first ${count(all.length)} followers` }]),
-    ] : []);
-    this.have?.set(have);
-    this.lack?.set(all.filter((follower) => follower['version'] !== version));
+    ]);
   }
 }

@@ -94,10 +94,11 @@ const gone = {
   title: 'Disconnected',
   path: 'peers/gone',
   member: 'gone',
-  about: 'The last 1,000 disconnects with their reasons, and the last 100 connections that ended during the handshake. Newest first.',
+  about: 'The last 1,000 disconnects with their reasons, the last 100 connections that ended during the handshake, and the last 100 blocked peers that tried to connect. Newest first.',
   empty: 'No peer has disconnected yet.',
-  key: (row) => row['id'],
-  name: (row) => `Peer ${visible(row['id'])}, disconnected`,
+  // A blocked address has no id, and another port each time.
+  key: (row) => row['id'] ?? String(row['address']).replace(/:\d+$/, ''),
+  name: (row) => (row['id'] ? `Peer ${visible(row['id'])}, disconnected` : `${visible(row['address'])}, blocked`),
   page: toWho,
   columns: [
     text('id', 'Peer'),
@@ -107,7 +108,7 @@ const gone = {
     number('received_bytes', 'Received', bytes, { priority: 3 }),
     number('sent_bytes', 'Sent', bytes, { priority: 3 }),
     { id: 'handshake', label: 'Handshake', by: 'handshake', priority: 3, text: (row) => (row['handshake'] ? 'completed' : 'not completed'), level: (row) => (row['handshake'] ? null : 'warn') },
-    text('reason', 'Reason', { wide: true }),
+    text('reason', 'Reason', { wide: true, text: (row) => `${visible(row['reason'])}${Number(row['attempts']) > 1 ? ` (${count(row['attempts'])} attempts)` : ''}` }),
   ],
 };
 
@@ -199,6 +200,21 @@ const services = {
     number('workers', 'Workers', count),
   ],
 };
+
+/**
+ * The followers of a version: those that lack it, then those that have it.
+ * @param {string} version its digest
+ * @returns {List}
+ */
+export const holdersOf = (version) => ({
+  ...followers,
+  id: 'holders',
+  title: 'Those that lack it, then those that have it',
+  path: `versions/${encoded({ service: version })}`,
+  empty: 'No follower of this path is known.',
+  isPart: true,
+  columns: followers.columns.flatMap((column, index) => (index === 0 ? [column, { id: 'has', label: 'Has it', by: 'has', text: (/** @type {Row} */ row) => (row['has'] ? '✓ yes' : '✕ no'), level: (/** @type {Row} */ row) => (row['has'] ? 'good' : 'warn') }] : column.id === 'version' ? [] : [column])),
+});
 
 /**
  * @param {Row} row
@@ -301,8 +317,9 @@ const deadLetters = {
     const letters = /** @type {Row[]} */ (reply['letters'] ?? []);
     const lines = letters.map((letter) => h('tr', {},
       h('th', { scope: 'row' }, visible(letter['id'])), h('td', { class: 'number' }, bytes(letter['bytes'])),
-      h('td', { class: 'number' }, seconds(letter['kept_seconds'])), h('td', {}, visible(letter['state'])), h('td', { class: 'number' }, count(letter['attempts']))));
-    const heads = [['Number', ''], ['Size', 'number'], ['Kept for', 'number'], ['State', ''], ['Attempts', 'number']]
+      h('td', { class: 'number' }, seconds(letter['kept_seconds'])), h('td', {}, visible(letter['state'])), h('td', { class: 'number' }, count(letter['attempts'])),
+      h('td', {}, visible(letter['client'] ?? '–')), h('td', {}, visible(letter['worker'] ?? '–')), h('td', {}, visible(letter['reason'] ?? '–'))));
+    const heads = [['Number', ''], ['Size', 'number'], ['Kept for', 'number'], ['State', ''], ['Attempts', 'number'], ['Client', ''], ['Worker', ''], ['Reason', '']]
       .map(([name, type]) => h('th', { scope: 'col', class: type }, name));
     return h('div', {}, h('h3', {}, reply['next'] === null ? 'Letters' : 'The oldest letters'),
       h('table', {}, h('caption', { class: 'hidden' }, 'Letters'), h('thead', {}, h('tr', {}, ...heads)), h('tbody', {}, ...lines)));

@@ -61,6 +61,7 @@ class Security:
         if user is not None and server_key is not None:
             raise ValueError("either a user with a password, or keys")
         self.user, self.password = user, password
+        self._files = (key, server_key)
         self.server_key = None if server_key is None else _public_key(server_key)
         self._pair = (b"", b"") if self.server_key is None else _pair(key)
 
@@ -71,6 +72,19 @@ class Security:
         elif self.user is not None:
             socket.plain_username = self.user.encode()
             socket.plain_password = (self.password or "").encode()
+
+    @property
+    def is_for_programs(self) -> bool:
+        """Whether `arguments` can say it: a secret key must be a file."""
+        return not isinstance(self._files[0], tuple)
+
+    def arguments(self) -> List[str]:
+        """The same as options of `tow`; the password is for TOW_PASSWORD."""
+        key, server_key = self._files
+        options = [] if server_key is None or self.server_key is None else ["--server-key", self.server_key.decode()]
+        if key is not None and not isinstance(key, tuple):
+            options += ["--key", os.fspath(Path(key).expanduser())]
+        return options if self.user is None else [*options, "--user", self.user]
 
     @property
     def name(self) -> str:

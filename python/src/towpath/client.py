@@ -203,13 +203,13 @@ class Client:
         self._thread: threading.Thread | None = None
         # Held by whoever drives the engine: a thread that waits for its call, or else the client's own.
         self._driving = threading.Lock()
+        self._driver = 0
         # Ends the own thread's pause, which lasts until then.
         self._resume = threading.Event()
         self._pause_until = 0.0
         self._ends = False
         self._space = threading.Condition()
         self._waiting_for_space = 0
-        self._submitted = self._submitted_bytes = 0
         self._closed = False
 
     def _begin(self) -> None:
@@ -235,7 +235,9 @@ class Client:
     def _submit(self, group: _Submitted, timeout: float | None) -> None:
         """Submits a group once there is space for it."""
         session = self._engine.session
-        if session.outstanding >= OUTSTANDING_MAX or session.outstanding_bytes >= OUTSTANDING_BYTES_MAX:
+        is_full = session.outstanding >= OUTSTANDING_MAX or session.outstanding_bytes >= OUTSTANDING_BYTES_MAX
+        # A future's callback must not wait for itself.
+        if is_full and self._driver != threading.get_ident():
             with self._space:
                 self._waiting_for_space += 1
                 has_space = self._space.wait_for(
@@ -286,6 +288,7 @@ class Client:
                 raise Closed("the client is closed")
             self._commands.append(("submit", call))
             self._drive(lambda: call.status != -1)
+            deadline = self._engine.deadline()
         except BaseException:
             # Such as a KeyboardInterrupt in the middle of anything: all is sent again over another connection.
             self._engine.interrupted(time.monotonic())
@@ -294,14 +297,16 @@ class Client:
             raise
         finally:
             self._driving.release()
-        deadline = self._engine.deadline()
         if deadline is not None and deadline < self._pause_until:
             self._resume.set()
 
     def submit(
         self, service: str | bytes, body: Body = b"", *, timeout: float | None = None, volatile: bool = False
     ) -> Future[bytes]:
-        """Sends a request; its future gets the reply, or the error that `call` would raise. Cancelling the future cancels the request."""
+        """Sends a request; its future gets the reply, or the error that `call` would raise. Cancelling the future cancels the request.
+
+        Callbacks of the future run on the thread that drives the client, and must not wait for other requests; they may submit some.
+        """
         timeout, deadline = self._deadline(timeout)
         future = RequestFuture(self)
         future.request = _One(records.service_name(service), payload(body), deadline, volatile, future)
@@ -417,17 +422,21 @@ class Client:
     def _drive(self, is_done: Callable[[], bool]) -> None:
         """Drives the engine until something is done, or the client is closed."""
         engine, wake = self._engine, self._wake
-        # What has happened while nobody waited.
-        engine.link.readable(wake.wait(engine.link.descriptors, 0))
-        while True:
-            self._carry_out()
-            engine.step(time.monotonic())
-            if self._waiting_for_space:
-                with self._space:
-                    self._space.notify_all()
-            if self._ends or is_done():
-                return
-            engine.link.readable(wake.wait(engine.link.descriptors, self._left()))
+        self._driver = threading.get_ident()
+        try:
+            # What has happened while nobody waited.
+            engine.link.readable(wake.wait(engine.link.descriptors, 0))
+            while True:
+                self._carry_out()
+                engine.step(time.monotonic())
+                if self._waiting_for_space:
+                    with self._space:
+                        self._space.notify_all()
+                if self._ends or is_done():
+                    return
+                engine.link.readable(wake.wait(engine.link.descriptors, self._left()))
+        finally:
+            self._driver = 0
 
     def _left(self) -> float:
         """Seconds until the engine has something to do."""
@@ -477,6 +486,8 @@ class Client:
                         time.sleep(seconds)
                 except zmq.ZMQError:
                     pass
+            with self._space:
+                self._space.notify_all()
 
 
 def _endpoints(names: str | Sequence[str]) -> List[str]:

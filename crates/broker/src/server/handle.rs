@@ -1,10 +1,8 @@
 //! Controlling a broker from other threads.
 
 use super::ServedDispatch;
-use crate::core::{
-    LetterAction, LetterInfo, LetterRun, LookAt, Millis, NotDone, NotEnded, Purge, RequestKey, ServiceInfo,
-};
-use crate::stats::{Concerns, PeerStats, RequestStats, Stats};
+use crate::core::{LetterAction, LetterInfo, LetterRun, LookAt, Millis, NotDone, NotEnded, Purge, RequestKey};
+use crate::stats::{Concerns, PeerStats, RequestStats, ServiceStats, Stats};
 use bytes::Bytes;
 use std::sync::mpsc::{Receiver, SyncSender};
 use towpath_requests::body::Body;
@@ -100,8 +98,8 @@ pub enum OperatorAction {
     Service {
         /// Its name.
         service: Bytes,
-        /// Receives it, if it is there, with the number of clients in its queue, if they aren't very many, and the moment in the core's time.
-        done: SyncSender<(Option<(ServiceInfo, Option<usize>)>, Millis)>,
+        /// Receives it, if it is there.
+        done: SyncSender<Option<ServiceStats>>,
     },
     /// Look at services and workers, some at a time.
     Look {
@@ -204,7 +202,8 @@ impl Control {
             }
             Command::Action(OperatorAction::Service { service, done }) => {
                 let clients = dispatch.core.waiting_clients(&service, CLIENTS_MAX);
-                let _ = done.send((dispatch.core.service(&service).map(|info| (info, clients)), dispatch.now()));
+                let stats = |info| ServiceStats { info, clients, now: dispatch.now() };
+                let _ = done.send(dispatch.core.service(&service).map(stats));
             }
             Command::Action(OperatorAction::Look { at, done }) => {
                 let (mut concerns, next) = dispatch.look(at);

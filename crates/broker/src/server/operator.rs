@@ -1,10 +1,8 @@
 //! Operations of an operator: pausing and purging services, sending dead letters again or dropping them, draining. From any thread but the event loop's.
 
 use super::handle::{Handle, OperatorAction};
-use crate::core::{
-    LetterAction, LetterInfo, LookAt, Millis, NotDone, NotEnded, PAUSED_SERVICES_MAX, RequestKey, ServiceInfo,
-};
-use crate::stats::{Concerns, LISTED_MAX, RequestStats};
+use crate::core::{LetterAction, LetterInfo, LookAt, Millis, NotDone, NotEnded, PAUSED_SERVICES_MAX, RequestKey};
+use crate::stats::{Concerns, LISTED_MAX, RequestStats, ServiceStats};
 use bytes::Bytes;
 use std::time::Duration;
 use towpath_requests::body::Body;
@@ -214,9 +212,8 @@ impl Operator {
         self.handle.act(|done| OperatorAction::ListLetters { service, from, done })
     }
 
-    /// A service, if it is there, with the number of clients in its queue, if there are at most 1,000, and the moment in the core's time.
-    /// `None` if the event loop doesn't answer.
-    pub fn service(&self, service: &[u8]) -> Option<(Option<(ServiceInfo, Option<usize>)>, Millis)> {
+    /// A service, if it is there. The outer `None`: the event loop doesn't answer.
+    pub fn service(&self, service: &[u8]) -> Option<Option<ServiceStats>> {
         let service = Bytes::copy_from_slice(service);
         self.handle.act(|done| OperatorAction::Service { service, done })
     }

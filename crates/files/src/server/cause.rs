@@ -9,12 +9,16 @@ use towpath_sockets::TcpInfo;
 const FULL_SPEED: u64 = 16 << 20;
 /// Without progress for so long, it waits for what it waits for now, whatever it was before.
 const STALLED: Duration = Duration::from_secs(2);
-/// Without progress or an answer for so long, a client is frozen.
+/// Without an answer for so long, a client is frozen.
 pub(super) const FROZEN: Duration = Duration::from_secs(5);
+/// Silent for so long while it takes nothing, it is frozen, too: `tow` sends a PING every 5 s.
+const SILENT: Duration = Duration::from_secs(8);
 /// Round-trip time from which the network or a buffer may be a cause.
 const LONG_ROUND_TRIP: Duration = Duration::from_millis(10);
 /// Of so many bytes that are sent, or segments that come, one may be lost.
 const LOST_ONE_OF: u64 = 200;
+/// Bytes that aren't taken, from which they hold a client up that gives no credit.
+const MUCH_UNTAKEN: u64 = 64 << 10;
 
 /// All that is known of a transfer.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +61,10 @@ pub(super) fn cause(look: &Look) -> Option<Wait> {
         Wait::Credit | Wait::Sender | Wait::Receiver if look.slow == Some(Slow::Disk) => Some(Wait::ClientDisk),
         Wait::Credit | Wait::Sender | Wait::Receiver if look.slow == Some(Slow::Hash) => Some(Wait::ClientHash),
         Wait::Receiver => look.tcp.map_or(Some(wait), |tcp| tcp.sending()),
+        // All that the client gave credit for is on its way.
+        Wait::Credit if look.tcp.is_some_and(|tcp| tcp.untaken >= MUCH_UNTAKEN) => {
+            look.tcp.and_then(|tcp| tcp.sending())
+        }
         Wait::Sender if look.tcp.is_some_and(|tcp| tcp.loses_received()) => Some(Wait::Network),
         wait => Some(wait),
     };
@@ -71,9 +79,11 @@ impl Look {
         let is_unanswered = self.unanswered.is_some_and(|since| since >= FROZEN);
         // An answer may be late behind bytes that are still on their way.
         let has_all = self.tcp.is_none_or(|tcp| tcp.untaken == 0);
-        let is_closed = self.stalled >= FROZEN && self.silent >= FROZEN && self.tcp.is_none_or(|tcp| tcp.is_closed());
-        let is_receiver = self.now == Some(Wait::Receiver);
-        is_unanswered && has_all || is_closed && is_receiver
+        let is_closed = match &self.tcp {
+            Some(tcp) => tcp.is_closed(),
+            None => self.now == Some(Wait::Receiver),
+        };
+        is_unanswered && has_all || is_closed && self.stalled >= SILENT && self.silent >= SILENT
     }
 }
 
@@ -186,14 +196,20 @@ mod tests {
             ("its disk, so that it doesn't read", Look { slow: Some(Slow::Disk), ..over(closed()) }, Some(ClientDisk)),
             ("its hashing", slow(Credit, Slow::Hash), Some(ClientHash)),
             ("no credit, unsaid", waits(Credit), Some(Credit)),
-            ("stopped with a closed window", silent(over(closed()), 6), Some(Frozen)),
-            ("a closed window, but it speaks", Look { stalled: 6 * SECOND, ..over(closed()) }, Some(Receiver)),
-            ("a window that has just closed", silent(over(closed()), 3), Some(Receiver)),
+            ("stopped with a closed window", silent(over(closed()), 9), Some(Frozen)),
+            (
+                "the same with all that it gave credit for",
+                Look { now: Some(Credit), ..silent(over(closed()), 9) },
+                Some(Frozen),
+            ),
+            ("no credit, and all of it is on its way", Look { mostly: Some(Credit), ..over(open(300)) }, Some(Network)),
+            ("a closed window, but it speaks", Look { stalled: 60 * SECOND, ..over(closed()) }, Some(Receiver)),
+            ("a window that has just closed", silent(over(closed()), 6), Some(Receiver)),
             ("stopped without credit", unanswered(silent(slow(Credit, Slow::Rate), 9)), Some(Frozen)),
             ("a stopped push", unanswered(silent(waits(Sender), 9)), Some(Frozen)),
             ("the answer is behind data", unanswered(silent(over(open(30)), 9)), Some(Network)),
             ("a unix socket that isn't read", waits(Receiver), Some(Receiver)),
-            ("the same, and stopped", silent(waits(Receiver), 6), Some(Frozen)),
+            ("the same, and stopped", silent(waits(Receiver), 9), Some(Frozen)),
             ("losses", over(lossy), Some(Network)),
             ("timeouts", over(TcpInfo { timeouts: 1, ..open(1) }), Some(Network)),
             ("long round trips", over(open(300)), Some(Network)),

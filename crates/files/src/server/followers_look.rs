@@ -164,3 +164,81 @@ impl<'a> Followed<'a> {
         VersionLook { of, version, holding, expected, failing, lacking_since, lacking, never_seen }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::control::{ErrorText, Holder, HolderError, HolderName, Left, VersionsOf};
+    use crate::protocol::follow::Cursor;
+    use crate::relay::Reporter;
+    use std::time::Duration;
+    use towpath_sockets::{PeerId, Tenant};
+
+    const EPOCH: Epoch = Epoch([1; 16]);
+
+    fn name(name: &str) -> HolderName {
+        HolderName::new(name).unwrap()
+    }
+
+    /// A holder of a version of `models`.
+    fn of_versions(called: &str, version: Option<u8>) -> Holder {
+        let versions_of = VersionsOf::new(&"models".parse().unwrap());
+        let cursor = Some(Cursor { epoch: EPOCH, seq: 9 });
+        Holder { versions_of, cursor, version: version.map(|of| Digest([of; 32])), ..Holder::new(name(called)) }
+    }
+
+    fn note(holders: &mut Holders, peer: u32, holder: Holder, now: Instant) {
+        let peer = PeerId::new(peer, 0);
+        holders.note(Reporter { whose: &Tenant::Inproc, tenant: 1, user: None, peer, via: None }, holder, now);
+    }
+
+    fn look(holders: &Holders, now: Instant) -> FollowersLook {
+        let newest = NewestVersion { label: "v2".to_owned(), digest: Digest([2; 32]), seq: 8 };
+        let newest = HashMap::from([("models".parse().unwrap(), newest)]);
+        let newer = HashMap::from([(Digest([1; 32]), (8, "v2".to_owned()))]);
+        FollowersLook::new(holders, (EPOCH, 9), &newest, &newer, 100, now)
+    }
+
+    #[test]
+    fn who_lacks_a_version_is_named_unless_it_has_ended() {
+        let (mut holders, start) = (Holders::default(), Instant::now());
+        let later = start + Duration::from_secs(60);
+        let error = HolderError { text: ErrorText::near("no space left"), tries: 9, since_ms: 5000 };
+        note(&mut holders, 1, of_versions("has", Some(2)), start);
+        note(&mut holders, 2, Holder { error: Some(error), ..of_versions("full", Some(1)) }, start);
+        note(&mut holders, 3, of_versions("gone", Some(1)), start);
+        note(&mut holders, 4, Holder { left: Some(Left::Ended), ..of_versions("ended", Some(1)) }, start);
+        note(&mut holders, 5, of_versions("new", None), start);
+        let mut plain = Holder::new(name("plain"));
+        plain.cursor = Some(Cursor { epoch: EPOCH, seq: 4 });
+        note(&mut holders, 6, plain, start);
+        for (called, peer) in [("gone", 3), ("ended", 4), ("plain", 6)] {
+            holders.left((called, None), 1, PeerId::new(peer, 0), start);
+        }
+        let shown = look(&holders, later);
+        let names = |of: &[HolderStats]| of.iter().map(|of| of.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&shown.failing), ["full"]);
+        let lagging: Vec<_> =
+            shown.behind.iter().map(|of| (of.holder.name.as_str(), of.has, of.version.as_deref())).collect();
+        assert_eq!(lagging, [("plain", 4, None), ("gone", 7, Some("v2")), ("new", 7, Some("v2"))]);
+        let version = &shown.versions[0];
+        assert_eq!((version.holding, version.expected, version.failing), (1, 4, 1));
+        assert_eq!(names(&version.lacking), ["full", "gone", "new"]);
+
+        // Of those that are listed, one is missed that has never been; others aren't missed once they are gone.
+        holders.set_listed(["has", "full", "never"].map(name).into());
+        let shown = look(&holders, later);
+        assert_eq!((names(&shown.failing), shown.never_seen), (vec!["full".to_owned()], vec!["never".to_owned()]));
+        let version = &shown.versions[0];
+        assert_eq!((version.holding, version.expected), (1, 4), "the new one is here");
+        assert_eq!(
+            (names(&version.lacking), &version.never_seen[..]),
+            (vec!["full".to_owned(), "new".to_owned()], &["never".to_owned()][..])
+        );
+
+        // All have it.
+        let mut holders = Holders::default();
+        note(&mut holders, 1, of_versions("has", Some(2)), start);
+        assert_eq!(look(&holders, later).versions, []);
+    }
+}

@@ -404,10 +404,8 @@ fn block(shared: &Shared, operator: &Operator, on: bool, body: &[u8]) -> Result<
     let blocked = shared.blocks.block(who.clone(), time, &operator.name, &reason);
     let (until, kept) = blocked.map_err(|why| Reply::error(409, why))?;
     tracing::warn!(%who, seconds, reason, by = operator.name, "blocked by the operator");
-    let disconnected = match shared.running.get() {
-        Some(running) => running.view.end_blocked().ok_or(Refusal::NoAnswer)?,
-        None => 0,
-    };
+    // Of an event loop that doesn't answer: it ends them as soon as it can.
+    let disconnected = shared.running.get().map_or(Some(0), |running| running.view.end_blocked());
     Ok(Reply::json(&json!({ "blocked": who.to_string(), "until": until, "disconnected": disconnected, "kept": kept })))
 }
 

@@ -352,7 +352,7 @@ mod tests {
             let next = Some(numbers.end).filter(|end| *end < count);
             let entry = |number: u32| {
                 let name = format!("Peer {number}");
-                let size = (number % 3 > 0).then_some(number);
+                let size = (!number.is_multiple_of(3)).then_some(number);
                 [0, 1].map(|half| {
                     (number, json!({ "service": (number % 2).to_string(), "half": half, "name": name, "size": size }))
                 })

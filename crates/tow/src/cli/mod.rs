@@ -18,7 +18,6 @@ pub mod output;
 pub mod passwords;
 pub mod progress;
 pub mod queue_args;
-pub mod screen;
 pub mod secrets;
 pub mod service_name;
 pub mod table;

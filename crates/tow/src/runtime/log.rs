@@ -18,8 +18,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Limit of warnings and errors.
-const WARNINGS: RateLimit = RateLimit { burst: 20, per_window: 10 };
+/// Limit of warnings and errors. A single peer that tries again each second must not fill the log.
+const WARNINGS: RateLimit = RateLimit { burst: 20, per_window: 1 };
 /// Limit of the level info. A burst of clients is still logged one by one.
 const INFORMATION: RateLimit = RateLimit { burst: 1000, per_window: 100 };
 /// Limit of confirmed files. They are looked up later, one client at a time, so the limit only protects the disk.
@@ -225,6 +225,14 @@ mod tests {
             let failure = parse_filter(wrong).err().map(|failure| failure.to_string()).unwrap_or_default();
             assert_eq!(failure, format!("TOW_LOG={wrong}: use error, warn, info, debug or trace"));
         }
+    }
+
+    #[test]
+    fn a_peer_that_tries_again_each_second_does_not_fill_the_log() {
+        let (mut limiter, begin) = (Limiter::default(), Instant::now());
+        let mut is_logged = |second| limiter.try_log(begin + Duration::from_secs(second), (), WARNINGS, || ());
+        let logged = (0..3600).filter(|second| is_logged(*second)).count();
+        assert!((300..=400).contains(&logged), "{logged}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod log_output;
 mod log_rate;
 pub mod reload;
 pub mod rlimits;
+pub mod screen;
 pub mod signals;
 pub mod watchdog;
 pub mod which;

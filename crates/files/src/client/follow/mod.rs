@@ -305,7 +305,8 @@ fn last_words(outcome: &Result<FollowEnd, Error>, options: &FollowOptions, accou
         Ok(_) | Err(Error::Cancelled) => Some(Left::Ended),
         Err(error) => {
             account.fails(&error.to_string(), Instant::now());
-            None
+            // One that was to end anyway isn't missed.
+            options.once.then_some(Left::Ended)
         }
     };
     Some(account.last_words(left, Instant::now()))

@@ -171,9 +171,9 @@ impl View for BrokerView {
     }
 
     fn service(&self, service: &[u8]) -> Result<Option<Value>, Refusal> {
-        let (service, now) = self.operator.service(service).ok_or(Refusal::NoAnswer)?;
-        let service = service.filter(|(service, _)| is_listed(service));
-        Ok(service.map(|(service, clients)| extend(of_service(&service, now), json!({ "clients": clients }))))
+        let service = self.operator.service(service).ok_or(Refusal::NoAnswer)?;
+        let service = service.filter(|service| is_listed(&service.info));
+        Ok(service.map(|of| extend(of_service(&of.info, of.now), json!({ "clients": of.clients }))))
     }
 
     fn pause(&self, service: &[u8], paused: bool) -> Result<(), Refusal> {

@@ -53,8 +53,11 @@ pub fn block(arguments: &BlockArguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let time = seconds.map(|seconds| format!(" for {}", humantime::format_duration(Duration::from_secs(seconds))));
-    let disconnected = counted_of(&reply["disconnected"], "peer");
-    print_line(format_args!("blocked {who}{}; {disconnected} disconnected", time.unwrap_or_default()))?;
+    let done = match reply["disconnected"].is_u64() {
+        true => format!("{} disconnected", counted_of(&reply["disconnected"], "peer")),
+        false => "its event loop hangs, and disconnects it when it goes on".to_owned(),
+    };
+    print_line(format_args!("blocked {who}{}; {done}", time.unwrap_or_default()))?;
     say_unkept(&reply);
     Ok(ExitCode::SUCCESS)
 }

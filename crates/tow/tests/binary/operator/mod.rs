@@ -5,6 +5,7 @@ mod examples;
 mod failing_followers;
 mod file_servers;
 mod help;
+mod history;
 mod http;
 mod journal_lines;
 pub mod letters_and_drains;

@@ -1,7 +1,7 @@
 //! A terminal that a command has for itself: keys come as they are pressed, pictures are drawn in place, and in the end it is as it was.
 
-use super::output::print_bytes;
 use crate::cli::exit::Failure;
+use crate::cli::output::print_bytes;
 use crate::runtime::signals::{end_by_signal, on_stop_signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
