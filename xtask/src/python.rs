@@ -75,6 +75,15 @@ pub fn pytest(arguments: &[&str]) -> Result<Outcome, String> {
     Ok(Outcome::Passed)
 }
 
+/// `nats-server` from PyPI, in the virtual environment; `NATS_SERVER` names another.
+pub fn nats_server() -> Result<PathBuf, String> {
+    if let Some(server) = std::env::var_os("NATS_SERVER") {
+        return Ok(server.into());
+    }
+    let server = environment()?.with_file_name("nats-server");
+    if server.exists() { Ok(server) } else { Err(format!("there is no {}", server.display())) }
+}
+
 /// The interpreter of the virtual environment in the target folder, which is made, and filled, when it isn't as the
 /// requirements say.
 pub fn environment() -> Result<PathBuf, String> {

@@ -28,6 +28,8 @@ pub enum Step {
     Unit,
     /// Tests of the real `tow` binary.
     Integration,
+    /// Cells of brokers on NATS.
+    Cell,
     /// Clients in Java, Go and JavaScript.
     Stacks,
     /// Clients written with pyzmq.
@@ -60,7 +62,7 @@ pub struct Options {
 
 impl Step {
     /// Cheap ones first, so that a slip shows at once.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Fmt,
         Self::Tidy,
         Self::Deny,
@@ -70,6 +72,7 @@ impl Step {
         Self::Quick,
         Self::Unit,
         Self::Integration,
+        Self::Cell,
         Self::Stacks,
         Self::Python,
         Self::Browser,
@@ -77,7 +80,7 @@ impl Step {
     ];
 
     /// The steps of `cargo xtask test`.
-    pub const TEST: [Self; 12] = [
+    pub const TEST: [Self; 13] = [
         Self::Fmt,
         Self::Tidy,
         Self::Deny,
@@ -86,6 +89,7 @@ impl Step {
         Self::Docs,
         Self::Unit,
         Self::Integration,
+        Self::Cell,
         Self::Stacks,
         Self::Python,
         Self::Browser,
@@ -107,6 +111,7 @@ impl Step {
             Self::Quick => "quick",
             Self::Unit => "unit",
             Self::Integration => "integration",
+            Self::Cell => "cell",
             Self::Stacks => "stacks",
             Self::Python => "python",
             Self::Browser => "browser",
@@ -127,6 +132,9 @@ impl Step {
             Self::Docs => "the API's documentation; a warning is an error",
             Self::Quick => "unit tests within src, with few cases of property tests",
             Self::Unit => "unit and property tests of all crates, and the examples in their documentation",
+            Self::Cell => {
+                "brokers of a cell on real NATS servers, where nats-server can be installed, with the feature nats"
+            }
             Self::Integration => "tests of the real tow binary: features, bad input, faults",
             Self::Stacks => {
                 "JeroMQ, go-zeromq and zeromq.js, as far as they can be installed; in CI one of the first two must be"
@@ -155,6 +163,7 @@ impl Step {
                 return python::package();
             }
             Self::Browser => return browser::run(),
+            Self::Cell => return cell(),
             Self::Stacks => return python::pytest(&["conformance/python/test_other_stacks.py"]),
             Self::Fmt => check(cargo().args(["fmt", "--all", "--", "--check"])),
             Self::Clippy => check(
@@ -179,6 +188,22 @@ impl Step {
         }?;
         Ok(Outcome::Passed)
     }
+}
+
+/// Lints what only the feature `nats` has, and tests it. The other steps are without it, as a build is by default.
+fn cell() -> Result<Outcome, String> {
+    let features = ["-p", "towpath-cell", "-p", "towpath-broker", "-p", "towpath", "--features", "towpath/nats"];
+    let lints = ["--lib", "--bins", "--", "-D", "warnings"];
+    check(cargo().arg("clippy").args(features).args(locked()).args(lints))?;
+    let server = match python::nats_server() {
+        Ok(server) => server,
+        Err(why) if in_ci() => return Err(why),
+        Err(why) => return Ok(Outcome::Skipped(why)),
+    };
+    check(cargo().args(["test", "-p", "towpath-cell", "--lib", "--features", "nats"]).args(locked()))?;
+    let tests = ["test", "-p", "towpath", "--test", "cell", "--features", "nats"];
+    check(cargo().args(tests).args(locked()).env("NATS_SERVER", server).envs(WAITING.iter().copied()))?;
+    Ok(Outcome::Passed)
 }
 
 /// Checks deny.toml's rules, where cargo-deny is installed.

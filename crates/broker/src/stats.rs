@@ -56,6 +56,8 @@ pub struct Stats {
     pub now: Millis,
     /// Figures of the journal, if there is one, and why it can't be written at the moment.
     pub journal: Option<(JournalFigures, Option<String>)>,
+    /// Its part in a cell, if it is in one.
+    pub cell: Option<crate::store::CellStats>,
     /// Connections: [`Wanted::Peers`](towpath_sockets::Wanted::Peers).
     pub peers: Page<PeerStats>,
     /// Connections that have ended: [`Wanted::Gone`](towpath_sockets::Wanted::Gone).

@@ -7,6 +7,7 @@
 
 mod block;
 mod compaction;
+mod content;
 mod directory;
 mod discard;
 mod error;
@@ -27,6 +28,7 @@ mod tests;
 mod types;
 mod writer;
 
+pub use content::{Content, encode};
 pub use error::JournalError;
 pub use inspect::{Inspected, InspectedKind, InspectedSegment, fuzz_segment, inspect};
 pub use types::{

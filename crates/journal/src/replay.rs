@@ -7,6 +7,7 @@ use super::types::CutTail;
 use super::{JournalError, RecoveredLetter, RecoveredRequest};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 use towpath_requests::body::{Body, LargeBody};
 use towpath_spool::SpooledBody;
@@ -100,7 +101,13 @@ impl Replay {
         let mut requests = Vec::with_capacity(self.requests.len());
         let (mut files, mut given_up) = (HashSet::new(), Vec::new());
         for (id, parts) in self.requests {
-            match complete(storage, id, parts, &mut files) {
+            let mut open = |of_outcome, length| {
+                let name = body_name(id, of_outcome);
+                let body = open_body(storage, &name, length)?;
+                files.insert(name);
+                Ok(Body::large(body))
+            };
+            match complete(&storage.path(""), id, parts, &mut open) {
                 Ok(request) => requests.push(request),
                 Err(error) if cut.is_none() && !has_gaps => return Err(error),
                 Err(error) => {
@@ -115,6 +122,17 @@ impl Replay {
         requests.sort_unstable_by_key(|request| request.id);
         Ok(Finished { requests, files, given_up })
     }
+
+    /// The requests of a log without files, by id. A missing part is an error.
+    pub(super) fn finish_without_files(self) -> Result<Vec<RecoveredRequest>, JournalError> {
+        let log = Path::new("the log");
+        let mut open =
+            |_, _| Err(JournalError::Damaged { path: log.to_owned(), offset: 0, what: "a body isn't in the log" });
+        let requests = self.requests.into_iter().map(|(id, parts)| complete(log, id, parts, &mut open));
+        let mut requests = requests.collect::<Result<Vec<_>, _>>()?;
+        requests.sort_unstable_by_key(|request| request.id);
+        Ok(requests)
+    }
 }
 
 /// Content of a journal.
@@ -126,23 +144,18 @@ pub(super) struct Finished {
     pub(super) given_up: Vec<u64>,
 }
 
-fn complete<S: Storage>(
-    storage: &S,
+fn complete(
+    log: &Path,
     id: u64,
     parts: Parts,
-    files: &mut HashSet<String>,
+    open: &mut impl FnMut(bool, u64) -> Result<Body, JournalError>,
 ) -> Result<RecoveredRequest, JournalError> {
-    let missing = |what| JournalError::Damaged { path: storage.path(""), offset: 0, what };
+    let missing = |what| JournalError::Damaged { path: log.to_owned(), offset: 0, what };
     let Some(accepted) = parts.accepted else { return Err(missing("there is an outcome without its request")) };
     let mut body_of = |part, of_outcome| match part {
         Part::Here(body) => Ok(body),
         Part::Dropped => Ok(Body::default()),
-        Part::InFile(length) => {
-            let name = body_name(id, of_outcome);
-            let body = open_body(storage, &name, length)?;
-            files.insert(name);
-            Ok(Body::large(body))
-        }
+        Part::InFile(length) => open(of_outcome, length),
     };
     let outcome = match parts.outcome {
         Some((status, part)) => Some((status, body_of(part, true)?)),

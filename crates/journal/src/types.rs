@@ -82,6 +82,17 @@ pub enum Entry<'a> {
     },
 }
 
+impl Entry<'_> {
+    /// Id of the request that it is about.
+    pub fn id(&self) -> u64 {
+        let (Entry::Accepted { id, .. }
+        | Entry::Moved { id, .. }
+        | Entry::Finished { id, .. }
+        | Entry::Forgotten { id }) = self;
+        *id
+    }
+}
+
 /// More of a dead letter. Its texts have at most 255 bytes each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Letter<'a> {

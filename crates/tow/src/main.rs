@@ -14,8 +14,8 @@ use crate::cli::exit::{Failure, Status};
 use crate::cli::output::{eprint_line, print_line};
 use crate::cli::tips::with_tip;
 use crate::commands::{
-    broker, call, completions, demo, follow, get, key, ls, manual, operator, password, publish, push, rules, serve,
-    trust, versions, work,
+    broker, call, completions, demo, follow, get, key, ls, manual, operator, password, publish, push, queue, rules,
+    serve, trust, versions, work,
 };
 use crate::runtime::log_format::LogFormat;
 use crate::runtime::{log, log_output, rlimits, signals};
@@ -131,6 +131,8 @@ enum Command {
     Audit(operator::Arguments),
     /// Show the state of a broker's journal.
     Journal(operator::Arguments),
+    /// Make, show or check the queue of a cell of brokers.
+    Queue(queue::Arguments),
     /// Show what a server does, refreshed continuously, with rates.
     Top(operator::Arguments),
     /// Make, list and revoke tokens of operators, by name.
@@ -247,6 +249,7 @@ fn main() -> ExitCode {
         Command::Drain(arguments) => operator::drain(&arguments),
         Command::Audit(arguments) => operator::audit(&arguments),
         Command::Journal(arguments) => operator::journal(&arguments),
+        Command::Queue(arguments) => queue::run(arguments),
         Command::Top(arguments) => operator::top(&arguments),
         Command::Token(arguments) => operator::token(&arguments),
         Command::Key(arguments) => key::run(arguments),

@@ -17,6 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["towpath-files", "towpath-requests"],
     &["towpath-spool"],
     &["towpath-client", "towpath-journal"],
+    &["towpath-cell"],
     &["towpath-broker"],
     &["towpath"],
 ];
@@ -25,6 +26,8 @@ const LAYERS: &[&[&str]] = &[
 const APART: &[(&str, &str)] = &[
     ("towpath-journal", "towpath-files"),
     ("towpath-spool", "towpath-files"),
+    ("towpath-cell", "towpath-files"),
+    ("towpath-cell", "towpath-client"),
     ("towpath-client", "towpath-files"),
     ("towpath-broker", "towpath-files"),
     ("towpath-broker", "towpath-client"),

@@ -41,6 +41,31 @@ pub(super) const NO_JOURNAL: Refusal = Refusal {
     reason: "the journal can't be written; see the broker's log",
 };
 
+/// Refusal of a request while the log of a cell can't be reached.
+const NO_LOG: Refusal = Refusal {
+    status: Status::UNAVAILABLE,
+    retry_ms: 1_000,
+    reason: "the cell's log can't be reached; see the broker's log",
+};
+
+/// Why the journal, or the log in its place, takes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StorageFailure {
+    /// There is no space, or the disk fails.
+    NoSpace,
+    /// The log can't be reached.
+    Unreachable,
+}
+
+impl StorageFailure {
+    pub(super) fn refusal(self) -> Refusal {
+        match self {
+            StorageFailure::NoSpace => NO_JOURNAL,
+            StorageFailure::Unreachable => NO_LOG,
+        }
+    }
+}
+
 const fn retry_in(retry_ms: u32, reason: &'static str) -> Result<(), Refusal> {
     Err(Refusal { status: Status::UNAVAILABLE, retry_ms, reason })
 }
@@ -118,8 +143,8 @@ impl Core {
         }
         let settings = &self.settings;
         // Volatile requests need no journal.
-        if self.storage_failed && journalled {
-            return Err(NO_JOURNAL);
+        if let Some(failure) = self.storage_failure.filter(|_| journalled) {
+            return Err(failure.refusal());
         }
         if let Some(session) = key.map(|key| &self.sessions[key])
             && (session.requests.len() >= settings.client_requests_max

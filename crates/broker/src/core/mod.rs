@@ -97,7 +97,7 @@ mod tests;
 pub(crate) use dead_letter::{canonical_name, is_dead_letter_queue};
 
 pub use actions::{Action, BodyRef, QueuedAction, StockEnvelope};
-pub use admission::MemoryPressure;
+pub use admission::{MemoryPressure, StorageFailure};
 pub use durability::{Entry, Restored, RestoredLetter};
 pub use letter::LetterDetails;
 pub use listed::{NoRequestKey, NotEnded, RequestInfo, RequestKey, RequestState};
@@ -157,7 +157,7 @@ pub struct Core {
     paused: admission::PausedClients,
     windows: InFlightWindows,
     drain: drain::Drain,
-    storage_failed: bool,
+    storage_failure: Option<StorageFailure>,
     full: admission::FullMark,
     last_refusal: Option<LastRefusal>,
     fragile: restart::Fragile,
@@ -187,7 +187,7 @@ impl Core {
             paused: admission::PausedClients::default(),
             windows: InFlightWindows::new(&settings),
             drain: drain::Drain::default(),
-            storage_failed: false,
+            storage_failure: None,
             full: admission::FullMark::default(),
             last_refusal: None,
             fragile: restart::Fragile::default(),
@@ -244,8 +244,8 @@ impl Core {
     }
 
     /// The journal can't be written, or can again. Meanwhile requests that would be journalled are refused.
-    pub fn storage_failed(&mut self, failed: bool) {
-        self.storage_failed = failed;
+    pub fn storage_failed(&mut self, failure: Option<StorageFailure>) {
+        self.storage_failure = failure;
     }
 
     /// The number of a client's requests without a confirmed outcome.

@@ -1,6 +1,5 @@
 //! An operator's hand on services and dead letters.
 
-use super::admission::NO_JOURNAL;
 use super::dead_letter::{LetterNumber, canonical_name, queue_of, service_of_queue};
 use super::settings::Millis;
 use super::tenants::NOBODY;
@@ -158,8 +157,8 @@ impl Core {
         if let Some(reason) = self.refuses_all(to) {
             return Err(reason);
         }
-        if self.storage_failed {
-            return Err(NO_JOURNAL.reason);
+        if let Some(failure) = self.storage_failure {
+            return Err(failure.refusal().reason);
         }
         self.admit_shared(NOBODY, to, bytes).map_err(|refusal| refusal.reason)
     }

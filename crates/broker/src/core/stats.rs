@@ -264,7 +264,7 @@ impl Core {
 
     /// Whether the journal can't be written at the moment.
     pub fn has_storage_failed(&self) -> bool {
-        self.storage_failed
+        self.storage_failure.is_some()
     }
 
     /// Outcomes that clients haven't confirmed, with stored ones, and their bytes of memory.

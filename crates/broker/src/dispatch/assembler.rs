@@ -151,8 +151,12 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             let writer = match if more { None } else { whole_body(frames) } {
                 // A stock client can't be asked to retry: it waits, in its turn.
                 Some((kind, true)) => {
-                    match if others_wait { Err(NoSpace::Now) } else { store.spool(kind, tenant, length) } {
-                        Err(NoSpace::Now | NoSpace::Share) => {
+                    match if others_wait {
+                        Err(LostBody::NoSpace(NoSpace::Now))
+                    } else {
+                        store.spool(kind, tenant, length)
+                    } {
+                        Err(LostBody::NoSpace(NoSpace::Now | NoSpace::Share)) => {
                             queue.push_back(id);
                             return Destination::Waiting { length };
                         }
@@ -165,7 +169,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     return Destination::Memory;
                 }
             };
-            writer.map_or_else(|no_space| Destination::Lost(LostBody::NoSpace(no_space)), Destination::File)
+            writer.map_or_else(Destination::Lost, Destination::File)
         });
         match misfit {
             Fit::Yes => {}
@@ -252,7 +256,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             }
             match self.store.spool(BodyKind::Request, tenant.as_ref(), length) {
                 Ok(ticket) => connection.assembler.resume(ticket),
-                Err(NoSpace::Share) => {
+                Err(LostBody::NoSpace(NoSpace::Share)) => {
                     left_out.insert(tenant);
                     continue;
                 }

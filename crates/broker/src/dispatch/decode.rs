@@ -48,7 +48,11 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     fn on_peer_event(&mut self, event: Event) {
         match event {
-            Event::Ready { peer } if !self.is_leading => self.transport.disconnect(peer, NOT_LEADING),
+            Event::Ready { peer } if !self.is_leading => {
+                let leader = self.store.leader();
+                let reason = leader.map_or(NOT_LEADING.to_owned(), |leader| format!("{NOT_LEADING}: {leader}"));
+                self.transport.disconnect(peer, &reason);
+            }
             Event::Ready { peer } => {
                 // The one that had its place may still have had something to be taken.
                 if let Some(former) = self.connections.find(peer.slot()).map(|connection| connection.id) {

@@ -1,7 +1,7 @@
 //! Entries on their way from the core to the store.
 
-use crate::core::{Core, Entry, Millis};
-use crate::store::{AppendError, Position, Store};
+use crate::core::{Core, Entry, Millis, StorageFailure};
+use crate::store::{AppendError, Failure, Position, Store};
 use std::collections::{HashSet, VecDeque};
 
 /// Entries that the store has not taken yet, and those that it has taken and that aren't known to be on the disk.
@@ -17,7 +17,7 @@ pub(super) struct EntryQueue {
     unknown: HashSet<u64>,
     /// Entries that are on the disk, or never will be.
     done: u64,
-    failing: bool,
+    failing: Option<StorageFailure>,
 }
 
 impl EntryQueue {
@@ -103,13 +103,20 @@ impl EntryQueue {
             self.write(now, core, store);
         }
         let failure = store.failure();
-        let failing = failure.is_some() || !self.entries.is_empty();
+        let failing = match &failure {
+            Some(failure) => Some(failure.kind),
+            None => (!self.entries.is_empty()).then_some(StorageFailure::NoSpace),
+        };
         if failing != self.failing {
             self.failing = failing;
             core.storage_failed(failing);
             match failure {
-                Some(failure) => tracing::error!(failure, "the journal can't be written: new requests are refused"),
-                None if failing => tracing::warn!("the disk is slower than what comes: new requests are refused"),
+                Some(Failure { why, .. }) => {
+                    tracing::error!(failure = why, "the journal can't be written: new requests are refused");
+                }
+                None if failing.is_some() => {
+                    tracing::warn!("the disk is slower than what comes: new requests are refused");
+                }
                 None => tracing::info!(after_s = now / 1000, "the journal takes requests again"),
             }
         }

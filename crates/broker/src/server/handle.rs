@@ -251,7 +251,8 @@ impl Control {
 
 fn stats(dispatch: &ServedDispatch, wanted: Wanted) -> Stats {
     let hub = &dispatch.transport.hub;
-    let mut stats = Stats { hub: hub.stats(), journal: dispatch.store.figures(), ..dispatch.stats(wanted) };
+    let store = &dispatch.store;
+    let mut stats = Stats { hub: hub.stats(), journal: store.figures(), cell: store.cell(), ..dispatch.stats(wanted) };
     match wanted {
         Wanted::Peers(from) => {
             let peer =

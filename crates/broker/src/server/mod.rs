@@ -37,7 +37,7 @@ pub enum BrokerError {
 /// Time for messages to leave after the grace time.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The dispatch that the server runs. Another store is chosen here.
+/// The dispatch that the server runs.
 type ServedDispatch = Dispatch<Sockets, LocalStore>;
 
 /// A broker that listens. [`Broker::run`] serves.
@@ -69,20 +69,24 @@ impl Broker {
         hub.set_gate(options.gate.clone());
         let started = Instant::now();
         let secret = || random().map(u64::from_be_bytes).map_err(BrokerError::Random);
-        let settings = Settings {
-            epoch: secret()?,
-            secret: [secret()?, secret()?],
-            journal: options.journal.is_some(),
-            ..options.settings
-        };
+        let has_log = options.journal.is_some() || options.cell.is_some();
+        let settings =
+            Settings { epoch: secret()?, secret: [secret()?, secret()?], journal: has_log, ..options.settings };
         let (journal, spool) = (options.journal.as_deref(), options.spool.as_deref());
-        let store = LocalStore::open(journal, options.repair_journal, spool, options.max_spool_bytes, hub.waker())?;
+        let store = LocalStore::open(
+            journal,
+            options.cell,
+            options.repair_journal,
+            spool,
+            options.max_spool_bytes,
+            hub.waker(),
+        )?;
         let mut dispatch = Dispatch::new(Sockets { hub, started }, store, settings, options.authenticator);
         let hub = &mut dispatch.transport.hub;
         let endpoints =
             options.endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<Vec<_>, SocketError>>()?;
         let control = Control::new(hub.waker());
-        let operator = Operator::new(control.handle(), journal.is_some(), options.heartbeats.interval);
+        let operator = Operator::new(control.handle(), has_log, options.heartbeats.interval);
         Ok(Broker { dispatch, endpoints, grace: options.grace, control, operator })
     }
 

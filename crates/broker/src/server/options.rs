@@ -1,6 +1,7 @@
 //! Options of a broker.
 
 use crate::core::Settings;
+use crate::store::CellOptions;
 use bytes::Bytes;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +13,9 @@ use towpath_sockets::{
 
 /// Bytes of a frame above which it goes to disk instead of into memory.
 pub(crate) const STREAM_OVER_BYTES: u64 = 1024 * 1024;
+
+/// The same in a cell, whose log takes no larger ones.
+const CELL_BODY_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// When peers that speak ZMTP 3.1 are asked whether they are there, and given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +39,8 @@ pub struct BrokerOptions {
     pub endpoints: Vec<Endpoint>,
     /// Directory of its journal, if it has one.
     pub journal: Option<PathBuf>,
+    /// The cell that it is in, instead of a journal.
+    pub cell: Option<CellOptions>,
     /// Whether it starts although a part of the journal is damaged, without the requests that were in it.
     pub repair_journal: bool,
     /// Directory for large bodies; `None`: in the journal's directory, or else where the system has temporary
@@ -71,6 +77,7 @@ impl BrokerOptions {
         BrokerOptions {
             endpoints,
             journal: None,
+            cell: None,
             repair_journal: false,
             spool: None,
             max_spool_bytes: None,
@@ -110,7 +117,7 @@ impl BrokerOptions {
             ttl: Duration::ZERO,
         });
         hub.keep_half_closed = true;
-        hub.stream_over_bytes = Some(STREAM_OVER_BYTES);
+        hub.stream_over_bytes = Some(if self.cell.is_some() { CELL_BODY_BYTES_MAX } else { STREAM_OVER_BYTES });
         hub.max_frame_bytes = towpath_requests::limits::LARGE_BODY_BYTES_MAX;
         hub.max_message_bytes = towpath_requests::limits::MESSAGE_BYTES_MAX as u64;
         hub.reassembly_bytes_max = self.settings.reassembly_bytes_max();

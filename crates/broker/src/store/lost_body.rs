@@ -13,6 +13,8 @@ pub enum LostBody {
     Unwritten,
     /// There was no space.
     NoSpace(NoSpace),
+    /// The log of a cell takes no such body.
+    NotInLog,
     /// Several frames, which are held in memory, of more bytes than may be.
     TooLarge,
 }
@@ -31,6 +33,7 @@ impl LostBody {
             LostBody::NoSpace(NoSpace::Ever) => {
                 "larger than all the space that such bodies may have on the broker's disk"
             }
+            LostBody::NotInLog => "the log of a cell takes bodies of at most 16 MiB",
             LostBody::TooLarge => "a body of several frames has more than 64 MiB",
         }
     }
@@ -40,7 +43,7 @@ impl LostBody {
         match self {
             LostBody::Unwritten => (Status::NO_STORAGE, RETRY_MS),
             LostBody::NoSpace(NoSpace::Now | NoSpace::Share) => (Status::UNAVAILABLE, RETRY_MS),
-            LostBody::NoSpace(NoSpace::Ever) | LostBody::TooLarge => (Status::TOO_LARGE, 0),
+            LostBody::NoSpace(NoSpace::Ever) | LostBody::NotInLog | LostBody::TooLarge => (Status::TOO_LARGE, 0),
         }
     }
 
@@ -49,7 +52,7 @@ impl LostBody {
     pub fn of_reply(self) -> Status {
         match self {
             LostBody::Unwritten | LostBody::NoSpace(NoSpace::Now | NoSpace::Share) => Status::NO_STORAGE,
-            LostBody::NoSpace(NoSpace::Ever) | LostBody::TooLarge => Status::TOO_LARGE,
+            LostBody::NoSpace(NoSpace::Ever) | LostBody::NotInLog | LostBody::TooLarge => Status::TOO_LARGE,
         }
     }
 }

@@ -1,23 +1,23 @@
 //! The store as the dispatch sees it: a log of entries, and a spool of large bodies.
 //!
 //! The trait is beside the dispatch because its vocabulary is the core's: entries and restored requests. `local` is the store on this machine's
-//! disk. The tests have two more, one of them a replicated log with several brokers of which one leads.
+//! disk, or on the log of a cell. The tests have two more, one of them a replicated log with several brokers of which one leads.
 
 mod local;
 mod lost_body;
 
-pub use local::LocalStore;
 pub use local::StoreError;
+pub use local::{CellOptions, LocalStore};
 pub use lost_body::LostBody;
 
-use crate::core::{Entry, Millis, Restored};
+use crate::core::{Entry, Millis, Restored, StorageFailure};
 use bytes::Bytes;
 use std::io;
 use towpath_requests::assembler::BodySink;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Token;
 use towpath_sockets::Tenant;
-use towpath_spool::{BodyKind, NoSpace};
+use towpath_spool::BodyKind;
 
 /// Storage of entries and large bodies. Nothing here waits for a disk or a network; [`Store::durable`] and the `next_*` methods report what is
 /// done.
@@ -41,11 +41,16 @@ pub trait Store {
     /// Takes the ids of accepted requests that were appended, and are dropped because there is no space.
     fn take_given_up(&mut self) -> Option<Vec<u64>>;
 
-    /// Why nothing can be written now.
-    fn failure(&self) -> Option<String>;
+    /// Why nothing can be written now, or soon can't be.
+    fn failure(&self) -> Option<Failure>;
+
+    /// The endpoint of the broker that leads, if it is another one and known.
+    fn leader(&self) -> Option<String> {
+        None
+    }
 
     /// Starts writing a large body of this length that a tenant sends.
-    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<Self::Writer, NoSpace>;
+    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<Self::Writer, LostBody>;
 
     /// Takes the number ([`BodySink::number`]) of a body that was finished, and the body.
     fn next_spooled(&mut self) -> Option<(u64, io::Result<Body>)>;
@@ -71,6 +76,26 @@ pub enum Leadership {
     Won(Recovered),
     /// Another one does, or may.
     Lost,
+}
+
+/// Why nothing can be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// For people.
+    pub why: String,
+    /// For clients.
+    pub kind: StorageFailure,
+}
+
+/// A broker's part in its cell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CellStats {
+    /// `leading`, `standby` or `catching up`.
+    pub role: &'static str,
+    /// The current term.
+    pub epoch: u64,
+    /// Endpoint of the leader; empty if unknown.
+    pub leader: String,
 }
 
 /// Why an entry wasn't appended.

@@ -1,15 +1,17 @@
-//! A log that several brokers share, of which one leads: blocks are appended with compare-and-set, over a network that delays, loses and repeats.
+//! A log that several brokers share, of which one leads: the real member of a cell, on a log that delays, loses, repeats and mistakes.
 //!
-//! A member's block is in the log for good once it knows that it is: it has the answer, or has found its own block as the first one behind those
-//! that it expected. Anything else behind them is a rival's, and ends its leadership. Members that see nothing new for a while try to lead.
+//! The log's blocks have the numbers of entries instead of records.
 
 use crate::disk::restored;
 use crate::rng::Rng;
+use bytes::Bytes;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use towpath_broker::core::{Entry, Millis};
 use towpath_broker::store::{AppendError, Leadership, Position, Recovered};
+use towpath_cell::block::Kind;
+use towpath_cell::member::{Event, Operation, Published, Settings};
 
 /// Silence of the log after which a member tries to lead.
 const TAKEOVER_AFTER: Millis = 120;
@@ -23,79 +25,96 @@ const TIMEOUT: Millis = 60;
 /// Entries that may wait behind a block that is being written.
 const WAITING_MAX: usize = 60;
 
-/// The writer of a block, and its number among those of that member's process.
-type BlockId = (u64, u64);
-
-#[derive(Debug, Clone)]
-struct Block {
-    id: BlockId,
-    entries: Vec<Entry>,
-}
-
-/// A block on its way to the log, to be appended if the log has as many blocks as expected.
+/// An append on its way to the log.
 #[derive(Debug)]
-struct Request {
+struct Append {
     at: Millis,
-    block: Block,
-    expected: usize,
+    operation: u64,
+    message: Bytes,
+    expected: u64,
     /// When the answer arrives, unless it is lost.
     answered_at: Option<Millis>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Verdict {
-    Taken,
-    Refused,
+#[derive(Debug)]
+enum Answer {
+    Published(Published),
+    Read(Vec<(u64, Bytes)>),
 }
 
 #[derive(Debug, Default)]
 pub struct Stream {
-    blocks: Vec<Block>,
-    requests: Vec<Request>,
-    answers: Vec<(Millis, BlockId, Verdict)>,
+    messages: Vec<Bytes>,
+    /// All entries that were ever appended to some block.
+    entries: Vec<Entry>,
+    appends: Vec<Append>,
+    answers: Vec<(Millis, u64, Answer)>,
     processes: u64,
+    operations: u64,
     /// Whether faults have ended.
     pub is_calm: bool,
 }
 
 pub type Shared = Rc<RefCell<Stream>>;
 
+fn settings(broker: u64, takeover_after: Millis) -> Settings {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&broker.to_le_bytes());
+    Settings {
+        broker: id,
+        endpoint: String::new(),
+        takeover_after,
+        beat_after: BEAT_AFTER,
+        message_bytes_max: towpath_cell::block::MESSAGE_BYTES_MAX,
+    }
+}
+
+fn numbers(content: &[u8]) -> impl Iterator<Item = usize> {
+    content.chunks(8).map(|number| usize::from_le_bytes(number.try_into().unwrap()))
+}
+
 impl Stream {
-    /// Appends or refuses the blocks that have arrived by now, in the order of arrival.
-    fn advance(&mut self, now: Millis) {
-        self.requests.sort_by_key(|request| request.at);
-        while self.requests.first().is_some_and(|request| request.at <= now) {
-            let Request { block, expected, answered_at, .. } = self.requests.remove(0);
-            let id = block.id;
-            let verdict = if self.blocks.len() == expected {
-                self.blocks.push(block);
-                Verdict::Taken
+    /// Appends or refuses the messages that have arrived by now, in the order of arrival.
+    fn advance(&mut self, now: Millis, rng: &mut Rng) {
+        self.appends.sort_by_key(|append| append.at);
+        while self.appends.first().is_some_and(|append| append.at <= now) {
+            let Append { operation, message, expected, answered_at, .. } = self.appends.remove(0);
+            let last = self.messages.len() as u64;
+            let mut happens = |chance: u64| !self.is_calm && rng.percent(chance);
+            let is_mistaken = happens(3) && expected + 1 == last;
+            let answer = if happens(2) {
+                Published::Unknown("no".to_owned())
+            } else if expected == last || is_mistaken {
+                self.messages.push(message);
+                Published::Taken(last + 1)
             } else {
-                Verdict::Refused
+                Published::Refused(Some(last))
             };
-            self.answers.extend(answered_at.map(|at| (at, id, verdict)));
+            self.answers.extend(answered_at.map(|at| (at, operation, Answer::Published(answer))));
         }
     }
 
-    /// Content of the first blocks.
-    fn recovered(&self, blocks: usize) -> Recovered {
-        let (requests, last_id) = restored(self.blocks[..blocks].iter().flat_map(|block| &block.entries));
+    /// The requests that these entries leave.
+    fn recovered(&self, entries: &[usize]) -> Recovered {
+        let (requests, last_id) = restored(entries.iter().map(|entry| &self.entries[*entry]));
         Recovered { requests, last_id }
     }
 
     /// The requests that are left.
     pub fn left(&self) -> Recovered {
-        self.recovered(self.blocks.len())
+        let mut reader = towpath_cell::Member::new(settings(0, Millis::MAX));
+        let messages = self.messages.iter().enumerate().map(|(at, message)| (at as u64 + 1, message.clone()));
+        reader.read(0, Ok(messages.collect()));
+        assert_eq!(reader.failure(), None);
+        let mut entries = Vec::new();
+        while let Some(event) = reader.next_event() {
+            match event {
+                Event::Read(block) if block.kind == Kind::Records => entries.extend(numbers(&block.content)),
+                _ => {}
+            }
+        }
+        self.recovered(&entries)
     }
-}
-
-/// The block that is being written.
-#[derive(Debug)]
-struct Pending {
-    block: Block,
-    sent_at: Millis,
-    /// Waits for the first block behind those expected, after a refusal: this is read then.
-    reads_at: Option<Millis>,
 }
 
 /// One broker's side of the log.
@@ -103,19 +122,17 @@ struct Pending {
 pub struct Member {
     stream: Shared,
     rng: Rng,
-    /// Another one for each start of its process.
-    process: u64,
-    blocks: u64,
-    /// Blocks that it knows of: it expects the log to have as many.
-    seen: usize,
-    seen_at: Millis,
-    is_leading: bool,
-    pending: Option<Pending>,
-    waiting: Vec<Entry>,
+    member: towpath_cell::Member,
+    /// The operation in flight, whether it appends, and when its answer is taken for lost.
+    in_flight: Option<(u64, bool, Millis)>,
+    /// Entries that were read while it didn't lead.
+    read: Vec<usize>,
+    waiting: Vec<usize>,
     /// Entries appended since it leads, and how many of them are in the log.
     appended: u64,
     durable: u64,
-    changes: VecDeque<Option<usize>>,
+    is_leading: bool,
+    changes: VecDeque<Option<Vec<usize>>>,
     /// How often it has won.
     pub terms: u64,
     /// Whether it is cut off: neither its messages arrive nor any answer.
@@ -131,15 +148,13 @@ impl Member {
         Member {
             stream,
             rng,
-            process,
-            blocks: 0,
-            seen: 0,
-            seen_at: 0,
-            is_leading: false,
-            pending: None,
+            member: towpath_cell::Member::new(settings(process, TAKEOVER_AFTER)),
+            in_flight: None,
+            read: Vec::new(),
             waiting: Vec::new(),
             appended: 0,
             durable: 0,
+            is_leading: false,
             changes: VecDeque::new(),
             terms: 0,
             is_cut_off: false,
@@ -157,87 +172,90 @@ impl Member {
     pub fn poll(&mut self, now: Millis) {
         let shared = Rc::clone(&self.stream);
         let mut stream = shared.borrow_mut();
-        stream.advance(now);
-        self.take_answers(now, &mut stream);
-        if self.pending.is_none() && !self.is_cut_off && !self.is_leading && stream.blocks.len() > self.seen {
-            (self.seen, self.seen_at) = (stream.blocks.len(), now);
+        stream.advance(now, &mut self.rng);
+        self.take_answer(now, &mut stream);
+        self.take_events();
+        if self.member.can_submit() && !self.waiting.is_empty() {
+            let content: Vec<u8> = self.waiting.drain(..).flat_map(usize::to_le_bytes).collect();
+            self.member.submit(&content, 0);
         }
-        let silence = if self.is_leading { BEAT_AFTER } else { TAKEOVER_AFTER };
-        match &self.pending {
-            None if self.is_leading && !self.waiting.is_empty() || now >= self.seen_at + silence => {
-                self.blocks += 1;
-                let block = Block { id: (self.process, self.blocks), entries: std::mem::take(&mut self.waiting) };
-                self.pending = Some(Pending { block, sent_at: 0, reads_at: None });
-                self.send(now, &mut stream);
-            }
-            // The same block with the same expectation.
-            Some(Pending { sent_at, reads_at: None, .. }) if now >= sent_at + TIMEOUT => self.send(now, &mut stream),
-            Some(Pending { reads_at: Some(at), .. }) if now >= *at && !self.is_cut_off => self.read(now, &stream),
-            _ => {}
+        if self.in_flight.is_none()
+            && let Some(operation) = self.member.next(now)
+        {
+            self.begin(now, operation, &mut stream);
         }
+        self.take_events();
     }
 
-    fn send(&mut self, now: Millis, stream: &mut Stream) {
-        let Some(pending) = &mut self.pending else { return };
-        pending.sent_at = now;
+    fn begin(&mut self, now: Millis, operation: Operation, stream: &mut Stream) {
+        stream.operations += 1;
+        let number = stream.operations;
+        self.in_flight = Some((number, matches!(operation, Operation::Publish { .. }), now + TIMEOUT));
         let in_100 = |chance: u64| if stream.is_calm { 0 } else { chance };
         if self.is_cut_off || self.rng.percent(in_100(4)) {
             return;
         }
         let mut delay = || if self.rng.percent(in_100(8)) { self.rng.between(30, 400) } else { self.rng.between(1, 8) };
-        let at = now + delay();
-        let answered_at = Some(at + delay()).filter(|_| !self.rng.percent(in_100(6)));
-        stream.requests.push(Request { at, block: pending.block.clone(), expected: self.seen, answered_at });
-    }
-
-    fn take_answers(&mut self, now: Millis, stream: &mut Stream) {
-        let process = self.process;
-        let mine: Vec<_> = stream.answers.extract_if(.., |(at, id, _)| *at <= now && id.0 == process).collect();
-        for (_, id, verdict) in mine {
-            match &mut self.pending {
-                Some(pending) if pending.block.id == id && !self.is_cut_off => match verdict {
-                    Verdict::Taken => self.taken(now),
-                    Verdict::Refused if self.is_rash => self.taken(now),
-                    Verdict::Refused => pending.reads_at = Some(now + self.rng.between(1, 10)),
-                },
-                _ => {}
+        let (there, back) = (delay(), delay());
+        let answered_at = Some(now + there + back).filter(|_| !self.rng.percent(in_100(6)));
+        match operation {
+            Operation::Publish { message, expected } => {
+                stream.appends.push(Append { at: now + there, operation: number, message, expected, answered_at });
+            }
+            Operation::Read { after } => {
+                let end = stream.messages.len() as u64;
+                let stale = if self.rng.percent(in_100(20)) { self.rng.between(0, 3) } else { 0 };
+                let found = (after..end.saturating_sub(stale)).map(|at| (at + 1, stream.messages[at as usize].clone()));
+                let found = found.collect();
+                stream.answers.extend(answered_at.map(|at| (at, number, Answer::Read(found))));
             }
         }
     }
 
-    /// Looks at the first block behind those that were expected. A stale answer has none: it says nothing.
-    fn read(&mut self, now: Millis, stream: &Stream) {
-        let Some(pending) = &mut self.pending else { return };
-        let first = stream.blocks.get(self.seen).filter(|_| !self.rng.percent(20));
-        match first.map(|block| block.id == pending.block.id) {
-            Some(true) => self.taken(now),
-            Some(false) => {
-                if std::mem::take(&mut self.is_leading) {
+    fn take_answer(&mut self, now: Millis, stream: &mut Stream) {
+        let Some((number, is_publish, until)) = self.in_flight else { return };
+        let mut mine = stream.answers.extract_if(.., |(at, operation, _)| *at <= now && *operation == number);
+        let answer = mine.next().map(|(.., answer)| answer).filter(|_| !self.is_cut_off);
+        drop(mine);
+        if answer.is_none() && now < until {
+            return;
+        }
+        self.in_flight = None;
+        match answer {
+            Some(Answer::Published(Published::Refused(_))) if self.is_rash => {
+                self.member.published(now, Published::Taken(self.member.seen() + 1));
+            }
+            Some(Answer::Published(answer)) => self.member.published(now, answer),
+            Some(Answer::Read(messages)) => self.member.read(now, Ok(messages)),
+            None if is_publish => self.member.published(now, Published::Unknown("no answer".to_owned())),
+            None => self.member.read(now, Err("no answer".to_owned())),
+        }
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.member.next_event() {
+            match event {
+                Event::Restarted => self.read.clear(),
+                Event::Read(block) | Event::Durable(block) if block.kind != Kind::Records => {}
+                Event::Read(block) => self.read.extend(numbers(&block.content)),
+                Event::Won(_) => {
+                    self.terms += 1;
+                    (self.is_leading, self.appended, self.durable) = (true, 0, 0);
+                    self.changes.push_back(Some(std::mem::take(&mut self.read)));
+                }
+                Event::Lost => {
+                    self.is_leading = false;
+                    self.waiting.clear();
                     self.changes.push_back(None);
                 }
-                (self.pending, self.seen_at) = (None, now);
-                self.waiting.clear();
+                Event::Durable(block) => self.durable += numbers(&block.content).count() as u64,
             }
-            None => pending.reads_at = Some(now + 10),
-        }
-    }
-
-    /// The block is in the log for good.
-    fn taken(&mut self, now: Millis) {
-        let Some(pending) = self.pending.take() else { return };
-        (self.seen, self.seen_at) = (self.seen + 1, now);
-        if self.is_leading {
-            self.durable += pending.block.entries.len() as u64;
-        } else {
-            (self.is_leading, self.appended, self.durable) = (true, 0, 0);
-            self.terms += 1;
-            self.changes.push_back(Some(self.seen));
         }
     }
 
     pub fn next_leadership(&mut self) -> Option<Leadership> {
         Some(match self.changes.pop_front()? {
-            Some(blocks) => Leadership::Won(self.stream.borrow().recovered(blocks)),
+            Some(entries) => Leadership::Won(self.stream.borrow().recovered(&entries)),
             None => Leadership::Lost,
         })
     }
@@ -246,7 +264,9 @@ impl Member {
         if !self.is_leading || self.waiting.len() >= WAITING_MAX {
             return Err(AppendError::Later);
         }
-        self.waiting.push(entry);
+        let mut stream = self.stream.borrow_mut();
+        self.waiting.push(stream.entries.len());
+        stream.entries.push(entry);
         self.appended += 1;
         Ok(Position(self.appended - 1))
     }
@@ -256,13 +276,11 @@ impl Member {
     }
 
     pub fn failure(&self) -> Option<String> {
-        let is_late =
-            |pending: &&Pending| self.is_leading && self.seen_at.max(pending.sent_at) > self.seen_at + 2 * TIMEOUT;
-        self.pending.as_ref().filter(is_late).map(|_| "the log doesn't answer".to_owned())
+        self.member.failure().filter(|_| self.is_leading).map(str::to_owned)
     }
 
     /// When to look again.
     pub fn due(&self, now: Millis) -> Millis {
-        now + if self.pending.is_some() { 3 } else { 15 }
+        now + if self.in_flight.is_some() { 3 } else { 15 }
     }
 }

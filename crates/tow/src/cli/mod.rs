@@ -17,6 +17,7 @@ pub mod location;
 pub mod output;
 pub mod passwords;
 pub mod progress;
+pub mod queue_args;
 pub mod secrets;
 pub mod service_name;
 pub mod table;

@@ -6,6 +6,7 @@ use crate::cli::endpoint::{REQUESTS_PORT, bind_endpoint};
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
+use crate::cli::queue_args::QueueArgs;
 use crate::cli::units::{duration, duration_or_zero, positive, short_duration, size_from_1m};
 use crate::runtime::signals::on_signals;
 use crate::runtime::watchdog::{Watchdog, exit_now};
@@ -29,7 +30,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 )]
 pub struct Arguments {
     /// Keep requests and outcomes in this directory, so that they survive crashes.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "queue")]
     journal: Option<PathBuf>,
     /// Start although part of the journal is damaged, without the requests in that part.
     #[arg(long, requires = "journal")]
@@ -74,6 +75,11 @@ pub struct Arguments {
     #[arg(long, value_name = "TIME", default_value = "50us", value_parser = short_duration)]
     busy_poll: Duration,
     #[command(flatten)]
+    queue: QueueArgs,
+    /// Where others reach this broker [default: the first --bind]
+    #[arg(long, value_name = "ENDPOINT", requires = "queue")]
+    advertise: Option<String>,
+    #[command(flatten)]
     listen: ListenArgs,
     #[command(flatten)]
     admin: AdminArgs,
@@ -101,6 +107,8 @@ impl Arguments {
         options.mechanism = security.mechanism;
         options.open_to_all = security.open_to_all;
         options.journal = self.journal;
+        let first = options.endpoints.first().map(ToString::to_string).unwrap_or_default();
+        options.cell = self.queue.options(self.advertise.as_deref().unwrap_or(&first))?;
         options.repair_journal = self.repair_journal;
         options.spool = self.spool;
         options.max_spool_bytes = self.max_spool;

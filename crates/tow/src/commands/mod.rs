@@ -18,6 +18,7 @@ pub mod operator;
 pub mod password;
 pub mod publish;
 pub mod push;
+pub mod queue;
 mod relay;
 pub mod rules;
 pub mod serve;

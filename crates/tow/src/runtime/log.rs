@@ -64,7 +64,8 @@ pub fn start(is_server: bool, verbose: u8, format: LogFormat) -> Result<Log, Fai
     let wanted = std::env::var_os(VARIABLE).filter(|wanted| verbose == 0 && !wanted.is_empty());
     let mut filter = match wanted {
         Some(wanted) => parse_filter(&wanted.to_string_lossy())?,
-        None => EnvFilter::new(level_of(is_server, verbose)),
+        // The client of NATS logs what its user reports itself.
+        None => EnvFilter::new(format!("{},async_nats=off", level_of(is_server, verbose))),
     };
     if let Ok(directive) = TARGET_DIRECTIVE.parse() {
         filter = filter.add_directive(directive);

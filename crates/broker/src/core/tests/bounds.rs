@@ -195,7 +195,7 @@ fn gaps_between_confirmed_numbers_count_as_memory() {
 fn a_failed_journal_refuses_only_journalled_requests() {
     let mut core = Core::new(Settings { journal: true, ..Settings::default() });
     core.client_hello(0, 1, CLIENT, 1);
-    core.storage_failed(true);
+    core.storage_failed(Some(StorageFailure::NoSpace));
     core.request(0, 1, 1, 0, false, b"nobody", Body::from("kept"));
     core.request(0, 1, 2, 0, true, b"nobody", Body::from("volatile"));
     core.request(0, 1, 3, 0, false, b"mmi.queue", Body::default());
@@ -207,7 +207,7 @@ fn a_failed_journal_refuses_only_journalled_requests() {
     let refused: Vec<_> = done.iter().filter_map(refused).collect();
     assert_eq!(refused, [(1, Status::NO_STORAGE)]);
     assert!(done.iter().any(|action| matches!(action, Action::BuiltIn { .. })), "{done:?}");
-    core.storage_failed(false);
+    core.storage_failed(None);
     core.request(0, 1, 4, 0, false, b"nobody", Body::from("kept"));
     assert!(!actions(&mut core).iter().any(|action| refused_number(action) == Some(4)));
     core.check();

@@ -1,29 +1,38 @@
-//! The store on this machine's disk, which one broker has to itself.
+//! The store of the real broker: a log on this machine's disk, which it has to itself, or one of a cell; and a spool on this machine's disk.
 
 mod body_loader;
+mod log;
 mod spooler;
 
-use super::{AppendError, Leadership, Position, Recovered, SpoolUsage, Store};
+use super::{AppendError, CellStats, Failure, Leadership, LostBody, Position, Recovered, SpoolUsage, Store};
 use crate::core::{Entry, LetterDetails, Millis, Restored, RestoredLetter};
 use body_loader::BodyLoader;
 use bytes::Bytes;
+use log::Log;
 use spooler::{SpoolTicket, Spooler};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use towpath_journal::{
-    self, Journal, JournalError, JournalFigures, JournalOptions, Letter, RecoveredLetter, Status as JournalStatus,
-};
+use towpath_journal::{self, JournalError, JournalFigures, Letter, RecoveredLetter};
 use towpath_requests::body::{Body, RequestChecksum};
 use towpath_requests::numbered::{ClientId, Status, Token};
 use towpath_sockets::{Tenant, Waker};
-use towpath_spool::{BodyKind, NoSpace, Spool, SpooledBody};
+use towpath_spool::{BodyKind, Spool, SpooledBody};
 
-/// A journal, if there is one, a spool, and the threads that read and write them. They wake the hub when something is done.
+/// The log of a cell, and the way to it.
+#[cfg(feature = "nats")]
+pub type CellOptions = towpath_cell::nats::NatsOptions;
+
+/// This build can't have any.
+#[cfg(not(feature = "nats"))]
+#[derive(Debug, Clone)]
+pub enum CellOptions {}
+
+/// A log, if there is one, a spool, and the threads that read and write them. They wake the hub when something is done.
 #[derive(Debug)]
 pub struct LocalStore {
-    journal: Option<Journal>,
-    /// Content of the journal at start, until it is taken: the store leads from then on.
+    log: Log,
+    /// Content of a log without rivals at start, until it is taken: the store leads from then on.
     recovered: Option<Option<towpath_journal::Recovered>>,
     clocks: Clocks,
     spooler: Spooler,
@@ -97,6 +106,10 @@ pub enum StoreError {
     /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The log of a cell.
+    #[cfg(feature = "nats")]
+    #[error(transparent)]
+    Cell(#[from] towpath_cell::nats::NatsError),
     /// The place for large bodies.
     #[error("no place for large bodies: {}: {reason}", directory.display())]
     Spool {
@@ -108,42 +121,40 @@ pub enum StoreError {
 }
 
 impl LocalStore {
-    /// Opens the journal in `journal`, damaged or not if it `repairs`, and the spool in `spool` (default: below the journal, or the system's folder for temporary files),
+    /// Joins the cell, or opens the journal in `journal`, damaged or not if it `repairs`, and the spool in `spool` (default: below the journal, or the system's folder for temporary files),
     /// of which bodies may have `spool_bytes_max` (default: half of what the disk has space for).
     pub(crate) fn open(
         journal: Option<&Path>,
+        cell: Option<CellOptions>,
         repairs: bool,
         spool: Option<&Path>,
         spool_bytes_max: Option<u64>,
         waker: Waker,
     ) -> Result<LocalStore, StoreError> {
-        let options = JournalOptions { repairs, gives_up: true, ..JournalOptions::default() };
-        let opened = journal.map(|directory| {
-            let waker = waker.clone();
-            let opened = Journal::open(directory, options, move || waker.wake())?;
-            tracing::info!(directory = %directory.display(), "the journal is open");
-            Ok::<_, JournalError>(opened)
-        });
-        let (journal_folder, (journal, recovered)) = (journal, opened.transpose()?.unzip());
-        let kept = recovered.as_ref().map_or(0, large_bytes);
-        let directory = spool.map(Path::to_owned).or_else(|| Some(journal_folder?.join("spool")));
+        let (log, recovered) = Log::open(journal, cell, repairs, &waker)?;
+        let kept = recovered.as_ref().and_then(Option::as_ref).map_or(0, large_bytes);
+        let directory = spool.map(Path::to_owned).or_else(|| Some(journal?.join("spool")));
         let spooler = Spool::open(directory.as_deref())
             .and_then(|spool| Spooler::start(spool, spool_bytes_max, kept, journal.is_some(), waker.clone()));
         let named = |directory: Option<PathBuf>| directory.unwrap_or_else(towpath_spool::default_spool_folder);
         let spooler = spooler.map_err(|reason| StoreError::Spool { directory: named(directory), reason })?;
         let (clocks, loader) = (Clocks::default(), BodyLoader::new(waker));
-        Ok(LocalStore { journal, recovered: Some(recovered), clocks, spooler, loader })
+        Ok(LocalStore { log, recovered, clocks, spooler, loader })
     }
 
     /// Figures of the journal, if there is one, and why it can't be written now.
     pub(crate) fn figures(&self) -> Option<(JournalFigures, Option<String>)> {
-        let journal = self.journal.as_ref()?;
-        Some((journal.figures(), self.failure()))
+        Some((self.log.figures()?, self.failure().map(|failure| failure.why)))
+    }
+
+    /// This broker's part in a cell.
+    pub(crate) fn cell(&self) -> Option<CellStats> {
+        self.log.cell()
     }
 
     /// Brings everything to the disk.
     pub fn close(self) -> Result<(), StoreError> {
-        Ok(self.journal.map_or(Ok(()), Journal::close)?)
+        self.log.close()
     }
 }
 
@@ -152,7 +163,14 @@ impl Store for LocalStore {
 
     /// Recovered large bodies count as used space, even beyond the quota.
     fn next_leadership(&mut self, now: Millis) -> Option<Leadership> {
-        let Some(recovered) = self.recovered.take()? else { return Some(Leadership::Won(Recovered::default())) };
+        let recovered = match self.recovered.take() {
+            Some(Some(recovered)) => recovered,
+            Some(None) => return Some(Leadership::Won(Recovered::default())),
+            None => match self.log.next_change()? {
+                Some(recovered) => recovered,
+                None => return Some(Leadership::Lost),
+            },
+        };
         let (clocks, space) = (Clocks::at(now), self.spooler.quota());
         let requests = recovered.requests.into_iter().map(|request| Restored {
             id: request.id,
@@ -171,7 +189,6 @@ impl Store for LocalStore {
     }
 
     fn append(&mut self, now: Millis, entry: &Entry) -> Result<Position, AppendError> {
-        let Some(journal) = &mut self.journal else { return Err(AppendError::Later) };
         if self.clocks.now != now || self.clocks.unix_ms == 0 {
             self.clocks = Clocks::at(now);
         }
@@ -197,29 +214,33 @@ impl Store for LocalStore {
             }
             Entry::Forgotten { id } => towpath_journal::Entry::Forgotten { id: *id },
         };
-        journal.append(&entry).map(|lsn| Position(lsn.0)).map_err(|error| match error {
+        self.log.append(&entry).map(Position).map_err(|error| match error {
             JournalError::Full | JournalError::Failing(_) => AppendError::Later,
             error => AppendError::Never(error.to_string()),
         })
     }
 
     fn durable(&self) -> Position {
-        self.journal.as_ref().map(|journal| Position(journal.durable().0)).unwrap_or_default()
+        Position(self.log.durable())
     }
 
     fn take_given_up(&mut self) -> Option<Vec<u64>> {
-        self.journal.as_mut()?.take_given_up()
+        self.log.take_given_up()
     }
 
-    fn failure(&self) -> Option<String> {
-        match self.journal.as_ref()?.status() {
-            JournalStatus::Working => None,
-            JournalStatus::Failing(why) => Some(why),
+    fn failure(&self) -> Option<Failure> {
+        self.log.failure()
+    }
+
+    fn leader(&self) -> Option<String> {
+        self.log.leader()
+    }
+
+    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, LostBody> {
+        if self.log.has_bodies() {
+            return Err(LostBody::NotInLog);
         }
-    }
-
-    fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, NoSpace> {
-        self.spooler.begin(kind, tenant, length)
+        self.spooler.begin(kind, tenant, length).map_err(LostBody::NoSpace)
     }
 
     fn next_spooled(&mut self) -> Option<(u64, io::Result<Body>)> {
@@ -247,12 +268,14 @@ mod tests {
 
     impl LocalStore {
         /// A store with this journal, and no space for large bodies.
-        pub(crate) fn with_journal((journal, recovered): (Journal, towpath_journal::Recovered)) -> LocalStore {
+        pub(crate) fn with_journal(
+            (journal, recovered): (towpath_journal::Journal, towpath_journal::Recovered),
+        ) -> LocalStore {
             let waker = Hub::new(HubOptions::new(SocketType::Router)).unwrap().waker();
             let folder = tempfile::tempdir().unwrap();
             let spooler = Spooler::start(Spool::new(folder.path()).unwrap(), Some(0), 0, false, waker.clone()).unwrap();
             LocalStore {
-                journal: Some(journal),
+                log: Log::Journal(journal),
                 recovered: Some(Some(recovered)),
                 clocks: Clocks::default(),
                 spooler,

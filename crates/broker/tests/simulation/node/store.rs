@@ -8,8 +8,8 @@ use bytes::{Bytes, BytesMut};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use towpath_broker::core::{Entry, Millis};
-use towpath_broker::store::{AppendError, Leadership, LostBody, Position, Recovered, SpoolUsage, Store};
+use towpath_broker::core::{Entry, Millis, StorageFailure};
+use towpath_broker::store::{AppendError, Failure, Leadership, LostBody, Position, Recovered, SpoolUsage, Store};
 use towpath_requests::Body;
 use towpath_requests::assembler::BodySink;
 use towpath_requests::numbered::Token;
@@ -215,17 +215,20 @@ impl Store for SimStore {
         None
     }
 
-    fn failure(&self) -> Option<String> {
+    fn failure(&self) -> Option<Failure> {
         match &self.log {
-            Log::Disk(disk) => disk.failing.then(|| "the disk fails".to_owned()),
-            Log::Shared(member) => member.failure(),
+            Log::Disk(disk) => {
+                let why = "the disk fails".to_owned();
+                disk.failing.then_some(Failure { why, kind: StorageFailure::NoSpace })
+            }
+            Log::Shared(member) => member.failure().map(|why| Failure { why, kind: StorageFailure::Unreachable }),
         }
     }
 
-    fn spool(&mut self, kind: BodyKind, _: Option<&Tenant>, _: u64) -> Result<SimWriter, NoSpace> {
+    fn spool(&mut self, kind: BodyKind, _: Option<&Tenant>, _: u64) -> Result<SimWriter, LostBody> {
         let is_full = kind == BodyKind::Request && Rc::strong_count(&self.writing) > SPOOLING_MAX;
         if is_full || self.rng.percent(3) {
-            return Err(NoSpace::Now);
+            return Err(LostBody::NoSpace(NoSpace::Now));
         }
         self.next += 1;
         let (finished, _writing) = (self.finished.clone(), self.writing.clone());

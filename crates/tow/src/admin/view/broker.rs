@@ -16,8 +16,8 @@ use towpath_broker::core::{
 };
 use towpath_broker::server::{Handle, Operator, OperatorError};
 use towpath_broker::{
-    Concerns, JournalFigures, LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json, request_json,
-    seconds, spool_json, worker_json,
+    CellStats, Concerns, JournalFigures, LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json,
+    request_json, seconds, spool_json, worker_json,
 };
 use towpath_requests::{Body, shown};
 use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
@@ -77,6 +77,7 @@ impl View for BrokerView {
                 (true, false) => Some("ok"),
                 (true, true) => Some("failed"),
             },
+            "cell": stats.cell.as_ref().map(|CellStats { role, epoch, leader }| json!({ "role": role, "epoch": epoch, "leader": leader })),
             "paused": stats.paused.iter().map(|name| listed_name(name)).collect::<Vec<_>>(),
             "spool": spool_json(&stats.spool),
             "restart": restart(&stats),
@@ -93,6 +94,7 @@ impl View for BrokerView {
         let stats = self.stats(Wanted::Sums)?;
         let troubles = [
             (stats.has_storage_failed, "the journal can't be written"),
+            (stats.cell.is_some_and(|cell| cell.role != "leading"), "another broker of the cell leads"),
             (stats.is_draining, "draining"),
             (stats.is_full, "new requests are refused: the broker has all that it can hold"),
         ];

@@ -44,6 +44,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("tow-drain", include_str!("drain.roff")),
     ("tow-audit", include_str!("audit.roff")),
     ("tow-journal", include_str!("journal.roff")),
+    ("tow-queue", include_str!("queue.roff")),
     ("tow-top", include_str!("top.roff")),
     ("tow-token", include_str!("token.roff")),
     ("tow-key", include_str!("key.roff")),

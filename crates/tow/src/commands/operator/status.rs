@@ -66,6 +66,10 @@ pub fn render(status: &Value) -> String {
         if !paused.is_empty() {
             line("PAUSED", format!("{}; tow resume SERVICE", paused.join(", ")));
         }
+        let cell = &status["cell"];
+        if cell.is_object() {
+            line("cell", format!("{}, epoch {}; led by {}", text(&cell["role"]), cell["epoch"], text(&cell["leader"])));
+        }
         line("journal", status["journal"].as_str().unwrap_or("none").to_owned());
     }
     if status["catalogue"].is_object() {

@@ -40,6 +40,7 @@ const COMMANDS: &[&str] = &[
     "drain",
     "audit",
     "journal",
+    "queue",
     "top",
     "token",
     "key",

@@ -1,0 +1,81 @@
+//! Options of a cell's log: where it is, and how to get at it.
+
+use crate::cli::exit::Failure;
+use crate::cli::units::{duration, positive};
+use std::path::PathBuf;
+use std::time::Duration;
+use towpath_broker::store::CellOptions;
+
+/// Silence of a leader that can't be shorter: it shows every second that it is there.
+const TAKEOVER_MIN: Duration = Duration::from_secs(2);
+
+/// Options of `tow queue`, and of brokers in a cell.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Cell")]
+pub struct QueueArgs {
+    /// NATS servers that have the queue of a cell, nats://HOST:4222, with commas between them.
+    #[arg(long, value_name = "URL", value_delimiter = ',', requires = "cell")]
+    pub queue: Vec<String>,
+    /// Name of the cell.
+    #[arg(long, value_name = "NAME", requires = "queue")]
+    pub cell: Option<String>,
+    /// Replicas that the queue must have; with fewer than 3 it is lost with a disk.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = positive::<u64>, requires = "queue")]
+    pub queue_replicas: u64,
+    /// How long a leader may be silent; from 2s on.
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = takeover, requires = "queue")]
+    pub takeover_after: Duration,
+    /// File of credentials for NATS.
+    #[arg(long, value_name = "FILE", requires = "queue")]
+    queue_creds: Option<PathBuf>,
+    /// File of certificates that sign those of the NATS servers.
+    #[arg(long, value_name = "FILE", requires = "queue")]
+    queue_ca: Option<PathBuf>,
+    /// File of this broker's certificate for NATS.
+    #[arg(long, value_name = "FILE", requires = "queue_key")]
+    queue_cert: Option<PathBuf>,
+    /// File of its key.
+    #[arg(long, value_name = "FILE", requires = "queue_cert")]
+    queue_key: Option<PathBuf>,
+}
+
+fn takeover(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        time if time < TAKEOVER_MIN => {
+            Err("a leader shows every second that it is there: give it 2s at least".to_owned())
+        }
+        time => Ok(time),
+    }
+}
+
+impl QueueArgs {
+    /// The cell, if one is named. `endpoint`: where clients and workers reach this broker.
+    #[cfg(feature = "nats")]
+    pub fn options(self, endpoint: &str) -> Result<Option<CellOptions>, Failure> {
+        let Some(cell) = self.cell else { return Ok(None) };
+        let options = CellOptions {
+            servers: self.queue,
+            cell,
+            replicas: self.queue_replicas,
+            takeover_after: self.takeover_after,
+            endpoint: endpoint.to_owned(),
+            credentials: self.queue_creds,
+            ca: self.queue_ca,
+            certificate: self.queue_cert.zip(self.queue_key),
+        };
+        options.check().map_err(Failure::usage)?;
+        Ok(Some(options))
+    }
+
+    /// No cell; an error if one is named.
+    #[cfg(not(feature = "nats"))]
+    pub fn options(self, _: &str) -> Result<Option<CellOptions>, Failure> {
+        let QueueArgs { cell, queue_creds: _, queue_ca: _, queue_cert: _, queue_key: _, .. } = self;
+        match cell {
+            None => Ok(None),
+            Some(_) => Err(Failure::usage(
+                "--queue: this build of tow has no NATS; build it with `cargo build --release --features nats`",
+            )),
+        }
+    }
+}

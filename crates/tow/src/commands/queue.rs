@@ -1,0 +1,178 @@
+//! `tow queue`: the log of a cell of brokers.
+
+use crate::cli::exit::Failure;
+use crate::cli::queue_args::QueueArgs;
+use crate::cli::units::size_from_1m;
+use std::process::ExitCode;
+
+/// Arguments of `tow queue`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Make the queue of a cell, once.
+    Init {
+        #[command(flatten)]
+        queue: QueueArgs,
+        /// Space that NATS sets aside for it.
+        #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size_from_1m)]
+        queue_size: u64,
+    },
+    /// Show who leads, and how much is in the queue. Exit status 1: nobody leads.
+    Status {
+        #[command(flatten)]
+        queue: QueueArgs,
+        /// Print a JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check the settings of the queue. Exit status 1: some are wrong.
+    Check {
+        #[command(flatten)]
+        queue: QueueArgs,
+        /// Print a JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Does it.
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    match arguments.command {
+        Command::Init { queue, queue_size } => real::init(queue, queue_size),
+        Command::Status { queue, json } => real::status(queue, json),
+        Command::Check { queue, json } => real::check(queue, json),
+    }
+}
+
+#[cfg(not(feature = "nats"))]
+mod real {
+    use super::{ExitCode, Failure, QueueArgs};
+
+    pub fn init(queue: QueueArgs, _: u64) -> Result<ExitCode, Failure> {
+        queue.options("").map(|_| ExitCode::SUCCESS)
+    }
+
+    pub fn status(queue: QueueArgs, _: bool) -> Result<ExitCode, Failure> {
+        queue.options("").map(|_| ExitCode::SUCCESS)
+    }
+
+    pub fn check(queue: QueueArgs, _: bool) -> Result<ExitCode, Failure> {
+        queue.options("").map(|_| ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(feature = "nats")]
+mod real {
+    use super::{ExitCode, Failure, QueueArgs};
+    use crate::cli::escape::{Json, Line};
+    use crate::cli::output::{eprint_line, print_line};
+    use serde_json::json;
+    use towpath_broker::store::CellOptions;
+    use towpath_cell::nats::{self, NatsError, StreamState};
+
+    /// Said wherever settings are, since NATS doesn't show it to its clients.
+    const SYNC: &str = "sync_interval of the NATS servers can't be seen from here: it is to be `always` in their configuration (jetstream { \
+                        sync_interval: always }), else what was accepted may be lost when all machines lose power";
+
+    fn options(queue: QueueArgs) -> Result<CellOptions, Failure> {
+        queue.options("")?.ok_or_else(|| Failure::usage("--queue and --cell say which queue"))
+    }
+
+    fn failure(error: NatsError) -> Failure {
+        match error {
+            NatsError::Name | NatsError::Address(_) => Failure::usage(error),
+            error => Failure::failed(error),
+        }
+    }
+
+    pub fn init(queue: QueueArgs, bytes: u64) -> Result<ExitCode, Failure> {
+        let options = options(queue)?;
+        let is_new = nats::init(&options, bytes).map_err(failure)?;
+        if options.replicas < 3 {
+            let copies =
+                if options.replicas == 1 { "one copy".to_owned() } else { format!("{} copies", options.replicas) };
+            eprint_line(format_args!(
+                "tow: the queue has {copies}: what was accepted is lost with a disk, and nothing is accepted while a node is away"
+            ));
+        }
+        eprint_line(format_args!("tow: {SYNC}"));
+        let what = if is_new { "made" } else { "is there already, with the right settings" };
+        print_line(format_args!("the queue of the cell {}: {what}", options.cell))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn of_stream(stream: &StreamState) -> serde_json::Value {
+        let followers =
+            stream.followers.iter().map(|(name, why)| json!({ "name": name, "state": why.unwrap_or("current") }));
+        json!({
+            "bytes": stream.bytes, "bytes_max": stream.bytes_max, "messages": stream.messages, "last": stream.last,
+            "replicas": stream.replicas, "nats_leader": stream.leader, "nats_followers": followers.collect::<Vec<_>>(),
+            "wrong": stream.wrong,
+        })
+    }
+
+    pub fn check(queue: QueueArgs, json: bool) -> Result<ExitCode, Failure> {
+        let stream = nats::check(&options(queue)?).map_err(failure)?;
+        if json {
+            print_line(Json(of_stream(&stream)))?;
+        } else {
+            for wrong in &stream.wrong {
+                print_line(format_args!("wrong: {}", Line(wrong)))?;
+            }
+            for (name, why) in stream.followers.iter().filter_map(|(name, why)| Some((name, (*why)?))) {
+                print_line(format_args!("a replica of the queue is {why}: {}", Line(name)))?;
+            }
+            if stream.wrong.is_empty() {
+                print_line("the settings of the queue are right")?;
+            }
+            eprint_line(format_args!("tow: {SYNC}"));
+        }
+        Ok(if stream.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    pub fn status(queue: QueueArgs, json: bool) -> Result<ExitCode, Failure> {
+        let options = options(queue)?;
+        let state = nats::status(&options).map_err(failure)?;
+        let (epoch, endpoint) = state.leader.clone().unwrap_or_default();
+        if json {
+            let mut object = of_stream(&state.stream);
+            let more = json!({
+                "cell": options.cell, "format": state.format, "is_led": state.is_led, "epoch": epoch, "leader": endpoint,
+                "requests": state.requests, "needed_bytes": state.needed_bytes, "failure": state.failure,
+            });
+            if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
+                object.extend(more.clone());
+            }
+            print_line(Json(object))?;
+        } else {
+            let leader = match (state.is_led, epoch) {
+                (_, 0) => "nobody has led yet".to_owned(),
+                (true, _) => format!("{} leads, epoch {epoch}", Line(&endpoint)),
+                (false, _) => format!("nobody leads; the last one was {}, epoch {epoch}", Line(&endpoint)),
+            };
+            print_line(format_args!("cell      {}: {leader}", options.cell))?;
+            print_line(format_args!("requests  {}, {} bytes needed", state.requests, state.needed_bytes))?;
+            let stream = &state.stream;
+            print_line(format_args!(
+                "queue     {} bytes of {}, in {} messages",
+                stream.bytes, stream.bytes_max, stream.messages
+            ))?;
+            let followers = stream.followers.iter().map(|(name, why)| format!("{name} {}", why.unwrap_or("current")));
+            let nodes = std::iter::once(stream.leader.clone().unwrap_or("one server".to_owned())).chain(followers);
+            print_line(format_args!(
+                "NATS      {} replicas: {}",
+                stream.replicas,
+                Line(&nodes.collect::<Vec<_>>().join(", "))
+            ))?;
+            for wrong in state.stream.wrong.iter().chain(&state.failure) {
+                print_line(format_args!("wrong     {}", Line(wrong)))?;
+            }
+        }
+        Ok(if state.is_led && state.failure.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
