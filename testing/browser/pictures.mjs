@@ -41,12 +41,7 @@ async function ofBroker() {
   const dark = await open(t, broker, { at: 'Services', dark: true, height: 560 });
   const end = Date.now() + MINUTES * 60_000;
   const loads = [load(broker, 'resize', [120, 260, 190, 340], end), load(broker, 'thumbnails', [60, 20, 90], end), load(broker, 'ocr', [8, 12], end)];
-  await sleep(MINUTES * 60_000 - 6000);
-  broker.tow('purge', 'transcode');
-  await page.getByText(/purged transcode/).first().waitFor();
-  for (let index = 0; index < 14; index++) broker.tow('call', '--timeout', '600', 'transcode', `video ${index}`);
-  await page.getByText('no worker').first().waitFor();
-  await picture(page, 'page-broker');
+  await sleep(MINUTES * 60_000 - 20_000);
   const service = await open(t, broker, { height: 900 });
   await lead(service, `#service?${new URLSearchParams({ name: 'resize' })}`);
   await service.getByRole('heading', { level: 1, name: 'resize' }).waitFor();
@@ -62,6 +57,11 @@ async function ofBroker() {
   await panel.getByRole('button', { name: 'Purge…' }).click();
   await dark.getByRole('dialog').waitFor();
   await picture(dark, 'page-purge');
+  await dark.getByRole('dialog').getByRole('button', { name: 'Purge' }).click();
+  for (let index = 0; index < 14; index++) broker.tow('call', '--timeout', '600', 'transcode', `video ${index}`);
+  await page.getByText(/purged transcode/).first().waitFor();
+  await page.getByText('no worker').first().waitFor();
+  await picture(page, 'page-broker');
   await Promise.all(loads);
 }
 
@@ -90,7 +90,7 @@ async function ofVersions() {
     fs.writeFileSync(path.join(root, 'model/weights.bin'), Buffer.alloc(size, label));
     return tow(t, 'publish', `${server.endpoint}/model`, label).ended;
   };
-  const server = await Server.start(t, 'serve', '--watch', '--settle', '50ms', root);
+  const server = await Server.start(t, 'serve', '--watch', '--settle', '50ms', '--state', folder(t), '--accept-publish', root);
   await publish('v41', 1 << 20);
   const follow = (name, ...options) => ['follow', '--versions', '--name', name, ...options, `${server.endpoint}/model`];
   tow(t, ...follow('gpu-1'), folder(t));
@@ -103,7 +103,8 @@ async function ofVersions() {
   await publish('v42', 48 << 20);
   const page = await open(t, server, { at: 'Versions', height: 640, width: 1100 });
   await until('one fails', async () => (await server.get('followers')).followers.some(({ state }) => state === 'failing'));
-  await page.getByRole('link', { name: 'v42' }).first().click();
+  const newest = (await server.get('versions')).versions.at(-1);
+  await lead(page, `#version?${new URLSearchParams({ version: newest.version })}`);
   await page.getByText('no space').first().waitFor();
   await sleep(3000);
   await picture(page, 'page-version');
