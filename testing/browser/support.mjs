@@ -9,7 +9,7 @@ import path from 'node:path';
 import { chromium } from 'playwright-core';
 import axe from 'axe-core';
 
-const TOW = process.env.TOW ?? 'tow';
+export const TOW = process.env.TOW ?? 'tow';
 const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium';
 
 /** Where pictures of all views go. */

@@ -89,9 +89,9 @@ export class ProblemList {
 
   /**
    * @param {Problems} all
-   * @param {Row} status
+   * @param {Row} [status] of the server, where a restart is shown
    */
-  set(all, status) {
+  set(all, status = {}) {
     setText(this.restart, restartOf(status));
     const number = countOf(all);
     setText(this.verdict, number === 0 ? '✓ No problems known' : `▲ ${count(number)} ${number === 1 ? 'problem' : 'problems'}`);

@@ -213,7 +213,11 @@ export const holdersOf = (version) => ({
   path: `versions/${encoded({ service: version })}`,
   empty: 'No follower of this path is known.',
   isPart: true,
-  columns: followers.columns.flatMap((column, index) => (index === 0 ? [column, { id: 'has', label: 'Has it', by: 'has', text: (/** @type {Row} */ row) => (row['has'] ? '✓ yes' : '✕ no'), level: (/** @type {Row} */ row) => (row['has'] ? 'good' : 'warn') }] : column.id === 'version' ? [] : [column])),
+  columns: [
+    .../** @type {Column[]} */ (followers.columns.filter(({ id }) => id === 'name')),
+    { id: 'has', label: 'Has it', by: 'has', text: (/** @type {Row} */ row) => (row['has'] ? '✓ yes' : '✕ no'), level: (/** @type {Row} */ row) => (row['has'] ? 'good' : 'warn') },
+    ...followers.columns.filter(({ id }) => ['state', 'error', 'lacks_bytes', 'seconds_left', 'waits_for', 'said_seconds'].includes(id)),
+  ],
 });
 
 /**
