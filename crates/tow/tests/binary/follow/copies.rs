@@ -492,7 +492,8 @@ fn root_that_is_emptied_or_replaced_deletes_nothing() {
     assert!((0..5).all(|index| copy.join(format!("dir/{index}")).exists()));
     assert!(pair.server().log().contains("another directory has taken the place"), "{}", pair.server().log());
     // The old one is back: what is deleted in it now is deleted.
-    fs::remove_dir_all(&source).expect("rm -r");
+    // (The other one is moved away whole, so that it is never seen empty: that is waited for below.)
+    fs::rename(&source, pair.folder.path().join("other")).expect("mv");
     fs::rename(&away, &source).expect("mv");
     fs::remove_file(source.join("dir/1")).expect("rm");
     pair.wait_same();
