@@ -25,7 +25,7 @@ pub enum Log {
     /// On the node's disk.
     Disk(Disk),
     /// Shared with other nodes.
-    Shared(Member),
+    Shared(Box<Member>),
 }
 
 impl Log {
@@ -50,7 +50,7 @@ impl Log {
                 disk.crash(rng);
                 Log::Disk(disk)
             }
-            Log::Shared(member) => Log::Shared(member.restarted()),
+            Log::Shared(member) => Log::Shared(Box::new(member.restarted())),
         }
     }
 
@@ -61,7 +61,7 @@ impl Log {
                 disk.close();
                 Log::Disk(disk)
             }
-            Log::Shared(member) => Log::Shared(member.restarted()),
+            Log::Shared(member) => Log::Shared(Box::new(member.restarted())),
         }
     }
 

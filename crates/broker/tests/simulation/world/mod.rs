@@ -115,7 +115,7 @@ impl Sim {
             let log = match &stream {
                 Some(stream) => {
                     let is_rash = plan.fault == Fault::TrustRefusals;
-                    Log::Shared(Member::new(stream.clone(), is_rash, Rng::new(rng.next())))
+                    Log::Shared(Box::new(Member::new(stream.clone(), is_rash, Rng::new(rng.next()))))
                 }
                 None => Log::Disk(Disk::default()),
             };

@@ -91,7 +91,7 @@ struct Page {
 
 const BROKER: &str = "tow broker";
 
-const PAGES: [Page; 7] = [
+const PAGES: [Page; 6] = [
     Page { path: "README.md", given: ("", &[]), printed: &[] },
     Page { path: "docs/guide/files.md", given: ("", &[]), printed: &[] },
     Page { path: "docs/guide/publishing.md", given: ("", &[]), printed: &[] },
@@ -100,7 +100,6 @@ const PAGES: [Page; 7] = [
         given: ("tow broker --journal", &["tow work greet -- cat", "tow work echo --echo"]),
         printed: &[("NAME", "tow call --frames titanic.request")],
     },
-    Page { path: "docs/guide/cell.md", given: ("", &[]), printed: &[] },
     Page { path: "docs/guide/operating.md", given: ("", &[BROKER]), printed: &[] },
     Page {
         path: "docs/guide/security.md",
