@@ -201,7 +201,7 @@ class Client:
         self._wake = Wake()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        # Held by whoever drives the engine: a thread that waits for its call, or else the client's own.
+        # Held by the thread that drives the engine: one that waits for its call, or else the client's own.
         self._driving = threading.Lock()
         self._driver = 0
         # Ends the own thread's pause, which lasts until then.
@@ -226,7 +226,7 @@ class Client:
                     self._thread.start()
 
     def _post(self, command: str, what: Any) -> None:
-        """Gives whoever drives the engine something to do."""
+        """Gives the thread that drives the engine something to do."""
         self._begin()
         self._commands.append((command, what))
         self._wake.set()

@@ -18,7 +18,7 @@ enum Command {
     Init {
         #[command(flatten)]
         queue: QueueArgs,
-        /// Space that NATS sets aside for it.
+        /// Space that NATS reserves for it.
         #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size_from_1m)]
         queue_size: u64,
     },
