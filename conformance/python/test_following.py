@@ -195,6 +195,11 @@ def test_client_of_the_readme(serve, tree, tmp_path):
         wait_until(lambda: all(has(name, data) for name, data in contents.items()), "all files are there")
         (root / "sub/late").write_bytes(b"late" * 1000)
         wait_until(lambda: has("sub/late", b"late" * 1000), "a new file is there")
+
+        # What it has put in place is unknown.
+        words = [TOW, "followers", "--json", "--admin", str(server.process.pid)]
+        states = lambda: [json.loads(line)["state"] for line in subprocess.check_output(words).splitlines()]
+        wait_until(lambda: states() == ["sent"], "the server says that everything was sent")
         assert client.poll() is None
     finally:
         client.kill()

@@ -371,6 +371,7 @@ function followerStateOf(row) {
 /** @type {Record<string, [string, string | null]>} */
 const FOLLOWER_STATES = {
   up_to_date: ['✓ up to date', 'good'],
+  sent: ['○ sent', null],
   behind: ['▲ behind', 'warn'],
   failing: ['✕ failing', 'bad'],
   gone: ['▲ gone', 'warn'],

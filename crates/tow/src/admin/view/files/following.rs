@@ -136,7 +136,9 @@ fn state(said: Option<&HolderStats>, is_behind: bool) -> &'static str {
         Some(said) if said.presence == Presence::Gone => "gone",
         Some(HolderStats { error: Some(_), .. }) => "failing",
         _ if is_behind => "behind",
-        _ => "up_to_date",
+        // One of the plain dialect reports nothing: what it has put in place is unknown.
+        None => "sent",
+        Some(_) => "up_to_date",
     }
 }
 
