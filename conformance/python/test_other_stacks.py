@@ -8,9 +8,9 @@ import time
 import pytest
 
 from conftest import IN_CI, WORKSPACE
+from stacks import INSTALL_SECONDS, install
 from test_curve import Key
 
-INSTALL_SECONDS = 300
 FETCH_SECONDS = 60
 # Of what JeroMQ does.
 ATTEMPTS = 4
@@ -18,19 +18,6 @@ SOURCES = WORKSPACE / "conformance"
 INSTALLED = WORKSPACE / "target/conformance"
 
 pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS)
-
-
-def install(tool: str, *arguments, folder) -> None:
-    """Runs an installer; skips the tests that need it if it fails."""
-    if shutil.which(tool) is None:
-        pytest.skip(f"{tool} is not here")
-    command = [tool, *map(str, arguments)]
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"{tool} took more than {INSTALL_SECONDS} s")
-    if done.returncode != 0:
-        pytest.skip(f"{tool} ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
 
 
 @pytest.fixture(scope="session")
