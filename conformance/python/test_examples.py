@@ -4,6 +4,7 @@ the reason."""
 import fcntl
 import random
 import signal
+import socket
 import subprocess
 
 import pytest
@@ -23,7 +24,13 @@ def go():
     return lambda name: [BUILT / "go" / name], ["go", "test", "./..."]
 
 
-BUILD = {"go": go}
+def c():
+    make = ["make", "-s", f"OUT={BUILT / 'c'}", "CFLAGS=-O1 -Wall -Wextra -Werror"]
+    install(*make, folder=EXAMPLES / "c")
+    return lambda name: [BUILT / "c" / name], [*make, "check"]
+
+
+BUILD = {"go": go, "c": c}
 
 
 @pytest.fixture(scope="session")
@@ -203,6 +210,20 @@ def test_calls_go_to_the_other_broker(run, broker):
     wait_until(lambda: b'"waiting":50' in subprocess.run(waits, capture_output=True).stdout, "the requests wait")
     first.stop()
     replies(call.succeeds(), 50)
+
+
+def test_a_connection_that_ends_in_its_handshake_is_made_again(run, broker):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(DEADLINE_SECONDS)
+        endpoint = "tcp://127.0.0.1:%d" % listener.getsockname()[1]
+        worker, call = run("work", endpoint, "upper"), run("call", endpoint, "upper", lines=asked(3))
+        for said in (b"", b"", b"\xff\0\0\0", b"\xff\0\0\0\0\0\0\0\1\x7f\3"):
+            connection, _ = listener.accept()
+            connection.sendall(said)
+            connection.close()
+    broker(bind=endpoint)
+    replies(call.succeeds(), 3)
+    assert worker.process.poll() is None, worker.said()
 
 
 def test_a_request_survives_the_kill_of_its_worker(run, broker):

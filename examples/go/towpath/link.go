@@ -103,6 +103,7 @@ func (link *Link) connect(keys *Keys) (err error) {
 		link.dealer.SetSndhwm(0), // how much is in flight is up to the programs
 		link.dealer.SetMaxmsgsize(messageBytesMax),
 		link.dealer.SetReconnectIvl(-1),
+		link.dealer.SetLinger(0), // of a connection that is lost
 		link.dealer.SetHeartbeatIvl(heartbeat),
 		link.dealer.SetHeartbeatTimeout(silence),
 		link.dealer.Monitor(events, zmq.EVENT_DISCONNECTED|zmq.EVENT_CLOSED|
