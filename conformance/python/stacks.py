@@ -19,3 +19,13 @@ def install(tool: str, *arguments, folder) -> None:
         pytest.skip(f"{tool} took more than {INSTALL_SECONDS} s")
     if done.returncode != 0:
         pytest.skip(f"{tool} ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
+
+
+def install_packages(folder) -> None:
+    """Installs npm's packages as the lock file in a folder says, unless they are there."""
+    wanted, installed = folder / "package-lock.json", folder / "node_modules/.installed"
+    if not installed.exists() or installed.read_bytes() != wanted.read_bytes():
+        install("npm", "ci", "--no-audit", "--no-fund", folder=folder)
+        # zeromq carries its binary; one that doesn't load here is a stack that isn't installed.
+        install("node", "--input-type=module", "--eval", "import 'zeromq'", folder=folder)
+        shutil.copy(wanted, installed)

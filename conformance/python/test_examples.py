@@ -3,6 +3,7 @@ the reason."""
 
 import fcntl
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import subprocess
 import pytest
 
 from conftest import DEADLINE_SECONDS, TOW, WORKSPACE, Server, wait_until
-from stacks import INSTALL_SECONDS, install
+from stacks import INSTALL_SECONDS, install, install_packages
 from test_curve import Key
 
 EXAMPLES = WORKSPACE / "examples"
@@ -30,7 +31,18 @@ def c():
     return lambda name: [BUILT / "c" / name], [*make, "check"]
 
 
-BUILD = {"go": go, "c": c}
+def javascript():
+    folder = BUILT / "javascript"
+    # Modules are looked for beside the program.
+    for source in (EXAMPLES / "javascript").iterdir():
+        if source.is_file():
+            shutil.copy(source, folder)
+    install_packages(folder)
+    vectors = f"VECTORS={WORKSPACE / 'testing/vectors/numbered.txt'}"
+    return lambda name: ["node", folder / f"{name}.mjs"], ["env", vectors, "node", "--test", folder / "records.test.mjs"]
+
+
+BUILD = {"go": go, "c": c, "javascript": javascript}
 
 
 @pytest.fixture(scope="session")

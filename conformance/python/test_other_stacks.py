@@ -8,7 +8,7 @@ import time
 import pytest
 
 from conftest import IN_CI, WORKSPACE
-from stacks import INSTALL_SECONDS, install
+from stacks import INSTALL_SECONDS, install, install_packages
 from test_curve import Key
 
 FETCH_SECONDS = 60
@@ -40,9 +40,7 @@ def zeromq_js():
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json", "fetch.mjs", "majordomo.mjs"):
         shutil.copy(SOURCES / "node" / name, folder)
-    install("npm", "ci", "--no-audit", "--no-fund", folder=folder)
-    # The package carries its binary; one that doesn't load here is a stack that isn't installed.
-    install("node", "--input-type=module", "--eval", "import 'zeromq'", folder=folder)
+    install_packages(folder)
     return ["node", folder / "fetch.mjs"]
 
 
