@@ -1,5 +1,7 @@
 """Installing what other languages need. What can't be installed is skipped, with the reason."""
 
+import contextlib
+import fcntl
 import shutil
 import subprocess
 
@@ -21,11 +23,29 @@ def install(tool: str, *arguments, folder) -> None:
         pytest.skip(f"{tool} ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
 
 
-def install_packages(folder) -> None:
-    """Installs npm's packages as the lock file in a folder says, unless they are there."""
-    wanted, installed = folder / "package-lock.json", folder / "node_modules/.installed"
+def install_packages(project, folder) -> None:
+    """Installs npm's packages into a folder as the project's lock file says, unless they are there."""
+    wanted, installed = project / "package-lock.json", folder / "node_modules/.installed"
     if not installed.exists() or installed.read_bytes() != wanted.read_bytes():
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(project / name, folder)
         install("npm", "ci", "--no-audit", "--no-fund", folder=folder)
         # zeromq carries its binary; one that doesn't load here is a stack that isn't installed.
         install("node", "--input-type=module", "--eval", "import 'zeromq'", folder=folder)
         shutil.copy(wanted, installed)
+
+
+def install_jars(project, folder) -> None:
+    """Copies what a project's pom.xml depends on into a folder, unless it is there."""
+    wanted, installed = project / "pom.xml", folder / "pom.xml"
+    if not installed.exists() or installed.read_bytes() != wanted.read_bytes():
+        install("mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder}", folder=project)
+        shutil.copy(wanted, installed)
+
+
+@contextlib.contextmanager
+def alone(path):
+    """Holds a lock, since tests run in several processes."""
+    with open(path, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
