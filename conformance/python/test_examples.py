@@ -30,6 +30,13 @@ def c():
     return lambda name: [BUILT / "c" / name], [*make, "check"]
 
 
+def cpp():
+    folder = BUILT / "cpp"
+    install("cmake", "-S", EXAMPLES / "cpp", "-B", folder, "-DCMAKE_CXX_FLAGS=-O0 -Wall -Wextra -Werror", folder=EXAMPLES)
+    install("cmake", "--build", folder, "--parallel", "2", folder=EXAMPLES)
+    return lambda name: [folder / name], ["ctest", "--test-dir", folder, "--output-on-failure"]
+
+
 def javascript():
     folder = BUILT / "javascript"
     for source in (EXAMPLES / "javascript").glob("*.mjs"):
@@ -50,7 +57,7 @@ def java():
     return lambda name: [*command, f"towpath.{name.capitalize()}"], [*command, "towpath.Vectors", vectors]
 
 
-BUILD = {"go": go, "c": c, "javascript": javascript, "java": java}
+BUILD = {"go": go, "c": c, "cpp": cpp, "javascript": javascript, "java": java}
 
 
 @pytest.fixture(scope="session")
