@@ -82,7 +82,7 @@ export class Table {
 
   /** @param {string} key */
   focus(key) {
-    this.keyed.children.get(key)?.querySelector('button')?.focus();
+    this.keyed.children.get(key)?.querySelector('button, a')?.focus();
   }
 
   /** The parameter `sort`, if the server sorts. */
@@ -166,7 +166,7 @@ export class Table {
     };
     if (!(event.key in places)) return;
     event.preventDefault();
-    places[event.key]?.querySelector('button')?.focus();
+    places[event.key]?.querySelector('button, a')?.focus();
   }
 }
 

@@ -405,10 +405,11 @@ const versions = {
   key: (row) => `${row['seq']} ${row['version']}`,
   name: (row) => (row['label'] ? visible(row['label']) : `Version ${shortDigest(row['version'])}`),
   page: (row) => toVersion(row['version']),
+  linked: true,
   columns: [
-    text('label', 'Version', { wide: true }),
+    text('label', 'Version', { wide: true, link: (row) => toVersion(row['version']) }),
     { id: 'path', label: 'Of', by: 'path', priority: 2, text: (row) => `/${row['path'] ? named(row, 'path') : ''}` },
-    { id: 'version', label: 'Digest', by: 'version', priority: 2, link: (row) => toVersion(row['version']), text: (row) => shortDigest(row['version']) },
+    { id: 'version', label: 'Digest', by: 'version', priority: 2, text: (row) => shortDigest(row['version']) },
     { id: 'published', label: 'Published', by: 'published', sort: (row) => row['published'], text: (row) => moment(row['published']) },
     number('seq', 'Number', count, { priority: 3 }),
     number('files', 'Files', count, { priority: 2 }),

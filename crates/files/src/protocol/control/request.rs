@@ -9,7 +9,7 @@ use super::changes::FollowRequest;
 use super::confirm::{Confirm, RawConfirm};
 use super::fields::{FollowLinks, WirePath, follows_none, required_path};
 use super::head::Head;
-use super::holders::{Have, HoldersRequest, RawHolders};
+use super::holders::{FetchesFor, Have, HoldersRequest, RawHolders};
 use super::publish::{PublishRequest, RawPublish};
 use super::push::{PushRequest, RawPush};
 use super::{check_size, frames, parse_error};
@@ -60,6 +60,8 @@ pub enum Request {
     Publish(PublishRequest),
     /// Reports holders.
     Have(Have),
+    /// Belongs to a follower's other connection.
+    FetchesFor(FetchesFor),
     /// Asks for holders.
     Holders(HoldersRequest),
 }
@@ -303,6 +305,7 @@ impl Request {
             Self::Push(push) => json("push", push),
             Self::Publish(publish) => json("publish", publish),
             Self::Have(have) => json("have", have),
+            Self::FetchesFor(follower) => json("fetches_for", follower),
             Self::Holders(holders) => json("holders", holders),
         }
     }
@@ -336,6 +339,7 @@ impl Request {
             "push" => Ok(Self::Push(parse::<RawPush>(json)?.check()?)),
             "publish" => Ok(Self::Publish(parse::<RawPublish>(json)?.check()?)),
             "have" => Ok(Self::Have(parse(json)?)),
+            "fetches_for" => Ok(Self::FetchesFor(parse(json)?)),
             "holders" => Ok(Self::Holders(parse::<RawHolders>(json)?.check()?)),
             _ => Err(WireError::unsupported("unknown `op`")),
         }
