@@ -121,7 +121,6 @@ const CAUSES = {
   send_buffer: 'this server’s TCP send buffer',
   receive_buffer: 'the client’s TCP receive buffer',
   client_disk: 'the client’s disk',
-  client_hash: 'the client’s hashing',
   credit: 'no credit from the client',
   receiver: 'the client reads slowly',
   sender: 'the client sends slowly',

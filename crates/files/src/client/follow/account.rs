@@ -3,7 +3,9 @@
 use super::FollowOptions;
 use crate::digest::Digest;
 use crate::limits::HAVE_HOLDERS_MAX;
-use crate::protocol::control::{ErrorText, FetchesFor, Have, Holder, HolderError, HolderName, Lacks, Left, Request, VersionsOf};
+use crate::protocol::control::{
+    ErrorText, FetchesFor, Have, Holder, HolderError, HolderName, Lacks, Left, Request, VersionsOf,
+};
 use crate::protocol::follow::{CopyId, Cursor};
 use crate::relay::Relay;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -235,20 +235,17 @@ pub enum Slow {
     Rate,
     /// A disk that doesn't keep up.
     Disk,
-    /// Hashing that doesn't keep up.
-    Hash,
 }
 
 impl Slow {
     /// All.
-    pub const ALL: [Slow; 3] = [Slow::Rate, Slow::Disk, Slow::Hash];
+    pub const ALL: [Slow; 2] = [Slow::Rate, Slow::Disk];
 
     /// Its name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Slow::Rate => "rate",
             Slow::Disk => "disk",
-            Slow::Hash => "hash",
         }
     }
 }

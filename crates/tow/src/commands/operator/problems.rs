@@ -76,7 +76,13 @@ mod tests {
         );
         assert_eq!(
             [of(0, 0), of(0, 1), of(1, 2), of(1, 0), of(2, 0)].map(|all| sum(&all)),
-            ["no problems known", "1 problem", "3 problems, 1 of them critical", "1 problem, critical", "2 problems, critical"]
+            [
+                "no problems known",
+                "1 problem",
+                "3 problems, 1 of them critical",
+                "1 problem, critical",
+                "2 problems, critical"
+            ]
         );
         assert_eq!(sum(&Value::Null), "its problems aren't known yet");
         assert!(render(&of(0, 25)).contains("and 25 more"));

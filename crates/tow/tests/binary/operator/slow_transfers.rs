@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
+use towpath_far_link::{End, FAR, FarLink, Link};
 use towpath_slow_disk::{Pace, SlowDisk, WritableDisk};
 
 use crate::operator::status::Place;
@@ -199,6 +200,34 @@ fn the_network_is_slow() {
     client.arg(format!("--net=/proc/{}/ns/net", server.pid().as_raw_nonzero())).arg(env!("CARGO_BIN_EXE_tow"));
     let _client = Process::start(client.args(["get", &server.url("large")]).arg(folder.path().join("copy")));
     await_cause(&place, "network");
+}
+
+/// A fetch over a link of 100 ms and 100 Mbit/s with buffers of these sizes in the server's and the client's system.
+fn over_far_link(send: u64, receive: u64, cause: &str) {
+    let (place, folder) = large_file();
+    let link = Link { buffers_max: (send, receive), ..Link::default() };
+    let link = match FarLink::start(link) {
+        Ok(link) => link,
+        Err(error) => return println!("skipped: no far link can be made here: {error}"),
+    };
+    let mut command = link.command(End::Far, env!("CARGO_BIN_EXE_tow"));
+    command.args(["serve", "--bind", &format!("tcp://{FAR}:0"), "--open-to-all"]).arg(folder.path().join("served"));
+    command.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY");
+    let server = Server::from_command(&mut command);
+    let mut client = link.command(End::Near, env!("CARGO_BIN_EXE_tow"));
+    client.args(["get", &format!("{}/large", server.endpoint())]).arg(folder.path().join("copy"));
+    let _client = Process::start(&mut client);
+    await_cause(&place, cause);
+}
+
+#[test]
+fn the_send_buffer_is_small_for_a_far_client() {
+    over_far_link(128 << 10, 32 << 20, "send_buffer");
+}
+
+#[test]
+fn the_receive_buffer_of_a_far_client_is_small() {
+    over_far_link(32 << 20, 256 << 10, "receive_buffer");
 }
 
 #[test]
