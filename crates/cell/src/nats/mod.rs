@@ -6,9 +6,9 @@ mod shared;
 mod stretches;
 
 pub use server::StreamState;
-pub use shared::{CellFigures, Change};
+pub use shared::{CellFigures, Change, Place};
 
-use crate::block::{RECORD_BYTES_MAX, VERSION};
+use crate::block::{RECORD_BYTES_MAX, TermSecret, VERSION};
 use crate::member::Role;
 use server::Server;
 use shared::Shared;
@@ -159,6 +159,8 @@ impl CellLog {
         options.check()?;
         let mut broker = [0; 16];
         getrandom(&mut broker)?;
+        let mut secret = TermSecret::default();
+        getrandom(&mut secret.0)?;
         let shared = Arc::new(Shared::new(Box::new(wake)));
         let (opened, is_open) = std::sync::mpsc::sync_channel(1);
         let run = {
@@ -174,7 +176,7 @@ impl CellLog {
                     match open(&options).await {
                         Ok((server, state)) => {
                             let _ = opened.send(Ok(()));
-                            link::Link::new(server, state, options, broker, shared).run().await;
+                            link::Link::new(server, state, options, (broker, secret), shared).run().await;
                         }
                         Err(error) => drop(opened.send(Err(error))),
                     }
@@ -212,6 +214,11 @@ impl CellLog {
     /// Why nothing can be appended now, and whether that is for want of space.
     pub fn failure(&self) -> Option<(String, bool)> {
         self.shared.failure()
+    }
+
+    /// Takes the place of clients and workers, if it is another one than at the last call.
+    pub fn take_place(&mut self) -> Option<Place> {
+        self.shared.take_place()
     }
 
     /// Figures for an operator.
