@@ -149,6 +149,7 @@ pub enum NatsError {
 /// A member of a cell. Dropping it ends its part without LEAVE.
 #[derive(Debug)]
 pub struct CellLog {
+    endpoint: String,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -162,6 +163,7 @@ impl CellLog {
         let mut secret = TermSecret::default();
         getrandom(&mut secret.0)?;
         let shared = Arc::new(Shared::new(Box::new(wake)));
+        let endpoint = options.endpoint.clone();
         let (opened, is_open) = std::sync::mpsc::sync_channel(1);
         let run = {
             let shared = shared.clone();
@@ -186,7 +188,12 @@ impl CellLog {
         let spawned = std::thread::Builder::new().name("cell".to_owned()).spawn(run);
         let thread = spawned.map_err(|error| NatsError::Thread(error.to_string()))?;
         is_open.recv().unwrap_or_else(|_| Err(NatsError::Thread("it has ended".to_owned())))?;
-        Ok(CellLog { shared, thread: Some(thread) })
+        Ok(CellLog { endpoint, shared, thread: Some(thread) })
+    }
+
+    /// Endpoint of this broker.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
     }
 
     /// Takes a change of leadership.
