@@ -39,7 +39,9 @@ impl Peer {
                     self.read.is_withheld = true;
                     Beginning::Over
                 }
-                (Beginning::Unknown, Some(begin)) => Header::length(begin).map(Beginning::Incomplete).map_err(bad_header)?,
+                (Beginning::Unknown, Some(begin)) => {
+                    Header::length(begin).map(Beginning::Incomplete).map_err(bad_header)?
+                }
                 (Beginning::Incomplete(length), _) if self.read.input.len() == length => Beginning::Header,
                 (same, _) => same,
             };

@@ -17,12 +17,16 @@ const READ_BYTES_MIN: usize = 4 * 1024;
 const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 thread_local! {
-    /// What is being read goes on at once, or into a buffer of its own: connections that wait for nothing hold none.
+    /// Buffer of a read, whose bytes go on at once or into memory of their own: a connection that waits for nothing holds none.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES_MAX]);
 }
 
 /// Copies until both sides have ended what they send, or one has failed.
-pub(super) async fn both_ways(peer: &AsyncFd<OwnedFd>, leader: &AsyncFd<OwnedFd>, counters: &Counters) -> io::Result<()> {
+pub(super) async fn both_ways(
+    peer: &AsyncFd<OwnedFd>,
+    leader: &AsyncFd<OwnedFd>,
+    counters: &Counters,
+) -> io::Result<()> {
     let inwards = one_way(peer, leader, &counters.bytes_in, &counters.held);
     let outwards = one_way(leader, peer, &counters.bytes_out, &counters.held);
     tokio::try_join!(inwards, outwards).map(|_| ())

@@ -73,11 +73,11 @@ impl Header {
             match (peer.ip(), own.ip()) {
                 (IpAddr::V4(peer), own) => {
                     let own = if let IpAddr::V4(own) = own { own } else { Ipv4Addr::UNSPECIFIED };
-                    bytes.extend(peer.octets().into_iter().chain(own.octets()));
+                    bytes.extend([peer, own].into_iter().flat_map(|ip| ip.to_bits().to_be_bytes()));
                 }
                 (IpAddr::V6(peer), own) => {
                     let own = if let IpAddr::V6(own) = own { own } else { Ipv6Addr::UNSPECIFIED };
-                    bytes.extend(peer.octets().into_iter().chain(own.octets()));
+                    bytes.extend([peer, own].into_iter().flat_map(|ip| ip.to_bits().to_be_bytes()));
                 }
             }
             bytes.extend(peer.port().to_be_bytes().into_iter().chain(own.port().to_be_bytes()));

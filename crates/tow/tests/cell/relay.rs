@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::support::broker::{Broker, call, work};
 use super::support::process::{Process, run, tow};
+use super::support::tree::write_secret;
 use super::support::{skip, wait_until};
 use super::{Cell, await_leader, expect_all, leads, load, worker};
 
@@ -156,7 +157,7 @@ fn rules_and_blocks_are_about_the_real_address() {
     let Some(cell) = Cell::start(1) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let rules = folder.path().join("rules");
-    std::fs::write(&rules, "from 127.0.0.2 call echo\nfrom 127.0.0.1 work **\n").expect("write");
+    write_secret(&rules, "allow anyone from 127.0.0.2 to call echo\nallow anyone from 127.0.0.1 to work echo\n");
     let options = ["--rules".to_owned(), rules.display().to_string()];
     let Some(python) = python() else { return skip("there is no pyzmq") };
     let (one, two) = two(&cell, &options);
@@ -164,10 +165,12 @@ fn rules_and_blocks_are_about_the_real_address() {
     stock(&python, "client", &two, "1", "127.0.0.2", &[]).finish().expect_code(0);
     // The standby's own address may only work.
     let refused = run(&mut call(&[&two.broker], &["echo", "hello", "--timeout", "5"]));
-    assert_ne!(refused.status.code(), Some(0), "{}", refused.stderr);
+    assert!(refused.stderr.contains("403"), "{}", refused.stderr);
     one.tow(&["block", "127.0.0.2"]);
     let _client = stock(&python, "client", &two, "1", "127.0.0.2", &[]);
-    let is_refused = |gone: &Value| gone["through"] == two.broker.endpoint() && gone["reason"].as_str().is_some_and(|r| r.contains("blocked"));
+    let is_refused = |gone: &Value| {
+        gone["through"] == two.broker.endpoint() && gone["reason"].as_str().is_some_and(|r| r.contains("blocked"))
+    };
     wait_until("it is refused", || one.json(&["gone"]).iter().any(is_refused));
 }
 
@@ -200,7 +203,7 @@ fn headers_of_strangers_are_refused_and_it_is_logged() {
     ends(two.address(), &header(12, &block));
     let said = |member: &Member, what: &str| member.broker.log().contains(what);
     for what in ["it has no authenticator", "its authenticator is wrong", "it is too long", "one of version 2"] {
-        wait_until("it is logged", || said(&one, what) || (what.contains("no auth") && said(&one, "authenticator is wrong")));
+        wait_until("it is logged", || said(&one, what));
     }
     wait_until("the standby logs it", || said(&two, "only the broker that leads a cell takes them"));
     assert_eq!(two.json(&["status"])[0]["relay"]["relayed"], 0);
@@ -219,8 +222,7 @@ fn one_standby_relays_500_connections() {
     let Some(cell) = Cell::start(1) else { return };
     let (one, two) = two(&cell, &[]);
     let _echo = worker(&[&two.broker]);
-    let mut streams: Vec<TcpStream> =
-        (0..500).map(|_| TcpStream::connect(two.address()).expect("connect")).collect();
+    let mut streams: Vec<TcpStream> = (0..500).map(|_| TcpStream::connect(two.address()).expect("connect")).collect();
     // A greeting of NULL, and READY.
     let mut greeting = [0; 64];
     greeting[..12].copy_from_slice(&[0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 1]);
