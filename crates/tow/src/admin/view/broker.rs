@@ -71,6 +71,9 @@ impl View for BrokerView {
         let mut figures = Snapshot::default();
         figures.add(figures::HUB, &stats.hub);
         figures.add(figures::BROKER, &stats);
+        if stats.cell.is_some() {
+            figures.add(figures::RELAY, &stats.hub.relay);
+        }
         let own = json!({
             "journal": match (stats.is_journalled, stats.has_storage_failed) {
                 (false, _) => None,
@@ -126,6 +129,9 @@ impl View for BrokerView {
         let services = self.services()?;
         to.add(figures::HUB, &stats.hub);
         to.add(figures::BROKER, &stats);
+        if stats.cell.is_some() {
+            to.add(figures::RELAY, &stats.hub.relay);
+        }
         let oldest = services.iter().filter_map(|service| service.oldest_since).min();
         let queues =
             Queues { waiting: stats.waiting, oldest_seconds: oldest.map_or(0.0, |since| seconds(since, stats.now)) };
