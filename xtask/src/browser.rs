@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::steps::{Outcome, apt_install, check, locked};
-use crate::{cargo, target, workspace};
+use crate::steps::{Outcome, apt_install, build, check};
+use crate::{target, workspace};
 
 const SOURCES: &str = "testing/browser";
 
@@ -21,7 +21,7 @@ pub fn run() -> Result<Outcome, String> {
         return Ok(Outcome::Skipped(why));
     }
     check(Command::new(folder.join("node_modules/.bin/tsc")).args(["--project", SOURCES]).current_dir(workspace()))?;
-    check(cargo().args(["build", "--workspace", "--bin", "tow", "--example", "echo"]).args(locked()))?;
+    build()?;
     let mut tests: Vec<String> = files(&folder, ".test.mjs")?;
     tests.sort();
     check(

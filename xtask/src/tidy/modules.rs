@@ -23,7 +23,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         folder: "crates/sockets",
-        layers: "message peer_id random waker | error event handle options unsent | disk net options_check | auth peer | hub | on_tokio | socket",
+        layers: "message peer_id random waker | error event handle options unsent | disk net options_check | auth relay | peer | hub | on_tokio | socket",
     },
     Crate {
         folder: "crates/files",

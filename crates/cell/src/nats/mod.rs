@@ -6,9 +6,9 @@ mod shared;
 mod stretches;
 
 pub use server::StreamState;
-pub use shared::{CellFigures, Change};
+pub use shared::{CellFigures, Change, Place};
 
-use crate::block::{RECORD_BYTES_MAX, VERSION};
+use crate::block::{RECORD_BYTES_MAX, TermSecret, VERSION};
 use crate::member::Role;
 use server::Server;
 use shared::Shared;
@@ -149,6 +149,7 @@ pub enum NatsError {
 /// A member of a cell. Dropping it ends its part without LEAVE.
 #[derive(Debug)]
 pub struct CellLog {
+    endpoint: String,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -159,7 +160,10 @@ impl CellLog {
         options.check()?;
         let mut broker = [0; 16];
         getrandom(&mut broker)?;
+        let mut secret = TermSecret::default();
+        getrandom(&mut secret.0)?;
         let shared = Arc::new(Shared::new(Box::new(wake)));
+        let endpoint = options.endpoint.clone();
         let (opened, is_open) = std::sync::mpsc::sync_channel(1);
         let run = {
             let shared = shared.clone();
@@ -174,7 +178,7 @@ impl CellLog {
                     match open(&options).await {
                         Ok((server, state)) => {
                             let _ = opened.send(Ok(()));
-                            link::Link::new(server, state, options, broker, shared).run().await;
+                            link::Link::new(server, state, options, (broker, secret), shared).run().await;
                         }
                         Err(error) => drop(opened.send(Err(error))),
                     }
@@ -184,7 +188,12 @@ impl CellLog {
         let spawned = std::thread::Builder::new().name("cell".to_owned()).spawn(run);
         let thread = spawned.map_err(|error| NatsError::Thread(error.to_string()))?;
         is_open.recv().unwrap_or_else(|_| Err(NatsError::Thread("it has ended".to_owned())))?;
-        Ok(CellLog { shared, thread: Some(thread) })
+        Ok(CellLog { endpoint, shared, thread: Some(thread) })
+    }
+
+    /// Endpoint of this broker.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
     }
 
     /// Takes a change of leadership.
@@ -212,6 +221,11 @@ impl CellLog {
     /// Why nothing can be appended now, and whether that is for want of space.
     pub fn failure(&self) -> Option<(String, bool)> {
         self.shared.failure()
+    }
+
+    /// Takes the place of clients and workers, if it is another one than at the last call.
+    pub fn take_place(&mut self) -> Option<Place> {
+        self.shared.take_place()
     }
 
     /// Figures for an operator.

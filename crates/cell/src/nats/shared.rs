@@ -1,8 +1,9 @@
 //! State that the broker's thread and the log's thread share.
 
+use crate::block::TermSecret;
 use crate::member::Role;
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -15,6 +16,26 @@ pub enum Change {
     Won(Recovered),
     /// Another one does, or may.
     Lost,
+}
+
+/// Where the cell's clients and workers belong.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Place {
+    /// Nobody knows.
+    #[default]
+    Nowhere,
+    /// At this broker, which leads.
+    Here {
+        /// Secret of its term.
+        secret: TermSecret,
+    },
+    /// At another broker, which leads.
+    There {
+        /// Its endpoint.
+        endpoint: String,
+        /// Secret of its term.
+        secret: TermSecret,
+    },
 }
 
 /// Figures of a member for an operator.
@@ -35,6 +56,8 @@ pub struct CellFigures {
 pub(super) struct Shared {
     state: Mutex<State>,
     durable: AtomicU64,
+    /// There is a place to take.
+    has_moved: AtomicBool,
     /// The log's thread has something to do.
     pub changed: Notify,
     wake: Box<dyn Fn() + Send + Sync>,
@@ -59,6 +82,8 @@ struct State {
     given_up: HashSet<u64>,
     failure: Option<(String, bool)>,
     figures: CellFigures,
+    /// The latest, until the broker takes it.
+    place: Option<Place>,
     /// To end at this moment at the latest.
     closing: Option<Instant>,
 }
@@ -71,7 +96,8 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     pub fn new(wake: Box<dyn Fn() + Send + Sync>) -> Shared {
-        Shared { state: Mutex::default(), durable: AtomicU64::new(0), changed: Notify::new(), wake }
+        let (durable, has_moved) = (AtomicU64::new(0), AtomicBool::new(false));
+        Shared { state: Mutex::default(), durable, has_moved, changed: Notify::new(), wake }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -149,6 +175,10 @@ impl Shared {
         state.failure.clone().or_else(full)
     }
 
+    pub fn take_place(&self) -> Option<Place> {
+        self.has_moved.swap(false, Ordering::AcqRel).then(|| self.state().place.take())?
+    }
+
     pub fn figures(&self) -> CellFigures {
         let state = self.state();
         let mut figures = state.figures.clone();
@@ -217,6 +247,13 @@ impl Shared {
         (self.wake)();
     }
 
+    /// The place is another one.
+    pub fn moved(&self, place: Place) {
+        self.state().place = Some(place);
+        self.has_moved.store(true, Ordering::Release);
+        (self.wake)();
+    }
+
     /// Publishes figures, space for requests, and a failure.
     pub fn publish(&self, update: impl FnOnce(&mut CellFigures), space: u64, failure: Option<(String, bool)>) {
         let mut state = self.state();
@@ -243,6 +280,6 @@ impl Shared {
             state.changes.push_back(Change::Lost);
         }
         drop(state);
-        (self.wake)();
+        self.moved(Place::Nowhere);
     }
 }

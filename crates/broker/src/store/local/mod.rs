@@ -4,7 +4,7 @@ mod body_loader;
 mod log;
 mod spooler;
 
-use super::{AppendError, CellStats, Failure, Leadership, LostBody, Position, Recovered, SpoolUsage, Store};
+use super::{AppendError, CellStats, Failure, Leadership, LostBody, Place, Position, Recovered, SpoolUsage, Store};
 use crate::core::{Entry, LetterDetails, Millis, Restored, RestoredLetter};
 use body_loader::BodyLoader;
 use bytes::Bytes;
@@ -150,6 +150,11 @@ impl LocalStore {
     /// This broker's part in a cell.
     pub(crate) fn cell(&self) -> Option<CellStats> {
         self.log.cell()
+    }
+
+    /// Takes the place of a cell's clients and workers, if it is another one than at the last call.
+    pub(crate) fn take_place(&mut self) -> Option<Place> {
+        self.log.take_place()
     }
 
     /// Brings everything to the disk.
