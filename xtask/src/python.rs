@@ -11,7 +11,7 @@ const REQUIREMENTS: &str = "conformance/python/requirements.txt";
 /// Tests that need other languages.
 pub const STACKS: [&str; 2] = ["conformance/python/test_examples.py", "conformance/python/test_other_stacks.py"];
 
-/// What the examples in C, C++ and Go are built with, and Debian's packages with it.
+/// A header that the examples in C, C++ and Go need, and the packages of Debian that have it.
 const LIBZMQ: &str = "/usr/include/zmq.hpp";
 const LIBZMQ_PACKAGES: &[&str] = &["libzmq3-dev", "cppzmq-dev"];
 
