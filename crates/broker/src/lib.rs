@@ -18,7 +18,8 @@ pub use stats::{
     Activity, Concerns, LISTED_MAX, PeerStats, RequestStats, ServiceStats, Stats, WorkerStats, add_name, listed_name,
     queue_json, request_json, seconds, spool_json, worker_json,
 };
-pub use store::CellStats;
+/// Figures in [`Stats`].
+pub use towpath_cell::{CellFigures, MemberFigures, NatsFigures, Role, StreamState};
 /// Figures in [`Stats`].
 pub use towpath_journal::JournalFigures;
 pub use transport::Transport;

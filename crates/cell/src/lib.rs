@@ -7,6 +7,7 @@
 #![warn(missing_debug_implementations)]
 
 pub mod block;
+mod figures;
 pub mod member;
 #[cfg(test)]
 mod model;
@@ -14,5 +15,6 @@ mod model;
 pub mod nats;
 mod order;
 
-pub use member::Member;
+pub use figures::{CellFigures, MemberFigures, NatsFigures, StreamState};
+pub use member::{Member, Role};
 pub use order::Block;

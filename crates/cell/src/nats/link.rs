@@ -1,10 +1,11 @@
 //! The loop of the log's thread: one operation at a time, as the member wants it.
 
-use super::server::{Server, StreamState};
+use super::server::Server;
 use super::shared::{Change, Shared};
 use super::stretches::{Oldest, Stretches, first_block};
-use super::{CellState, NatsOptions, role_name};
+use super::{CellState, NatsError, NatsOptions};
 use crate::block::{BrokerId, HEADER_BYTES, Kind};
+use crate::figures::{CellFigures, StreamState};
 use crate::member::{Event, Member, Millis, Operation, Role, Settings};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -84,6 +85,9 @@ impl Link {
             message_bytes_max,
         });
         let now = Instant::now();
+        shared.update(|figures| {
+            (figures.cell, figures.nats.stream) = (options.cell.clone(), stream.clone());
+        });
         Link {
             server,
             options,
@@ -245,7 +249,18 @@ impl Link {
             return;
         }
         self.look_at = Instant::now() + if self.has_no_space { LOOK_SOON } else { LOOK_EVERY };
-        if let Ok(Some(stream)) = self.server.state(self.options.replicas).await {
+        let answer = self.server.state(self.options.replicas).await;
+        let failure = match &answer {
+            Ok(Some(_)) => None,
+            Ok(None) => Some(NatsError::NoStream(self.options.cell.clone()).to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        self.shared.update(|figures| {
+            let before = figures.nats.unanswered.as_ref().map_or(0, |(count, _)| *count);
+            figures.nats.unanswered = failure.map(|why| (before.saturating_add(1), why));
+        });
+        if let Ok(Some(stream)) = answer {
+            self.shared.update(|figures| figures.nats.stream = stream.clone());
             for wrong in stream.wrong.iter().filter(|wrong| !self.stream.wrong.contains(wrong)) {
                 tracing::error!("a setting of the stream was changed: {wrong}");
             }
@@ -335,17 +350,18 @@ impl Link {
     fn publish_state(&mut self) {
         let (member, stretches) = (&self.member, &self.stretches);
         let leader = member.leader();
-        let update = |figures: &mut super::CellFigures| {
+        let update = |figures: &mut CellFigures| {
             let is_same = figures.leader.as_ref().map(|(epoch, endpoint)| (*epoch, endpoint.as_str())) == leader;
             if figures.role != Some(member.role()) || !is_same {
                 let (epoch, leader) = leader.unwrap_or_default();
-                tracing::info!(role = role_name(member.role()), epoch, leader, "the cell");
+                tracing::info!(role = member.role().name(), epoch, leader, "the cell");
             }
             figures.role = Some(member.role());
             if !is_same {
                 figures.leader = leader.map(|(epoch, endpoint)| (epoch, endpoint.to_owned()));
             }
             (figures.seen, figures.bytes_max) = (member.seen(), self.stream.bytes_max);
+            figures.behind = if member.role() == Role::Leading { 0 } else { self.server.behind() };
             figures.log.segments = stretches.count();
             figures.log.log_bytes = stretches.bytes();
             figures.log.needed_bytes = stretches.content.needed();
@@ -396,6 +412,7 @@ pub(super) async fn look(server: &mut Server, within: Duration) -> CellState {
     }
     CellState {
         stream: StreamState::default(),
+        members: Vec::new(),
         format: 0,
         leader: member.leader().map(|(epoch, endpoint)| (epoch, endpoint.to_owned())),
         requests: stretches.content.requests() as u64,

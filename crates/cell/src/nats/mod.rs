@@ -1,15 +1,16 @@
 //! A member of a cell on a stream in NATS: a thread with a runtime of its own.
 
+mod beside;
 mod link;
+mod members;
 mod server;
 mod shared;
 mod stretches;
 
-pub use server::StreamState;
-pub use shared::{CellFigures, Change};
+pub use shared::Change;
 
 use crate::block::{RECORD_BYTES_MAX, VERSION};
-use crate::member::Role;
+use crate::figures::{CellFigures, MemberFigures, StreamState};
 use server::Server;
 use shared::Shared;
 use std::path::PathBuf;
@@ -20,6 +21,8 @@ use towpath_journal::{Entry, JournalError, Lsn};
 
 /// Records that wait for the log, in bytes, above which no more are taken.
 const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Time in which each member says twice how it is.
+const ACCOUNTS_WITHIN: Duration = Duration::from_millis(2200);
 /// Longest name of a cell.
 pub const NAME_BYTES_MAX: usize = 32;
 
@@ -174,7 +177,19 @@ impl CellLog {
                     match open(&options).await {
                         Ok((server, state)) => {
                             let _ = opened.send(Ok(()));
+                            let accounts = || {
+                                beside::Accounts::new(
+                                    server.client(),
+                                    &options.cell,
+                                    &broker,
+                                    &options.endpoint,
+                                    shared.clone(),
+                                )
+                            };
+                            let (running, last) = (tokio::spawn(accounts().run()), accounts());
                             link::Link::new(server, state, options, broker, shared).run().await;
+                            running.abort();
+                            last.publish(true).await;
                         }
                         Err(error) => drop(opened.send(Err(error))),
                     }
@@ -212,6 +227,11 @@ impl CellLog {
     /// Why nothing can be appended now, and whether that is for want of space.
     pub fn failure(&self) -> Option<(String, bool)> {
         self.shared.failure()
+    }
+
+    /// The current term, and the endpoint of its leader.
+    pub fn leader(&self) -> Option<(u64, String)> {
+        self.shared.leader()
     }
 
     /// Figures for an operator.
@@ -274,6 +294,8 @@ async fn open(options: &NatsOptions) -> Result<(Server, StreamState), NatsError>
 pub struct CellState {
     /// The stream.
     pub stream: StreamState,
+    /// Members, as far as they have said something meanwhile.
+    pub members: Vec<MemberFigures>,
     /// Version of the log's format.
     pub format: u16,
     /// The last term's epoch and the endpoint that its leader gave, if there is one.
@@ -316,21 +338,14 @@ pub fn status(options: &NatsOptions) -> Result<CellState, NatsError> {
         options.check()?;
         let mut server = Server::connect(options).await?;
         let stream = server.state(options.replicas).await?.ok_or_else(|| NatsError::NoStream(options.cell.clone()))?;
-        let seen = link::look(&mut server, options.takeover_after).await;
-        Ok(CellState { stream, format: VERSION, ..seen })
+        let accounts = server.accounts(&options.cell).await?;
+        let (seen, members) =
+            tokio::join!(link::look(&mut server, options.takeover_after), beside::look(accounts, ACCOUNTS_WITHIN));
+        Ok(CellState { stream, members: members.seen_by_others(Duration::ZERO), format: VERSION, ..seen })
     })
 }
 
 fn blocking<T>(work: impl Future<Output = Result<T, NatsError>>) -> Result<T, NatsError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| NatsError::Thread(error.to_string()))?.block_on(work)
-}
-
-/// Name of a role.
-pub fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::CatchingUp => "catching up",
-        Role::Standby => "standby",
-        Role::Leading => "leading",
-    }
 }

@@ -8,8 +8,8 @@ use super::problems::{Kind as Problem, Problems};
 use std::fmt;
 use std::time::Duration;
 use towpath_blocking::PoolLoad;
-use towpath_broker::JournalFigures;
 use towpath_broker::core::ServiceInfo;
+use towpath_broker::{CellFigures, JournalFigures, MemberFigures, Role};
 use towpath_files::server::{CatalogueStats, QuotaStats, WatchStats};
 use towpath_sockets::HubStats;
 
@@ -339,6 +339,27 @@ pub static JOURNAL: &[Figure<JournalFigures>] = &[
     counter("journal_syncs", Count, "Writes that are on the disk", "syncs", |s| s.commits.into()),
     counter("journal_written_bytes", Bytes, "Bytes written to the journal's files", "written_bytes", |s| s.written_bytes.into()),
     zero("Journal errors", counter("journal_errors", Count, "Writes of the journal that failed", "errors", |s| s.errors.into())),
+];
+
+/// Of a cell, as this member sees it.
+#[rustfmt::skip]
+pub static CELL: &[Figure<CellFigures>] = &[
+    gauge("cell_leading", Flag, "1 while this broker leads", "", |s| (s.role == Some(Role::Leading)).into()),
+    gauge("cell_epoch", Count, "The current term: one more each time that a broker takes the lead", "", |s| s.leader.as_ref().map_or(0, |(epoch, _)| *epoch).into()),
+    gauge("cell_members", Count, "Members that are there", "", |s| s.members.iter().filter(|member| member.is_there).count().into()),
+    gauge("cell_behind_messages", Count, "Messages of the log that this broker hasn't read", "", |s| s.behind.into()),
+    gauge("cell_queue_bytes", Bytes, "Bytes of the stream in NATS", "", |s| s.nats.stream.bytes.into()),
+    gauge("cell_queue_limit_bytes", Bytes, "Limit of the stream in NATS", "", |s| s.nats.stream.bytes_max.into()),
+    gauge("cell_replicas_current", Count, "Replicas of the stream that are current", "", |s| s.nats.current().into()),
+    gauge("cell_replicas", Count, "Replicas that the stream should have", "", |s| s.nats.stream.replicas.into()),
+];
+
+/// Of each member of a cell, as this one sees it.
+#[rustfmt::skip]
+pub static MEMBER: &[Figure<MemberFigures>] = &[
+    gauge("cell_member_up", Flag, "1 while the member is there", "", |s| s.is_there.into()),
+    gauge("cell_member_behind_messages", Count, "Messages of the log that the member hasn't read", "", |s| s.behind.into()),
+    gauge("cell_member_skew_seconds", Seconds, "Clock of the member less the one of this machine", "", |s| (s.skew_ms as f64 / 1000.0).into()),
 ];
 
 /// Of a service, with `?per=service`.

@@ -69,11 +69,13 @@ mod real {
 #[cfg(feature = "nats")]
 mod real {
     use super::{ExitCode, Failure, QueueArgs};
+    use crate::admin::{members_json, stream_json};
     use crate::cli::escape::{Json, Line};
     use crate::cli::output::{eprint_line, print_line};
+    use crate::commands::operator::cell;
     use serde_json::json;
     use towpath_broker::store::CellOptions;
-    use towpath_cell::nats::{self, NatsError, StreamState};
+    use towpath_cell::nats::{self, NatsError};
 
     /// Said wherever settings are, since NATS doesn't show it to its clients.
     const SYNC: &str = "sync_interval of the NATS servers can't be seen from here: it is to be `always` in their configuration (jetstream { \
@@ -106,20 +108,10 @@ mod real {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn of_stream(stream: &StreamState) -> serde_json::Value {
-        let followers =
-            stream.followers.iter().map(|(name, why)| json!({ "name": name, "state": why.unwrap_or("current") }));
-        json!({
-            "bytes": stream.bytes, "bytes_max": stream.bytes_max, "messages": stream.messages, "last": stream.last,
-            "replicas": stream.replicas, "nats_leader": stream.leader, "nats_followers": followers.collect::<Vec<_>>(),
-            "wrong": stream.wrong,
-        })
-    }
-
     pub fn check(queue: QueueArgs, json: bool) -> Result<ExitCode, Failure> {
         let stream = nats::check(&options(queue)?).map_err(failure)?;
         if json {
-            print_line(Json(of_stream(&stream)))?;
+            print_line(Json(stream_json(&stream)))?;
         } else {
             for wrong in &stream.wrong {
                 print_line(format_args!("wrong: {}", Line(wrong)))?;
@@ -139,38 +131,32 @@ mod real {
         let options = options(queue)?;
         let state = nats::status(&options).map_err(failure)?;
         let (epoch, endpoint) = state.leader.clone().unwrap_or_default();
+        let mut stream = stream_json(&state.stream);
+        stream["needed_bytes"] = state.needed_bytes.into();
+        let members = json!(members_json(&state.members));
         if json {
-            let mut object = of_stream(&state.stream);
             let more = json!({
                 "cell": options.cell, "format": state.format, "is_led": state.is_led, "epoch": epoch, "leader": endpoint,
-                "requests": state.requests, "needed_bytes": state.needed_bytes, "failure": state.failure,
+                "requests": state.requests, "failure": state.failure, "members": members,
             });
-            if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
+            if let (Some(object), Some(more)) = (stream.as_object_mut(), more.as_object()) {
                 object.extend(more.clone());
             }
-            print_line(Json(object))?;
+            print_line(Json(stream))?;
         } else {
             let leader = match (state.is_led, epoch) {
                 (_, 0) => "nobody has led yet".to_owned(),
-                (true, _) => format!("{} leads, epoch {epoch}", Line(&endpoint)),
-                (false, _) => format!("nobody leads; the last one was {}, epoch {epoch}", Line(&endpoint)),
+                (true, _) => format!("{endpoint} leads, epoch {epoch}"),
+                (false, _) => format!("nobody leads; the last one was {endpoint}, epoch {epoch}"),
             };
-            print_line(format_args!("cell      {}: {leader}", options.cell))?;
-            print_line(format_args!("requests  {}, {} bytes needed", state.requests, state.needed_bytes))?;
-            let stream = &state.stream;
-            print_line(format_args!(
-                "queue     {} bytes of {}, in {} messages",
-                stream.bytes, stream.bytes_max, stream.messages
-            ))?;
-            let followers = stream.followers.iter().map(|(name, why)| format!("{name} {}", why.unwrap_or("current")));
-            let nodes = std::iter::once(stream.leader.clone().unwrap_or("one server".to_owned())).chain(followers);
-            print_line(format_args!(
-                "NATS      {} replicas: {}",
-                stream.replicas,
-                Line(&nodes.collect::<Vec<_>>().join(", "))
-            ))?;
-            for wrong in state.stream.wrong.iter().chain(&state.failure) {
-                print_line(format_args!("wrong     {}", Line(wrong)))?;
+            let mut lines = vec![("cell", format!("{}: {leader}", options.cell))];
+            lines.extend(cell::members(&members).into_iter().map(|member| ("member", member)));
+            lines.push(("requests", state.requests.to_string()));
+            lines.push(("queue", cell::queue(&stream)));
+            lines.push(("NATS", cell::nats(&stream, "")));
+            lines.extend(state.stream.wrong.iter().chain(&state.failure).map(|wrong| ("WRONG", wrong.clone())));
+            for (name, value) in lines {
+                print_line(format_args!("{name:<10}{}", Line(&value)))?;
             }
         }
         Ok(if state.is_led && state.failure.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -4,7 +4,7 @@ mod body_loader;
 mod log;
 mod spooler;
 
-use super::{AppendError, CellStats, Failure, Leadership, LostBody, Position, Recovered, SpoolUsage, Store};
+use super::{AppendError, Failure, Leadership, LostBody, Position, Recovered, SpoolUsage, Store};
 use crate::core::{Entry, LetterDetails, Millis, Restored, RestoredLetter};
 use body_loader::BodyLoader;
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use spooler::{SpoolTicket, Spooler};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use towpath_cell::CellFigures;
 use towpath_journal::{self, JournalError, JournalFigures, Letter, RecoveredLetter};
 use towpath_requests::body::{Body, RequestChecksum};
 use towpath_requests::numbered::{ClientId, Status, Token};
@@ -148,7 +149,7 @@ impl LocalStore {
     }
 
     /// This broker's part in a cell.
-    pub(crate) fn cell(&self) -> Option<CellStats> {
+    pub(crate) fn cell(&self) -> Option<CellFigures> {
         self.log.cell()
     }
 

@@ -34,6 +34,8 @@ fn all() -> Vec<Row> {
         rows(BROKER, "", "`broker`"),
         rows(QUEUES, "", "`broker`"),
         rows(JOURNAL, "", "`broker --journal`"),
+        rows(CELL, "", "`broker --queue`"),
+        rows(MEMBER, "member", "`broker --queue`"),
         rows(SERVICE, "service", "`broker`, with `?per=service`"),
     ];
     tables.concat()

@@ -1,5 +1,6 @@
 //! A broker as its operator sees it.
 
+use super::cell::cell_json;
 use super::{List, Refusal, View, add_name, extend, gone_json, peer_json};
 use crate::admin::figures::{self, Queues, Snapshot};
 use crate::admin::history::Sample;
@@ -16,8 +17,8 @@ use towpath_broker::core::{
 };
 use towpath_broker::server::{Handle, Operator, OperatorError};
 use towpath_broker::{
-    CellStats, Concerns, JournalFigures, LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json,
-    request_json, seconds, spool_json, worker_json,
+    Concerns, JournalFigures, LISTED_MAX, PeerStats, Role, Stats, WorkerStats, listed_name, queue_json, request_json,
+    seconds, spool_json, worker_json,
 };
 use towpath_requests::{Body, shown};
 use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
@@ -77,7 +78,7 @@ impl View for BrokerView {
                 (true, false) => Some("ok"),
                 (true, true) => Some("failed"),
             },
-            "cell": stats.cell.as_ref().map(|CellStats { role, epoch, leader }| json!({ "role": role, "epoch": epoch, "leader": leader })),
+            "cell": stats.cell.as_ref().map(cell_json),
             "paused": stats.paused.iter().map(|name| listed_name(name)).collect::<Vec<_>>(),
             "spool": spool_json(&stats.spool),
             "restart": restart(&stats),
@@ -94,7 +95,7 @@ impl View for BrokerView {
         let stats = self.stats(Wanted::Sums)?;
         let troubles = [
             (stats.has_storage_failed, "the journal can't be written"),
-            (stats.cell.is_some_and(|cell| cell.role != "leading"), "another broker of the cell leads"),
+            (stats.cell.is_some_and(|cell| cell.role != Some(Role::Leading)), "another broker of the cell leads"),
             (stats.is_draining, "draining"),
             (stats.is_full, "new requests are refused: the broker has all that it can hold"),
         ];
@@ -132,6 +133,12 @@ impl View for BrokerView {
         to.add(figures::QUEUES, &queues);
         if let Some((journal, _)) = &stats.journal {
             to.add(figures::JOURNAL, journal);
+        }
+        if let Some(cell) = &stats.cell {
+            to.add(figures::CELL, cell);
+            for member in &cell.members {
+                to.add_labelled(figures::MEMBER, &[("member", &member.endpoint)], member);
+            }
         }
         if per_service {
             add_services(to, services);

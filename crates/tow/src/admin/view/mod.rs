@@ -1,9 +1,12 @@
 //! A server as its operator sees it: the same for both kinds, as far as they have the same.
 
 mod broker;
+mod cell;
 mod files;
 
 pub use broker::BrokerView;
+#[cfg(feature = "nats")]
+pub use cell::{members_json, stream_json};
 pub use files::FilesView;
 
 use crate::admin::figures::Snapshot;
