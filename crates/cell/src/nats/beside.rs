@@ -61,8 +61,14 @@ impl Accounts {
         }
     }
 
+    /// Says that it ends.
+    pub async fn leave(&self) {
+        self.publish(true).await;
+        let _ = tokio::time::timeout(EVERY, self.client.flush()).await;
+    }
+
     /// Says how it is, or that it ends.
-    pub async fn publish(&self, has_left: bool) {
+    async fn publish(&self, has_left: bool) {
         // While there is no connection they would be kept, and come late.
         if self.client.connection_state() != State::Connected {
             return;

@@ -189,7 +189,7 @@ impl CellLog {
                             let (running, last) = (tokio::spawn(accounts().run()), accounts());
                             link::Link::new(server, state, options, broker, shared).run().await;
                             running.abort();
-                            last.publish(true).await;
+                            last.leave().await;
                         }
                         Err(error) => drop(opened.send(Err(error))),
                     }
