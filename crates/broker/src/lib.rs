@@ -19,7 +19,7 @@ pub use stats::{
     queue_json, request_json, seconds, spool_json, worker_json,
 };
 /// Figures in [`Stats`].
-pub use towpath_cell::{CellFigures, MemberFigures, NatsFigures, Role, StreamState};
+pub use towpath_cell::{CellFigures, MemberFigures, Monitored, NatsFigures, Role, StreamState, Sync};
 /// Figures in [`Stats`].
 pub use towpath_journal::JournalFigures;
 pub use transport::Transport;

@@ -17,6 +17,8 @@ pub struct CellFigures {
     pub leader: Option<(u64, String)>,
     /// For how long this broker has led, if it does.
     pub leads_for: Option<Duration>,
+    /// For how long no member has said that it leads, although accounts come.
+    pub leaderless_for: Option<Duration>,
     /// Sequence number of the last message that was seen.
     pub seen: u64,
     /// Messages behind it, when the log was last read.
@@ -46,6 +48,8 @@ pub struct NatsFigures {
     pub server: String,
     /// The stream, as it was last seen.
     pub stream: StreamState,
+    /// What the monitoring ports show, of those that are given.
+    pub monitored: Vec<Monitored>,
     /// Looks at the stream in a row that had no answer, and why.
     pub unanswered: Option<(u32, String)>,
 }
@@ -59,6 +63,28 @@ impl NatsFigures {
         }
         1 + stream.followers.iter().filter(|(_, why)| why.is_none()).count() as u64
     }
+}
+
+/// What the monitoring port of a NATS server shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Monitored {
+    /// Where it was asked.
+    pub url: String,
+    /// The server's name, empty if it didn't answer.
+    pub server: String,
+    /// When it brings to its disk what it acknowledges.
+    pub sync: Sync,
+}
+
+/// When a NATS server brings messages to its disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sync {
+    /// Before it acknowledges them.
+    Always,
+    /// At this interval.
+    Every(Duration),
+    /// It doesn't say, for this reason.
+    Unknown(String),
 }
 
 /// State of a stream.

@@ -15,6 +15,6 @@ mod model;
 pub mod nats;
 mod order;
 
-pub use figures::{CellFigures, MemberFigures, NatsFigures, StreamState};
+pub use figures::{CellFigures, MemberFigures, Monitored, NatsFigures, StreamState, Sync};
 pub use member::{Member, Role};
 pub use order::Block;

@@ -3,6 +3,7 @@
 use super::members::{Members, account, digits};
 use super::shared::Shared;
 use crate::block::BrokerId;
+use crate::figures::CellFigures;
 use async_nats::connection::State;
 use async_nats::{Client, Subscriber};
 use futures_util::StreamExt;
@@ -43,7 +44,7 @@ impl Accounts {
     pub async fn run(self) {
         let Ok(mut accounts) = self.client.subscribe(self.subject.clone()).await else { return };
         let (started, mut members) = (Instant::now(), Members::new(self.broker.clone()));
-        let mut next = started;
+        let (mut next, mut led_at) = (started, started);
         loop {
             if Instant::now() >= next {
                 next = Instant::now() + EVERY;
@@ -51,7 +52,14 @@ impl Accounts {
                 // Once a second, also if no account comes.
                 let listed = members.figures(started.elapsed());
                 let server = self.client.server_info().server_name;
-                self.shared.update(|figures| (figures.members, figures.nats.server) = (listed, server));
+                let figures = CellFigures { members: listed, ..CellFigures::default() };
+                if figures.members.is_empty() || figures.leading().is_some() {
+                    led_at = Instant::now();
+                }
+                self.shared.update(|shared| {
+                    (shared.members, shared.nats.server) = (figures.members, server);
+                    shared.leaderless_for = Some(led_at.elapsed()).filter(|time| !time.is_zero());
+                });
             }
             match tokio::time::timeout_at(next, accounts.next()).await {
                 Ok(Some(message)) => members.take(started.elapsed(), unix_ms(), &message.payload),

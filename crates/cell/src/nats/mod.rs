@@ -3,6 +3,7 @@
 mod beside;
 mod link;
 mod members;
+mod monitor;
 mod server;
 mod shared;
 mod stretches;
@@ -10,7 +11,7 @@ mod stretches;
 pub use shared::Change;
 
 use crate::block::{RECORD_BYTES_MAX, VERSION};
-use crate::figures::{CellFigures, MemberFigures, StreamState};
+use crate::figures::{CellFigures, MemberFigures, Monitored, StreamState};
 use server::Server;
 use shared::Shared;
 use std::path::PathBuf;
@@ -45,6 +46,8 @@ pub struct NatsOptions {
     pub ca: Option<PathBuf>,
     /// Files of a certificate and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
+    /// URLs of the servers' monitoring ports.
+    pub monitors: Vec<String>,
 }
 
 impl std::fmt::Debug for NatsOptions {
@@ -68,8 +71,9 @@ impl NatsOptions {
         self.servers.iter().map(address).collect::<Vec<_>>().join(",")
     }
 
-    /// Checks the name.
+    /// Checks the name and the URLs.
     pub fn check(&self) -> Result<(), NatsError> {
+        self.monitors.iter().try_for_each(|url| monitor::address(url).map(|_| ()))?;
         let is_good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         match self.cell.len() {
             1..=NAME_BYTES_MAX if self.cell.chars().all(is_good) => Ok(()),
@@ -85,6 +89,9 @@ pub enum NatsError {
     /// An address.
     #[error("an address of NATS is like nats://HOST:4222: {0}")]
     Address(String),
+    /// The URL of a monitoring port.
+    #[error("the monitoring port of a NATS server is like http://HOST:8222: {0}")]
+    Monitor(String),
     /// The cell's name.
     #[error("a cell's name has 1 to {NAME_BYTES_MAX} letters, digits, '-' and '_'")]
     Name,
@@ -187,6 +194,10 @@ impl CellLog {
                                 )
                             };
                             let (running, last) = (tokio::spawn(accounts().run()), accounts());
+                            if !options.monitors.is_empty() {
+                                // It ends with the runtime.
+                                tokio::spawn(monitor::run(options.monitors.clone(), shared.clone()));
+                            }
                             link::Link::new(server, state, options, broker, shared).run().await;
                             running.abort();
                             last.leave().await;
@@ -323,12 +334,14 @@ pub fn init(options: &NatsOptions, bytes_max: u64) -> Result<bool, NatsError> {
     })
 }
 
-/// The stream's state, with what is wrong with it.
-pub fn check(options: &NatsOptions) -> Result<StreamState, NatsError> {
+/// The stream's state, with what is wrong with it, and what the monitoring ports show.
+pub fn check(options: &NatsOptions) -> Result<(StreamState, Vec<Monitored>), NatsError> {
     blocking(async {
         options.check()?;
         let server = Server::connect(options).await?;
-        server.state(options.replicas).await?.ok_or_else(|| NatsError::NoStream(options.cell.clone()))
+        let state = server.state(options.replicas).await?;
+        let state = state.ok_or_else(|| NatsError::NoStream(options.cell.clone()))?;
+        Ok((state, monitor::look(&options.monitors).await))
     })
 }
 

@@ -51,7 +51,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use towpath_sockets::{Endpoint, IpcListener};
 pub use view::{BrokerView, FilesView, List, View};
 #[cfg(feature = "nats")]
-pub use view::{members_json, stream_json};
+pub use view::{members_json, monitored_json, stream_json};
 
 /// A server's state as the outside sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -69,17 +69,19 @@ mod real {
 #[cfg(feature = "nats")]
 mod real {
     use super::{ExitCode, Failure, QueueArgs};
-    use crate::admin::{members_json, stream_json};
+    use crate::admin::{members_json, monitored_json, stream_json};
     use crate::cli::escape::{Json, Line};
     use crate::cli::output::{eprint_line, print_line};
     use crate::commands::operator::cell;
     use serde_json::json;
+    use towpath_broker::Sync;
     use towpath_broker::store::CellOptions;
     use towpath_cell::nats::{self, NatsError};
 
     /// Said wherever settings are, since NATS doesn't show it to its clients.
-    const SYNC: &str = "sync_interval of the NATS servers can't be seen from here: it is to be `always` in their configuration (jetstream { \
-                        sync_interval: always }), else what was accepted may be lost when all machines lose power";
+    const SYNC: &str = "sync_interval of the NATS servers is unknown: only their monitoring ports show it (--queue-monitor http://HOST:8222)";
+    const SYNC_ALWAYS: &str = "it is to be `always` in their configuration (jetstream { sync_interval: always }), else what was accepted may \
+                               be lost when all machines lose power";
 
     fn options(queue: QueueArgs) -> Result<CellOptions, Failure> {
         queue.options("")?.ok_or_else(|| Failure::usage("--queue and --cell say which queue"))
@@ -102,29 +104,41 @@ mod real {
                 "tow: the queue has {copies}: what was accepted is lost with a disk, and nothing is accepted while a node is away"
             ));
         }
-        eprint_line(format_args!("tow: {SYNC}"));
+        eprint_line(format_args!("tow: {SYNC}; {SYNC_ALWAYS}"));
         let what = if is_new { "made" } else { "is there already, with the right settings" };
         print_line(format_args!("the queue of the cell {}: {what}", options.cell))?;
         Ok(ExitCode::SUCCESS)
     }
 
     pub fn check(queue: QueueArgs, json: bool) -> Result<ExitCode, Failure> {
-        let stream = nats::check(&options(queue)?).map_err(failure)?;
+        let (stream, monitored) = nats::check(&options(queue)?).map_err(failure)?;
+        let rare = monitored.iter().filter(|server| matches!(server.sync, Sync::Every(_))).count();
+        let is_right = stream.wrong.is_empty() && rare == 0;
+        let monitored = json!(monitored_json(&monitored));
         if json {
-            print_line(Json(stream_json(&stream)))?;
+            let mut object = stream_json(&stream);
+            object["monitored"] = monitored;
+            print_line(Json(object))?;
         } else {
             for wrong in &stream.wrong {
                 print_line(format_args!("wrong: {}", Line(wrong)))?;
             }
+            if rare > 0 {
+                print_line(format_args!("wrong: sync_interval: {}; {SYNC_ALWAYS}", Line(&cell::sync(&monitored))))?;
+            }
             for (name, why) in stream.followers.iter().filter_map(|(name, why)| Some((name, (*why)?))) {
                 print_line(format_args!("a replica of the queue is {why}: {}", Line(name)))?;
             }
-            if stream.wrong.is_empty() {
+            if is_right {
                 print_line("the settings of the queue are right")?;
             }
-            eprint_line(format_args!("tow: {SYNC}"));
+            match monitored.as_array().is_some_and(Vec::is_empty) {
+                true => eprint_line(format_args!("tow: {SYNC}; {SYNC_ALWAYS}")),
+                false if rare == 0 => print_line(format_args!("sync_interval: {}", Line(&cell::sync(&monitored))))?,
+                false => {}
+            }
         }
-        Ok(if stream.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     pub fn status(queue: QueueArgs, json: bool) -> Result<ExitCode, Failure> {

@@ -33,7 +33,11 @@ impl Cell {
     }
 
     fn with_size(servers: usize, size: &str) -> Option<Cell> {
-        let Some(nats) = Nats::start(servers) else {
+        Cell::on(Nats::start(servers), servers, size)
+    }
+
+    fn on(nats: Option<Nats>, servers: usize, size: &str) -> Option<Cell> {
+        let Some(nats) = nats else {
             skip("there is no nats-server");
             return None;
         };

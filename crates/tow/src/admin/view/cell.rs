@@ -3,7 +3,7 @@
 use super::{extend, seconds};
 use serde_json::{Value, json};
 use std::time::Duration;
-use towpath_broker::{CellFigures, MemberFigures, StreamState};
+use towpath_broker::{CellFigures, MemberFigures, Monitored, StreamState, Sync};
 
 /// A cell as one of its members sees it.
 pub fn cell_json(cell: &CellFigures) -> Value {
@@ -20,6 +20,7 @@ pub fn cell_json(cell: &CellFigures) -> Value {
         "failure": cell.failure,
         "queue": extend(stream_json(&nats.stream), json!({ "needed_bytes": cell.log.needed_bytes })),
         "nats_server": nats.server,
+        "monitored": monitored_json(&nats.monitored),
         "nats_failure": nats.unanswered.as_ref().map(|(_, why)| why),
         "members": members_json(&cell.members),
     })
@@ -28,6 +29,19 @@ pub fn cell_json(cell: &CellFigures) -> Value {
 /// For how long the leader has led, by its own words.
 pub fn led_for(members: &[MemberFigures]) -> Option<Duration> {
     members.iter().filter(|member| member.is_there).filter_map(|member| member.leads_for).next()
+}
+
+/// What monitoring ports show.
+pub fn monitored_json(monitored: &[Monitored]) -> Vec<Value> {
+    let one = |Monitored { url, server, sync }: &Monitored| {
+        let (interval, why) = match sync {
+            Sync::Always => (Some(0.0), None),
+            Sync::Every(interval) => (Some(seconds(*interval)), None),
+            Sync::Unknown(why) => (None, Some(why)),
+        };
+        json!({ "url": url, "server": server, "sync_seconds": interval, "failure": why })
+    };
+    monitored.iter().map(one).collect()
 }
 
 /// The stream of a cell.

@@ -6,7 +6,7 @@ mod files;
 
 pub use broker::BrokerView;
 #[cfg(feature = "nats")]
-pub use cell::{members_json, stream_json};
+pub use cell::{members_json, monitored_json, stream_json};
 pub use files::FilesView;
 
 use crate::admin::figures::Snapshot;

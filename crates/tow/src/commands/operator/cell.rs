@@ -12,6 +12,7 @@ pub fn lines(cell: &Value) -> Vec<(&'static str, String)> {
     lines.extend(members(&cell["members"]).into_iter().map(|member| ("member", member)));
     lines.push(("queue", queue(&cell["queue"])));
     lines.push(("NATS", nats(&cell["queue"], cell["nats_server"].as_str().unwrap_or_default())));
+    lines.push(("sync", sync(&cell["monitored"])));
     let failures = [&cell["failure"], &cell["nats_failure"]].into_iter().filter_map(Value::as_str).map(str::to_owned);
     let wrong = cell["queue"]["wrong"].as_array().into_iter().flatten().map(text);
     lines.extend(failures.chain(wrong).map(|wrong| ("WRONG", wrong)));
@@ -59,6 +60,20 @@ pub fn queue(queue: &Value) -> String {
     let [all, most] = ["bytes", "bytes_max"].map(|name| bytes(&queue[name]));
     let needed = queue["needed_bytes"].as_u64().map(|_| format!(", {} needed", bytes(&queue["needed_bytes"])));
     format!("{all} of {most}{}, in {}", needed.unwrap_or_default(), counted_of(&queue["messages"], "message"))
+}
+
+/// Whether the NATS servers sync always.
+pub fn sync(monitored: &Value) -> String {
+    let servers: Vec<_> = monitored.as_array().into_iter().flatten().collect();
+    if servers.is_empty() {
+        return "unknown: only the monitoring ports of NATS show it (--queue-monitor)".to_owned();
+    }
+    let one = |server: &&Value| match server["sync_seconds"].as_f64() {
+        Some(0.0) => format!("{} always", text(&server["server"])),
+        Some(_) => format!("{} only every {}", text(&server["server"]), time(&server["sync_seconds"])),
+        None => format!("{} unknown: {}", text(&server["url"]), text(&server["failure"])),
+    };
+    servers.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The nodes of NATS that have the stream.
