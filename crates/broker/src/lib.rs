@@ -20,6 +20,8 @@ pub use stats::{
 };
 /// Figures in [`Stats`].
 pub use towpath_cell::{CellFigures, MemberFigures, Monitored, NatsFigures, Role, StreamState, Sync};
+/// Of a broker in a cell: [`server::Broker::questions`].
+pub use towpath_cell::{QuestionHandler, Questions};
 /// Figures in [`Stats`].
 pub use towpath_journal::JournalFigures;
 pub use transport::Transport;

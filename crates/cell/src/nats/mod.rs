@@ -4,10 +4,12 @@ mod beside;
 mod link;
 mod members;
 mod monitor;
+mod questions;
 mod server;
 mod shared;
 mod stretches;
 
+pub use questions::Questions;
 pub use shared::Change;
 
 use crate::block::{RECORD_BYTES_MAX, VERSION};
@@ -160,6 +162,7 @@ pub enum NatsError {
 #[derive(Debug)]
 pub struct CellLog {
     shared: Arc<Shared>,
+    questions: Questions,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -170,9 +173,10 @@ impl CellLog {
         let mut broker = [0; 16];
         getrandom(&mut broker)?;
         let shared = Arc::new(Shared::new(Box::new(wake)));
+        let (questions, asks) = Questions::new(shared.clone());
         let (opened, is_open) = std::sync::mpsc::sync_channel(1);
         let run = {
-            let shared = shared.clone();
+            let (shared, questions) = (shared.clone(), questions.clone());
             move || {
                 let _ended = Ended(shared.clone());
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -193,9 +197,11 @@ impl CellLog {
                                     shared.clone(),
                                 )
                             };
+                            // They end with the runtime.
+                            let asked = questions::run(server.client(), options.cell.clone(), questions, asks);
+                            tokio::spawn(asked);
                             let (running, last) = (tokio::spawn(accounts().run()), accounts());
                             if !options.monitors.is_empty() {
-                                // It ends with the runtime.
                                 tokio::spawn(monitor::run(options.monitors.clone(), shared.clone()));
                             }
                             link::Link::new(server, state, options, broker, shared).run().await;
@@ -210,7 +216,12 @@ impl CellLog {
         let spawned = std::thread::Builder::new().name("cell".to_owned()).spawn(run);
         let thread = spawned.map_err(|error| NatsError::Thread(error.to_string()))?;
         is_open.recv().unwrap_or_else(|_| Err(NatsError::Thread("it has ended".to_owned())))?;
-        Ok(CellLog { shared, thread: Some(thread) })
+        Ok(CellLog { shared, questions, thread: Some(thread) })
+    }
+
+    /// Asks the leader, and answers while this broker leads.
+    pub fn questions(&self) -> Questions {
+        self.questions.clone()
     }
 
     /// Takes a change of leadership.

@@ -149,6 +149,11 @@ impl Shared {
         self.state().figures.leader.clone()
     }
 
+    /// Whether the owner knows that this broker leads.
+    pub fn leads(&self) -> bool {
+        self.state().is_open
+    }
+
     pub fn close(&self, within: Duration) {
         self.state().closing = Some(Instant::now() + within);
         self.changed.notify_one();

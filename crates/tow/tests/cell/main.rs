@@ -4,6 +4,7 @@
 
 mod members;
 mod nats;
+mod operator;
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../binary/support/mod.rs"]
 mod support;

@@ -26,7 +26,10 @@ impl Member {
     /// With more options, and environment.
     pub fn with(cell: &Cell, name: &str, options: &[&str]) -> Member {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut command = tow(["broker", "--bind", super::ANY, "--grace", "0.1", "--takeover-after", "2s"]);
+        let mut command = tow(["broker", "--bind", super::ANY, "--grace", "0.1"]);
+        if !options.contains(&"--takeover-after") {
+            command.args(["--takeover-after", "2s"]);
+        }
         cell.options(&mut command);
         command.args(["--advertise", &endpoint(name)]).args(options);
         here(&mut command, &folder);

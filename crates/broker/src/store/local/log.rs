@@ -5,9 +5,9 @@ use crate::store::Failure;
 use std::path::Path;
 #[cfg(feature = "nats")]
 use std::time::Duration;
-use towpath_cell::CellFigures;
 #[cfg(feature = "nats")]
 use towpath_cell::nats::{CellLog, Change};
+use towpath_cell::{CellFigures, Questions};
 use towpath_journal::{Entry, Journal, JournalError, JournalFigures, JournalOptions, Recovered, Status};
 use towpath_sockets::Waker;
 
@@ -120,6 +120,14 @@ impl Log {
             Log::None | Log::Journal(_) => None,
             #[cfg(feature = "nats")]
             Log::Cell(cell) => Some(cell.figures()),
+        }
+    }
+
+    pub fn questions(&self) -> Option<Questions> {
+        match self {
+            Log::None | Log::Journal(_) => None,
+            #[cfg(feature = "nats")]
+            Log::Cell(cell) => Some(cell.questions()),
         }
     }
 

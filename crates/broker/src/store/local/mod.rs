@@ -13,7 +13,7 @@ use spooler::{SpoolTicket, Spooler};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use towpath_cell::CellFigures;
+use towpath_cell::{CellFigures, Questions};
 use towpath_journal::{self, JournalError, JournalFigures, Letter, RecoveredLetter};
 use towpath_requests::body::{Body, RequestChecksum};
 use towpath_requests::numbered::{ClientId, Status, Token};
@@ -146,6 +146,11 @@ impl LocalStore {
     /// Figures of the journal, if there is one, and why it can't be written now.
     pub(crate) fn figures(&self) -> Option<(JournalFigures, Option<String>)> {
         Some((self.log.figures()?, self.failure().map(|failure| failure.why)))
+    }
+
+    /// The road to the leader of its cell, if it is in one.
+    pub(crate) fn questions(&self) -> Option<Questions> {
+        self.log.questions()
     }
 
     /// This broker's part in a cell.

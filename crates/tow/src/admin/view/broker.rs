@@ -17,8 +17,8 @@ use towpath_broker::core::{
 };
 use towpath_broker::server::{Handle, Operator, OperatorError};
 use towpath_broker::{
-    Concerns, JournalFigures, LISTED_MAX, PeerStats, Role, Stats, WorkerStats, listed_name, queue_json, request_json,
-    seconds, spool_json, worker_json,
+    Concerns, JournalFigures, LISTED_MAX, PeerStats, Questions, Role, Stats, WorkerStats, listed_name, queue_json,
+    request_json, seconds, spool_json, worker_json,
 };
 use towpath_requests::{Body, shown};
 use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
@@ -27,7 +27,8 @@ use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
 const LABELLED_SERVICES_MAX: usize = 500;
 
 /// Bytes of a dead letter in one reply.
-const PART_BYTES: usize = 1 << 20;
+/// In base64 it fits a message of NATS, which takes it from the leader of a cell to a standby.
+const PART_BYTES: usize = 1 << 19;
 
 /// Name of the others.
 const OTHER_SERVICES: &str = "_other";
@@ -41,6 +42,8 @@ pub struct BrokerView {
     pub handle: Handle,
     /// Of the same.
     pub operator: Operator,
+    /// The road to the leader of its cell, if it is in one.
+    pub questions: Option<Questions>,
 }
 
 impl BrokerView {
@@ -241,6 +244,10 @@ impl View for BrokerView {
 
     fn drain(&self, on: bool) -> Result<(), Refusal> {
         self.operator.drain(on).map_err(refusal)
+    }
+
+    fn questions(&self) -> Option<Questions> {
+        self.questions.clone()
     }
 
     fn end_blocked(&self) -> Option<usize> {
