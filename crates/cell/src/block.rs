@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
 
 /// The format that this build writes and reads.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 const MAGIC: &[u8; 8] = b"TOWCELL\n";
 /// Bytes before the content.
 pub const HEADER_BYTES: usize = 72;

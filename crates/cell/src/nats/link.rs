@@ -1,5 +1,6 @@
 //! The loop of the log's thread: one operation at a time, as the member wants it.
 
+use super::bodies::Bodies;
 use super::server::Server;
 use super::shared::{Change, Shared};
 use super::stretches::{Oldest, Stretches, first_block};
@@ -49,6 +50,7 @@ pub(super) struct Link {
     shared: Arc<Shared>,
     member: Member,
     stretches: Stretches,
+    bodies: Bodies,
     /// Entries that were taken from the broker, and how many bytes of them are appended.
     records: Vec<u8>,
     done: usize,
@@ -90,6 +92,7 @@ impl Link {
         });
         Link {
             server,
+            bodies: Bodies::new(options.shared_dir()),
             options,
             shared,
             member,
@@ -128,6 +131,7 @@ impl Link {
             }
             self.look().await;
             self.trim().await;
+            self.tidy().await;
             self.submit();
             self.publish_state();
             match self.member.next(self.now()) {
@@ -196,6 +200,7 @@ impl Link {
             match event {
                 Event::Restarted => {
                     self.stretches = Stretches::new(self.stream.bytes_max);
+                    self.bodies.restart();
                     (self.in_flight, self.trim) = (None, None);
                     self.records.clear();
                 }
@@ -209,6 +214,7 @@ impl Link {
                     self.shared.change(Change::Lost);
                 }
                 Event::Durable(block) => {
+                    self.bodies.appended();
                     self.grown += block.bytes;
                     self.add(&block);
                     if block.kind == Kind::Records
@@ -229,7 +235,7 @@ impl Link {
 
     fn win(&mut self, epoch: u64) {
         let last_id = self.last_id();
-        match self.stretches.content.take_requests() {
+        match self.stretches.content.take_requests(|place| self.bodies.open(place)) {
             Ok(requests) => {
                 tracing::info!(epoch, requests = requests.len(), "this broker leads the cell");
                 self.trim_at = Instant::now();
@@ -265,6 +271,15 @@ impl Link {
                 tracing::error!("a setting of the stream was changed: {wrong}");
             }
             (self.stream, self.grown) = (stream, 0);
+        }
+    }
+
+    /// Removes bodies that no record needs, if this broker leads.
+    async fn tidy(&mut self) {
+        if self.member.role() != Role::Leading {
+            self.stretches.content.take_unneeded_bodies();
+        } else if self.bodies.tidy(&mut self.stretches.content).await {
+            self.member.beat();
         }
     }
 

