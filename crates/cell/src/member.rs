@@ -51,6 +51,17 @@ pub enum Role {
     Leading,
 }
 
+impl Role {
+    /// For people and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::CatchingUp => "catching up",
+            Role::Standby => "standby",
+            Role::Leading => "leading",
+        }
+    }
+}
+
 /// An operation on the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
