@@ -8,8 +8,6 @@
 
 pub mod block;
 pub mod member;
-#[cfg(test)]
-mod model;
 #[cfg(feature = "nats")]
 pub mod nats;
 mod order;
