@@ -13,6 +13,7 @@ import towpath
 from conftest import DEADLINE_SECONDS, wait_until
 from test_worker import running
 from towpath import Client
+from towpath._wake import Wake
 
 
 @pytest.fixture
@@ -303,3 +304,13 @@ def test_keys_for_a_server_without(broker, keys, tmp_path):
     with Client(server.endpoint, timeout=DEADLINE_SECONDS, server_key=tmp_path / "server") as client:
         with pytest.raises(towpath.WrongKey, match="leave out server_key="):
             client.call("echo")
+
+
+def test_a_wake_that_was_cleared_too_soon_ends_one_wait_only():
+    wake = Wake()
+    # As if `clear` had come between the two steps of `set`.
+    wake._writer.send(b"\0")
+    assert list(wake.wait([], 0)) == [wake._reader.fileno()]
+    wake.clear()
+    assert list(wake.wait([], 0)) == []
+    wake.close()

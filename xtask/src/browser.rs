@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::steps::{Outcome, check, in_ci, locked};
-use crate::{cargo, target, workspace};
+use crate::steps::{Outcome, build, check, in_ci};
+use crate::{target, workspace};
 
 const SOURCES: &str = "testing/browser";
 
@@ -25,7 +25,7 @@ pub fn run() -> Result<Outcome, String> {
         return Ok(Outcome::Skipped(why));
     }
     check(Command::new(folder.join("node_modules/.bin/tsc")).args(["--project", SOURCES]).current_dir(workspace()))?;
-    check(cargo().args(["build", "--workspace", "--bin", "tow", "--example", "echo"]).args(locked()))?;
+    build()?;
     let mut tests: Vec<String> = files(&folder, ".test.mjs")?;
     tests.sort();
     check(

@@ -4,6 +4,7 @@ mod browser;
 mod crates;
 mod dist;
 mod python;
+mod site;
 mod steps;
 mod tests;
 mod tidy;
@@ -18,6 +19,7 @@ Usage: cargo xtask COMMAND
 
   check [OPTION]...     what to run before a commit, in a minute or two: fmt, tidy, clippy, quick
   test [OPTION]...      everything, as in CI: all steps but quick
+  docs                  the documentation as a site in target/site/book: the step `site` alone
   tidy                  the step of that name alone
   dist [OPTION]...      a tarball and a Debian package of a release build, and a wheel for Python, the same bytes each time:
                         --out DIR [default: target/packages]; --binary PROGRAM instead of building one; --check packs twice and tries them
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Some((command, rest)) if command == "check" => run(&Step::CHECK, rest),
         Some((command, rest)) if command == "test" => run(&Step::TEST, rest),
         Some((command, rest)) if command == "tidy" && rest.is_empty() => run(&[Step::Tidy], rest),
+        Some((command, rest)) if command == "docs" && rest.is_empty() => run(&[Step::Site], rest),
         Some((command, rest)) if command == "bench" => bench(rest),
         Some((command, rest)) if command == "torture" => torture(rest),
         Some((command, rest)) if command == "dist" => dist(rest),

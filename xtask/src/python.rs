@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::steps::{Outcome, check, in_ci, locked};
-use crate::{cargo, target, workspace};
+use crate::steps::{Outcome, build, check, in_ci};
+use crate::{target, workspace};
 
 const REQUIREMENTS: &str = "conformance/python/requirements.txt";
 
@@ -58,8 +58,7 @@ pub fn package() -> Result<Outcome, String> {
 /// Runs pytest with the `tow` binary of this workspace and the example of its sockets, which it builds first. `arguments` are
 /// passed on: folders or files, and options. Without Python the step is skipped, but in CI that is a failure.
 pub fn pytest(arguments: &[&str]) -> Result<Outcome, String> {
-    // The whole workspace, since a part of it would have other features, and compile once more.
-    check(cargo().args(["build", "--workspace", "--bin", "tow", "--example", "echo"]).args(locked()))?;
+    build()?;
     let python = match environment() {
         Ok(python) => python,
         Err(why) if in_ci() => return Err(why),

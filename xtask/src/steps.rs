@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::tests::{self, Selection};
-use crate::{browser, cargo, crates, dist, python, target, tidy};
+use crate::{browser, cargo, crates, dist, python, site, target, tidy};
 
 /// A step of `cargo xtask test` or `cargo xtask check`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub enum Step {
     Browser,
     /// The packages.
     Dist,
+    /// The documentation as a site.
+    Site,
 }
 
 /// Few cases, for a step that runs before each commit.
@@ -62,7 +64,7 @@ pub struct Options {
 
 impl Step {
     /// Cheap ones first, so that a slip shows at once.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Fmt,
         Self::Tidy,
         Self::Deny,
@@ -77,10 +79,11 @@ impl Step {
         Self::Python,
         Self::Browser,
         Self::Dist,
+        Self::Site,
     ];
 
     /// The steps of `cargo xtask test`.
-    pub const TEST: [Self; 13] = [
+    pub const TEST: [Self; 14] = [
         Self::Fmt,
         Self::Tidy,
         Self::Deny,
@@ -94,6 +97,7 @@ impl Step {
         Self::Python,
         Self::Browser,
         Self::Dist,
+        Self::Site,
     ];
 
     /// The steps of `cargo xtask check`.
@@ -108,6 +112,7 @@ impl Step {
             Self::Clippy => "clippy",
             Self::Crates => "crates",
             Self::Docs => "docs",
+            Self::Site => "site",
             Self::Quick => "quick",
             Self::Unit => "unit",
             Self::Integration => "integration",
@@ -129,6 +134,9 @@ impl Step {
             Self::Deny => "licences and sources of dependencies, where cargo-deny is installed",
             Self::Clippy => "lints; a warning is an error",
             Self::Crates => "the crates as others use them: zmtp without its features, and packages",
+            Self::Site => {
+                "the documentation as a site in target/site, by mdBook, which it installs; a broken link is an error"
+            }
             Self::Docs => "the API's documentation; a warning is an error",
             Self::Quick => "unit tests within src, with few cases of property tests",
             Self::Unit => "unit and property tests of all crates, and the examples in their documentation",
@@ -153,8 +161,8 @@ impl Step {
             Self::Tidy => return tidy::run(),
             Self::Deny => return deny(),
             Self::Python => {
-                // They mostly wait, so two at a time.
-                let beside = ["-n", "2", "-m", "not alone"];
+                // They mostly wait, so more than there are processors.
+                let beside = ["-n", "4", "-m", "not alone"];
                 let ours = ["conformance/python", "--ignore=conformance/python/test_other_stacks.py"];
                 if let skipped @ Outcome::Skipped(_) = python::pytest(&[&ours[..], &beside].concat())? {
                     return Ok(skipped);
@@ -163,6 +171,7 @@ impl Step {
                 return python::package();
             }
             Self::Browser => return browser::run(),
+            Self::Site => return site::run(),
             Self::Cell => return cell(),
             Self::Stacks => return python::pytest(&["conformance/python/test_other_stacks.py"]),
             Self::Fmt => check(cargo().args(["fmt", "--all", "--", "--check"])),
@@ -181,13 +190,18 @@ impl Step {
             }
             Self::Integration => tests::run(Selection::Integration, options.jobs, &[long, WAITING].concat()),
             Self::Dist => {
-                check(cargo().args(["build", "--workspace", "--bin", "tow"]).args(locked()))?;
+                build()?;
                 let binary = Some(target().join("debug/tow"));
                 dist::dist(&dist::Options { binary, check: true, ..dist::Options::default() })
             }
         }?;
         Ok(Outcome::Passed)
     }
+}
+
+/// Builds `tow` and the examples, as the tests of the workspace do: a smaller selection would have other features, and compile once more.
+pub fn build() -> Result<(), String> {
+    check(cargo().args(["test", "--workspace", "--no-run"]).args(locked()))
 }
 
 /// Lints what only the feature `nats` has, and tests it. The other steps are without it, as a build is by default.

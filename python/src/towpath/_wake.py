@@ -16,7 +16,7 @@ class Wake:
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._is_set = False
-        self._registered: Tuple[int, ...] = ()
+        self._registered: Tuple[int, ...] | None = None
         self._poll = select.poll() if hasattr(select, "poll") else None
 
     def set(self) -> None:
@@ -40,6 +40,13 @@ class Wake:
 
     def wait(self, descriptors: Sequence[int], timeout: float) -> Collection[int]:
         """Waits until a descriptor is readable, `set` is called, or this many seconds have passed. Those that are readable."""
+        found = self._wait(descriptors, timeout)
+        # `clear` may have come between the two steps of `set`: a byte that nobody expects would end all waits from now on.
+        if self._reader.fileno() in found:
+            self._is_set = True
+        return found
+
+    def _wait(self, descriptors: Sequence[int], timeout: float) -> Collection[int]:
         if self._poll is None:
             return select.select([*descriptors, self._reader.fileno()], [], [], timeout)[0]
         wanted = tuple(descriptors)
