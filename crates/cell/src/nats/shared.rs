@@ -122,7 +122,9 @@ impl Shared {
             return Err(JournalError::TooLarge("the entry"));
         }
         let id = entry.id();
-        let has_no_space = matches!(entry, Entry::Accepted { .. }) && (waiting + bytes) as u64 > state.space;
+        // A dead letter is part of an outcome.
+        let is_new = matches!(entry, Entry::Accepted { letter: None, .. });
+        let has_no_space = is_new && (waiting + bytes) as u64 > state.space;
         state.is_full |= has_no_space;
         if has_no_space || (!state.given_up.is_empty() && state.given_up.contains(&id)) {
             // In its place is a record that changes nothing, so that positions stay.
