@@ -198,7 +198,8 @@ fn failures(entries: &[Value]) -> String {
         let [address, kind, code, reason] = ["address", "kind", "code", "reason"].map(|name| text(&failure[name]));
         let path = name(failure, "path");
         let path = Escaped(&path.0);
-        let user = failure["user"].as_str().map(|user| format!(" ({user})")).unwrap_or_default();
+        let who: Vec<_> = ["follower", "user"].iter().filter_map(|name| failure[*name].as_str()).collect();
+        let user = if who.is_empty() { String::new() } else { format!(" ({})", who.join(", ")) };
         let others = match failure["count"].as_u64() {
             None | Some(0 | 1) => String::new(),
             Some(count) => format!(" and {}", counted(count - 1, "other")),
