@@ -9,8 +9,6 @@
 pub mod block;
 mod figures;
 pub mod member;
-#[cfg(test)]
-mod model;
 #[cfg(feature = "nats")]
 pub mod nats;
 mod order;

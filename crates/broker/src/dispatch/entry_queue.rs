@@ -65,8 +65,9 @@ impl EntryQueue {
         self.entries.extend(self.taken.drain(..));
         let mut ids = HashSet::from_iter(given_up);
         ids.extend(self.entries.iter().filter_map(|entry| match entry {
-            Entry::Accepted { id, .. } => Some(*id),
-            Entry::Moved { .. } | Entry::Finished { .. } | Entry::Forgotten { .. } => None,
+            // A dead letter is part of an outcome.
+            Entry::Accepted { id, letter: None, .. } => Some(*id),
+            Entry::Accepted { .. } | Entry::Moved { .. } | Entry::Finished { .. } | Entry::Forgotten { .. } => None,
         }));
         if !ids.is_empty() {
             tracing::warn!(

@@ -2,10 +2,10 @@
 
 use super::bodies::Bodies;
 use super::server::Server;
-use super::shared::{Change, Shared};
+use super::shared::{Change, Place, Shared};
 use super::stretches::{Oldest, Stretches, first_block};
-use super::{CellState, NatsError, NatsOptions};
-use crate::block::{BrokerId, HEADER_BYTES, Kind};
+use super::{CellState, NatsError, NatsOptions, getrandom};
+use crate::block::{BrokerId, HEADER_BYTES, Kind, TermSecret};
 use crate::figures::{CellFigures, StreamState};
 use crate::member::{Event, Member, Millis, Operation, Role, Settings};
 use bytes::Bytes;
@@ -66,6 +66,8 @@ pub(super) struct Link {
     /// The next entries don't fit.
     has_no_space: bool,
     is_leaving: bool,
+    /// As it was published last.
+    place: Place,
 }
 
 impl Link {
@@ -73,19 +75,20 @@ impl Link {
         server: Server,
         stream: StreamState,
         options: NatsOptions,
-        broker: BrokerId,
+        (broker, secret): (BrokerId, TermSecret),
         shared: Arc<Shared>,
     ) -> Link {
         let message_bytes_max = server.message_bytes_max();
         // A small log has small blocks, so that it can be trimmed in small steps.
         let content_max = (message_bytes_max - HEADER_BYTES).min((stream.bytes_max / 32) as usize);
-        let member = Member::new(Settings {
+        let mut member = Member::new(Settings {
             broker,
             endpoint: options.endpoint.clone(),
             takeover_after: options.takeover_after.as_millis() as Millis,
             beat_after: BEAT_AFTER,
             message_bytes_max,
         });
+        member.set_next_secret(secret);
         let now = Instant::now();
         shared.update(|figures| {
             (figures.cell, figures.nats.stream) = (options.cell.clone(), stream.clone());
@@ -109,6 +112,7 @@ impl Link {
             content_max,
             has_no_space: false,
             is_leaving: false,
+            place: Place::default(),
         }
     }
 
@@ -211,6 +215,11 @@ impl Link {
                 }
                 Event::Lost => {
                     tracing::warn!("this broker doesn't lead the cell any more");
+                    let mut secret = TermSecret::default();
+                    match getrandom(&mut secret.0) {
+                        Ok(()) => self.member.set_next_secret(secret),
+                        Err(error) => tracing::warn!(%error, "the next term has the same secret"),
+                    }
                     self.shared.change(Change::Lost);
                 }
                 Event::Durable(block) => {
@@ -383,6 +392,22 @@ impl Link {
             figures.log.requests = stretches.content.requests() as u64;
         };
         self.shared.publish(update, self.space(), self.failure());
+        let place = self.place();
+        if place != self.place {
+            self.place = place.clone();
+            self.shared.moved(place);
+        }
+    }
+
+    fn place(&self) -> Place {
+        let (Some(secret), Some((_, endpoint))) = (self.member.secret(), self.member.leader()) else {
+            return Place::Nowhere;
+        };
+        match self.member.role() {
+            Role::Leading => Place::Here { secret },
+            Role::Standby => Place::There { endpoint: endpoint.to_owned(), secret },
+            Role::CatchingUp => Place::Nowhere,
+        }
     }
 }
 

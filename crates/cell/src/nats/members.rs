@@ -34,7 +34,10 @@ const LEFT: &str = "left";
 /// What a broker says of itself, in bytes. `has_left`: that it ends.
 pub(super) fn account(own: &str, endpoint: &str, figures: &CellFigures, has_left: bool, unix_ms: u64) -> Vec<u8> {
     let role = figures.role.unwrap_or(Role::CatchingUp);
-    let cut = |text: &str, most: usize| text[..text.floor_char_boundary(most)].to_owned();
+    let cut = |text: &str, most: usize| {
+        let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+        text[..end.unwrap_or(0)].to_owned()
+    };
     let account = json!({
         "version": ACCOUNT_VERSION,
         "broker": own,

@@ -11,9 +11,9 @@ mod shared;
 mod stretches;
 
 pub use questions::Questions;
-pub use shared::Change;
+pub use shared::{Change, Place};
 
-use crate::block::{RECORD_BYTES_MAX, VERSION};
+use crate::block::{RECORD_BYTES_MAX, TermSecret, VERSION};
 use crate::figures::{CellFigures, MemberFigures, Monitored, StreamState};
 use server::Server;
 use shared::Shared;
@@ -170,6 +170,7 @@ pub enum NatsError {
 /// A member of a cell. Dropping it ends its part without LEAVE.
 #[derive(Debug)]
 pub struct CellLog {
+    endpoint: String,
     shared: Arc<Shared>,
     questions: Questions,
     thread: Option<JoinHandle<()>>,
@@ -181,7 +182,10 @@ impl CellLog {
         options.check()?;
         let mut broker = [0; 16];
         getrandom(&mut broker)?;
+        let mut secret = TermSecret::default();
+        getrandom(&mut secret.0)?;
         let shared = Arc::new(Shared::new(Box::new(wake)));
+        let endpoint = options.endpoint.clone();
         let (questions, asks) = Questions::new(shared.clone());
         let (opened, is_open) = std::sync::mpsc::sync_channel(1);
         let run = {
@@ -213,7 +217,7 @@ impl CellLog {
                             if !options.monitors.is_empty() {
                                 tokio::spawn(monitor::run(options.monitors.clone(), shared.clone()));
                             }
-                            link::Link::new(server, state, options, broker, shared).run().await;
+                            link::Link::new(server, state, options, (broker, secret), shared).run().await;
                             running.abort();
                             last.leave().await;
                         }
@@ -225,7 +229,12 @@ impl CellLog {
         let spawned = std::thread::Builder::new().name("cell".to_owned()).spawn(run);
         let thread = spawned.map_err(|error| NatsError::Thread(error.to_string()))?;
         is_open.recv().unwrap_or_else(|_| Err(NatsError::Thread("it has ended".to_owned())))?;
-        Ok(CellLog { shared, questions, thread: Some(thread) })
+        Ok(CellLog { endpoint, shared, questions, thread: Some(thread) })
+    }
+
+    /// Endpoint of this broker.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
     }
 
     /// Asks the leader, and answers while this broker leads.
@@ -258,6 +267,11 @@ impl CellLog {
     /// Why nothing can be appended now, and whether that is for want of space.
     pub fn failure(&self) -> Option<(String, bool)> {
         self.shared.failure()
+    }
+
+    /// Takes the place of clients and workers, if it is another one than at the last call.
+    pub fn take_place(&mut self) -> Option<Place> {
+        self.shared.take_place()
     }
 
     /// The current term, and the endpoint of its leader.

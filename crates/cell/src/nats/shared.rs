@@ -1,8 +1,9 @@
 //! State that the broker's thread and the log's thread share.
 
+use crate::block::TermSecret;
 use crate::figures::CellFigures;
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -17,9 +18,31 @@ pub enum Change {
     Lost,
 }
 
+/// Where the cell's clients and workers belong.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Place {
+    /// Nobody knows.
+    #[default]
+    Nowhere,
+    /// At this broker, which leads.
+    Here {
+        /// Secret of its term.
+        secret: TermSecret,
+    },
+    /// At another broker, which leads.
+    There {
+        /// Its endpoint.
+        endpoint: String,
+        /// Secret of its term.
+        secret: TermSecret,
+    },
+}
+
 pub(super) struct Shared {
     state: Mutex<State>,
     durable: AtomicU64,
+    /// There is a place to take.
+    has_moved: AtomicBool,
     /// The log's thread has something to do.
     pub changed: Notify,
     wake: Box<dyn Fn() + Send + Sync>,
@@ -44,6 +67,8 @@ struct State {
     given_up: HashSet<u64>,
     failure: Option<(String, bool)>,
     figures: CellFigures,
+    /// The latest, until the broker takes it.
+    place: Option<Place>,
     leads_since: Option<Instant>,
     /// To end at this moment at the latest.
     closing: Option<Instant>,
@@ -57,7 +82,8 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     pub fn new(wake: Box<dyn Fn() + Send + Sync>) -> Shared {
-        Shared { state: Mutex::default(), durable: AtomicU64::new(0), changed: Notify::new(), wake }
+        let (durable, has_moved) = (AtomicU64::new(0), AtomicBool::new(false));
+        Shared { state: Mutex::default(), durable, has_moved, changed: Notify::new(), wake }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -96,7 +122,9 @@ impl Shared {
             return Err(JournalError::TooLarge("the entry"));
         }
         let id = entry.id();
-        let has_no_space = matches!(entry, Entry::Accepted { .. }) && (waiting + bytes) as u64 > state.space;
+        // A dead letter is part of an outcome.
+        let is_new = matches!(entry, Entry::Accepted { letter: None, .. });
+        let has_no_space = is_new && (waiting + bytes) as u64 > state.space;
         state.is_full |= has_no_space;
         if has_no_space || (!state.given_up.is_empty() && state.given_up.contains(&id)) {
             // In its place is a record that changes nothing, so that positions stay.
@@ -133,6 +161,10 @@ impl Shared {
             state.is_full.then_some((why, true))
         };
         state.failure.clone().or_else(full)
+    }
+
+    pub fn take_place(&self) -> Option<Place> {
+        self.has_moved.swap(false, Ordering::AcqRel).then(|| self.state().place.take())?
     }
 
     pub fn figures(&self) -> CellFigures {
@@ -215,6 +247,13 @@ impl Shared {
         (self.wake)();
     }
 
+    /// The place is another one.
+    pub fn moved(&self, place: Place) {
+        self.state().place = Some(place);
+        self.has_moved.store(true, Ordering::Release);
+        (self.wake)();
+    }
+
     /// Changes figures that need no other care.
     pub fn update(&self, update: impl FnOnce(&mut CellFigures)) {
         update(&mut self.state().figures);
@@ -246,6 +285,6 @@ impl Shared {
             state.changes.push_back(Change::Lost);
         }
         drop(state);
-        (self.wake)();
+        self.moved(Place::Nowhere);
     }
 }

@@ -150,7 +150,7 @@ pub(super) fn first_block(records: &[u8], most: usize) -> (usize, u64) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::block::{Header, MESSAGE_BYTES_MAX};
+    use crate::block::{Header, MESSAGE_BYTES_MAX, SECRET_BYTES};
     use towpath_journal::{Entry, Expiry, encode};
     use towpath_requests::body::Body;
 
@@ -191,7 +191,7 @@ mod tests {
         };
         let (order, messages, stretches) = (Order::default(), Vec::new(), Stretches::new(1 << 30));
         let mut log = Log { order, messages, header, stretches };
-        log.append(Kind::Take, b"tcp://here");
+        log.append(Kind::Take, &[0; SECRET_BYTES]);
         let body = Body::from(vec![7; 3_000]);
         for id in 1..=20_000_u64 {
             let mut records = Vec::new();

@@ -11,7 +11,7 @@ use towpath_blocking::PoolLoad;
 use towpath_broker::core::ServiceInfo;
 use towpath_broker::{CellFigures, JournalFigures, MemberFigures, Role};
 use towpath_files::server::{CatalogueStats, QuotaStats, WatchStats};
-use towpath_sockets::HubStats;
+use towpath_sockets::{HubStats, RelayStats};
 
 /// Whether a figure only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -346,6 +346,20 @@ pub static JOURNAL: &[Figure<JournalFigures>] = &[
     counter("journal_syncs", Count, "Writes that are on the disk", "syncs", |s| s.commits.into()),
     counter("journal_written_bytes", Bytes, "Bytes written to the journal's files", "written_bytes", |s| s.written_bytes.into()),
     zero("Journal errors", counter("journal_errors", Count, "Writes of the journal that failed", "errors", |s| s.errors.into())),
+];
+
+/// Of connections that a broker of a cell relays to the one that leads.
+#[rustfmt::skip]
+pub static RELAY: &[Figure<RelayStats>] = &[
+    gauge("relayed_connections", Count, "Connections that are relayed to the broker that leads", "relay.connections", |s| s.connections.into()),
+    counters("connections_relayed", Count, "Connections for the broker that leads, by whether they could be relayed", "outcome", &[
+        ("relayed", "relay.relayed", |s| s.relayed.into()),
+        ("failed", "relay.failed", |s| s.failed.into()),
+    ]),
+    counters("relayed_bytes", Bytes, "Bytes of relayed connections, from peers and to them", "direction", &[
+        ("in", "relay.received_bytes", |s| s.bytes_in.into()),
+        ("out", "relay.sent_bytes", |s| s.bytes_out.into()),
+    ]),
 ];
 
 /// Of a cell, as this member sees it.

@@ -6,7 +6,7 @@ mod keeper;
 mod log;
 mod spooler;
 
-use super::{AppendError, Failure, Leadership, LostBody, Position, Recovered, SpoolUsage, Store};
+use super::{AppendError, Failure, Leadership, LostBody, Place, Position, Recovered, SpoolUsage, Store};
 use crate::core::{Entry, LetterDetails, Millis, Restored, RestoredLetter};
 use body_loader::BodyLoader;
 use bytes::Bytes;
@@ -179,6 +179,11 @@ impl LocalStore {
     /// This broker's part in a cell.
     pub(crate) fn cell(&self) -> Option<CellFigures> {
         self.log.cell()
+    }
+
+    /// Takes the place of a cell's clients and workers, if it is another one than at the last call.
+    pub(crate) fn take_place(&mut self) -> Option<Place> {
+        self.log.take_place()
     }
 
     /// Refuses bodies for which the log of a cell has no place.

@@ -75,6 +75,9 @@ impl View for BrokerView {
         let mut figures = Snapshot::default();
         figures.add(figures::HUB, &stats.hub);
         figures.add(figures::BROKER, &stats);
+        if stats.cell.is_some() {
+            figures.add(figures::RELAY, &stats.hub.relay);
+        }
         let own = json!({
             "journal": match (stats.is_journalled, stats.has_storage_failed) {
                 (false, _) => None,
@@ -130,6 +133,9 @@ impl View for BrokerView {
         let services = self.services()?;
         to.add(figures::HUB, &stats.hub);
         to.add(figures::BROKER, &stats);
+        if stats.cell.is_some() {
+            to.add(figures::RELAY, &stats.hub.relay);
+        }
         let oldest = services.iter().filter_map(|service| service.oldest_since).min();
         let queues =
             Queues { waiting: stats.waiting, oldest_seconds: oldest.map_or(0.0, |since| seconds(since, stats.now)) };
@@ -451,6 +457,37 @@ fn of_worker(worker: &WorkerStats, now: Millis) -> Value {
 mod tests {
     use super::*;
     use bytes::Bytes;
+
+    #[test]
+    fn services_beyond_the_longest_queues_are_one() {
+        let service = |n: usize| ServiceInfo {
+            name: format!("s{n}").into(),
+            waiting: n,
+            waiting_bytes: 10,
+            bytes: 100,
+            waiting_large_bytes: 0,
+            live: 1,
+            workers: 2,
+            oldest_since: None,
+            is_paused: false,
+            letters: 0,
+            letters_since: None,
+            usual_ms: None,
+            median_ms: None,
+            counters: Default::default(),
+            in_flight: 0,
+        };
+        let waiting = |count: usize| {
+            let mut figures = Snapshot::default();
+            add_services(&mut figures, (1..=count).map(service).collect());
+            let waiting = figures.samples.iter().filter(|sample| sample.about.name == "service_requests_waiting");
+            let waiting: Vec<_> = waiting.map(|sample| (&*sample.labels[0].1, sample.value.whole())).collect();
+            let of = |name: &str| waiting.iter().find(|(label, _)| *label == name).map(|(_, value)| *value);
+            (waiting.len(), of("s1"), of("s3"), of(OTHER_SERVICES))
+        };
+        assert_eq!(waiting(500), (500, Some(1), Some(3), None));
+        assert_eq!(waiting(502), (501, None, Some(3), Some(3)));
+    }
 
     #[test]
     fn parts_of_a_body_are_all_of_its_frames() {

@@ -207,6 +207,7 @@ fn peer_json(info: &PeerInfo, protocol: Option<&str>, role: Option<&str>) -> Val
     let mut peer = json!({
         "id": info.id.to_string(),
         "address": info.address.to_string(),
+        "through": info.through.as_deref(),
         "mechanism": info.mechanism,
         "connected_seconds": seconds(info.connected_at.elapsed()),
         "heard_seconds": seconds(info.last_received.elapsed()),
@@ -234,6 +235,7 @@ fn gone_json(gone: &GonePeer) -> Value {
     let mut peer = json!({
         "id": gone.id.map(|id| id.to_string()),
         "address": gone.address.to_string(),
+        "through": gone.through.as_deref(),
         "handshake": gone.was_ready,
         "gone_seconds": seconds(gone.ended_at.elapsed()),
         "lasted_seconds": seconds(gone.ended_at.saturating_duration_since(gone.connected_at)),

@@ -38,7 +38,8 @@ fn peers(entries: &[Value]) -> String {
 /// A peer's activity, with its name if it has one.
 pub fn does(peer: &Value) -> Name {
     let count = |name: &str| peer[name].as_u64().unwrap_or(0);
-    let by = peer["user"].as_str().map(|user| format!(" ({user})")).unwrap_or_default();
+    let said = |member: &str, format: &dyn Fn(&str) -> String| peer[member].as_str().map(format).unwrap_or_default();
+    let by = said("user", &|user| format!(" ({user})")) + &said("through", &|broker| format!(", through {broker}"));
     let work = match (peer["role"].as_str(), peer["protocol"].as_str()) {
         (Some("worker"), _) => {
             let has = format!(": {} of {}", count("requests"), count("credit"));
@@ -118,7 +119,6 @@ fn slow(transfer: &Value) -> String {
         Some("send_buffer") => "our send buffer",
         Some("receive_buffer") => "its receive buffer",
         Some("client_disk") => "client's disk",
-        Some("client_hash") => "client hashes",
         Some("credit") => "no credit",
         Some("receiver") => "client reads slowly",
         Some("sender") => "client sends slowly",
@@ -374,7 +374,8 @@ mod tests {
         );
         let files = json!({ "protocol": "files", "role": "client", "transfers": 2, "queries": 1 });
         assert_eq!(does(&files).0, b"2 transfers, 1 listing");
-        assert_eq!(does(&json!({ "protocol": "MDP/0.1", "role": "client", "requests": 3 })).0, b"3 requests");
+        let stock = json!({ "protocol": "MDP/0.1", "role": "client", "requests": 3, "through": "tcp://b:5555" });
+        assert_eq!(does(&stock).0, b"3 requests, through tcp://b:5555");
         assert_eq!([59.4, 60.0, 7200.0, 172_800.0].map(|seconds| time(&json!(seconds))), ["59s", "1min", "2h", "2d"]);
     }
 }
