@@ -226,7 +226,7 @@ impl Load<'_, '_> {
                 done += 1;
             }
             let is_due = done >= (self.pauses.len() as u64 + 1) * self.requests / all;
-            if let Some(kill) = self.kills.pop_front_if(|_| is_due) {
+            if is_due && let Some(kill) = self.kills.pop_front() {
                 print_line(format_args!("   after {done} replies {} is killed, and started again", kill.name()))?;
                 self.cell.kill(kill)?;
                 self.killed = Some((kill, Instant::now()));
