@@ -22,7 +22,7 @@ pub struct Arguments {
     /// Number of requests.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     requests: u64,
-    /// Show a cell instead: three NATS servers and three brokers, each of which is killed; needs nats-server.
+    /// Show a cell instead: three NATS servers and three brokers, each killed once. Needs nats-server.
     #[arg(long, conflicts_with = "size")]
     cell: bool,
     /// Where to make a temporary directory [default: the system's place for them]
