@@ -32,16 +32,17 @@ fn small_log_has_a_few_times_what_is_needed_however_much_goes_through() {
     let _echo = work(&[&one, &two], &["echo", "--echo"]);
     let mut passing = asked("echo", PASSING, "200");
     let number = |status: &Value, name: &str| status[name].as_u64().expect("a number");
-    let (mut looks, mut last) = (0, 0);
+    let mut looks = 0;
     while !passing.ended() {
         let status = cell.status();
         let (bytes, needed) = (number(&status, "bytes"), number(&status, "needed_bytes"));
         assert!(bytes < TIMES * needed, "{bytes} bytes for {needed}");
-        (looks, last) = (looks + 1, number(&status, "last"));
+        looks += 1;
     }
     expect_all(passing.finish(), PASSING);
-    let messages = number(&cell.status(), "messages");
-    assert!(looks > 3 && messages < last / 2, "it was trimmed: {messages} of {last} messages after {looks} looks");
+    let status = cell.status();
+    let (messages, last) = (number(&status, "messages"), number(&status, "last"));
+    assert!(looks > 0 && messages < last / 2, "it was trimmed: {messages} of {last} messages after {looks} looks");
     // The standby has read all that, and knows what is left.
     one.signal(Signal::KILL);
     await_leader(&two);
