@@ -164,12 +164,14 @@ impl Term {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::SECRET_BYTES;
 
     const ONE: BrokerId = [1; 16];
     const TWO: BrokerId = [2; 16];
 
     fn message(kind: Kind, epoch: u64, broker: BrokerId, block: u64, previous: u32) -> (Bytes, u32) {
-        Header { kind, epoch, broker, block, part: 1, parts: 1, previous, last_id: 0 }.encode(b"")
+        let content = if kind == Kind::Take { &[0; SECRET_BYTES][..] } else { b"" };
+        Header { kind, epoch, broker, block, part: 1, parts: 1, previous, last_id: 0 }.encode(content)
     }
 
     /// Whether it counts, or the fault.

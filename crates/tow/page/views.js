@@ -58,7 +58,7 @@ function number(id, label, format, more = {}) {
 const toAddress = (row) => toWho({ address: row['address'] });
 
 /** @param {Row} row */
-const whoOf = (row) => [row['user'], row['address']].filter(Boolean).map(visible).join(' · ') || NONE;
+const whoOf = (row) => [row['follower'], row['user'], row['address']].filter(Boolean).map(visible).join(' · ') || NONE;
 
 /** @type {List} */
 const peers = {
@@ -121,7 +121,6 @@ const CAUSES = {
   send_buffer: 'this server’s TCP send buffer',
   receive_buffer: 'the client’s TCP receive buffer',
   client_disk: 'the client’s disk',
-  client_hash: 'the client’s hashing',
   credit: 'no credit from the client',
   receiver: 'the client reads slowly',
   sender: 'the client sends slowly',
@@ -405,10 +404,11 @@ const versions = {
   key: (row) => `${row['seq']} ${row['version']}`,
   name: (row) => (row['label'] ? visible(row['label']) : `Version ${shortDigest(row['version'])}`),
   page: (row) => toVersion(row['version']),
+  linked: true,
   columns: [
-    text('label', 'Version', { wide: true }),
+    text('label', 'Version', { wide: true, link: (row) => toVersion(row['version']) }),
     { id: 'path', label: 'Of', by: 'path', priority: 2, text: (row) => `/${row['path'] ? named(row, 'path') : ''}` },
-    { id: 'version', label: 'Digest', by: 'version', priority: 2, link: (row) => toVersion(row['version']), text: (row) => shortDigest(row['version']) },
+    { id: 'version', label: 'Digest', by: 'version', priority: 2, text: (row) => shortDigest(row['version']) },
     { id: 'published', label: 'Published', by: 'published', sort: (row) => row['published'], text: (row) => moment(row['published']) },
     number('seq', 'Number', count, { priority: 3 }),
     number('files', 'Files', count, { priority: 2 }),

