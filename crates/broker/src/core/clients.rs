@@ -22,6 +22,12 @@ const BUILT_IN: &[u8] = b"mmi.";
 
 /// Reason for a request whose outcome was dropped.
 const DROPPED: &str = "it has ended, and its outcome was dropped while its client was away";
+/// Refusal of the same before that is durable.
+const BEING_DROPPED: Refusal = Refusal {
+    status: Status::UNAVAILABLE,
+    retry_ms: 100,
+    reason: "its outcome is being dropped, which isn't in the journal yet",
+};
 /// Why a request is refused whose number is another one's.
 const OTHER_CONTENT: &str =
     "this client has asked something else under this number: two clients have one id, or it was started again";
@@ -156,6 +162,12 @@ impl Core {
         }
         if session.dropped.contains(number) {
             self.counters.duplicates += 1;
+            // A broker that recovers without the record of that would execute it again.
+            if session.dropped_by > self.durability.durable() {
+                let Refusal { status, retry_ms, reason } = BEING_DROPPED;
+                self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
+                return true;
+            }
             let (status, body) = (Status::LOST, Body::from(DROPPED));
             self.actions.push(Action::Reply { peer, number, status, part: None, body });
             return true;

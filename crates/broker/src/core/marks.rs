@@ -74,6 +74,7 @@ impl Core {
         if !session.dropped.is_empty() {
             let (client, numbers) = (session.client.unwrap_or_default(), Body::from(session.dropped.to_bytes()));
             self.sessions[key].dropped_id = self.journal_mark(client, DROPPED, numbers);
+            self.sessions[key].dropped_by = self.durability.appended();
         }
         self.forget_mark(former);
     }

@@ -46,6 +46,8 @@ pub(super) struct Session {
     pub dropped: NumberSet,
     /// The journal's record of these. 0: it has none.
     pub dropped_id: u64,
+    /// Entries of the journal of which that record is the last.
+    pub dropped_by: u64,
     /// No outcome of its is dropped before, as long as it is away. May be too early.
     pub next_drop: Millis,
     /// The number of a stock client's next request.
@@ -91,6 +93,7 @@ impl Session {
             confirmed: NumberSet::default(),
             dropped: NumberSet::default(),
             dropped_id: 0,
+            dropped_by: 0,
             next_drop: 0,
             next_number: 1,
             bytes: 0,

@@ -47,8 +47,6 @@ pub struct History {
     pub events: Vec<(Millis, Event)>,
     /// Whether the brokers have journals.
     pub journal: bool,
-    /// Whether brokers share a log.
-    pub shared: bool,
     /// Whether workers lose requests for which they take too long.
     pub may_be_slow: bool,
     /// Clients whose word is to be believed, when they say that no worker had a request.
@@ -100,8 +98,8 @@ struct Known {
     /// Brokers that had acknowledged it when its client forgot it.
     must_know: Vec<usize>,
     answered: BTreeMap<(usize, u64), (Status, Body)>,
-    /// Brokers that have said that its outcome was dropped. That says nothing of those that lead later: it may not be in the log yet.
-    dropped: BTreeSet<(usize, u64)>,
+    /// Brokers that have said that its outcome was dropped.
+    dropped: BTreeSet<usize>,
 }
 
 impl History {
@@ -153,13 +151,10 @@ impl History {
                     }
                     // A dropped one.
                     if *status == Status::LOST && body.single().is_some_and(|why| why.starts_with(b"it has ended")) {
-                        known.dropped.insert((*node, if self.shared { *life } else { 0 }));
+                        known.dropped.insert(*node);
                         continue;
                     }
-                    if self.journal
-                        && !known.volatile
-                        && known.dropped.contains(&(*node, if self.shared { *life } else { 0 }))
-                    {
+                    if self.journal && !known.volatile && known.dropped.contains(node) {
                         return wrong("(3) a reply after its outcome was dropped");
                     }
                     // With the journal it must be the same one after a death, too.

@@ -79,7 +79,7 @@ impl World {
 
     fn end(&mut self, fault: Fault) {
         match fault {
-            Fault::KillBroker(broker) => self.brokers[broker] = self.cell.broker(&self.endpoints[broker]),
+            Fault::KillBroker(broker) => self.start_broker(broker),
             Fault::StopBroker(broker) => self.brokers[broker].signal(Signal::CONT),
             Fault::KillNode(node) => self.cell.nats.start_node(node),
             Fault::StopNode(node) => self.cell.nats.signal(node, Signal::CONT),
@@ -89,6 +89,20 @@ impl World {
                 self.set_size(|_| size);
             }
         }
+    }
+
+    /// Starts it until it runs, as a supervisor does: NATS may have no leader now.
+    fn start_broker(&mut self, broker: usize) {
+        let mut started = None;
+        let starts = || {
+            match Broker::try_start(&mut self.cell.broker_command(&self.endpoints[broker])) {
+                Ok(broker) => started = Some(broker),
+                Err(log) => println!("it doesn't start: {log}"),
+            }
+            started.is_some()
+        };
+        wait_until("the broker starts", starts);
+        self.brokers[broker] = started.expect("it was waited for");
     }
 
     /// Gives the stream so many bytes, of which it has so many already.

@@ -66,9 +66,13 @@ impl Cell {
     }
 
     fn broker(&self, bind: &str) -> Broker {
+        Broker::from_command(&mut self.broker_command(bind))
+    }
+
+    fn broker_command(&self, bind: &str) -> Command {
         let mut command = tow(["broker", "--bind", bind, "--grace", "0.1", "--takeover-after", self.takeover_after]);
         self.options(&mut command);
-        Broker::from_command(&mut command)
+        command
     }
 
     fn status(&self) -> Value {

@@ -158,7 +158,7 @@ impl Sim {
         let pace = [15, 60, 250][rng.index(3)];
         let large_percent = [4, 10, 40][rng.index(3)];
         let may_be_slow = settings.busy_timeout_ms.is_some();
-        let history = History { journal: plan.journal, shared: plan.shared, may_be_slow, ..History::default() };
+        let history = History { journal: plan.journal, may_be_slow, ..History::default() };
         let net = Net::new(Rng::new(rng.next()));
         let tally = Tally::default();
         Sim { plan, rng, net, nodes, stream, seats, history, now: 0, chaos_at: 0, weights, pace, large_percent, tally }

@@ -32,12 +32,17 @@ impl Broker {
 
     /// A broker of any kind; waits for its line on standard output.
     pub fn from_command(command: &mut Command) -> Self {
-        let process = Process::start(command);
-        let line =
-            || process.output().lines().next().and_then(|line| Some(line.strip_prefix("broker on ")?.to_owned()));
-        wait_until("the broker listens", || process.output().contains('\n'));
-        let endpoint = line().unwrap_or_else(|| panic!("no 'broker on ENDPOINT' but {:?}", process.output()));
-        Self { process, endpoint }
+        Self::try_start(command).unwrap_or_else(|log| panic!("no 'broker on ENDPOINT'; it said: {log}"))
+    }
+
+    /// The same; its log is the error if it ends instead.
+    pub fn try_start(command: &mut Command) -> Result<Self, String> {
+        let mut process = Process::start(command);
+        wait_until("the broker listens", || process.output().contains('\n') || process.ended());
+        let output = process.output();
+        let endpoint = output.lines().next().and_then(|line| line.strip_prefix("broker on ")).map(str::to_owned);
+        let Some(endpoint) = endpoint else { return Err(process.log()) };
+        Ok(Self { process, endpoint })
     }
 
     /// Endpoint from its first line.
