@@ -10,6 +10,7 @@ mod majordomo;
 mod models;
 mod one_connection;
 mod pool;
+mod relayed;
 mod scale;
 mod slow_disk;
 mod throughput;
@@ -70,10 +71,12 @@ pub enum TableId {
     Failover,
     /// The cost of an operator's view for a server
     Admin,
+    /// Connections that a standby of a cell relays
+    Relayed,
 }
 
 impl TableId {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Models,
         Self::ToFile,
         Self::Encrypted,
@@ -93,6 +96,7 @@ impl TableId {
         Self::Journal,
         Self::Failover,
         Self::Admin,
+        Self::Relayed,
     ];
 
     /// Tables of which the report has the figures of several machines: how they compare depends on the processor.
@@ -120,6 +124,7 @@ impl TableId {
             Self::Journal => "journal",
             Self::Failover => "failover",
             Self::Admin => "admin",
+            Self::Relayed => "relayed",
         }
     }
 }
@@ -232,6 +237,7 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::Journal => journal::plan(bench),
         TableId::Failover => failover::plan(bench),
         TableId::Admin => admin::plan(bench)?,
+        TableId::Relayed => relayed::plan(bench),
     };
     if let Some(part) = &bench.only {
         plan.variants.retain(|variant| variant.name.contains(part));
