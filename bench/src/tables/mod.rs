@@ -10,6 +10,8 @@ mod majordomo;
 mod models;
 mod one_connection;
 mod pool;
+mod python;
+mod python_files;
 mod relayed;
 mod scale;
 mod slow_disk;
@@ -71,12 +73,16 @@ pub enum TableId {
     Failover,
     /// The cost of an operator's view for a server
     Admin,
+    /// Requests from programs in Python, and workers in it
+    Python,
+    /// Files received by programs in Python
+    PythonFiles,
     /// Connections that a standby of a cell relays
     Relayed,
 }
 
 impl TableId {
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::Models,
         Self::ToFile,
         Self::Encrypted,
@@ -96,6 +102,8 @@ impl TableId {
         Self::Journal,
         Self::Failover,
         Self::Admin,
+        Self::Python,
+        Self::PythonFiles,
         Self::Relayed,
     ];
 
@@ -124,6 +132,8 @@ impl TableId {
             Self::Journal => "journal",
             Self::Failover => "failover",
             Self::Admin => "admin",
+            Self::Python => "python",
+            Self::PythonFiles => "python-files",
             Self::Relayed => "relayed",
         }
     }
@@ -237,6 +247,8 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::Journal => journal::plan(bench),
         TableId::Failover => failover::plan(bench),
         TableId::Admin => admin::plan(bench)?,
+        TableId::Python => python::plan(bench),
+        TableId::PythonFiles => python_files::plan(bench)?,
         TableId::Relayed => relayed::plan(bench),
     };
     if let Some(part) = &bench.only {

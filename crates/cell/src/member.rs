@@ -51,6 +51,17 @@ pub enum Role {
     Leading,
 }
 
+impl Role {
+    /// For people and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::CatchingUp => "catching up",
+            Role::Standby => "standby",
+            Role::Leading => "leading",
+        }
+    }
+}
+
 /// An operation on the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
@@ -486,21 +497,9 @@ impl Member {
     fn restart(&mut self) {
         let seen = self.order.term().map(|term| (self.order.seen(), term.checksum));
         self.known = self.known.max(seen);
-        #[cfg(test)]
-        let ignores_epochs = self.order.ignores_epochs;
         self.order = Order::default();
-        #[cfg(test)]
-        {
-            self.order.ignores_epochs = ignores_epochs;
-        }
         (self.role, self.pending, self.must_read, self.damaged) = (Role::CatchingUp, None, false, None);
         (self.silence, self.answered_at, self.wait_until, self.beats_now) = (0, None, 0, false);
         self.events.push_back(Event::Restarted);
-    }
-
-    /// A fault, for the test of the model.
-    #[cfg(test)]
-    pub(crate) fn ignore_epochs(&mut self) {
-        self.order.ignores_epochs = true;
     }
 }

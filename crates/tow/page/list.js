@@ -32,6 +32,7 @@ import { Table } from './table.js';
  * @property {boolean} [publishes] only a server that publishes has it
  * @property {Record<string, (row: Row) => string>} [words] members that the details show in words
  * @property {(row: Row) => string | null} [page] the page of an entry
+ * @property {boolean} [linked] an entry's name leads to its page, and there are no details
  * @property {string} [pageLabel]
  * @property {(row: Row) => Action[]} [actions]
  * @property {(row: Row) => Promise<Node>} [more] is shown below the details
@@ -104,7 +105,7 @@ export class ListView {
     this.rates = new Map();
     this.loaded = 0;
 
-    this.table = new Table({ caption: list.title, columns: list.columns, key: keyOf, open: (key) => this.#toggle(key), sorted: () => this.#ask() });
+    this.table = new Table({ caption: list.title, columns: list.columns, key: keyOf, open: list.linked ? null : (key) => this.#toggle(key), sorted: () => this.#ask() });
     const soon = () => {
       clearTimeout(this.typing);
       this.typing = setTimeout(() => this.#ask(), PAUSE);

@@ -82,7 +82,7 @@ export class Table {
 
   /** @param {string} key */
   focus(key) {
-    this.keyed.children.get(key)?.querySelector('button')?.focus();
+    focus(this.keyed.children.get(key));
   }
 
   /** The parameter `sort`, if the server sorts. */
@@ -166,8 +166,14 @@ export class Table {
     };
     if (!(event.key in places)) return;
     event.preventDefault();
-    places[event.key]?.querySelector('button')?.focus();
+    focus(places[event.key]);
   }
+}
+
+/** @param {Element | null | undefined} row */
+function focus(row) {
+  const name = row?.querySelector('button, a');
+  if (name instanceof HTMLElement) name.focus();
 }
 
 /** @param {Column} column */

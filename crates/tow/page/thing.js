@@ -3,7 +3,7 @@
 import { ofPeer, ofService } from './actions.js';
 import { ApiError, encoded, get } from './api.js';
 import { Chart } from './charts.js';
-import { facts, h, Keyed, setText } from './dom.js';
+import { facts, h, Keyed, setAttribute, setText } from './dom.js';
 import { bytes, count, moment, named, NONE, perSecond, seconds, short, visible } from './format.js';
 import { History, Lately } from './history.js';
 import { toWho } from './links.js';
@@ -104,10 +104,23 @@ class Thing {
    * @param {...Node} parts
    */
   show(kind, name, ...parts) {
-    this.title = `${kind} ${name}`;
     this.gone = h('p', { class: 'empty', hidden: true });
     this.body = h('div', { class: 'view' }, ...parts);
-    this.element.replaceChildren(h('h1', { tabindex: '-1', class: 'wire', title: name }, h('span', { class: 'kind' }, `${kind} `), name), this.gone, this.body);
+    this.name = h('span');
+    this.heading = h('h1', { tabindex: '-1', class: 'wire' }, h('span', { class: 'kind' }, `${kind} `), this.name);
+    this.element.replaceChildren(this.heading, this.gone, this.body);
+    this.setName(kind, name);
+  }
+
+  /**
+   * @param {string} kind
+   * @param {string} name
+   */
+  setName(kind, name) {
+    this.title = `${kind} ${name}`;
+    if (!this.heading || !this.name) return;
+    setText(this.name, name);
+    setAttribute(this.heading, 'title', name);
   }
 
   /** Says that it isn't there, or not any more. @param {string | null} why */
@@ -298,6 +311,7 @@ export class VersionView extends Thing {
     if (version !== this.version) return;
     this.setGone(null);
     const row = reply['version'];
+    if (row['label']) this.setName('Version', visible(row['label']));
     this.facts?.set([
       { name: 'Label', value: visible(row['label'] || NONE) },
       { name: 'Digest', value: visible(row['version']) },

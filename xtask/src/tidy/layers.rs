@@ -34,7 +34,7 @@ const APART: &[(&str, &str)] = &[
 ];
 
 /// Crates for tests, benchmarks and development: on top of everything, and below nothing but tests.
-const TOOLS: &[&str] = &["towpath-slow-disk", "bench", "xtask"];
+const TOOLS: &[&str] = &["towpath-slow-disk", "towpath-far-link", "bench", "xtask"];
 
 /// A crate of the workspace with the workspace's crates that it depends on.
 struct Package {

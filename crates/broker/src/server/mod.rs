@@ -105,6 +105,11 @@ impl Broker {
         self.operator.clone()
     }
 
+    /// The road to the leader of its cell, if it is in one.
+    pub fn questions(&self) -> Option<towpath_cell::Questions> {
+        self.dispatch.store.questions()
+    }
+
     /// Serves until it is stopped.
     pub fn run(mut self) -> Result<(), BrokerError> {
         let mut stopping: Option<Instant> = None;

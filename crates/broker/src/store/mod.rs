@@ -87,17 +87,6 @@ pub struct Failure {
     pub kind: StorageFailure,
 }
 
-/// A broker's part in its cell.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CellStats {
-    /// `leading`, `standby` or `catching up`.
-    pub role: &'static str,
-    /// The current term.
-    pub epoch: u64,
-    /// Endpoint of the leader; empty if unknown.
-    pub leader: String,
-}
-
 /// Where the clients and workers of a cell belong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {

@@ -1,13 +1,13 @@
 //! State that the broker's thread and the log's thread share.
 
 use crate::block::TermSecret;
-use crate::member::Role;
+use crate::figures::CellFigures;
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use towpath_journal::{Entry, JournalError, JournalFigures, Lsn, Recovered};
+use towpath_journal::{Entry, JournalError, Lsn, Recovered};
 
 /// A change of leadership.
 #[derive(Debug)]
@@ -36,21 +36,6 @@ pub enum Place {
         /// Secret of its term.
         secret: TermSecret,
     },
-}
-
-/// Figures of a member for an operator.
-#[derive(Debug, Clone, Default)]
-pub struct CellFigures {
-    /// As of a journal: stretches are its segments.
-    pub log: JournalFigures,
-    /// Its role.
-    pub role: Option<Role>,
-    /// The current term, and its leader's endpoint.
-    pub leader: Option<(u64, String)>,
-    /// Sequence number of the last message that was seen.
-    pub seen: u64,
-    /// Most bytes of the stream.
-    pub bytes_max: u64,
 }
 
 pub(super) struct Shared {
@@ -84,6 +69,7 @@ struct State {
     figures: CellFigures,
     /// The latest, until the broker takes it.
     place: Option<Place>,
+    leads_since: Option<Instant>,
     /// To end at this moment at the latest.
     closing: Option<Instant>,
 }
@@ -136,7 +122,9 @@ impl Shared {
             return Err(JournalError::TooLarge("the entry"));
         }
         let id = entry.id();
-        let has_no_space = matches!(entry, Entry::Accepted { .. }) && (waiting + bytes) as u64 > state.space;
+        // A dead letter is part of an outcome.
+        let is_new = matches!(entry, Entry::Accepted { letter: None, .. });
+        let has_no_space = is_new && (waiting + bytes) as u64 > state.space;
         state.is_full |= has_no_space;
         if has_no_space || (!state.given_up.is_empty() && state.given_up.contains(&id)) {
             // In its place is a record that changes nothing, so that positions stay.
@@ -182,9 +170,20 @@ impl Shared {
     pub fn figures(&self) -> CellFigures {
         let state = self.state();
         let mut figures = state.figures.clone();
+        figures.failure = state.failure.as_ref().map(|(why, _)| why.clone());
+        figures.leads_for = state.leads_since.map(|since| since.elapsed());
         figures.log.pending_bytes = (state.in_flight + state.records.len()) as u64;
         figures.log.writing = state.since.map_or(Duration::ZERO, |since| since.elapsed());
         figures
+    }
+
+    pub fn leader(&self) -> Option<(u64, String)> {
+        self.state().figures.leader.clone()
+    }
+
+    /// Whether the owner knows that this broker leads.
+    pub fn leads(&self) -> bool {
+        self.state().is_open
     }
 
     pub fn close(&self, within: Duration) {
@@ -236,6 +235,7 @@ impl Shared {
 
     pub fn change(&self, change: Change) {
         let mut state = self.state();
+        state.leads_since = matches!(change, Change::Won(_)).then(Instant::now);
         if matches!(change, Change::Lost) {
             state.is_open = false;
             state.records.clear();
@@ -252,6 +252,11 @@ impl Shared {
         self.state().place = Some(place);
         self.has_moved.store(true, Ordering::Release);
         (self.wake)();
+    }
+
+    /// Changes figures that need no other care.
+    pub fn update(&self, update: impl FnOnce(&mut CellFigures)) {
+        update(&mut self.state().figures);
     }
 
     /// Publishes figures, space for requests, and a failure.

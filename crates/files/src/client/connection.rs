@@ -148,11 +148,6 @@ impl Connection {
         self.server.is_some_and(|server| self.hub.awaits_disk(server))
     }
 
-    /// Whether nothing waits to be sent.
-    pub(super) fn has_sent_all(&self) -> bool {
-        self.unsent.is_empty() && self.server.is_some_and(|server| self.hub.queued(server).messages == 0)
-    }
-
     /// Sends a message as [`Connection::send`] does.
     pub(super) fn send_message(&mut self, message: Message) {
         self.unsent.push_back(message);

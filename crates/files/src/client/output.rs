@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::ordered_writer::OrderedWriter;
 use super::plan::Plan;
 use crate::disk::Disk;
-use crate::protocol::control::Slow;
 use crate::transfer::{DiskCommand, DiskReport, Found, SmallOutcome};
 
 /// Bytes that may be queued for the disk; beyond it the connection isn't read. Compressed bodies count as they are in
@@ -72,14 +71,6 @@ impl Sink {
         match self {
             Self::Disk(disk) => disk.pieces_read(),
             Self::Unopened | Self::Writer(_) | Self::Plan(_) | Self::Discard => 0,
-        }
-    }
-
-    /// Why the disk lags, if it does.
-    pub(super) fn lags_by(&self) -> Slow {
-        match self {
-            Self::Disk(disk) if disk.is_hashing() => Slow::Hash,
-            _ => Slow::Disk,
         }
     }
 

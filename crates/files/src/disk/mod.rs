@@ -106,8 +106,6 @@ pub(crate) struct Disk {
     hasher: RandomState,
     /// Bytes in memory that were handed over and not written yet.
     queued_bytes: Arc<AtomicU64>,
-    /// Workers that are hashing.
-    hashing: Arc<AtomicUsize>,
 }
 
 impl Disk {
@@ -138,7 +136,7 @@ impl Disk {
         });
         let (own_reports, reports) = channel();
         let queued_bytes = Arc::new(AtomicU64::new(0));
-        let (cancelled, hashing) = (Cancelled::default(), Arc::new(AtomicUsize::new(0)));
+        let cancelled = Cancelled::default();
         let (mut jobs, mut threads, mut small_jobs) = (Vec::new(), Vec::new(), Vec::new());
         for index in 0..options.workers.max(1) {
             let (sender, receiver) = channel();
@@ -146,8 +144,7 @@ impl Disk {
             let small = Arc::new(AtomicUsize::new(0));
             small_jobs.push(Arc::clone(&small));
             let (destination, cancelled) = (Arc::clone(&destination), cancelled.clone());
-            let counts = (small, Arc::clone(&hashing));
-            let worker = Worker::new(destination, cancelled, own_reports.clone(), Arc::clone(&wake), queued, counts);
+            let worker = Worker::new(destination, cancelled, own_reports.clone(), Arc::clone(&wake), queued, small);
             let thread = std::thread::Builder::new().name(format!("disk-{index}"));
             threads.push(thread.spawn(move || worker.run(&receiver))?);
             jobs.push(sender);
@@ -168,7 +165,6 @@ impl Disk {
             small_jobs,
             hasher,
             queued_bytes,
-            hashing,
         })
     }
 
@@ -334,11 +330,6 @@ impl Disk {
     /// Bytes in memory that were handed over and not written yet.
     pub(crate) fn queued_bytes(&self) -> u64 {
         self.queued_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Whether most of the workers are hashing, rather than waiting for the disk.
-    pub(crate) fn is_hashing(&self) -> bool {
-        self.hashing.load(Ordering::Relaxed) * 2 > self.jobs.len()
     }
 
     /// The worker of a directory's entries: the kernel changes a directory by one thread at a time anyhow.

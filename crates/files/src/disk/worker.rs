@@ -135,8 +135,6 @@ pub(super) struct Worker {
     queued_bytes: Arc<AtomicU64>,
     /// Jobs of small files that are queued for this worker.
     small_jobs: Arc<AtomicUsize>,
-    /// Workers that are hashing.
-    hashing: Arc<AtomicUsize>,
     leaves: HashMap<(ContentKey, u64), OpenLeaf>,
     /// Buffer for reading back.
     buffer: PageBuffer,
@@ -149,7 +147,7 @@ impl Worker {
         reports: Sender<DiskReport>,
         wake: Arc<dyn Fn() + Send + Sync>,
         queued_bytes: Arc<AtomicU64>,
-        (small_jobs, hashing): (Arc<AtomicUsize>, Arc<AtomicUsize>),
+        small_jobs: Arc<AtomicUsize>,
     ) -> Self {
         Self {
             destination,
@@ -158,7 +156,6 @@ impl Worker {
             wake,
             queued_bytes,
             small_jobs,
-            hashing,
             leaves: HashMap::new(),
             buffer: PageBuffer::default(),
         }
@@ -309,10 +306,7 @@ impl Worker {
         let mut state = self.leaf_at(content, &open, part.leaf, part.offset)?;
         if let Some(hasher) = &mut state.hasher {
             // Before they are written, while they are in the processor's cache from being received.
-            self.hashing.fetch_add(1, Ordering::Relaxed);
-            let hashed = hasher.update(data);
-            self.hashing.fetch_sub(1, Ordering::Relaxed);
-            hashed.map_err(|error| leaf_error(&error))?;
+            hasher.update(data).map_err(|error| leaf_error(&error))?;
         }
         let writing = open.writing();
         if !open.is_long_enough()? {

@@ -197,7 +197,9 @@ impl Member {
                 println!("follower of {:?} asks: {request:?}", self.below);
             }
             match request {
-                Request::Hello | Request::Follow(_) | Request::Have(_) => session.request(request),
+                Request::Hello | Request::Follow(_) | Request::Have(_) | Request::FetchesFor(_) => {
+                    session.request(request)
+                }
                 Request::More { id: FOLLOW_ID } | Request::Cancel { id: FOLLOW_ID } => session.request(request),
                 request => self.files.requests.push_back(request),
             }

@@ -8,7 +8,7 @@ use crate::path::RelPath;
 use crate::protocol::control::HolderName;
 use crate::relay::{HolderStats, Holders, Known, Presence};
 use crate::root::Timestamp;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use towpath_sockets::Page;
@@ -55,6 +55,11 @@ impl CatalogueView {
     /// Sums.
     pub fn stats(&self) -> CatalogueStats {
         self.published.stats()
+    }
+
+    /// Sets the names of the followers that are to be there: those that are seen don't count any more.
+    pub fn expect_followers(&self, names: BTreeSet<HolderName>) {
+        self.holders().set_listed(names);
     }
 
     /// How many have said what is in place.

@@ -59,7 +59,6 @@ pub(super) fn cause(look: &Look) -> Option<Wait> {
         Wait::Credit | Wait::Receiver | Wait::Sender if look.is_frozen() => Some(Wait::Frozen),
         Wait::Credit | Wait::Sender if look.slow == Some(Slow::Rate) => Some(Wait::ClientRate),
         Wait::Credit | Wait::Sender | Wait::Receiver if look.slow == Some(Slow::Disk) => Some(Wait::ClientDisk),
-        Wait::Credit | Wait::Sender | Wait::Receiver if look.slow == Some(Slow::Hash) => Some(Wait::ClientHash),
         Wait::Receiver => look.tcp.map_or(Some(wait), |tcp| tcp.sending()),
         // All that the client gave credit for is on its way.
         Wait::Credit if look.tcp.is_some_and(|tcp| tcp.untaken >= MUCH_UNTAKEN) => {
@@ -114,15 +113,20 @@ impl Tcp {
             return Some(Wait::Network);
         }
         let busy = now.busy.saturating_sub(before.busy);
-        let is_half = |limited: Duration| !busy.is_zero() && limited >= busy / 2;
+        let is_part = |limited: Duration, parts| !busy.is_zero() && limited >= busy / parts;
         let is_long = now.round_trip >= LONG_ROUND_TRIP;
-        if is_half(now.window_limited.saturating_sub(before.window_limited)) {
-            // All that fits is on its way, or it waits there for a program to read it.
-            let in_flight = u64::from(now.unacked_segments) * u64::from(now.segment_bytes);
-            let is_full = now.window_bytes.is_some_and(|window| in_flight >= u64::from(window) / 2);
-            return Some(if is_long && is_full { Wait::ReceiveBuffer } else { Wait::Receiver });
+        let window_limited = now.window_limited.saturating_sub(before.window_limited);
+        // All that fits is on its way, or it waits there for a program to read it.
+        let in_flight = u64::from(now.unacked_segments) * u64::from(now.segment_bytes);
+        let is_full = now.window_bytes.is_some_and(|window| in_flight >= u64::from(window) / 2);
+        // BBR takes a window that is full for the rate of the network, and paces itself to it: only now and then does it meet the window.
+        if is_long && is_full && is_part(window_limited, 4) {
+            return Some(Wait::ReceiveBuffer);
         }
-        if is_long && is_half(now.buffer_limited.saturating_sub(before.buffer_limited)) {
+        if is_part(window_limited, 2) {
+            return Some(Wait::Receiver);
+        }
+        if is_long && is_part(now.buffer_limited.saturating_sub(before.buffer_limited), 2) {
             return Some(Wait::SendBuffer);
         }
         is_long.then_some(Wait::Network)
@@ -194,7 +198,6 @@ mod tests {
             ("this server's limit", waits(ServerRate), Some(ServerRate)),
             ("its disk", slow(Credit, Slow::Disk), Some(ClientDisk)),
             ("its disk, so that it doesn't read", Look { slow: Some(Slow::Disk), ..over(closed()) }, Some(ClientDisk)),
-            ("its hashing", slow(Credit, Slow::Hash), Some(ClientHash)),
             ("no credit, unsaid", waits(Credit), Some(Credit)),
             ("stopped with a closed window", silent(over(closed()), 9), Some(Frozen)),
             (
@@ -215,6 +218,7 @@ mod tests {
             ("long round trips", over(open(300)), Some(Network)),
             ("losses of a push", Look { now: Some(Sender), mostly: Some(Sender), ..over(received) }, Some(Network)),
             ("a small receive buffer", over(full), Some(ReceiveBuffer)),
+            ("one that BBR paces itself to", over(TcpInfo { window_limited: 3 * SECOND, ..full }), Some(ReceiveBuffer)),
             ("one that is read slowly", over(TcpInfo { unacked_segments: 9, ..full }), Some(Receiver)),
             ("a small send buffer", over(TcpInfo { buffer_limited: 6 * SECOND, ..open(80) }), Some(SendBuffer)),
             ("nothing against it", over(TcpInfo { buffer_limited: 6 * SECOND, ..open(1) }), None),

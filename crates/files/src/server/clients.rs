@@ -13,15 +13,15 @@ use super::stats::has;
 use super::stats::{Counters, FailureStats, FollowerStats, PeerStats, RequestKind, Stats, TransferStats, Wait};
 use super::{Failure, holding};
 use crate::limits::{ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
-use crate::protocol::control::{Holder, Request};
+use crate::protocol::control::{FetchesFor, Holder, Request};
 use crate::protocol::data::DataHeader;
 use crate::protocol::envelope::{Opening, is_too_large, opening};
-use crate::protocol::follow::ServerId;
+use crate::protocol::follow::{CopyId, ServerId};
 use crate::protocol::plain::PlainMessage;
 use crate::protocol::{Dialect, WireError};
 use crate::relay::{HolderStats, Holders, Reporter, Via};
 use bytes::Bytes;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -45,6 +45,8 @@ struct Client {
     quotas: Quotas,
     /// Its last report of what it has.
     said: Option<HolderStats>,
+    /// The follower that it fetches for, which reports on another connection.
+    fetches_for: Option<FetchesFor>,
     progress: Progress,
 }
 
@@ -61,6 +63,8 @@ pub(super) struct Clients {
     failures: Failures,
     /// Clients that follow, by slot.
     followers: BTreeSet<PeerId>,
+    /// The connections by which followers fetch beside the one on which they report, by tenant, name and copy: the last of each.
+    fetch_for: BTreeMap<(u64, String, Option<CopyId>), PeerId>,
     publishers: Publishers,
     /// Rate of all clients together: pieces of files aren't larger than it allows.
     bytes_per_second: Option<u64>,
@@ -148,6 +152,7 @@ impl Clients {
             counters: Counters::default(),
             failures: Failures::default(),
             followers: BTreeSet::new(),
+            fetch_for: BTreeMap::new(),
             publishers,
             bytes_per_second: None,
             via: Arc::new(Via::new(id)),
@@ -200,6 +205,7 @@ impl Clients {
             requests: HashMap::new(),
             quotas,
             said: None,
+            fetches_for: None,
             progress: Progress::default(),
         };
         self.clients.insert(peer, client);
@@ -221,6 +227,7 @@ impl Clients {
     pub(super) fn gone(&mut self, peer: PeerId, reason: &str) {
         let Some(mut client) = self.clients.remove(&peer) else { return };
         self.followers.remove(&peer);
+        forget_fetches_for(&mut self.fetch_for, &client, peer);
         // What came just before.
         while let Some(action) = client.session.next_action() {
             match action {
@@ -334,7 +341,7 @@ impl Clients {
 
     /// Carries out all actions of a session. `take_back` takes a request's messages back from the socket.
     pub(super) fn act(&mut self, peer: PeerId, mut take_back: impl FnMut(Ticket) -> usize) {
-        let Clients { clients, pool, counters, failures, via, holders, followers, .. } = self;
+        let Clients { clients, pool, counters, failures, via, holders, followers, fetch_for, .. } = self;
         let Some(client) = clients.get_mut(&peer) else { return };
         let mut asked = Vec::new();
         while let Some(action) = client.session.next_action() {
@@ -356,6 +363,11 @@ impl Clients {
                 }
                 Action::Hello(envelope) => client.session.hello(&envelope, via.all()),
                 Action::Have(said) => client.have(peer, said, pool, holders),
+                Action::FetchesFor(follower) => {
+                    forget_fetches_for(fetch_for, client, peer);
+                    fetch_for.insert(key_of(client.tenant_number, &follower), peer);
+                    client.fetches_for = Some(follower);
+                }
                 Action::Holders(envelope, request) => asked.push((envelope, request)),
                 Action::Release { ticket, take_back: wants_back } => {
                     if let Some(request) = client.requests.remove(&ticket) {
@@ -422,6 +434,13 @@ impl Clients {
         })
     }
 
+    /// The connections by which a follower fetches: the one on which it reports, and another one if it has one.
+    pub(super) fn fetch_for(&self, peer: PeerId) -> impl Iterator<Item = PeerId> + use<> {
+        let client = self.clients.get(&peer).and_then(|client| Some((client.tenant_number, client.said.as_ref()?)));
+        let other = client.and_then(|(tenant, said)| self.fetch_for.get(&(tenant, said.name.clone(), said.copy)));
+        std::iter::once(peer).chain(other.copied())
+    }
+
     /// The follows that lack most, so many of them at most, the last one first.
     pub(super) fn last_follows(&self, most: usize, info: impl Fn(PeerId) -> Option<PeerInfo>) -> Vec<FollowerStats> {
         // First whose they are: a follow's description takes memory.
@@ -464,7 +483,7 @@ impl Clients {
         tcp: impl FnOnce() -> Option<(TcpInfo, u64)>,
         now: Instant,
     ) -> Option<PeerStats> {
-        let Client { session, key, progress, said, .. } = self.clients.get_mut(&info.id)?;
+        let Client { session, key, progress, said, fetches_for, .. } = self.clients.get_mut(&info.id)?;
         let mut transfers: Vec<_> = session.transfers().collect();
         if !transfers.is_empty() {
             progress.explain(&mut transfers, &info, tcp(), now);
@@ -481,7 +500,10 @@ impl Clients {
             credit_bytes: session.credit(),
             transfers: transfers.into_iter().map(transfer).collect(),
             queries: session.queries(),
-            follower: said.as_ref().map(|said| said.name.clone()),
+            follower: match (said, fetches_for) {
+                (Some(said), _) => Some(said.name.clone()),
+                (None, of) => of.as_ref().map(|of| of.name.as_str().to_owned()),
+            },
         })
     }
 
@@ -535,6 +557,19 @@ impl Clients {
     /// See [`Session::is_congested`].
     pub(super) fn is_congested(&self, peer: PeerId) -> bool {
         self.clients.get(&peer).is_some_and(|client| client.session.is_congested())
+    }
+}
+
+fn key_of(tenant: u64, FetchesFor { name, copy }: &FetchesFor) -> (u64, String, Option<CopyId>) {
+    (tenant, name.as_str().to_owned(), *copy)
+}
+
+/// This client doesn't fetch for a follower any more, if it did.
+fn forget_fetches_for(fetch_for: &mut BTreeMap<(u64, String, Option<CopyId>), PeerId>, client: &Client, peer: PeerId) {
+    let key = client.fetches_for.as_ref().map(|follower| key_of(client.tenant_number, follower));
+    // Another connection may have taken its place.
+    if let Some(key) = key.filter(|key| fetch_for.get(key) == Some(&peer)) {
+        fetch_for.remove(&key);
     }
 }
 

@@ -119,8 +119,9 @@ fn stats(hub: &mut Hub, clients: &mut Clients, wanted: Wanted) -> Stats {
         Wanted::Followers(from) => {
             stats.followers = clients.follower_page(from, |peer| hub.peer(peer));
             for (_, follower) in &mut stats.followers.entries {
-                let transfers = peer_stats(hub, clients, follower.info.id).map(|peer| peer.transfers);
-                follower.transfer = transfers.into_iter().flatten().max_by_key(|transfer| transfer.pace.stalled);
+                let peers = clients.fetch_for(follower.info.id);
+                let transfers = peers.filter_map(|peer| peer_stats(hub, clients, peer)).flat_map(|peer| peer.transfers);
+                follower.transfer = transfers.max_by_key(|transfer| transfer.pace.stalled);
             }
         }
         Wanted::Failures(from) => stats.failures = clients.failure_page(from),

@@ -149,8 +149,6 @@ pub enum Wait {
     ReceiveBuffer,
     /// The client's disk doesn't keep up.
     ClientDisk,
-    /// The client's hashing doesn't keep up.
-    ClientHash,
     /// The client gives no credit, and doesn't say why.
     Credit,
     /// The client doesn't read as fast as it could be sent, and doesn't say why.
@@ -169,7 +167,7 @@ pub enum Wait {
 
 impl Wait {
     /// All, in the order of their declaration.
-    pub const ALL: [Wait; 15] = [
+    pub const ALL: [Wait; 14] = [
         Wait::ClientRate,
         Wait::ServerRate,
         Wait::Frozen,
@@ -177,7 +175,6 @@ impl Wait {
         Wait::SendBuffer,
         Wait::ReceiveBuffer,
         Wait::ClientDisk,
-        Wait::ClientHash,
         Wait::Credit,
         Wait::Receiver,
         Wait::Sender,
@@ -197,7 +194,6 @@ impl Wait {
             Wait::SendBuffer => "send_buffer",
             Wait::ReceiveBuffer => "receive_buffer",
             Wait::ClientDisk => "client_disk",
-            Wait::ClientHash => "client_hash",
             Wait::Credit => "credit",
             Wait::Receiver => "receiver",
             Wait::Sender => "sender",

@@ -62,8 +62,8 @@ impl Credit {
     }
 
     /// A cause of this side for which credit is withheld: its rate, or its disk, which has most of the window.
-    pub(super) fn withheld_for(&self, lagging: Slow, now: Instant) -> Option<Slow> {
-        let is_lagging = (self.held > self.window / 2).then_some(lagging);
+    pub(super) fn withheld_for(&self, now: Instant) -> Option<Slow> {
+        let is_lagging = (self.held > self.window / 2).then_some(Slow::Disk);
         is_lagging.or_else(|| self.next().filter(|at| *at > now).map(|_| Slow::Rate))
     }
 

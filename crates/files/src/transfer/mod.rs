@@ -78,7 +78,7 @@ use reuse::ReuseQueue;
 use crate::limits::CHUNK_BYTES_MIN;
 use crate::path::RelPath;
 use crate::protocol::assembler::Inbound;
-use crate::protocol::control::{ListEntry, Reply, Request, Slow};
+use crate::protocol::control::{ListEntry, Reply, Request};
 use idle_timer::{IdleTimer, is_no_progress};
 use pacing::{Pacer, piece_bytes};
 use reconnects::Reconnects;
@@ -148,8 +148,6 @@ pub struct Transfer {
     is_fed: bool,
     /// Some of them aren't in place yet.
     is_incomplete: bool,
-    /// Why the disk lags when it does.
-    lagging: Slow,
     slowness: Slowness,
 }
 
@@ -197,7 +195,6 @@ impl Transfer {
             reconnects: Reconnects::default(),
             is_fed: false,
             is_incomplete: false,
-            lagging: Slow::Disk,
             slowness: Slowness::new(now),
             options,
         }
@@ -328,7 +325,7 @@ impl Transfer {
             self.pump();
         }
         let is_fetching = self.connected && self.requests.fetch_count() > 0;
-        let waits = self.credit.withheld_for(self.lagging, now).filter(|_| is_fetching);
+        let waits = self.credit.withheld_for(now).filter(|_| is_fetching);
         if self.slowness.note(waits, now) {
             self.send(Request::Credit { bytes: 0, slow: self.slowness.said() });
         }
@@ -344,11 +341,6 @@ impl Transfer {
     /// Bytes of an incomplete message arrived: the server isn't idle.
     pub fn arriving(&mut self, now: Instant) {
         self.idle.arriving(now);
-    }
-
-    /// Why the disk lags when it does: it writes, or hashes.
-    pub fn lags_by(&mut self, cause: Slow) {
-        self.lagging = cause;
     }
 
     /// The disk is reading existing files, which takes as long as it takes.

@@ -376,6 +376,7 @@ impl Play {
             | Request::Publish(_)
             | Request::Credit { .. }
             | Request::Cancel { .. }
+            | Request::FetchesFor(_)
             | Request::Confirm(_) => {}
         }
     }

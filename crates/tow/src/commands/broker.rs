@@ -8,9 +8,10 @@ use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
 use crate::cli::queue_args::QueueArgs;
 use crate::cli::units::{duration, duration_or_zero, positive, short_duration, size_from_1m};
+use crate::runtime::reload::{self, Reloaded};
+use crate::runtime::rlimits;
 use crate::runtime::signals::on_signals;
 use crate::runtime::watchdog::{Watchdog, exit_now};
-use crate::runtime::{reload, rlimits};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -152,7 +153,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let (handle, watchdog) = (broker.handle(), Watchdog::new());
     let (heartbeat, stopping) = (watchdog.heartbeat(), admin.stopping());
     let is_stopping = AtomicBool::new(false);
-    let reload = reload::watch(admission, handle.clone())?;
+    let files = admission.as_ref().and_then(|admission| Reloaded::admission(admission, handle.clone()));
+    let reload = reload::watch(admission, files)?;
     let stop = move || {
         stopping.begin();
         // The second signal doesn't wait for workers.
@@ -163,7 +165,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         heartbeat.interrupted();
     };
     on_signals(stop, reload)?;
-    admin.ready(BrokerView { handle: broker.handle(), operator: broker.operator() }, broker.endpoints());
+    admin.ready(
+        BrokerView { handle: broker.handle(), operator: broker.operator(), questions: broker.questions() },
+        broker.endpoints(),
+    );
     announce(broker.endpoints().iter().map(|endpoint| format!("broker on {endpoint}")));
     let ended = watchdog.run(None, end_timeout, move || broker.run())?;
     let ended = ended.unwrap_or_else(|_| {

@@ -7,7 +7,7 @@ use crate::cli::exit::Failure;
 use crate::cli::key_args::ServerKeyArgs;
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::eprint_line;
-use crate::runtime::reload;
+use crate::runtime::reload::{self, Reloaded};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use towpath_files::client::Source;
@@ -121,7 +121,8 @@ pub fn start(
     // Standard output has what happens.
     server.endpoints().iter().for_each(print);
     let handle = server.handle();
-    let reload = reload::watch(security.admission, handle.clone())?;
+    let files = security.admission.as_ref().and_then(|admission| Reloaded::admission(admission, handle.clone()));
+    let reload = reload::watch(security.admission, files)?;
     let thread = std::thread::Builder::new().name("tow-serve".to_owned()).spawn(move || server.run());
     let _reload = reload.map(|reload| Box::new(reload) as Box<dyn Fn() + Send>);
     Ok(Some(Serving { handle, thread: Some(thread.map_err(Failure::failed)?), _reload }))

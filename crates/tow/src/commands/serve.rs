@@ -8,7 +8,7 @@ use crate::cli::exit::{Failure, Status};
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
 use crate::cli::units::{bytes_per_second, duration, size};
-use crate::runtime::reload;
+use crate::runtime::reload::{self, Reloaded};
 use crate::runtime::signals::on_signals;
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -149,7 +149,14 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         error => Failure::failed(error),
     })?;
     let (handle, stopping) = (server.handle(), admin.stopping());
-    let reload = reload::watch(security.admission, handle.clone())?;
+    let rules = security.admission.as_ref().and_then(|admission| Reloaded::admission(admission, handle.clone()));
+    let followers = arguments.followers.zip(server.catalogue()).map(|(path, catalogue)| {
+        Reloaded::file(path.clone(), move || {
+            catalogue.expect_followers(follower_names(&path)?);
+            Ok("the names of followers".to_owned())
+        })
+    });
+    let reload = reload::watch(security.admission, rules.into_iter().chain(followers))?;
     let stop = move || {
         stopping.begin();
         handle.shutdown();

@@ -1,12 +1,13 @@
 //! The log of entries: a journal on this machine's disk, the log of a cell, or none.
 
 use crate::core::StorageFailure;
-use crate::store::{CellStats, Failure, Place};
+use crate::store::{Failure, Place};
 use std::path::Path;
 #[cfg(feature = "nats")]
 use std::time::Duration;
 #[cfg(feature = "nats")]
-use towpath_cell::nats::{CellLog, Change, Place as CellPlace, role_name};
+use towpath_cell::nats::{CellLog, Change, Place as CellPlace};
+use towpath_cell::{CellFigures, Questions};
 use towpath_journal::{Entry, Journal, JournalError, JournalFigures, JournalOptions, Recovered, Status};
 use towpath_sockets::Waker;
 #[cfg(feature = "nats")]
@@ -112,9 +113,7 @@ impl Log {
         match self {
             Log::None | Log::Journal(_) => None,
             #[cfg(feature = "nats")]
-            Log::Cell(cell) => {
-                cell.figures().leader.map(|(_, endpoint)| endpoint).filter(|endpoint| !endpoint.is_empty())
-            }
+            Log::Cell(cell) => cell.leader().map(|(_, endpoint)| endpoint).filter(|endpoint| !endpoint.is_empty()),
         }
     }
 
@@ -139,15 +138,19 @@ impl Log {
         }
     }
 
-    pub fn cell(&self) -> Option<CellStats> {
+    pub fn cell(&self) -> Option<CellFigures> {
         match self {
             Log::None | Log::Journal(_) => None,
             #[cfg(feature = "nats")]
-            Log::Cell(cell) => {
-                let figures = cell.figures();
-                let (epoch, leader) = figures.leader.unwrap_or_default();
-                Some(CellStats { role: figures.role.map_or("catching up", role_name), epoch, leader })
-            }
+            Log::Cell(cell) => Some(cell.figures()),
+        }
+    }
+
+    pub fn questions(&self) -> Option<Questions> {
+        match self {
+            Log::None | Log::Journal(_) => None,
+            #[cfg(feature = "nats")]
+            Log::Cell(cell) => Some(cell.questions()),
         }
     }
 

@@ -3,7 +3,9 @@
 use super::FollowOptions;
 use crate::digest::Digest;
 use crate::limits::HAVE_HOLDERS_MAX;
-use crate::protocol::control::{ErrorText, Have, Holder, HolderError, HolderName, Lacks, Left, Request, VersionsOf};
+use crate::protocol::control::{
+    ErrorText, FetchesFor, Have, Holder, HolderError, HolderName, Lacks, Left, Request, VersionsOf,
+};
 use crate::protocol::follow::{CopyId, Cursor};
 use crate::relay::Relay;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -145,6 +147,12 @@ impl Account {
         if lacked.is_some_and(|(lacked, lacks)| lacks.bytes.saturating_add(PASSED_BYTES) < lacked) {
             state.error = None;
         }
+    }
+
+    /// Message of another connection that fetches for this follower.
+    pub(super) fn fetches_for(&self) -> FetchesFor {
+        let state = self.state();
+        FetchesFor { name: state.name.clone(), copy: state.copy }
     }
 
     /// When there is something to say.

@@ -64,7 +64,6 @@ impl Driver<'_> {
     fn tick(&mut self, connection: &mut Connection, now: Instant) -> Result<(), Error> {
         let read = self.sink.pieces_read();
         let reads = std::mem::replace(&mut self.pieces_read, read) != read;
-        self.follower.transfer.lags_by(self.sink.lags_by());
         self.follower.tick(now, reads)?;
         self.outputs(connection)
     }

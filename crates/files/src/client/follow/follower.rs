@@ -200,6 +200,8 @@ impl<'a> Follower<'a> {
         self.transfer.connected();
         self.report.connected();
         self.requests.extend(self.report.next_request(self.now));
+        let fetches_for = self.frozen.as_ref().map(|frozen| frozen.fetches_for.clone());
+        self.requests.extend(fetches_for.map(Request::FetchesFor));
         self.ask();
     }
 

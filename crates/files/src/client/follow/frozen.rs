@@ -8,7 +8,7 @@ use crate::digest::Digest;
 use crate::filter::Excludes;
 use crate::limits::CHANGES_PAGE_ENTRIES_MAX;
 use crate::path::RelPath;
-use crate::protocol::control::{Change, ChangesReply, FollowState, FollowingReply, Reply, Request};
+use crate::protocol::control::{Change, ChangesReply, FetchesFor, FollowState, FollowingReply, Reply, Request};
 use crate::protocol::follow::{Cursor, Epoch};
 use crate::transfer::Source;
 use std::collections::{HashMap, VecDeque};
@@ -23,13 +23,20 @@ pub(super) struct Frozen {
     entries: Arc<[Change]>,
     /// The version before, and what was followed to get it.
     pub(super) seed: Option<(PathBuf, Source)>,
+    /// The follower, which reports on another connection.
+    pub(super) fetches_for: FetchesFor,
     given: usize,
     replies: VecDeque<Reply>,
 }
 
 impl Frozen {
-    pub(super) fn new(digest: Digest, entries: Vec<Change>, seed: Option<(PathBuf, Source)>) -> Frozen {
-        Frozen { digest, entries: entries.into(), seed, given: 0, replies: VecDeque::new() }
+    pub(super) fn new(
+        digest: Digest,
+        entries: Vec<Change>,
+        seed: Option<(PathBuf, Source)>,
+        fetches_for: FetchesFor,
+    ) -> Frozen {
+        Frozen { digest, entries: entries.into(), seed, fetches_for, given: 0, replies: VecDeque::new() }
     }
 
     fn cursor(&self, seq: u64) -> Cursor {
@@ -111,7 +118,7 @@ impl Seed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::control::{ChangeContent, FollowRequest, ListTarget, WirePath};
+    use crate::protocol::control::{ChangeContent, FollowRequest, HolderName, ListTarget, WirePath};
     use crate::protocol::follow::FollowFrom;
 
     fn take(frozen: &mut Frozen) -> Vec<(usize, bool)> {
@@ -137,7 +144,8 @@ mod tests {
                 path: seq.to_string().into_bytes().into(),
                 content: ChangeContent::Dir { mode: 0 },
             };
-            let mut frozen = Frozen::new(Digest([1; 32]), (1..=count).map(entry).collect(), None);
+            let fetches_for = FetchesFor { name: HolderName::new("copy").unwrap(), copy: None };
+            let mut frozen = Frozen::new(Digest([1; 32]), (1..=count).map(entry).collect(), None, fetches_for);
             // A connection that is lost begins it again.
             for _ in 0..2 {
                 frozen.ask(&follow);

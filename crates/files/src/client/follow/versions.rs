@@ -21,7 +21,7 @@ use crate::limits::MANIFEST_BYTES_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::assembler::Inbound;
-use crate::protocol::control::{Change, FollowingReply, Reply, Request, request_id};
+use crate::protocol::control::{Change, FetchesFor, FollowingReply, Reply, Request, request_id};
 use crate::protocol::follow::{Cursor, ServerId};
 use crate::protocol::manifest::{TREE, VERSIONS, VersionName, decode, is_label, versions_of};
 use crate::root::{Dir, Links, Root, check_own_dir};
@@ -263,6 +263,7 @@ impl Versions<'_> {
         let work = Work {
             connector: Arc::clone(self.connector),
             account: Account::new(self.options, None),
+            fetches_for: self.account.fetches_for(),
             of: self.of.clone(),
             version,
             passing: self.passing(),
@@ -381,6 +382,7 @@ struct Work {
     connector: Arc<Connector>,
     /// Reports lacks and errors of this work.
     account: Account,
+    fetches_for: FetchesFor,
     of: RelPath,
     version: Version,
     passing: Passing,
@@ -444,7 +446,7 @@ impl Drop for Installing {
 
 /// Puts a version in place, and switches the link to it.
 fn install(work: &Work, on_event: &mut OnEvent<'_>) -> Result<FollowEnd, Error> {
-    let Work { connector, account, of, version, passing, cancel } = work;
+    let Work { connector, account, of, version, passing, cancel, .. } = work;
     let options = &passing.options;
     let destination = &options.destination;
     let refused = |error: io::Error| refused(options, &error);
@@ -474,7 +476,7 @@ fn install(work: &Work, on_event: &mut OnEvent<'_>) -> Result<FollowEnd, Error> 
     inner.destination = if is_passed_on { new.join(TREE) } else { new.clone() };
     (inner.once, inner.mirror, inner.max_delete) = (true, true, Some(u64::MAX));
     (inner.relay, inner.trash, inner.exclude) = (None, None, Excludes::default());
-    inner.frozen = Some(Frozen::new(version.digest, entries, seed));
+    inner.frozen = Some(Frozen::new(version.digest, entries, seed, work.fetches_for.clone()));
     let quiet = &mut |event: FollowEvent| match event {
         FollowEvent::Failed { .. } | FollowEvent::Interrupted { .. } | FollowEvent::Warning(_) => on_event(event),
         _ => Ok(()),

@@ -249,7 +249,6 @@ impl Driver<'_> {
         if std::mem::replace(&mut self.pieces_read, pieces_read) != pieces_read {
             self.transfer.reading(now);
         }
-        self.transfer.lags_by(self.sink.lags_by());
         if self.was_connected {
             self.transfer.tick(now);
         }

@@ -115,7 +115,7 @@ impl Operation for Driver<'_> {
         let is_hashing = self.hash()?;
         self.offer(connection);
         self.send(connection, now);
-        let wait = self.own_wait(connection, is_hashing, now);
+        let wait = self.own_wait(connection, now);
         if self.slowness.note(wait, now) && self.is_connected {
             connection.send(&Request::Credit { bytes: 0, slow: self.slowness.said() });
         }
@@ -196,14 +196,13 @@ impl Driver<'_> {
         waits.filter(|_| self.is_connected).min().unwrap_or(POLL_MAX)
     }
 
-    /// The cause for which sending waits on this side: its rate, its disk, or the hashing of other files.
-    fn own_wait(&self, connection: &Connection, is_hashing: bool, now: Instant) -> Option<Slow> {
+    /// The cause for which sending waits on this side: its rate, or its disk.
+    fn own_wait(&self, connection: &Connection, now: Instant) -> Option<Slow> {
         let may_send = |task: &Task| matches!(&task.phase, Phase::Sending(sending) if sending.next_bytes().is_some());
         let is_limited = self.pacer.as_ref().is_some_and(|pacer| pacer.next() > now);
         match self.tasks.iter().any(may_send) {
             true if is_limited => Some(Slow::Rate),
-            _ if connection.awaits_disk() => Some(Slow::Disk),
-            _ => (is_hashing && connection.has_sent_all()).then_some(Slow::Hash),
+            _ => connection.awaits_disk().then_some(Slow::Disk),
         }
     }
 

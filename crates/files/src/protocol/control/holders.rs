@@ -21,6 +21,16 @@ pub struct Have {
     pub holders: Vec<Holder>,
 }
 
+/// "fetches_for": this connection fetches for a follower that reports what it has on another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FetchesFor {
+    /// The follower's name.
+    pub name: HolderName,
+    /// Which copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<CopyId>,
+}
+
 /// A follower's account of itself: its verified content, and what keeps it from having more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {

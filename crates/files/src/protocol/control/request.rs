@@ -9,7 +9,7 @@ use super::changes::FollowRequest;
 use super::confirm::{Confirm, RawConfirm};
 use super::fields::{FollowLinks, WirePath, follows_none, required_path};
 use super::head::Head;
-use super::holders::{Have, HoldersRequest, RawHolders};
+use super::holders::{FetchesFor, Have, HoldersRequest, RawHolders};
 use super::publish::{PublishRequest, RawPublish};
 use super::push::{PushRequest, RawPush};
 use super::{check_size, frames, parse_error};
@@ -60,6 +60,8 @@ pub enum Request {
     Publish(PublishRequest),
     /// Reports holders.
     Have(Have),
+    /// Belongs to a follower's other connection.
+    FetchesFor(FetchesFor),
     /// Asks for holders.
     Holders(HoldersRequest),
 }
@@ -233,20 +235,17 @@ pub enum Slow {
     Rate,
     /// A disk that doesn't keep up.
     Disk,
-    /// Hashing that doesn't keep up.
-    Hash,
 }
 
 impl Slow {
     /// All.
-    pub const ALL: [Slow; 3] = [Slow::Rate, Slow::Disk, Slow::Hash];
+    pub const ALL: [Slow; 2] = [Slow::Rate, Slow::Disk];
 
     /// Its name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Slow::Rate => "rate",
             Slow::Disk => "disk",
-            Slow::Hash => "hash",
         }
     }
 }
@@ -303,6 +302,7 @@ impl Request {
             Self::Push(push) => json("push", push),
             Self::Publish(publish) => json("publish", publish),
             Self::Have(have) => json("have", have),
+            Self::FetchesFor(follower) => json("fetches_for", follower),
             Self::Holders(holders) => json("holders", holders),
         }
     }
@@ -336,6 +336,7 @@ impl Request {
             "push" => Ok(Self::Push(parse::<RawPush>(json)?.check()?)),
             "publish" => Ok(Self::Publish(parse::<RawPublish>(json)?.check()?)),
             "have" => Ok(Self::Have(parse(json)?)),
+            "fetches_for" => Ok(Self::FetchesFor(parse(json)?)),
             "holders" => Ok(Self::Holders(parse::<RawHolders>(json)?.check()?)),
             _ => Err(WireError::unsupported("unknown `op`")),
         }

@@ -164,14 +164,15 @@ impl<F: Clone> Session<F> {
             }
             Request::Cancel { id } => self.cancel(&envelope, id),
             Request::Confirm(confirm) => self.shared.actions.push_back(Action::Log(LogEvent::Confirmed(confirm))),
-            Request::Have(_) | Request::Holders(_) if !self.may_know_holders() => {
-                // A `have` has no answer.
+            Request::Have(_) | Request::FetchesFor(_) | Request::Holders(_) if !self.may_know_holders() => {
+                // The others have no answer.
                 if let Request::Holders(HoldersRequest { id, .. }) = request {
                     let message = "the server's rules don't allow this client to follow or publish anything, so neither to know who has what";
                     self.shared.error(&envelope, Some(id), Failure::new(ErrorCode::Denied, message));
                 }
             }
             Request::Have(have) => self.shared.actions.push_back(Action::Have(have.holders)),
+            Request::FetchesFor(follower) => self.shared.actions.push_back(Action::FetchesFor(follower)),
             Request::Holders(request) => self.shared.actions.push_back(Action::Holders(envelope, request)),
             Request::More { id } if self.follows.more(&envelope, id, &mut self.shared) => {}
             Request::More { id } => self.queries.more(&envelope, id, &mut self.shared),

@@ -221,7 +221,7 @@ impl Simulation {
                         self.session.taken_back(ticket, taken);
                     }
                 }
-                Action::Log(_) | Action::Have(_) | Action::Holders(..) | Action::Hello(_) => {}
+                Action::Log(_) | Action::Have(_) | Action::FetchesFor(_) | Action::Holders(..) | Action::Hello(_) => {}
                 Action::Start(ticket, job) => {
                     if let Job::Prepare(Prepare { request, .. }) = &job {
                         self.tickets.insert(ticket, request.id);

@@ -1,7 +1,7 @@
 //! Types that go into and come out of a session.
 
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{Confirm, Holder, HoldersRequest, WirePath};
+use crate::protocol::control::{Confirm, FetchesFor, Holder, HoldersRequest, WirePath};
 use crate::server::Failure;
 use crate::server::jobs::Job;
 use crate::server::stats::RequestKind;
@@ -29,6 +29,8 @@ pub(in crate::server) enum Action<F> {
     Log(LogEvent),
     /// Note what holders have.
     Have(Vec<Holder>),
+    /// This connection fetches for a follower.
+    FetchesFor(FetchesFor),
     /// Answer who has what, by [`Session::reply`](super::Session::reply).
     Holders(Envelope, HoldersRequest),
     /// Introduce this server, by [`Session::reply`](super::Session::reply).

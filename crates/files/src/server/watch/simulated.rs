@@ -237,7 +237,7 @@ impl SimulatedSession {
                 Action::Start(_, other) => panic!("another job: {other:?}"),
                 Action::Hello(envelope) => self.session.hello(&envelope, Vec::new()),
                 Action::Have(holders) => self.said.extend(holders),
-                Action::Release { .. } | Action::Log(_) | Action::Holders(..) => {}
+                Action::Release { .. } | Action::FetchesFor(_) | Action::Log(_) | Action::Holders(..) => {}
             }
         }
     }

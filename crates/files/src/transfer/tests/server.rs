@@ -139,7 +139,7 @@ impl SimServer {
                 self.confirmed.extend(confirm.files);
                 Vec::new()
             }
-            Request::Hello | Request::Follow(_) | Request::Push(_) => Vec::new(),
+            Request::Hello | Request::Follow(_) | Request::FetchesFor(_) | Request::Push(_) => Vec::new(),
             Request::Have(_) | Request::Holders(_) | Request::Publish(_) => Vec::new(),
         }
     }

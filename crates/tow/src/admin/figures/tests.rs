@@ -35,6 +35,8 @@ fn all() -> Vec<Row> {
         rows(QUEUES, "", "`broker`"),
         rows(JOURNAL, "", "`broker --journal`"),
         rows(RELAY, "", "`broker --queue`"),
+        rows(CELL, "", "`broker --queue`"),
+        rows(MEMBER, "member", "`broker --queue`"),
         rows(SERVICE, "service", "`broker`, with `?per=service`"),
     ];
     tables.concat()

@@ -1,5 +1,6 @@
 //! A broker as its operator sees it.
 
+use super::cell::cell_json;
 use super::{List, Refusal, View, add_name, extend, gone_json, peer_json};
 use crate::admin::figures::{self, Queues, Snapshot};
 use crate::admin::history::Sample;
@@ -16,7 +17,7 @@ use towpath_broker::core::{
 };
 use towpath_broker::server::{Handle, Operator, OperatorError};
 use towpath_broker::{
-    CellStats, Concerns, JournalFigures, LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json,
+    Concerns, JournalFigures, LISTED_MAX, PeerStats, Questions, Role, Stats, WorkerStats, listed_name, queue_json,
     request_json, seconds, spool_json, worker_json,
 };
 use towpath_requests::{Body, shown};
@@ -26,7 +27,8 @@ use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
 const LABELLED_SERVICES_MAX: usize = 500;
 
 /// Bytes of a dead letter in one reply.
-const PART_BYTES: usize = 1 << 20;
+/// In base64 it fits a message of NATS, which takes it from the leader of a cell to a standby.
+const PART_BYTES: usize = 1 << 19;
 
 /// Name of the others.
 const OTHER_SERVICES: &str = "_other";
@@ -40,6 +42,8 @@ pub struct BrokerView {
     pub handle: Handle,
     /// Of the same.
     pub operator: Operator,
+    /// The road to the leader of its cell, if it is in one.
+    pub questions: Option<Questions>,
 }
 
 impl BrokerView {
@@ -80,7 +84,7 @@ impl View for BrokerView {
                 (true, false) => Some("ok"),
                 (true, true) => Some("failed"),
             },
-            "cell": stats.cell.as_ref().map(|CellStats { role, epoch, leader }| json!({ "role": role, "epoch": epoch, "leader": leader })),
+            "cell": stats.cell.as_ref().map(cell_json),
             "paused": stats.paused.iter().map(|name| listed_name(name)).collect::<Vec<_>>(),
             "spool": spool_json(&stats.spool),
             "restart": restart(&stats),
@@ -97,7 +101,7 @@ impl View for BrokerView {
         let stats = self.stats(Wanted::Sums)?;
         let troubles = [
             (stats.has_storage_failed, "the journal can't be written"),
-            (stats.cell.is_some_and(|cell| cell.role != "leading"), "another broker of the cell leads"),
+            (stats.cell.is_some_and(|cell| cell.role != Some(Role::Leading)), "another broker of the cell leads"),
             (stats.is_draining, "draining"),
             (stats.is_full, "new requests are refused: the broker has all that it can hold"),
         ];
@@ -138,6 +142,12 @@ impl View for BrokerView {
         to.add(figures::QUEUES, &queues);
         if let Some((journal, _)) = &stats.journal {
             to.add(figures::JOURNAL, journal);
+        }
+        if let Some(cell) = &stats.cell {
+            to.add(figures::CELL, cell);
+            for member in &cell.members {
+                to.add_labelled(figures::MEMBER, &[("member", &member.endpoint)], member);
+            }
         }
         if per_service {
             add_services(to, services);
@@ -240,6 +250,10 @@ impl View for BrokerView {
 
     fn drain(&self, on: bool) -> Result<(), Refusal> {
         self.operator.drain(on).map_err(refusal)
+    }
+
+    fn questions(&self) -> Option<Questions> {
+        self.questions.clone()
     }
 
     fn end_blocked(&self) -> Option<usize> {
@@ -443,6 +457,37 @@ fn of_worker(worker: &WorkerStats, now: Millis) -> Value {
 mod tests {
     use super::*;
     use bytes::Bytes;
+
+    #[test]
+    fn services_beyond_the_longest_queues_are_one() {
+        let service = |n: usize| ServiceInfo {
+            name: format!("s{n}").into(),
+            waiting: n,
+            waiting_bytes: 10,
+            bytes: 100,
+            waiting_large_bytes: 0,
+            live: 1,
+            workers: 2,
+            oldest_since: None,
+            is_paused: false,
+            letters: 0,
+            letters_since: None,
+            usual_ms: None,
+            median_ms: None,
+            counters: Default::default(),
+            in_flight: 0,
+        };
+        let waiting = |count: usize| {
+            let mut figures = Snapshot::default();
+            add_services(&mut figures, (1..=count).map(service).collect());
+            let waiting = figures.samples.iter().filter(|sample| sample.about.name == "service_requests_waiting");
+            let waiting: Vec<_> = waiting.map(|sample| (&*sample.labels[0].1, sample.value.whole())).collect();
+            let of = |name: &str| waiting.iter().find(|(label, _)| *label == name).map(|(_, value)| *value);
+            (waiting.len(), of("s1"), of("s3"), of(OTHER_SERVICES))
+        };
+        assert_eq!(waiting(500), (500, Some(1), Some(3), None));
+        assert_eq!(waiting(502), (501, None, Some(3), Some(3)));
+    }
 
     #[test]
     fn parts_of_a_body_are_all_of_its_frames() {

@@ -1,9 +1,12 @@
 //! A server as its operator sees it: the same for both kinds, as far as they have the same.
 
 mod broker;
+mod cell;
 mod files;
 
 pub use broker::BrokerView;
+#[cfg(feature = "nats")]
+pub use cell::{members_json, monitored_json, stream_json};
 pub use files::FilesView;
 
 use crate::admin::figures::Snapshot;
@@ -11,8 +14,8 @@ use crate::admin::history::Sample;
 use crate::admin::problems::Found;
 use serde_json::{Value, json};
 use std::time::Duration;
-use towpath_broker::add_name;
 use towpath_broker::core::{LetterAction, RequestKey};
+use towpath_broker::{Questions, add_name};
 use towpath_sockets::{GonePeer, Page, PeerId, PeerInfo, Principal};
 
 /// Lists of a server.
@@ -183,6 +186,11 @@ pub trait View: Send + Sync {
     /// Takes nothing new, or does again.
     fn drain(&self, _on: bool) -> Result<(), Refusal> {
         Err(Refusal::NoList)
+    }
+
+    /// The road to the leader of its cell, if it is in one.
+    fn questions(&self) -> Option<Questions> {
+        None
     }
 
     /// Ends the connections of blocked peers, and says how many. `None`: there is no answer.

@@ -2,6 +2,7 @@
 
 mod audit;
 mod block;
+pub mod cell;
 mod drain;
 mod letters;
 mod mute;

@@ -18,6 +18,7 @@ pub fn sum(problems: &Value) -> String {
         _ if problems.is_null() => "its problems aren't known yet".to_owned(),
         (0, 0) => "no problems known".to_owned(),
         (0, all) => counted_of(&all.into(), "problem"),
+        (all, 0) => format!("{}, critical", counted_of(&all.into(), "problem")),
         (critical, warning) => {
             format!("{}, {critical} of them critical", counted_of(&(critical + warning).into(), "problem"))
         }
@@ -74,9 +75,16 @@ mod tests {
             [None, Some(Status::Problems), Some(Status::Critical), Some(Status::Critical)]
         );
         assert_eq!(
-            [of(0, 0), of(0, 1), of(1, 2), Value::Null].map(|all| sum(&all)),
-            ["no problems known", "1 problem", "3 problems, 1 of them critical", "its problems aren't known yet"]
+            [of(0, 0), of(0, 1), of(1, 2), of(1, 0), of(2, 0)].map(|all| sum(&all)),
+            [
+                "no problems known",
+                "1 problem",
+                "3 problems, 1 of them critical",
+                "1 problem, critical",
+                "2 problems, critical"
+            ]
         );
+        assert_eq!(sum(&Value::Null), "its problems aren't known yet");
         assert!(render(&of(0, 25)).contains("and 25 more"));
     }
 

@@ -119,7 +119,6 @@ fn slow(transfer: &Value) -> String {
         Some("send_buffer") => "our send buffer",
         Some("receive_buffer") => "its receive buffer",
         Some("client_disk") => "client's disk",
-        Some("client_hash") => "client hashes",
         Some("credit") => "no credit",
         Some("receiver") => "client reads slowly",
         Some("sender") => "client sends slowly",

@@ -255,6 +255,16 @@ fn a_follower_is_remembered_across_a_restart_until_it_is_forgotten() {
     assert_eq!(publisher.state("never").as_deref(), Some("never_seen"));
     let table = String::from_utf8(publisher.place.tow(&["followers"]).expect_code(0).stdout).expect("UTF-8");
     assert!(table.contains("never  never seen"), "{table}");
+    // The file is read again when it changes; one with a mistake isn't taken.
+    fs::write(&names, format!("{}\n", "n".repeat(65))).expect("write");
+    wait_until("it says so", || publisher.server.log().contains("was NOT read again"));
+    assert_eq!(publisher.state("never").as_deref(), Some("never_seen"));
+    fs::write(&names, "db-3\nlater\n").expect("write");
+    publisher.wait_for("later", "never_seen");
+    assert_eq!(publisher.state("never"), None);
+    fs::write(&names, "db-3\n").expect("write");
+    publisher.server.signal(Signal::HUP);
+    wait_until("it isn't expected any more", || publisher.state("later").is_none());
     publisher.place.tow(&["forget", "cron"]).expect_code(0);
     assert_eq!(publisher.state("cron"), None);
     let refused = publisher.place.tow(&["forget", "cron"]).expect_code(5);

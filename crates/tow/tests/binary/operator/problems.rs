@@ -36,7 +36,7 @@ fn a_service_without_a_worker_is_critical_until_it_has_one() {
     assert_eq!((&problem["evidence"]["waiting"], &problem["severity"]), (&2.into(), &"critical".into()));
     let check = String::from_utf8(place.tow(&["status", "--check"]).expect_code(11).stdout).expect("UTF-8");
     assert!(
-        check.starts_with("problems    1 problem, 1 of them critical\nCRITICAL    reports: no worker; 2 wait, oldest "),
+        check.starts_with("problems    1 problem, critical\nCRITICAL    reports: no worker; 2 wait, oldest "),
         "{check}"
     );
     assert!(check.contains("tow work reports"), "{check}");

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
+use towpath_far_link::{End, FAR, FarLink, Link};
 use towpath_slow_disk::{Pace, SlowDisk, WritableDisk};
 
 use crate::operator::status::Place;
-use crate::support::process::{Process, Server, get_command, tow};
+use crate::support::process::{Process, Server, get_command, run, tow};
 use crate::support::proxy::Proxy;
 use crate::support::tree::random_file;
 use crate::support::wait_until;
@@ -201,6 +202,34 @@ fn the_network_is_slow() {
     await_cause(&place, "network");
 }
 
+/// A fetch over a link of 100 ms and 100 Mbit/s with buffers of these sizes in the server's and the client's system.
+fn over_far_link(send: u64, receive: u64, cause: &str) {
+    let (place, folder) = large_file();
+    let link = Link { buffers_max: (send, receive), ..Link::default() };
+    let link = match FarLink::start(link) {
+        Ok(link) => link,
+        Err(error) => return println!("skipped: no far link can be made here: {error}"),
+    };
+    let mut command = link.command(End::Far, env!("CARGO_BIN_EXE_tow"));
+    command.args(["serve", "--bind", &format!("tcp://{FAR}:0"), "--open-to-all"]).arg(folder.path().join("served"));
+    command.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY");
+    let server = Server::from_command(&mut command);
+    let mut client = link.command(End::Near, env!("CARGO_BIN_EXE_tow"));
+    client.args(["get", &format!("{}/large", server.endpoint())]).arg(folder.path().join("copy"));
+    let _client = Process::start(&mut client);
+    await_cause(&place, cause);
+}
+
+#[test]
+fn the_send_buffer_is_small_for_a_far_client() {
+    over_far_link(128 << 10, 32 << 20, "send_buffer");
+}
+
+#[test]
+fn the_receive_buffer_of_a_far_client_is_small() {
+    over_far_link(32 << 20, 256 << 10, "receive_buffer");
+}
+
 #[test]
 fn a_follower_has_the_cause_of_its_transfer() {
     let (place, folder) = large_file();
@@ -215,4 +244,29 @@ fn a_follower_has_the_cause_of_its_transfer() {
     for table in tables.map(|table| String::from_utf8(table).expect("UTF-8")) {
         assert!(table.contains("gpu-7 ") && table.contains(" limits itself "), "{table}");
     }
+}
+
+/// Its files come over another connection than the one on which it reports.
+#[test]
+fn a_follower_of_versions_has_the_cause_of_its_transfer() {
+    let (place, folder) = large_file();
+    let state = folder.path().join("state");
+    let state = state.to_str().expect("UTF-8");
+    let server = serve(&place, &folder, &["--watch", "--settle", "100ms", "--accept-publish", "--state", state]);
+    run(&mut tow(["publish", &server.url(""), "v1", "--timeout", "60s"])).expect_code(0);
+    let mut command = tow(["follow", "--versions", &server.url(""), "--name", "gpu-7", "--bwlimit", "100K"]);
+    let _follower = Process::start(command.arg(folder.path().join("copy")));
+    let is_slow = |of: &Value| of["name"] == "gpu-7" && of["waits_for"] == "client_rate";
+    wait_until("the follower limits itself", || place.json(&["followers"]).iter().any(is_slow));
+    assert_eq!(place.json(&["followers"]).len(), 1, "the other connection is no follower");
+    let transfer = await_cause(&place, "client_rate");
+    assert_eq!(transfer["follower"], "gpu-7");
+    let table = String::from_utf8(place.tow(&["followers"]).expect_code(0).stdout).expect("UTF-8");
+    assert!(table.contains("gpu-7 ") && table.contains(" limits itself "), "{table}");
+    // The second connection is ended by its number, as `tow transfers` shows it.
+    let peer = transfer["peer"].as_str().expect("an id");
+    place.tow(&["kick", peer]).expect_code(0);
+    wait_until("it has connected again", || {
+        place.json(&["transfers"]).iter().any(|of| of["peer"] != peer && of["follower"] == "gpu-7")
+    });
 }
