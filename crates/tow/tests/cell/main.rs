@@ -37,10 +37,10 @@ impl Cell {
     }
 
     fn with_size(servers: usize, size: &str) -> Option<Cell> {
-        Cell::on(Nats::start(servers), servers, size)
+        Cell::if_there(Nats::start(servers), servers, size)
     }
 
-    fn on(nats: Option<Nats>, servers: usize, size: &str) -> Option<Cell> {
+    fn if_there(nats: Option<Nats>, servers: usize, size: &str) -> Option<Cell> {
         let Some(nats) = nats else {
             skip("there is no nats-server");
             return None;

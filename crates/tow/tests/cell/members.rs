@@ -229,7 +229,7 @@ fn how_nats_syncs_is_shown_by_its_monitoring_port() {
         store.path().display()
     );
     let monitor = format!("http://127.0.0.1:{port}");
-    let Some(cell) = Cell::on(Nats::start_with(1, &rarely), 1, "64M") else { return };
+    let Some(cell) = Cell::if_there(Nats::start_with(1, &rarely), 1, "64M") else { return };
     let one = Member::with(&cell, "one", &["--queue-monitor", &monitor]);
     let cause = one.await_problem("queue_settings");
     assert!(cause.contains("sync_interval of the NATS server rare is 10 s, not `always`"), "{cause}");
