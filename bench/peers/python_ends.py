@@ -14,7 +14,7 @@ import sys
 import time
 from collections import deque
 
-WARM = 50
+UNCOUNTED = 50
 
 
 class Meter:
@@ -32,7 +32,7 @@ class Meter:
 
 
 def one_by_one(call, body, options):
-    for _ in range(WARM):
+    for _ in range(UNCOUNTED):
         call(body)
     meter, replies = Meter(), 0
     for _ in range(options.requests):
@@ -86,7 +86,7 @@ async def call_nats(kind, body, options):
         return (await client.request("echo", body, timeout=60)).data
 
     if kind == "one":
-        for _ in range(WARM):
+        for _ in range(UNCOUNTED):
             await call(body)
         meter, replies = Meter(), 0
         for _ in range(options.requests):

@@ -48,7 +48,7 @@ pub struct NatsFigures {
     pub server: String,
     /// The stream, as it was last seen.
     pub stream: StreamState,
-    /// What the monitoring ports show, of those that are given.
+    /// Answers of the monitoring ports that are given.
     pub monitored: Vec<Monitored>,
     /// Looks at the stream in a row that had no answer, and why.
     pub unanswered: Option<(u32, String)>,
@@ -65,7 +65,7 @@ impl NatsFigures {
     }
 }
 
-/// What the monitoring port of a NATS server shows.
+/// Answer of the monitoring port of a NATS server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Monitored {
     /// Where it was asked.
@@ -83,7 +83,7 @@ pub enum Sync {
     Always,
     /// At this interval.
     Every(Duration),
-    /// It doesn't say, for this reason.
+    /// Unknown, for this reason.
     Unknown(String),
 }
 

@@ -19,6 +19,7 @@ use folder::{Folder, PREFIX};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
+use shared::Fresh;
 use std::any::Any;
 use std::fs::File;
 use std::io;
@@ -173,7 +174,7 @@ impl SpoolWriter {
     pub fn finish(self) -> Arc<SpooledBody> {
         let SpoolWriter { file, named, length, stays_in_memory, permits } = self;
         let file = shared(Arc::new(file));
-        Arc::new(SpooledBody { file, named, length, stays_in_memory, place: None, _permits: permits })
+        Arc::new(SpooledBody { file, named, length, stays_in_memory, place: None, fresh: None, _permits: permits })
     }
 }
 
@@ -187,6 +188,8 @@ pub struct SpooledBody {
     stays_in_memory: bool,
     /// In a directory that the brokers of a cell share.
     place: Option<BodyPlace>,
+    /// Set until it is known whether a record names it.
+    fresh: Option<DropOffload<Arc<Fresh>>>,
     /// Released with the last owner of the body, though its file may be closed a moment later.
     _permits: Vec<Permit>,
 }
@@ -200,18 +203,20 @@ impl SpooledBody {
             length,
             stays_in_memory: false,
             place: None,
+            fresh: None,
             _permits: Vec::new(),
         })
     }
 
     /// A body in a shared directory.
-    fn placed(file: File, place: BodyPlace) -> Arc<SpooledBody> {
+    fn placed(file: File, place: BodyPlace, fresh: Option<Fresh>) -> Arc<SpooledBody> {
         Arc::new(SpooledBody {
             file: shared(Arc::new(file)),
             named: None,
             length: place.length,
             stays_in_memory: false,
             place: Some(place),
+            fresh: fresh.map(|fresh| DropOffload::new(Arc::new(fresh), &CLOSING, 0)),
             _permits: Vec::new(),
         })
     }
@@ -219,6 +224,13 @@ impl SpooledBody {
     /// Place of a body in a directory that the brokers of a cell share, if it is in one.
     pub fn place_of(body: &Body) -> Option<BodyPlace> {
         SpooledBody::of(body)?.place
+    }
+
+    /// A record is about to name a body in a shared directory: it stays when its last owner drops it.
+    pub fn set_named(body: &Body) {
+        if let Some(fresh) = SpooledBody::of(body).as_ref().and_then(|body| body.fresh.as_deref()) {
+            fresh.is_named.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The spooled body, if this is one.
@@ -238,6 +250,7 @@ impl SpooledBody {
                     length: kept.length,
                     stays_in_memory: kept.stays_in_memory,
                     place: kept.place,
+                    fresh: kept.fresh.as_ref().map(|fresh| DropOffload::new(Arc::clone(fresh), &CLOSING, 0)),
                     _permits: permits,
                 }))
             }

@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use towpath_requests::LargeBody;
 
@@ -61,6 +62,24 @@ fn name_of(file: &str) -> Option<BodyName> {
     Some(name)
 }
 
+/// A body that no record names yet: its request may be refused, or be one that is there already.
+#[derive(Debug)]
+pub(super) struct Fresh {
+    dir: SharedDir,
+    name: BodyName,
+    pub(super) is_named: AtomicBool,
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if !self.is_named.load(Ordering::Relaxed)
+            && let Err(error) = self.dir.remove(&self.name)
+        {
+            tracing::warn!(directory = %self.dir.path.display(), %error, "cannot remove a body that nobody needs");
+        }
+    }
+}
+
 /// A directory of large bodies that several brokers share. All methods may block.
 #[derive(Clone, Debug)]
 pub struct SharedDir {
@@ -101,14 +120,15 @@ impl SharedDir {
         OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(self.path.join(name))
     }
 
-    /// Copies a body into it, under this name, and syncs both.
+    /// Copies a body into it, under this name, and syncs both. It is removed with its last owner, unless [`SpooledBody::set_named`] was called.
     pub fn keep(&self, name: BodyName, body: &SpooledBody) -> io::Result<Arc<SpooledBody>> {
         let to = file_name(&name);
         let fresh = to.replace(BODY, WRITTEN);
         let kept = self.copy(&fresh, body).and_then(|digest| {
             std::fs::rename(self.path.join(&fresh), self.path.join(&to))?;
             File::open(&self.path)?.sync_all()?;
-            self.open(&BodyPlace { name, length: body.length(), digest })
+            let fresh = Fresh { dir: self.clone(), name, is_named: AtomicBool::new(false) };
+            self.open_with(&BodyPlace { name, length: body.length(), digest }, Some(fresh))
         });
         kept.inspect_err(|_| _ = std::fs::remove_file(self.path.join(&fresh)))
     }
@@ -132,6 +152,10 @@ impl SharedDir {
 
     /// Opens a body.
     pub fn open(&self, place: &BodyPlace) -> io::Result<Arc<SpooledBody>> {
+        self.open_with(place, None)
+    }
+
+    fn open_with(&self, place: &BodyPlace, fresh: Option<Fresh>) -> io::Result<Arc<SpooledBody>> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(self.path.join(place.file_name()))?;
         let length = file.metadata()?.len();
@@ -139,7 +163,7 @@ impl SharedDir {
             let why = format!("{} has {length} bytes, and should have {}", place.file_name(), place.length);
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
-        Ok(SpooledBody::placed(file, *place))
+        Ok(SpooledBody::placed(file, *place, fresh))
     }
 
     /// Removes a body. One that isn't there is no error.
@@ -178,6 +202,7 @@ mod tests {
     use super::*;
     use crate::Spool;
     use std::time::SystemTime;
+    use towpath_requests::body::Body;
 
     #[test]
     fn bodies_are_kept_opened_and_removed() {
@@ -196,6 +221,19 @@ mod tests {
         let mut bytes = vec![0; content.len()];
         shared.open(&place).unwrap().file().read_exact_at(&mut bytes, 0).unwrap();
         assert!(bytes == content);
+        SpooledBody::set_named(&Body::large(kept));
+        // One that no record names is gone with its last owner.
+        let mut writer = spool.create().unwrap();
+        writer.write(b"refused").unwrap();
+        let refused = shared.keep([9; 16], &writer.finish()).unwrap();
+        let path = shared.path().join(file_name(&[9; 16]));
+        assert!(path.exists());
+        drop(refused);
+        let start = std::time::Instant::now();
+        while path.exists() {
+            assert!(start.elapsed() < Duration::from_secs(60), "it isn't removed");
+            std::thread::yield_now();
+        }
         // Of a wrong length, or gone.
         assert!(shared.open(&BodyPlace { length: 1, ..place }).is_err());
         assert!(shared.open(&BodyPlace { name: [4; 16], ..place }).is_err());

@@ -146,7 +146,8 @@ function restartOf(status) {
     restart['lost'] > 0 ? `${count(restart['lost'])} would be lost` : '',
     restart['again'] > 0 ? `${count(restart['again'])} ${status['program'] === 'serve' ? 'would be interrupted' : 'run again'}` : '',
   ].filter(Boolean).join(', ');
-  return `Restart now: ${restart['safe'] ? 'safe' : costs || 'not safe'} (${visible(restart['why'])})`;
+  const kept = costs && !restart['lost'] ? 'nothing is lost; ' : '';
+  return `Restart now: ${restart['safe'] ? 'safe' : kept + costs || 'not safe'} (${visible(restart['why'])})`;
 }
 
 /** @param {Row} problem */

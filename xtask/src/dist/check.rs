@@ -1,7 +1,9 @@
 //! Tries the packages: the same bytes twice, and what is in them works.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use serde_json::Value;
 
 use super::pack::{SUMS, files_in, pack, read};
 use super::{emptied, has, output};
@@ -11,6 +13,15 @@ use crate::target;
 
 /// The exposure of a unit, in tenths, as `systemd-analyze security` rates it: 0 is safest, 100 nothing is restricted.
 const EXPOSURE_MAX: &str = "16";
+
+/// Runs a program's demonstration in a root directory, as a container does: ROOT USER PROGRAM VARIABLE=VALUE...
+const CONTAINER: &str = r#"set -e
+root=$0 user=$1 program=$2
+shift 2
+mount --rbind /dev "$root/dev"
+mount --rbind /proc "$root/proc"
+chroot=$(command -v chroot)
+exec env --ignore-environment "$@" "$chroot" --userspec="$user" "$root" "$program" demo --size 8M --requests 1000"#;
 
 /// Packs a binary twice, and looks at what is in the packages.
 pub fn check(binary: &Path, epoch: &str) -> Result<(), String> {
@@ -23,10 +34,16 @@ pub fn check(binary: &Path, epoch: &str) -> Result<(), String> {
         return Err(format!("packed twice, and not the same:\n{sums}{again}"));
     }
     let packages = files_in(&first)?;
-    if let Some(wheel) = packages.iter().find(|path| path.extension().is_some_and(|suffix| suffix == "whl")) {
+    let with_end = |end: &str| packages.iter().find(|path| path.to_string_lossy().ends_with(end));
+    if let Some(wheel) = with_end("-any.whl") {
         import(wheel, &folder.join("site"))?;
     }
-    let Some(package) = packages.iter().find(|path| path.extension().is_some_and(|suffix| suffix == "deb")) else {
+    if let Some(wheel) = with_end(&format!("_{}.whl", std::env::consts::ARCH)) {
+        program_of_wheel(wheel, &folder.join("venv"))?;
+    }
+    let image = with_end(".oci.tar").ok_or("there is no image")?;
+    container(image, &folder.join("image"))?;
+    let Some(package) = with_end(".deb") else {
         return Ok(());
     };
     let root = folder.join("root");
@@ -50,6 +67,59 @@ fn import(wheel: &Path, site: &Path) -> Result<(), String> {
         return Err(format!("{place} was imported, and not what was installed in {}", site.display()));
     }
     Ok(())
+}
+
+/// The wheel with the program is installed in an environment of its own, and runs.
+fn program_of_wheel(wheel: &Path, folder: &Path) -> Result<(), String> {
+    output(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
+    let program = |name: &str| folder.join("bin").join(name);
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"];
+    run(Command::new(program("python")).args(pip).arg(wheel))?;
+    let version = output(Command::new(program("tow")).arg("--version"))?;
+    let find =
+        "import subprocess, towpath_bin as bin; print(subprocess.check_output([bin.path(), '--version'], text=True))";
+    let found = output(Command::new(program("python")).args(["-I", "-c", find]))?;
+    if version.starts_with("tow ") && version == found {
+        return Ok(());
+    }
+    Err(format!("the wheel's program says {version:?}, and the one that is found {found:?}"))
+}
+
+/// The image is unpacked as a container's root, and everything that the program demonstrates works in it, as its user.
+fn container(image: &Path, folder: &Path) -> Result<(), String> {
+    let (archive, root) = (emptied(&folder.join("archive"))?, emptied(&folder.join("root"))?);
+    run(Command::new("tar").arg("--extract").arg("--file").arg(image).arg("--directory").arg(&archive))?;
+    let descriptor = |descriptor: &Value| -> Result<PathBuf, String> {
+        let digest = descriptor["digest"].as_str().unwrap_or_default().replace(':', "/");
+        let blob = archive.join("blobs").join(&digest);
+        let sum = output(Command::new("sha256sum").arg(&blob))?;
+        let is_intact = sum.split_whitespace().next() == digest.rsplit('/').next();
+        if is_intact { Ok(blob) } else { Err(format!("{} has another digest", blob.display())) }
+    };
+    let parsed = |path: &Path| -> Result<Value, String> {
+        serde_json::from_str(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let index = parsed(&archive.join("index.json"))?;
+    let manifest = parsed(&descriptor(&index["manifests"][0])?)?;
+    let config = parsed(&descriptor(&manifest["config"])?)?;
+    for layer in manifest["layers"].as_array().into_iter().flatten() {
+        let mut tar = Command::new("tar");
+        tar.args(["--extract", "--preserve-permissions", "--numeric-owner", "--file"]).arg(descriptor(layer)?);
+        run(tar.arg("--directory").arg(&root))?;
+    }
+    for folder in ["dev", "proc"] {
+        std::fs::create_dir_all(root.join(folder)).map_err(|error| format!("{folder}: {error}"))?;
+    }
+    let may_mount = Command::new("unshare").args(["--mount", "true"]).status();
+    if !may_mount.is_ok_and(|status| status.success()) {
+        println!("skipped: mounting isn't allowed, so nobody has run the image's program in its root");
+        return Ok(());
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut demo = Command::new("unshare");
+    demo.args(["--mount", "--propagation", "private", "sh", "-c", CONTAINER]).arg(&root);
+    demo.args([text(&config["config"]["User"]), text(&config["config"]["Entrypoint"][0])]);
+    run(demo.args(config["config"]["Env"].as_array().into_iter().flatten().map(text)))
 }
 
 /// Each page has a name that `man -k` finds, and groff has nothing to say about it.

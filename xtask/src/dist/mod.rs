@@ -1,6 +1,8 @@
-//! `cargo xtask dist`: the program as a tarball and as a Debian package, and the package for Python. The same commit gives the same bytes.
+//! `cargo xtask dist`: the program as a tarball, a Debian package, a wheel and an image for containers, and the package for Python. The
+//! same commit gives the same bytes.
 
 mod check;
+mod image;
 mod notices;
 mod pack;
 

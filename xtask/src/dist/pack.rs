@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::image::image;
 use super::notices::notices;
 use super::{emptied, has, output};
 use crate::python::environment;
@@ -50,7 +51,7 @@ const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 const LIBRARIES: [(&str, &str); 4] =
     [("libc.so.", "libc6"), ("libm.so.", "libc6"), ("ld-linux", "libc6"), ("libgcc_s.so.", "libgcc-s1")];
 
-/// Makes the tarball, the Debian package where `dpkg-deb` is, the wheel where Python is, and their checksums. Times are `epoch` or earlier, owners root.
+/// Makes the tarball, the image, the Debian package where `dpkg-deb` is, the wheels where Python is, and their checksums. Times are `epoch` or earlier, owners root.
 pub fn pack(binary: &Path, out: &Path, epoch: &str) -> Result<(), String> {
     fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
     let version = output(Command::new(binary).arg("--version"))?;
@@ -79,7 +80,8 @@ pub fn pack(binary: &Path, out: &Path, epoch: &str) -> Result<(), String> {
     } else {
         println!("no Debian package: dpkg-deb is not here");
     }
-    packages.extend(wheel(version, out, epoch)?);
+    packages.push(image(binary, &root, &stage, version, out, epoch)?);
+    packages.extend(wheels(binary, &tree, version, out, epoch)?);
     let names = packages.iter().filter_map(|package| package.file_name());
     let sums = output(Command::new("sha256sum").args(names).current_dir(out))?;
     write(&out.join(SUMS), &(sums + "\n"))
@@ -124,17 +126,17 @@ fn lay_out(binary: &Path, tree: &Path, root: &Path) -> Result<(), String> {
     make_readable(tree)
 }
 
-/// The package for Python, as a wheel for all systems; `None` without Python.
-fn wheel(version: &str, out: &Path, epoch: &str) -> Result<Option<PathBuf>, String> {
+/// The package for Python, for all systems, and the program as a wheel for this one; none without Python.
+fn wheels(binary: &Path, tree: &Path, version: &str, out: &Path, epoch: &str) -> Result<Vec<PathBuf>, String> {
     let python = match environment() {
         Ok(python) => python,
         Err(why) if in_ci() => return Err(why),
         Err(why) => {
-            println!("no wheel: {why}");
-            return Ok(None);
+            println!("no wheels: {why}");
+            return Ok(Vec::new());
         }
     };
-    let mut pip = Command::new(python);
+    let mut pip = Command::new(&python);
     pip.args(["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]);
     pip.arg("--wheel-dir").arg(out).arg(workspace().join("python"));
     run(pip.env("SOURCE_DATE_EPOCH", epoch))?;
@@ -142,13 +144,17 @@ fn wheel(version: &str, out: &Path, epoch: &str) -> Result<Option<PathBuf>, Stri
     if !wheel.exists() {
         return Err(format!("{} is missing: the version in python/pyproject.toml is another one", wheel.display()));
     }
-    Ok(Some(wheel))
+    let (major, minor) = libc_version(&needs(binary)?)?;
+    let tag = format!("py3-none-manylinux_{major}_{minor}_{}", std::env::consts::ARCH);
+    let mut script = Command::new(python);
+    script.args(["-c", include_str!("wheel.py")]).arg(binary).args([version, &tag, epoch]).arg(out);
+    output(script.args(["LICENSE", "LICENCES-OF-CRATES"].map(|name| tree.join(name))))?;
+    Ok(vec![wheel, out.join(format!("towpath_bin-{version}-{tag}.whl"))])
 }
 
 /// The description that dpkg reads.
 fn control(binary: &Path, root: &Path, version: &str, architecture: &str) -> Result<String, String> {
-    let read = output(Command::new("readelf").args(["--wide", "--dynamic", "--version-info"]).arg(binary))?;
-    let depends = dependencies(&read)?;
+    let depends = dependencies(&needs(binary)?)?;
     let kibibytes = kibibytes(root)?;
     Ok(format!(
         "Package: towpath\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: The Towpath authors\n\
@@ -157,6 +163,20 @@ fn control(binary: &Path, root: &Path, version: &str, architecture: &str) -> Res
          One program, tow: a file server and its client, publishing and following of\n \
          directories, a broker of requests, its workers and clients.\n"
     ))
+}
+
+/// Output of `readelf` about the libraries that a program needs, and their versions.
+fn needs(binary: &Path) -> Result<String, String> {
+    output(Command::new("readelf").args(["--wide", "--dynamic", "--version-info"]).arg(binary))
+}
+
+/// The newest version of libc that `readelf` names.
+fn libc_version(read: &str) -> Result<(u32, u32), String> {
+    let version = |word: &str| -> Option<(u32, u32)> {
+        let (major, minor) = word.strip_prefix("GLIBC_")?.split_once('.')?;
+        Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
+    };
+    read.split_whitespace().filter_map(version).max().ok_or_else(|| "it names no version of libc".to_owned())
 }
 
 /// Packages that a program needs, from what `readelf` says of it: those of its libraries, and the newest version of libc that it names.
@@ -171,12 +191,7 @@ fn dependencies(read: &str) -> Result<String, String> {
     }
     packages.sort();
     packages.dedup();
-    let version = |word: &str| -> Option<(u32, u32)> {
-        let (major, minor) = word.strip_prefix("GLIBC_")?.split_once('.')?;
-        Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
-    };
-    let newest = read.split_whitespace().filter_map(version).max();
-    let (major, minor) = newest.ok_or("it names no version of libc")?;
+    let (major, minor) = libc_version(read)?;
     let libc = packages.iter_mut().find(|package| *package == "libc6").ok_or("it doesn't need libc")?;
     *libc = format!("libc6 (>= {major}.{minor})");
     Ok(packages.join(", "))
@@ -193,12 +208,12 @@ fn kibibytes(folder: &Path) -> Result<u64, String> {
 }
 
 /// Everybody may read all of it, and execute what its owner may, whatever the umask is.
-fn make_readable(folder: &Path) -> Result<(), String> {
+pub fn make_readable(folder: &Path) -> Result<(), String> {
     output(Command::new("chmod").args(["--recursive", "u=rwX,go=rX"]).arg(folder)).map(drop)
 }
 
 /// Copies a file and whether it may be executed.
-fn install(from: &Path, to: &Path) -> Result<(), String> {
+pub fn install(from: &Path, to: &Path) -> Result<(), String> {
     let cannot = |error| format!("{} to {}: {error}", from.display(), to.display());
     fs::create_dir_all(to.parent().unwrap_or(to)).map_err(cannot)?;
     fs::copy(from, to).map_err(cannot)?;
@@ -206,7 +221,8 @@ fn install(from: &Path, to: &Path) -> Result<(), String> {
     fs::set_permissions(to, fs::Permissions::from_mode(mode)).map_err(cannot)
 }
 
-fn write(to: &Path, text: &str) -> Result<(), String> {
+/// Writes a file, and makes the directories above it.
+pub fn write(to: &Path, text: &str) -> Result<(), String> {
     let cannot = |error| format!("{}: {error}", to.display());
     fs::create_dir_all(to.parent().unwrap_or(to)).map_err(cannot)?;
     fs::write(to, text).map_err(cannot)

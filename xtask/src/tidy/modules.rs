@@ -33,9 +33,9 @@ const CRATES: &[Crate] = &[
     Crate {
         folder: "crates/journal",
         layers: "block file_lock | storage | read | error | types | record | queue recover | segments | directory index \
-            | compaction inspect replay | content writer | discard",
+            | compaction inspect replay shared_bodies | content writer | discard",
     },
-    Crate { folder: "crates/cell", layers: "block | order | member | figures | nats" },
+    Crate { folder: "crates/cell", layers: "block | order | member | figures questions | nats" },
     Crate { folder: "crates/client", layers: "connection | client worker | sans_io" },
     Crate { folder: "crates/broker", layers: "core | access store transport | stats | services | dispatch | server" },
     Crate { folder: "crates/tow", layers: "cli | runtime | admin | commands" },

@@ -31,7 +31,7 @@ const CLOCKS: usize = 8;
 /// Names of roles in an account. A broker that has ended in good order says so.
 const LEFT: &str = "left";
 
-/// What a broker says of itself, in bytes. `has_left`: that it ends.
+/// An account of a broker, by itself, in bytes. `has_left`: that it ends.
 pub(super) fn account(own: &str, endpoint: &str, figures: &CellFigures, has_left: bool, unix_ms: u64) -> Vec<u8> {
     let role = figures.role.unwrap_or(Role::CatchingUp);
     let cut = |text: &str, most: usize| {

@@ -1,4 +1,4 @@
-//! What an operator asks of a standby and is about the whole cell: the leader answers, and writes it down.
+//! Requests of operators that a standby gets and that are about the whole cell: the leader answers, and writes actions down.
 
 use super::Shared;
 use super::api::{self, Reply};

@@ -36,6 +36,7 @@ pub use self::blocks::Blocks;
 use self::history::History;
 pub use self::lists::sort;
 pub use self::place::own_directory;
+pub use self::problems::cause_of;
 use self::problems::{Problems, Tracker};
 use self::process::Disk;
 use self::sampler::Sampler;

@@ -28,7 +28,7 @@ pub struct QueueArgs {
     /// Directory for bodies over 16 MiB that all brokers of the cell share, and that is durable.
     #[arg(long, value_name = "DIR", requires = "queue")]
     bodies: Option<PathBuf>,
-    /// Monitoring ports of the NATS servers, http://HOST:8222, which show whether they sync always.
+    /// Monitoring ports of NATS, http://HOST:8222, to see how it syncs.
     #[arg(long, value_name = "URL", value_delimiter = ',', requires = "queue")]
     queue_monitor: Vec<String>,
     /// File of credentials for NATS.

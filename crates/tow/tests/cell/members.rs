@@ -10,7 +10,7 @@ use super::nats::Nats;
 use super::{Cell, await_leader};
 use crate::support::broker::Broker;
 use crate::support::process::{Outcome, run, tow};
-use crate::support::wait_until;
+use crate::support::{skip, wait_until};
 
 /// A broker of a cell with a name, and with a socket of its own for its operator.
 pub struct Member {
@@ -229,7 +229,8 @@ fn how_nats_syncs_is_shown_by_its_monitoring_port() {
         store.path().display()
     );
     let monitor = format!("http://127.0.0.1:{port}");
-    let Some(cell) = Cell::if_there(Nats::start_with(1, &rarely), 1, "64M") else { return };
+    let Some(nats) = Nats::start_with(1, &rarely) else { return skip("there is no nats-server") };
+    let cell = Cell::on(nats, "1", "64M");
     let one = Member::with(&cell, "one", &["--queue-monitor", &monitor]);
     let cause = one.await_problem("queue_settings");
     assert!(cause.contains("sync_interval of the NATS server rare is 10 s, not `always`"), "{cause}");

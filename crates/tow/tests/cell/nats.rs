@@ -14,7 +14,7 @@ use crate::support::process::Process;
 use crate::support::wait_until;
 
 /// Program, if there is one: `NATS_SERVER`, or on the PATH.
-fn program() -> Option<PathBuf> {
+pub fn program() -> Option<PathBuf> {
     let on_path = || {
         let folders = std::env::var_os("PATH")?;
         std::env::split_paths(&folders).map(|folder| folder.join("nats-server")).find(|path| path.exists())
@@ -94,6 +94,11 @@ impl Nats {
     pub fn kill_node(&mut self, node: usize) {
         // Dropping kills it.
         self.nodes[node] = None;
+    }
+
+    /// Directory of what a node stores.
+    pub fn store(&self, node: usize) -> PathBuf {
+        self.folder.path().join(format!("store{node}"))
     }
 
     pub fn signal(&self, node: usize, signal: Signal) {

@@ -237,6 +237,9 @@ impl Store for LocalStore {
         if self.clocks.now != now || self.clocks.unix_ms == 0 {
             self.clocks = Clocks::at(now);
         }
+        if let Entry::Accepted { body, .. } | Entry::Finished { body, .. } = entry {
+            SpooledBody::set_named(body);
+        }
         let entry = match entry {
             Entry::Accepted { id, client, number, service, expires, checksum, letter, body } => {
                 towpath_journal::Entry::Accepted {
@@ -297,7 +300,8 @@ impl Store for LocalStore {
                     Err(error) => return Some((number, Err(error))),
                 }
             }
-            return keeper.next();
+            let quota = self.spooler.quota();
+            return keeper.next().map(|(number, body)| (number, body.map(|body| SpooledBody::counted(body, quota))));
         }
         self.spooler.next_finished()
     }

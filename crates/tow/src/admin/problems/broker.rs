@@ -114,7 +114,10 @@ fn of_worker(stats: &WorkerStats, concerns: &Concerns) -> Vec<Found> {
         found.push(Found {
             kind: Kind::WorkerBusy,
             subject: subject.clone(),
-            cause: format!("busy with one request for {}; {compared}", time(busy)),
+            cause: match worker.held {
+                ..2 => format!("busy with one request for {}; {compared}", time(busy)),
+                held => format!("it has {}, one for {}; {compared}", requests(held), time(busy)),
+            },
             evidence: json!({
                 "busy_seconds": busy.as_secs(),
                 "usual_seconds": usual.map(|usual| usual.as_secs_f64()),

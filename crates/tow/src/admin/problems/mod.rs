@@ -11,7 +11,7 @@ mod process;
 
 pub use self::broker::{of_broker, stuck_workers};
 pub use self::files::of_files;
-pub use self::followers::{Followers, Lacking, Person, Version, of_followers};
+pub use self::followers::{Followers, Lacking, Person, Version, cause_of, of_followers};
 use self::mutes::Mutes;
 pub use self::mutes::{MUTES_MAX, Mute};
 pub use self::process::{Process, Suppressed, of_process};
@@ -105,7 +105,7 @@ kinds! {
         "`tow workers SERVICE` shows what they are busy with. Start more workers"
     WorkerBusy "worker_busy" Warning
         "A worker has had one request for over a minute, and over ten times as long as its service usually takes; if that isn't known, for over 10 minutes"
-        "If it hangs: `tow kick PEER`, and another worker gets the request. `--busy-timeout` of the broker does that by itself"
+        "If it hangs: `tow kick PEER`, and its requests go to another worker, if there is one. `--busy-timeout` of the broker does that by itself"
     WorkerSilent "worker_silent" Warning
         "Nothing has come from a busy worker for three heartbeats, at least 5 s"
         "Its process is stopped, or its machine or network is down. It is disconnected soon, and its requests go to other workers"
@@ -114,7 +114,7 @@ kinds! {
         "Its log says why. `tow kick PEER` disconnects it; one that connects again gets requests again"
     DeadLetters "dead_letters" Warning
         "Requests that used up their attempts are kept"
-        "Find out what their workers died of, then `tow requeue SERVICE`; or drop them: `tow requeue SERVICE --drop --expect N`"
+        "`tow dead-letters SERVICE` has the reason of each. Once that is mended: `tow requeue SERVICE`; or drop them: `tow requeue SERVICE --drop --expect N`"
     JournalSlow "journal_slow" Warning
         "A write to the journal has taken over a second so far"
         "Its disk is busy, or hangs. Requests wait for it"
@@ -132,10 +132,10 @@ kinds! {
         "Let chrony or another NTP client set the clocks: requests expire by the clock of whichever broker leads"
     Refused "refused" Warning
         "A request was refused within the last 30 s for want of memory, disk, or places in a queue"
-        "The reason says which limit it is. `tow services` shows what waits, `tow peers` whose it is"
+        "The reason says which limit it is. `tow services` shows what waits, `tow peers` whose it is; `tow block` keeps a client out"
     LargeClient "large_client" Warning
         "The clients of one user or address have over half of the memory for requests"
-        "`tow peers` shows them; `tow kick` disconnects one. If all clients come through one proxy, let them log in"
+        "`tow peers` shows them; `tow block` keeps them out. If all clients come through one proxy, let them log in"
     Paused "paused" Warning
         "An operator has paused a service, and requests wait"
         "`tow resume SERVICE`"
@@ -147,10 +147,10 @@ kinds! {
         "`tow followers` shows what each lacks. `tow forget NAME` forgets one that is gone for good"
     FollowerBehind "follower_behind" Warning
         "A follower has lacked a change, or the newest version, for over 5 minutes"
-        "Look at its log and its disk. `tow transfers` shows why its transfers are slow"
+        "If its transfers are slow, the cause says why; else look at its log and its disk"
     FollowerGone "follower_gone" Warning
         "A follower isn't connected, and has lacked a change, or the newest version, for over 5 minutes; or one of `--followers` has never been"
-        "Start it again. One that is gone for good: `tow forget NAME`; by itself it is forgotten seven days after its last report"
+        "If its process runs, it hangs or its network is down; else start it again. One that is gone for good: `tow forget NAME`; by itself it is forgotten seven days after its last report"
     HeldDeletions "held_deletions" Warning
         "Deletions are held until a person releases them"
         "If they are meant: send SIGUSR1 to the server. Else bring the files back"

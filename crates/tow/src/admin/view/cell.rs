@@ -31,7 +31,7 @@ pub fn led_for(members: &[MemberFigures]) -> Option<Duration> {
     members.iter().filter(|member| member.is_there).filter_map(|member| member.leads_for).next()
 }
 
-/// What monitoring ports show.
+/// Answers of monitoring ports.
 pub fn monitored_json(monitored: &[Monitored]) -> Vec<Value> {
     let one = |Monitored { url, server, sync }: &Monitored| {
         let (interval, why) = match sync {

@@ -1,5 +1,6 @@
 //! `tow demo`: files, following and requests on this machine, in one command.
 
+mod cell;
 mod files;
 mod following;
 mod requests;
@@ -21,6 +22,9 @@ pub struct Arguments {
     /// Number of requests.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     requests: u64,
+    /// Show a cell instead: three NATS servers and three brokers, each killed once. Needs nats-server.
+    #[arg(long, conflicts_with = "size")]
+    cell: bool,
     /// Where to make a temporary directory [default: the system's place for them]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
@@ -56,6 +60,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn all_parts(processes: &Processes, folder: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if arguments.cell {
+        print_line(format_args!("A cell\n"))?;
+        cell::run(processes, folder, arguments.requests)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     print_line(format_args!("Files\n"))?;
     files::run(processes, folder, arguments.size)?;
     print_line(format_args!("\nFollowing\n"))?;

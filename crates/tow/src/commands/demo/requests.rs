@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use towpath_client::client::{CallOptions, Client, ClientOptions, Completed};
 use towpath_requests::numbered::Status;
 
-const SERVICE: &str = "echo";
+pub(super) const SERVICE: &str = "echo";
 const WORKERS: usize = 4;
 
 /// Requests in flight.
-const AHEAD: u64 = 1_000;
+pub(super) const AHEAD: u64 = 1_000;
 
 /// Time without a reply after which the demo fails.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sends the requests and accounts for every reply.
 pub fn run(processes: &Processes, folder: &Path, requests: u64) -> Result<(), Failure> {
@@ -35,7 +35,7 @@ pub fn run(processes: &Processes, folder: &Path, requests: u64) -> Result<(), Fa
     ))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     let mut load = Load {
-        replied: vec![false; usize::try_from(requests).map_err(Failure::failed)?],
+        replies: Replies::new(requests)?,
         requests,
         processes,
         journal: &journal,
@@ -66,8 +66,38 @@ fn start_worker(processes: &Processes, endpoint: &str) -> Result<Running, Failur
     processes.start(worker.env("TOW_LOG", "error").stdout(Stdio::null()))
 }
 
+/// Which requests have their reply.
+pub(super) struct Replies(Vec<bool>);
+
+impl Replies {
+    /// None of so many.
+    pub fn new(requests: u64) -> Result<Replies, Failure> {
+        Ok(Replies(vec![false; usize::try_from(requests).map_err(Failure::failed)?]))
+    }
+
+    /// Checks that each request has exactly one reply, its own.
+    pub fn account(&mut self, status: Status, body: &[u8]) -> Result<(), Failure> {
+        if !status.is_ok() {
+            return Err(Failure::failed(format!("a request failed: {status}: {}", String::from_utf8_lossy(body))));
+        }
+        let number = std::str::from_utf8(body).ok().and_then(|text| text.parse::<usize>().ok());
+        let Some(replied) = number.and_then(|number| self.0.get_mut(number)) else {
+            return Err(Failure::failed("a reply belongs to no request"));
+        };
+        if std::mem::replace(replied, true) {
+            return Err(Failure::failed("a request got two replies"));
+        }
+        Ok(())
+    }
+
+    /// How many have one.
+    pub fn count(&self) -> usize {
+        self.0.iter().filter(|replied| **replied).count()
+    }
+}
+
 struct Load<'a> {
-    replied: Vec<bool>,
+    replies: Replies,
     requests: u64,
     processes: &'a Processes,
     journal: &'a Path,
@@ -111,7 +141,7 @@ impl Load<'_> {
                 self.restart = Some((since, Some(since.elapsed())));
             }
             for Completed { status, body, .. } in completed.drain(..) {
-                self.account(status, body.single().unwrap_or_default())?;
+                self.replies.account(status, body.single().unwrap_or_default())?;
                 done += 1;
                 self.inject_crashes(&bar, done)?;
             }
@@ -122,21 +152,6 @@ impl Load<'_> {
         let resent = client.status().counters.resent;
         client.close().await;
         Ok(Outcome { seconds, resent })
-    }
-
-    /// Checks that each request has exactly one reply, its own.
-    fn account(&mut self, status: Status, body: &[u8]) -> Result<(), Failure> {
-        if !status.is_ok() {
-            return Err(Failure::failed(format!("a request failed: {status}: {}", String::from_utf8_lossy(body))));
-        }
-        let number = std::str::from_utf8(body).ok().and_then(|text| text.parse::<usize>().ok());
-        let Some(replied) = number.and_then(|number| self.replied.get_mut(number)) else {
-            return Err(Failure::failed("a reply belongs to no request"));
-        };
-        if std::mem::replace(replied, true) {
-            return Err(Failure::failed("a request got two replies"));
-        }
-        Ok(())
     }
 
     /// Kills a worker or the broker after certain numbers of replies.
@@ -166,7 +181,7 @@ impl Load<'_> {
 
 fn report(load: &Load<'_>, outcome: &Outcome) -> Result<(), Failure> {
     let broker = usage_of(load.broker.child.id());
-    let accounted = load.replied.iter().filter(|replied| **replied).count();
+    let accounted = load.replies.count();
     print_line("")?;
     print_line(format_args!("{accounted} of {} requests have their reply, each exactly one", load.requests))?;
     print_line(format_args!(

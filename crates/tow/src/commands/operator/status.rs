@@ -117,6 +117,7 @@ pub fn restart(status: &Value) -> String {
     let said = match (safe, costs.into_iter().flatten().collect::<Vec<_>>().join(", ")) {
         (true, _) => "safe".to_owned(),
         (false, costs) if costs.is_empty() => "not safe".to_owned(),
+        (false, costs) if lost == 0 => format!("nothing is lost; {costs}"),
         (false, costs) => costs,
     };
     format!("{:<12}{}\n", "restart now", Line(&format!("{said} ({})", text(&restart["why"]))))

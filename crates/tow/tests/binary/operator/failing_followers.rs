@@ -143,7 +143,7 @@ fn a_version_that_a_full_disk_lacks_is_a_problem_in_the_followers_words() {
     let missing = problem(place, "version_missing");
     let cause = missing["cause"].as_str().expect("text");
     assert_eq!(missing["subject"], "versions of /");
-    assert!(cause.starts_with("1 of 2 has v1; db-3 version v1: no space left: "), "{cause}");
+    assert!(cause.starts_with("1 of 2 has v1; db-3: version v1: no space left: "), "{cause}");
     let metrics = get(&place.socket(), "/metrics");
     for kind in ["follower_failing", "version_missing"] {
         assert!(metrics.contains(&format!("towpath_problems{{kind=\"{kind}\"}} 1\n")), "{metrics}");

@@ -18,6 +18,7 @@ final class Link implements AutoCloseable {
     private static final long MESSAGE_BYTES_MAX = 64 << 20;
     private static final int HEARTBEAT = 2_000; // ms
     private static final int SILENCE = 8_000; // after which a server that answers no heartbeat counts as lost
+    private static final int GREETING = 5_000; // now and then JeroMQ connects, and says nothing
     private static final int PAUSE = 300; // between connections
     private static final int LINGER = 1_000;
     private static final String EVENTS = "inproc://events"; // where the dealer says what becomes of its connection
@@ -63,6 +64,7 @@ final class Link implements AutoCloseable {
     private final ZMQ.Socket dealer = context.createSocket(SocketType.DEALER);
     private final ZMQ.Socket monitor = context.createSocket(SocketType.PAIR);
     private final ZMQ.Poller poller = context.createPoller(2);
+    private boolean greeted;
 
     Link(String endpoint, Keys keys) {
         this.endpoint = endpoint;
@@ -73,14 +75,13 @@ final class Link implements AutoCloseable {
         dealer.setReconnectIVL(-1);
         dealer.setHeartbeatIvl(HEARTBEAT);
         dealer.setHeartbeatTimeout(SILENCE);
-        dealer.setHandshakeIvl(SILENCE);
         if (keys != null) {
             dealer.setCurvePublicKey(ZMQ.Curve.z85Decode(keys.own()));
             dealer.setCurveSecretKey(ZMQ.Curve.z85Decode(keys.secret()));
             dealer.setCurveServerKey(ZMQ.Curve.z85Decode(keys.server()));
         }
         int events = ZMQ.EVENT_DISCONNECTED | ZMQ.EVENT_CLOSED | ZMQ.EVENT_CONNECT_RETRIED
-                | ZMQ.HANDSHAKE_FAILED_AUTH | ZMQ.HANDSHAKE_FAILED_PROTOCOL;
+                | ZMQ.EVENT_HANDSHAKE_PROTOCOL | ZMQ.HANDSHAKE_FAILED_AUTH | ZMQ.HANDSHAKE_FAILED_PROTOCOL;
         dealer.monitor(EVENTS, events);
         monitor.connect(EVENTS);
         poller.register(dealer, ZMQ.Poller.POLLIN);
@@ -101,7 +102,8 @@ final class Link implements AutoCloseable {
 
     /** The next message; null if none comes in so many ms, of which -1 are without end. */
     List<byte[]> receive(long timeout) throws Lost, IOException {
-        poller.poll(timeout);
+        boolean isConnecting = !greeted && (timeout < 0 || timeout > GREETING);
+        poller.poll(isConnecting ? GREETING : timeout);
         // What came before the end counts, so the dealer goes first.
         if (poller.pollin(0)) {
             var frames = new ArrayList<byte[]>();
@@ -111,10 +113,17 @@ final class Link implements AutoCloseable {
             return frames;
         }
         if (!poller.pollin(1)) {
+            if (isConnecting) {
+                throw new Lost();
+            }
             return null;
         }
         var event = ZEvent.recv(monitor);
         switch (event.getEvent()) {
+            case HANDSHAKE_PROTOCOL -> { // the server has sent its greeting
+                greeted = true;
+                return receive(timeout);
+            }
             case HANDSHAKE_FAILED_AUTH -> throw new IOException(
                     endpoint + " refuses us: the client's key, or the server's, isn't the right one");
             case HANDSHAKE_FAILED_PROTOCOL -> throw new IOException(
