@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::process::{Life, Ready, ServerSpec};
-use crate::programs::Programs;
+use crate::programs::{Programs, peers_folder};
 use crate::servers::free_port;
 
 /// The broker between clients and workers.
@@ -14,6 +14,8 @@ use crate::servers::free_port;
 pub enum Broker {
     /// `tow broker`, and whether it keeps a journal.
     Tow { journal: bool },
+    /// Two of `tow broker` in a cell, and whether what connects does so to the one that doesn't lead.
+    Cell { standby: bool },
     /// The Majordomo broker in C on libzmq.
     Libzmq,
     /// The least that serves stock ends of Majordomo: no errors, no deadlines, one service.
@@ -40,7 +42,7 @@ impl Broker {
     /// The dialect of its clients and workers.
     pub fn dialect(self) -> &'static str {
         match self {
-            Self::Tow { .. } | Self::Libzmq | Self::RawMajordomo => "0.1",
+            Self::Tow { .. } | Self::Cell { .. } | Self::Libzmq | Self::RawMajordomo => "0.1",
             Self::Majortomo => "majortomo",
             Self::Proxy => "plain",
             Self::Raw => "raw",
@@ -54,6 +56,7 @@ impl Broker {
     pub fn spec(self, programs: &Programs, state: &Path, back: u16) -> Result<Option<ServerSpec>> {
         let spec = match self {
             Self::Tow { journal } => tow(programs, state, journal)?,
+            Self::Cell { standby } => cell(programs, &emptied(state, "cell")?, standby)?,
             Self::Libzmq => announcing(programs, "mdp_broker", &[])?,
             Self::RawMajordomo => announcing(programs, "raw_majordomo", &[])?,
             Self::Proxy => announcing(programs, "zmq_proxy", &["--workers", &format!("tcp://127.0.0.1:{back}")])?,
@@ -83,6 +86,17 @@ fn tow(programs: &Programs, state: &Path, journal: bool) -> Result<ServerSpec> {
     }
     spec.command.args(["--bind", "tcp://127.0.0.1:0"]);
     Ok(spec)
+}
+
+fn cell(programs: &Programs, folder: &Path, standby: bool) -> Result<ServerSpec> {
+    let [tow, nats] = ["tow-with-cells", "nats-server"].map(|name| programs.command(name));
+    let mut command = programs.command("python")?;
+    command.arg(peers_folder().join("cell.py")).arg("--tow").arg(tow?.get_program());
+    command.arg("--nats").arg(nats?.get_program()).arg("--folder").arg(folder);
+    if standby {
+        command.arg("--standby");
+    }
+    Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
 }
 
 /// By default it logs each reply, which costs more than the reply: only what is wrong is logged here.

@@ -113,6 +113,8 @@ impl Programs {
             Ok(python_environment()?.join("bin").join(name))
         } else if name == "tow" {
             self.tow.clone().map_or_else(|| build("towpath", "tow"), Ok)
+        } else if name == "tow-with-cells" {
+            self.tow.clone().map_or_else(build_with_cells, Ok)
         } else if OWN.contains(&name) {
             build("bench", name)
         } else {
@@ -253,6 +255,20 @@ fn python_environment() -> Found {
         .arg(requirements()))?;
     std::fs::write(&stamp, wanted).map_err(|error| error.to_string())?;
     Ok(folder)
+}
+
+/// `tow` with the feature `nats`, in a folder of its own: the other one is measured as it is by default.
+fn build_with_cells() -> Found {
+    let folder = build_folder().map_err(|error| format!("{error:#}"))?.join("cells");
+    let built = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .current_dir(workspace())
+        .args(["build", "--release", "--quiet", "--package", "towpath", "--features", "nats", "--target-dir"])
+        .arg(&folder)
+        .status();
+    match built {
+        Ok(status) if status.success() => Ok(folder.join("release/tow")),
+        _ => Err("tow could not be built with the feature nats".to_owned()),
+    }
 }
 
 fn requirements() -> PathBuf {

@@ -12,6 +12,7 @@ mod one_connection;
 mod pool;
 mod python;
 mod python_files;
+mod relayed;
 mod scale;
 mod slow_disk;
 mod throughput;
@@ -76,10 +77,12 @@ pub enum TableId {
     Python,
     /// Files received by programs in Python
     PythonFiles,
+    /// Connections that a standby of a cell relays
+    Relayed,
 }
 
 impl TableId {
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Models,
         Self::ToFile,
         Self::Encrypted,
@@ -101,6 +104,7 @@ impl TableId {
         Self::Admin,
         Self::Python,
         Self::PythonFiles,
+        Self::Relayed,
     ];
 
     /// Tables of which the report has the figures of several machines: how they compare depends on the processor.
@@ -130,6 +134,7 @@ impl TableId {
             Self::Admin => "admin",
             Self::Python => "python",
             Self::PythonFiles => "python-files",
+            Self::Relayed => "relayed",
         }
     }
 }
@@ -244,6 +249,7 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::Admin => admin::plan(bench)?,
         TableId::Python => python::plan(bench),
         TableId::PythonFiles => python_files::plan(bench)?,
+        TableId::Relayed => relayed::plan(bench),
     };
     if let Some(part) = &bench.only {
         plan.variants.retain(|variant| variant.name.contains(part));

@@ -6,8 +6,11 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use std::cell::RefCell;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::io::unix::AsyncFd;
+use tokio::time::timeout;
 
 /// Bytes that are read at a time.
 const READ_BYTES_MAX: usize = 64 * 1024;
@@ -16,20 +19,32 @@ const READ_BYTES_MIN: usize = 4 * 1024;
 /// Bytes of all connections that the other side hasn't taken, above which each may have few.
 const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// Time for a peer to end its side after the leader has ended the connection.
+const LINGER: Duration = Duration::from_secs(2);
+
 thread_local! {
     /// Buffer of a read, whose bytes go on at once or into memory of their own: a connection that waits for nothing holds none.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES_MAX]);
 }
 
-/// Copies until both sides have ended what they send, or one has failed.
+/// Copies until both sides have ended what they send, or one has failed. A leader ends both directions at once, so that its peer has little time left then.
 pub(super) async fn both_ways(
     peer: &AsyncFd<OwnedFd>,
     leader: &AsyncFd<OwnedFd>,
     counters: &Counters,
 ) -> io::Result<()> {
-    let inwards = one_way(peer, leader, &counters.bytes_in, &counters.held);
-    let outwards = one_way(leader, peer, &counters.bytes_out, &counters.held);
-    tokio::try_join!(inwards, outwards).map(|_| ())
+    let mut inwards = pin!(one_way(peer, leader, &counters.bytes_in, &counters.held));
+    let mut outwards = pin!(one_way(leader, peer, &counters.bytes_out, &counters.held));
+    tokio::select! {
+        ended = &mut inwards => {
+            ended?;
+            outwards.await
+        }
+        ended = &mut outwards => {
+            ended?;
+            timeout(LINGER, inwards).await.unwrap_or(Ok(()))
+        }
+    }
 }
 
 /// Outcome of a read.

@@ -123,6 +123,20 @@ fn bytes_pass_unchanged_and_each_side_ends_by_itself() {
 }
 
 #[test]
+fn connection_ends_soon_after_the_leader_has_ended_it() {
+    let leader = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut standby, address) = standby(leader.local_addr().unwrap());
+    let (mut client, mut server, _) = relayed(&mut standby, address, &leader);
+    server.write_all(b"why").unwrap();
+    drop(server);
+    let mut said = String::new();
+    client.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "why");
+    // Although the client ends nothing.
+    until(&mut [&mut standby], "its place is free", |hubs| hubs[0].stats().relay.connections == 0);
+}
+
+#[test]
 fn peer_that_does_not_read_stops_nobody() {
     let leader = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut standby, address) = standby(leader.local_addr().unwrap());
