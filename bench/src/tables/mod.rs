@@ -4,6 +4,7 @@ mod admin;
 mod clients;
 mod encrypted;
 mod failover;
+mod far;
 mod follow;
 mod journal;
 mod majordomo;
@@ -50,6 +51,8 @@ pub enum TableId {
     Follow,
     /// Somebody reads a slow disk beside others who get what is in memory
     SlowDisk,
+    /// Links to far machines, made here
+    Far,
     /// Round trips through a broker that does nothing, and through one that does
     Tripping,
     /// The same service behind different Majordomo brokers
@@ -73,7 +76,7 @@ pub enum TableId {
 }
 
 impl TableId {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Models,
         Self::ToFile,
         Self::Encrypted,
@@ -83,6 +86,7 @@ impl TableId {
         Self::Tree,
         Self::Follow,
         Self::SlowDisk,
+        Self::Far,
         Self::Tripping,
         Self::Majordomo,
         Self::Throughput,
@@ -110,6 +114,7 @@ impl TableId {
             Self::Tree => "tree",
             Self::Follow => "follow",
             Self::SlowDisk => "slow-disk",
+            Self::Far => "far",
             Self::Tripping => "tripping",
             Self::Majordomo => "majordomo",
             Self::Throughput => "throughput",
@@ -222,6 +227,7 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::Tree => tree::plan(bench)?,
         TableId::Follow => follow::plan(bench),
         TableId::SlowDisk => slow_disk::plan(bench)?,
+        TableId::Far => far::plan(bench)?,
         TableId::Tripping => tripping::plan(bench),
         TableId::Majordomo => majordomo::plan(bench),
         TableId::Throughput => throughput::plan(bench),

@@ -305,6 +305,7 @@ impl Clients {
             }
             Some(Dialect::Data) => {
                 let Some((header, bodies)) = frames.split_first() else { return };
+                client.session.at(Instant::now());
                 client.session.data(&envelope, DataHeader::decode(header), bodies);
             }
             None => {
@@ -333,6 +334,7 @@ impl Clients {
         let Clients { clients, pool, .. } = self;
         pool.finish(done, |Requester { peer, ticket, .. }, answer| {
             if let Some(client) = clients.get_mut(&peer) {
+                client.session.at(Instant::now());
                 client.session.finish(ticket, answer);
                 touched.insert(peer);
             }

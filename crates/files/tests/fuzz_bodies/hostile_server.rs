@@ -6,6 +6,7 @@ use super::fake_disk::{FakeDisk, LARGE};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use towpath_quota::Quota;
 use towpath_files::client::Filter;
 use towpath_files::digest::{Digest, LeafHasher, LeafSize};
 use towpath_files::path::RelPath;
@@ -73,6 +74,7 @@ impl Play {
         let options = TransferOptions {
             source: if knobs & 2 == 0 { Source::Path(RelPath::root()) } else { Source::Glob("*".to_owned()) },
             window_bytes: 8 << 20,
+            windows: Quota::new(0),
             chunk_bytes: CHUNK_BYTES,
             compress: None,
             verify,

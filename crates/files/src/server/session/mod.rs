@@ -48,6 +48,7 @@ use plain_follow::PlainFollow;
 use push::Pushes;
 use queries::Queries;
 use shared::Shared;
+use std::time::Instant;
 use std::collections::VecDeque;
 use towpath_rules::{Permissions, Verb};
 use towpath_sockets::Principal;
@@ -107,6 +108,11 @@ impl<F: Clone> Session<F> {
     pub(super) fn permitting(mut self, permissions: Permissions) -> Session<F> {
         self.shared.permissions = permissions;
         self
+    }
+
+    /// Sets the time.
+    pub(super) fn at(&mut self, now: Instant) {
+        self.shared.now = Some(now);
     }
 
     /// The client's permissions. Whatever it asks for is checked against them: paths with links resolved, which jobs do
