@@ -75,6 +75,10 @@ impl Pushes {
         self.0.iter().map(|push| (push.ticket, Some(push.wait()), push.received_bytes()))
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether another one may begin.
     pub(super) fn has_space(&self) -> bool {
         self.0.len() < PUSHES_MAX
@@ -98,7 +102,8 @@ impl Pushes {
             );
         }
         // Half of what is left, so that there is something for the next one.
-        let most = (shared.quotas.push_window.available() / 2).clamp(PUSH_WINDOW_BYTES_MIN, PUSH_WINDOW_BYTES_FIRST);
+        let wanted = request.size.clamp(PUSH_WINDOW_BYTES_MIN, PUSH_WINDOW_BYTES_FIRST);
+        let most = (shared.quotas.push_window.available() / 2).clamp(PUSH_WINDOW_BYTES_MIN, wanted);
         let Some(window) = shared.quotas.push_window.try_acquire(most) else {
             let failure = Failure::new(ErrorCode::Busy, "too many pushes at a time; try again a little later");
             return shared.refuse(&envelope, (RequestKind::Push, id), request.path, failure);
