@@ -45,9 +45,9 @@ mod requests;
 mod retry;
 mod reuse;
 pub(crate) mod slowness;
-pub(crate) mod window;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod window;
 
 pub use command::{
     ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Output, Part, Partial, SmallFile,

@@ -172,8 +172,8 @@ mod tests {
             if self.ungranted >= self.window.size() / 4 {
                 self.credits.push_back((self.now + self.round_trip / 2, std::mem::take(&mut self.ungranted)));
             }
-            let under_way: u64 = self.credits.iter().chain(&self.pieces).map(|(_, bytes)| bytes).sum();
-            assert_eq!(under_way + self.credit + self.held as u64 + self.ungranted, self.window.size());
+            let in_flight: u64 = self.credits.iter().chain(&self.pieces).map(|(_, bytes)| bytes).sum();
+            assert_eq!(in_flight + self.credit + self.held as u64 + self.ungranted, self.window.size());
             assert!(self.window.size() <= FIRST + BUDGET && self.budget.used() == self.window.size() - FIRST);
             sent < may as u64
         }

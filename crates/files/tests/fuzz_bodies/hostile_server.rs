@@ -6,7 +6,6 @@ use super::fake_disk::{FakeDisk, LARGE};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use towpath_quota::Quota;
 use towpath_files::client::Filter;
 use towpath_files::digest::{Digest, LeafHasher, LeafSize};
 use towpath_files::path::RelPath;
@@ -19,6 +18,7 @@ use towpath_files::protocol::control::{
 use towpath_files::protocol::data::{Body, DataEntry, DataHeader};
 use towpath_files::root::Timestamp;
 use towpath_files::transfer::{DiskReport, LIST_ENTRIES_MAX, Output, Placement, Source, Transfer, TransferOptions};
+use towpath_quota::Quota;
 
 /// Names that the server has, or claims to have.
 const NAMES: [&str; 8] = ["a", "b", "d/x", "d/y", "../out", "/etc/passwd", "d/../../out", "c"];

@@ -6,13 +6,13 @@ mod reading;
 
 use super::connection::Connection;
 use super::exchange::{Connector, Exchange, Operation, Turn, WaitLimit};
-use crate::transfer::WINDOW_BYTES_FIRST;
 use super::stream::Worker;
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::path::RelPath;
 use crate::protocol::assembler::Inbound;
 use crate::root::Timestamp;
+use crate::transfer::WINDOW_BYTES_FIRST;
 use crate::transfer::reconnects::Reconnects;
 use reading::{Info, Reading};
 use std::fmt;

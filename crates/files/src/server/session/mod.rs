@@ -48,8 +48,8 @@ use plain_follow::PlainFollow;
 use push::Pushes;
 use queries::Queries;
 use shared::Shared;
-use std::time::Instant;
 use std::collections::VecDeque;
+use std::time::Instant;
 use towpath_rules::{Permissions, Verb};
 use towpath_sockets::Principal;
 
