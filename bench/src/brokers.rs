@@ -26,6 +26,8 @@ pub enum Broker {
     Raw,
     /// Redis with a stream that is on the disk before a record is confirmed.
     Redis,
+    /// Redis without a store.
+    RedisCore,
     /// NATS JetStream, synchronized at each record.
     Nats,
     /// NATS without a store.
@@ -42,7 +44,7 @@ impl Broker {
             Self::Majortomo => "majortomo",
             Self::Proxy => "plain",
             Self::Raw => "raw",
-            Self::Redis => "redis",
+            Self::Redis | Self::RedisCore => "redis",
             Self::Nats | Self::NatsCore => "nats",
             Self::None => "",
         }
@@ -57,7 +59,8 @@ impl Broker {
             Self::Proxy => announcing(programs, "zmq_proxy", &["--workers", &format!("tcp://127.0.0.1:{back}")])?,
             Self::Raw => announcing(programs, "raw_broker", &[])?,
             Self::Majortomo => majortomo(programs, state)?,
-            Self::Redis => redis(programs, &emptied(state, "redis")?)?,
+            Self::Redis => redis(programs, &emptied(state, "redis")?, true)?,
+            Self::RedisCore => redis(programs, &emptied(state, "redis")?, false)?,
             Self::Nats => nats(programs, &emptied(state, "nats")?, true)?,
             Self::NatsCore => nats(programs, &emptied(state, "nats")?, false)?,
             Self::None => return Ok(None),
@@ -92,10 +95,11 @@ fn majortomo(programs: &Programs, state: &Path) -> Result<ServerSpec> {
     Ok(ServerSpec { command, ready: Ready::Port(port), life: Life::Killed })
 }
 
-fn redis(programs: &Programs, folder: &Path) -> Result<ServerSpec> {
+fn redis(programs: &Programs, folder: &Path, store: bool) -> Result<ServerSpec> {
     let port = free_port()?;
     let mut command = programs.command("redis-server")?;
-    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    command.args(["--appendonly", if store { "yes" } else { "no" }]);
     command.args(["--appendfsync", "always", "--auto-aof-rewrite-percentage", "0", "--dir"]).arg(folder);
     Ok(ServerSpec { command, ready: Ready::Port(port), life: Life::Long })
 }

@@ -9,7 +9,7 @@ use crate::brokers::Broker;
 use crate::keys::Keys;
 use crate::operator::Look;
 use crate::process::{Life, Ready, ServerSpec};
-use crate::programs::Programs;
+use crate::programs::{Programs, peers_folder, workspace};
 
 /// The implementation of clients and workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub enum Ends {
     Store,
     /// Programs that speak NATS.
     Nats,
+    /// Programs in Python, on this library in this way; see bench/peers/python_ends.py.
+    Python(&'static str),
     /// The worker pool with libzmq inside one program, over a transport.
     LibzmqPool(&'static str),
     /// The same on our library.
@@ -180,6 +182,11 @@ impl Setup {
                 command.args(["work", "--port", &port.to_string()]);
                 (command, Ready::Line)
             }
+            Ends::Python(library) => {
+                let mut command = python(programs, "python_ends.py")?;
+                command.args(["work", library, "--port", &port.to_string()]);
+                (command, Ready::Said)
+            }
             Ends::Durable | Ends::Store | Ends::LibzmqPool(_) | Ends::OwnPool(_) | Ends::ThreadPool => return Ok(None),
         };
         if matches!(self.worker_ends, Ends::Libzmq | Ends::Light) {
@@ -235,6 +242,11 @@ impl Setup {
                 command.args(["call", "--port", &ports.front.to_string()]);
                 command.args(["--requests", &requests, "--ahead", &each, "--size", &size]);
             }
+            Ends::Python(library) => {
+                command = python(programs, "python_ends.py")?;
+                command.args(["call", library, "--port", &ports.front.to_string()]);
+                command.args(["--requests", &requests, "--ahead", &ahead, "--size", &size]);
+            }
             Ends::Store => {
                 command = programs.command("journal_client")?;
                 command.args(["--port", &ports.front.to_string(), "--store", self.broker.dialect()]);
@@ -264,4 +276,11 @@ impl Setup {
         }
         Ok(command)
     }
+}
+
+/// A program in Python, with our package as it is in this workspace.
+pub fn python(programs: &Programs, script: &str) -> Result<Command> {
+    let mut command = programs.command("python")?;
+    command.arg(peers_folder().join(script)).env("PYTHONPATH", workspace().join("python/src"));
+    Ok(command)
 }

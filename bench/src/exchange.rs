@@ -32,6 +32,8 @@ pub struct Report {
     pub resent: u64,
     /// From the first request to the last reply.
     pub seconds: f64,
+    /// Its processor time meanwhile, without its start.
+    pub cpu_seconds: Option<f64>,
     pub p50_us: f64,
     pub p99_us: f64,
     /// The longest time between two replies.
@@ -117,7 +119,7 @@ pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
         requests: report.replies,
         server_cpu_seconds: broker.map(|usage| usage.cpu_seconds),
         worker_cpu_seconds: workers.map(|usage| usage.cpu_seconds),
-        receiver_cpu_seconds: Some(finished.cpu_seconds),
+        receiver_cpu_seconds: report.cpu_seconds.or(Some(finished.cpu_seconds)),
         server_peak_bytes: broker.and_then(|usage| usage.peak_bytes),
         p50_us: Some(report.p50_us),
         p99_us: Some(report.p99_us),

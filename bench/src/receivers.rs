@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::ends;
 use crate::keys::Keys;
 use crate::programs::Programs;
 
@@ -172,5 +173,12 @@ pub fn rsync(programs: &Programs, port: u16, path: &str, to: &Path, options: &[&
 pub fn tar(programs: &Programs, port: u16, to: &Path) -> Result<Command> {
     let mut command = programs.command("socket_exec")?;
     command.args(["connect", &port.to_string(), "tar", "-xf", "-", "-C"]).arg(to);
+    Ok(command)
+}
+
+/// A receiver in Python, on this library; see bench/peers/python_files.py.
+pub fn python(programs: &Programs, library: &str, port: u16, path: &str) -> Result<Command> {
+    let mut command = ends::python(programs, "python_files.py")?;
+    command.args([library, "--port", &port.to_string(), "--path", path]);
     Ok(command)
 }

@@ -1,19 +1,15 @@
 //! The tests of the page for browsers: types of its scripts, then Chromium against the real `tow`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::steps::{Outcome, build, check, in_ci};
+use crate::steps::{Outcome, apt_install, build, check};
 use crate::{target, workspace};
 
 const SOURCES: &str = "testing/browser";
 
 /// Where Debian's package has it; `CHROMIUM` names another.
 const CHROMIUM: &str = "/usr/bin/chromium";
-
-/// As root in CI, where nothing is lost by it.
-const INSTALL: &[&str] =
-    &["-o", "DPkg::Lock::Timeout=500", "install", "--yes", "--quiet", "--no-install-recommends", "chromium"];
 
 /// Runs the tests in a folder below target, where npm's packages are installed. What can't be installed is skipped, with the
 /// reason.
@@ -43,9 +39,8 @@ pub fn run() -> Result<Outcome, String> {
 
 /// Puts the sources and npm's packages into the folder, and looks for the browser.
 fn ready(folder: &Path, chromium: &Path) -> Result<(), String> {
-    if !chromium.exists() && in_ci() {
-        check(Command::new("apt-get").arg("update").arg("--quiet=2"))?;
-        check(Command::new("apt-get").args(INSTALL).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null()))?;
+    if !chromium.exists() {
+        apt_install(&["chromium"])?;
     }
     if !chromium.exists() {
         return Err(format!("there is no {} (apt install chromium, or set CHROMIUM)", chromium.display()));

@@ -1,12 +1,19 @@
 //! The Python side of the tests: a virtual environment of their own, and pytest.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::steps::{Outcome, build, check, in_ci};
+use crate::steps::{Outcome, apt_install, build, check, in_ci};
 use crate::{target, workspace};
 
 const REQUIREMENTS: &str = "conformance/python/requirements.txt";
+
+/// Tests that need other languages.
+pub const STACKS: [&str; 2] = ["conformance/python/test_examples.py", "conformance/python/test_other_stacks.py"];
+
+/// A header that the examples in C, C++ and Go need, and the packages of Debian that have it.
+const LIBZMQ: &str = "/usr/include/zmq.hpp";
+const LIBZMQ_PACKAGES: &[&str] = &["libzmq3-dev", "cppzmq-dev"];
 
 /// Folder of the package for Python.
 const PACKAGE: &str = "python";
@@ -53,6 +60,18 @@ pub fn package() -> Result<Outcome, String> {
     check(pytest().arg(project.join("tests")))?;
     check(pytest().args(BARE).args(["-k", "not stalled"]).env("TOWPATH_BARE", "1"))?;
     Ok(Outcome::Passed)
+}
+
+/// Runs the tests of the examples, and of other people's libraries.
+pub fn stacks() -> Result<Outcome, String> {
+    if !Path::new(LIBZMQ).exists() {
+        apt_install(LIBZMQ_PACKAGES)?;
+    }
+    let [examples, others] = STACKS;
+    if let skipped @ Outcome::Skipped(_) = pytest(&[examples, "-n", "2"])? {
+        return Ok(skipped);
+    }
+    pytest(&[others])
 }
 
 /// Runs pytest with the `tow` binary of this workspace and the example of its sockets, which it builds first. `arguments` are

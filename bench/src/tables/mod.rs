@@ -11,6 +11,8 @@ mod majordomo;
 mod models;
 mod one_connection;
 mod pool;
+mod python;
+mod python_files;
 mod scale;
 mod slow_disk;
 mod throughput;
@@ -73,10 +75,14 @@ pub enum TableId {
     Failover,
     /// The cost of an operator's view for a server
     Admin,
+    /// Requests from programs in Python, and workers in it
+    Python,
+    /// Files received by programs in Python
+    PythonFiles,
 }
 
 impl TableId {
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::Models,
         Self::ToFile,
         Self::Encrypted,
@@ -97,6 +103,8 @@ impl TableId {
         Self::Journal,
         Self::Failover,
         Self::Admin,
+        Self::Python,
+        Self::PythonFiles,
     ];
 
     /// Tables of which the report has the figures of several machines: how they compare depends on the processor.
@@ -125,6 +133,8 @@ impl TableId {
             Self::Journal => "journal",
             Self::Failover => "failover",
             Self::Admin => "admin",
+            Self::Python => "python",
+            Self::PythonFiles => "python-files",
         }
     }
 }
@@ -238,6 +248,8 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::Journal => journal::plan(bench),
         TableId::Failover => failover::plan(bench),
         TableId::Admin => admin::plan(bench)?,
+        TableId::Python => python::plan(bench),
+        TableId::PythonFiles => python_files::plan(bench)?,
     };
     if let Some(part) = &bench.only {
         plan.variants.retain(|variant| variant.name.contains(part));

@@ -27,12 +27,12 @@ const OURS: &str = "tow get, verified";
 
 /// A tree to copy.
 #[derive(Clone, Copy)]
-struct Tree {
+pub(super) struct Tree {
     /// Its folder in the bench's folder.
     name: &'static str,
-    path: &'static Path,
+    pub path: &'static Path,
     files: u64,
-    bytes: u64,
+    pub bytes: u64,
 }
 
 pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
@@ -88,7 +88,7 @@ fn of_tree(bench: &Bench, tree: Tree) -> Result<Vec<Variant<'_>>> {
     Ok(variants)
 }
 
-fn small_files(bench: &Bench) -> Result<Tree> {
+pub(super) fn small_files(bench: &Bench) -> Result<Tree> {
     let path = bench.folder.join("small");
     let mut seed = Seed::new(FILES);
     let in_folder = if bench.quick { 10 } else { FILES / FOLDERS };

@@ -18,7 +18,10 @@ pub use stats::{
     Activity, Concerns, LISTED_MAX, PeerStats, RequestStats, ServiceStats, Stats, WorkerStats, add_name, listed_name,
     queue_json, request_json, seconds, spool_json, worker_json,
 };
-pub use store::CellStats;
+/// Figures in [`Stats`].
+pub use towpath_cell::{CellFigures, MemberFigures, Monitored, NatsFigures, Role, StreamState, Sync};
+/// Of a broker in a cell: [`server::Broker::questions`].
+pub use towpath_cell::{QuestionHandler, Questions};
 /// Figures in [`Stats`].
 pub use towpath_journal::JournalFigures;
 pub use transport::Transport;

@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::time::Duration;
+use towpath_cell::CellFigures;
 use towpath_journal::JournalFigures;
 use towpath_sockets::{Address, GonePeer, HubStats, Page, PeerId, PeerInfo};
 
@@ -57,7 +58,7 @@ pub struct Stats {
     /// Figures of the journal, if there is one, and why it can't be written at the moment.
     pub journal: Option<(JournalFigures, Option<String>)>,
     /// Its part in a cell, if it is in one.
-    pub cell: Option<crate::store::CellStats>,
+    pub cell: Option<CellFigures>,
     /// Connections: [`Wanted::Peers`](towpath_sockets::Wanted::Peers).
     pub peers: Page<PeerStats>,
     /// Connections that have ended: [`Wanted::Gone`](towpath_sockets::Wanted::Gone).

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
 
 /// The format that this build writes and reads.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 const MAGIC: &[u8; 8] = b"TOWCELL\n";
 /// Bytes before the content.
 pub const HEADER_BYTES: usize = 72;
@@ -22,6 +22,52 @@ pub const ENDPOINT_BYTES_MAX: usize = 255;
 
 const CHECKSUM_AT: std::ops::Range<usize> = 12..16;
 
+/// Bytes of a term's secret.
+pub const SECRET_BYTES: usize = 32;
+
+/// The secret of a term, chosen by its leader: brokers of the cell show each other by it that they belong to it. Only those who may read the log have it.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct TermSecret(pub [u8; SECRET_BYTES]);
+
+impl std::fmt::Debug for TermSecret {
+    /// Without the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TermSecret")
+    }
+}
+
+/// Content of TAKE and BEAT: the leader of a term.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leader {
+    /// The term's secret.
+    pub secret: TermSecret,
+    /// Where clients and workers reach it.
+    pub endpoint: String,
+}
+
+impl Leader {
+    /// As content. An endpoint is cut off at [`ENDPOINT_BYTES_MAX`].
+    pub fn encode(&self) -> Vec<u8> {
+        let mut end = self.endpoint.len().min(ENDPOINT_BYTES_MAX);
+        while !self.endpoint.is_char_boundary(end) {
+            end -= 1;
+        }
+        [&self.secret.0[..], &self.endpoint.as_bytes()[..end]].concat()
+    }
+
+    /// Of the content of a TAKE or BEAT.
+    pub fn decode(content: &[u8]) -> Result<Leader, BadMessage> {
+        let Some((secret, endpoint)) = content.split_first_chunk() else {
+            return Err(BadMessage::Damaged("a leader's secret is too short"));
+        };
+        if endpoint.len() > ENDPOINT_BYTES_MAX {
+            return Err(BadMessage::Damaged("a leader's endpoint is too long"));
+        }
+        let endpoint = str::from_utf8(endpoint).map_err(|_| BadMessage::Damaged("a leader's endpoint isn't text"))?;
+        Ok(Leader { secret: TermSecret(*secret), endpoint: endpoint.to_owned() })
+    }
+}
+
 /// Of a broker's process, chosen by chance at its start.
 pub type BrokerId = [u8; 16];
 
@@ -30,9 +76,9 @@ pub type BrokerId = [u8; 16];
 pub enum Kind {
     /// Records of the journal.
     Records,
-    /// A broker leads from here on. The content is its endpoint.
+    /// A broker leads from here on. The content is a [`Leader`].
     Take,
-    /// The leader is there. The content is its endpoint.
+    /// The leader is there. The content is the same [`Leader`].
     Beat,
     /// The leader ends. Without content.
     Leave,
@@ -150,10 +196,7 @@ impl Header {
             return damaged("it has a number that can't be");
         }
         match kind {
-            Kind::Take | Kind::Beat if content.len() > ENDPOINT_BYTES_MAX => damaged("a leader's endpoint is too long"),
-            Kind::Take | Kind::Beat if std::str::from_utf8(content).is_err() => {
-                damaged("a leader's endpoint isn't text")
-            }
+            Kind::Take | Kind::Beat => Leader::decode(content).map(|_| (header, content, checksum)),
             Kind::Leave if !content.is_empty() => damaged("it has content"),
             _ => Ok((header, content, checksum)),
         }
@@ -256,6 +299,20 @@ mod tests {
     }
 
     #[test]
+    fn leader_is_the_same_after_encoding_and_shows_no_secret() {
+        let leader = |endpoint: &str| Leader { secret: TermSecret([7; SECRET_BYTES]), endpoint: endpoint.to_owned() };
+        let one = leader("tcp://a:5555");
+        assert_eq!(Leader::decode(&one.encode()), Ok(one.clone()));
+        assert!(!format!("{one:?}").contains('7'), "{one:?}");
+        // Cut off between letters.
+        let long = leader(&"ä".repeat(200));
+        assert_eq!(Leader::decode(&long.encode()), Ok(leader(&"ä".repeat(127))));
+        assert!(Leader::decode(&[0; SECRET_BYTES - 1]).is_err());
+        assert!(Leader::decode(&[b'a'; SECRET_BYTES + ENDPOINT_BYTES_MAX + 1]).is_err());
+        assert!(Leader::decode(&[0xff; SECRET_BYTES + 1]).is_err());
+    }
+
+    #[test]
     fn other_versions_are_named() {
         let header = Header {
             kind: Kind::Beat,
@@ -267,7 +324,7 @@ mod tests {
             previous: 0,
             last_id: 0,
         };
-        let mut message = header.encode(&[]).0.to_vec();
+        let mut message = header.encode(&[0; SECRET_BYTES]).0.to_vec();
         message[8] = 9;
         assert_eq!(Header::decode(&message), Err(BadMessage::Version(9)));
         let long = vec![0; MESSAGE_BYTES_MAX + 1];

@@ -7,12 +7,18 @@
 #![warn(missing_debug_implementations)]
 
 pub mod block;
+mod figures;
 pub mod member;
-#[cfg(test)]
-mod model;
 #[cfg(feature = "nats")]
 pub mod nats;
 mod order;
+mod questions;
 
-pub use member::Member;
+pub use figures::{CellFigures, MemberFigures, Monitored, NatsFigures, StreamState, Sync};
+pub use member::{Member, Role};
+#[cfg(feature = "nats")]
+pub use nats::Questions;
 pub use order::Block;
+pub use questions::Handler as QuestionHandler;
+#[cfg(not(feature = "nats"))]
+pub use questions::Questions;

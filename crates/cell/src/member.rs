@@ -8,7 +8,7 @@
 //! - Which messages count is decided by the log's order alone (`order.rs`).
 //! - A standby takes the lead after a silence of the log, counted only while NATS answers, and never on a log shorter than it has seen.
 
-use crate::block::{BrokerId, ENDPOINT_BYTES_MAX, Header, Kind};
+use crate::block::{BrokerId, Header, Kind, Leader, TermSecret};
 use crate::order::{Block, Fault, Order};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -49,6 +49,17 @@ pub enum Role {
     Standby,
     /// The leader.
     Leading,
+}
+
+impl Role {
+    /// For people and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::CatchingUp => "catching up",
+            Role::Standby => "standby",
+            Role::Leading => "leading",
+        }
+    }
 }
 
 /// An operation on the log.
@@ -126,7 +137,10 @@ pub struct Member {
     damaged: Option<String>,
     failure: Option<String>,
     is_leaving: bool,
-    endpoint_of_leader: Option<String>,
+    /// Leader of a term, as it says itself, and the epoch.
+    leader: Option<(u64, Leader)>,
+    /// Of the next term that it leads.
+    next_secret: TermSecret,
     events: VecDeque<Event>,
 }
 
@@ -149,7 +163,8 @@ impl Member {
             damaged: None,
             failure: None,
             is_leaving: false,
-            endpoint_of_leader: None,
+            leader: None,
+            next_secret: TermSecret::default(),
             events: VecDeque::new(),
         }
     }
@@ -161,7 +176,24 @@ impl Member {
 
     /// The current term, and the leader's endpoint.
     pub fn leader(&self) -> Option<(u64, &str)> {
-        Some((self.order.term()?.epoch, self.endpoint_of_leader.as_deref().unwrap_or_default()))
+        let epoch = self.order.term()?.epoch;
+        Some((epoch, self.known_leader().map_or("", |leader| &leader.endpoint)))
+    }
+
+    /// Secret of the current term, if it is known.
+    pub fn secret(&self) -> Option<TermSecret> {
+        self.known_leader().map(|leader| leader.secret)
+    }
+
+    /// The leader of the current term, if that has been read of it.
+    fn known_leader(&self) -> Option<&Leader> {
+        let epoch = self.order.term()?.epoch;
+        self.leader.as_ref().filter(|(of, _)| *of == epoch).map(|(_, leader)| leader)
+    }
+
+    /// Sets the secret of the next term that it leads.
+    pub fn set_next_secret(&mut self, secret: TermSecret) {
+        self.next_secret = secret;
     }
 
     /// The largest id of any record, as the last message that counts says.
@@ -230,9 +262,9 @@ impl Member {
         if self.pending.is_none() {
             match self.role {
                 Role::Leading if self.is_leaving => self.begin(Kind::Leave, &[], 0),
-                Role::Leading if now >= self.beat_at() => self.begin_with_endpoint(Kind::Beat),
+                Role::Leading if now >= self.beat_at() => self.begin_with_leader(Kind::Beat),
                 Role::Leading => return None,
-                Role::Standby if self.may_take() => self.begin_with_endpoint(Kind::Take),
+                Role::Standby if self.may_take() => self.begin_with_leader(Kind::Take),
                 Role::Standby | Role::CatchingUp => {}
             }
         }
@@ -257,14 +289,13 @@ impl Member {
         if self.beats_now { 0 } else { self.last_append + self.settings.beat_after }
     }
 
-    fn begin_with_endpoint(&mut self, kind: Kind) {
+    fn begin_with_leader(&mut self, kind: Kind) {
         self.beats_now = false;
-        let mut end = self.settings.endpoint.len().min(ENDPOINT_BYTES_MAX);
-        while !self.settings.endpoint.is_char_boundary(end) {
-            end -= 1;
-        }
-        let endpoint = self.settings.endpoint[..end].to_owned();
-        self.begin(kind, endpoint.as_bytes(), 0);
+        // A BEAT repeats what the term began with, which may be trimmed.
+        let leader = self.known_leader().filter(|_| kind == Kind::Beat).map(Leader::encode);
+        let next = || Leader { secret: self.next_secret, endpoint: self.settings.endpoint.clone() }.encode();
+        let content = leader.unwrap_or_else(next);
+        self.begin(kind, &content, 0);
     }
 
     fn begin(&mut self, kind: Kind, content: &[u8], last_id: u64) {
@@ -424,23 +455,27 @@ impl Member {
         (self.pending, self.silence) = (None, 0);
         match block.kind {
             Kind::Take => {
-                self.endpoint_of_leader = Some(String::from_utf8_lossy(&block.content).into_owned());
+                self.note_leader(&block);
                 if block.broker == self.settings.broker && block.epoch > self.last_term {
                     self.win(block);
                     return true;
                 }
             }
             Kind::Leave => self.silence = self.settings.takeover_after,
-            Kind::Beat => self.endpoint_of_leader = Some(String::from_utf8_lossy(&block.content).into_owned()),
+            Kind::Beat => self.note_leader(&block),
             Kind::Records => {}
         }
         self.events.push_back(Event::Read(block));
         true
     }
 
+    fn note_leader(&mut self, block: &Block) {
+        self.leader = Leader::decode(&block.content).ok().map(|leader| (block.epoch, leader));
+    }
+
     fn win(&mut self, block: Block) {
         (self.role, self.last_term, self.must_read) = (Role::Leading, block.epoch, false);
-        self.endpoint_of_leader = Some(self.settings.endpoint.clone());
+        self.note_leader(&block);
         self.events.push_back(Event::Won(block));
     }
 
@@ -462,21 +497,9 @@ impl Member {
     fn restart(&mut self) {
         let seen = self.order.term().map(|term| (self.order.seen(), term.checksum));
         self.known = self.known.max(seen);
-        #[cfg(test)]
-        let ignores_epochs = self.order.ignores_epochs;
         self.order = Order::default();
-        #[cfg(test)]
-        {
-            self.order.ignores_epochs = ignores_epochs;
-        }
         (self.role, self.pending, self.must_read, self.damaged) = (Role::CatchingUp, None, false, None);
         (self.silence, self.answered_at, self.wait_until, self.beats_now) = (0, None, 0, false);
         self.events.push_back(Event::Restarted);
-    }
-
-    /// A fault, for the test of the model.
-    #[cfg(test)]
-    pub(crate) fn ignore_epochs(&mut self) {
-        self.order.ignores_epochs = true;
     }
 }

@@ -66,9 +66,6 @@ pub(crate) struct Order {
     incomplete: Option<Incomplete>,
     /// Numbers are missing since the last message that counts.
     has_gap: bool,
-    /// A fault, for the tests of the tests: messages of former terms count.
-    #[cfg(test)]
-    pub ignores_epochs: bool,
 }
 
 impl Order {
@@ -96,7 +93,7 @@ impl Order {
             Verdict::Counts => {}
             Verdict::Stale => {
                 self.seen = sequence;
-                return Ok(self.stale(&header, content));
+                return Ok(None);
             }
             Verdict::Trimmed => return Err(Fault::Trimmed),
             Verdict::Damaged(what) => {
@@ -123,19 +120,6 @@ impl Order {
         }
         let Some(Incomplete { content, first, bytes }) = self.incomplete.take() else { return Ok(None) };
         Ok(Some(Block { kind, epoch, broker, content: content.into(), last_id, first, last: sequence, bytes }))
-    }
-
-    #[cfg(not(test))]
-    fn stale(&self, _: &Header, _: &[u8]) -> Option<Block> {
-        None
-    }
-
-    /// As if it counted, if that fault is on.
-    #[cfg(test)]
-    fn stale(&self, header: &Header, content: &[u8]) -> Option<Block> {
-        let Header { kind, epoch, broker, last_id, .. } = *header;
-        let (content, at) = (Bytes::copy_from_slice(content), self.seen);
-        self.ignores_epochs.then_some(Block { kind, epoch, broker, content, last_id, first: at, last: at, bytes: 0 })
     }
 }
 
@@ -180,12 +164,14 @@ impl Term {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::SECRET_BYTES;
 
     const ONE: BrokerId = [1; 16];
     const TWO: BrokerId = [2; 16];
 
     fn message(kind: Kind, epoch: u64, broker: BrokerId, block: u64, previous: u32) -> (Bytes, u32) {
-        Header { kind, epoch, broker, block, part: 1, parts: 1, previous, last_id: 0 }.encode(b"")
+        let content = if kind == Kind::Take { &[0; SECRET_BYTES][..] } else { b"" };
+        Header { kind, epoch, broker, block, part: 1, parts: 1, previous, last_id: 0 }.encode(content)
     }
 
     /// Whether it counts, or the fault.

@@ -7,7 +7,7 @@ use crc32c::{crc32c, crc32c_append};
 use towpath_requests::limits::JOURNAL_BLOCK_BYTES_MAX;
 
 /// The format that this build writes and reads.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 const MAGIC: &[u8; 8] = b"TOWJRNL\n";
 pub(super) const SEGMENT_HEADER_BYTES: usize = 64;
 pub(super) const BLOCK_HEADER_BYTES: usize = 32;

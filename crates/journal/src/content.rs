@@ -3,15 +3,20 @@
 use super::index::{Index, Needed};
 use super::record::{self, Record};
 use super::replay::Replay;
+use super::shared_bodies::SharedBodies;
 use super::{Entry, JournalError, RecoveredRequest};
+use std::io;
+use towpath_requests::body::Body;
 use towpath_requests::limits::JOURNAL_RECORD_BYTES_MAX;
+use towpath_spool::{BodyName, BodyPlace, SpooledBody};
 
 /// Appends an entry's record to `out`.
 ///
-/// Errors: [`JournalError::TooLarge`]; [`JournalError::UnknownBody`] for a body outside memory. Nothing was appended.
+/// Errors: [`JournalError::TooLarge`]; [`JournalError::UnknownBody`] for a body that is neither in memory nor in a shared directory. Nothing was appended.
 pub fn encode(entry: &Entry, out: &mut Vec<u8>) -> Result<(), JournalError> {
     if let Entry::Accepted { body, .. } | Entry::Finished { body, .. } = entry
         && body.as_large().is_some()
+        && SpooledBody::place_of(body).is_none()
     {
         return Err(JournalError::UnknownBody);
     }
@@ -29,6 +34,7 @@ pub struct Content {
     /// Until the requests were taken.
     replay: Option<Replay>,
     index: Index,
+    bodies: SharedBodies,
     last_id: u64,
 }
 
@@ -53,13 +59,28 @@ impl Content {
                 replay.apply(&record);
             }
             self.index.apply(&record, stretch, |_| {});
+            self.bodies.apply(&record);
         }
         Ok(())
     }
 
-    /// Takes the requests, by id: later records are about what the owner has. Nothing after the first call.
-    pub fn take_requests(&mut self) -> Result<Vec<RecoveredRequest>, JournalError> {
-        self.replay.take().map_or(Ok(Vec::new()), Replay::finish_without_files)
+    /// Takes the requests, by id: later records are about what the owner has. Nothing after the first call. `open` opens bodies in the shared
+    /// directory.
+    pub fn take_requests(
+        &mut self,
+        mut open: impl FnMut(&BodyPlace) -> io::Result<Body>,
+    ) -> Result<Vec<RecoveredRequest>, JournalError> {
+        self.replay.take().map_or(Ok(Vec::new()), |replay| replay.finish_shared(&mut open))
+    }
+
+    /// Takes names of bodies in the shared directory that no record needs any more.
+    pub fn take_unneeded_bodies(&mut self) -> Vec<BodyName> {
+        self.bodies.take_unneeded()
+    }
+
+    /// Whether a record needs this body in the shared directory.
+    pub fn needs_body(&self, name: &BodyName) -> bool {
+        self.bodies.needs(name)
     }
 
     /// Appends to `out` those of a stretch's records that are still needed, and gives how many they are. All that is needed of it is in `out`
@@ -107,13 +128,25 @@ impl Content {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use towpath_requests::body::Body;
+    use crate::Expiry;
+
+    fn nowhere(_: &BodyPlace) -> io::Result<Body> {
+        Err(io::ErrorKind::NotFound.into())
+    }
 
     fn accepted(id: u64, body: &Body) -> Vec<u8> {
         let mut out = Vec::new();
         let (client, service) = ([3; 16], &b"echo"[..]);
-        let entry =
-            Entry::Accepted { id, client, number: id, service, expires_unix_ms: 0, checksum: 7, letter: None, body };
+        let entry = Entry::Accepted {
+            id,
+            client,
+            number: id,
+            service,
+            expires: Expiry::NEVER,
+            checksum: 7,
+            letter: None,
+            body,
+        };
         encode(&entry, &mut out).unwrap();
         out
     }
@@ -138,10 +171,10 @@ mod tests {
         content.apply(&moved, 3).unwrap();
         assert_eq!((content.needed_of(1), content.requests(), content.last_id()), (0, 2, 3));
         content.forget_before(2);
-        let requests = content.take_requests().unwrap();
+        let requests = content.take_requests(nowhere).unwrap();
         let found: Vec<_> = requests.iter().map(|request| (request.id, request.outcome.is_some())).collect();
         assert_eq!(found, [(1, false), (2, true)]);
-        assert!(content.take_requests().unwrap().is_empty());
+        assert!(content.take_requests(nowhere).unwrap().is_empty());
     }
 
     #[test]
@@ -150,6 +183,6 @@ mod tests {
         let records = accepted(1, &Body::from("x"));
         assert!(content.apply(&records[..records.len() - 1], 1).is_err());
         content.apply(&of(&Entry::Finished { id: 9, status: 200, body: &Body::default() }), 1).unwrap();
-        assert!(content.take_requests().unwrap_err().to_string().contains("without its request"));
+        assert!(content.take_requests(nowhere).unwrap_err().to_string().contains("without its request"));
     }
 }

@@ -64,7 +64,8 @@ fn records(batch: &Batch) -> impl Iterator<Item = Record<'_>> {
 
 /// Ids of the new requests in a batch. Records moved by compaction have smaller ids.
 fn new_requests(batch: &Batch, next_id: u64, ids: &mut HashSet<u64>) {
-    let accepted = records(batch).filter(|record| matches!(record.what, What::Accepted { .. }));
+    // A dead letter is part of an outcome.
+    let accepted = records(batch).filter(|record| matches!(record.what, What::Accepted { letter: None, .. }));
     ids.extend(accepted.map(|record| record.id).filter(|id| *id >= next_id));
 }
 

@@ -83,11 +83,11 @@ pub fn inspect(
     let found = recover::read_all(&DirStorage::new(dir, opened, false), false, |record, segment| {
         index.apply(record, segment, |_| {});
         let kind = match record.what {
-            What::Accepted { client, number, service, expires_unix_ms, letter, body, .. } => InspectedKind::Accepted {
+            What::Accepted { client, number, service, expires, letter, body, .. } => InspectedKind::Accepted {
                 client,
                 number,
                 service: service.to_vec(),
-                expires_unix_ms,
+                expires_unix_ms: expires.unix_ms,
                 letter: letter.map(|letter| letter.attempts),
                 body_bytes: body.length(),
             },

@@ -22,6 +22,7 @@ mod record;
 mod recover;
 mod replay;
 mod segments;
+mod shared_bodies;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -32,7 +33,8 @@ pub use content::{Content, encode};
 pub use error::JournalError;
 pub use inspect::{Inspected, InspectedKind, InspectedSegment, fuzz_segment, inspect};
 pub use types::{
-    CutTail, Entry, JournalFigures, JournalOptions, Letter, Lsn, Recovered, RecoveredLetter, RecoveredRequest, Status,
+    CutTail, Entry, Expiry, JournalFigures, JournalOptions, Letter, Lsn, Recovered, RecoveredLetter, RecoveredRequest,
+    Status,
 };
 
 use queue::{Batch, PendingBody, Shared};

@@ -3,17 +3,18 @@
 //! Length, kind and id come first, so that compaction can move a record without decoding it.
 // docs/formats/journal.md has the tables.
 
-use super::{Entry, JournalError, Letter};
+use super::{Entry, Expiry, JournalError, Letter};
 use bytes::Bytes;
 use towpath_requests::body::Body;
 use towpath_requests::limits::{
     BODY_BYTES_MAX, BODY_FRAMES_MAX, JOURNAL_RECORD_BYTES_MAX, LARGE_BODY_BYTES_MAX, SERVICE_BYTES_MAX,
 };
+use towpath_spool::{BodyPlace, SpooledBody};
 
 /// Length of the rest, kind, id.
 pub(super) const PREFIX_BYTES: usize = 4 + 1 + 8;
-/// Client, number, expiry, checksum, length of the service's name.
-const ACCEPTED_BYTES: usize = 16 + 8 + 8 + 4 + 1;
+/// Client, number, expiry and time left, checksum, length of the service's name.
+const ACCEPTED_BYTES: usize = 16 + 8 + 8 + 8 + 4 + 1;
 /// Number of the move, length of the service's name.
 const MOVED_BYTES: usize = 4 + 1;
 /// Attempts, time, lengths of three texts.
@@ -33,6 +34,7 @@ const ONE_FRAME: u8 = 0;
 const SEVERAL_FRAMES: u8 = 1;
 const IN_A_FILE: u8 = 2;
 const DROPPED: u8 = 3;
+const SHARED: u8 = 4;
 
 /// A decoded record that borrows its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +50,7 @@ pub(super) enum What<'a> {
     Accepted {
         client: [u8; 16],
         number: u64,
-        expires_unix_ms: u64,
+        expires: Expiry,
         checksum: u32,
         letter: Option<Letter<'a>>,
         service: &'a [u8],
@@ -74,6 +76,8 @@ pub(super) enum Stored<'a> {
     Several(&'a [u8]),
     /// In a file of this length.
     File(u64),
+    /// In a directory that the brokers of a cell share.
+    Shared(BodyPlace),
     /// Dropped when the record was moved, because the request has its outcome.
     Dropped,
 }
@@ -95,12 +99,13 @@ impl<'a> Record<'a> {
             ACCEPTED | LETTER => {
                 let client = array(&mut fields)?;
                 let number = u64::from_le_bytes(array(&mut fields)?);
-                let expires_unix_ms = u64::from_le_bytes(array(&mut fields)?);
+                let unix_ms = u64::from_le_bytes(array(&mut fields)?);
+                let expires = Expiry { unix_ms, left_ms: u64::from_le_bytes(array(&mut fields)?) };
                 let checksum = u32::from_le_bytes(array(&mut fields)?);
                 let service = short(&mut fields)?;
                 let letter = if kind == LETTER { Some(letter(&mut fields)?) } else { None };
                 let body = Stored::decode(fields)?;
-                What::Accepted { client, number, expires_unix_ms, checksum, letter, service, body }
+                What::Accepted { client, number, expires, checksum, letter, service, body }
             }
             MOVED => {
                 let moves = u32::from_le_bytes(array(&mut fields)?);
@@ -174,6 +179,14 @@ impl<'a> Stored<'a> {
                 Ok(Stored::File(length))
             }
             DROPPED if bytes.is_empty() => Ok(Stored::Dropped),
+            SHARED => {
+                let (name, length, digest) = (array(&mut bytes)?, array(&mut bytes)?, array(&mut bytes)?);
+                let place = BodyPlace { name, length: u64::from_le_bytes(length), digest };
+                if place.length > LARGE_BODY_BYTES_MAX || !bytes.is_empty() {
+                    return Err("a body in a shared directory is larger than bodies can be");
+                }
+                Ok(Stored::Shared(place))
+            }
             _ => Err("a body is of an unknown form"),
         }
     }
@@ -189,7 +202,7 @@ impl<'a> Stored<'a> {
                 }
                 length
             }
-            Stored::File(length) => length,
+            Stored::File(length) | Stored::Shared(BodyPlace { length, .. }) => length,
             Stored::Dropped => 0,
         }
     }
@@ -209,7 +222,7 @@ impl<'a> Stored<'a> {
                 }
                 Body::of_frames(frames)
             }
-            Stored::File(_) | Stored::Dropped => Body::default(),
+            Stored::File(_) | Stored::Shared(_) | Stored::Dropped => Body::default(),
         }
     }
 }
@@ -285,7 +298,8 @@ fn body_bytes(body: &Body) -> Result<usize, JournalError> {
     }
     let Some(frames) = body.frames() else {
         let fits = body.length() <= LARGE_BODY_BYTES_MAX;
-        return if fits { Ok(1 + 8) } else { Err(JournalError::TooLarge("the body")) };
+        let bytes = if SpooledBody::place_of(body).is_some() { 16 + 8 + 32 } else { 8 };
+        return if fits { Ok(1 + bytes) } else { Err(JournalError::TooLarge("the body")) };
     };
     let (count, bytes) = (frames.len(), body.length());
     if count > BODY_FRAMES_MAX || bytes > BODY_BYTES_MAX as u64 {
@@ -299,12 +313,13 @@ pub(super) fn encode(entry: &Entry, bytes: usize, out: &mut Vec<u8>) {
     out.reserve(bytes);
     out.extend_from_slice(&length_field(bytes));
     match entry {
-        Entry::Accepted { id, client, number, service, expires_unix_ms, checksum, letter, body } => {
+        Entry::Accepted { id, client, number, service, expires, checksum, letter, body } => {
             out.push(if letter.is_some() { LETTER } else { ACCEPTED });
             out.extend_from_slice(&id.to_le_bytes());
             out.extend_from_slice(client);
             out.extend_from_slice(&number.to_le_bytes());
-            out.extend_from_slice(&expires_unix_ms.to_le_bytes());
+            out.extend_from_slice(&expires.unix_ms.to_le_bytes());
+            out.extend_from_slice(&expires.left_ms.to_le_bytes());
             out.extend_from_slice(&checksum.to_le_bytes());
             encode_short(service, out);
             if let Some(letter) = letter {
@@ -354,6 +369,11 @@ fn encode_body(body: &Body, out: &mut Vec<u8>) {
             out.extend_from_slice(&(frame.len() as u32).to_le_bytes());
             out.extend_from_slice(frame);
         }
+    } else if let Some(place) = SpooledBody::place_of(body) {
+        out.push(SHARED);
+        out.extend_from_slice(&place.name);
+        out.extend_from_slice(&place.length.to_le_bytes());
+        out.extend_from_slice(&place.digest);
     } else {
         out.push(IN_A_FILE);
         out.extend_from_slice(&body.length().to_le_bytes());

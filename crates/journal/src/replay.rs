@@ -4,13 +4,14 @@ use super::index::{Index, body_name};
 use super::record::{Record, Stored, What};
 use super::storage::Storage;
 use super::types::CutTail;
-use super::{JournalError, RecoveredLetter, RecoveredRequest};
+use super::{Expiry, JournalError, RecoveredLetter, RecoveredRequest};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use towpath_requests::body::{Body, LargeBody};
-use towpath_spool::SpooledBody;
+use towpath_spool::{BodyPlace, SpooledBody};
 
 /// Requests rebuilt so far.
 #[derive(Default)]
@@ -35,7 +36,7 @@ struct Accepted {
     client: [u8; 16],
     number: u64,
     service: Bytes,
-    expires_unix_ms: u64,
+    expires: Expiry,
     checksum: u32,
     letter: Option<RecoveredLetter>,
     body: Part,
@@ -45,6 +46,7 @@ struct Accepted {
 enum Part {
     Here(Body),
     InFile(u64),
+    Shared(BodyPlace),
     Dropped,
 }
 
@@ -52,6 +54,7 @@ impl Part {
     fn of(stored: Stored) -> Part {
         match stored {
             Stored::File(length) => Part::InFile(length),
+            Stored::Shared(place) => Part::Shared(place),
             Stored::Dropped => Part::Dropped,
             stored => Part::Here(stored.to_body()),
         }
@@ -62,13 +65,13 @@ impl Replay {
     /// Adds a record, in the order of writing. Moved records come again, and an outcome may come before its moved request.
     pub(super) fn apply(&mut self, record: &Record) {
         match record.what {
-            What::Accepted { client, number, expires_unix_ms, checksum, letter, service, body } => {
+            What::Accepted { client, number, expires, checksum, letter, service, body } => {
                 let parts = self.requests.entry(record.id).or_default();
                 // The body isn't needed once there is an outcome.
                 let body = if parts.outcome.is_some() { Part::Dropped } else { Part::of(body) };
                 let service = Bytes::copy_from_slice(service);
                 let letter = letter.map(|letter| RecoveredLetter::new(letter, 0));
-                parts.accepted = Some(Accepted { client, number, service, expires_unix_ms, checksum, letter, body });
+                parts.accepted = Some(Accepted { client, number, service, expires, checksum, letter, body });
             }
             What::Moved { moves, letter, service } => {
                 let parts = self.requests.entry(record.id).or_default();
@@ -101,7 +104,8 @@ impl Replay {
         let mut requests = Vec::with_capacity(self.requests.len());
         let (mut files, mut given_up) = (HashSet::new(), Vec::new());
         for (id, parts) in self.requests {
-            let mut open = |of_outcome, length| {
+            let mut open = |of_outcome, place| {
+                let Place::File(length) = place else { return Err(damaged("a body is in a directory of a cell")) };
                 let name = body_name(id, of_outcome);
                 let body = open_body(storage, &name, length)?;
                 files.insert(name);
@@ -123,11 +127,19 @@ impl Replay {
         Ok(Finished { requests, files, given_up })
     }
 
-    /// The requests of a log without files, by id. A missing part is an error.
-    pub(super) fn finish_without_files(self) -> Result<Vec<RecoveredRequest>, JournalError> {
+    /// The requests of a log whose large bodies are in a shared directory, by id. A missing part is an error.
+    pub(super) fn finish_shared(
+        self,
+        open_shared: &mut dyn FnMut(&BodyPlace) -> io::Result<Body>,
+    ) -> Result<Vec<RecoveredRequest>, JournalError> {
         let log = Path::new("the log");
-        let mut open =
-            |_, _| Err(JournalError::Damaged { path: log.to_owned(), offset: 0, what: "a body isn't in the log" });
+        let mut open = |_, place| match place {
+            Place::File(_) => Err(damaged("a body isn't in the log")),
+            Place::Shared(place) => open_shared(&place).map_err(|source| {
+                let path = Path::new(&place.file_name()).to_owned();
+                JournalError::Io { action: "open the body", path, source }
+            }),
+        };
         let requests = self.requests.into_iter().map(|(id, parts)| complete(log, id, parts, &mut open));
         let mut requests = requests.collect::<Result<Vec<_>, _>>()?;
         requests.sort_unstable_by_key(|request| request.id);
@@ -144,31 +156,43 @@ pub(super) struct Finished {
     pub(super) given_up: Vec<u64>,
 }
 
+/// Where a body is that isn't in the log.
+enum Place {
+    /// In the journal's directory, of this length.
+    File(u64),
+    Shared(BodyPlace),
+}
+
+fn damaged(what: &'static str) -> JournalError {
+    JournalError::Damaged { path: Path::new("the log").to_owned(), offset: 0, what }
+}
+
 fn complete(
     log: &Path,
     id: u64,
     parts: Parts,
-    open: &mut impl FnMut(bool, u64) -> Result<Body, JournalError>,
+    open: &mut impl FnMut(bool, Place) -> Result<Body, JournalError>,
 ) -> Result<RecoveredRequest, JournalError> {
     let missing = |what| JournalError::Damaged { path: log.to_owned(), offset: 0, what };
     let Some(accepted) = parts.accepted else { return Err(missing("there is an outcome without its request")) };
     let mut body_of = |part, of_outcome| match part {
         Part::Here(body) => Ok(body),
         Part::Dropped => Ok(Body::default()),
-        Part::InFile(length) => open(of_outcome, length),
+        Part::InFile(length) => open(of_outcome, Place::File(length)),
+        Part::Shared(place) => open(of_outcome, Place::Shared(place)),
     };
     let outcome = match parts.outcome {
         Some((status, part)) => Some((status, body_of(part, true)?)),
         None if matches!(accepted.body, Part::Dropped) => return Err(missing("a request's outcome is missing")),
         None => None,
     };
-    let Accepted { client, number, service, expires_unix_ms, checksum, letter, body } = accepted;
+    let Accepted { client, number, service, expires, checksum, letter, body } = accepted;
     let body = body_of(body, false)?;
     let (service, letter) = match (parts.moved, letter) {
         (Some(moved), Some(_)) => (moved.service, Some(moved.letter)),
         (_, letter) => (service, letter),
     };
-    Ok(RecoveredRequest { id, client, number, service, expires_unix_ms, checksum, letter, body, outcome })
+    Ok(RecoveredRequest { id, client, number, service, expires, checksum, letter, body, outcome })
 }
 
 fn open_body<S: Storage>(storage: &S, name: &str, length: u64) -> Result<Arc<dyn LargeBody>, JournalError> {

@@ -32,6 +32,20 @@ impl Default for JournalOptions {
     }
 }
 
+/// When a request expires. Clocks may be set, and brokers of a cell have one each: a request never has more time than it had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expiry {
+    /// Milliseconds since 1970. 0: never.
+    pub unix_ms: u64,
+    /// Milliseconds that were left when the entry was written.
+    pub left_ms: u64,
+}
+
+impl Expiry {
+    /// Of a request that doesn't expire.
+    pub const NEVER: Expiry = Expiry { unix_ms: 0, left_ms: 0 };
+}
+
 /// An entry about a request. Ids are chosen by the owner, each once in the life of the journal, from [`Recovered::next_id`]
 /// up.
 #[derive(Clone, Debug)]
@@ -46,8 +60,8 @@ pub enum Entry<'a> {
         number: u64,
         /// Name of the service.
         service: &'a [u8],
-        /// Expiry in milliseconds since 1970. 0: never.
-        expires_unix_ms: u64,
+        /// When it expires.
+        expires: Expiry,
         /// Checksum of the request as its client sent it.
         checksum: u32,
         /// Set for a dead letter, the copy of this request of this client.
@@ -155,8 +169,8 @@ pub struct RecoveredRequest {
     pub number: u64,
     /// Name of the service.
     pub service: Bytes,
-    /// Expiry in milliseconds since 1970. 0: never.
-    pub expires_unix_ms: u64,
+    /// When it expires.
+    pub expires: Expiry,
     /// Checksum of the request as its client sent it.
     pub checksum: u32,
     /// Set for a dead letter: a copy of the request that has this number.

@@ -6,10 +6,12 @@
 
 mod folder;
 mod quota;
+mod shared;
 mod writing;
 
 pub use folder::{default_spool_folder, make_dir};
 pub use quota::{BodyKind, NoSpace, SpoolQuota, SpoolShare};
+pub use shared::{BodyName, BodyPlace, SharedDir};
 pub use towpath_quota::Permit;
 pub use writing::{PendingWrite, Writing};
 
@@ -171,7 +173,7 @@ impl SpoolWriter {
     pub fn finish(self) -> Arc<SpooledBody> {
         let SpoolWriter { file, named, length, stays_in_memory, permits } = self;
         let file = shared(Arc::new(file));
-        Arc::new(SpooledBody { file, named, length, stays_in_memory, _permits: permits })
+        Arc::new(SpooledBody { file, named, length, stays_in_memory, place: None, _permits: permits })
     }
 }
 
@@ -183,6 +185,8 @@ pub struct SpooledBody {
     length: u64,
     /// On a file system in memory.
     stays_in_memory: bool,
+    /// In a directory that the brokers of a cell share.
+    place: Option<BodyPlace>,
     /// Released with the last owner of the body, though its file may be closed a moment later.
     _permits: Vec<Permit>,
 }
@@ -195,8 +199,26 @@ impl SpooledBody {
             named: None,
             length,
             stays_in_memory: false,
+            place: None,
             _permits: Vec::new(),
         })
+    }
+
+    /// A body in a shared directory.
+    fn placed(file: File, place: BodyPlace) -> Arc<SpooledBody> {
+        Arc::new(SpooledBody {
+            file: shared(Arc::new(file)),
+            named: None,
+            length: place.length,
+            stays_in_memory: false,
+            place: Some(place),
+            _permits: Vec::new(),
+        })
+    }
+
+    /// Place of a body in a directory that the brokers of a cell share, if it is in one.
+    pub fn place_of(body: &Body) -> Option<BodyPlace> {
+        SpooledBody::of(body)?.place
     }
 
     /// The spooled body, if this is one.
@@ -215,6 +237,7 @@ impl SpooledBody {
                     named: None,
                     length: kept.length,
                     stays_in_memory: kept.stays_in_memory,
+                    place: kept.place,
                     _permits: permits,
                 }))
             }

@@ -1,5 +1,6 @@
 // The first view: problems, three charts, and totals.
 
+import { cellFacts } from './cell.js';
 import { Chart } from './charts.js';
 import { facts, h, setText } from './dom.js';
 import { byteRate, bytes, count, label, member, moment, named, perSecond, short, visible } from './format.js';
@@ -37,6 +38,8 @@ export class Overview {
     this.server = facts();
     this.limits = facts();
     this.sums = facts();
+    this.cell = facts();
+    this.cellCard = h('section', { class: 'card', hidden: 'hidden' }, h('h2', {}, 'Cell'), this.cell.element);
     this.button = h('button', { type: 'button', onclick: async () => {
       const now = action();
       if (now) acted(await now.run());
@@ -49,6 +52,7 @@ export class Overview {
       this.lately.element,
       h('div', { class: 'columns' },
         h('section', { class: 'card' }, h('h2', {}, 'Server'), this.server.element, h('p', { class: 'buttons' }, this.button)),
+        this.cellCard,
         h('section', { class: 'card' }, h('h2', {}, 'Limits'), this.limits.element),
         h('section', { class: 'card' }, h('h2', {}, 'Totals since the start'), this.sums.element)));
   }
@@ -73,6 +77,8 @@ export class Overview {
     this.server.set(serverFacts(status));
     this.limits.set(limitFacts(status));
     this.sums.set(sumFacts(status));
+    this.cellCard.hidden = !status['cell'];
+    this.cell.set(status['cell'] ? cellFacts(status['cell']) : []);
     const action = this.action();
     this.button.hidden = action === null;
     if (action) setText(this.button, action.label);
@@ -92,7 +98,7 @@ function serverFacts(status) {
     { name: 'Listens on', value: endpoints.map(visible).join(', ') || '–' },
     { name: 'Started', value: moment(status['started']) },
     { name: 'Process', value: `tow ${visible(status['program'])} ${visible(status['version'])}, pid ${status['pid']}` },
-    status['journal'] === undefined ? null : { name: 'Journal', value: status['journal'] === null ? 'none' : visible(status['journal']), level: status['journal'] === 'failed' ? 'bad' : undefined },
+    status['journal'] === undefined ? null : { name: status['cell'] ? 'Log' : 'Journal', value: status['journal'] === null ? 'none' : visible(status['journal']), level: status['journal'] === 'failed' ? 'bad' : undefined },
     ...neverEnds(status),
     catalogue ? { name: 'Publishes', value: `${count(catalogue['paths'])} paths, number ${count(catalogue['seq'])}${catalogue['complete'] ? '' : ', not read completely yet'}` } : null,
     catalogue ? { name: 'Followers', value: `${count(catalogue['followers'])}, the last ${count(catalogue['behind'])} behind` } : null,

@@ -23,7 +23,7 @@ export const NONE_KNOWN = { problems: [], critical: 0, warning: 0 };
 const VIEWS = {
   no_worker: 'services', paused: 'services', full: 'services', waiting_long: 'services', worker_busy: 'workers', worker_silent: 'workers',
   worker_fails: 'workers', dead_letters: 'dead-letters', journal_failed: 'journal', journal_slow: 'journal', refused: 'peers', large_client: 'peers',
-  follower_failing: 'followers', version_missing: 'versions', follower_behind: 'followers', follower_gone: 'followers', threads_hang: 'transfers',
+  cell_stopped: 'journal', follower_failing: 'followers', version_missing: 'versions', follower_behind: 'followers', follower_gone: 'followers', threads_hang: 'transfers',
 };
 
 /** Views that are searched for the name of a person or peer. */
@@ -146,7 +146,8 @@ function restartOf(status) {
     restart['lost'] > 0 ? `${count(restart['lost'])} would be lost` : '',
     restart['again'] > 0 ? `${count(restart['again'])} ${status['program'] === 'serve' ? 'would be interrupted' : 'run again'}` : '',
   ].filter(Boolean).join(', ');
-  return `Restart now: ${restart['safe'] ? 'safe' : costs || 'not safe'} (${visible(restart['why'])})`;
+  const kept = costs && !restart['lost'] ? 'nothing is lost; ' : '';
+  return `Restart now: ${restart['safe'] ? 'safe' : kept + costs || 'not safe'} (${visible(restart['why'])})`;
 }
 
 /** @param {Row} problem */

@@ -58,7 +58,7 @@ function number(id, label, format, more = {}) {
 const toAddress = (row) => toWho({ address: row['address'] });
 
 /** @param {Row} row */
-const whoOf = (row) => [row['user'], row['address']].filter(Boolean).map(visible).join(' · ') || NONE;
+const whoOf = (row) => [row['follower'], row['user'], row['address']].filter(Boolean).map(visible).join(' · ') || NONE;
 
 /** @type {List} */
 const peers = {

@@ -23,7 +23,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         folder: "crates/sockets",
-        layers: "message peer_id random waker | error event handle options unsent | disk net options_check | auth peer | hub | on_tokio | socket",
+        layers: "message peer_id random waker | error event handle options unsent | disk net options_check | auth relay | peer | hub | on_tokio | socket",
     },
     Crate {
         folder: "crates/files",
@@ -35,7 +35,7 @@ const CRATES: &[Crate] = &[
         layers: "block file_lock | storage | read | error | types | record | queue recover | segments | directory index \
             | compaction inspect replay | content writer | discard",
     },
-    Crate { folder: "crates/cell", layers: "block | order | member | model nats" },
+    Crate { folder: "crates/cell", layers: "block | order | member | figures | nats" },
     Crate { folder: "crates/client", layers: "connection | client worker | sans_io" },
     Crate { folder: "crates/broker", layers: "core | access store transport | stats | services | dispatch | server" },
     Crate { folder: "crates/tow", layers: "cli | runtime | admin | commands" },

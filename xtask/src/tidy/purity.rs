@@ -21,6 +21,7 @@ const PURE: &[&str] = &[
     "crates/cell/src/block",
     "crates/cell/src/member",
     "crates/cell/src/order",
+    "crates/sockets/src/relay/header",
     "crates/client/src/client/session",
     "crates/client/src/worker/session",
     "crates/tow/src/admin/history",

@@ -65,8 +65,9 @@ impl EntryQueue {
         self.entries.extend(self.taken.drain(..));
         let mut ids = HashSet::from_iter(given_up);
         ids.extend(self.entries.iter().filter_map(|entry| match entry {
-            Entry::Accepted { id, .. } => Some(*id),
-            Entry::Moved { .. } | Entry::Finished { .. } | Entry::Forgotten { .. } => None,
+            // A dead letter is part of an outcome.
+            Entry::Accepted { id, letter: None, .. } => Some(*id),
+            Entry::Accepted { .. } | Entry::Moved { .. } | Entry::Finished { .. } | Entry::Forgotten { .. } => None,
         }));
         if !ids.is_empty() {
             tracing::warn!(
@@ -240,7 +241,7 @@ mod tests {
         settle(&mut queue, &mut store, &mut first);
         store.close().unwrap();
         let (journal, recovered) = open();
-        let expires = recovered.requests[0].expires_unix_ms;
+        let expires = recovered.requests[0].expires.unix_ms;
         assert!(expires.abs_diff(written_ms + u64::from(TTL_MS)) < u64::from(TTL_MS) / 2, "{expires} {written_ms}");
         let mut second = core();
         let (mut queue, mut store) = (EntryQueue::default(), LocalStore::with_journal((journal, recovered)));

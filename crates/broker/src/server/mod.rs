@@ -12,7 +12,7 @@ pub use towpath_sockets::Authenticator;
 
 use crate::core::Settings;
 use crate::dispatch::Dispatch;
-use crate::store::{LocalStore, StoreError};
+use crate::store::{LocalStore, Place, StoreError};
 use handle::Control;
 use sockets::{Sockets, random};
 use std::fmt;
@@ -105,6 +105,11 @@ impl Broker {
         self.operator.clone()
     }
 
+    /// The road to the leader of its cell, if it is in one.
+    pub fn questions(&self) -> Option<towpath_cell::Questions> {
+        self.dispatch.store.questions()
+    }
+
     /// Serves until it is stopped.
     pub fn run(mut self) -> Result<(), BrokerError> {
         let mut stopping: Option<Instant> = None;
@@ -133,9 +138,29 @@ impl Broker {
         Ok(())
     }
 
+    /// Takes connections that other brokers of the cell relay, or relays them, or neither, as the log says who leads.
+    fn follow_place(&mut self) {
+        let Some(place) = self.dispatch.store.take_place() else { return };
+        let hub = &mut self.dispatch.transport.hub;
+        let key = if let Place::Here(key) = &place { Some(key.clone()) } else { None };
+        hub.take_relayed(key);
+        match place {
+            Place::Here(_) => hub.end_relayed(),
+            // The leader may well be the same.
+            Place::Nowhere => hub.stop_relaying(),
+            Place::There(to) => {
+                tracing::info!(to = %to.endpoint, "connections are relayed to the broker that leads");
+                if let Err(error) = hub.relay_to(to) {
+                    tracing::error!(%error, "cannot relay connections");
+                }
+            }
+        }
+    }
+
     /// Waits for something to happen, and does what follows from it.
     pub(crate) fn turn(&mut self) -> Result<(), BrokerError> {
         let wait = self.dispatch.prepare();
+        self.follow_place();
         self.dispatch.transport.hub.poll(Some(wait))?;
         self.dispatch.take_events();
         self.control.turn(&mut self.dispatch);

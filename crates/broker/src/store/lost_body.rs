@@ -15,6 +15,8 @@ pub enum LostBody {
     NoSpace(NoSpace),
     /// The log of a cell takes no such body.
     NotInLog,
+    /// The directory for large bodies that the brokers of a cell share isn't there.
+    DirectoryAway,
     /// Several frames, which are held in memory, of more bytes than may be.
     TooLarge,
 }
@@ -33,7 +35,12 @@ impl LostBody {
             LostBody::NoSpace(NoSpace::Ever) => {
                 "larger than all the space that such bodies may have on the broker's disk"
             }
-            LostBody::NotInLog => "the log of a cell takes bodies of at most 16 MiB",
+            LostBody::NotInLog => {
+                "the log of a cell takes bodies of at most 16 MiB; larger ones need a directory that all its brokers share (--bodies)"
+            }
+            LostBody::DirectoryAway => {
+                "the directory for large bodies that the brokers of the cell share can't be used"
+            }
             LostBody::TooLarge => "a body of several frames has more than 64 MiB",
         }
     }
@@ -42,7 +49,9 @@ impl LostBody {
     pub fn of_request(self) -> (Status, u32) {
         match self {
             LostBody::Unwritten => (Status::NO_STORAGE, RETRY_MS),
-            LostBody::NoSpace(NoSpace::Now | NoSpace::Share) => (Status::UNAVAILABLE, RETRY_MS),
+            LostBody::NoSpace(NoSpace::Now | NoSpace::Share) | LostBody::DirectoryAway => {
+                (Status::UNAVAILABLE, RETRY_MS)
+            }
             LostBody::NoSpace(NoSpace::Ever) | LostBody::NotInLog | LostBody::TooLarge => (Status::TOO_LARGE, 0),
         }
     }
@@ -51,7 +60,9 @@ impl LostBody {
     /// may be waiting for this worker.
     pub fn of_reply(self) -> Status {
         match self {
-            LostBody::Unwritten | LostBody::NoSpace(NoSpace::Now | NoSpace::Share) => Status::NO_STORAGE,
+            LostBody::Unwritten | LostBody::NoSpace(NoSpace::Now | NoSpace::Share) | LostBody::DirectoryAway => {
+                Status::NO_STORAGE
+            }
             LostBody::NoSpace(NoSpace::Ever) | LostBody::NotInLog | LostBody::TooLarge => Status::TOO_LARGE,
         }
     }

@@ -16,7 +16,7 @@ use std::io;
 use towpath_requests::assembler::BodySink;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Token;
-use towpath_sockets::Tenant;
+use towpath_sockets::{RelayKey, RelayTo, Tenant};
 use towpath_spool::BodyKind;
 
 /// Storage of entries and large bodies. Nothing here waits for a disk or a network; [`Store::durable`] and the `next_*` methods report what is
@@ -87,15 +87,15 @@ pub struct Failure {
     pub kind: StorageFailure,
 }
 
-/// A broker's part in its cell.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CellStats {
-    /// `leading`, `standby` or `catching up`.
-    pub role: &'static str,
-    /// The current term.
-    pub epoch: u64,
-    /// Endpoint of the leader; empty if unknown.
-    pub leader: String,
+/// Where the clients and workers of a cell belong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// Nobody knows.
+    Nowhere,
+    /// Here, since this broker leads. Others relay with this key.
+    Here(RelayKey),
+    /// At the broker that leads.
+    There(RelayTo),
 }
 
 /// Why an entry wasn't appended.

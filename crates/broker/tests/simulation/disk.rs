@@ -80,7 +80,7 @@ pub fn restored<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> (Vec<Restor
     for entry in entries {
         match entry.clone() {
             Entry::Accepted { id, client, number, service, expires, checksum, letter, body } => {
-                assert!(id > last, "the id {id} comes after {last}");
+                assert!(id > last, "(4) the log has what was accepted in another order: {id} after {last}");
                 last = last.max(id);
                 let letter = letter.map(|details| RestoredLetter { moves: 0, details });
                 let outcome = None;

@@ -28,6 +28,8 @@ pub enum Event {
     Replied { node: usize, life: u64, key: Key },
     /// The broker has ended the worker's connection since, and may not have taken that reply.
     ReplyDropped { node: usize, life: u64, key: Key },
+    /// A log has no space for requests that were not acknowledged: they are kept by the broker alone.
+    LogFull,
     /// A client takes an outcome, or makes one because it waits no longer.
     Outcome { key: Key, status: Status, body: Body, own: bool },
     /// A stock client asks, over a connection.
@@ -45,6 +47,8 @@ pub struct History {
     pub events: Vec<(Millis, Event)>,
     /// Whether the brokers have journals.
     pub journal: bool,
+    /// Whether brokers share a log.
+    pub shared: bool,
     /// Whether workers lose requests for which they take too long.
     pub may_be_slow: bool,
     /// Clients whose word is to be believed, when they say that no worker had a request.
@@ -96,8 +100,8 @@ struct Known {
     /// Brokers that had acknowledged it when its client forgot it.
     must_know: Vec<usize>,
     answered: BTreeMap<(usize, u64), (Status, Body)>,
-    /// Brokers that have said that its outcome was dropped.
-    dropped: BTreeSet<usize>,
+    /// Brokers that have said that its outcome was dropped. That says nothing of those that lead later: it may not be in the log yet.
+    dropped: BTreeSet<(usize, u64)>,
 }
 
 impl History {
@@ -149,10 +153,13 @@ impl History {
                     }
                     // A dropped one.
                     if *status == Status::LOST && body.single().is_some_and(|why| why.starts_with(b"it has ended")) {
-                        known.dropped.insert(*node);
+                        known.dropped.insert((*node, if self.shared { *life } else { 0 }));
                         continue;
                     }
-                    if self.journal && !known.volatile && known.dropped.contains(node) {
+                    if self.journal
+                        && !known.volatile
+                        && known.dropped.contains(&(*node, if self.shared { *life } else { 0 }))
+                    {
                         return wrong("(3) a reply after its outcome was dropped");
                     }
                     // With the journal it must be the same one after a death, too.
@@ -190,6 +197,10 @@ impl History {
                 }
                 Event::Replied { node, life, key } if !self.may_be_slow => _ = replied.insert((*node, *life, *key)),
                 Event::ReplyDropped { node, life, key } => _ = replied.remove(&(*node, *life, *key)),
+                Event::LogFull => {
+                    let fragile = requests.values_mut().filter(|known| known.acknowledged.is_empty());
+                    fragile.for_each(|known| known.volatile = true);
+                }
                 Event::Given { .. }
                 | Event::Replied { .. }
                 | Event::StockAsked { .. }
@@ -273,6 +284,7 @@ impl History {
             | Event::StockAsked { key, .. }
             | Event::StockGot { key, .. }
             | Event::StockGaveUp { key } => *key == wanted,
+            Event::LogFull => true,
         };
         self.events.iter().filter(|(_, event)| is_of(event)).map(|event| format!("{event:?}")).collect()
     }

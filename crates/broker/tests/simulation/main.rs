@@ -19,6 +19,7 @@ mod stock;
 mod worker;
 mod world;
 
+use cell::Broken;
 use node::Fault;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -133,12 +134,13 @@ fn broken_brokers_are_found() {
         (Fault::SwallowReplies, "(1)"),
         (Fault::LoseParts, "(2)"),
         (Fault::ReuseSlots, "(5)"),
-        (Fault::TrustRefusals, "(3)"),
+        (Fault::Breaks(Broken::FirstBehind), "(3)"),
+        (Fault::Breaks(Broken::Epochs), "(4)"),
     ];
     for (fault, promise) in faults {
         let mut all = Vec::new();
-        let make = |seed| if fault == Fault::TrustRefusals { shared_plan(seed) } else { plan(seed, 1, true) };
-        let found = (1..200).filter_map(|seed| run(Plan { fault, ..make(seed) }).err()).any(|why| {
+        let make = |seed| if matches!(fault, Fault::Breaks(_)) { shared_plan(seed) } else { plan(seed, 1, true) };
+        let found = (1..1_000).filter_map(|seed| run(Plan { fault, ..make(seed) }).err()).any(|why| {
             all.push(why);
             all.iter().any(|why| why.contains(promise))
         });

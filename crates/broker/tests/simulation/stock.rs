@@ -194,7 +194,8 @@ impl End for StockWorker {
 
     fn disconnected(&mut self, io: &mut Io) {
         self.is_connected = false;
-        self.is_unaware = io.rng.percent(40);
+        // If a part was lost without its worker knowing, nobody could know that the reply isn't whole.
+        self.is_unaware = io.rng.percent(40) && self.jobs.front().is_none_or(|job| job.sent == 0);
         if !self.is_unaware {
             self.jobs.clear();
         }

@@ -1,10 +1,12 @@
 //! The loop of the log's thread: one operation at a time, as the member wants it.
 
-use super::server::{Server, StreamState};
-use super::shared::{Change, Shared};
+use super::bodies::Bodies;
+use super::server::Server;
+use super::shared::{Change, Place, Shared};
 use super::stretches::{Oldest, Stretches, first_block};
-use super::{CellState, NatsOptions, role_name};
-use crate::block::{BrokerId, HEADER_BYTES, Kind};
+use super::{CellState, NatsError, NatsOptions, getrandom};
+use crate::block::{BrokerId, HEADER_BYTES, Kind, TermSecret};
+use crate::figures::{CellFigures, StreamState};
 use crate::member::{Event, Member, Millis, Operation, Role, Settings};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -48,6 +50,7 @@ pub(super) struct Link {
     shared: Arc<Shared>,
     member: Member,
     stretches: Stretches,
+    bodies: Bodies,
     /// Entries that were taken from the broker, and how many bytes of them are appended.
     records: Vec<u8>,
     done: usize,
@@ -63,6 +66,8 @@ pub(super) struct Link {
     /// The next entries don't fit.
     has_no_space: bool,
     is_leaving: bool,
+    /// As it was published last.
+    place: Place,
 }
 
 impl Link {
@@ -70,22 +75,27 @@ impl Link {
         server: Server,
         stream: StreamState,
         options: NatsOptions,
-        broker: BrokerId,
+        (broker, secret): (BrokerId, TermSecret),
         shared: Arc<Shared>,
     ) -> Link {
         let message_bytes_max = server.message_bytes_max();
         // A small log has small blocks, so that it can be trimmed in small steps.
         let content_max = (message_bytes_max - HEADER_BYTES).min((stream.bytes_max / 32) as usize);
-        let member = Member::new(Settings {
+        let mut member = Member::new(Settings {
             broker,
             endpoint: options.endpoint.clone(),
             takeover_after: options.takeover_after.as_millis() as Millis,
             beat_after: BEAT_AFTER,
             message_bytes_max,
         });
+        member.set_next_secret(secret);
         let now = Instant::now();
+        shared.update(|figures| {
+            (figures.cell, figures.nats.stream) = (options.cell.clone(), stream.clone());
+        });
         Link {
             server,
+            bodies: Bodies::new(options.shared_dir()),
             options,
             shared,
             member,
@@ -102,6 +112,7 @@ impl Link {
             content_max,
             has_no_space: false,
             is_leaving: false,
+            place: Place::default(),
         }
     }
 
@@ -124,6 +135,7 @@ impl Link {
             }
             self.look().await;
             self.trim().await;
+            self.tidy().await;
             self.submit();
             self.publish_state();
             match self.member.next(self.now()) {
@@ -192,6 +204,7 @@ impl Link {
             match event {
                 Event::Restarted => {
                     self.stretches = Stretches::new(self.stream.bytes_max);
+                    self.bodies.restart();
                     (self.in_flight, self.trim) = (None, None);
                     self.records.clear();
                 }
@@ -202,9 +215,15 @@ impl Link {
                 }
                 Event::Lost => {
                     tracing::warn!("this broker doesn't lead the cell any more");
+                    let mut secret = TermSecret::default();
+                    match getrandom(&mut secret.0) {
+                        Ok(()) => self.member.set_next_secret(secret),
+                        Err(error) => tracing::warn!(%error, "the next term has the same secret"),
+                    }
                     self.shared.change(Change::Lost);
                 }
                 Event::Durable(block) => {
+                    self.bodies.appended();
                     self.grown += block.bytes;
                     self.add(&block);
                     if block.kind == Kind::Records
@@ -225,7 +244,7 @@ impl Link {
 
     fn win(&mut self, epoch: u64) {
         let last_id = self.last_id();
-        match self.stretches.content.take_requests() {
+        match self.stretches.content.take_requests(|place| self.bodies.open(place)) {
             Ok(requests) => {
                 tracing::info!(epoch, requests = requests.len(), "this broker leads the cell");
                 self.trim_at = Instant::now();
@@ -245,11 +264,31 @@ impl Link {
             return;
         }
         self.look_at = Instant::now() + if self.has_no_space { LOOK_SOON } else { LOOK_EVERY };
-        if let Ok(Some(stream)) = self.server.state(self.options.replicas).await {
+        let answer = self.server.state(self.options.replicas).await;
+        let failure = match &answer {
+            Ok(Some(_)) => None,
+            Ok(None) => Some(NatsError::NoStream(self.options.cell.clone()).to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        self.shared.update(|figures| {
+            let before = figures.nats.unanswered.as_ref().map_or(0, |(count, _)| *count);
+            figures.nats.unanswered = failure.map(|why| (before.saturating_add(1), why));
+        });
+        if let Ok(Some(stream)) = answer {
+            self.shared.update(|figures| figures.nats.stream = stream.clone());
             for wrong in stream.wrong.iter().filter(|wrong| !self.stream.wrong.contains(wrong)) {
                 tracing::error!("a setting of the stream was changed: {wrong}");
             }
             (self.stream, self.grown) = (stream, 0);
+        }
+    }
+
+    /// Removes bodies that no record needs, if this broker leads.
+    async fn tidy(&mut self) {
+        if self.member.role() != Role::Leading {
+            self.stretches.content.take_unneeded_bodies();
+        } else if self.bodies.tidy(&mut self.stretches.content).await {
+            self.member.beat();
         }
     }
 
@@ -335,23 +374,40 @@ impl Link {
     fn publish_state(&mut self) {
         let (member, stretches) = (&self.member, &self.stretches);
         let leader = member.leader();
-        let update = |figures: &mut super::CellFigures| {
+        let update = |figures: &mut CellFigures| {
             let is_same = figures.leader.as_ref().map(|(epoch, endpoint)| (*epoch, endpoint.as_str())) == leader;
             if figures.role != Some(member.role()) || !is_same {
                 let (epoch, leader) = leader.unwrap_or_default();
-                tracing::info!(role = role_name(member.role()), epoch, leader, "the cell");
+                tracing::info!(role = member.role().name(), epoch, leader, "the cell");
             }
             figures.role = Some(member.role());
             if !is_same {
                 figures.leader = leader.map(|(epoch, endpoint)| (epoch, endpoint.to_owned()));
             }
             (figures.seen, figures.bytes_max) = (member.seen(), self.stream.bytes_max);
+            figures.behind = if member.role() == Role::Leading { 0 } else { self.server.behind() };
             figures.log.segments = stretches.count();
             figures.log.log_bytes = stretches.bytes();
             figures.log.needed_bytes = stretches.content.needed();
             figures.log.requests = stretches.content.requests() as u64;
         };
         self.shared.publish(update, self.space(), self.failure());
+        let place = self.place();
+        if place != self.place {
+            self.place = place.clone();
+            self.shared.moved(place);
+        }
+    }
+
+    fn place(&self) -> Place {
+        let (Some(secret), Some((_, endpoint))) = (self.member.secret(), self.member.leader()) else {
+            return Place::Nowhere;
+        };
+        match self.member.role() {
+            Role::Leading => Place::Here { secret },
+            Role::Standby => Place::There { endpoint: endpoint.to_owned(), secret },
+            Role::CatchingUp => Place::Nowhere,
+        }
     }
 }
 
@@ -396,6 +452,7 @@ pub(super) async fn look(server: &mut Server, within: Duration) -> CellState {
     }
     CellState {
         stream: StreamState::default(),
+        members: Vec::new(),
         format: 0,
         leader: member.leader().map(|(epoch, endpoint)| (epoch, endpoint.to_owned())),
         requests: stretches.content.requests() as u64,

@@ -1,15 +1,20 @@
 //! A member of a cell on a stream in NATS: a thread with a runtime of its own.
 
+mod beside;
+mod bodies;
 mod link;
+mod members;
+mod monitor;
+mod questions;
 mod server;
 mod shared;
 mod stretches;
 
-pub use server::StreamState;
-pub use shared::{CellFigures, Change};
+pub use questions::Questions;
+pub use shared::{Change, Place};
 
-use crate::block::{RECORD_BYTES_MAX, VERSION};
-use crate::member::Role;
+use crate::block::{RECORD_BYTES_MAX, TermSecret, VERSION};
+use crate::figures::{CellFigures, MemberFigures, Monitored, StreamState};
 use server::Server;
 use shared::Shared;
 use std::path::PathBuf;
@@ -17,9 +22,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use towpath_journal::{Entry, JournalError, Lsn};
+use towpath_spool::SharedDir;
 
 /// Records that wait for the log, in bytes, above which no more are taken.
 const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Time in which each member says twice how it is.
+const ACCOUNTS_WITHIN: Duration = Duration::from_millis(2200);
 /// Longest name of a cell.
 pub const NAME_BYTES_MAX: usize = 32;
 
@@ -42,6 +50,10 @@ pub struct NatsOptions {
     pub ca: Option<PathBuf>,
     /// Files of a certificate and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
+    /// Directory of large bodies that all brokers share.
+    pub bodies: Option<PathBuf>,
+    /// URLs of the servers' monitoring ports.
+    pub monitors: Vec<String>,
 }
 
 impl std::fmt::Debug for NatsOptions {
@@ -65,8 +77,14 @@ impl NatsOptions {
         self.servers.iter().map(address).collect::<Vec<_>>().join(",")
     }
 
-    /// Checks the name.
+    /// The cell's directory of large bodies, if it has one.
+    pub fn shared_dir(&self) -> Option<SharedDir> {
+        self.bodies.as_ref().map(|dir| SharedDir::new(dir, &self.cell))
+    }
+
+    /// Checks the name and the URLs.
     pub fn check(&self) -> Result<(), NatsError> {
+        self.monitors.iter().try_for_each(|url| monitor::address(url).map(|_| ()))?;
         let is_good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         match self.cell.len() {
             1..=NAME_BYTES_MAX if self.cell.chars().all(is_good) => Ok(()),
@@ -82,6 +100,9 @@ pub enum NatsError {
     /// An address.
     #[error("an address of NATS is like nats://HOST:4222: {0}")]
     Address(String),
+    /// The URL of a monitoring port.
+    #[error("the monitoring port of a NATS server is like http://HOST:8222: {0}")]
+    Monitor(String),
     /// The cell's name.
     #[error("a cell's name has 1 to {NAME_BYTES_MAX} letters, digits, '-' and '_'")]
     Name,
@@ -149,7 +170,9 @@ pub enum NatsError {
 /// A member of a cell. Dropping it ends its part without LEAVE.
 #[derive(Debug)]
 pub struct CellLog {
+    endpoint: String,
     shared: Arc<Shared>,
+    questions: Questions,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -159,10 +182,14 @@ impl CellLog {
         options.check()?;
         let mut broker = [0; 16];
         getrandom(&mut broker)?;
+        let mut secret = TermSecret::default();
+        getrandom(&mut secret.0)?;
         let shared = Arc::new(Shared::new(Box::new(wake)));
+        let endpoint = options.endpoint.clone();
+        let (questions, asks) = Questions::new(shared.clone());
         let (opened, is_open) = std::sync::mpsc::sync_channel(1);
         let run = {
-            let shared = shared.clone();
+            let (shared, questions) = (shared.clone(), questions.clone());
             move || {
                 let _ended = Ended(shared.clone());
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -174,7 +201,25 @@ impl CellLog {
                     match open(&options).await {
                         Ok((server, state)) => {
                             let _ = opened.send(Ok(()));
-                            link::Link::new(server, state, options, broker, shared).run().await;
+                            let accounts = || {
+                                beside::Accounts::new(
+                                    server.client(),
+                                    &options.cell,
+                                    &broker,
+                                    &options.endpoint,
+                                    shared.clone(),
+                                )
+                            };
+                            // They end with the runtime.
+                            let asked = questions::run(server.client(), options.cell.clone(), questions, asks);
+                            tokio::spawn(asked);
+                            let (running, last) = (tokio::spawn(accounts().run()), accounts());
+                            if !options.monitors.is_empty() {
+                                tokio::spawn(monitor::run(options.monitors.clone(), shared.clone()));
+                            }
+                            link::Link::new(server, state, options, (broker, secret), shared).run().await;
+                            running.abort();
+                            last.leave().await;
                         }
                         Err(error) => drop(opened.send(Err(error))),
                     }
@@ -184,7 +229,17 @@ impl CellLog {
         let spawned = std::thread::Builder::new().name("cell".to_owned()).spawn(run);
         let thread = spawned.map_err(|error| NatsError::Thread(error.to_string()))?;
         is_open.recv().unwrap_or_else(|_| Err(NatsError::Thread("it has ended".to_owned())))?;
-        Ok(CellLog { shared, thread: Some(thread) })
+        Ok(CellLog { endpoint, shared, questions, thread: Some(thread) })
+    }
+
+    /// Endpoint of this broker.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Asks the leader, and answers while this broker leads.
+    pub fn questions(&self) -> Questions {
+        self.questions.clone()
     }
 
     /// Takes a change of leadership.
@@ -212,6 +267,16 @@ impl CellLog {
     /// Why nothing can be appended now, and whether that is for want of space.
     pub fn failure(&self) -> Option<(String, bool)> {
         self.shared.failure()
+    }
+
+    /// Takes the place of clients and workers, if it is another one than at the last call.
+    pub fn take_place(&mut self) -> Option<Place> {
+        self.shared.take_place()
+    }
+
+    /// The current term, and the endpoint of its leader.
+    pub fn leader(&self) -> Option<(u64, String)> {
+        self.shared.leader()
     }
 
     /// Figures for an operator.
@@ -274,6 +339,8 @@ async fn open(options: &NatsOptions) -> Result<(Server, StreamState), NatsError>
 pub struct CellState {
     /// The stream.
     pub stream: StreamState,
+    /// Members, as far as they have said something meanwhile.
+    pub members: Vec<MemberFigures>,
     /// Version of the log's format.
     pub format: u16,
     /// The last term's epoch and the endpoint that its leader gave, if there is one.
@@ -288,10 +355,13 @@ pub struct CellState {
     pub failure: Option<String>,
 }
 
-/// Makes the stream of a cell. False: there is one already, with the right settings.
+/// Makes the stream of a cell, and its directory of large bodies if one is given. False: there is a stream already, with the right settings.
 pub fn init(options: &NatsOptions, bytes_max: u64) -> Result<bool, NatsError> {
     blocking(async {
         options.check()?;
+        if let Some(dir) = options.shared_dir() {
+            dir.make().map_err(|error| NatsError::File { path: dir.path().to_owned(), error })?;
+        }
         let server = Server::connect(options).await?;
         match server.state(options.replicas).await? {
             Some(state) if state.wrong.is_empty() => Ok(false),
@@ -301,12 +371,14 @@ pub fn init(options: &NatsOptions, bytes_max: u64) -> Result<bool, NatsError> {
     })
 }
 
-/// The stream's state, with what is wrong with it.
-pub fn check(options: &NatsOptions) -> Result<StreamState, NatsError> {
+/// The stream's state, with what is wrong with it, and what the monitoring ports show.
+pub fn check(options: &NatsOptions) -> Result<(StreamState, Vec<Monitored>), NatsError> {
     blocking(async {
         options.check()?;
         let server = Server::connect(options).await?;
-        server.state(options.replicas).await?.ok_or_else(|| NatsError::NoStream(options.cell.clone()))
+        let state = server.state(options.replicas).await?;
+        let state = state.ok_or_else(|| NatsError::NoStream(options.cell.clone()))?;
+        Ok((state, monitor::look(&options.monitors).await))
     })
 }
 
@@ -316,21 +388,14 @@ pub fn status(options: &NatsOptions) -> Result<CellState, NatsError> {
         options.check()?;
         let mut server = Server::connect(options).await?;
         let stream = server.state(options.replicas).await?.ok_or_else(|| NatsError::NoStream(options.cell.clone()))?;
-        let seen = link::look(&mut server, options.takeover_after).await;
-        Ok(CellState { stream, format: VERSION, ..seen })
+        let accounts = server.accounts(&options.cell).await?;
+        let (seen, members) =
+            tokio::join!(link::look(&mut server, options.takeover_after), beside::look(accounts, ACCOUNTS_WITHIN));
+        Ok(CellState { stream, members: members.seen_by_others(Duration::ZERO), format: VERSION, ..seen })
     })
 }
 
 fn blocking<T>(work: impl Future<Output = Result<T, NatsError>>) -> Result<T, NatsError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| NatsError::Thread(error.to_string()))?.block_on(work)
-}
-
-/// Name of a role.
-pub fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::CatchingUp => "catching up",
-        Role::Standby => "standby",
-        Role::Leading => "leading",
-    }
 }

@@ -2,6 +2,7 @@
 
 use super::{NatsError, NatsOptions};
 use crate::block::{MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
+use crate::figures::StreamState;
 use crate::member::Published;
 use async_nats::{Client, ConnectOptions, Event, HeaderMap, Request, ServerAddr, Subscriber};
 use bytes::Bytes;
@@ -37,27 +38,8 @@ pub(super) struct Server {
     inbox: String,
     answers: Subscriber,
     reads: u64,
-}
-
-/// State of a stream.
-#[derive(Debug, Clone, Default)]
-pub struct StreamState {
-    /// Bytes in it, as NATS counts them.
-    pub bytes: u64,
-    /// Most bytes.
-    pub bytes_max: u64,
-    /// Messages in it.
-    pub messages: u64,
-    /// Sequence number of the last message that there ever was.
-    pub last: u64,
-    /// Replicas.
-    pub replicas: u64,
-    /// Node that leads the stream, if it is known.
-    pub leader: Option<String>,
-    /// Nodes that follow it, and why each isn't current, if it isn't.
-    pub followers: Vec<(String, Option<&'static str>)>,
-    /// Settings that lose data or don't work, each with what to do.
-    pub wrong: Vec<String>,
+    /// Messages behind the last one that was read.
+    behind: u64,
 }
 
 impl Server {
@@ -116,7 +98,23 @@ impl Server {
         let answers = client.subscribe(format!("{inbox}.*")).await;
         let answers = answers.map_err(|error| NatsError::Connect { at, why: error.to_string() })?;
         let (subject, stream) = (format!("tow.cell.{}", options.cell), format!("TOW_{}", options.cell));
-        Ok(Server { client, subject, stream, inbox, answers, reads: 0 })
+        Ok(Server { client, subject, stream, inbox, answers, reads: 0, behind: 0 })
+    }
+
+    /// The connection.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Accounts of the cell's members.
+    pub async fn accounts(&self, cell: &str) -> Result<Subscriber, NatsError> {
+        let accounts = self.client.subscribe(super::beside::subject(cell)).await;
+        accounts.map_err(|error| NatsError::NoAnswer(error.to_string()))
+    }
+
+    /// Messages behind the last one that was read, as they were then.
+    pub fn behind(&self) -> u64 {
+        self.behind
     }
 
     /// Largest message of the log.
@@ -175,7 +173,12 @@ impl Server {
             }
             match answer.status.map(|status| status.as_u16()) {
                 None | Some(200) => {}
-                Some(204 | 404) => return Ok(messages),
+                Some(204 | 404) => {
+                    if messages.is_empty() {
+                        self.behind = 0;
+                    }
+                    return Ok(messages);
+                }
                 Some(503) => return Err("NATS: nobody has the stream, or it has no quorum".to_owned()),
                 Some(status) => {
                     let description = answer.description.as_deref().unwrap_or_default();
@@ -185,6 +188,7 @@ impl Server {
             let header = |name: &str| answer.headers.as_ref().and_then(|headers| headers.get(name));
             let sequence = header("Nats-Sequence").and_then(|value| value.as_str().parse().ok());
             let Some(sequence) = sequence else { return Err("NATS: a message without its number".to_owned()) };
+            self.behind = header("Nats-Num-Pending").and_then(|value| value.as_str().parse().ok()).unwrap_or(0);
             messages.push((sequence, answer.payload));
             if messages.len() > READ_MESSAGES {
                 return Err("NATS: more messages than were asked for".to_owned());

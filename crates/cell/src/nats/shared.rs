@@ -1,12 +1,13 @@
 //! State that the broker's thread and the log's thread share.
 
-use crate::member::Role;
+use crate::block::TermSecret;
+use crate::figures::CellFigures;
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use towpath_journal::{Entry, JournalError, JournalFigures, Lsn, Recovered};
+use towpath_journal::{Entry, JournalError, Lsn, Recovered};
 
 /// A change of leadership.
 #[derive(Debug)]
@@ -17,24 +18,31 @@ pub enum Change {
     Lost,
 }
 
-/// Figures of a member for an operator.
-#[derive(Debug, Clone, Default)]
-pub struct CellFigures {
-    /// As of a journal: stretches are its segments.
-    pub log: JournalFigures,
-    /// Its role.
-    pub role: Option<Role>,
-    /// The current term, and its leader's endpoint.
-    pub leader: Option<(u64, String)>,
-    /// Sequence number of the last message that was seen.
-    pub seen: u64,
-    /// Most bytes of the stream.
-    pub bytes_max: u64,
+/// Where the cell's clients and workers belong.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Place {
+    /// Nobody knows.
+    #[default]
+    Nowhere,
+    /// At this broker, which leads.
+    Here {
+        /// Secret of its term.
+        secret: TermSecret,
+    },
+    /// At another broker, which leads.
+    There {
+        /// Its endpoint.
+        endpoint: String,
+        /// Secret of its term.
+        secret: TermSecret,
+    },
 }
 
 pub(super) struct Shared {
     state: Mutex<State>,
     durable: AtomicU64,
+    /// There is a place to take.
+    has_moved: AtomicBool,
     /// The log's thread has something to do.
     pub changed: Notify,
     wake: Box<dyn Fn() + Send + Sync>,
@@ -59,6 +67,9 @@ struct State {
     given_up: HashSet<u64>,
     failure: Option<(String, bool)>,
     figures: CellFigures,
+    /// The latest, until the broker takes it.
+    place: Option<Place>,
+    leads_since: Option<Instant>,
     /// To end at this moment at the latest.
     closing: Option<Instant>,
 }
@@ -71,7 +82,8 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     pub fn new(wake: Box<dyn Fn() + Send + Sync>) -> Shared {
-        Shared { state: Mutex::default(), durable: AtomicU64::new(0), changed: Notify::new(), wake }
+        let (durable, has_moved) = (AtomicU64::new(0), AtomicBool::new(false));
+        Shared { state: Mutex::default(), durable, has_moved, changed: Notify::new(), wake }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -110,7 +122,9 @@ impl Shared {
             return Err(JournalError::TooLarge("the entry"));
         }
         let id = entry.id();
-        let has_no_space = matches!(entry, Entry::Accepted { .. }) && (waiting + bytes) as u64 > state.space;
+        // A dead letter is part of an outcome.
+        let is_new = matches!(entry, Entry::Accepted { letter: None, .. });
+        let has_no_space = is_new && (waiting + bytes) as u64 > state.space;
         state.is_full |= has_no_space;
         if has_no_space || (!state.given_up.is_empty() && state.given_up.contains(&id)) {
             // In its place is a record that changes nothing, so that positions stay.
@@ -149,12 +163,27 @@ impl Shared {
         state.failure.clone().or_else(full)
     }
 
+    pub fn take_place(&self) -> Option<Place> {
+        self.has_moved.swap(false, Ordering::AcqRel).then(|| self.state().place.take())?
+    }
+
     pub fn figures(&self) -> CellFigures {
         let state = self.state();
         let mut figures = state.figures.clone();
+        figures.failure = state.failure.as_ref().map(|(why, _)| why.clone());
+        figures.leads_for = state.leads_since.map(|since| since.elapsed());
         figures.log.pending_bytes = (state.in_flight + state.records.len()) as u64;
         figures.log.writing = state.since.map_or(Duration::ZERO, |since| since.elapsed());
         figures
+    }
+
+    pub fn leader(&self) -> Option<(u64, String)> {
+        self.state().figures.leader.clone()
+    }
+
+    /// Whether the owner knows that this broker leads.
+    pub fn leads(&self) -> bool {
+        self.state().is_open
     }
 
     pub fn close(&self, within: Duration) {
@@ -206,6 +235,7 @@ impl Shared {
 
     pub fn change(&self, change: Change) {
         let mut state = self.state();
+        state.leads_since = matches!(change, Change::Won(_)).then(Instant::now);
         if matches!(change, Change::Lost) {
             state.is_open = false;
             state.records.clear();
@@ -215,6 +245,18 @@ impl Shared {
         state.changes.push_back(change);
         drop(state);
         (self.wake)();
+    }
+
+    /// The place is another one.
+    pub fn moved(&self, place: Place) {
+        self.state().place = Some(place);
+        self.has_moved.store(true, Ordering::Release);
+        (self.wake)();
+    }
+
+    /// Changes figures that need no other care.
+    pub fn update(&self, update: impl FnOnce(&mut CellFigures)) {
+        update(&mut self.state().figures);
     }
 
     /// Publishes figures, space for requests, and a failure.
@@ -243,6 +285,6 @@ impl Shared {
             state.changes.push_back(Change::Lost);
         }
         drop(state);
-        (self.wake)();
+        self.moved(Place::Nowhere);
     }
 }

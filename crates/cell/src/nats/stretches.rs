@@ -150,8 +150,8 @@ pub(super) fn first_block(records: &[u8], most: usize) -> (usize, u64) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::block::{Header, MESSAGE_BYTES_MAX};
-    use towpath_journal::{Entry, encode};
+    use crate::block::{Header, MESSAGE_BYTES_MAX, SECRET_BYTES};
+    use towpath_journal::{Entry, Expiry, encode};
     use towpath_requests::body::Body;
 
     /// A log in memory, of one term.
@@ -191,7 +191,7 @@ mod tests {
         };
         let (order, messages, stretches) = (Order::default(), Vec::new(), Stretches::new(1 << 30));
         let mut log = Log { order, messages, header, stretches };
-        log.append(Kind::Take, b"tcp://here");
+        log.append(Kind::Take, &[0; SECRET_BYTES]);
         let body = Body::from(vec![7; 3_000]);
         for id in 1..=20_000_u64 {
             let mut records = Vec::new();
@@ -201,7 +201,7 @@ mod tests {
                 client,
                 number: id,
                 service,
-                expires_unix_ms: 0,
+                expires: Expiry::NEVER,
                 checksum: 0,
                 letter: None,
                 body: &body,
@@ -234,7 +234,8 @@ mod tests {
                 reader.add(&block).unwrap();
             }
         }
-        let found: Vec<u64> = reader.content.take_requests().unwrap().iter().map(|request| request.id).collect();
+        let found: Vec<u64> =
+            reader.content.take_requests(|_| unreachable!()).unwrap().iter().map(|request| request.id).collect();
         let expected: Vec<u64> = (1..20).map(|n| n * 1000).chain(19_996..=20_000).collect();
         assert_eq!(found, expected);
         assert_eq!(order.term().unwrap().last_id, 0);

@@ -14,6 +14,8 @@ pub(super) enum Connection {
     Resting(Instant),
     Connecting,
     Ready(PeerId, PeerProtocol),
+    /// Ready and gone within one turn; the reason follows.
+    Gone(PeerId),
 }
 
 impl Connection {
@@ -24,7 +26,7 @@ impl Connection {
                 has_whole_body(head, CLIENT_HEADER, |block| ToClient::announces_list(block))
             }
             Connection::Ready(_, PeerProtocol::Stock(_)) => head.len() == majordomo::Dialect::CLIENT_HEAD_FRAMES,
-            Connection::Resting(_) | Connection::Connecting => false,
+            Connection::Resting(_) | Connection::Connecting | Connection::Gone(_) => false,
         }
     }
 }

@@ -222,8 +222,10 @@ impl State {
     }
 
     fn on_ready(&mut self, hub: &mut Hub, peer: PeerId, now: Instant) {
-        // Connected and lost within one turn: nothing else would show it.
-        let Some(info) = hub.peer(peer) else { return self.lost("the broker went at once", now) };
+        let Some(info) = hub.peer(peer) else {
+            self.connection = Connection::Gone(peer);
+            return;
+        };
         let protocol = match self.link.protocol(&info.metadata, DialectGuess::first(self.link.dialect)) {
             Ok(protocol) => protocol,
             Err(why) => {
@@ -309,7 +311,7 @@ impl State {
 
     fn on_event(&mut self, hub: &mut Hub, event: Event, now: Instant) {
         let ours = match &self.connection {
-            Connection::Ready(peer, _) => Some(*peer),
+            Connection::Ready(peer, _) | Connection::Gone(peer) => Some(*peer),
             _ => None,
         };
         match event {

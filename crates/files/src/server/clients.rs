@@ -83,6 +83,14 @@ impl Client {
         self.said = own.or(self.said.take());
     }
 
+    /// The name of the follower that it is, or fetches for.
+    fn follower(&self) -> Option<String> {
+        match (&self.said, &self.fetches_for) {
+            (Some(said), _) => Some(said.name.clone()),
+            (None, of) => of.as_ref().map(|of| of.name.as_str().to_owned()),
+        }
+    }
+
     /// The record of a refusal or failure.
     fn failure(
         &self,
@@ -96,6 +104,7 @@ impl Client {
             peer,
             address: self.name.address.clone(),
             user: self.user.as_deref().map(str::to_owned),
+            follower: self.follower(),
             kind,
             path: path.to_vec(),
             count,
@@ -485,7 +494,9 @@ impl Clients {
         tcp: impl FnOnce() -> Option<(TcpInfo, u64)>,
         now: Instant,
     ) -> Option<PeerStats> {
-        let Client { session, key, progress, said, fetches_for, .. } = self.clients.get_mut(&info.id)?;
+        let client = self.clients.get_mut(&info.id)?;
+        let follower = client.follower();
+        let Client { session, key, progress, .. } = client;
         let mut transfers: Vec<_> = session.transfers().collect();
         if !transfers.is_empty() {
             progress.explain(&mut transfers, &info, tcp(), now);
@@ -502,10 +513,7 @@ impl Clients {
             credit_bytes: session.credit(),
             transfers: transfers.into_iter().map(transfer).collect(),
             queries: session.queries(),
-            follower: match (said, fetches_for) {
-                (Some(said), _) => Some(said.name.clone()),
-                (None, of) => of.as_ref().map(|of| of.name.as_str().to_owned()),
-            },
+            follower,
         })
     }
 

@@ -59,6 +59,7 @@ mod tests {
             peer: PeerId::new(0, 0),
             address: String::new(),
             user: None,
+            follower: None,
             kind: RequestKind::Fetch,
             path: number.to_string().into_bytes(),
             count: 1,

@@ -4,7 +4,7 @@ use super::cause::FROZEN;
 use super::clients::Clients;
 use super::drain::Drain;
 use super::driver::{NOT_ADMITTED, may};
-use super::stats::{FollowerStats, PeerStats, Stats};
+use super::stats::{FollowerStats, PeerStats, Stats, TransferStats};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Instant;
 use towpath_sockets::{Authenticator, Command, Hub, PAGE_MAX, Page, PeerId, Waker, Wanted};
@@ -67,7 +67,9 @@ impl Control {
                 let _ = reply.send(Stats { is_draining: self.drain.is_some(), ..stats(hub, clients, wanted) });
             }
             Command::Action(OperatorAction::LastFollows(done)) => {
-                let _ = done.send(clients.last_follows(LAST_FOLLOWS_MAX, |peer| hub.peer(peer)));
+                let mut last = clients.last_follows(LAST_FOLLOWS_MAX, |peer| hub.peer(peer));
+                last.iter_mut().for_each(|follower| follower.transfer = slowest(hub, clients, follower.info.id));
+                let _ = done.send(last);
             }
             Command::Action(OperatorAction::Drain { on, done }) => {
                 self.drain = self.drain.take().or_else(|| Some(Drain::new())).filter(|_| on);
@@ -119,9 +121,7 @@ fn stats(hub: &mut Hub, clients: &mut Clients, wanted: Wanted) -> Stats {
         Wanted::Followers(from) => {
             stats.followers = clients.follower_page(from, |peer| hub.peer(peer));
             for (_, follower) in &mut stats.followers.entries {
-                let peers = clients.fetch_for(follower.info.id);
-                let transfers = peers.filter_map(|peer| peer_stats(hub, clients, peer)).flat_map(|peer| peer.transfers);
-                follower.transfer = transfers.max_by_key(|transfer| transfer.pace.stalled);
+                follower.transfer = slowest(hub, clients, follower.info.id);
             }
         }
         Wanted::Failures(from) => stats.failures = clients.failure_page(from),
@@ -129,6 +129,13 @@ fn stats(hub: &mut Hub, clients: &mut Clients, wanted: Wanted) -> Stats {
         Wanted::Services(_) | Wanted::Workers(_) => {}
     }
     stats
+}
+
+/// The slowest transfer of a follower.
+fn slowest(hub: &mut Hub, clients: &mut Clients, peer: PeerId) -> Option<TransferStats> {
+    let peers = clients.fetch_for(peer);
+    let transfers = peers.filter_map(|peer| peer_stats(hub, clients, peer)).flat_map(|peer| peer.transfers);
+    transfers.max_by_key(|transfer| transfer.pace.stalled)
 }
 
 /// A peer with its transfers. One that may be frozen is sent a PING: the next time its answer is there, or missing.

@@ -269,6 +269,8 @@ pub struct FailureStats {
     pub address: String,
     /// Its user, or the name of its key.
     pub user: Option<String>,
+    /// The name of the follower that it is, or fetches for.
+    pub follower: Option<String>,
     /// Kind of the request.
     pub kind: RequestKind,
     /// The first path. Not always UTF-8, and cut if it is long.

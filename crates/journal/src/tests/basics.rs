@@ -35,7 +35,7 @@ fn requests_that_are_not_forgotten_are_recovered() {
         assert_eq!(ids(&recovered), [1, 2, 3, 4]);
         assert_eq!(recovered.next_id, 6);
         let [one, two, three, four] = &recovered.requests[..] else { panic!() };
-        assert_eq!((one.client, one.number, &one.service[..], one.expires_unix_ms), ([1; 16], 1001, &b"echo"[..], 7));
+        assert_eq!((one.client, one.number, &one.service[..], one.expires.unix_ms), ([1; 16], 1001, &b"echo"[..], 7));
         assert_eq!(one.outcome, Some((200, frames.clone())));
         assert_eq!(one.body, empty, "the request of an outcome isn't needed");
         assert_eq!((&two.body, &two.outcome), (&frames, &None));
@@ -147,7 +147,7 @@ fn entries_over_the_limits_are_refused() {
         client: [0; 16],
         number: 1,
         service: &service,
-        expires_unix_ms: 0,
+        expires: Expiry::NEVER,
         checksum: 0,
         letter: None,
         body: &body,

@@ -23,8 +23,8 @@ fn open(dir: &Path) -> (Journal, Recovered) {
 fn accepted(id: u64, body: &Body) -> Entry<'_> {
     let (client, number, letter) = ([id as u8; 16], id + 1000, is_letter(id).then(|| letter(9)));
     // A dead letter never expires.
-    let expires_unix_ms = if letter.is_some() { 0 } else { id * 7 };
-    Entry::Accepted { id, client, number, service: b"echo", expires_unix_ms, checksum: id as u32 * 3, letter, body }
+    let expires = if letter.is_some() { Expiry::NEVER } else { Expiry { unix_ms: id * 7, left_ms: id * 5 } };
+    Entry::Accepted { id, client, number, service: b"echo", expires, checksum: id as u32 * 3, letter, body }
 }
 
 /// More of a dead letter after so many attempts. Its texts are of different lengths.

@@ -117,7 +117,7 @@ pub(super) fn model_of(recovered: &Recovered) -> Model {
         let attempts = if moves == 0 { 9 } else { moves as u16 + 10 };
         assert_eq!(request.letter, is_letter(id).then(|| RecoveredLetter::new(letter(attempts), moves)));
         assert_eq!((&request.service[..], request.checksum), (service_of(moves), id as u32 * 3));
-        assert_eq!(request.expires_unix_ms, if is_letter(id) { 0 } else { id * 7 });
+        assert_eq!(request.expires.unix_ms, if is_letter(id) { 0 } else { id * 7 });
         assert!(id < recovered.next_id);
         let outcome = request.outcome.as_ref().map(|(status, body)| (*status, bytes_of(body)));
         (id, (bytes_of(&request.body), outcome, moves))

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use towpath_journal::{Entry, Journal, JournalError, Lsn, Status};
+use towpath_journal::{Entry, Expiry, Journal, JournalError, Lsn, Status};
 use towpath_requests::Body;
 
 const MODE: &str = "TOW_JOURNAL_MODE";
@@ -202,7 +202,7 @@ fn append_for_ever(dir: &Path) {
                     client,
                     number,
                     service: b"service",
-                    expires_unix_ms: 0,
+                    expires: Expiry::NEVER,
                     checksum: 0,
                     letter: None,
                     body: &request,
@@ -236,7 +236,7 @@ fn fill(dir: &Path, large: usize, free: impl Fn()) -> (Journal, u64) {
             client: [1; 16],
             number: id,
             service: b"s",
-            expires_unix_ms: 0,
+            expires: Expiry::NEVER,
             checksum: 0,
             letter: None,
             body,
@@ -260,7 +260,7 @@ fn fill(dir: &Path, large: usize, free: impl Fn()) -> (Journal, u64) {
         client: [1; 16],
         number: 1,
         service: b"s",
-        expires_unix_ms: 0,
+        expires: Expiry::NEVER,
         checksum: 0,
         letter: None,
         body: &small,

@@ -2,12 +2,12 @@
 
 use super::{bytes_of, options, state_of};
 use std::path::{Path, PathBuf};
-use towpath_journal::{Entry, InspectedKind, Journal, JournalOptions, Letter, RecoveredLetter, inspect};
+use towpath_journal::{Entry, Expiry, InspectedKind, Journal, JournalOptions, Letter, RecoveredLetter, inspect};
 use towpath_requests::Body;
 use towpath_spool::Spool;
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal-5")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal-6")
 }
 
 fn letter(attempts: u16) -> Letter<'static> {
@@ -29,10 +29,9 @@ fn make_golden() {
     let bodies =
         [Body::from("first"), Body::of_frames(frames), Body::large(large.finish()), Body::from(vec![b'x'; 3600])];
     for (id, body) in (1..).zip(&bodies) {
-        let expires_unix_ms = if id == 2 { 1_800_000_000_000 } else { 0 };
+        let expires = if id == 2 { Expiry { unix_ms: 1_800_000_000_000, left_ms: 60_000 } } else { Expiry::NEVER };
         let (client, number, letter) = ([id as u8; 16], 100 + id, (id == 3).then(|| letter(5)));
-        let entry =
-            Entry::Accepted { id, client, number, service: b"golden", expires_unix_ms, checksum: 7, letter, body };
+        let entry = Entry::Accepted { id, client, number, service: b"golden", expires, checksum: 7, letter, body };
         let lsn = journal.append(&entry).expect("space");
         while journal.durable() <= lsn {
             std::thread::yield_now();
@@ -75,7 +74,7 @@ fn a_journal_of_an_earlier_build_is_read() {
     let moved = RecoveredLetter { attempts, moves: 1, kept_unix_ms, reason, client, worker };
     assert_eq!(three.letter, Some(moved));
     assert_eq!((&three.service[..], three.number, two.checksum), (&b"dlq.golden"[..], 103, 7));
-    assert_eq!((two.id, two.client, two.number, two.expires_unix_ms), (2, [2; 16], 102, 1_800_000_000_000));
+    assert_eq!((two.id, two.client, two.number, two.expires.unix_ms), (2, [2; 16], 102, 1_800_000_000_000));
     assert_eq!(&two.service[..], b"golden");
     assert_eq!(two.body.frames().map(|frames| frames.len()), Some(3));
     assert_eq!(bytes_of(&two.body), b"onethree");

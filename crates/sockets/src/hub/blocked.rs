@@ -48,6 +48,7 @@ impl Hub {
             ended_at: self.now,
             bytes_in: 0,
             bytes_out: 0,
+            through: None,
             reason: blocked_because(&reason),
             attempts: 1,
         };
@@ -70,7 +71,7 @@ impl Hub {
         true
     }
 
-    fn end_blocked_peer(&mut self, id: PeerId, reason: &str) {
+    pub(super) fn end_blocked_peer(&mut self, id: PeerId, reason: &str) {
         let Some(Member { peer, .. }) = self.peers.find_mut(id) else { return };
         if peer.is_ready() {
             peer.connection.outbox().clear();

@@ -78,6 +78,7 @@ impl Hub {
         self.take_sealed();
         self.take_opened();
         self.take_slow_logins();
+        self.take_given_back();
         for listening in
             self.listeners.iter_mut().filter(|listening| matches!(listening.listener, Listener::Inproc(..)))
         {
@@ -190,10 +191,12 @@ impl Hub {
                 member.schedule(&mut self.ready);
             }
             self.reassembly.account(member, count);
+            let header = member.peer.take_header();
             if !was_ready && member.peer.is_ready() {
                 self.on_ready(id);
             }
             match outcome {
+                Ok(()) if header.is_some() => self.on_header(id, &header.unwrap_or_default()),
                 Ok(()) if ends_now => self.end(id, End::closed()),
                 Err(end) if end.is_end_of_input && self.half_close(id) => {}
                 Err(end) => self.end(id, end),

@@ -3,6 +3,7 @@
 
 use super::member::Member;
 use crate::net::tenant::Tenant;
+use crate::peer::beginning::Beginning;
 use crate::peer_id::PeerId;
 use std::time::{Duration, Instant};
 use towpath_quota::FairQueue;
@@ -27,7 +28,9 @@ impl HandshakeTurns {
 
     /// Whether a peer has to wait for its turn. Then it is queued.
     pub(super) fn defers(&mut self, member: &Member) -> bool {
-        let waits = self.is_costly && !member.peer.is_ready() && member.wants_to_read();
+        // What says who the peer is comes first, and costs nothing.
+        let is_known = member.peer.beginning == Beginning::Over;
+        let waits = self.is_costly && is_known && !member.peer.is_ready() && member.wants_to_read();
         if waits && !self.waiting.contains(member.peer.id) {
             self.waiting.push(&Tenant::of_address(&member.peer.address), member.peer.id, ());
         }

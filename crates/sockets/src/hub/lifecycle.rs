@@ -6,6 +6,7 @@ use super::member::Member;
 use crate::event::Event;
 use crate::net::address::Address;
 use crate::net::tenant::Tenant;
+use crate::peer::beginning::Beginning;
 use crate::peer::{End, Peer};
 use crate::peer_id::PeerId;
 use crate::unsent::Unsent;
@@ -57,11 +58,19 @@ impl Hub {
         }
     }
 
-    /// Takes in an accepted connection, within the limits.
+    /// Takes in an accepted connection, or relays it.
     fn on_accepted(&mut self, fd: OwnedFd, address: Address) {
         if self.is_address_blocked(&address) {
             return;
         }
+        match self.relay.as_ref().filter(|_| self.is_relaying) {
+            Some(relay) => relay.relay(fd, address),
+            None => self.take_in(fd, address),
+        }
+    }
+
+    /// Takes in a connection that isn't relayed, within the limits.
+    pub(super) fn take_in(&mut self, fd: OwnedFd, address: Address) {
         let from_address = self.per_address.get(&Tenant::of_address(&address)).copied().unwrap_or(0);
         if self.peers.len() >= self.options.max_peers || from_address >= self.options.max_peers_per_address {
             tracing::warn!(%address, peers = self.peers.len(), from_address, "connection refused: too many connections");
@@ -99,7 +108,10 @@ impl Hub {
         connection.open_large_elsewhere();
         let deadline = connection.deadline();
         self.next_timer = self.next_timer.into_iter().chain(deadline).min();
-        let peer = Peer::new(id, fd, address.clone(), connection, self.now);
+        let mut peer = Peer::new(id, fd, address.clone(), connection, self.now);
+        if origin == Origin::Accepted {
+            peer.beginning = Beginning::Unknown;
+        }
         self.peers.insert(id, Member::new(peer, origin, is_connecting));
         Ok(id)
     }
@@ -190,18 +202,23 @@ impl Hub {
         if peer.connection.outbox_ref().awaits_seal() {
             self.sealing.cancel(peer.id);
         }
-        if member.origin == Origin::Accepted
-            && let Entry::Occupied(mut count) = self.per_address.entry(Tenant::of_address(&peer.address))
-        {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
+        if member.origin == Origin::Accepted {
+            self.count_less(&Tenant::of_address(&peer.address));
         }
         if !peer.is_ready() {
             self.handshakes = self.handshakes.saturating_sub(1);
             self.slow_logins.cancel(peer.id);
             self.handshake_turns.cancel(peer.id);
+        }
+    }
+
+    /// An accepted connection of a tenant is gone, or is another one's.
+    pub(super) fn count_less(&mut self, tenant: &Tenant) {
+        if let Entry::Occupied(mut count) = self.per_address.entry(tenant.clone()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
     }
 

@@ -19,6 +19,7 @@ mod handshake_turns;
 mod lifecycle;
 mod logins;
 mod member;
+mod relayed;
 mod slow_logins;
 mod stats;
 
@@ -37,6 +38,7 @@ use crate::peer::opening::OpenPool;
 use crate::peer::sealing::SealPool;
 use crate::peer::table::Table;
 use crate::peer_id::PeerId;
+use crate::relay::Relay;
 use crate::unsent::Unsent;
 use crate::waker::Waker;
 use busy_poll::BusyPoll;
@@ -49,6 +51,7 @@ use flow::reassembly::{ReadPermit, ReassemblyBudget};
 use flow::send_queues::SendBudget;
 use handshake_turns::HandshakeTurns;
 use member::Member;
+use relayed::Relayed;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use slow_logins::SlowLogins;
@@ -121,12 +124,17 @@ pub struct Hub {
     routing: HashMap<Bytes, PeerId>,
     next_routing_id: u32,
     /// Accepted connections by address, as tenants have them.
-    per_address: HashMap<Tenant, usize>,
+    pub(crate) per_address: HashMap<Tenant, usize>,
     handshakes: usize,
     handshake_turns: HandshakeTurns,
     failed_logins: FailedLogins<Tenant>,
     slow_logins: SlowLogins,
     gate: Option<Gate>,
+    /// Which relayed connections are taken, if any are.
+    relayed: Option<Relayed>,
+    /// Once one was wanted, and whether it is now.
+    relay: Option<Relay>,
+    is_relaying: bool,
     /// The authenticator asked last, which receives refusals.
     authenticator: Option<Authenticator>,
     /// Attempts in a row that ended as if this side were refused.
@@ -167,6 +175,9 @@ impl Hub {
             opening: OpenPool::new(waker.clone()),
             slow_logins: SlowLogins::new(waker.clone()),
             gate: None,
+            relayed: None,
+            relay: None,
+            is_relaying: false,
             authenticator: None,
             epoll,
             busy_poll: BusyPoll::new(options.busy_poll),

@@ -9,8 +9,10 @@ use crate::net::address::Address;
 use crate::net::tenant::Tenant;
 use crate::peer::{End, Peer, PeerInfo};
 use crate::peer_id::PeerId;
+use crate::relay::{Relay, RelayStats};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_tcpinfo::{TcpInfo, tcp_info};
 use towpath_zmtp::Principal;
@@ -45,6 +47,8 @@ pub struct GonePeer {
     pub bytes_in: u64,
     /// Bytes sent, framing included.
     pub bytes_out: u64,
+    /// Endpoint of the server that relayed the connection, if one did.
+    pub through: Option<Arc<str>>,
     /// The reason, for people.
     pub reason: String,
     /// How many connections it stands for: more than one if a blocked peer has tried again and again.
@@ -106,6 +110,8 @@ pub struct HubStats {
     pub traffic: Traffic,
     /// Ends of connections.
     pub ends: Ends,
+    /// Connections that are relayed to another server, which aren't in the other sums.
+    pub relay: RelayStats,
     /// Rounds, from one wait to the next, that took longer than each of [`SLOW_ROUNDS`]: all peers waited so long.
     pub slow_rounds: [u64; SLOW_ROUNDS.len()],
 }
@@ -220,6 +226,7 @@ impl Hub {
             ended_at: self.now,
             bytes_in: traffic.bytes_in,
             bytes_out: traffic.bytes_out,
+            through: peer.through.clone(),
             reason: end.reason.clone(),
             attempts: 1,
         };
@@ -252,6 +259,7 @@ impl Hub {
             queued_bytes: self.queued_bytes(),
             traffic: self.traffic,
             ends: self.gone.ends,
+            relay: self.relay.as_ref().map(Relay::stats).unwrap_or_default(),
             slow_rounds: self.slow_rounds,
         }
     }

@@ -28,7 +28,7 @@ pub(crate) const BACKLOG: i32 = 1024;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 
 /// Maximum addresses of one name that are tried. With that many, its hosts are interchangeable.
-const ADDRESSES_MAX: usize = 16;
+pub(crate) const ADDRESSES_MAX: usize = 16;
 
 /// Hubs that listen on inproc endpoints, by name: receiver of a new connection's end, and the hub's waker.
 type Listening = HashMap<String, (Sender<OwnedFd>, Waker)>;

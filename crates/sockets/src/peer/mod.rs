@@ -1,5 +1,6 @@
 //! One connected peer: its socket, its connection's state machine, and how far reading and writing have got.
 
+pub(crate) mod beginning;
 pub(crate) mod buffers;
 pub(crate) mod opening;
 pub(crate) mod read;
@@ -12,9 +13,11 @@ use crate::message::FileRange;
 use crate::net::address::Address;
 use crate::net::tenant::Tenant;
 use crate::peer_id::PeerId;
+use beginning::Beginning;
 use bytes::Bytes;
 use read::ReadState;
 use rustix::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 use towpath_zmtp::{Connection, Opened, PeerProperties, Principal, ProtocolDeviations, Queued, Refusal, SocketType};
 use write::WriteState;
@@ -29,6 +32,8 @@ pub struct PeerInfo {
     pub routing_id: Bytes,
     /// Its network address.
     pub address: Address,
+    /// Endpoint of the server that relayed the connection, if one did.
+    pub through: Option<Arc<str>>,
     /// Its socket type.
     pub socket_type: SocketType,
     /// The security mechanism.
@@ -138,6 +143,9 @@ pub(crate) struct Peer {
     pub(crate) id: PeerId,
     pub(crate) fd: OwnedFd,
     pub(crate) address: Address,
+    /// Endpoint of the server that relayed it.
+    pub(crate) through: Option<Arc<str>>,
+    pub(crate) beginning: Beginning,
     pub(crate) connection: Connection<FileRange>,
     /// Known when the handshake is over.
     pub(crate) properties: Option<Box<PeerProperties>>,
@@ -160,6 +168,8 @@ impl Peer {
             id,
             fd,
             address,
+            through: None,
+            beginning: Beginning::Over,
             connection,
             properties: None,
             routing_id: Bytes::new(),
@@ -182,7 +192,7 @@ impl Peer {
 
     /// Whether reading, or going on with what was read, may bring something now.
     pub(crate) fn can_read(&self) -> bool {
-        self.read.is_possible() && !self.connection.is_waiting()
+        self.read.is_possible() && !self.connection.is_waiting() && self.beginning != Beginning::Header
     }
 
     /// Bytes of memory held for messages that are not complete.
@@ -214,6 +224,7 @@ impl Peer {
             id: self.id,
             routing_id: self.routing_id.clone(),
             address: self.address.clone(),
+            through: self.through.clone(),
             socket_type: properties.socket_type,
             mechanism,
             principal: self.principal.clone(),

@@ -2,6 +2,7 @@
 
 use crate::event::{EVENTS_MAX, Event};
 use crate::options::READ_AHEAD_BYTES_MAX;
+use crate::peer::beginning::Beginning;
 use crate::peer::buffers::Pool;
 use crate::peer::read_body::Partial;
 use crate::peer::{End, Peer};
@@ -105,6 +106,9 @@ impl Peer {
         now: Instant,
         budget: Budget,
     ) -> Result<(), End> {
+        if self.beginning != Beginning::Over {
+            return self.read_beginning(scratch, now);
+        }
         let mut taken = 0;
         let mut small = 0;
         // One full buffer a poll: it is processed while it is in the processor's cache, and the next is read into the same memory.

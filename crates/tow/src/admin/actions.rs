@@ -12,7 +12,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 use towpath_broker::add_name;
-use towpath_sockets::Address;
 
 /// Actions that are remembered.
 const REMEMBERED_MAX: usize = 200;
@@ -38,7 +37,7 @@ impl Actions {
     }
 
     /// Writes down that an action is about to be done. What is returned is for [`Actions::end`].
-    pub async fn begin(&self, operator: &Operator, address: &Address, path: &str, body: &[u8]) -> Result<Value, Reply> {
+    pub async fn begin(&self, operator: &Operator, address: &str, path: &str, body: &[u8]) -> Result<Value, Reply> {
         let action = describe(operator, address, path, body);
         let Some(audit) = &self.audit else { return Ok(action) };
         let reason = match timeout(AUDIT_TIMEOUT, audit.action(&line("action", &action))).await {
@@ -117,7 +116,7 @@ fn earlier(lines: &[Value]) -> VecDeque<Value> {
 }
 
 /// An action by its request: operator, action, object and parameters.
-fn describe(operator: &Operator, address: &Address, path: &str, body: &[u8]) -> Value {
+fn describe(operator: &Operator, address: &str, path: &str, body: &[u8]) -> Value {
     let path = path.strip_prefix("/api/v1/").unwrap_or(path);
     let (action, object, id) = match path.split('/').collect::<Vec<_>>()[..] {
         ["problems", action] => (action, None, None),
@@ -132,7 +131,7 @@ fn describe(operator: &Operator, address: &Address, path: &str, body: &[u8]) -> 
     let mut action = json!({
         "time": now(),
         "by": operator.name,
-        "address": address.to_string(),
+        "address": address,
         "action": action,
         "object": null,
         "id": id,
@@ -168,8 +167,8 @@ mod tests {
     #[test]
     fn actions_are_known_again_from_their_lines() {
         let ann = Operator::of_token("ann", false);
-        let [one, other] = ["/api/v1/services/ZWNobw/purge", "/api/v1/drain"]
-            .map(|path| describe(&ann, &Address::Inproc, path, b"{}"));
+        let [one, other] =
+            ["/api/v1/services/ZWNobw/purge", "/api/v1/drain"].map(|path| describe(&ann, "inproc", path, b"{}"));
         let ended = Actions::new(None).remember(one.clone(), StatusCode::CONFLICT, "it was another number");
         let earlier = earlier(&[line("action", &one), line("action", &other), line("action-ended", &ended)]);
         let members = |action: &Value| [&action["by"], &action["action"], &action["status"]].map(Clone::clone);
@@ -187,25 +186,24 @@ mod tests {
         let actions = Actions::new(None);
         for number in 0..300 {
             let body = format!("{{\"expect_waiting\": {number}}}");
-            let action =
-                describe(&Operator::nobody(), &Address::Inproc, "/api/v1/services/ZWNobw/purge", body.as_bytes());
+            let action = describe(&Operator::nobody(), "inproc", "/api/v1/services/ZWNobw/purge", body.as_bytes());
             actions.end(action, &Reply::error(409, "other"));
         }
         let last = actions.last();
         assert_eq!((last.len(), &last[0]["parameters"]["expect_waiting"]), (REMEMBERED_MAX, &299.into()));
         assert_eq!((&last[0]["action"], &last[0]["object"]), (&"purge".into(), &"echo".into()));
         assert_eq!((&last[0]["status"], &last[0]["outcome"]), (&409.into(), &"other".into()));
-        let address = Address::Ipc { pid: Some(7), uid: Some(1000) };
+        let address = "ipc (pid 7, uid 1000)";
         let ann = Operator::of_token("ann", false);
-        let kick = describe(&ann, &address, "/api/v1/peers/3.0/disconnect", b"");
+        let kick = describe(&ann, address, "/api/v1/peers/3.0/disconnect", b"");
         assert_eq!(
             (&kick["by"], &kick["object"], &kick["action"]),
             (&"ann".into(), &"3.0".into(), &"disconnect".into())
         );
-        assert_eq!(describe(&ann, &address, "/api/v1/drain", b"")["action"], "drain");
-        let block = describe(&ann, &address, "/api/v1/block", b"{\"who\": \"10.0.0.7\"}");
+        assert_eq!(describe(&ann, address, "/api/v1/drain", b"")["action"], "drain");
+        let block = describe(&ann, address, "/api/v1/block", b"{\"who\": \"10.0.0.7\"}");
         assert_eq!((&block["action"], &block["object"]), (&"block".into(), &"10.0.0.7".into()));
-        let end = describe(&ann, &address, "/api/v1/services/ZWNobw/requests/7.1/end", b"{}");
+        let end = describe(&ann, address, "/api/v1/services/ZWNobw/requests/7.1/end", b"{}");
         assert_eq!((&end["action"], &end["object"], &end["id"]), (&"end".into(), &"echo".into(), &"7.1".into()));
     }
 }

@@ -91,6 +91,26 @@ pub fn is_action(method: &Method, path: &str) -> bool {
     *method == Method::POST && Action::of(path).is_some()
 }
 
+/// Whether a request is about the queue, which all brokers of a cell have in common, and not about one broker.
+pub fn is_of_cell(method: &Method, path: &str) -> bool {
+    match Action::of(path).filter(|_| *method == Method::POST) {
+        Some(
+            Action::Pause { .. }
+            | Action::Purge(_)
+            | Action::EndRequest { .. }
+            | Action::Letters { .. }
+            | Action::Letter { .. }
+            | Action::DropOutcomes,
+        ) => true,
+        Some(_) => false,
+        None => {
+            let is_list = matches!(path, "/api/v1/services" | "/api/v1/workers" | "/api/v1/dead-letters");
+            let is_one = OfOne::of(path).is_some_and(|one| !matches!(one, OfOne::Version(_)));
+            *method == Method::GET && (is_list || is_one)
+        }
+    }
+}
+
 /// Answers a request. Lists aren't made any further once it is cancelled; actions go on.
 pub fn reply(shared: &Arc<Shared>, operator: &Operator, head: &Parts, body: &[u8], cancel: &CancelToken) -> Reply {
     let Parts { method, uri, .. } = head;

@@ -8,10 +8,10 @@ use super::problems::{Kind as Problem, Problems};
 use std::fmt;
 use std::time::Duration;
 use towpath_blocking::PoolLoad;
-use towpath_broker::JournalFigures;
 use towpath_broker::core::ServiceInfo;
+use towpath_broker::{CellFigures, JournalFigures, MemberFigures, Role};
 use towpath_files::server::{CatalogueStats, QuotaStats, WatchStats};
-use towpath_sockets::HubStats;
+use towpath_sockets::{HubStats, RelayStats};
 
 /// Whether a figure only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +156,9 @@ pub static PROBLEMS: &[Figure<Problems>] = &[
     gauges("problems", Count, "Problems at the moment", "kind", &[
         ("no_worker", "", |p| p.count(Problem::NoWorker).into()),
         ("journal_failed", "", |p| p.count(Problem::JournalFailed).into()),
+        ("cell_stopped", "", |p| p.count(Problem::CellStopped).into()),
+        ("no_leader", "", |p| p.count(Problem::NoLeader).into()),
+        ("queue_settings", "", |p| p.count(Problem::QueueSettings).into()),
         ("full", "", |p| p.count(Problem::Full).into()),
         ("catalogue_full", "", |p| p.count(Problem::CatalogueFull).into()),
         ("waiting_long", "", |p| p.count(Problem::WaitingLong).into()),
@@ -164,6 +167,10 @@ pub static PROBLEMS: &[Figure<Problems>] = &[
         ("worker_fails", "", |p| p.count(Problem::WorkerFails).into()),
         ("dead_letters", "", |p| p.count(Problem::DeadLetters).into()),
         ("journal_slow", "", |p| p.count(Problem::JournalSlow).into()),
+        ("standby_missing", "", |p| p.count(Problem::StandbyMissing).into()),
+        ("standby_behind", "", |p| p.count(Problem::StandbyBehind).into()),
+        ("replica_behind", "", |p| p.count(Problem::ReplicaBehind).into()),
+        ("clock_skew", "", |p| p.count(Problem::ClockSkew).into()),
         ("refused", "", |p| p.count(Problem::Refused).into()),
         ("large_client", "", |p| p.count(Problem::LargeClient).into()),
         ("paused", "", |p| p.count(Problem::Paused).into()),
@@ -339,6 +346,41 @@ pub static JOURNAL: &[Figure<JournalFigures>] = &[
     counter("journal_syncs", Count, "Writes that are on the disk", "syncs", |s| s.commits.into()),
     counter("journal_written_bytes", Bytes, "Bytes written to the journal's files", "written_bytes", |s| s.written_bytes.into()),
     zero("Journal errors", counter("journal_errors", Count, "Writes of the journal that failed", "errors", |s| s.errors.into())),
+];
+
+/// Of connections that a broker of a cell relays to the one that leads.
+#[rustfmt::skip]
+pub static RELAY: &[Figure<RelayStats>] = &[
+    gauge("relayed_connections", Count, "Connections that are relayed to the broker that leads", "relay.connections", |s| s.connections.into()),
+    counters("connections_relayed", Count, "Connections for the broker that leads, by whether they could be relayed", "outcome", &[
+        ("relayed", "relay.relayed", |s| s.relayed.into()),
+        ("failed", "relay.failed", |s| s.failed.into()),
+    ]),
+    counters("relayed_bytes", Bytes, "Bytes of relayed connections, from peers and to them", "direction", &[
+        ("in", "relay.received_bytes", |s| s.bytes_in.into()),
+        ("out", "relay.sent_bytes", |s| s.bytes_out.into()),
+    ]),
+];
+
+/// Of a cell, as this member sees it.
+#[rustfmt::skip]
+pub static CELL: &[Figure<CellFigures>] = &[
+    gauge("cell_leading", Flag, "1 while this broker leads", "", |s| (s.role == Some(Role::Leading)).into()),
+    gauge("cell_epoch", Count, "The current term: one more each time that a broker takes the lead", "", |s| s.leader.as_ref().map_or(0, |(epoch, _)| *epoch).into()),
+    gauge("cell_members", Count, "Members that are there", "", |s| s.members.iter().filter(|member| member.is_there).count().into()),
+    gauge("cell_behind_messages", Count, "Messages of the log that this broker hasn't read", "", |s| s.behind.into()),
+    gauge("cell_queue_bytes", Bytes, "Bytes of the stream in NATS", "", |s| s.nats.stream.bytes.into()),
+    gauge("cell_queue_limit_bytes", Bytes, "Limit of the stream in NATS", "", |s| s.nats.stream.bytes_max.into()),
+    gauge("cell_replicas_current", Count, "Replicas of the stream that are current", "", |s| s.nats.current().into()),
+    gauge("cell_replicas", Count, "Replicas that the stream should have", "", |s| s.nats.stream.replicas.into()),
+];
+
+/// Of each member of a cell, as this one sees it.
+#[rustfmt::skip]
+pub static MEMBER: &[Figure<MemberFigures>] = &[
+    gauge("cell_member_up", Flag, "1 while the member is there", "", |s| s.is_there.into()),
+    gauge("cell_member_behind_messages", Count, "Messages of the log that the member hasn't read", "", |s| s.behind.into()),
+    gauge("cell_member_skew_seconds", Seconds, "Clock of the member less the one of this machine", "", |s| (s.skew_ms as f64 / 1000.0).into()),
 ];
 
 /// Of a service, with `?per=service`.

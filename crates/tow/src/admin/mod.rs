@@ -13,6 +13,7 @@ mod blocks;
 pub mod client;
 mod figures;
 mod history;
+mod leader;
 mod lists;
 mod metrics;
 mod operator;
@@ -35,6 +36,7 @@ pub use self::blocks::Blocks;
 use self::history::History;
 pub use self::lists::sort;
 pub use self::place::own_directory;
+pub use self::problems::cause_of;
 use self::problems::{Problems, Tracker};
 use self::process::Disk;
 use self::sampler::Sampler;
@@ -50,6 +52,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use towpath_sockets::{Endpoint, IpcListener};
 pub use view::{BrokerView, FilesView, List, View};
+#[cfg(feature = "nats")]
+pub use view::{members_json, monitored_json, stream_json};
 
 /// A server's state as the outside sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,6 +228,9 @@ impl Admin {
     /// The server listens, and this shows it.
     pub fn ready(&self, view: impl View + 'static, endpoints: &[Endpoint]) {
         let endpoints = endpoints.iter().map(ToString::to_string).collect();
+        if let Some(questions) = view.questions() {
+            questions.answer_with(leader::handler(&self.shared));
+        }
         // It is called once.
         let _ = self.shared.running.set(Running { view: Box::new(view), endpoints });
         supervisor::ready();

@@ -29,6 +29,7 @@ const FILES: &[File] = &[
     file!("/main.js", SCRIPT, "main.js"),
     file!("/actions.js", SCRIPT, "actions.js"),
     file!("/api.js", SCRIPT, "api.js"),
+    file!("/cell.js", SCRIPT, "cell.js"),
     file!("/charts.js", SCRIPT, "charts.js"),
     file!("/dialog.js", SCRIPT, "dialog.js"),
     file!("/dom.js", SCRIPT, "dom.js"),

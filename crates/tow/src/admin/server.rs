@@ -7,7 +7,7 @@ use super::api::{self, Reply};
 use super::args::HttpListener;
 use super::history::EventKind;
 use super::operator::Operator;
-use super::{Shared, lists, page, sampler, supervisor};
+use super::{Shared, leader, lists, page, sampler, supervisor};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Incoming};
@@ -285,13 +285,13 @@ async fn answer(request: Request<Incoming>, visit: &Visit) -> Response<Full<Byte
         return response(StatusCode::OK, file.content_type, Bytes::from_static(file.content));
     }
     let turn = visit.enter(HEALTH_PATHS.contains(&head.uri.path())).await;
-    let (shared, remote) = (Arc::clone(&visit.door.shared), visit.ends.remote.clone());
+    let (shared, address) = (Arc::clone(&visit.door.shared), visit.ends.remote.to_string());
     // It goes on although its client may be gone, and so has its turn until it ends; but a list ends soon then.
     let gone = CancelToken::new();
     let _guard = CancelGuard(gone.clone());
     let asked = tokio::spawn(async move {
         let _turn = turn;
-        ask(shared, operator, remote, head, body, gone).await
+        ask(shared, operator, address, head, body, gone).await
     });
     asked.await.unwrap_or_else(|_| failed()).into()
 }
@@ -305,18 +305,33 @@ impl Drop for CancelGuard {
     }
 }
 
-/// Asks the event loop on a thread. What is done of an action is written down before and after it.
+/// Asks the event loop, or, about a cell, the broker that leads it.
 async fn ask(
     shared: Arc<Shared>,
     operator: Operator,
-    remote: Address,
+    address: String,
+    head: Parts,
+    body: Bytes,
+    gone: CancelToken,
+) -> Reply {
+    match leader::ask(&shared, &operator, &address, &head, &body).await {
+        Some(reply) => reply,
+        None => ask_here(shared, operator, address, head, body, gone).await,
+    }
+}
+
+/// Asks the event loop on a thread. What is done of an action is written down before and after it.
+pub async fn ask_here(
+    shared: Arc<Shared>,
+    operator: Operator,
+    address: String,
     head: Parts,
     body: Bytes,
     gone: CancelToken,
 ) -> Reply {
     let path = head.uri.path();
     let action = match api::is_action(&head.method, path) {
-        true => match shared.actions.begin(&operator, &remote, path, &body).await {
+        true => match shared.actions.begin(&operator, &address, path, &body).await {
             Ok(action) => Some(action),
             Err(refused) => return refused,
         },

@@ -25,6 +25,12 @@ pub struct QueueArgs {
     /// How long a leader may be silent; from 2s on.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = takeover, requires = "queue")]
     pub takeover_after: Duration,
+    /// Directory for bodies over 16 MiB that all brokers of the cell share, and that is durable.
+    #[arg(long, value_name = "DIR", requires = "queue")]
+    bodies: Option<PathBuf>,
+    /// Monitoring ports of the NATS servers, http://HOST:8222, which show whether they sync always.
+    #[arg(long, value_name = "URL", value_delimiter = ',', requires = "queue")]
+    queue_monitor: Vec<String>,
     /// File of credentials for NATS.
     #[arg(long, value_name = "FILE", requires = "queue")]
     queue_creds: Option<PathBuf>,
@@ -61,6 +67,8 @@ impl QueueArgs {
             endpoint: endpoint.to_owned(),
             credentials: self.queue_creds,
             ca: self.queue_ca,
+            bodies: self.bodies,
+            monitors: self.queue_monitor,
             certificate: self.queue_cert.zip(self.queue_key),
         };
         options.check().map_err(Failure::usage)?;
@@ -70,7 +78,16 @@ impl QueueArgs {
     /// No cell; an error if one is named.
     #[cfg(not(feature = "nats"))]
     pub fn options(self, _: &str) -> Result<Option<CellOptions>, Failure> {
-        let QueueArgs { cell, queue_creds: _, queue_ca: _, queue_cert: _, queue_key: _, .. } = self;
+        let QueueArgs {
+            cell,
+            queue_creds: _,
+            queue_ca: _,
+            queue_cert: _,
+            queue_key: _,
+            queue_monitor: _,
+            bodies: _,
+            ..
+        } = self;
         match cell {
             None => Ok(None),
             Some(_) => Err(Failure::usage(

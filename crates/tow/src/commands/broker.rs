@@ -165,7 +165,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         heartbeat.interrupted();
     };
     on_signals(stop, reload)?;
-    admin.ready(BrokerView { handle: broker.handle(), operator: broker.operator() }, broker.endpoints());
+    admin.ready(
+        BrokerView { handle: broker.handle(), operator: broker.operator(), questions: broker.questions() },
+        broker.endpoints(),
+    );
     announce(broker.endpoints().iter().map(|endpoint| format!("broker on {endpoint}")));
     let ended = watchdog.run(None, end_timeout, move || broker.run())?;
     let ended = ended.unwrap_or_else(|_| {

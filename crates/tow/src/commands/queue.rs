@@ -69,15 +69,19 @@ mod real {
 #[cfg(feature = "nats")]
 mod real {
     use super::{ExitCode, Failure, QueueArgs};
+    use crate::admin::{members_json, monitored_json, stream_json};
     use crate::cli::escape::{Json, Line};
     use crate::cli::output::{eprint_line, print_line};
+    use crate::commands::operator::cell;
     use serde_json::json;
+    use towpath_broker::Sync;
     use towpath_broker::store::CellOptions;
-    use towpath_cell::nats::{self, NatsError, StreamState};
+    use towpath_cell::nats::{self, NatsError};
 
     /// Said wherever settings are, since NATS doesn't show it to its clients.
-    const SYNC: &str = "sync_interval of the NATS servers can't be seen from here: it is to be `always` in their configuration (jetstream { \
-                        sync_interval: always }), else what was accepted may be lost when all machines lose power";
+    const SYNC: &str = "sync_interval of the NATS servers is unknown: only their monitoring ports show it (--queue-monitor http://HOST:8222)";
+    const SYNC_ALWAYS: &str = "it is to be `always` in their configuration (jetstream { sync_interval: always }), else what was accepted may \
+                               be lost when all machines lose power";
 
     fn options(queue: QueueArgs) -> Result<CellOptions, Failure> {
         queue.options("")?.ok_or_else(|| Failure::usage("--queue and --cell say which queue"))
@@ -100,77 +104,73 @@ mod real {
                 "tow: the queue has {copies}: what was accepted is lost with a disk, and nothing is accepted while a node is away"
             ));
         }
-        eprint_line(format_args!("tow: {SYNC}"));
+        eprint_line(format_args!("tow: {SYNC}; {SYNC_ALWAYS}"));
         let what = if is_new { "made" } else { "is there already, with the right settings" };
         print_line(format_args!("the queue of the cell {}: {what}", options.cell))?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn of_stream(stream: &StreamState) -> serde_json::Value {
-        let followers =
-            stream.followers.iter().map(|(name, why)| json!({ "name": name, "state": why.unwrap_or("current") }));
-        json!({
-            "bytes": stream.bytes, "bytes_max": stream.bytes_max, "messages": stream.messages, "last": stream.last,
-            "replicas": stream.replicas, "nats_leader": stream.leader, "nats_followers": followers.collect::<Vec<_>>(),
-            "wrong": stream.wrong,
-        })
-    }
-
     pub fn check(queue: QueueArgs, json: bool) -> Result<ExitCode, Failure> {
-        let stream = nats::check(&options(queue)?).map_err(failure)?;
+        let (stream, monitored) = nats::check(&options(queue)?).map_err(failure)?;
+        let rare = monitored.iter().filter(|server| matches!(server.sync, Sync::Every(_))).count();
+        let is_right = stream.wrong.is_empty() && rare == 0;
+        let monitored = json!(monitored_json(&monitored));
         if json {
-            print_line(Json(of_stream(&stream)))?;
+            let mut object = stream_json(&stream);
+            object["monitored"] = monitored;
+            print_line(Json(object))?;
         } else {
             for wrong in &stream.wrong {
                 print_line(format_args!("wrong: {}", Line(wrong)))?;
             }
+            if rare > 0 {
+                print_line(format_args!("wrong: sync_interval: {}; {SYNC_ALWAYS}", Line(&cell::sync(&monitored))))?;
+            }
             for (name, why) in stream.followers.iter().filter_map(|(name, why)| Some((name, (*why)?))) {
                 print_line(format_args!("a replica of the queue is {why}: {}", Line(name)))?;
             }
-            if stream.wrong.is_empty() {
+            if is_right {
                 print_line("the settings of the queue are right")?;
             }
-            eprint_line(format_args!("tow: {SYNC}"));
+            match monitored.as_array().is_some_and(Vec::is_empty) {
+                true => eprint_line(format_args!("tow: {SYNC}; {SYNC_ALWAYS}")),
+                false if rare == 0 => print_line(format_args!("sync_interval: {}", Line(&cell::sync(&monitored))))?,
+                false => {}
+            }
         }
-        Ok(if stream.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     pub fn status(queue: QueueArgs, json: bool) -> Result<ExitCode, Failure> {
         let options = options(queue)?;
         let state = nats::status(&options).map_err(failure)?;
         let (epoch, endpoint) = state.leader.clone().unwrap_or_default();
+        let mut stream = stream_json(&state.stream);
+        stream["needed_bytes"] = state.needed_bytes.into();
+        let members = json!(members_json(&state.members));
         if json {
-            let mut object = of_stream(&state.stream);
             let more = json!({
                 "cell": options.cell, "format": state.format, "is_led": state.is_led, "epoch": epoch, "leader": endpoint,
-                "requests": state.requests, "needed_bytes": state.needed_bytes, "failure": state.failure,
+                "requests": state.requests, "failure": state.failure, "members": members,
             });
-            if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
+            if let (Some(object), Some(more)) = (stream.as_object_mut(), more.as_object()) {
                 object.extend(more.clone());
             }
-            print_line(Json(object))?;
+            print_line(Json(stream))?;
         } else {
             let leader = match (state.is_led, epoch) {
                 (_, 0) => "nobody has led yet".to_owned(),
-                (true, _) => format!("{} leads, epoch {epoch}", Line(&endpoint)),
-                (false, _) => format!("nobody leads; the last one was {}, epoch {epoch}", Line(&endpoint)),
+                (true, _) => format!("{endpoint} leads, epoch {epoch}"),
+                (false, _) => format!("nobody leads; the last one was {endpoint}, epoch {epoch}"),
             };
-            print_line(format_args!("cell      {}: {leader}", options.cell))?;
-            print_line(format_args!("requests  {}, {} bytes needed", state.requests, state.needed_bytes))?;
-            let stream = &state.stream;
-            print_line(format_args!(
-                "queue     {} bytes of {}, in {} messages",
-                stream.bytes, stream.bytes_max, stream.messages
-            ))?;
-            let followers = stream.followers.iter().map(|(name, why)| format!("{name} {}", why.unwrap_or("current")));
-            let nodes = std::iter::once(stream.leader.clone().unwrap_or("one server".to_owned())).chain(followers);
-            print_line(format_args!(
-                "NATS      {} replicas: {}",
-                stream.replicas,
-                Line(&nodes.collect::<Vec<_>>().join(", "))
-            ))?;
-            for wrong in state.stream.wrong.iter().chain(&state.failure) {
-                print_line(format_args!("wrong     {}", Line(wrong)))?;
+            let mut lines = vec![("cell", format!("{}: {leader}", options.cell))];
+            lines.extend(cell::members(&members).into_iter().map(|member| ("member", member)));
+            lines.push(("requests", state.requests.to_string()));
+            lines.push(("queue", cell::queue(&stream)));
+            lines.push(("NATS", cell::nats(&stream, "")));
+            lines.extend(state.stream.wrong.iter().chain(&state.failure).map(|wrong| ("WRONG", wrong.clone())));
+            for (name, value) in lines {
+                print_line(format_args!("{name:<10}{}", Line(&value)))?;
             }
         }
         Ok(if state.is_led && state.failure.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

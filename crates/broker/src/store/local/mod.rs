@@ -1,10 +1,12 @@
 //! The store of the real broker: a log on this machine's disk, which it has to itself, or one of a cell; and a spool on this machine's disk.
 
 mod body_loader;
+#[cfg(feature = "nats")]
+mod keeper;
 mod log;
 mod spooler;
 
-use super::{AppendError, CellStats, Failure, Leadership, LostBody, Position, Recovered, SpoolUsage, Store};
+use super::{AppendError, Failure, Leadership, LostBody, Place, Position, Recovered, SpoolUsage, Store};
 use crate::core::{Entry, LetterDetails, Millis, Restored, RestoredLetter};
 use body_loader::BodyLoader;
 use bytes::Bytes;
@@ -13,7 +15,8 @@ use spooler::{SpoolTicket, Spooler};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use towpath_journal::{self, JournalError, JournalFigures, Letter, RecoveredLetter};
+use towpath_cell::{CellFigures, Questions};
+use towpath_journal::{self, Expiry, JournalError, JournalFigures, Letter, RecoveredLetter};
 use towpath_requests::body::{Body, RequestChecksum};
 use towpath_requests::numbered::{ClientId, Status, Token};
 use towpath_sockets::{Tenant, Waker};
@@ -36,6 +39,9 @@ pub struct LocalStore {
     recovered: Option<Option<towpath_journal::Recovered>>,
     clocks: Clocks,
     spooler: Spooler,
+    /// To the directory of a cell for large bodies, if it has one.
+    #[cfg(feature = "nats")]
+    keeper: Option<keeper::Keeper>,
     loader: BodyLoader,
 }
 
@@ -54,18 +60,21 @@ impl Clocks {
     }
 
     /// A deadline of the core's, as it is in the journal. 0: there is none.
-    fn of_journal(self, expires: Millis) -> u64 {
+    fn of_journal(self, expires: Millis) -> Expiry {
         match expires {
-            Millis::MAX => 0,
-            at => self.unix_ms.saturating_add(at).saturating_sub(self.now).max(1),
+            Millis::MAX => Expiry::NEVER,
+            at => Expiry {
+                unix_ms: self.unix_ms.saturating_add(at).saturating_sub(self.now).max(1),
+                left_ms: at.saturating_sub(self.now),
+            },
         }
     }
 
-    /// The other way round.
-    fn of_core(self, expires_unix_ms: u64) -> Millis {
-        match expires_unix_ms {
+    /// The other way round. The clock that wrote it may have been ahead of ours: no more is left than was.
+    fn of_core(self, expires: Expiry) -> Millis {
+        match expires.unix_ms {
             0 => Millis::MAX,
-            at => self.now.saturating_add(at.saturating_sub(self.unix_ms)),
+            at => self.now.saturating_add(at.saturating_sub(self.unix_ms).min(expires.left_ms)),
         }
     }
 
@@ -85,8 +94,8 @@ impl Clocks {
     }
 
     /// For how long a deadline of the journal is over.
-    fn overdue_ms(self, expires_unix_ms: u64) -> Millis {
-        if expires_unix_ms == 0 { 0 } else { self.unix_ms.saturating_sub(expires_unix_ms) }
+    fn overdue_ms(self, expires: Expiry) -> Millis {
+        if expires.unix_ms == 0 { 0 } else { self.unix_ms.saturating_sub(expires.unix_ms) }
     }
 }
 
@@ -131,6 +140,8 @@ impl LocalStore {
         spool_bytes_max: Option<u64>,
         waker: Waker,
     ) -> Result<LocalStore, StoreError> {
+        #[cfg(feature = "nats")]
+        let shared = cell.as_ref().and_then(CellOptions::shared_dir);
         let (log, recovered) = Log::open(journal, cell, repairs, &waker)?;
         let kept = recovered.as_ref().and_then(Option::as_ref).map_or(0, large_bytes);
         let directory = spool.map(Path::to_owned).or_else(|| Some(journal?.join("spool")));
@@ -138,8 +149,21 @@ impl LocalStore {
             .and_then(|spool| Spooler::start(spool, spool_bytes_max, kept, journal.is_some(), waker.clone()));
         let named = |directory: Option<PathBuf>| directory.unwrap_or_else(towpath_spool::default_spool_folder);
         let spooler = spooler.map_err(|reason| StoreError::Spool { directory: named(directory), reason })?;
+        #[cfg(feature = "nats")]
+        let keeper = shared.map(|dir| {
+            let named = |reason| StoreError::Spool { directory: dir.path().to_owned(), reason };
+            keeper::Keeper::start(dir.clone(), waker.clone()).map_err(named)
+        });
         let (clocks, loader) = (Clocks::default(), BodyLoader::new(waker));
-        Ok(LocalStore { log, recovered, clocks, spooler, loader })
+        Ok(LocalStore {
+            log,
+            recovered,
+            clocks,
+            spooler,
+            #[cfg(feature = "nats")]
+            keeper: keeper.transpose()?,
+            loader,
+        })
     }
 
     /// Figures of the journal, if there is one, and why it can't be written now.
@@ -147,9 +171,30 @@ impl LocalStore {
         Some((self.log.figures()?, self.failure().map(|failure| failure.why)))
     }
 
+    /// The road to the leader of its cell, if it is in one.
+    pub(crate) fn questions(&self) -> Option<Questions> {
+        self.log.questions()
+    }
+
     /// This broker's part in a cell.
-    pub(crate) fn cell(&self) -> Option<CellStats> {
+    pub(crate) fn cell(&self) -> Option<CellFigures> {
         self.log.cell()
+    }
+
+    /// Takes the place of a cell's clients and workers, if it is another one than at the last call.
+    pub(crate) fn take_place(&mut self) -> Option<Place> {
+        self.log.take_place()
+    }
+
+    /// Refuses bodies for which the log of a cell has no place.
+    fn check_keeper(&self) -> Result<(), LostBody> {
+        #[cfg(feature = "nats")]
+        match &self.keeper {
+            Some(keeper) if keeper.is_away() => return Err(LostBody::DirectoryAway),
+            Some(_) => return Ok(()),
+            None => {}
+        }
+        Err(LostBody::NotInLog)
     }
 
     /// Brings everything to the disk.
@@ -177,8 +222,8 @@ impl Store for LocalStore {
             client: ClientId(request.client),
             number: request.number,
             service: request.service,
-            expires: clocks.of_core(request.expires_unix_ms),
-            overdue_ms: clocks.overdue_ms(request.expires_unix_ms),
+            expires: clocks.of_core(request.expires),
+            overdue_ms: clocks.overdue_ms(request.expires),
             checksum: RequestChecksum(request.checksum),
             letter: request.letter.map(|letter| clocks.restored(letter)),
             body: SpooledBody::counted(request.body, space),
@@ -199,7 +244,7 @@ impl Store for LocalStore {
                     client: client.0,
                     number: *number,
                     service,
-                    expires_unix_ms: self.clocks.of_journal(*expires),
+                    expires: self.clocks.of_journal(*expires),
                     checksum: checksum.0,
                     letter: letter.as_deref().map(|letter| self.clocks.letter_of_journal(letter)),
                     body,
@@ -238,12 +283,22 @@ impl Store for LocalStore {
 
     fn spool(&mut self, kind: BodyKind, tenant: Option<&Tenant>, length: u64) -> Result<SpoolTicket, LostBody> {
         if self.log.has_bodies() {
-            return Err(LostBody::NotInLog);
+            self.check_keeper()?;
         }
         self.spooler.begin(kind, tenant, length).map_err(LostBody::NoSpace)
     }
 
     fn next_spooled(&mut self) -> Option<(u64, io::Result<Body>)> {
+        #[cfg(feature = "nats")]
+        if let Some(keeper) = &self.keeper {
+            while let Some((number, body)) = self.spooler.next_finished() {
+                match body {
+                    Ok(body) => keeper.begin(number, body),
+                    Err(error) => return Some((number, Err(error))),
+                }
+            }
+            return keeper.next();
+        }
         self.spooler.next_finished()
     }
 
@@ -279,6 +334,8 @@ mod tests {
                 recovered: Some(Some(recovered)),
                 clocks: Clocks::default(),
                 spooler,
+                #[cfg(feature = "nats")]
+                keeper: None,
                 loader: BodyLoader::new(waker),
             }
         }
@@ -296,13 +353,24 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_is_behind_gives_no_request_more_time_than_it_had() {
+        // The leader's clock is an hour ahead of the one of the broker that leads next, or an hour behind.
+        let next = Clocks { now: 10, unix_ms: 10_000_000 };
+        for (ahead_ms, left) in [(3_600_000, 60_000), (-3_600_000, 0), (5_000, 60_000), (-5_000, 55_000)] {
+            let leader = Clocks { now: 7, unix_ms: next.unix_ms.saturating_add_signed(ahead_ms) };
+            assert_eq!(next.of_core(leader.of_journal(7 + 60_000)) - next.now, left, "{ahead_ms}");
+        }
+    }
+
+    #[test]
     fn deadline_keeps_its_distance_when_the_clock_is_set() {
         // The system's clock may be set between any two of these.
         let [write, read] = [(70_000, 5_000_000), (3, 9_000_000)].map(|(now, unix_ms)| Clocks { now, unix_ms });
-        assert_eq!(write.of_journal(70_000 + 60_000), 5_060_000);
-        assert_eq!(read.of_core(9_000_500), 503);
-        assert_eq!((read.of_core(8_000_000), read.overdue_ms(8_000_000)), (3, 1_000_000));
-        assert_eq!((read.overdue_ms(9_000_500), read.overdue_ms(0)), (0, 0));
-        assert_eq!((write.of_journal(Millis::MAX), read.of_core(0)), (0, Millis::MAX));
+        let at = |unix_ms| Expiry { unix_ms, left_ms: 60_000 };
+        assert_eq!(write.of_journal(70_000 + 60_000), at(5_060_000));
+        assert_eq!(read.of_core(at(9_000_500)), 503);
+        assert_eq!((read.of_core(at(8_000_000)), read.overdue_ms(at(8_000_000))), (3, 1_000_000));
+        assert_eq!((read.overdue_ms(at(9_000_500)), read.overdue_ms(Expiry::NEVER)), (0, 0));
+        assert_eq!((write.of_journal(Millis::MAX), read.of_core(Expiry::NEVER)), (Expiry::NEVER, Millis::MAX));
     }
 }

@@ -4,8 +4,9 @@ mod store;
 mod transport;
 mod wire;
 
+use crate::cell::Broken;
 use crate::ends::key_of;
-use crate::history::History;
+use crate::history::{Event, History};
 use crate::link::{LinkId, Net, Packet};
 use crate::rng::Rng;
 use bytes::Bytes;
@@ -32,8 +33,8 @@ pub enum Fault {
     SwallowReplies,
     /// A stock client's reply comes without its parts.
     LoseParts,
-    /// A refused block is taken for its own, although another broker leads.
-    TrustRefusals,
+    /// A member of the cell breaks a rule.
+    Breaks(Broken),
     /// The slot of a disconnected worker is reused while its last reply is on its way to the disk.
     ReuseSlots,
 }
@@ -275,6 +276,9 @@ impl Node {
     /// Does to the world what the broker has done.
     fn apply(&mut self, world: &mut World) {
         self.note_letters(world.history);
+        if std::mem::take(&mut self.broker().store.gave_up) {
+            world.history.add(world.now, Event::LogFull);
+        }
         let transport = &mut self.broker().transport;
         for happened in transport.happened.drain(..) {
             world.history.add(world.now, happened);

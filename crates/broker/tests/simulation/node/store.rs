@@ -93,6 +93,8 @@ fn shift(expires: &mut Millis, by: i64) {
 pub struct SimStore {
     pub log: Log,
     pub now: Millis,
+    /// Whether requests were given up since this was looked at.
+    pub gave_up: bool,
     is_leading: bool,
     fault: Fault,
     rng: Rng,
@@ -136,6 +138,7 @@ impl SimStore {
         SimStore {
             log,
             now: 0,
+            gave_up: false,
             is_leading: false,
             fault,
             rng,
@@ -212,7 +215,10 @@ impl Store for SimStore {
     }
 
     fn take_given_up(&mut self) -> Option<Vec<u64>> {
-        None
+        match &mut self.log {
+            Log::Disk(_) => None,
+            Log::Shared(member) => member.take_given_up().inspect(|_| self.gave_up = true),
+        }
     }
 
     fn failure(&self) -> Option<Failure> {

@@ -19,6 +19,9 @@ use towpath_sockets::PeerId;
 /// More than there are terms in a life.
 const TERMS: u64 = 1 << 20;
 
+/// Requests by the tokens with which they were given, and in which life.
+type Given = BTreeMap<[u8; 16], (Key, u64)>;
+
 /// One connection of a node, seen from outside.
 #[derive(Debug, Clone)]
 pub struct Wire {
@@ -33,11 +36,13 @@ pub struct Wire {
     /// Requests that its worker has, and whether parts of the reply have come.
     given: BTreeMap<[u8; 16], (Key, bool)>,
     /// Requests that any worker was given, over all connections.
-    known: Rc<RefCell<BTreeMap<[u8; 16], Key>>>,
+    known: Rc<RefCell<Given>>,
     /// Requests of which parts of a reply have come, over all connections: a reply over another one doesn't count then.
     in_parts: Rc<RefCell<BTreeSet<Key>>>,
     /// Requests of which the whole reply has come.
     replied: BTreeSet<Key>,
+    /// How often a stock worker has begun on it. Its replies count only if that is once: it loses its requests when it begins again.
+    begins: usize,
     /// The block of a message whose attached body is still coming.
     coming: Option<Bytes>,
 }
@@ -61,6 +66,7 @@ impl Wire {
             known: Rc::default(),
             in_parts: Rc::default(),
             replied: BTreeSet::new(),
+            begins: 0,
             coming: None,
         }
     }
@@ -117,7 +123,7 @@ impl Wire {
                         println!("{now} node {node} peer {id}: {record:?}");
                     }
                     let FromWorker::Reply { token, part, .. } = record else { continue };
-                    if let (Some(_), Some(key)) = (part, self.known.borrow().get(&token.0)) {
+                    if let (Some(_), Some((key, _))) = (part, self.known.borrow().get(&token.0)) {
                         self.in_parts.borrow_mut().insert(*key);
                     }
                     let Some((key, has_parts)) = self.given.get_mut(&token.0) else { continue };
@@ -143,16 +149,23 @@ impl Wire {
 
     /// Notes a stock worker's reply. It counts on whichever connection it comes.
     fn note_from_stock(&mut self, frames: &[Bytes], happened: &mut Vec<Event>) {
+        let is_ready = match frames {
+            [_, header, command, _] if header == WORKER_01 => command[..] == [1],
+            [header, command, _] if header == WORKER_02 => command[..] == [1],
+            _ => false,
+        };
+        self.begins += usize::from(is_ready);
         let (command, address, last) = match frames {
             [_, header, command, address, _, ..] if header == WORKER_01 => (command, address, 3),
             [header, command, address, _, ..] if header == WORKER_02 => (command, address, 4),
             _ => return,
         };
         let token = token_of(address).unwrap_or_default();
-        let Some(&key) = self.known.borrow().get(&token.0) else { return };
+        // A term of leadership doesn't know what was given in another one.
+        let Some(&(key, _)) = self.known.borrow().get(&token.0).filter(|(_, life)| *life == self.life) else { return };
         if command[..] != [last] {
             self.in_parts.borrow_mut().insert(key);
-        } else if !self.in_parts.borrow().contains(&key) {
+        } else if self.begins == 1 && !self.in_parts.borrow().contains(&key) {
             self.replied.insert(key);
             happened.push(Event::Replied { node: self.node, life: self.life, key });
         }
@@ -249,7 +262,7 @@ impl Wire {
             happened.push(Event::Given { node: self.node, life: self.life, key });
             if let Some(token) = token {
                 self.given.insert(token.0, (key, false));
-                self.known.borrow_mut().insert(token.0, key);
+                self.known.borrow_mut().insert(token.0, (key, self.life));
             }
         }
     }

@@ -3,7 +3,7 @@
 mod dead_letter;
 mod trouble;
 
-use crate::cell::{Member, Shared};
+use crate::cell::{Broken, Member, Shared};
 use crate::client::Client;
 use crate::disk::Disk;
 use crate::ends::{End, Io, SERVICES};
@@ -114,8 +114,8 @@ impl Sim {
         let nodes = (0..plan.nodes).map(|index| {
             let log = match &stream {
                 Some(stream) => {
-                    let is_rash = plan.fault == Fault::TrustRefusals;
-                    Log::Shared(Box::new(Member::new(stream.clone(), is_rash, Rng::new(rng.next()))))
+                    let broken = if let Fault::Breaks(rule) = plan.fault { rule } else { Broken::Nothing };
+                    Log::Shared(Box::new(Member::new(stream.clone(), broken, Rng::new(rng.next()))))
                 }
                 None => Log::Disk(Disk::default()),
             };
@@ -158,7 +158,7 @@ impl Sim {
         let pace = [15, 60, 250][rng.index(3)];
         let large_percent = [4, 10, 40][rng.index(3)];
         let may_be_slow = settings.busy_timeout_ms.is_some();
-        let history = History { journal: plan.journal, may_be_slow, ..History::default() };
+        let history = History { journal: plan.journal, shared: plan.shared, may_be_slow, ..History::default() };
         let net = Net::new(Rng::new(rng.next()));
         let tally = Tally::default();
         Sim { plan, rng, net, nodes, stream, seats, history, now: 0, chaos_at: 0, weights, pace, large_percent, tally }

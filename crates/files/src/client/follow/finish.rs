@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Time before what failed is tried again, at first and at most.
 pub(super) const RETRY_MIN: Duration = Duration::from_secs(10);
-const RETRY_MAX: Duration = Duration::from_secs(600);
+pub(super) const RETRY_MAX: Duration = Duration::from_secs(600);
 /// With [`FollowOptions::once`](super::FollowOptions::once), time in which the server may notice that something isn't there any more, or is
 /// another version by now: longer than its settle time by default.
 const GRACE: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@ use super::super::exchange::{Connector, Operation, Turn, WaitLimit};
 use super::super::get::{Destination, GetOptions, get};
 use super::account::Account;
 use super::driver::Driver;
-use super::finish::is_full;
+use super::finish::{RETRY_MAX, RETRY_MIN, is_full};
 use super::frozen::Frozen;
 use super::others::Others;
 use super::pages::FOLLOW_ID;
@@ -13,7 +13,7 @@ use super::passed_versions::{self, is_in_place};
 use super::record::{Known, Origin, Record};
 use super::report::VIA_EVERY;
 use super::version_list::{Version, VersionList};
-use super::{FollowEnd, FollowEvent, FollowOptions, OnEvent, PAUSE, last_words};
+use super::{FollowEnd, FollowEvent, FollowOptions, OnEvent, last_words};
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::filter::Excludes;
@@ -91,6 +91,7 @@ pub(super) fn run(
         installed: None,
         asked_at: None,
         retry_at: None,
+        retry_after: RETRY_MIN,
     };
     exchange.assume_connected_before(*was_connected);
     let outcome = exchange.run(&mut follower);
@@ -140,6 +141,8 @@ struct Versions<'a> {
     /// When a relay has last asked which servers the versions come through.
     asked_at: Option<Instant>,
     retry_at: Option<Instant>,
+    /// The pause after the next failure.
+    retry_after: Duration,
 }
 
 impl Operation for Versions<'_> {
@@ -312,6 +315,7 @@ impl Versions<'_> {
                 let Version { name: VersionName { label, .. }, digest, seq, .. } = installing.version.clone();
                 self.installed = Some((label.clone(), digest));
                 self.claim_current().map_err(|error| self.refused(&error))?;
+                self.retry_after = RETRY_MIN;
                 self.account.works();
                 self.account.lacks((0, 0), now);
                 self.account.has_version(digest, self.list.cursor);
@@ -326,9 +330,10 @@ impl Versions<'_> {
                 let label = &installing.version.name.label;
                 let own = installing.account.error().unwrap_or_else(|| why.clone());
                 self.account.fails(&format!("version {label}: {own}"), now);
-                let reason = format!("version {label}: {why}; trying again in {} s", PAUSE.as_secs());
+                let reason = format!("version {label}: {why}; trying again in {} s", self.retry_after.as_secs());
                 (self.on_event)(FollowEvent::Interrupted { reason })?;
-                self.retry_at = Some(Instant::now() + PAUSE);
+                self.retry_at = Some(now + self.retry_after);
+                self.retry_after = (self.retry_after * 2).min(RETRY_MAX);
                 Ok(None)
             }
         }

@@ -34,6 +34,9 @@ fn all() -> Vec<Row> {
         rows(BROKER, "", "`broker`"),
         rows(QUEUES, "", "`broker`"),
         rows(JOURNAL, "", "`broker --journal`"),
+        rows(RELAY, "", "`broker --queue`"),
+        rows(CELL, "", "`broker --queue`"),
+        rows(MEMBER, "member", "`broker --queue`"),
         rows(SERVICE, "service", "`broker`, with `?per=service`"),
     ];
     tables.concat()
@@ -80,7 +83,8 @@ fn the_documentation_has_each_member_of_the_status() {
     let text = document("protocol/admin.md");
     let of_files =
         members(FILES).chain(members(CATALOGUE)).chain(members(WATCH)).chain(members(POOL)).chain(members(QUOTA));
-    let others = members(SERVER).chain(members(HUB)).chain(members(BROKER)).chain(members(JOURNAL));
+    let others =
+        members(SERVER).chain(members(HUB)).chain(members(BROKER)).chain(members(JOURNAL)).chain(members(RELAY));
     for member in of_files.chain(others).filter(|member| !member.is_empty() && !member.starts_with("counters.")) {
         let name = member.rsplit('.').next().unwrap();
         assert!(text.contains(&format!("`{name}`")), "docs/protocol/admin.md doesn't have the member {member}");

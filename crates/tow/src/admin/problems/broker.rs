@@ -1,5 +1,6 @@
 //! Problems of a broker.
 
+use super::cell::of_cell;
 use super::process::nearly_full;
 use super::{Found, Kind, Subject, number, time, verb};
 use crate::cli::progress::human_bytes;
@@ -39,6 +40,7 @@ pub fn of_broker(stats: &Stats, concerns: &Concerns) -> Vec<Found> {
     found.extend(concerns.services.iter().filter_map(|service| of_service(service, concerns.now)));
     found.extend(concerns.workers.iter().flat_map(|worker| of_worker(worker, concerns)));
     found.extend(of_journal(stats));
+    found.extend(stats.cell.iter().flat_map(|cell| of_cell(cell, stats.has_storage_failed)));
     found.extend(of_memory(stats, concerns));
     found
 }
@@ -112,7 +114,10 @@ fn of_worker(stats: &WorkerStats, concerns: &Concerns) -> Vec<Found> {
         found.push(Found {
             kind: Kind::WorkerBusy,
             subject: subject.clone(),
-            cause: format!("busy with one request for {}; {compared}", time(busy)),
+            cause: match worker.held {
+                ..2 => format!("busy with one request for {}; {compared}", time(busy)),
+                held => format!("it has {}, one for {}; {compared}", requests(held), time(busy)),
+            },
             evidence: json!({
                 "busy_seconds": busy.as_secs(),
                 "usual_seconds": usual.map(|usual| usual.as_secs_f64()),
@@ -183,7 +188,7 @@ fn of_journal(stats: &Stats) -> Option<Found> {
         age,
         weight: 0,
     };
-    if stats.has_storage_failed {
+    if stats.has_storage_failed && stats.cell.is_none() {
         let why = failure.as_deref().unwrap_or("the log says why");
         return Some(of(Kind::JournalFailed, format!("it can't be written: {why}"), None));
     }

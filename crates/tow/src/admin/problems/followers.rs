@@ -48,6 +48,8 @@ pub struct Person {
     pub error: Option<(String, u32, Duration)>,
     /// How long ago it last said something of itself.
     pub said: Option<Duration>,
+    /// Why its transfers are slow, as `tow transfers` has it.
+    pub waits_for: Option<&'static str>,
 }
 
 /// A follower that lacks something.
@@ -80,6 +82,27 @@ pub struct Version {
     pub lacking: Vec<Person>,
     /// Some that have never been seen.
     pub never_seen: Vec<String>,
+}
+
+/// The cause of a transfer's slowness, from its name in JSON, in a few words.
+pub fn cause_of(waits_for: &str) -> &str {
+    match waits_for {
+        "client_rate" => "limits itself",
+        "server_rate" => "server's --bwlimit",
+        "frozen" => "client is frozen",
+        "network" => "slow network",
+        "send_buffer" => "our send buffer",
+        "receive_buffer" => "its receive buffer",
+        "client_disk" => "client's disk",
+        "credit" => "no credit",
+        "receiver" => "client reads slowly",
+        "sender" => "client sends slowly",
+        "disk" => "our disk",
+        "hash" => "server hashes",
+        "open_files" => "too many open files",
+        "pool" => "no free thread",
+        other => other,
+    }
 }
 
 /// Problems of followers.
@@ -134,9 +157,11 @@ fn of_lacking(lacking: &Lacking) -> Option<Found> {
         None => format!("{} {}, for {}", number(*changes), verb(*changes, "change", "changes"), time(*age)),
     };
     let said = person.said.map(|said| format!("; last report {} ago", time(said))).unwrap_or_default();
+    let slow =
+        person.waits_for.map(|cause| format!("; its transfers are slow: {}", cause_of(cause))).unwrap_or_default();
     let (kind, cause) = match &person.via {
         _ if person.is_gone => (Kind::FollowerGone, format!("it isn't connected, and lacks {lacks}{said}")),
-        None => (Kind::FollowerBehind, format!("it lacks {lacks}{said}")),
+        None => (Kind::FollowerBehind, format!("it lacks {lacks}{slow}{said}")),
         Some(relay) => (Kind::FollowerBehind, format!("it lacks {lacks}, via {relay}{said}")),
     };
     Some(Found {
@@ -160,11 +185,11 @@ fn of_version(version: &Version) -> Option<Found> {
         return None;
     }
     let all = expected.saturating_sub(*holding);
-    let named = lacking.iter().map(reason).chain(never_seen.iter().map(|name| format!("{} never seen", Line(name))));
+    let named = lacking.iter().map(reason).chain(never_seen.iter().map(|name| format!("{}: never seen", Line(name))));
     let named: Vec<String> = named.take(NAMED_MAX).collect();
     let more = match all.saturating_sub(named.len()) {
         0 => String::new(),
-        more => format!(", and {} more", number(more as u64)),
+        more => format!("; and {} more", number(more as u64)),
     };
     Some(Found {
         kind: Kind::VersionMissing,
@@ -174,7 +199,7 @@ fn of_version(version: &Version) -> Option<Found> {
             number(*holding as u64),
             number(*expected as u64),
             verb(*holding as u64, "has", "have"),
-            named.join(", ")
+            named.join("; ")
         ),
         evidence: json!({
             "label": label,
@@ -198,11 +223,11 @@ fn reason(person: &Person) -> String {
         if short.len() < text.len() {
             short.push_str("...");
         }
-        format!("{} ({})", Line(&short), tries_of(*tries))
+        format!("{}, {}", Line(&short), tries_of(*tries))
     });
     match (error, silent) {
-        (Some(error), Some(silent)) => format!("{name} {silent}: {error}"),
-        (Some(why), None) | (None, Some(why)) => format!("{name} {why}"),
-        (None, None) => format!("{name} is at it"),
+        (Some(error), Some(silent)) => format!("{name}: {silent}, {error}"),
+        (Some(why), None) | (None, Some(why)) => format!("{name}: {why}"),
+        (None, None) => format!("{name}: it is being sent"),
     }
 }

@@ -3,6 +3,7 @@
 //! Each problem is about the present, and is gone with its cause. What only happened is counted by the figures.
 
 mod broker;
+mod cell;
 mod files;
 mod followers;
 mod mutes;
@@ -10,7 +11,7 @@ mod process;
 
 pub use self::broker::{of_broker, stuck_workers};
 pub use self::files::of_files;
-pub use self::followers::{Followers, Lacking, Person, Version, of_followers};
+pub use self::followers::{Followers, Lacking, Person, Version, cause_of, of_followers};
 use self::mutes::Mutes;
 pub use self::mutes::{MUTES_MAX, Mute};
 pub use self::process::{Process, Suppressed, of_process};
@@ -84,6 +85,15 @@ kinds! {
     JournalFailed "journal_failed" Critical
         "The journal can't be written: nothing is acknowledged"
         "Free space on its disk, or repair it; the broker tries again by itself. `tow journal` has the error"
+    CellStopped "cell_stopped" Critical
+        "Nothing can be appended to the log of a cell: NATS has no quorum, can't be reached or has no space, or the log isn't the one that was there"
+        "The cause says which. `tow queue status` shows NATS. Once that is mended it goes on by itself"
+    NoLeader "no_leader" Critical
+        "No broker of a cell has led for over 10 s, though NATS answers"
+        "The brokers' logs say why they don't lead. Start one, or put the stream back"
+    QueueSettings "queue_settings" Critical
+        "A setting of a cell's queue, or of a NATS server, may lose what was accepted"
+        "Change it as the cause says. `tow queue check` lists all"
     Full "full" Critical
         "The broker has all the requests that it can hold, and refuses new ones"
         "`tow services` shows what waits. Start workers, purge what nobody needs, or raise `--max-memory`"
@@ -95,7 +105,7 @@ kinds! {
         "`tow workers SERVICE` shows what they are busy with. Start more workers"
     WorkerBusy "worker_busy" Warning
         "A worker has had one request for over a minute, and over ten times as long as its service usually takes; if that isn't known, for over 10 minutes"
-        "If it hangs: `tow kick PEER`, and another worker gets the request. `--busy-timeout` of the broker does that by itself"
+        "If it hangs: `tow kick PEER`, and its requests go to another worker, if there is one. `--busy-timeout` of the broker does that by itself"
     WorkerSilent "worker_silent" Warning
         "Nothing has come from a busy worker for three heartbeats, at least 5 s"
         "Its process is stopped, or its machine or network is down. It is disconnected soon, and its requests go to other workers"
@@ -104,16 +114,28 @@ kinds! {
         "Its log says why. `tow kick PEER` disconnects it; one that connects again gets requests again"
     DeadLetters "dead_letters" Warning
         "Requests that used up their attempts are kept"
-        "Find out what their workers died of, then `tow requeue SERVICE`; or drop them: `tow requeue SERVICE --drop --expect N`"
+        "`tow dead-letters SERVICE` has the reason of each. Once that is mended: `tow requeue SERVICE`; or drop them: `tow requeue SERVICE --drop --expect N`"
     JournalSlow "journal_slow" Warning
         "A write to the journal has taken over a second so far"
         "Its disk is busy, or hangs. Requests wait for it"
+    StandbyMissing "standby_missing" Warning
+        "A broker of a cell is missing for over 10 s, and hasn't said that it ends"
+        "Start it again: the fewer there are, the sooner nobody can take over. One that is gone for good is forgotten after a day"
+    StandbyBehind "standby_behind" Warning
+        "A standby has been over 100 messages behind, has read what is in the log already, or couldn't read it, for over 10 s"
+        "Its log says why. It couldn't take over at once; it catches up by itself if its machine is fast enough"
+    ReplicaBehind "replica_behind" Warning
+        "A replica of a cell's queue is behind or offline"
+        "Start that NATS server, or look at its log and disk. With another one gone, nothing is accepted"
+    ClockSkew "clock_skew" Warning
+        "The clock of a broker of the cell differs from this machine's by over 1 s"
+        "Let chrony or another NTP client set the clocks: requests expire by the clock of whichever broker leads"
     Refused "refused" Warning
         "A request was refused within the last 30 s for want of memory, disk, or places in a queue"
-        "The reason says which limit it is. `tow services` shows what waits, `tow peers` whose it is"
+        "The reason says which limit it is. `tow services` shows what waits, `tow peers` whose it is; `tow block` keeps a client out"
     LargeClient "large_client" Warning
         "The clients of one user or address have over half of the memory for requests"
-        "`tow peers` shows them; `tow kick` disconnects one. If all clients come through one proxy, let them log in"
+        "`tow peers` shows them; `tow block` keeps them out. If all clients come through one proxy, let them log in"
     Paused "paused" Warning
         "An operator has paused a service, and requests wait"
         "`tow resume SERVICE`"
@@ -125,10 +147,10 @@ kinds! {
         "`tow followers` shows what each lacks. `tow forget NAME` forgets one that is gone for good"
     FollowerBehind "follower_behind" Warning
         "A follower has lacked a change, or the newest version, for over 5 minutes"
-        "Look at its log and its disk. `tow transfers` shows why its transfers are slow"
+        "If its transfers are slow, the cause says why; else look at its log and its disk"
     FollowerGone "follower_gone" Warning
         "A follower isn't connected, and has lacked a change, or the newest version, for over 5 minutes; or one of `--followers` has never been"
-        "Start it again. One that is gone for good: `tow forget NAME`; by itself it is forgotten seven days after its last report"
+        "If its process runs, it hangs or its network is down; else start it again. One that is gone for good: `tow forget NAME`; by itself it is forgotten seven days after its last report"
     HeldDeletions "held_deletions" Warning
         "Deletions are held until a person releases them"
         "If they are meant: send SIGUSR1 to the server. Else bring the files back"
@@ -145,7 +167,7 @@ kinds! {
         "Threads hang in a disk or mount"
         "Look for a mount that doesn't respond"
     NearlyFull "nearly_full" Warning
-        "Over nine tenths are used: of the memory or spool for requests, of file descriptors, or of the disk of the state"
+        "Over nine tenths are used: of the memory or spool for requests, of the queue of a cell, of file descriptors, or of the disk of the state"
         "Raise the limit, or find out who takes so much: `tow peers`, `tow services`"
     LogSuppressed "log_suppressed" Warning
         "Some warnings were not logged within the last minute, because there were too many of one kind"
@@ -176,6 +198,8 @@ pub enum Subject {
     },
     /// A user or an address.
     Client(String),
+    /// A broker of a cell, by its endpoint.
+    Member(String),
     /// Versions of a path.
     Versions(RelPath),
     /// The id of its connection, if it is connected, and its name.
@@ -193,6 +217,7 @@ impl fmt::Display for Subject {
             Subject::Worker { peer: Some(peer), service } => write!(out, "worker {peer} of {}", Escaped(service)),
             Subject::Worker { peer: None, service } => write!(out, "a worker of {}", Escaped(service)),
             Subject::Client(name) => write!(out, "{}", Escaped(name.as_bytes())),
+            Subject::Member(endpoint) => write!(out, "member {}", Escaped(endpoint.as_bytes())),
             Subject::Versions(of) if of.is_root() => out.write_str("versions of /"),
             Subject::Versions(of) => write!(out, "versions of /{of}"),
             Subject::Follower { name, .. } => write!(out, "follower {}", Escaped(name.as_bytes())),
@@ -204,14 +229,20 @@ impl Subject {
     fn peer(&self) -> Option<&str> {
         match self {
             Subject::Worker { peer, .. } | Subject::Follower { peer, .. } => peer.as_deref(),
-            Subject::Part(_) | Subject::Service(_) | Subject::Client(_) | Subject::Versions(_) => None,
+            Subject::Part(_) | Subject::Service(_) | Subject::Client(_) | Subject::Member(_) | Subject::Versions(_) => {
+                None
+            }
         }
     }
 
     fn service(&self) -> Option<&[u8]> {
         match self {
             Subject::Service(name) | Subject::Worker { service: name, .. } => Some(name),
-            Subject::Part(_) | Subject::Client(_) | Subject::Versions(_) | Subject::Follower { .. } => None,
+            Subject::Part(_)
+            | Subject::Client(_)
+            | Subject::Member(_)
+            | Subject::Versions(_)
+            | Subject::Follower { .. } => None,
         }
     }
 }

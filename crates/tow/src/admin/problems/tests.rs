@@ -227,6 +227,7 @@ fn person(peer: Option<&str>, via: Option<&str>) -> Person {
         is_gone: peer.is_none() && via.is_none(),
         error: None,
         said: Some(Duration::from_secs(90)),
+        waits_for: None,
     }
 }
 
@@ -252,6 +253,11 @@ fn followers_that_lack_something() {
     let old = Lacking { version: Some("v42".to_owned()), ..lacking(Some("3.0"), None, 1, 18) };
     let text = "follower box: it lacks version v42, for 18 min; last report 90 s ago";
     assert_eq!(only(&look(old)), said(Kind::FollowerBehind, text));
+    let mut limited = lacking(Some("3.0"), None, 2, 18);
+    limited.person.waits_for = Some("client_rate");
+    let text =
+        "follower box: it lacks 2 changes, for 18 min; its transfers are slow: limits itself; last report 90 s ago";
+    assert_eq!(only(&look(limited)), said(Kind::FollowerBehind, text));
     for peer in [None, Some("3.0")] {
         assert!(look(lacking(peer, None, 122, 5)).is_empty(), "it may catch up yet");
         assert!(look(lacking(peer, None, 0, 0)).is_empty());
@@ -299,16 +305,16 @@ fn a_version_that_some_lack() {
     let named = |name: &str, person: Person| Person { name: name.to_owned(), ..person };
     let full = named("db-3", Person { error: full_disk(), ..person(Some("3.0"), None) });
     let silent = named("edge-7", Person { said: Some(Duration::from_secs(14 * 60)), ..person(None, None) });
-    let text = "versions of /models: 38 of 41 have v42; db-3 no space left: 700 bytes are needed, 20 are free (9 tries), \
-        edge-7 silent 14 min, db-9 never seen";
+    let text = "versions of /models: 38 of 41 have v42; db-3: no space left: 700 bytes are needed, 20 are free, 9 tries; \
+        edge-7: silent 14 min; db-9: never seen";
     // One that fails is said at once.
     let both = || vec![full.clone(), silent.clone()];
     assert_eq!(only(&look(version(1, 0, both(), &["db-9"]))), said(Kind::VersionMissing, text));
     assert!(look(version(0, 5, vec![silent.clone()], &[])).is_empty(), "it may get it yet");
-    let text = "versions of /models: 38 of 39 have v42; edge-7 silent 14 min";
+    let text = "versions of /models: 38 of 39 have v42; edge-7: silent 14 min";
     assert_eq!(only(&look(version(0, 6, vec![silent.clone()], &[]))), said(Kind::VersionMissing, text));
     let (_, text) = only(&look(version(0, 6, vec![silent; 9], &[])));
-    assert!(text.ends_with("edge-7 silent 14 min, and 4 more"), "{text}");
+    assert!(text.ends_with("edge-7: silent 14 min; and 4 more"), "{text}");
 }
 
 #[test]

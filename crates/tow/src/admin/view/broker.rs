@@ -1,5 +1,6 @@
 //! A broker as its operator sees it.
 
+use super::cell::cell_json;
 use super::{List, Refusal, View, add_name, extend, gone_json, peer_json};
 use crate::admin::figures::{self, Queues, Snapshot};
 use crate::admin::history::Sample;
@@ -16,7 +17,7 @@ use towpath_broker::core::{
 };
 use towpath_broker::server::{Handle, Operator, OperatorError};
 use towpath_broker::{
-    CellStats, Concerns, JournalFigures, LISTED_MAX, PeerStats, Stats, WorkerStats, listed_name, queue_json,
+    Concerns, JournalFigures, LISTED_MAX, PeerStats, Questions, Role, Stats, WorkerStats, listed_name, queue_json,
     request_json, seconds, spool_json, worker_json,
 };
 use towpath_requests::{Body, shown};
@@ -26,7 +27,8 @@ use towpath_sockets::{PAGE_MAX, Page, PeerId, Wanted};
 const LABELLED_SERVICES_MAX: usize = 500;
 
 /// Bytes of a dead letter in one reply.
-const PART_BYTES: usize = 1 << 20;
+/// In base64 it fits a message of NATS, which takes it from the leader of a cell to a standby.
+const PART_BYTES: usize = 1 << 19;
 
 /// Name of the others.
 const OTHER_SERVICES: &str = "_other";
@@ -40,6 +42,8 @@ pub struct BrokerView {
     pub handle: Handle,
     /// Of the same.
     pub operator: Operator,
+    /// The road to the leader of its cell, if it is in one.
+    pub questions: Option<Questions>,
 }
 
 impl BrokerView {
@@ -71,13 +75,16 @@ impl View for BrokerView {
         let mut figures = Snapshot::default();
         figures.add(figures::HUB, &stats.hub);
         figures.add(figures::BROKER, &stats);
+        if stats.cell.is_some() {
+            figures.add(figures::RELAY, &stats.hub.relay);
+        }
         let own = json!({
             "journal": match (stats.is_journalled, stats.has_storage_failed) {
                 (false, _) => None,
                 (true, false) => Some("ok"),
                 (true, true) => Some("failed"),
             },
-            "cell": stats.cell.as_ref().map(|CellStats { role, epoch, leader }| json!({ "role": role, "epoch": epoch, "leader": leader })),
+            "cell": stats.cell.as_ref().map(cell_json),
             "paused": stats.paused.iter().map(|name| listed_name(name)).collect::<Vec<_>>(),
             "spool": spool_json(&stats.spool),
             "restart": restart(&stats),
@@ -94,7 +101,7 @@ impl View for BrokerView {
         let stats = self.stats(Wanted::Sums)?;
         let troubles = [
             (stats.has_storage_failed, "the journal can't be written"),
-            (stats.cell.is_some_and(|cell| cell.role != "leading"), "another broker of the cell leads"),
+            (stats.cell.is_some_and(|cell| cell.role != Some(Role::Leading)), "another broker of the cell leads"),
             (stats.is_draining, "draining"),
             (stats.is_full, "new requests are refused: the broker has all that it can hold"),
         ];
@@ -126,12 +133,21 @@ impl View for BrokerView {
         let services = self.services()?;
         to.add(figures::HUB, &stats.hub);
         to.add(figures::BROKER, &stats);
+        if stats.cell.is_some() {
+            to.add(figures::RELAY, &stats.hub.relay);
+        }
         let oldest = services.iter().filter_map(|service| service.oldest_since).min();
         let queues =
             Queues { waiting: stats.waiting, oldest_seconds: oldest.map_or(0.0, |since| seconds(since, stats.now)) };
         to.add(figures::QUEUES, &queues);
         if let Some((journal, _)) = &stats.journal {
             to.add(figures::JOURNAL, journal);
+        }
+        if let Some(cell) = &stats.cell {
+            to.add(figures::CELL, cell);
+            for member in &cell.members {
+                to.add_labelled(figures::MEMBER, &[("member", &member.endpoint)], member);
+            }
         }
         if per_service {
             add_services(to, services);
@@ -234,6 +250,10 @@ impl View for BrokerView {
 
     fn drain(&self, on: bool) -> Result<(), Refusal> {
         self.operator.drain(on).map_err(refusal)
+    }
+
+    fn questions(&self) -> Option<Questions> {
+        self.questions.clone()
     }
 
     fn end_blocked(&self) -> Option<usize> {

@@ -271,6 +271,7 @@ fn of_failure(failure: &FailureStats) -> Value {
         "kind": failure.kind.as_str(),
         "count": failure.count,
         "ago_seconds": seconds(failure.at.elapsed()),
+        "follower": failure.follower,
         "code": failure.code,
         "reason": failure.reason,
     });

@@ -1,9 +1,12 @@
 //! A server as its operator sees it: the same for both kinds, as far as they have the same.
 
 mod broker;
+mod cell;
 mod files;
 
 pub use broker::BrokerView;
+#[cfg(feature = "nats")]
+pub use cell::{members_json, monitored_json, stream_json};
 pub use files::FilesView;
 
 use crate::admin::figures::Snapshot;
@@ -11,8 +14,8 @@ use crate::admin::history::Sample;
 use crate::admin::problems::Found;
 use serde_json::{Value, json};
 use std::time::Duration;
-use towpath_broker::add_name;
 use towpath_broker::core::{LetterAction, RequestKey};
+use towpath_broker::{Questions, add_name};
 use towpath_sockets::{GonePeer, Page, PeerId, PeerInfo, Principal};
 
 /// Lists of a server.
@@ -185,6 +188,11 @@ pub trait View: Send + Sync {
         Err(Refusal::NoList)
     }
 
+    /// The road to the leader of its cell, if it is in one.
+    fn questions(&self) -> Option<Questions> {
+        None
+    }
+
     /// Ends the connections of blocked peers, and says how many. `None`: there is no answer.
     fn end_blocked(&self) -> Option<usize> {
         Some(0)
@@ -199,6 +207,7 @@ fn peer_json(info: &PeerInfo, protocol: Option<&str>, role: Option<&str>) -> Val
     let mut peer = json!({
         "id": info.id.to_string(),
         "address": info.address.to_string(),
+        "through": info.through.as_deref(),
         "mechanism": info.mechanism,
         "connected_seconds": seconds(info.connected_at.elapsed()),
         "heard_seconds": seconds(info.last_received.elapsed()),
@@ -226,6 +235,7 @@ fn gone_json(gone: &GonePeer) -> Value {
     let mut peer = json!({
         "id": gone.id.map(|id| id.to_string()),
         "address": gone.address.to_string(),
+        "through": gone.through.as_deref(),
         "handshake": gone.was_ready,
         "gone_seconds": seconds(gone.ended_at.elapsed()),
         "lasted_seconds": seconds(gone.ended_at.saturating_duration_since(gone.connected_at)),

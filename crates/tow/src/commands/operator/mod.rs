@@ -2,6 +2,7 @@
 
 mod audit;
 mod block;
+pub mod cell;
 mod drain;
 mod letters;
 mod mute;
@@ -42,6 +43,9 @@ use std::time::Duration;
 
 /// Begins a new picture on a terminal: the cursor home, and all below it erased.
 const NEW_PICTURE: &str = "\x1b[H\x1b[J";
+
+/// Problems of each of several servers that are shown.
+const FIRST: usize = 5;
 
 /// Arguments of `tow status`.
 #[derive(clap::Args)]
@@ -171,7 +175,12 @@ pub fn status(StatusArguments { check, common: arguments }: &StatusArguments) ->
                 (_, true, [_]) => problems::render(&problems),
                 (_, true, _) => format!("{}\n{}", Line(&describe(status, client)), problems::render(&problems)),
                 (_, _, [_]) => status::restart(status) + &problems::render(&problems) + &status::render(status),
-                _ => format!("{}; {}\n", Line(&describe(status, client)), problems::sum(&problems)),
+                _ => format!(
+                    "{}\n{}{}\n",
+                    Line(&describe(status, client)),
+                    status::restart(status),
+                    problems::first(&problems, FIRST)
+                ),
             };
             text.push_str(&shown);
         }

@@ -1,6 +1,7 @@
 //! Lists as tables.
 
 use crate::admin::List;
+use crate::admin::cause_of;
 use crate::cli::escape::Line;
 use crate::cli::progress::human_bytes;
 use crate::cli::table::{Name, Table};
@@ -38,7 +39,8 @@ fn peers(entries: &[Value]) -> String {
 /// A peer's activity, with its name if it has one.
 pub fn does(peer: &Value) -> Name {
     let count = |name: &str| peer[name].as_u64().unwrap_or(0);
-    let by = peer["user"].as_str().map(|user| format!(" ({user})")).unwrap_or_default();
+    let said = |member: &str, format: &dyn Fn(&str) -> String| peer[member].as_str().map(format).unwrap_or_default();
+    let by = said("user", &|user| format!(" ({user})")) + &said("through", &|broker| format!(", through {broker}"));
     let work = match (peer["role"].as_str(), peer["protocol"].as_str()) {
         (Some("worker"), _) => {
             let has = format!(": {} of {}", count("requests"), count("credit"));
@@ -110,24 +112,7 @@ const STALLED_SECONDS: f64 = 2.0;
 
 /// Why a transfer is slow, in words, and for how long it has had no progress.
 fn slow(transfer: &Value) -> String {
-    let cause = match transfer["waits_for"].as_str() {
-        Some("client_rate") => "limits itself",
-        Some("server_rate") => "server's --bwlimit",
-        Some("frozen") => "client is frozen",
-        Some("network") => "slow network",
-        Some("send_buffer") => "our send buffer",
-        Some("receive_buffer") => "its receive buffer",
-        Some("client_disk") => "client's disk",
-        Some("credit") => "no credit",
-        Some("receiver") => "client reads slowly",
-        Some("sender") => "client sends slowly",
-        Some("disk") => "our disk",
-        Some("hash") => "server hashes",
-        Some("open_files") => "too many open files",
-        Some("pool") => "no free thread",
-        Some(other) => other,
-        None => "-",
-    };
+    let cause = transfer["waits_for"].as_str().map_or("-", cause_of);
     match &transfer["stalled_seconds"] {
         stalled if stalled.as_f64() >= Some(STALLED_SECONDS) => format!("{cause} {}", time(stalled)),
         _ => cause.to_owned(),
@@ -213,7 +198,8 @@ fn failures(entries: &[Value]) -> String {
         let [address, kind, code, reason] = ["address", "kind", "code", "reason"].map(|name| text(&failure[name]));
         let path = name(failure, "path");
         let path = Escaped(&path.0);
-        let user = failure["user"].as_str().map(|user| format!(" ({user})")).unwrap_or_default();
+        let who: Vec<_> = ["follower", "user"].iter().filter_map(|name| failure[*name].as_str()).collect();
+        let user = if who.is_empty() { String::new() } else { format!(" ({})", who.join(", ")) };
         let others = match failure["count"].as_u64() {
             None | Some(0 | 1) => String::new(),
             Some(count) => format!(" and {}", counted(count - 1, "other")),
@@ -229,7 +215,14 @@ fn services(entries: &[Value]) -> String {
     for service in entries {
         let [waiting, unconfirmed, workers] = ["waiting", "unconfirmed", "workers"].map(|name| &service[name]);
         let (memory, disk) = (bytes(&service["memory_bytes"]), bytes(&service["waiting_spooled_bytes"]));
-        let state = if service["paused"] == true { "PAUSED" } else { "-" };
+        let has_no_worker = service["waiting"] != 0
+            && service["workers"] == 0
+            && !service["service"].as_str().is_some_and(|name| name.starts_with("dlq."));
+        let state = match service["paused"] == true {
+            true => "PAUSED",
+            false if has_no_worker => "NO WORKER",
+            false => "-",
+        };
         let oldest =
             if service["oldest_seconds"].is_null() { "-".to_owned() } else { time(&service["oldest_seconds"]) };
         table.push([waiting, &oldest, &memory, &disk, unconfirmed, workers, &state, &name(service, "service")]);
@@ -373,7 +366,8 @@ mod tests {
         );
         let files = json!({ "protocol": "files", "role": "client", "transfers": 2, "queries": 1 });
         assert_eq!(does(&files).0, b"2 transfers, 1 listing");
-        assert_eq!(does(&json!({ "protocol": "MDP/0.1", "role": "client", "requests": 3 })).0, b"3 requests");
+        let stock = json!({ "protocol": "MDP/0.1", "role": "client", "requests": 3, "through": "tcp://b:5555" });
+        assert_eq!(does(&stock).0, b"3 requests, through tcp://b:5555");
         assert_eq!([59.4, 60.0, 7200.0, 172_800.0].map(|seconds| time(&json!(seconds))), ["59s", "1min", "2h", "2d"]);
     }
 }

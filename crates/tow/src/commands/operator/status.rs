@@ -1,5 +1,6 @@
 //! The state of a server as text.
 
+use super::cell;
 use super::rows::{bytes, counted_of, name, text, time};
 use crate::cli::escape::Line;
 use serde_json::{Map, Value, json};
@@ -66,11 +67,16 @@ pub fn render(status: &Value) -> String {
         if !paused.is_empty() {
             line("PAUSED", format!("{}; tow resume SERVICE", paused.join(", ")));
         }
-        let cell = &status["cell"];
-        if cell.is_object() {
-            line("cell", format!("{}, epoch {}; led by {}", text(&cell["role"]), cell["epoch"], text(&cell["leader"])));
+        let in_cell = &status["cell"];
+        if in_cell.is_object() {
+            for (name, value) in cell::lines(in_cell) {
+                line(name, value);
+            }
         }
-        line("journal", status["journal"].as_str().unwrap_or("none").to_owned());
+        line(
+            if in_cell.is_object() { "log" } else { "journal" },
+            status["journal"].as_str().unwrap_or("none").to_owned(),
+        );
     }
     if status["catalogue"].is_object() {
         catalogue(&status["catalogue"], &mut line);
@@ -111,6 +117,7 @@ pub fn restart(status: &Value) -> String {
     let said = match (safe, costs.into_iter().flatten().collect::<Vec<_>>().join(", ")) {
         (true, _) => "safe".to_owned(),
         (false, costs) if costs.is_empty() => "not safe".to_owned(),
+        (false, costs) if lost == 0 => format!("nothing is lost; {costs}"),
         (false, costs) => costs,
     };
     format!("{:<12}{}\n", "restart now", Line(&format!("{said} ({})", text(&restart["why"]))))

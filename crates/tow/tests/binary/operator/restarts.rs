@@ -38,7 +38,7 @@ fn a_restart_without_a_journal_loses_what_stock_clients_wait_for() {
     let worker = work(&[&broker], &["echo", "--jobs", "2", "--", "sleep", "100"]);
     let _held = Process::start(&mut call(&[&broker], &["echo", "numbered"]));
     wait_until("the worker has it", || cost(&place) == (0, 1));
-    assert_eq!(first_line(&place), "restart now 1 run again (1 with workers)");
+    assert_eq!(first_line(&place), "restart now nothing is lost; 1 run again (1 with workers)");
     let _stock = [1, 2].map(|_| Process::start(&mut call(&[&broker], &["echo", "stock", "--dialect", "mdp01"])));
     wait_until("the worker has one of them, and another one waits", || service(&place, "echo", "waiting") == 1);
     assert_eq!(cost(&place), (2, 1));
@@ -86,7 +86,7 @@ fn a_restart_of_a_file_server_interrupts_transfers() {
     let client = Process::with_output(&mut tow(["get", &server.url("large.bin"), "-"]), writer.into());
     reader.read_exact(&mut [0; 1024]).expect("the transfer has begun");
     assert_eq!(cost(&place), (0, 1));
-    let line = "restart now 1 would be interrupted (1 transfer; clients resume with what they have)";
+    let line = "restart now nothing is lost; 1 would be interrupted (1 transfer; clients resume with what they have)";
     assert_eq!(first_line(&place), line);
     std::io::copy(&mut reader, &mut std::io::sink()).expect("the content");
     client.finish().expect_code(0);

@@ -83,15 +83,17 @@ pub fn followers_look(view: &CatalogueView, last: &[FollowerStats]) -> problems:
         is_gone: said.presence == Presence::Gone,
         error: said.error.as_ref().map(|error| (error.text.clone(), error.tries, ago(error.since))),
         said: Some(ago(said.said_at)),
+        waits_for: None,
     };
     // One that is new here has not lacked anything for longer.
     let lacking = |has: u64, since: Instant| sums.behind(has, now).1.min(ago(since));
     let here =
         last.iter().filter(|of| of.said.as_ref().is_none_or(|said| said.versions_of.is_none() && said.error.is_none()));
     let here = here.map(|of| {
-        let FollowerStats { info, said, .. } = of;
+        let FollowerStats { info, said, transfer, .. } = of;
         let mut person = said.as_ref().map(person).unwrap_or_default();
         person.peer = Some(info.id.to_string());
+        person.waits_for = transfer.as_ref().and_then(|transfer| transfer.wait).map(Wait::as_str);
         if said.is_none() {
             person.name = info.address.to_string();
         }
@@ -99,8 +101,14 @@ pub fn followers_look(view: &CatalogueView, last: &[FollowerStats]) -> problems:
         let since = said.as_ref().map_or(info.connected_at, |said| said.known_since);
         problems::Lacking { person, changes: sums.behind(has, now).0, age: lacking(has, since), version: None }
     });
+    // One of versions is connected, too.
+    let waits: HashMap<_, _> =
+        last.iter().filter_map(|of| Some((of.info.id, of.transfer.as_ref()?.wait?.as_str()))).collect();
     let behind = look.behind.iter().map(|Lagging { holder, has, version, .. }| problems::Lacking {
-        person: person(holder),
+        person: problems::Person {
+            waits_for: holder.peer.and_then(|peer| waits.get(&peer).copied()),
+            ..person(holder)
+        },
         changes: sums.behind(*has, now).0.max(1),
         age: lacking(*has, holder.known_since),
         version: version.clone(),
@@ -227,7 +235,8 @@ impl States {
         }
         if let Some(lacks) = &said.lacks {
             (value["lacks_files"], value["lacks_bytes"]) = (lacks.files.into(), lacks.bytes.into());
-            value["seconds_left"] = lacks.seconds_left.into();
+            // As long as it is there.
+            value["seconds_left"] = lacks.seconds_left.filter(|_| said.presence == Presence::Here).into();
         }
         value
     }

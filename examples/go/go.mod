@@ -1,0 +1,5 @@
+module towpath.example
+
+go 1.24
+
+require github.com/pebbe/zmq4 v1.4.0
