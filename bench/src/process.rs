@@ -51,6 +51,8 @@ pub enum Ready {
     Line,
     /// Was given this port and accepts a connection on it.
     Port(u16),
+    /// The same in a network namespace of its own: it has this port.
+    Listening(u16),
     /// Accepts no connection, and prints a line.
     Said,
 }
@@ -82,7 +84,8 @@ impl Server {
         let mut server = Self { child, port: 0, life: spec.life, cpu_at_start: 0.0, cpu_at_end: None, log };
         let ready = match spec.ready {
             Ready::Line => server.await_line().and_then(|line| port_in(&line)),
-            Ready::Port(port) => server.await_port(port),
+            Ready::Port(port) => server.await_port(port, |_| TcpStream::connect(("127.0.0.1", port)).is_ok()),
+            Ready::Listening(port) => server.await_port(port, |id| listens(id, port)),
             Ready::Said => server.await_line().map(|_| 0),
         };
         server.port =
@@ -103,10 +106,10 @@ impl Server {
         receiver.recv_timeout(START_LIMIT).map_err(|_| anyhow!("no line on standard output"))
     }
 
-    fn await_port(&mut self, port: u16) -> Result<u16> {
+    fn await_port(&mut self, port: u16, is_ready: impl Fn(u32) -> bool) -> Result<u16> {
         let deadline = Instant::now() + START_LIMIT;
         while Instant::now() < deadline {
-            if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            if is_ready(self.child.id()) {
                 return Ok(port);
             }
             if let Some(status) = self.child.try_wait()? {
@@ -184,6 +187,13 @@ impl Drop for Server {
             }
         }
     }
+}
+
+/// Whether somebody listens on a port in the network namespace of a process.
+fn listens(process: u32, port: u16) -> bool {
+    let sockets = fs::read_to_string(format!("/proc/{process}/net/tcp")).unwrap_or_default();
+    let listening = format!(":{port:04X} 00000000:0000 0A ");
+    sockets.lines().any(|line| line.contains(&listening))
 }
 
 /// A program that has run to its end.

@@ -12,10 +12,17 @@ use crate::keys::Keys;
 use crate::process::{Life, Ready, ServerSpec};
 use crate::programs::{Programs, peers_folder};
 
+const LOCAL: &str = "127.0.0.1";
+
 /// `tow serve` of a file or folder.
 pub fn tow(programs: &Programs, path: &Path) -> Result<ServerSpec> {
+    tow_at(programs, path, LOCAL)
+}
+
+/// The same on another address.
+pub fn tow_at(programs: &Programs, path: &Path, address: &str) -> Result<ServerSpec> {
     let mut command = programs.command("tow")?;
-    command.arg("serve").arg(path).args(["--bind", "tcp://127.0.0.1:0"]);
+    command.arg("serve").arg(path).args(["--bind", &format!("tcp://{address}:0")]);
     Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
 }
 
@@ -75,17 +82,27 @@ pub fn nginx(programs: &Programs, state: &Path, root: &Path) -> Result<ServerSpe
 
 /// The same with more directives for all that it serves.
 pub fn nginx_with(programs: &Programs, state: &Path, root: &Path, directives: &str) -> Result<ServerSpec> {
-    nginx_listening(programs, state, root, directives, "")
+    nginx_listening(programs, state, root, (LOCAL, directives, ""))
+}
+
+/// The same on another address.
+pub fn nginx_at(programs: &Programs, state: &Path, root: &Path, address: &str) -> Result<ServerSpec> {
+    nginx_listening(programs, state, root, (address, "", ""))
 }
 
 /// The same over TLS.
 pub fn nginx_encrypted(programs: &Programs, state: &Path, root: &Path, keys: &Keys) -> Result<ServerSpec> {
     let (certificate, key) = (keys.certificate.display(), keys.certificate_key.display());
     let directives = format!("ssl_certificate {certificate};\n  ssl_certificate_key {key};");
-    nginx_listening(programs, state, root, &directives, "ssl")
+    nginx_listening(programs, state, root, (LOCAL, &directives, "ssl"))
 }
 
-fn nginx_listening(programs: &Programs, state: &Path, root: &Path, directives: &str, how: &str) -> Result<ServerSpec> {
+fn nginx_listening(
+    programs: &Programs,
+    state: &Path,
+    root: &Path,
+    (address, directives, how): (&str, &str, &str),
+) -> Result<ServerSpec> {
     let port = free_port()?;
     let state = state.join("nginx");
     fs::create_dir_all(&state)?;
@@ -97,7 +114,7 @@ fn nginx_listening(programs: &Programs, state: &Path, root: &Path, directives: &
          http {{\n  access_log off;\n  {directives}\n  sendfile on;\n  tcp_nopush on;\n  keepalive_requests 100000;\n\
          client_body_temp_path {state}/body;\n  proxy_temp_path {state}/proxy;\n  fastcgi_temp_path {state}/fastcgi;\n\
          uwsgi_temp_path {state}/uwsgi;\n  scgi_temp_path {state}/scgi;\n\
-         server {{ listen 127.0.0.1:{port} {how} backlog=4096; location / {{ root {root}; }} }}\n}}\n",
+         server {{ listen {address}:{port} {how} backlog=4096; location / {{ root {root}; }} }}\n}}\n",
         state = state.display(),
         root = root.display(),
     );
@@ -111,9 +128,14 @@ fn nginx_listening(programs: &Programs, state: &Path, root: &Path, directives: &
 /// The rsync daemon, serving a folder as the module `files`. As it comes, it loses 40 ms three times to delayed acknowledgements;
 /// TCP_NODELAY on both sides prevents that.
 pub fn rsync(programs: &Programs, state: &Path, root: &Path, no_delay: bool) -> Result<ServerSpec> {
+    rsync_at(programs, state, root, no_delay, LOCAL)
+}
+
+/// The same on another address.
+pub fn rsync_at(programs: &Programs, state: &Path, root: &Path, no_delay: bool, address: &str) -> Result<ServerSpec> {
     let port = free_port()?;
     let config = format!(
-        "use chroot = no\nreverse lookup = no\naddress = 127.0.0.1\nlog file = /dev/null\nuid = {}\ngid = {}\n{}[files]\npath = {}\nread only = yes\n",
+        "use chroot = no\nreverse lookup = no\naddress = {address}\nlog file = /dev/null\nuid = {}\ngid = {}\n{}[files]\npath = {}\nread only = yes\n",
         first_word(Command::new("id").arg("-u"))?,
         first_word(Command::new("id").arg("-g"))?,
         if no_delay { "socket options = TCP_NODELAY\n" } else { "" },

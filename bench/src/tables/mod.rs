@@ -4,6 +4,7 @@ mod admin;
 mod clients;
 mod encrypted;
 mod failover;
+mod far;
 mod follow;
 mod journal;
 mod majordomo;
@@ -53,6 +54,8 @@ pub enum TableId {
     Follow,
     /// Somebody reads a slow disk beside others who get what is in memory
     SlowDisk,
+    /// Links to far machines, made here
+    Far,
     /// Round trips through a broker that does nothing, and through one that does
     Tripping,
     /// The same service behind different Majordomo brokers
@@ -92,6 +95,7 @@ impl TableId {
         Self::Tree,
         Self::Follow,
         Self::SlowDisk,
+        Self::Far,
         Self::Tripping,
         Self::Majordomo,
         Self::Throughput,
@@ -122,6 +126,7 @@ impl TableId {
             Self::Tree => "tree",
             Self::Follow => "follow",
             Self::SlowDisk => "slow-disk",
+            Self::Far => "far",
             Self::Tripping => "tripping",
             Self::Majordomo => "majordomo",
             Self::Throughput => "throughput",
@@ -237,6 +242,7 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::Tree => tree::plan(bench)?,
         TableId::Follow => follow::plan(bench),
         TableId::SlowDisk => slow_disk::plan(bench)?,
+        TableId::Far => far::plan(bench)?,
         TableId::Tripping => tripping::plan(bench),
         TableId::Majordomo => majordomo::plan(bench),
         TableId::Throughput => throughput::plan(bench),

@@ -79,7 +79,7 @@ pub const VIA_MAX: usize = RELAY_DEPTH_MAX + 1;
 /// Largest body frame of a push, in bytes (pushing, "Data messages").
 pub const PUSH_CHUNK_BYTES_MAX: u64 = 256 << 10;
 /// Open pushes of one client ("Limits").
-pub const PUSHES_MAX: usize = 8;
+pub const PUSHES_MAX: usize = 256;
 /// Open pushes of all clients ("Limits").
 pub const PUSHES_OF_ALL_MAX: usize = 1024;
 /// Ranges in the answer to a push ("push").

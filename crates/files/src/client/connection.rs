@@ -20,6 +20,8 @@ const STREAM_OVER_BYTES: u64 = 64 << 10;
 const MESSAGE_BYTES_MAX: u64 = (DATA_ENTRIES_MAX as u64 + 2) * STREAM_OVER_BYTES;
 /// Time without a first connection after which that is reported.
 const REPORTED_AFTER: Duration = Duration::from_secs(1);
+/// Time between two looks at the round-trip time.
+const MEASURED_EVERY: Duration = Duration::from_millis(50);
 /// Time for the last messages to leave.
 const LINGER: Duration = Duration::from_millis(300);
 
@@ -91,6 +93,7 @@ pub(super) struct Connection {
     /// Requests for which the send queue had no space.
     unsent: VecDeque<Message>,
     wait: Option<Wait>,
+    measured_at: Instant,
 }
 
 /// The wait for the first connection, until it is reported.
@@ -121,7 +124,8 @@ impl Connection {
             let reason = "no answer yet".to_owned();
             Wait { began: Instant::now(), endpoint: options.endpoint.clone(), reason, on_wait }
         });
-        let connection = Self { hub, server: None, assembler, reassembly_bytes: 0, events, unsent, wait };
+        let measured_at = Instant::now();
+        let connection = Self { hub, server: None, assembler, reassembly_bytes: 0, events, unsent, wait, measured_at };
         connection.wake_on(cancel);
         Ok(connection)
     }
@@ -141,6 +145,13 @@ impl Connection {
     /// would be if the connection were lost a moment later.
     pub(super) fn send(&mut self, request: &Request) {
         self.send_message(request.to_frames().into_iter().collect());
+    }
+
+    /// The round-trip time of a TCP connection, as the kernel knows it; from time to time.
+    pub(super) fn round_trip(&mut self, now: Instant) -> Option<Duration> {
+        let server = self.server.filter(|_| now >= self.measured_at + MEASURED_EVERY)?;
+        self.measured_at = now;
+        self.hub.tcp_info(server).map(|(tcp, _)| tcp.round_trip)
     }
 
     /// Whether a range of a file that is sent next is being read from this side's disk.

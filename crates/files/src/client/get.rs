@@ -6,7 +6,7 @@ mod sweep;
 use crate::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use super::exchange::Connector;
@@ -22,9 +22,19 @@ use crate::transfer::{FileFailure, LIST_ENTRIES_MAX, Progress, Source, Transfer,
 pub(super) use driver::workers;
 use driver::{Driver, ProgressReporter, Target};
 use towpath_blocking::CancelToken;
+use towpath_quota::Quota;
 
-/// Default credit window, in bytes.
-pub const WINDOW_BYTES_DEFAULT: u64 = 8 << 20;
+/// Default limit of the credit window, in bytes.
+pub const WINDOW_BYTES_DEFAULT: u64 = 256 << 20;
+/// Memory that the windows of all transfers of a process share for what they grow, in bytes.
+const WINDOWS_BYTES_MAX: u64 = 256 << 20;
+/// See [`WINDOWS_BYTES_MAX`].
+static WINDOWS: LazyLock<Arc<Quota>> = LazyLock::new(|| Quota::new(WINDOWS_BYTES_MAX));
+
+/// Memory for windows.
+pub(super) fn windows() -> Arc<Quota> {
+    Arc::clone(&WINDOWS)
+}
 
 /// Options of [`FileClient::get`](super::FileClient::get).
 pub struct GetOptions {
@@ -40,7 +50,8 @@ pub struct GetOptions {
     pub compress: Option<Compression>,
     /// Largest body frame, in bytes.
     pub chunk_bytes: u64,
-    /// Credit window, in bytes: how much may be in flight or not yet written.
+    /// Limit of the credit window, in bytes: how much may be in flight or not yet written. The window begins with 8 MiB, and grows as the
+    /// round-trip time needs it.
     pub window_bytes: u64,
     /// Whether files are synced before they get their names, and directories after. Otherwise nothing is synced, as
     /// with cp, rsync and curl: a file is whole and verified under its name unless the machine itself crashes shortly
@@ -183,6 +194,7 @@ pub(super) fn get(
         source: source.clone(),
         follow,
         window_bytes,
+        windows: windows(),
         chunk_bytes,
         compress,
         verify,

@@ -314,6 +314,7 @@ impl Clients {
             }
             Some(Dialect::Data) => {
                 let Some((header, bodies)) = frames.split_first() else { return };
+                client.session.at(Instant::now());
                 client.session.data(&envelope, DataHeader::decode(header), bodies);
             }
             None => {
@@ -342,6 +343,7 @@ impl Clients {
         let Clients { clients, pool, .. } = self;
         pool.finish(done, |Requester { peer, ticket, .. }, answer| {
             if let Some(client) = clients.get_mut(&peer) {
+                client.session.at(Instant::now());
                 client.session.finish(ticket, answer);
                 touched.insert(peer);
             }

@@ -138,15 +138,17 @@ mod limits {
     pub(super) const PAGE_BYTES_EXPECTED: usize = 128 << 10;
     /// Pages of a listing that can be requested ahead.
     pub(super) const PAGES_AHEAD_MAX: u32 = 16;
-    /// Memory of a push's pieces that aren't written yet, in bytes: half of what its client has left, between these.
+    /// First memory of a push's pieces that aren't written yet, in bytes: half of what its client has left, between these.
     pub(super) const PUSH_WINDOW_BYTES_MIN: u64 = 32 << 10;
-    pub(super) const PUSH_WINDOW_BYTES_MAX: u64 = 4 << 20;
+    pub(super) const PUSH_WINDOW_BYTES_FIRST: u64 = 4 << 20;
+    /// The size to which it may grow with the round-trip time.
+    pub(super) const PUSH_WINDOW_BYTES_MAX: u64 = 64 << 20;
     /// The same for a client's pushes.
-    pub(super) const CLIENT_PUSH_WINDOW_BYTES_MAX: u64 = 8 << 20;
+    pub(super) const CLIENT_PUSH_WINDOW_BYTES_MAX: u64 = 64 << 20;
     /// Guaranteed minimum of it.
     pub(super) const CLIENT_PUSH_WINDOW_BYTES_SURE: u64 = 64 << 10;
     /// The same for all clients.
-    pub(super) const PUSH_WINDOWS_BYTES_MAX: u64 = 64 << 20;
+    pub(super) const PUSH_WINDOWS_BYTES_MAX: u64 = 256 << 20;
     /// Files that the plain dialect keeps open for one client.
     pub(super) const PLAIN_OPEN_MAX: usize = 4;
 }

@@ -27,7 +27,7 @@ impl Transfer {
                 Ok(())
             }
             DiskReport::Small { file, credit, result } => {
-                self.credit.release(credit);
+                self.credit.release(credit, self.now);
                 match result {
                     Ok(SmallOutcome::Installed) => self.installed(file),
                     Ok(SmallOutcome::Mismatch) => return self.mismatch(file),
@@ -39,7 +39,7 @@ impl Transfer {
                 Ok(())
             }
             DiskReport::Written { content, offset, length, credit, result } => {
-                self.credit.release(credit);
+                self.credit.release(credit, self.now);
                 self.written(content, offset, length, result)
             }
             // Of files that are pushed to a server.

@@ -47,6 +47,7 @@ mod reuse;
 pub(crate) mod slowness;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod window;
 
 pub use command::{
     ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Output, Part, Partial, SmallFile,
@@ -60,6 +61,7 @@ pub use pacing::BYTES_PER_SECOND_MIN;
 
 use crate::error::Error;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use acks::Confirmations;
@@ -83,7 +85,10 @@ use idle_timer::{IdleTimer, is_no_progress};
 use pacing::{Pacer, piece_bytes};
 use reconnects::Reconnects;
 use slowness::Slowness;
+use window::Window;
 
+/// First size of the credit window, in bytes: enough for a round trip of 50 ms at a Gbit/s.
+pub const WINDOW_BYTES_FIRST: u64 = 8 << 20;
 /// Chunk size, in bytes, down to which it is halved while connections break and nothing gets complete.
 const CHUNK_BYTES_RECONNECT_MIN: u64 = 64 << 10;
 
@@ -162,6 +167,7 @@ impl Transfer {
             ..options
         };
         let pacer = options.bytes_per_second.map(|rate| Pacer::new(rate, options.chunk_bytes, now));
+        let window = Window::new(WINDOW_BYTES_FIRST, options.window_bytes, Arc::clone(&options.windows));
         Self {
             now,
             stage: Stage::Running,
@@ -182,7 +188,7 @@ impl Transfer {
             retry: RetryQueue::default(),
             leaves_wanted: Vec::new(),
             reuse_queue: ReuseQueue::default(),
-            credit: Credit::new(options.window_bytes, options.chunk_bytes, pacer),
+            credit: Credit::new(window, options.chunk_bytes, pacer),
             tree: Tree::default(),
             space: None,
             piece: None,
@@ -233,6 +239,11 @@ impl Transfer {
         self.credit.reset();
         self.slowness = Slowness::new(self.now);
         self.pump();
+    }
+
+    /// Sets the connection's round-trip time, as the kernel knows it: the window is to last for some.
+    pub fn round_trip(&mut self, time: Duration) {
+        self.credit.round_trip(time);
     }
 
     /// The connection is lost, and all requests with it. What is written stays.

@@ -1,6 +1,9 @@
 //! The options of a transfer.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use towpath_quota::Quota;
 
 use crate::filter::Filter;
 use crate::path::RelPath;
@@ -11,8 +14,10 @@ use crate::protocol::control::{Compression, FollowLinks};
 pub struct TransferOptions {
     /// The source of a transfer.
     pub source: Source,
-    /// Credit window, in bytes.
+    /// Limit of the credit window, in bytes.
     pub window_bytes: u64,
+    /// Memory that the windows of all transfers share for what they grow, in bytes.
+    pub windows: Arc<Quota>,
     /// Largest body frame to ask for, in bytes; at most the window.
     pub chunk_bytes: u64,
     /// Whether to ask for compressed bodies.

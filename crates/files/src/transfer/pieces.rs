@@ -105,7 +105,7 @@ impl Transfer {
             }
         }
         if let Some(piece) = self.piece.take() {
-            self.credit.release(piece.credit);
+            self.credit.release(piece.credit, self.now);
             if piece.entry.end {
                 return self.asked_over(piece.id, piece.entry.n);
             }
@@ -116,7 +116,7 @@ impl Transfer {
     /// The connection is lost in the middle of a piece.
     pub(super) fn abort_piece(&mut self) {
         if let Some(piece) = self.piece.take() {
-            self.credit.release(piece.credit);
+            self.credit.release(piece.credit, self.now);
         }
     }
 
@@ -166,7 +166,7 @@ impl Transfer {
         let credit = if last { piece.credit } else { length.min(piece.credit) };
         piece.credit -= credit;
         if piece.useless {
-            self.credit.release(credit);
+            self.credit.release(credit, self.now);
         } else {
             self.pass_to_content(key, offset, data, credit);
         }
@@ -193,7 +193,7 @@ impl Transfer {
 
     fn pass_to_content(&mut self, key: FileKey, offset: u64, mut data: Bytes, credit: u64) {
         let Some((content, leaves)) = self.content_to_write(key) else {
-            self.credit.release(credit);
+            self.credit.release(credit, self.now);
             return;
         };
         for part in parts(leaves, offset, data.len() as u64, credit) {

@@ -18,6 +18,7 @@ use towpath_files::protocol::control::{
 use towpath_files::protocol::data::{Body, DataEntry, DataHeader};
 use towpath_files::root::Timestamp;
 use towpath_files::transfer::{DiskReport, LIST_ENTRIES_MAX, Output, Placement, Source, Transfer, TransferOptions};
+use towpath_quota::Quota;
 
 /// Names that the server has, or claims to have.
 const NAMES: [&str; 8] = ["a", "b", "d/x", "d/y", "../out", "/etc/passwd", "d/../../out", "c"];
@@ -73,6 +74,7 @@ impl Play {
         let options = TransferOptions {
             source: if knobs & 2 == 0 { Source::Path(RelPath::root()) } else { Source::Glob("*".to_owned()) },
             window_bytes: 8 << 20,
+            windows: Quota::new(0),
             chunk_bytes: CHUNK_BYTES,
             compress: None,
             verify,

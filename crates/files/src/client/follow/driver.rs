@@ -62,6 +62,9 @@ impl Driver<'_> {
     }
 
     fn tick(&mut self, connection: &mut Connection, now: Instant) -> Result<(), Error> {
+        if let Some(time) = connection.round_trip(now) {
+            self.follower.transfer.round_trip(time);
+        }
         let read = self.sink.pieces_read();
         let reads = std::mem::replace(&mut self.pieces_read, read) != read;
         self.follower.tick(now, reads)?;

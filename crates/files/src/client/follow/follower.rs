@@ -14,6 +14,7 @@ use super::place::{Place, Survey};
 use super::record::{Known, Origin, Record};
 use super::report::Report;
 use super::{FollowEnd, FollowEvent, FollowOptions};
+use crate::client::get::windows;
 use crate::counted;
 use crate::disk::Ledger;
 use crate::error::Error;
@@ -131,6 +132,7 @@ impl<'a> Follower<'a> {
         let transfer = TransferOptions {
             source: options.source.clone(),
             window_bytes: options.window_bytes,
+            windows: windows(),
             chunk_bytes: options.chunk_bytes,
             compress: options.compress,
             verify: true,

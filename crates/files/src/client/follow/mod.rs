@@ -88,7 +88,7 @@ pub struct FollowOptions {
     pub compress: Option<Compression>,
     /// Largest body frame, in bytes.
     pub chunk_bytes: u64,
-    /// Credit window, in bytes.
+    /// Limit of the credit window, in bytes.
     pub window_bytes: u64,
     /// Bytes that the server may send in a second, on average; [`BYTES_PER_SECOND_MIN`](super::BYTES_PER_SECOND_MIN) at least.
     pub bytes_per_second: Option<u64>,

@@ -105,7 +105,7 @@ impl Operation for Driver<'_> {
             self.transfer.disk(report, now);
             self.outputs(connection)?;
         }
-        self.tick(now);
+        self.tick(connection, now);
         self.outputs(connection)?;
         self.sink.flush();
         self.progress.report(&self.transfer, now);
@@ -170,7 +170,7 @@ impl Operation for Driver<'_> {
         }
         let now = Instant::now();
         self.progress.report(&self.transfer, now);
-        self.tick(now);
+        self.tick(connection, now);
         self.outputs(connection)?;
         Ok(false)
     }
@@ -244,10 +244,13 @@ impl Driver<'_> {
     }
 
     /// Checks for timeouts. Reading a large existing file shows no progress until it is over.
-    fn tick(&mut self, now: Instant) {
+    fn tick(&mut self, connection: &mut Connection, now: Instant) {
         let pieces_read = self.sink.pieces_read();
         if std::mem::replace(&mut self.pieces_read, pieces_read) != pieces_read {
             self.transfer.reading(now);
+        }
+        if let Some(time) = connection.round_trip(now) {
+            self.transfer.round_trip(time);
         }
         if self.was_connected {
             self.transfer.tick(now);

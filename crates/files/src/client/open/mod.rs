@@ -6,13 +6,13 @@ mod reading;
 
 use super::connection::Connection;
 use super::exchange::{Connector, Exchange, Operation, Turn, WaitLimit};
-use super::get::WINDOW_BYTES_DEFAULT;
 use super::stream::Worker;
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::path::RelPath;
 use crate::protocol::assembler::Inbound;
 use crate::root::Timestamp;
+use crate::transfer::WINDOW_BYTES_FIRST;
 use crate::transfer::reconnects::Reconnects;
 use reading::{Info, Reading};
 use std::fmt;
@@ -87,7 +87,7 @@ impl Drop for EndGuard {
 
 impl RemoteFile {
     pub(super) fn open(connector: &Connector, path: &RelPath, cancel: CancelToken) -> Result<Self, Error> {
-        let reading = Reading::new(path.clone(), WINDOW_BYTES_DEFAULT);
+        let reading = Reading::new(path.clone(), WINDOW_BYTES_FIRST);
         let state = Mutex::new(State { reading, ended: None });
         let shared = Arc::new(Shared { state, changed: Condvar::new() });
         let exchange = connector.exchange(&cancel)?;

@@ -24,6 +24,10 @@ use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 use towpath_sockets::{FileRange, Message};
 
+/// Files that are pushed at a time, but for small ones: each takes two round trips, whatever its size.
+const LARGE_PUSHES_MAX: usize = 8;
+/// Bytes of all files that are pushed at a time, over which there are no more than that.
+const SMALL_PUSHES_BYTES: u64 = 8 << 20;
 /// Bytes that are hashed before the connection has its turn.
 const HASH_SLICE_BYTES: u64 = 8 << 20;
 /// Waits before a push that the server has no space for is tried again: doubled each time.
@@ -234,6 +238,10 @@ impl Driver<'_> {
 
     fn open_files(&mut self) -> Result<(), Error> {
         while self.tasks.len() < PUSHES_MAX {
+            let bytes: u64 = self.tasks.iter().map(|task| task.stat.size).sum();
+            if self.tasks.len() >= LARGE_PUSHES_MAX && bytes > SMALL_PUSHES_BYTES {
+                return Ok(());
+            }
             let Some(item) = self.files.pop_front() else { return Ok(()) };
             match item.open() {
                 Ok((open, stat)) => self.tasks.push(Task {

@@ -49,6 +49,7 @@ use push::Pushes;
 use queries::Queries;
 use shared::Shared;
 use std::collections::VecDeque;
+use std::time::Instant;
 use towpath_rules::{Permissions, Verb};
 use towpath_sockets::Principal;
 
@@ -107,6 +108,11 @@ impl<F: Clone> Session<F> {
     pub(super) fn permitting(mut self, permissions: Permissions) -> Session<F> {
         self.shared.permissions = permissions;
         self
+    }
+
+    /// Sets the time.
+    pub(super) fn at(&mut self, now: Instant) {
+        self.shared.now = Some(now);
     }
 
     /// The client's permissions. Whatever it asks for is checked against them: paths with links resolved, which jobs do
@@ -396,7 +402,7 @@ impl<F: Clone> Session<F> {
     /// A ticket for a new request, unless there are too many or the id is in use.
     fn admit(&mut self, envelope: &Envelope, id: u32) -> Option<Ticket> {
         let in_use = self.find(envelope, id).is_some();
-        if in_use || self.requests().count() >= REQUESTS_MAX && !self.displace() {
+        if in_use || self.requests().count() - self.pushes.count() >= REQUESTS_MAX && !self.displace() {
             let message = if in_use { "the id is in use".into() } else { format!("more than {REQUESTS_MAX} requests") };
             self.shared.error(envelope, Some(id), Failure::new(ErrorCode::Busy, message));
             return None;

@@ -10,6 +10,7 @@ use crate::server::quota::Quotas;
 use crate::server::stats::RequestKind;
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
 use towpath_rules::Permissions;
 
 /// State that all requests of a client share.
@@ -22,6 +23,8 @@ pub(super) struct Shared<F> {
     /// Pieces of files in the socket's queue, and their bytes.
     pub(super) in_socket: HashMap<Slot, InSocket<F>>,
     pub(super) in_socket_bytes: u64,
+    /// The time, as the server knew it last; None where nothing depends on it.
+    pub(super) now: Option<Instant>,
     /// This client's shares.
     pub(super) quotas: Quotas,
     /// This client's permissions.
@@ -50,6 +53,7 @@ impl<F> Shared<F> {
             reply_bytes: 0,
             in_socket: HashMap::new(),
             in_socket_bytes: 0,
+            now: None,
             quotas,
             permissions: Permissions::unrestricted(),
             waits_for_files: false,

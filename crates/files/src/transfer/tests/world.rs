@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::TestCaseError;
+use towpath_quota::Quota;
 
 use super::disk::SimDisk;
 use super::server::SimServer;
@@ -80,6 +81,7 @@ impl World {
         let options = TransferOptions {
             source: Source::Path(RelPath::root()),
             window_bytes: 8 << 20,
+            windows: Quota::new(0),
             chunk_bytes: 256 << 10,
             compress: None,
             verify: true,

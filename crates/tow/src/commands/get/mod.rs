@@ -103,8 +103,8 @@ pub struct Arguments {
     /// Largest data frame, from 4K to 4M [default: 1M, with --zstd 256K, at most the window]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     chunk: Option<u64>,
-    /// Bytes in flight; raise it for long, fast links.
-    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = size)]
+    /// Most bytes in flight; from 8M the window grows to it as far links need it.
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     window: u64,
     /// Sync each file before it is renamed into place, and its directory afterwards.
     #[arg(long)]

@@ -18,11 +18,14 @@ use crate::protocol::envelope::client_of;
 use crate::protocol::{ErrorCode, WireError};
 use crate::server::Failure;
 use crate::server::jobs::{Job, PushJob, PushSees, PushUpdate, PushWrite};
-use crate::server::limits::{PUSH_WINDOW_BYTES_MAX, PUSH_WINDOW_BYTES_MIN};
+use crate::server::limits::{PUSH_WINDOW_BYTES_FIRST, PUSH_WINDOW_BYTES_MAX, PUSH_WINDOW_BYTES_MIN};
 use crate::server::pace::Pace;
 use crate::server::stats::{RequestKind, TransferStats, Wait};
+use crate::transfer::window::Window;
 use bytes::Bytes;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
 use towpath_rules::Verb;
 
 /// Smaller bodies are copied, as they would keep the whole buffer that they were read with.
@@ -47,7 +50,9 @@ struct Push {
     missing: VecDeque<Range>,
     has_begun: bool,
     /// Bytes of pieces that may be on their way or not written yet.
-    window: u64,
+    window: Window,
+    /// When it was given its first credit, until the first piece comes.
+    begun_at: Option<Instant>,
     /// Bytes that the client may still send.
     credit: u64,
     /// Credit of what was written, not given again yet.
@@ -68,6 +73,10 @@ impl Pushes {
     /// The wait of each, and the bytes that have come.
     pub(super) fn waits(&self) -> impl Iterator<Item = (Ticket, Option<Wait>, u64)> {
         self.0.iter().map(|push| (push.ticket, Some(push.wait()), push.received_bytes()))
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
     }
 
     /// Whether another one may begin.
@@ -93,7 +102,8 @@ impl Pushes {
             );
         }
         // Half of what is left, so that there is something for the next one.
-        let most = (shared.quotas.push_window.available() / 2).clamp(PUSH_WINDOW_BYTES_MIN, PUSH_WINDOW_BYTES_MAX);
+        let wanted = request.size.clamp(PUSH_WINDOW_BYTES_MIN, PUSH_WINDOW_BYTES_FIRST);
+        let most = (shared.quotas.push_window.available() / 2).clamp(PUSH_WINDOW_BYTES_MIN, wanted);
         let Some(window) = shared.quotas.push_window.try_acquire(most) else {
             let failure = Failure::new(ErrorCode::Busy, "too many pushes at a time; try again a little later");
             return shared.refuse(&envelope, (RequestKind::Push, id), request.path, failure);
@@ -108,7 +118,8 @@ impl Pushes {
             had: 0,
             missing: VecDeque::new(),
             has_begun: false,
-            window: window.units(),
+            window: Window::new(window.units(), PUSH_WINDOW_BYTES_MAX, Arc::clone(&shared.quotas.push_window)),
+            begun_at: None,
             credit: 0,
             freed: 0,
             client,
@@ -145,6 +156,7 @@ impl Pushes {
             let [entry] = header.entries.as_slice() else {
                 return Err(refused("a data message of a push has one entry"));
             };
+            push.arrives(shared.now);
             push.take(entry, bodies)
         });
         match written {
@@ -162,14 +174,18 @@ impl Pushes {
                 push.missing = missing(&have, push.request_size);
                 push.had = push.done_bytes();
                 push.has_begun = true;
-                push.credit = push.window;
+                push.credit = push.window.size();
+                push.begun_at = shared.now;
                 let chunk_bytes = (push.credit / 2).clamp(CHUNK_BYTES_MIN, PUSH_CHUNK_BYTES_MAX);
                 let reply = PushReply { id: push.id, have, chunk_bytes, credit_bytes: push.credit };
                 shared.reply(&push.envelope, &Reply::Push(reply));
             }
             PushUpdate::Written { credit } => {
-                push.freed += credit;
-                if push.freed >= push.window / 4 && !push.missing.is_empty() {
+                push.freed += match shared.now {
+                    Some(now) => push.window.freed(credit, now),
+                    None => credit,
+                };
+                if push.freed >= push.window.size() / 4 && !push.missing.is_empty() {
                     let bytes = std::mem::take(&mut push.freed);
                     push.credit += bytes;
                     shared.reply(&push.envelope, &Reply::Credit(PushCredit { id: push.id, bytes }));
@@ -228,7 +244,7 @@ impl Push {
     fn wait(&self) -> Wait {
         let is_open = self.has_begun && !self.missing.is_empty();
         // What was sent and isn't written yet isn't credit again.
-        if is_open && self.credit >= self.window / 2 { Wait::Sender } else { Wait::Disk }
+        if is_open && self.credit >= self.window.size() / 2 { Wait::Sender } else { Wait::Disk }
     }
 
     /// Bytes that have come over this connection.
@@ -253,6 +269,13 @@ impl Push {
             wait: Some(self.wait()),
             slow: self.client.slow(),
             pace: Pace::default(),
+        }
+    }
+
+    /// A piece comes: the first one shows the round-trip time.
+    fn arrives(&mut self, now: Option<Instant>) {
+        if let Some((begun, now)) = self.begun_at.take().zip(now) {
+            self.window.round_trip(now.saturating_duration_since(begun));
         }
     }
 

@@ -1,0 +1,250 @@
+//! Links to far machines, made here: whole commands, from their start to their end.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use towpath_far_link::{End, FAR, FarLink, Link};
+
+use super::{Bound, Content, Figure, Layout, Plan, Rows, Target};
+use crate::Bench;
+use crate::folder::{compare, remove};
+use crate::process::{Life, Ready, Server, ServerSpec, run, show};
+use crate::series::{Kind, Sample, Variant};
+use crate::servers;
+
+/// TCP buffers as Linux comes, to send and to receive.
+const DEFAULT_BUFFERS: (u64, u64) = (4 << 20, 6 << 20);
+const LARGE_BUFFERS: (u64, u64) = (128 << 20, 128 << 20);
+
+/// Round trip in ms, rate in Mbit/s, megabytes, buffers.
+const LINKS: [(u64, u64, u64, (u64, u64)); 5] = [
+    (20, 400, 100, LARGE_BUFFERS),
+    (200, 200, 100, LARGE_BUFFERS),
+    (100, 800, 400, LARGE_BUFFERS),
+    (300, 400, 200, LARGE_BUFFERS),
+    (300, 400, 200, DEFAULT_BUFFERS),
+];
+
+const OURS: [&str; 2] = ["tow get", "tow push"];
+const NGINX: &str = "nginx, curl";
+
+/// A TCP server that sends a file, and one that receives it.
+const SEND: &str = "import socket,sys\ns=socket.create_server((sys.argv[1],0))\nprint(s.getsockname()[1],flush=True)\n\
+    while True:\n c,_=s.accept()\n with c,open(sys.argv[2],'rb') as f: c.sendfile(f)";
+const RECEIVE: &str = "import socket,sys\nb=bytearray(1<<20)\nwith socket.create_connection((sys.argv[1],int(sys.argv[2]))) as s,open(sys.argv[3],'wb') as f:\n \
+    while n:=s.recv_into(b): f.write(memoryview(b)[:n])";
+
+type Maker<'a> = Box<dyn Fn(&Path) -> Result<ServerSpec> + 'a>;
+/// A receiver of a file of a server on a port, below the bench's folder.
+type Client<'a> = Box<dyn Fn(u16, &str) -> Result<Command> + 'a>;
+
+/// A server and a client, and where what arrives is.
+struct Setup<'a> {
+    kind: Kind,
+    name: &'static str,
+    server: Maker<'a>,
+    client: Client<'a>,
+    arrives: fn(&str) -> String,
+}
+
+pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
+    let root = bench.folder.join("far");
+    for (.., megabytes, _) in LINKS {
+        bench.folder.source(&format!("far/{}", file_of(bench, megabytes)), megabytes * bench_unit(bench))?;
+    }
+    fs::create_dir_all(root.join("in"))?;
+    let variants = setups(bench).into_iter().map(|setup| Variant {
+        name: setup.name.to_owned(),
+        kind: setup.kind,
+        how: how(bench, &setup),
+        groups: LINKS.iter().map(group).collect(),
+        run: Box::new(move |check| LINKS.iter().map(|link| transfer(bench, &setup, link, check)).collect()),
+    });
+    Ok(Plan { content: content(), variants: variants.collect(), targets })
+}
+
+/// Bytes of what counts as a megabyte: less in a quick run.
+fn bench_unit(bench: &Bench) -> u64 {
+    if bench.quick { 20_000 } else { 1_000_000 }
+}
+
+fn file_of(bench: &Bench, megabytes: u64) -> String {
+    format!("f{megabytes}{}", if bench.quick { "q" } else { "" })
+}
+
+fn group((round_trip, mbit, megabytes, buffers): &(u64, u64, u64, (u64, u64))) -> String {
+    let buffers = if *buffers == DEFAULT_BUFFERS { ", default buffers" } else { "" };
+    format!("{round_trip} ms, {mbit} Mbit/s, {megabytes} MB{buffers}")
+}
+
+fn setups(bench: &Bench) -> [Setup<'_>; 5] {
+    let (programs, copy) = (&bench.programs, bench.folder.join("far-copy"));
+    let tow = |root: &Path| {
+        let mut spec = servers::tow_at(programs, root, FAR)?;
+        spec.command.args(["--open-to-all", "--accept-push", "in"]);
+        Ok(spec)
+    };
+    let in_copy: fn(&str) -> String = |_| "far-copy".to_owned();
+    let python = |script: &'static str| {
+        let mut command = Command::new("python3");
+        command.args(["-c", script]);
+        command
+    };
+    let (to_copy, raw_copy, curl_copy, rsync_copy) = (copy.clone(), copy.clone(), copy.clone(), copy);
+    [
+        Setup {
+            kind: Kind::Limit,
+            name: "one TCP connection",
+            server: Box::new(move |root| {
+                let mut command = python(SEND);
+                command.arg(FAR);
+                command.current_dir(root);
+                Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
+            }),
+            client: Box::new(move |port, _| {
+                let mut command = python(RECEIVE);
+                command.args([FAR, &port.to_string()]).arg(&raw_copy);
+                Ok(command)
+            }),
+            arrives: in_copy,
+        },
+        Setup {
+            kind: Kind::Ours,
+            name: OURS[0],
+            server: Box::new(tow),
+            client: Box::new(move |port, file| {
+                let mut command = programs.command("tow")?;
+                command.args(["get", "-q", &format!("tcp://{FAR}:{port}/{file}")]).arg(&to_copy);
+                Ok(command)
+            }),
+            arrives: in_copy,
+        },
+        Setup {
+            kind: Kind::Ours,
+            name: OURS[1],
+            server: Box::new(tow),
+            client: Box::new(move |port, file| {
+                let mut command = programs.command("tow")?;
+                command.args(["push", "-q"]).arg(bench.folder.join("far").join(file));
+                command.arg(format!("tcp://{FAR}:{port}/in/"));
+                Ok(command)
+            }),
+            arrives: |file| format!("far/in/{file}"),
+        },
+        Setup {
+            kind: Kind::Peer,
+            name: NGINX,
+            server: Box::new(move |root| servers::nginx_at(programs, bench.folder.path(), root, FAR)),
+            client: Box::new(move |port, file| {
+                let mut command = programs.command("curl")?;
+                command.args(["-sf", "-o"]).arg(&curl_copy).arg(format!("http://{FAR}:{port}/{file}"));
+                Ok(command)
+            }),
+            arrives: in_copy,
+        },
+        Setup {
+            kind: Kind::Peer,
+            name: "rsync daemon",
+            server: Box::new(move |root| servers::rsync_at(programs, bench.folder.path(), root, true, FAR)),
+            client: Box::new(move |port, file| {
+                let mut command = programs.command("rsync")?;
+                command.args(["-tW", "--sockopts=TCP_NODELAY", &format!("rsync://{FAR}:{port}/files/{file}")]);
+                command.arg(&rsync_copy);
+                Ok(command)
+            }),
+            arrives: in_copy,
+        },
+    ]
+}
+
+fn how(bench: &Bench, setup: &Setup<'_>) -> String {
+    let shown = || -> Result<String> {
+        let commands = [(setup.server)(&bench.folder.join("far"))?.command, (setup.client)(0, "FILE")?];
+        Ok(bench.anonymous(&commands.each_ref().map(show).join(" ; ")))
+    };
+    shown().unwrap_or_else(|why| format!("({why:#})"))
+}
+
+/// The same command at an end of a link.
+fn at(link: &FarLink, end: End, command: &Command) -> Command {
+    let mut there = link.command(end, command.get_program());
+    there.args(command.get_args());
+    if let Some(directory) = command.get_current_dir() {
+        there.current_dir(directory);
+    }
+    there
+}
+
+fn transfer(
+    bench: &Bench,
+    setup: &Setup<'_>,
+    &(round_trip, mbit, megabytes, buffers_max): &(u64, u64, u64, (u64, u64)),
+    check: bool,
+) -> Result<Sample> {
+    let (root, logs, file) = (bench.folder.join("far"), bench.folder.path(), file_of(bench, megabytes));
+    let link = FarLink::start(Link {
+        round_trip: Duration::from_millis(round_trip),
+        bits_per_second: mbit * 1_000_000,
+        loses_one_of: 0,
+        buffers_max,
+    });
+    let link = link.context("no link can be made here: that takes root and /dev/net/tun")?;
+    let arrives = bench.folder.join(&(setup.arrives)(&file));
+    remove(&arrives)?;
+    let mut spec = (setup.server)(&root)?;
+    if setup.kind == Kind::Limit {
+        spec.command.arg(&file);
+    }
+    let command = at(&link, End::Far, &spec.command);
+    let ready = match spec.ready {
+        Ready::Port(port) => Ready::Listening(port),
+        ready => ready,
+    };
+    let server = Server::start(ServerSpec { command, ready, ..spec }, logs)?;
+    let client = (setup.client)(server.port, &file)?;
+    let finished = run(at(&link, End::Near, &client), logs).with_context(|| server.log_tail())?;
+    let usage = server.stop()?;
+    if check {
+        compare(&root.join(&file), &arrives)?;
+    }
+    remove(&arrives)?;
+    Ok(Sample {
+        seconds: finished.seconds,
+        bytes: megabytes * bench_unit(bench),
+        server_cpu_seconds: Some(usage.cpu_seconds),
+        receiver_cpu_seconds: Some(finished.cpu_seconds),
+        server_peak_bytes: usage.peak_bytes,
+        ..Sample::default()
+    })
+}
+
+fn content() -> Content {
+    Content {
+        title: "Far links".to_owned(),
+        about: "Whole commands over a link between two network namespaces that the bench makes itself (testing/far-link): both directions have this \
+             rate and half of this round trip, a queue of one round trip, and no losses. TCP buffers may have 128 MiB, except where the \
+             defaults of Linux are named: 4 MiB to send, and 6 to receive. All use the machine's congestion control. The limit is one TCP connection with the same bytes, without a request."
+            .to_owned(),
+        peer: NGINX.to_owned(),
+        layout: Layout::Grid { groups: "link".to_owned(), figures: vec![Figure::Milliseconds], log_y: false },
+    }
+}
+
+fn targets(rows: &Rows<'_>) -> Vec<Target> {
+    let slowest = |name: &str| {
+        let times = LINKS.iter().map(|link| {
+            let group = group(link);
+            rows.find(NGINX, &group)?.times_faster(rows.find(name, &group)?)
+        });
+        times.collect::<Option<Vec<_>>>()?.into_iter().reduce(f64::max)
+    };
+    let target = |name: &str| Target {
+        text: format!("the time of {name}, of nginx and curl's, where it is longest"),
+        bound: Bound::AtMost(1.05),
+        measured: slowest(name),
+    };
+    OURS.map(target).into()
+}
