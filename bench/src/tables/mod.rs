@@ -85,7 +85,7 @@ pub enum TableId {
 }
 
 impl TableId {
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Models,
         Self::ToFile,
         Self::Encrypted,
