@@ -112,9 +112,13 @@ impl Programs {
         } else if PYTHON.contains(&name) {
             Ok(python_environment()?.join("bin").join(name))
         } else if name == "tow" {
-            self.tow.clone().map_or_else(|| build("towpath", "tow"), Ok)
+            self.tow.clone().map_or_else(|| build("towpath", "tow", &[]), Ok)
         } else if OWN.contains(&name) {
-            build("bench", name)
+            build("bench", name, &[])
+        } else if name == "stream_ends" {
+            build("bench", name, &["--features", "nats"])
+        } else if name == "tow-nats" {
+            self.tow.clone().map_or_else(tow_with_cells, Ok)
         } else {
             Err(format!("{name} is not known here"))
         }
@@ -266,10 +270,19 @@ fn requirement(package: &str) -> Option<String> {
 }
 
 /// Builds a program of this workspace as this one was built.
-fn build(package: &str, name: &str) -> Found {
+/// `tow` with the feature `nats`, elsewhere: what is measured in other tables is without it.
+fn tow_with_cells() -> Found {
+    let built = build("towpath", "tow", &["--features", "nats"])?;
+    let own = build_folder().map_err(|error| format!("{error:#}"))?.join("tow-nats");
+    std::fs::rename(&built, &own).map_err(|error| error.to_string())?;
+    Ok(own)
+}
+
+fn build(package: &str, name: &str, options: &[&str]) -> Found {
     let built = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .current_dir(workspace())
         .args(["build", "--release", "--quiet", "--package", package, "--bin", name])
+        .args(options)
         .status();
     match built {
         Ok(status) if status.success() => {}

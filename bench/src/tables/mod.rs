@@ -1,6 +1,7 @@
 //! The tables of the report, a module each.
 
 mod admin;
+mod cell;
 mod clients;
 mod encrypted;
 mod failover;
@@ -66,6 +67,8 @@ pub enum TableId {
     Pool,
     /// Requests that are on the disk before they are confirmed
     Journal,
+    /// Requests in a log on three servers, before they are confirmed
+    Cell,
     /// The outage that a client notices when its broker is killed
     Failover,
     /// The cost of an operator's view for a server
@@ -73,7 +76,7 @@ pub enum TableId {
 }
 
 impl TableId {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Models,
         Self::ToFile,
         Self::Encrypted,
@@ -91,6 +94,7 @@ impl TableId {
         Self::Callers,
         Self::Pool,
         Self::Journal,
+        Self::Cell,
         Self::Failover,
         Self::Admin,
     ];
@@ -118,6 +122,7 @@ impl TableId {
             Self::Callers => "callers",
             Self::Pool => "pool",
             Self::Journal => "journal",
+            Self::Cell => "cell",
             Self::Failover => "failover",
             Self::Admin => "admin",
         }
@@ -230,6 +235,7 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::Callers => scale::plan(bench, scale::Axis::Clients),
         TableId::Pool => pool::plan(bench),
         TableId::Journal => journal::plan(bench),
+        TableId::Cell => cell::plan(bench),
         TableId::Failover => failover::plan(bench),
         TableId::Admin => admin::plan(bench)?,
     };
