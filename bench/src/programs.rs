@@ -112,11 +112,13 @@ impl Programs {
         } else if PYTHON.contains(&name) {
             Ok(python_environment()?.join("bin").join(name))
         } else if name == "tow" {
-            self.tow.clone().map_or_else(|| build("towpath", "tow"), Ok)
+            self.tow.clone().map_or_else(|| build("towpath", "tow", &[]), Ok)
         } else if name == "tow-with-cells" {
             self.tow.clone().map_or_else(build_with_cells, Ok)
         } else if OWN.contains(&name) {
-            build("bench", name)
+            build("bench", name, &[])
+        } else if name == "stream_ends" {
+            build("bench", name, &["--features", "nats"])
         } else {
             Err(format!("{name} is not known here"))
         }
@@ -282,10 +284,11 @@ fn requirement(package: &str) -> Option<String> {
 }
 
 /// Builds a program of this workspace as this one was built.
-fn build(package: &str, name: &str) -> Found {
+fn build(package: &str, name: &str, options: &[&str]) -> Found {
     let built = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .current_dir(workspace())
         .args(["build", "--release", "--quiet", "--package", package, "--bin", name])
+        .args(options)
         .status();
     match built {
         Ok(status) if status.success() => {}

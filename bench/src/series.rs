@@ -29,6 +29,9 @@ pub struct Sample {
     pub server_cpu_seconds: Option<f64>,
     pub receiver_cpu_seconds: Option<f64>,
     pub server_peak_bytes: Option<u64>,
+    /// Part of the server's that is its store's, where that is a program of its own.
+    #[serde(default)]
+    pub store_cpu_seconds: Option<f64>,
     /// Requests that were answered; 0 where files are moved.
     #[serde(default)]
     pub requests: u64,
@@ -214,6 +217,11 @@ impl Row {
     /// Microseconds of the broker's CPU time for a request.
     pub fn broker_us(&self) -> Option<f64> {
         self.median_of(|sample| sample.per_request_us(sample.server_cpu_seconds))
+    }
+
+    /// The part of these that is the store's.
+    pub fn stores_us(&self) -> Option<f64> {
+        self.median_of(|sample| sample.per_request_us(sample.store_cpu_seconds))
     }
 
     /// Microseconds of the workers' CPU time for a request.

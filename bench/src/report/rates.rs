@@ -17,14 +17,17 @@ pub fn rates_of(text: &mut String, table: &Table, group: &str) -> Plot {
     if !group.is_empty() {
         let _ = write!(text, "**{group}**\n\n");
     }
-    text.push_str(
-        "| | requests/s | range | times faster | p50 us | p99 us | CPU us: broker | workers | clients | memory MiB |\n\
-         |---|---|---|---|---|---|---|---|---|---|\n",
-    );
     let rows = || table.rows.iter().filter(|row| row.group == group && row.not_run.is_none());
+    let has_stores = rows().any(|row| row.stores_us().is_some());
+    let (title, rule) = if has_stores { (" of it the store |", "---|") } else { ("", "") };
+    let _ = write!(
+        text,
+        "| | requests/s | range | times faster | p50 us | p99 us | CPU us: broker | workers | clients | memory MiB |{title}\n\
+         |---|---|---|---|---|---|---|---|---|---|{rule}\n",
+    );
     let peer = rows().find(|row| row.name == table.content.peer);
     for row in rows() {
-        line(text, row, peer);
+        line(text, row, peer, has_stores);
     }
     text.push('\n');
     let title = [table.content.title.as_str(), group].join(": ").trim_end_matches(": ").to_owned();
@@ -33,16 +36,17 @@ pub fn rates_of(text: &mut String, table: &Table, group: &str) -> Plot {
     (plot_name(table, group), title, svg)
 }
 
-fn line(text: &mut String, row: &Row, peer: Option<&Row>) {
+fn line(text: &mut String, row: &Row, peer: Option<&Row>, has_stores: bool) {
     let (Some(per_second), Some(spread)) = (row.per_second(), row.rates()) else {
         return;
     };
     let bold = if row.kind == Kind::Ours { "**" } else { "" };
     let shown = |value: Option<f64>| value.map_or(String::new(), microseconds);
+    let stores = if has_stores { format!(" {} |", shown(row.stores_us())) } else { String::new() };
     let memory = row.server_peak().map_or(String::new(), |bytes| format!("{:.1}", bytes / f64::from(1 << 20)));
     let _ = writeln!(
         text,
-        "| {bold}{}{bold} | {} | {} | {} | {} | {} | {} | {} | {} | {memory} |",
+        "| {bold}{}{bold} | {} | {} | {} | {} | {} | {} | {} | {} | {memory} |{stores}",
         row.name,
         rate(per_second),
         range(spread),

@@ -1,6 +1,7 @@
 //! The tables of the report, a module each.
 
 mod admin;
+mod cell;
 mod clients;
 mod encrypted;
 mod failover;
@@ -72,6 +73,8 @@ pub enum TableId {
     Pool,
     /// Requests that are on the disk before they are confirmed
     Journal,
+    /// Requests in a log on three servers, before they are confirmed
+    Cell,
     /// The outage that a client notices when its broker is killed
     Failover,
     /// The cost of an operator's view for a server
@@ -85,7 +88,7 @@ pub enum TableId {
 }
 
 impl TableId {
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Models,
         Self::ToFile,
         Self::Encrypted,
@@ -104,6 +107,7 @@ impl TableId {
         Self::Callers,
         Self::Pool,
         Self::Journal,
+        Self::Cell,
         Self::Failover,
         Self::Admin,
         Self::Python,
@@ -135,6 +139,7 @@ impl TableId {
             Self::Callers => "callers",
             Self::Pool => "pool",
             Self::Journal => "journal",
+            Self::Cell => "cell",
             Self::Failover => "failover",
             Self::Admin => "admin",
             Self::Python => "python",
@@ -251,6 +256,7 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::Callers => scale::plan(bench, scale::Axis::Clients),
         TableId::Pool => pool::plan(bench),
         TableId::Journal => journal::plan(bench),
+        TableId::Cell => cell::plan(bench),
         TableId::Failover => failover::plan(bench),
         TableId::Admin => admin::plan(bench)?,
         TableId::Python => python::plan(bench),
