@@ -43,7 +43,7 @@ def test_bytes_of_the_documents(taking, connected):
     server, root = taking
     dealer = connected(server)
     begun = offer(dealer, "in/a", b"hello", mode=0o640)
-    assert begun == {"re": "push", "id": 1, "have": [], "chunk_bytes": 262144, "credit_bytes": 4194304}
+    assert begun == {"re": "push", "id": 1, "have": [], "chunk_bytes": 16384, "credit_bytes": 32768}
     header = "544f5744 01 00 0001 00000001 00000000 00 000000 0000000000000000 0000000000000005 0000000000000005"
     dealer.send_multipart([bytes.fromhex(header), b"hello"])
     digest = blake3(b"hello").hexdigest()
