@@ -50,8 +50,8 @@ fn stopped(cell: &CellFigures, has_failed: bool) -> Option<Found> {
     let unanswered = cell.nats.unanswered.as_ref().filter(|(count, _)| *count >= UNANSWERED).map(|(_, why)| &**why);
     let why = match (is_leading, cell.leading()) {
         (true, _) => has_failed.then(|| failure.or(unanswered).unwrap_or("the log says why")),
-        // Another one leads: what fails here is this standby's own.
-        (false, Some(_)) => unanswered,
+        // What fails here may be this standby's own; the leader says what fails for it.
+        (false, Some(leader)) => leader.failure.as_deref().or(unanswered),
         (false, None) => failure.or(unanswered),
     };
     Some(of(Kind::CellStopped, CELL, format!("nothing can be appended to its log: {}", why?), json!({})))
@@ -197,6 +197,7 @@ mod tests {
         };
         expect(&found(away), Kind::CellStopped, text);
         expect(&found(|cell| cell.nats.unanswered = why().map(|why| (2, why))), Kind::CellStopped, text);
+        expect(&found(|cell| cell.members[0].failure = why()), Kind::CellStopped, text);
         let text = "cell: nobody has led for 11 s; 3 brokers are there";
         expect(&found(|cell| cell.leaderless_for = Some(LONG)), Kind::NoLeader, text);
     }
