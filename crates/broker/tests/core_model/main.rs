@@ -188,6 +188,11 @@ impl Real {
                 Action::StockReply { peer, status, partial, body, .. } => {
                     Seen::StockReply { peer, status: status.0, partial, what: said(status, &body) }
                 }
+                // The model knows nothing of the record of what was dropped, which isn't persisted yet.
+                Action::Refused { peer, number, reason, .. } if reason.starts_with("its outcome is being dropped") => {
+                    assert!(!self.taken.is_empty(), "all is persisted");
+                    Seen::Reply { peer, number, status: 410, part: None, what: 0 }
+                }
                 Action::Refused { peer, number, .. } => Seen::Refused { peer, number },
                 Action::Accepted { peer, first, count } => {
                     let numbers = first..first + u64::from(count);
