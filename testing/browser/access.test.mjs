@@ -87,7 +87,7 @@ test('another site can neither read nor change anything', async (t) => {
 
 test('a server that is gone is said to be, and one that is back is shown', async (t) => {
   const broker = await Server.start(t, 'broker');
-  const page = await open(t, broker, { allowed: /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE/ });
+  const page = await open(t, broker, { allowed: /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED|ERR_EMPTY_RESPONSE/ });
   await page.getByText('● ready').waitFor();
   const pid = `pid ${broker.process.pid}`;
   await page.getByText(pid).waitFor();
