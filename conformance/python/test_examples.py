@@ -75,7 +75,11 @@ def built():
     return of
 
 
-@pytest.fixture(params=BUILD)
+# JeroMQ now and then connects and sends no greeting, so that a program waits for ever: examples/README.md.
+FAULTY = pytest.param("java", marks=pytest.mark.xfail(raises=subprocess.TimeoutExpired, strict=False))
+
+
+@pytest.fixture(params=[FAULTY if name == "java" else name for name in BUILD])
 def language(request, built):
     built(request.param)
     return request.param

@@ -15,35 +15,34 @@ class Wake:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._is_set = False
+        # Whether the waiting thread has found something to clear.
+        self._is_readable = False
         self._registered: Tuple[int, ...] | None = None
         self._poll = select.poll() if hasattr(select, "poll") else None
 
     def set(self) -> None:
         """Ends the current wait, or the next one."""
-        if not self._is_set:
-            self._is_set = True
-            try:
-                self._writer.send(b"\0")
-            except OSError:
-                # Full, so it wakes anyway; or closed.
-                pass
+        try:
+            self._writer.send(b"\0")
+        except OSError:
+            # Full, so it wakes anyway; or closed.
+            pass
 
     def clear(self) -> None:
         """Called by the waiting thread, before it looks what there is to do."""
-        if self._is_set:
+        if self._is_readable:
+            # In this order: a KeyboardInterrupt may come between.
             try:
                 self._reader.recv(4096)
             except OSError:
                 pass
-            self._is_set = False
+            self._is_readable = False
 
     def wait(self, descriptors: Sequence[int], timeout: float) -> Collection[int]:
         """Waits until a descriptor is readable, `set` is called, or this many seconds have passed. Those that are readable."""
         found = self._wait(descriptors, timeout)
-        # `clear` may have come between the two steps of `set`: a byte that nobody expects would end all waits from now on.
         if self._reader.fileno() in found:
-            self._is_set = True
+            self._is_readable = True
         return found
 
     def _wait(self, descriptors: Sequence[int], timeout: float) -> Collection[int]:

@@ -36,8 +36,9 @@ fn stream_restored_from_an_older_copy_accepts_nothing() {
     std::fs::remove_dir_all(&store).expect("remove");
     copy(&copied, &store);
     cell.nats.start_node(0);
-    let said = one.await_problem("cell_stopped");
-    assert!(said.contains("restored from an old copy") && said.contains("Nothing is accepted"), "{said}");
+    // At first NATS doesn't answer.
+    let is_said = |said: String| said.contains("restored from an old copy") && said.contains("Nothing is accepted");
+    wait_until("it is said", || one.problem("cell_stopped").is_some_and(is_said));
     let refused = answered(&one, "2");
     assert!(refused.stderr.contains("503"), "{}", refused.stderr);
     assert!(!super::leads(&two.broker), "{}", two.broker.log());
