@@ -75,7 +75,7 @@ def built():
     return of
 
 
-# JeroMQ now and then connects and sends no greeting, so that a program waits for ever: examples/README.md.
+# JeroMQ now and then connects and sends no greeting, so that a program waits for ever.
 FAULTY = pytest.param("java", marks=pytest.mark.xfail(raises=subprocess.TimeoutExpired, strict=False))
 
 

@@ -32,6 +32,9 @@ fn stream_restored_from_an_older_copy_accepts_nothing() {
     cell.nats.start_node(0);
     // What was accepted since isn't in the copy.
     wait_until("it goes on", || answered(&one, "50").status.code() == Some(0));
+    // A standby that hasn't seen it can't know that it is missing.
+    let seen = |member: &Member| member.status()["cell"]["seen"].as_u64();
+    wait_until("the standby has read it", || seen(&one).is_some_and(|all| seen(&two) >= Some(all)));
     cell.nats.kill_node(0);
     std::fs::remove_dir_all(&store).expect("remove");
     copy(&copied, &store);
