@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use towpath_blocking::CancelToken;
 use towpath_broker::LISTED_MAX;
 
@@ -207,51 +207,50 @@ struct Member {
 struct Members {
     /// By the id of the connection.
     known: HashMap<String, Member>,
-    looked: Option<Instant>,
+    /// The newest of the connections that had ended.
+    last_gone: Option<String>,
 }
 
 impl Members {
+    /// Notes those that are gone since the last look, and remembers who is there.
     fn look(&mut self, shared: &Shared, view: &dyn View) {
-        let since = self.looked.replace(Instant::now()).map(|looked| looked.elapsed());
-        if let Some(since) = since.filter(|_| !self.known.is_empty()) {
-            self.note_gone(shared, view, since);
-        }
-        self.known.clear();
+        let mut present = HashMap::new();
         for list in [List::Workers, List::Followers] {
-            let known = &mut self.known;
             // The server has one of the two lists.
             let _ = pages(
                 0,
                 |from| view.page(list, from),
                 &CancelToken::new(),
                 |page| {
-                    known.extend(page.into_iter().filter_map(|(_, entry)| described(list, &entry)));
-                    known.len() < LISTED_MAX
+                    present.extend(page.into_iter().filter_map(|(_, entry)| described(list, &entry)));
+                    present.len() < LISTED_MAX
                 },
             );
         }
-    }
-
-    /// Notes those that are gone since the last look.
-    fn note_gone(&self, shared: &Shared, view: &dyn View, since: Duration) {
-        let mut ends = Vec::new();
+        // Asked for after the others: whoever is missing there is here already.
+        let mut ended = Vec::new();
         let _ = pages(
             0,
             |from| view.page(List::Gone, from),
             &CancelToken::new(),
             |page| {
-                for (_, gone) in &page {
-                    if gone["gone_seconds"].as_f64().is_none_or(|ago| ago > since.as_secs_f64()) {
+                let gone = page.iter().filter_map(|(_, gone)| Some((gone["id"].as_str()?.to_owned(), &gone["reason"])));
+                for (id, reason) in gone {
+                    if self.last_gone.as_ref() == Some(&id) {
                         return false;
                     }
-                    let known = gone["id"].as_str().and_then(|id| self.known.get_key_value(id));
-                    ends.extend(known.map(|(id, Member { name, service })| {
-                        (format!("{name}: {}", gone["reason"].as_str().unwrap_or("gone")), service.clone(), id.clone())
-                    }));
+                    ended.push((id, reason.as_str().unwrap_or("gone").to_owned()));
                 }
                 true
             },
         );
+        self.last_gone = ended.first().map(|(id, _)| id.clone()).or(self.last_gone.take());
+        let mut ends = Vec::new();
+        for (id, reason) in ended {
+            let member = self.known.remove(&id).or_else(|| present.remove(&id));
+            ends.extend(member.map(|Member { name, service }| (format!("{name}: {reason}"), service, id)));
+        }
+        self.known = present;
         let more = ends.len().saturating_sub(AT_ONCE_MAX);
         ends.truncate(AT_ONCE_MAX);
         for (text, service, id) in ends.into_iter().rev() {
