@@ -21,6 +21,8 @@ pub struct CellFigures {
     pub leaderless_for: Option<Duration>,
     /// Sequence number of the last message that was seen.
     pub seen: u64,
+    /// Messages that were read to follow the log, since this process started. Those read again count again.
+    pub read: u64,
     /// Messages behind it, when the log was last read.
     pub behind: u64,
     /// Most bytes of the stream.

@@ -16,6 +16,7 @@ pub fn cell_json(cell: &CellFigures) -> Value {
         "leader": leader,
         "led_seconds": led_for(&cell.members).map(seconds),
         "seen": cell.seen,
+        "read": cell.read,
         "behind": cell.behind,
         "failure": cell.failure,
         "queue": extend(stream_json(&nats.stream), json!({ "needed_bytes": cell.log.needed_bytes })),
