@@ -19,6 +19,7 @@ pub fn cell_json(cell: &CellFigures) -> Value {
         "read": cell.read,
         "behind": cell.behind,
         "failure": cell.failure,
+        "bodies_failure": cell.bodies_failure,
         "queue": extend(stream_json(&nats.stream), json!({ "needed_bytes": cell.log.needed_bytes })),
         "nats_server": nats.server,
         "monitored": monitored_json(&nats.monitored),
