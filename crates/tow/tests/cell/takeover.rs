@@ -12,11 +12,14 @@ use crate::support::broker::{Broker, call, work};
 use crate::support::process::Process;
 use crate::support::wait_until;
 
+/// Clients that the requests are of: a broker takes 262,144 of one.
+const CLIENTS: u64 = 10;
+
 /// Requests that nobody serves yet.
 fn waiting(brokers: &[&Broker], count: u64) -> Process {
-    let count = count.to_string();
-    let words = ["later", "--count", &count, "--ahead", &count, "--size", "200", "--timeout", "7200", "--json"];
-    Process::start(&mut call(brokers, &words))
+    let [count, clients, ahead] = [count, CLIENTS, count.div_ceil(CLIENTS)].map(|number| number.to_string());
+    let words = ["later", "--count", &count, "--clients", &clients, "--ahead", &ahead, "--size", "200"];
+    Process::start(call(brokers, &words).args(["--timeout", "7200", "--json"]))
 }
 
 /// A figure of this broker's part in the cell.
