@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::thread;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::{Bound, Content, Layout, Plan, Rows, Target};
 use crate::Bench;
@@ -11,6 +11,7 @@ use crate::brokers::emptied;
 use crate::cells::{Cell, Nats};
 use crate::exchange::{LIMIT, Report, SETTLE};
 use crate::process::{Life, Ready, Running, Server, ServerSpec};
+use crate::programs::peers_folder;
 use crate::series::{Kind, Sample, Variant};
 use crate::servers::free_port;
 
@@ -20,6 +21,8 @@ const OURS: &str = "tow broker in a cell";
 const STANDBY: &str = "the same, its standby alone";
 const JOURNAL: &str = "tow broker --journal";
 const STREAM: &str = "JetStream, a message a request";
+/// As Debian has it.
+const RABBIT_SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 const RABBIT: &str = "RabbitMQ, quorum queue";
 
 pub fn plan(bench: &Bench) -> Plan<'_> {
@@ -58,7 +61,12 @@ pub fn plan(bench: &Bench) -> Plan<'_> {
             &format!("{nats} ; stream_ends --requests {few} --ahead 1000 --size 30"),
             Box::new(move |_| Ok(vec![stream(bench, few)?])),
         ),
-        variant(Kind::Peer, RABBIT, "", Box::new(|_| bail!("this bench has no client for it"))),
+        variant(
+            Kind::Peer,
+            RABBIT,
+            &format!("3 rabbitmq-server ; rabbit_ends.py --requests {few} --ahead 1000 --size 30"),
+            Box::new(move |_| Ok(vec![rabbit(bench, few)?])),
+        ),
     ];
     Plan { content: content(), variants, targets }
 }
@@ -139,6 +147,28 @@ fn stream(bench: &Bench, requests: u64) -> Result<Sample> {
     let cpu = usages.iter().map(|usage| usage.cpu_seconds).sum();
     let report = Report::read(&finished.stdout, requests).context("JetStream")?;
     Ok(sample(&report, cpu, Some(cpu), finished.cpu_seconds))
+}
+
+/// A client and a worker of a quorum queue with three members.
+fn rabbit(bench: &Bench, requests: u64) -> Result<Sample> {
+    let logs = bench.folder.path();
+    // The program that is on the PATH changes to a user of its own.
+    let server = bench.programs.command("rabbitmq-server").and(bench.programs.command(RABBIT_SERVER))?;
+    let mut command = bench.programs.command("python")?;
+    command.arg(peers_folder().join("rabbit.py")).arg("--server").arg(server.get_program());
+    command.arg("--epmd").arg(bench.programs.command("epmd")?.get_program());
+    command.arg("--folder").arg(emptied(logs, "rabbit")?);
+    let mut nodes = Server::start(ServerSpec { command, ready: Ready::Line, life: Life::Long }, logs)?;
+    let mut command = bench.programs.command("python")?;
+    command.arg(peers_folder().join("rabbit_ends.py")).args(["--port", &nodes.port.to_string()]);
+    command.args(["--requests", &requests.to_string(), "--ahead", AHEAD, "--size", SIZE]);
+    nodes.start_counting();
+    let finished = Running::start(command, logs)?.finish(LIMIT)?;
+    nodes.stop_counting();
+    let cpu = nodes.stop()?.cpu_seconds;
+    let report = Report::read(&finished.stdout, requests).context("RabbitMQ")?;
+    // The client is in Python: its processor time says nothing about RabbitMQ.
+    Ok(Sample { receiver_cpu_seconds: None, ..sample(&report, cpu, Some(cpu), 0.0) })
 }
 
 fn sample(report: &Report, server_cpu: f64, store_cpu: Option<f64>, client_cpu: f64) -> Sample {
