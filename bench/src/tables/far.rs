@@ -19,17 +19,45 @@ use crate::servers;
 const DEFAULT_BUFFERS: (u64, u64) = (4 << 20, 6 << 20);
 const LARGE_BUFFERS: (u64, u64) = (128 << 20, 128 << 20);
 
-/// Round trip in ms, rate in Mbit/s, megabytes, buffers.
-const LINKS: [(u64, u64, u64, (u64, u64)); 5] = [
-    (20, 400, 100, LARGE_BUFFERS),
-    (200, 200, 100, LARGE_BUFFERS),
-    (100, 800, 400, LARGE_BUFFERS),
-    (300, 400, 200, LARGE_BUFFERS),
-    (300, 400, 200, DEFAULT_BUFFERS),
+/// A link, and what goes over it.
+struct Case {
+    round_trip_ms: u64,
+    mbit: u64,
+    content: What,
+    /// Of so many packets one is lost; 0: none.
+    loses_one_of: u64,
+    buffers: (u64, u64),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    /// A file of so many megabytes.
+    File(u64),
+    /// Small files.
+    Tree,
+}
+
+const TREE_FILES: u64 = 2_000;
+const TREE_FILE_BYTES: u64 = 4 << 10;
+
+const fn file(round_trip_ms: u64, mbit: u64, megabytes: u64) -> Case {
+    Case { round_trip_ms, mbit, content: What::File(megabytes), loses_one_of: 0, buffers: LARGE_BUFFERS }
+}
+
+const CASES: [Case; 8] = [
+    file(20, 400, 100),
+    file(200, 200, 100),
+    file(100, 800, 400),
+    file(200, 400, 200),
+    file(300, 400, 200),
+    Case { loses_one_of: 200, ..file(100, 400, 200) },
+    Case { buffers: DEFAULT_BUFFERS, ..file(300, 400, 50) },
+    Case { content: What::Tree, ..file(200, 400, 0) },
 ];
 
 const OURS: [&str; 2] = ["tow get", "tow push"];
 const NGINX: &str = "nginx, curl";
+const RSYNC: &str = "rsync daemon";
 
 /// A TCP server that sends a file, and one that receives it.
 const SEND: &str = "import socket,sys\ns=socket.create_server((sys.argv[1],0))\nprint(s.getsockname()[1],flush=True)\n\
@@ -47,23 +75,43 @@ struct Setup<'a> {
     name: &'static str,
     server: Maker<'a>,
     client: Client<'a>,
+    takes_trees: bool,
     arrives: fn(&str) -> String,
 }
 
 pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
     let root = bench.folder.join("far");
-    for (.., megabytes, _) in LINKS {
-        bench.folder.source(&format!("far/{}", file_of(bench, megabytes)), megabytes * bench_unit(bench))?;
+    for case in &CASES {
+        match case.content {
+            What::File(_) => _ = bench.folder.source(&format!("far/{}", name_of(bench, case)), case.bytes(bench))?,
+            What::Tree => make_tree(bench, &root.join(name_of(bench, case)))?,
+        }
     }
     fs::create_dir_all(root.join("in"))?;
-    let variants = setups(bench).into_iter().map(|setup| Variant {
-        name: setup.name.to_owned(),
-        kind: setup.kind,
-        how: how(bench, &setup),
-        groups: LINKS.iter().map(group).collect(),
-        run: Box::new(move |check| LINKS.iter().map(|link| transfer(bench, &setup, link, check)).collect()),
+    let variants = setups(bench).into_iter().map(|setup| {
+        let cases: Vec<&Case> = CASES.iter().filter(|case| case.content != What::Tree || setup.takes_trees).collect();
+        Variant {
+            name: setup.name.to_owned(),
+            kind: setup.kind,
+            how: how(bench, &setup),
+            groups: cases.iter().map(|case| case.group()).collect(),
+            run: Box::new(move |check| cases.iter().map(|case| transfer(bench, &setup, case, check)).collect()),
+        }
     });
     Ok(Plan { content: content(), variants: variants.collect(), targets })
+}
+
+/// Small files without a pattern.
+fn make_tree(bench: &Bench, tree: &Path) -> Result<()> {
+    if tree.exists() {
+        return Ok(());
+    }
+    let all = bench.folder.source("far/small", TREE_FILES * TREE_FILE_BYTES)?;
+    fs::create_dir_all(tree)?;
+    for (number, bytes) in fs::read(all)?.chunks(TREE_FILE_BYTES as usize).enumerate() {
+        fs::write(tree.join(number.to_string()), bytes)?;
+    }
+    Ok(())
 }
 
 /// Bytes of what counts as a megabyte: less in a quick run.
@@ -71,13 +119,33 @@ fn bench_unit(bench: &Bench) -> u64 {
     if bench.quick { 20_000 } else { 1_000_000 }
 }
 
-fn file_of(bench: &Bench, megabytes: u64) -> String {
-    format!("f{megabytes}{}", if bench.quick { "q" } else { "" })
+fn name_of(bench: &Bench, case: &Case) -> String {
+    match case.content {
+        What::File(megabytes) => format!("f{megabytes}{}", if bench.quick { "q" } else { "" }),
+        What::Tree => "tree".to_owned(),
+    }
 }
 
-fn group((round_trip, mbit, megabytes, buffers): &(u64, u64, u64, (u64, u64))) -> String {
-    let buffers = if *buffers == DEFAULT_BUFFERS { ", default buffers" } else { "" };
-    format!("{round_trip} ms, {mbit} Mbit/s, {megabytes} MB{buffers}")
+impl Case {
+    fn bytes(&self, bench: &Bench) -> u64 {
+        match self.content {
+            What::File(megabytes) => megabytes * bench_unit(bench),
+            What::Tree => TREE_FILES * TREE_FILE_BYTES,
+        }
+    }
+
+    fn group(&self) -> String {
+        let content = match self.content {
+            What::File(megabytes) => format!("{megabytes} MB"),
+            What::Tree => "2,000 files of 4 KiB".to_owned(),
+        };
+        let losses = match self.loses_one_of {
+            0 => String::new(),
+            packets => format!(", {} % lost", 100.0 / packets as f64),
+        };
+        let buffers = if self.buffers == DEFAULT_BUFFERS { ", default buffers" } else { "" };
+        format!("{} ms, {} Mbit/s{losses}, {content}{buffers}", self.round_trip_ms, self.mbit)
+    }
 }
 
 fn setups(bench: &Bench) -> [Setup<'_>; 5] {
@@ -109,6 +177,7 @@ fn setups(bench: &Bench) -> [Setup<'_>; 5] {
                 command.args([FAR, &port.to_string()]).arg(&raw_copy);
                 Ok(command)
             }),
+            takes_trees: false,
             arrives: in_copy,
         },
         Setup {
@@ -120,6 +189,7 @@ fn setups(bench: &Bench) -> [Setup<'_>; 5] {
                 command.args(["get", "-q", &format!("tcp://{FAR}:{port}/{file}")]).arg(&to_copy);
                 Ok(command)
             }),
+            takes_trees: true,
             arrives: in_copy,
         },
         Setup {
@@ -132,6 +202,7 @@ fn setups(bench: &Bench) -> [Setup<'_>; 5] {
                 command.arg(format!("tcp://{FAR}:{port}/in/"));
                 Ok(command)
             }),
+            takes_trees: true,
             arrives: |file| format!("far/in/{file}"),
         },
         Setup {
@@ -143,18 +214,20 @@ fn setups(bench: &Bench) -> [Setup<'_>; 5] {
                 command.args(["-sf", "-o"]).arg(&curl_copy).arg(format!("http://{FAR}:{port}/{file}"));
                 Ok(command)
             }),
+            takes_trees: false,
             arrives: in_copy,
         },
         Setup {
             kind: Kind::Peer,
-            name: "rsync daemon",
+            name: RSYNC,
             server: Box::new(move |root| servers::rsync_at(programs, bench.folder.path(), root, true, FAR)),
             client: Box::new(move |port, file| {
                 let mut command = programs.command("rsync")?;
-                command.args(["-tW", "--sockopts=TCP_NODELAY", &format!("rsync://{FAR}:{port}/files/{file}")]);
+                command.args(["-rtW", "--sockopts=TCP_NODELAY", &format!("rsync://{FAR}:{port}/files/{file}")]);
                 command.arg(&rsync_copy);
                 Ok(command)
             }),
+            takes_trees: true,
             arrives: in_copy,
         },
     ]
@@ -178,18 +251,13 @@ fn at(link: &FarLink, end: End, command: &Command) -> Command {
     there
 }
 
-fn transfer(
-    bench: &Bench,
-    setup: &Setup<'_>,
-    &(round_trip, mbit, megabytes, buffers_max): &(u64, u64, u64, (u64, u64)),
-    check: bool,
-) -> Result<Sample> {
-    let (root, logs, file) = (bench.folder.join("far"), bench.folder.path(), file_of(bench, megabytes));
+fn transfer(bench: &Bench, setup: &Setup<'_>, case: &Case, check: bool) -> Result<Sample> {
+    let (root, logs, file) = (bench.folder.join("far"), bench.folder.path(), name_of(bench, case));
     let link = FarLink::start(Link {
-        round_trip: Duration::from_millis(round_trip),
-        bits_per_second: mbit * 1_000_000,
-        loses_one_of: 0,
-        buffers_max,
+        round_trip: Duration::from_millis(case.round_trip_ms),
+        bits_per_second: case.mbit * 1_000_000,
+        loses_one_of: case.loses_one_of,
+        buffers_max: case.buffers,
     });
     let link = link.context("no link can be made here: that takes root and /dev/net/tun")?;
     let arrives = bench.folder.join(&(setup.arrives)(&file));
@@ -208,12 +276,12 @@ fn transfer(
     let finished = run(at(&link, End::Near, &client), logs).with_context(|| server.log_tail())?;
     let usage = server.stop()?;
     if check {
-        compare(&root.join(&file), &arrives)?;
+        check_copy(case, &root.join(&file), &arrives)?;
     }
     remove(&arrives)?;
     Ok(Sample {
         seconds: finished.seconds,
-        bytes: megabytes * bench_unit(bench),
+        bytes: case.bytes(bench),
         server_cpu_seconds: Some(usage.cpu_seconds),
         receiver_cpu_seconds: Some(finished.cpu_seconds),
         server_peak_bytes: usage.peak_bytes,
@@ -221,11 +289,21 @@ fn transfer(
     })
 }
 
+/// Each program puts a tree where it thinks best, below the place of a file.
+fn check_copy(case: &Case, source: &Path, arrives: &Path) -> Result<()> {
+    if case.content != What::Tree {
+        return compare(source, arrives);
+    }
+    let below = arrives.join(source.file_name().unwrap_or_default());
+    let copy = if below.is_dir() { below.as_path() } else { arrives };
+    compare(source, copy)
+}
+
 fn content() -> Content {
     Content {
         title: "Far links".to_owned(),
         about: "Whole commands over a link between two network namespaces that the bench makes itself (testing/far-link): both directions have this \
-             rate and half of this round trip, a queue of one round trip, and no losses. TCP buffers may have 128 MiB, except where the \
+             rate and half of this round trip, a queue of one round trip, and no losses unless they are named. TCP buffers may have 128 MiB, except where the \
              defaults of Linux are named: 4 MiB to send, and 6 to receive. All use the machine's congestion control. The limit is one TCP connection with the same bytes, without a request."
             .to_owned(),
         peer: NGINX.to_owned(),
@@ -235,8 +313,8 @@ fn content() -> Content {
 
 fn targets(rows: &Rows<'_>) -> Vec<Target> {
     let slowest = |name: &str| {
-        let times = LINKS.iter().map(|link| {
-            let group = group(link);
+        let times = CASES.iter().filter(|case| case.content != What::Tree).map(|case| {
+            let group = case.group();
             rows.find(NGINX, &group)?.times_faster(rows.find(name, &group)?)
         });
         times.collect::<Option<Vec<_>>>()?.into_iter().reduce(f64::max)
@@ -246,5 +324,10 @@ fn targets(rows: &Rows<'_>) -> Vec<Target> {
         bound: Bound::AtMost(1.05),
         measured: slowest(name),
     };
-    OURS.map(target).into()
+    let tree = CASES.iter().find(|case| case.content == What::Tree).map(Case::group).unwrap_or_default();
+    let of_tree = |name: &str| {
+        let text = format!("the time of {name}, of rsync's, small files");
+        rows.compared(&text, Bound::AtMost(1.05), (name, RSYNC, &tree), |row, peer| peer.times_faster(row))
+    };
+    OURS.map(target).into_iter().chain(OURS.map(of_tree)).collect()
 }
