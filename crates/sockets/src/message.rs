@@ -4,6 +4,7 @@ use bytes::Bytes;
 use rustix::fd::AsFd;
 use smallvec::SmallVec;
 use std::fmt::Debug;
+use std::io;
 use std::sync::Arc;
 use towpath_zmtp::Body;
 use towpath_zmtp::limits::FRAME_OVERHEAD_BYTES;
@@ -12,6 +13,15 @@ use towpath_zmtp::limits::FRAME_OVERHEAD_BYTES;
 pub trait OpenFile: AsFd + Debug + Send + Sync {}
 
 impl<T: AsFd + Debug + Send + Sync> OpenFile for T {}
+
+/// A file whose content comes from somewhere slower than a disk, from its beginning to its end.
+pub trait ComingFile: Debug + Send + Sync {
+    /// Bytes that are there.
+    fn there(&self) -> u64;
+
+    /// Waits until so many bytes are there. Comes from threads that may block, and fails by itself if the wait is over.
+    fn wait_for(&self, bytes: u64) -> io::Result<()>;
+}
 
 /// A range of an open file, sent by the kernel as the body of a frame.
 #[derive(Debug, Clone)]
@@ -29,6 +39,8 @@ pub struct FileRange {
     /// The range is in the page cache, so that the hub need not probe it. Otherwise it does, and other threads prefetch what isn't cached, so
     /// that a slow disk keeps no other peer waiting.
     pub assume_cached: bool,
+    /// The file isn't all there yet.
+    pub coming: Option<Arc<dyn ComingFile>>,
     /// The file had fewer bytes when the range was sealed.
     pub(crate) was_short: bool,
 }
@@ -46,7 +58,8 @@ pub enum IfShort {
 impl FileRange {
     /// A range of `length` bytes from an offset.
     pub fn new(file: Arc<impl OpenFile + 'static>, offset: u64, length: u64) -> FileRange {
-        FileRange { file, offset, length, tag: 0, if_short: IfShort::Pad, assume_cached: false, was_short: false }
+        let (if_short, coming) = (IfShort::Pad, None);
+        FileRange { file, offset, length, tag: 0, if_short, assume_cached: false, coming, was_short: false }
     }
 
     /// Asks for [`crate::Event::FileSent`] with this tag, other than 0.
@@ -61,6 +74,22 @@ impl FileRange {
     pub fn close_if_short(mut self) -> FileRange {
         self.if_short = IfShort::Close;
         self
+    }
+
+    /// Has each piece waited for on another thread, before it is sent.
+    #[must_use]
+    pub fn coming(mut self, file: Arc<dyn ComingFile>) -> FileRange {
+        self.coming = Some(file);
+        self
+    }
+
+    /// Waits until bytes of the range are there. If they don't come, sending finds that the file is too short.
+    pub(crate) fn wait_for(&self, bytes: u64) {
+        if let Some(coming) = &self.coming
+            && let Err(error) = coming.wait_for(self.offset + bytes)
+        {
+            tracing::warn!(%error, "cannot have a file that is to be sent");
+        }
     }
 
     /// States that the range is in the page cache: it is sent without probing.

@@ -160,6 +160,7 @@ fn seal(request: SealRequest, permit: Permit, spare: Arc<Mutex<Vec<Vec<u8>>>>) -
             false
         }
         PlainBody::File(range) => {
+            range.wait_for(text.len() as u64);
             let is_short = read_whole(range, text)?;
             if is_short && range.if_short == IfShort::Close {
                 return Err(End::file_became_short());

@@ -3,8 +3,12 @@
 use crate::cli::exit::Failure;
 use crate::cli::units::{duration, positive};
 use std::path::PathBuf;
+#[cfg(feature = "nats")]
+use std::sync::Arc;
 use std::time::Duration;
 use towpath_broker::store::CellOptions;
+#[cfg(feature = "nats")]
+use towpath_spool::{SharedBodies, SharedDir};
 
 /// Silence of a leader that can't be shorter: it shows every second that it is there.
 const TAKEOVER_MIN: Duration = Duration::from_secs(2);
@@ -59,6 +63,7 @@ impl QueueArgs {
     #[cfg(feature = "nats")]
     pub fn options(self, endpoint: &str) -> Result<Option<CellOptions>, Failure> {
         let Some(cell) = self.cell else { return Ok(None) };
+        let bodies = self.bodies.map(|dir| Arc::new(SharedDir::new(&dir, &cell)) as Arc<dyn SharedBodies>);
         let options = CellOptions {
             servers: self.queue,
             cell,
@@ -67,7 +72,7 @@ impl QueueArgs {
             endpoint: endpoint.to_owned(),
             credentials: self.queue_creds,
             ca: self.queue_ca,
-            bodies: self.bodies,
+            bodies,
             monitors: self.queue_monitor,
             certificate: self.queue_cert.zip(self.queue_key),
         };

@@ -87,13 +87,9 @@ fn without_the_directory_large_requests_are_refused_and_small_ones_go_on() {
     let _echo = work(&[&one.broker], &["echo", "--echo"]);
     let away = shared.folder.path().join("away");
     std::fs::rename(shared.directory(), &away).expect("rename");
-    wait_until("it is noticed", || one.broker.log().contains("the directory of large bodies can't be used"));
+    wait_until("it is noticed", || one.broker.log().contains("the place of large bodies can't be used"));
     let refused = sent(&folder, &[&one], 17 << 20, "3").finish();
-    assert!(
-        refused.stderr.contains("503") && refused.stderr.contains("directory for large bodies"),
-        "{}",
-        refused.stderr
-    );
+    assert!(refused.stderr.contains("503") && refused.stderr.contains("have large bodies"), "{}", refused.stderr);
     let small = run(&mut call(&[&one.broker], &["echo", "hello", "--timeout", "50"])).expect_code(0);
     assert_eq!(small.stdout, b"hello");
     assert!(!shared.directory().exists(), "nothing is made in its place");
