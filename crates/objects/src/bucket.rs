@@ -1,6 +1,6 @@
 //! A prefix of a bucket.
 
-use crate::list::whole_seconds;
+use crate::list::{tag, whole_seconds};
 use crate::store::Store;
 use crate::{Error, Kind, ObjectUrl, Options, Page, Upload};
 use bytes::Bytes;
@@ -156,7 +156,7 @@ impl From<&GetResult> for Object {
             _ => None,
         });
         let modified = whole_seconds(SystemTime::from(of.meta.last_modified));
-        Object { size: of.meta.size, modified, e_tag: of.meta.e_tag.clone(), metadata: metadata.collect() }
+        Object { size: of.meta.size, modified, e_tag: tag(of.meta.e_tag.clone()), metadata: metadata.collect() }
     }
 }
 

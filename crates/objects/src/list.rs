@@ -170,7 +170,7 @@ fn parse(body: &[u8]) -> Result<Page, String> {
             key: plain(of.key)?,
             size: of.size,
             modified: whole_seconds(modified),
-            e_tag: of.e_tag,
+            e_tag: tag(of.e_tag),
             is_archived: matches!(of.storage_class.as_deref(), Some("GLACIER" | "DEEP_ARCHIVE")),
         })
     };
@@ -183,6 +183,11 @@ fn parse(body: &[u8]) -> Result<Page, String> {
         prefixes: answer.common_prefixes.into_iter().map(|of| plain(of.prefix)).collect::<Result<_, String>>()?,
         next,
     })
+}
+
+/// An entity tag that says something: some stores have empty ones.
+pub(crate) fn tag(tag: Option<String>) -> Option<String> {
+    tag.filter(|tag| !tag.trim_matches('"').is_empty())
 }
 
 /// The same time without the part of a second, which only some answers have.

@@ -230,12 +230,11 @@ fn rules_hold_for_another_source() {
 }
 
 #[test]
-fn another_source_is_neither_watched_nor_pushed_to() {
+fn another_source_takes_no_pushes_and_is_no_relay() {
     let (memory, _) = filled();
-    let watch = |options: &mut ServerOptions| options.watch = Some(WatchOptions::default());
     let push = |options: &mut ServerOptions| options.push = Some(PushOptions::new(Default::default()));
     let relay = |options: &mut ServerOptions| options.is_relay = true;
-    for change in [watch, push, relay] as [fn(&mut ServerOptions); 3] {
+    for change in [push, relay] as [fn(&mut ServerOptions); 2] {
         let mut options = ServerOptions::from_source(Arc::new(memory.clone()));
         change(&mut options);
         assert!(matches!(Server::bind(options), Err(ServeError::NotLocal(_))));
