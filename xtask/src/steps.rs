@@ -207,7 +207,8 @@ pub fn build() -> Result<(), String> {
 
 /// Lints what only the features `nats` and `s3` have, and tests it. The other steps are without it, as a build is by default.
 fn cell() -> Result<Outcome, String> {
-    let crates = ["-p", "towpath-cell", "-p", "towpath-broker", "-p", "towpath", "--features", "towpath/nats,towpath/s3"];
+    let crates =
+        ["-p", "towpath-cell", "-p", "towpath-broker", "-p", "towpath", "--features", "towpath/nats,towpath/s3"];
     let lints = ["--lib", "--bins", "--", "-D", "warnings"];
     check(cargo().arg("clippy").args(crates).args(locked()).args(lints))?;
     let (nats, weed) = match python::nats_server().and_then(|nats| Ok((nats, python::weed()?))) {

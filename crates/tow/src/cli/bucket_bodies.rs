@@ -75,7 +75,10 @@ impl BucketBodies {
         if let Err(error) = &made
             && error.kind == Kind::NotFound
         {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "it wasn't made: tow queue init --bodies makes it, once"));
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "it wasn't made: tow queue init --bodies makes it, once",
+            ));
         }
         self.noted(made).map(|clock| clock.modified)
     }
@@ -123,13 +126,17 @@ fn put_parts(upload: &Upload, body: &SpooledBody) -> io::Result<[u8; 32]> {
             }
             hasher.update(&part);
             // All threads have failed.
-            if threads.iter().all(std::thread::ScopedJoinHandle::is_finished) || parts.send((number, part.into())).is_err() {
+            if threads.iter().all(std::thread::ScopedJoinHandle::is_finished)
+                || parts.send((number, part.into())).is_err()
+            {
                 break Ok(());
             }
             (done, number) = (done + length, number + 1);
         };
         drop(parts);
-        let put = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))));
+        let put = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))));
         read.and(put.collect::<io::Result<Vec<()>>>()).map(|_| *hasher.finalize().as_bytes())
     })
 }

@@ -64,7 +64,9 @@ fn a_directory_becomes_objects_with_digests_times_and_modes() {
             assert!(s3.content(&key) == tree[path], "{key}");
             let digest = blake3::hash(&tree[path]).to_hex().to_string();
             assert_eq!(s3.header(&key, "x-amz-meta-towpath-blake3"), Some(digest), "{key}");
-            assert!(s3.header(&key, "x-amz-meta-mtime").is_some() && s3.header(&key, "x-amz-meta-towpath-mode").is_some());
+            assert!(
+                s3.header(&key, "x-amz-meta-mtime").is_some() && s3.header(&key, "x-amz-meta-towpath-mode").is_some()
+            );
         }
         let again = get();
         let numbers = (again.number("skipped"), received(&again));

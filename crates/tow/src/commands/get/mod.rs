@@ -277,7 +277,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             Some(path) if !is_one => Destination::Into(path.to_owned()),
             path => Destination::Path(path.map(PathBuf::from)),
         };
-        let place = Place { name: place, destination, to_output, is_path: !to_output && !arguments.discard && bucket.is_none() };
+        let place = Place {
+            name: place,
+            destination,
+            to_output,
+            is_path: !to_output && !arguments.discard && bucket.is_none(),
+        };
         let connect = ConnectOptions { cancel: cancel.clone(), ..connect };
         match one(&arguments, &place, FileClient::new(connect), options, &watchdog) {
             Ok(status) => outcomes.push(status),
