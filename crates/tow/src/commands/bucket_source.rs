@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use towpath_files::digest::Validator;
 use towpath_files::path::RelPath;
 use towpath_files::root::{FileKind, RootError, Timestamp};
-use towpath_files::server::source::{self, Attributes, Listed, Opened, OpenedDir, Pages, Pieces, Source};
+use towpath_files::server::source::{self, Attributes, CacheStats, Listed, Opened, OpenedDir, Pages, Pieces, Source};
 use towpath_objects::{Bucket, Cache, Content, Error, Kind, PIECE_BYTES, Page, Version};
 
 /// Objects whose attributes are remembered from listings and questions, so that they needn't be asked for when they are opened.
@@ -128,6 +128,20 @@ impl Source for BucketSource {
         Ok(Opened {
             attributes,
             content: source::Content::Pieces(Arc::new(Object { content, shared: Arc::clone(&self.0) })),
+        })
+    }
+
+    fn cache(&self) -> Option<CacheStats> {
+        let of = self.0.cache.as_ref()?.figures();
+        Some(CacheStats {
+            bytes: of.bytes,
+            bytes_max: of.bytes_max,
+            hits: of.hits,
+            fetched: of.fetched,
+            fetched_bytes: of.fetched_bytes,
+            evicted: of.evicted,
+            bypassed: of.bypassed,
+            is_broken: of.is_broken,
         })
     }
 

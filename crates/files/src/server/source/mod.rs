@@ -32,10 +32,36 @@ pub trait Source: Debug + Send + Sync + 'static {
     /// Learns of files that will be opened soon, in this order, and may fetch some of them. Doesn't block.
     fn will_open(&self, _paths: &mut dyn Iterator<Item = &RelPath>) {}
 
+    /// Figures of its cache, if it has one. Doesn't block.
+    fn cache(&self) -> Option<CacheStats> {
+        None
+    }
+
     /// This source, if it is a directory or file of this machine.
     fn local(&self) -> Option<&Root> {
         None
     }
+}
+
+/// Figures of a source's cache: sizes now, and sums since the start.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Bytes in it.
+    pub bytes: u64,
+    /// Limit on them.
+    pub bytes_max: u64,
+    /// Pieces that were there when they were wanted.
+    pub hits: u64,
+    /// Pieces that were fetched.
+    pub fetched: u64,
+    /// Their bytes.
+    pub fetched_bytes: u64,
+    /// Pieces that were evicted.
+    pub evicted: u64,
+    /// Reads from behind it, since nothing could be kept.
+    pub bypassed: u64,
+    /// Whether nothing can be kept now.
+    pub is_broken: bool,
 }
 
 /// Metadata of an entry, known without opening it.
