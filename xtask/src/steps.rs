@@ -217,7 +217,7 @@ fn cell() -> Result<Outcome, String> {
         Err(why) => return Ok(Outcome::Skipped(why)),
     };
     check(cargo().args(["test", "-p", "towpath-cell", "--lib", "--features", "nats"]).args(locked()))?;
-    let tests = ["test", "-p", "towpath", "--test", "cell", "--features", "nats,s3"];
+    let tests = ["test", "-p", "towpath", "--test", "cell", "--test", "bucket", "--features", "nats,s3"];
     let servers = [("NATS_SERVER", nats), ("WEED", weed)];
     check(cargo().args(tests).args(locked()).envs(servers).envs(WAITING.iter().copied()))?;
     Ok(Outcome::Passed)

@@ -6,13 +6,22 @@ use smallvec::SmallVec;
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
+use towpath_blocking::DropOffload;
 use towpath_zmtp::Body;
 use towpath_zmtp::limits::FRAME_OVERHEAD_BYTES;
 
 /// An open file: a [`std::fs::File`], or an owner of one that is to live until all of it has left.
-pub trait OpenFile: AsFd + Debug + Send + Sync {}
+pub trait OpenFile: AsFd + Debug + Send + Sync {
+    /// Itself, if it isn't all there yet.
+    fn coming(&self) -> Option<&dyn ComingFile> {
+        None
+    }
+}
 
-impl<T: AsFd + Debug + Send + Sync> OpenFile for T {}
+impl OpenFile for std::fs::File {}
+impl OpenFile for rustix::fd::OwnedFd {}
+impl<T: OpenFile> OpenFile for Arc<T> {}
+impl<T: OpenFile + 'static> OpenFile for DropOffload<T> {}
 
 /// A file whose content comes from somewhere slower than a disk, from its beginning to its end.
 pub trait ComingFile: Debug + Send + Sync {
@@ -21,6 +30,15 @@ pub trait ComingFile: Debug + Send + Sync {
 
     /// Waits until so many bytes are there. Comes from threads that may block, and fails by itself if the wait is over.
     fn wait_for(&self, bytes: u64) -> io::Result<()>;
+}
+
+/// Waits until so many bytes of a file are there. If they don't come, sending finds that the file is too short.
+pub(crate) fn wait_for(file: &dyn OpenFile, bytes: u64) {
+    if let Some(coming) = file.coming()
+        && let Err(error) = coming.wait_for(bytes)
+    {
+        tracing::warn!(%error, "cannot have a file that is to be sent");
+    }
 }
 
 /// A range of an open file, sent by the kernel as the body of a frame.
@@ -39,8 +57,6 @@ pub struct FileRange {
     /// The range is in the page cache, so that the hub need not probe it. Otherwise it does, and other threads prefetch what isn't cached, so
     /// that a slow disk keeps no other peer waiting.
     pub assume_cached: bool,
-    /// The file isn't all there yet.
-    pub coming: Option<Arc<dyn ComingFile>>,
     /// The file had fewer bytes when the range was sealed.
     pub(crate) was_short: bool,
 }
@@ -58,8 +74,7 @@ pub enum IfShort {
 impl FileRange {
     /// A range of `length` bytes from an offset.
     pub fn new(file: Arc<impl OpenFile + 'static>, offset: u64, length: u64) -> FileRange {
-        let (if_short, coming) = (IfShort::Pad, None);
-        FileRange { file, offset, length, tag: 0, if_short, assume_cached: false, coming, was_short: false }
+        FileRange { file, offset, length, tag: 0, if_short: IfShort::Pad, assume_cached: false, was_short: false }
     }
 
     /// Asks for [`crate::Event::FileSent`] with this tag, other than 0.
@@ -74,22 +89,6 @@ impl FileRange {
     pub fn close_if_short(mut self) -> FileRange {
         self.if_short = IfShort::Close;
         self
-    }
-
-    /// Has each piece waited for on another thread, before it is sent.
-    #[must_use]
-    pub fn coming(mut self, file: Arc<dyn ComingFile>) -> FileRange {
-        self.coming = Some(file);
-        self
-    }
-
-    /// Waits until bytes of the range are there. If they don't come, sending finds that the file is too short.
-    pub(crate) fn wait_for(&self, bytes: u64) {
-        if let Some(coming) = &self.coming
-            && let Err(error) = coming.wait_for(self.offset + bytes)
-        {
-            tracing::warn!(%error, "cannot have a file that is to be sent");
-        }
     }
 
     /// States that the range is in the page cache: it is sent without probing.

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use towpath_blocking::{BlockingPool, DropOffload, PoolLimits};
 use towpath_requests::body::{Body, LargeBody};
-use towpath_sockets::{ComingFile, FileRange};
+use towpath_sockets::{ComingFile, FileRange, OpenFile};
 
 /// Closing the last descriptor of an unnamed file frees its space, which takes 0.1 to 0.2 s a GiB, or for ever if the disk
 /// hangs, and the last owner is often the event thread. Finding out the disk of a file could block as well, so all are one
@@ -290,6 +290,12 @@ impl AsFd for SpooledBody {
     }
 }
 
+impl OpenFile for SpooledBody {
+    fn coming(&self) -> Option<&dyn ComingFile> {
+        self.coming.as_deref()
+    }
+}
+
 impl LargeBody for SpooledBody {
     fn length(&self) -> u64 {
         self.length
@@ -303,14 +309,10 @@ impl LargeBody for SpooledBody {
     }
 
     fn file_range(self: Arc<SpooledBody>) -> Option<FileRange> {
-        let (length, stays_in_memory, coming) = (self.length, self.stays_in_memory, self.coming.clone());
+        let (length, is_cached) = (self.length, self.stays_in_memory && self.coming.is_none());
         // Never written again, so only interference from outside could shorten it, or that it doesn't come.
         let range = FileRange::new(self, 0, length).close_if_short();
-        Some(match coming {
-            Some(coming) => range.coming(coming),
-            None if stays_in_memory => range.assume_cached(),
-            None => range,
-        })
+        Some(if is_cached { range.assume_cached() } else { range })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads file ranges into the page cache on other threads, while the hub serves other peers.
 
 use crate::disk::page_cache;
-use crate::message::{ComingFile, OpenFile};
+use crate::message::{OpenFile, wait_for};
 use crate::peer_id::PeerId;
 use crate::waker::Waker;
 use std::sync::Arc;
@@ -18,7 +18,6 @@ pub(crate) struct UncachedRange {
     pub(crate) file: Arc<dyn OpenFile>,
     pub(crate) offset: u64,
     pub(crate) length: u64,
-    pub(crate) coming: Option<Arc<dyn ComingFile>>,
 }
 
 /// Prefetches for one hub, one range at a time for each peer.
@@ -40,11 +39,7 @@ impl Prefetcher {
         let report = Report { peer, sender: self.sender.clone(), waker: self.waker.clone() };
         // Without a thread the range is sent uncached, and the hub waits for the disk.
         let _ = self.pool.submit(GROUP, peer.token(), move || {
-            if let Some(coming) = &range.coming
-                && let Err(error) = coming.wait_for(range.offset.saturating_add(range.length))
-            {
-                tracing::warn!(%error, "cannot have a file that is to be sent");
-            }
+            wait_for(&*range.file, range.offset.saturating_add(range.length));
             // If it can't be read, sending it fails in the same way, and reports that.
             let _ = page_cache::prefetch(&*range.file, range.offset, range.length);
             // Before the peer goes on: this may be the last owner of the file.

@@ -189,10 +189,10 @@ impl Peer {
                     if position >= self.write.cached_to {
                         let offset = source.offset + position;
                         self.write.cached_to = position;
-                        let is_there = source.coming.as_ref().is_none_or(|coming| coming.there() >= offset + now);
+                        let is_there = source.file.coming().is_none_or(|coming| coming.there() >= offset + now);
                         if !is_there || page_cache::probe(&*source.file, offset, now) == Residency::Uncached {
-                            let (file, coming) = (source.file.clone(), source.coming.clone());
-                            return Ok(Sent::Uncached(UncachedRange { file, offset, length: now, coming }));
+                            let file = source.file.clone();
+                            return Ok(Sent::Uncached(UncachedRange { file, offset, length: now }));
                         }
                         self.write.cached_to += now;
                     }
@@ -259,7 +259,7 @@ mod tests {
     fn a_range_is_prefetched_once_and_nothing_leaves_meanwhile() {
         let mut write = WriteState { is_writable: true, ..WriteState::default() };
         let file = Arc::new(tempfile::tempfile().unwrap());
-        write.request_prefetch(UncachedRange { file, offset: 7, length: 100, coming: None });
+        write.request_prefetch(UncachedRange { file, offset: 7, length: 100 });
         assert!(!write.is_possible() && write.is_prefetching());
         assert_eq!(write.start_prefetch().map(|range| range.offset), Some(7));
         assert!(write.start_prefetch().is_none() && !write.is_possible());
