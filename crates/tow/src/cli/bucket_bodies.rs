@@ -178,7 +178,7 @@ impl SharedBodies for BucketBodies {
         Ok(body.brought_to(BodyPlace { digest, ..place }, fresh))
     }
 
-    /// What a record names is there: only whether the store can be reached is asked, unless that is known. Not on this thread, which may have tasks.
+    /// A body that a record names is there: only whether the store can be reached is asked, unless that is known. Not on this thread, which may have tasks.
     fn open(&self, place: &BodyPlace) -> io::Result<Arc<SpooledBody>> {
         let looked = match self.known() {
             Some(Ok(_)) => Ok(()),

@@ -29,7 +29,7 @@ const ALIVE_EVERY: Duration = Duration::from_millis(500);
 /// Longest key of S3.
 const KEY_BYTES_MAX: usize = 1024;
 
-/// What the thread gets to know.
+/// Events for the thread.
 pub(super) enum Event {
     Command(DiskCommand),
     Answer(Answer),
@@ -507,7 +507,7 @@ impl Assembler {
         }
     }
 
-    /// What the transfer is to know of a failure. One that concerns all objects ends it.
+    /// The failure, for the transfer. One that concerns all objects ends it.
     fn failed(&self, local: &RelPath, error: &ObjectError) -> DiskError {
         if error.is_for_all {
             self.fail_all(error);

@@ -66,9 +66,9 @@ pub trait ObjectUpload: Debug + Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ObjectError {
-    /// It would fail for any other object, too: there is no bucket, no permission, no connection.
+    /// Whether any other object would fail, too: there is no bucket, no permission, no connection.
     pub is_for_all: bool,
-    /// What failed, and why, for people.
+    /// The failed request, and why, for people.
     pub message: String,
 }
 
@@ -140,12 +140,12 @@ fn parse_time(text: &str) -> Option<Timestamp> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObjectOptions {
     pub(super) verify: bool,
-    /// What is there is compared by digest, not by size and time.
+    /// Objects that are there are compared by digest, not by size and time.
     pub(super) check: bool,
     pub(super) metadata: Metadata,
 }
 
-/// What the threads of a sink share with the transfer's.
+/// State that the threads of a sink share with the transfer's.
 #[derive(Default)]
 struct Shared {
     /// Bytes in memory that wait for the assembler or for the store. Those of parts that aren't whole don't count: they wait for the server.
@@ -188,7 +188,7 @@ impl Objects {
         Ok(Objects { events, reports, shared, place })
     }
 
-    /// What became of metadata, for the summary.
+    /// The summary's notices.
     pub(super) fn notices(&self) -> Arc<Notices> {
         Arc::clone(&self.shared.notices)
     }

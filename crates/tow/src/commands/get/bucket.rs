@@ -60,15 +60,10 @@ mod s3 {
 
     /// An error without the key, which is said beside it.
     fn failed(subject: &str, error: &Error) -> ObjectError {
-        let is_for_all = match error.kind {
-            Kind::NoBucket
-            | Kind::Denied
-            | Kind::Expired
-            | Kind::NoCredentials
-            | Kind::Unreachable
-            | Kind::Settings => true,
-            _ => false,
-        };
+        let is_for_all = matches!(
+            error.kind,
+            Kind::NoBucket | Kind::Denied | Kind::Expired | Kind::NoCredentials | Kind::Unreachable | Kind::Settings
+        );
         let text = error.to_string();
         ObjectError { is_for_all, message: text.strip_prefix(subject).unwrap_or(&text).to_owned() }
     }
