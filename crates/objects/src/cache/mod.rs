@@ -12,6 +12,7 @@ use lru::LruCache;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -321,7 +322,9 @@ impl Inner {
         // Another process may have fetched it, or it was asked for ahead.
         let outcome = match self.directory.find(&id, length) {
             Some(piece) => Ok(Outcome::Kept(Arc::new(piece))),
-            None => self.fetch_into(&bucket, &version, index, &id),
+            // Those who wait for it must not wait for ever.
+            None => catch_unwind(AssertUnwindSafe(|| self.fetch_into(&bucket, &version, index, &id)))
+                .unwrap_or(Ok(Outcome::NotKept)),
         };
         let mut state = self.lock();
         if let Ok(Outcome::Kept(piece)) = &outcome {

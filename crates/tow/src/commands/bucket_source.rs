@@ -293,16 +293,18 @@ impl Listing {
     }
 }
 
-/// The name that comes last in the store's order.
+/// The name that comes last in the store's order, with a slash behind that of a directory.
 fn last_name(page: &Page, skipped: usize) -> Option<String> {
     let object = page.objects.last().map(|object| object.key.as_str());
     let last = object.max(page.prefixes.last().map(String::as_str))?;
-    last.get(skipped..).map(|name| name.strip_suffix('/').unwrap_or(name).to_owned())
+    last.get(skipped..).map(str::to_owned)
 }
 
 /// Beginnings of a name that, as directories, come behind it in the store's order.
 fn names_ahead(name: &str) -> impl Iterator<Item = &str> {
-    let ends = name.char_indices().filter(|(_, next)| *next < '/').map(|(at, _)| at).chain([name.len()]);
+    // An object's own name, too.
+    let whole = (!name.ends_with('/')).then_some(name.len());
+    let ends = name.char_indices().filter(|(_, next)| *next < '/').map(|(at, _)| at).chain(whole);
     ends.filter(|end| (1..=NAME_BYTES_MAX).contains(end)).filter_map(|end| name.get(..end))
 }
 
@@ -345,6 +347,7 @@ mod tests {
         assert_eq!(ahead("a.tar.gz"), ["a", "a.tar", "a.tar.gz"]);
         assert_eq!(ahead("ab"), ["ab"]);
         assert_eq!(ahead("-x"), ["-x"]);
+        assert_eq!(ahead("a-b/"), ["a"]);
         assert_eq!(ahead(""), [""; 0]);
     }
 }
