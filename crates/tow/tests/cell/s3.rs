@@ -3,6 +3,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -13,6 +14,10 @@ const KEY: &str = "test";
 const SECRET: &str = "testtest";
 /// The bucket that is there.
 pub const BUCKET: &str = "bucket";
+
+/// How often, and for how long, a server is given to start.
+const TRIES: usize = 5;
+const READY_WITHIN: Duration = Duration::from_secs(20);
 
 /// A server by one maker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,17 +72,34 @@ impl S3 {
 
     fn start(maker: Maker) -> Option<S3> {
         let program = maker.program()?;
-        // They are free a moment later, and the next ones that the system gives are others.
-        let listeners: Vec<_> = (0..10).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-        let ports = listeners.iter().map(|listener| listener.local_addr().expect("an address").port()).collect();
-        drop(listeners);
-        let mut s3 = S3 { folder: tempfile::tempdir().expect("a folder"), maker, program, ports, process: None };
-        s3.run();
-        wait_until("there is a bucket", || {
-            let made = s3.ask("", &["-X", "PUT"]);
-            made.0 == 200 || s3.ask("?list-type=2", &[]).0 == 200
+        // A port that was free may be another program's a moment later.
+        let started = (0..TRIES).find_map(|_| {
+            let listeners: Vec<_> = (0..10).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+            let ports = listeners.iter().map(|listener| listener.local_addr().expect("an address").port()).collect();
+            drop(listeners);
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut s3 = S3 { folder, maker, program: program.clone(), ports, process: None };
+            s3.run();
+            s3.takes_objects().then_some(s3)
         });
-        Some(s3)
+        Some(started.expect("an S3 server that takes objects"))
+    }
+
+    /// Makes the bucket, and tries whether all of the server works.
+    fn takes_objects(&self) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < READY_WITHIN {
+            let tries = ["--max-time", "5"];
+            self.ask("", &["-X", "PUT", tries[0], tries[1]]);
+            let file = self.folder.path().join("tried");
+            std::fs::write(&file, "tried").expect("write");
+            let (put, _) = self.ask("/tried", &["--upload-file", &file.display().to_string(), tries[0], tries[1]]);
+            if put == 200 && self.ask("/tried", &["-X", "DELETE", tries[0], tries[1]]).0 == 204 {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        false
     }
 
     /// Starts it, or starts it again.
@@ -102,7 +124,10 @@ impl S3 {
             }
         }
         self.process = Some(Process::start(command.stdin(Stdio::null()).current_dir(self.folder.path())));
-        wait_until("the S3 server listens", || TcpStream::connect(("127.0.0.1", self.ports[0])).is_ok());
+        wait_until("the S3 server listens, or has ended", || {
+            let has_ended = self.process.as_mut().is_some_and(Process::ended);
+            has_ended || TcpStream::connect(("127.0.0.1", self.ports[0])).is_ok()
+        });
     }
 
     pub fn kill(&mut self) {
