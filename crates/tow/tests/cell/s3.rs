@@ -114,7 +114,12 @@ impl S3 {
             }
             Maker::Seaweed => {
                 command.env("AWS_ACCESS_KEY_ID", KEY).env("AWS_SECRET_ACCESS_KEY", SECRET).arg("mini");
-                command.arg("-dir").arg(data).args(["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-webdav=false"]);
+                command.arg("-dir").arg(data).args([
+                    "-ip=127.0.0.1",
+                    "-ip.bind=127.0.0.1",
+                    "-webdav=false",
+                    "-volume.max=20",
+                ]);
                 command.args(["-admin.ui=false", "-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]);
                 let named = ["s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port"];
                 let more = ["volume.port.grpc", "filer.port", "filer.port.grpc", "admin.port", "admin.port.grpc"];
