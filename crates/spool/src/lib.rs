@@ -19,6 +19,7 @@ use folder::{Folder, PREFIX};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
+use shared::COPY_BYTES;
 use std::any::Any;
 use std::fs::File;
 use std::io;
@@ -249,6 +250,22 @@ impl SpooledBody {
         if let Some(fresh) = SpooledBody::of(body).as_ref().and_then(|body| body.fresh.as_deref()) {
             fresh.set_named();
         }
+    }
+
+    /// Reads a body that all brokers of a cell have, and says how it differs from what was written. Calls `moves` after each piece. One that isn't all
+    /// there yet is checked as it comes.
+    pub fn damage(&self, mut moves: impl FnMut()) -> io::Result<Option<&'static str>> {
+        let Some(place) = self.place.as_ref().filter(|_| self.coming.is_none()) else { return Ok(None) };
+        if self.file.metadata()?.len() != place.length {
+            return Ok(Some("has another length"));
+        }
+        let (mut hasher, mut bytes, mut done) = (blake3::Hasher::new(), vec![0; COPY_BYTES], 0);
+        while let Some(read @ 1..) = Some(self.file.read_at(&mut bytes, done)?) {
+            hasher.update(&bytes[..read]);
+            done += read as u64;
+            moves();
+        }
+        Ok((*hasher.finalize().as_bytes() != place.digest).then_some("has other bytes than it had"))
     }
 
     /// The spooled body, if this is one.

@@ -17,7 +17,9 @@ use towpath_requests::LargeBody;
 /// A disk that takes longer for anything hangs.
 const HANGS: Duration = Duration::from_secs(10);
 /// Bytes copied at a time.
-const COPY_BYTES: usize = 256 * 1024;
+pub(super) const COPY_BYTES: usize = 256 * 1024;
+/// Bytes after which a copy is synced, so that no sync takes long.
+const SYNC_BYTES: u64 = 64 * 1024 * 1024;
 /// Entries of the directory that one look for leftovers takes.
 const LISTED_MAX: usize = 100_000;
 /// Ends of the names of bodies, and of those that are being written.
@@ -84,10 +86,11 @@ pub trait SharedBodies: Debug + Send + Sync {
     /// Whether it was made, and can be written. Called every few seconds, and may use what is known since the last time.
     fn check(&self) -> io::Result<()>;
 
-    /// Copies a body there, under this name, durably. It is removed with its last owner, unless [`SpooledBody::set_named`] was called.
-    fn keep(&self, name: BodyName, body: &SpooledBody) -> io::Result<Arc<SpooledBody>>;
+    /// Copies a body there, under this name, durably. It is removed with its last owner, unless [`SpooledBody::set_named`] was called. Calls
+    /// `moves` after each piece.
+    fn keep(&self, name: BodyName, body: &SpooledBody, moves: &mut dyn FnMut()) -> io::Result<Arc<SpooledBody>>;
 
-    /// Opens a body.
+    /// Opens a body. Whether it is what it was: [`SpooledBody::damage`].
     fn open(&self, place: &BodyPlace) -> io::Result<Arc<SpooledBody>>;
 
     /// Removes a body. One that isn't there is no error.
@@ -143,7 +146,7 @@ impl SharedDir {
         OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(self.path.join(name))
     }
 
-    fn copy(&self, fresh: &str, body: &SpooledBody) -> io::Result<[u8; 32]> {
+    fn copy(&self, fresh: &str, body: &SpooledBody, moves: &mut dyn FnMut()) -> io::Result<[u8; 32]> {
         let file = self.file(fresh, OFlags::CREATE | OFlags::EXCL)?;
         let (mut hasher, mut bytes, mut done) = (blake3::Hasher::new(), vec![0; COPY_BYTES], 0);
         while done < body.length() {
@@ -155,6 +158,10 @@ impl SharedDir {
             hasher.update(&bytes[..read]);
             file.write_all_at(&bytes[..read], done)?;
             done += read as u64;
+            if done % SYNC_BYTES < read as u64 {
+                file.sync_data()?;
+            }
+            moves();
         }
         file.sync_all()?;
         Ok(*hasher.finalize().as_bytes())
@@ -163,11 +170,6 @@ impl SharedDir {
     fn open_with(&self, place: &BodyPlace, fresh: Option<FreshBody>) -> io::Result<Arc<SpooledBody>> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(self.path.join(place.file_name()))?;
-        let length = file.metadata()?.len();
-        if length != place.length {
-            let why = format!("{} has {length} bytes, and should have {}", place.file_name(), place.length);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        }
         Ok(SpooledBody::placed(file, *place, fresh))
     }
 }
@@ -198,10 +200,10 @@ impl SharedBodies for SharedDir {
         clock.write_all(b"when a broker last looked\n")
     }
 
-    fn keep(&self, name: BodyName, body: &SpooledBody) -> io::Result<Arc<SpooledBody>> {
+    fn keep(&self, name: BodyName, body: &SpooledBody, moves: &mut dyn FnMut()) -> io::Result<Arc<SpooledBody>> {
         let to = file_name(&name);
         let fresh = to.replace(BODY, WRITTEN);
-        let kept = self.copy(&fresh, body).and_then(|digest| {
+        let kept = self.copy(&fresh, body, moves).and_then(|digest| {
             std::fs::rename(self.path.join(&fresh), self.path.join(&to))?;
             File::open(&self.path)?.sync_all()?;
             let fresh = FreshBody::new(Arc::new(self.clone()), name);
@@ -261,7 +263,7 @@ mod tests {
         let mut writer = spool.create().unwrap();
         let content = vec![7; COPY_BYTES + 5];
         writer.write(&content).unwrap();
-        let kept = shared.keep([3; 16], &writer.finish()).unwrap();
+        let kept = shared.keep([3; 16], &writer.finish(), &mut || {}).unwrap();
         let place = kept.place.unwrap();
         assert_eq!((place.length, place.digest), (content.len() as u64, *blake3::hash(&content).as_bytes()));
         let mut bytes = vec![0; content.len()];
@@ -271,7 +273,7 @@ mod tests {
         // One that no record names is gone with its last owner.
         let mut writer = spool.create().unwrap();
         writer.write(b"refused").unwrap();
-        let refused = shared.keep([9; 16], &writer.finish()).unwrap();
+        let refused = shared.keep([9; 16], &writer.finish(), &mut || {}).unwrap();
         let path = shared.path.join(file_name(&[9; 16]));
         assert!(path.exists());
         drop(refused);
@@ -280,9 +282,12 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(60), "it isn't removed");
             std::thread::yield_now();
         }
-        // Of a wrong length, or gone.
-        assert!(shared.open(&BodyPlace { length: 1, ..place }).is_err());
+        // Gone, of a wrong length, or with other bytes.
         assert!(shared.open(&BodyPlace { name: [4; 16], ..place }).is_err());
+        let damage = |place| shared.open(&place).unwrap().damage(|| {}).unwrap();
+        assert_eq!(damage(place), None);
+        assert_eq!(damage(BodyPlace { length: 1, ..place }), Some("has another length"));
+        assert_eq!(damage(BodyPlace { digest: [0; 32], ..place }), Some("has other bytes than it had"));
         // Only what is old is a leftover, and only bodies.
         std::fs::write(shared.path.join("readme"), "").unwrap();
         assert_eq!(shared.older_than(Duration::from_secs(3600)).unwrap(), Vec::<BodyName>::new());

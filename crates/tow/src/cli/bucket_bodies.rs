@@ -171,7 +171,7 @@ impl SharedBodies for BucketBodies {
         }
     }
 
-    fn keep(&self, name: BodyName, body: &SpooledBody) -> io::Result<Arc<SpooledBody>> {
+    fn keep(&self, name: BodyName, body: &SpooledBody, _: &mut dyn FnMut()) -> io::Result<Arc<SpooledBody>> {
         let place = BodyPlace { name, length: body.length(), digest: [0; 32] };
         let digest = self.put(&place.file_name(), body)?;
         let fresh = FreshBody::new(Arc::new(self.clone()), name);

@@ -22,6 +22,7 @@ mod s3;
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../binary/support/mod.rs"]
 mod support;
+mod takeover;
 
 use std::process::Command;
 
